@@ -1,0 +1,1 @@
+"""Who decides: heuristic managers, learned policies, and their training."""

@@ -1,0 +1,131 @@
+"""What BE may use of the host, and the order of being more or less restricted.
+
+An Allocation is in physical units (CPUs), so that a manager's published step of "one core" or "1000 us" is exact
+on any host. The host-relative *quota level* of learned policies is a grid over it, kept by `Limits`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from rlctl.envs.errors import ConfigError
+
+__all__ = ["UNLIMITED", "Allocation", "Limits", "most_restrictive"]
+
+UNLIMITED = math.inf
+"""A quota of any number of CPUs: `cpu.cfs_quota_us` -1, `cpu.max` "max"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What BE may use.
+
+    Attributes:
+        quota_cpus: CPU time per second of wall clock; `UNLIMITED` lifts the quota.
+        cpuset_cpus: Number of CPUs that BE may run on, taken in the host's CPU order (safest first).
+        frozen: BE is suspended by the freezer; quota and cpuset stay set beneath it.
+
+    Raises:
+        ValueError: A quota that is not positive or is NaN, or a cpuset without a CPU.
+    """
+
+    quota_cpus: float
+    cpuset_cpus: int
+    frozen: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.quota_cpus > 0.0:
+            raise ValueError(f"a quota of {self.quota_cpus!r} CPUs is not positive")
+        if self.cpuset_cpus < 1:
+            raise ValueError("a cpuset needs at least one CPU; freeze BE to give it none")
+
+    def at_most(self, other: Allocation) -> bool:
+        """True when nothing in this allocation is freer than in the other."""
+        return (
+            self.quota_cpus <= other.quota_cpus
+            and self.cpuset_cpus <= other.cpuset_cpus
+            and self.frozen >= other.frozen
+        )
+
+    def but(
+        self, quota_cpus: float | None = None, cpuset_cpus: int | None = None, frozen: bool | None = None
+    ) -> Allocation:
+        """A copy with some knobs changed."""
+        return replace(
+            self,
+            quota_cpus=self.quota_cpus if quota_cpus is None else quota_cpus,
+            cpuset_cpus=self.cpuset_cpus if cpuset_cpus is None else cpuset_cpus,
+            frozen=self.frozen if frozen is None else frozen,
+        )
+
+    def __str__(self) -> str:
+        quota = "unlimited" if self.quota_cpus == UNLIMITED else f"{self.quota_cpus:.2f} CPU"
+        return f"{quota} on {self.cpuset_cpus}" + (", frozen" if self.frozen else "")
+
+
+def most_restrictive(first: Allocation, *others: Allocation) -> Allocation:
+    """The greatest lower bound: knob by knob the tighter setting of all of them."""
+
+    def meet(a: Allocation, b: Allocation) -> Allocation:
+        return Allocation(min(a.quota_cpus, b.quota_cpus), min(a.cpuset_cpus, b.cpuset_cpus), a.frozen or b.frozen)
+
+    return reduce(meet, others, first)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The range of allocations on one host, and the grid of quota levels that learned policies move on.
+
+    Attributes:
+        cpus: CPUs that BE could ever be given: the length of its CPU order.
+        lc_cpus: CPUs that the LC owns or shares; the managers' "LC cores".
+        min_quota_cpus: The smallest quota ever written; PRM's 1000 us of a 100 ms period.
+        levels: Quota levels 0..levels; level 0 is `min_quota_cpus`, level `levels` is all CPUs.
+
+    Raises:
+        ConfigError: Impossible numbers.
+    """
+
+    cpus: int
+    lc_cpus: float = 1.0
+    min_quota_cpus: float = 0.01
+    levels: int = 20
+
+    def __post_init__(self) -> None:
+        if self.cpus < 1 or self.levels < 1 or not 0.0 < self.min_quota_cpus <= self.cpus or self.lc_cpus <= 0.0:
+            raise ConfigError(f"impossible limits: {self}")
+
+    @property
+    def full(self) -> Allocation:
+        """Nothing withheld."""
+        return Allocation(UNLIMITED, self.cpus)
+
+    @property
+    def safe(self) -> Allocation:
+        """What BE gets when nothing is known or everything is wrong."""
+        return Allocation(self.min_quota_cpus, 1, frozen=True)
+
+    @property
+    def minimum(self) -> Allocation:
+        """The smallest running allocation."""
+        return Allocation(self.min_quota_cpus, 1)
+
+    def quota_at(self, level: int) -> float:
+        """CPUs at a quota level; levels beyond either end are taken as that end."""
+        level = min(max(level, 0), self.levels)
+        return max(self.min_quota_cpus, self.cpus * level / self.levels)
+
+    def level_of(self, quota_cpus: float) -> int:
+        """The highest level whose quota does not exceed the given one."""
+        if quota_cpus >= self.cpus:
+            return self.levels
+        return int(quota_cpus / self.cpus * self.levels + 1e-9)
+
+    def clip(self, allocation: Allocation) -> Allocation:
+        """The nearest allocation that this host has; never freer than asked, but for the smallest quota."""
+        return allocation.but(
+            quota_cpus=max(allocation.quota_cpus, self.min_quota_cpus),
+            cpuset_cpus=min(allocation.cpuset_cpus, self.cpus),
+        )

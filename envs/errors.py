@@ -1,0 +1,109 @@
+"""Everything rlctl raises on purpose, as one tree.
+
+RlctlError
+ ├─ ConfigError            a file or an argument says something impossible        exit 78
+ │   ├─ PolicyError        an action or a bundle does not fit this host
+ │   └─ TraceError         a load trace cannot be read
+ ├─ PermissionMissing      the kernel said EACCES/EPERM, or root is needed        exit 77
+ ├─ HostError              the host could not do it now                           exit 75
+ │   ├─ CgroupError        a control group refused, or lied on read-back
+ │   │   ├─ CgroupGone     the directory vanished (ENOENT, ENODEV)
+ │   │   ├─ CgroupBusy     tasks or children are in the way (EBUSY)
+ │   │   └─ CgroupRejected the kernel rejects the value (EINVAL, ERANGE)
+ │   ├─ SensorError        a reader could not start (a reading that is merely absent is `Missing`)
+ │   └─ TestbedError       a workload or the load generator could not be run
+ └─ CheckFailed            a check the user asked for came out negative           exit 1
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = [
+    "CgroupBusy",
+    "CgroupError",
+    "CgroupGone",
+    "CgroupRejected",
+    "CheckFailed",
+    "ConfigError",
+    "HostError",
+    "PermissionMissing",
+    "PolicyError",
+    "RlctlError",
+    "SensorError",
+    "TestbedError",
+    "TraceError",
+]
+
+
+class RlctlError(Exception):
+    """Base of every error that rlctl raises on purpose; its text is one line for the user."""
+
+    exit_code = 1
+
+
+class ConfigError(RlctlError):
+    """A configuration value is wrong.
+
+    Args:
+        message: What is wrong and the way out.
+        path: File that holds the value, if there is one.
+        line: 1-based line in that file, if known.
+    """
+
+    exit_code = 78
+
+    def __init__(self, message: str, path: Path | str | None = None, line: int | None = None) -> None:
+        where = "" if path is None else f"{path}: " if line is None else f"{path}:{line}: "
+        super().__init__(where + message)
+        self.path, self.line = path, line
+
+
+class PolicyError(ConfigError):
+    """An action or a bundle does not fit this host."""
+
+
+class TraceError(ConfigError):
+    """A load trace cannot be read."""
+
+
+class PermissionMissing(RlctlError):
+    """The kernel refused for want of a permission."""
+
+    exit_code = 77
+
+
+class HostError(RlctlError):
+    """The host could not do what was asked just now; a retry may succeed."""
+
+    exit_code = 75
+
+
+class CgroupError(HostError):
+    """A control group refused a write, or read back something else."""
+
+
+class CgroupGone(CgroupError):
+    """The control group no longer exists (ENOENT, ENODEV)."""
+
+
+class CgroupBusy(CgroupError):
+    """Tasks, children or an exclusive sibling are in the way (EBUSY, ENOSPC, ENOTEMPTY)."""
+
+
+class CgroupRejected(CgroupError):
+    """The kernel does not take this value (EINVAL, ERANGE)."""
+
+
+class SensorError(HostError):
+    """A sensor could not be started."""
+
+
+class TestbedError(HostError):
+    """A workload or the load generator could not be run."""
+
+    __test__ = False  # not a test class, whatever pytest thinks of the name
+
+
+class CheckFailed(RlctlError):
+    """A check that the user asked for came out negative."""

@@ -1,0 +1,158 @@
+"""What a policy sees: the physical readings for managers, and a fixed-range vector for learned policies.
+
+Normalisation is fixed here and versioned; nothing is fitted, so nothing hides in a pickle.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value
+
+__all__ = ["FEATURES", "VERSION", "Feature", "Observation", "Observer"]
+
+VERSION = 1
+"""Bumped on any change of order, range or meaning of FEATURES."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One tick as a policy sees it.
+
+    Attributes:
+        telemetry: The readings, in physical units.
+        current: The allocation in force.
+        vector: float32, shape (Observer.size,), each entry in [-1, 1].
+        mask: bool, shape (len(MOVES),): moves that the shield would let through unchanged; None without a shield.
+    """
+
+    telemetry: Telemetry
+    current: Allocation
+    vector: NDArray[np.float32]
+    mask: NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One row of the observation table.
+
+    Attributes:
+        name: Stable name.
+        unit: Unit before scaling.
+        low, high: Range that is mapped linearly to [-1, 1]; values beyond it are clipped.
+        of: Reads the number, or a Missing; a missing one is 0 in the vector, with its validity flag at -1.
+        optional: A sensor that some hosts lack; it gets a validity flag of its own.
+    """
+
+    name: str
+    unit: str
+    low: float
+    high: float
+    of: Callable[[Telemetry, Allocation, Limits], Reading | float]
+    optional: bool = False
+
+
+def _slack(telemetry: Telemetry, *_: object) -> Reading | float:
+    slack = telemetry.slack_ratio
+    return telemetry.latency_seconds if slack is None else slack
+
+
+def _latency_ratio(telemetry: Telemetry, *_: object) -> Reading:
+    latency = telemetry.latency_seconds
+    if isinstance(latency, Missing):
+        return latency
+    return Value(latency.value / telemetry.target_seconds, latency.age_seconds)
+
+
+def _share(reading: Reading, of_cpus: float) -> Reading:
+    return reading if isinstance(reading, Missing) else Value(reading.value / of_cpus, reading.age_seconds)
+
+
+FEATURES: tuple[Feature, ...] = (
+    Feature("slack", "share of target", -1.0, 1.0, _slack, optional=True),
+    Feature("latency", "target", 0.0, 4.0, _latency_ratio, optional=True),
+    Feature("load", "share of maximum", 0.0, 1.25, lambda t, a, m: t.load_ratio, optional=True),
+    Feature("cpi", "cycles per instruction", 0.0, 4.0, lambda t, a, m: t.cpi, optional=True),
+    Feature(
+        "cpu_per_request",
+        "target",
+        0.0,
+        1.0,
+        lambda t, a, m: _share(t.lc_cpu_seconds_per_request, t.target_seconds),
+        optional=True,
+    ),
+    Feature("lc_cpus", "share of LC CPUs", 0.0, 1.0, lambda t, a, m: _share(t.lc_cpus, m.lc_cpus), optional=True),
+    Feature("be_cpus", "share of BE CPUs", 0.0, 1.0, lambda t, a, m: _share(t.be_cpus, m.cpus), optional=True),
+    Feature("host_cpus", "share of BE CPUs", 0.0, 2.0, lambda t, a, m: _share(t.host_cpus, m.cpus), optional=True),
+    Feature("lc_pressure", "share of time", 0.0, 1.0, lambda t, a, m: t.lc_pressure_ratio, optional=True),
+    Feature("lc_run_delay", "share of time", 0.0, 1.0, lambda t, a, m: t.lc_run_delay_ratio, optional=True),
+    Feature("quota", "share of levels", 0.0, 1.0, lambda t, a, m: m.level_of(a.quota_cpus) / m.levels),
+    Feature("cpuset", "share of BE CPUs", 0.0, 1.0, lambda t, a, m: a.cpuset_cpus / m.cpus),
+    Feature("frozen", "0 or 1", 0.0, 1.0, lambda t, a, m: float(a.frozen)),
+)
+"""The observation table. The vector is, for each tick of the history (oldest first), every feature in this order,
+followed by the validity flags (+1 valid, -1 missing) of the optional ones, followed by the latency's age in ticks."""
+
+
+class Observer:
+    """Turns telemetry into observations, with a short history.
+
+    Args:
+        limits: This host's range of allocations.
+        tick_seconds: Control period, the unit of ages.
+        history: Ticks kept, at least 1; before the first they are filled with the first.
+    """
+
+    def __init__(self, limits: Limits, tick_seconds: float, history: int = 4) -> None:
+        self.limits = limits
+        self.tick_seconds = tick_seconds
+        self._frames: deque[NDArray[np.float32]] = deque(maxlen=history)
+
+    @property
+    def size(self) -> int:
+        """Length of the vector."""
+        optional = sum(feature.optional for feature in FEATURES)
+        return (len(FEATURES) + optional + 1) * (self._frames.maxlen or 1)
+
+    @property
+    def space(self) -> spaces.Box:
+        """Box(-1, 1, (size,), float32)."""
+        return spaces.Box(-1.0, 1.0, (self.size,), np.float32)
+
+    def reset(self) -> None:
+        """Forget the history."""
+        self._frames.clear()
+
+    def observe(self, telemetry: Telemetry, current: Allocation, mask: NDArray[np.bool_] | None = None) -> Observation:
+        """Add one tick to the history and return what a policy sees."""
+        frame = self._frame(telemetry, current)
+        if not self._frames:
+            self._frames.extend([frame] * (self._frames.maxlen or 1))
+        self._frames.append(frame)
+        return Observation(telemetry, current, np.concatenate(self._frames), mask)
+
+    def _frame(self, telemetry: Telemetry, current: Allocation) -> NDArray[np.float32]:
+        readings = [feature.of(telemetry, current, self.limits) for feature in FEATURES]
+        values = [_scaled(feature, reading) for feature, reading in zip(FEATURES, readings, strict=True)]
+        flags = [
+            -1.0 if isinstance(reading, Missing) else 1.0
+            for feature, reading in zip(FEATURES, readings, strict=True)
+            if feature.optional
+        ]
+        age = min(telemetry.latency_seconds.age_seconds / self.tick_seconds, 10.0) / 5.0 - 1.0
+        return np.array([*values, *flags, age], np.float32)
+
+
+def _scaled(feature: Feature, reading: Reading | float) -> float:
+    if isinstance(reading, Missing):
+        return 0.0
+    value = reading.value if isinstance(reading, Value) else reading
+    scaled = 2.0 * (value - feature.low) / (feature.high - feature.low) - 1.0
+    return min(max(scaled, -1.0), 1.0) if scaled == scaled else 0.0  # NaN never reaches a network

@@ -1,0 +1,55 @@
+"""The seam between what decides and what is controlled: a live host, a simulated one, a recording."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.telemetry import Telemetry
+from rlctl.envs.workload import Weight
+
+__all__ = ["Plant"]
+
+
+class Plant(Protocol):
+    """A host with one LC and one BE budget, in ticks. Nothing above `envs` can tell which kind it has."""
+
+    limits: Limits
+    tick_seconds: float
+
+    @property
+    def current(self) -> Allocation:
+        """The allocation in force, as last read back."""
+        ...
+
+    def read(self) -> Telemetry:
+        """All sensors, now. Never raises for a missing reading.
+
+        Raises:
+            HostError: The plant as a whole is gone.
+        """
+        ...
+
+    def apply(self, allocation: Allocation) -> Allocation:
+        """Write the allocation, read it back, and return what is in force.
+
+        Raises:
+            CgroupError: A write failed; `current` is then what was read back.
+        """
+        ...
+
+    def set_weight(self, weight: Weight) -> None:
+        """Set BE's CPU weight against the LC's, once, before a run.
+
+        Raises:
+            CgroupError: As for apply.
+        """
+        ...
+
+    def wait(self) -> int:
+        """Let the current control period end; returns how many deadlines have been missed."""
+        ...
+
+    def close(self) -> None:
+        """Put back every knob that was touched. Idempotent."""
+        ...

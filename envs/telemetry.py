@@ -1,0 +1,135 @@
+"""What the sensors say: every reading is a value with its age, or missing with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+__all__ = ["Missing", "Quantile", "Reading", "Telemetry", "Value", "Why"]
+
+
+class Why(StrEnum):
+    """Why a reading is missing; the set is closed so that guards, metrics and docs can name each."""
+
+    NOT_CONFIGURED = "not-configured"
+    NOT_SUPPORTED = "not-supported"  # this host has no such counter
+    NOT_COUNTED = "not-counted"  # the counter exists, the task did not run
+    MULTIPLEXED = "multiplexed"  # counted for too small a share of the interval to be trusted
+    NO_PERMISSION = "no-permission"
+    NO_DATA = "no-data"  # nothing arrived yet, or nothing in this window
+    STALE = "stale"
+    GONE = "gone"  # the process, cgroup or endpoint vanished
+    MALFORMED = "malformed"
+    ABSURD = "absurd"  # not finite, negative, or beyond what physics allows
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A number that a sensor delivered.
+
+    Attributes:
+        value: In the unit that the Telemetry field's name says.
+        age_seconds: Time since the end of the interval that it describes.
+    """
+
+    value: float
+    age_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Quantile(Value):
+    """A quantile of request latencies, with what is needed to know how far to trust it.
+
+    Attributes:
+        samples: Completed requests that it was estimated from.
+        window_seconds: Length of the interval they completed in.
+    """
+
+    samples: int = 0
+    window_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """No number, and why.
+
+    Attributes:
+        why: One of a closed set.
+        detail: For the operator: which file, which endpoint, what it said.
+        age_seconds: Time since the last good value; infinite when there never was one.
+    """
+
+    why: Why
+    detail: str = ""
+    age_seconds: float = float("inf")
+
+
+Reading = Value | Missing
+
+_UNSET = Missing(Why.NOT_CONFIGURED)
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """One tick's readings of one host. Shares are ratios (1.0 is the whole), CPU use is in CPUs.
+
+    Attributes:
+        time_seconds: Monotonic clock of the plant when the tick was read.
+        target_seconds: The LC's tail-latency target (its SLO).
+        tail_latency_seconds: The SLO's quantile over the last window, a `Quantile`.
+        oldest_request_seconds: Age of the LC's oldest outstanding request; guards against a stalled client or
+            server that completes only easy requests, or none.
+        load_ratio: Offered load as a share of the LC's maximum.
+        lc_alive: 1.0 when the LC has a running process, else 0.0.
+        cpi: Cycles per instruction of the LC.
+        lc_cpu_seconds_per_request: Stand-in for CPI where there is no PMU.
+        lc_cpus, be_cpus, host_cpus: CPUs kept busy by the LC, by the BE, by everything on the host.
+        lc_pressure_ratio, be_pressure_ratio: PSI "some" of CPU: share of the interval with a task waiting.
+        lc_run_delay_ratio: Time waited on a run queue per second, summed over the LC's threads.
+        be_work_rate: BE progress per second, as a share of BE running alone on the host.
+        counters: Further readings by name (`llc_misses`, `context_switches`, ...), per second.
+    """
+
+    time_seconds: float
+    target_seconds: float
+    tail_latency_seconds: Reading = _UNSET
+    oldest_request_seconds: Reading = _UNSET
+    load_ratio: Reading = _UNSET
+    lc_alive: Reading = _UNSET
+    cpi: Reading = _UNSET
+    lc_cpu_seconds_per_request: Reading = _UNSET
+    lc_cpus: Reading = _UNSET
+    be_cpus: Reading = _UNSET
+    host_cpus: Reading = _UNSET
+    lc_pressure_ratio: Reading = _UNSET
+    be_pressure_ratio: Reading = _UNSET
+    lc_run_delay_ratio: Reading = _UNSET
+    be_work_rate: Reading = _UNSET
+    counters: Mapping[str, Reading] = field(default_factory=dict)
+
+    @property
+    def latency_seconds(self) -> Reading:
+        """The latency that counts: the larger of the tail quantile and the oldest outstanding request's age.
+
+        In overload the quantile of *completed* requests lies; an LC that completes nothing has no quantile at all,
+        yet its oldest request says enough.
+        """
+        tail, oldest = self.tail_latency_seconds, self.oldest_request_seconds
+        if isinstance(oldest, Value) and (isinstance(tail, Missing) or oldest.value > tail.value):
+            beyond = oldest.value > self.target_seconds
+            return oldest if beyond or isinstance(tail, Value) else tail
+        return tail
+
+    @property
+    def slack_ratio(self) -> float | None:
+        """(target - latency) / target, at most 1.0; None when the latency is missing."""
+        latency = self.latency_seconds
+        if isinstance(latency, Missing):
+            return None
+        return (self.target_seconds - latency.value) / self.target_seconds
+
+    def but(self, **changes: Any) -> Telemetry:
+        """A copy with some readings changed."""
+        return replace(self, **changes)

@@ -1,0 +1,1 @@
+"""The testbed: real LC and BE workloads, the load generator, and traces of load."""

@@ -1,0 +1,39 @@
+"""Who shares the host: one latency-critical workload with its objective, and best-effort work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rlctl.envs.errors import ConfigError
+
+__all__ = ["SLO", "Weight"]
+
+
+@dataclass(frozen=True, slots=True)
+class SLO:
+    """The LC's objective: a quantile of its latency stays below a target.
+
+    Attributes:
+        target_seconds: The tail-latency target.
+        quantile: Which quantile, as a ratio (0.95 is p95).
+        max_load_rps: The load that counts as 1.0: the largest that meets the target with BE frozen (knee search).
+
+    Raises:
+        ConfigError: A target, quantile or load that cannot be.
+    """
+
+    target_seconds: float
+    quantile: float = 0.95
+    max_load_rps: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.target_seconds <= 0.0 or not 0.0 < self.quantile < 1.0 or self.max_load_rps <= 0.0:
+            raise ConfigError(f"impossible SLO: {self}")
+
+
+class Weight(StrEnum):
+    """BE's share of contended CPU time against the LC's."""
+
+    EQUAL = "equal"  # as containers are deployed
+    MINIMUM = "minimum"  # cpu.shares 2, cpu.weight 1
