@@ -43,6 +43,10 @@ class FakePlant:
         """The allocation in force."""
         return self._current
 
+    def reset(self, seed: int | None = None) -> None:  # noqa: ARG002 - there is no chance in it
+        """Back to the first tick."""
+        self.ticks = 0
+
     def read(self) -> Telemetry:
         """The readings of this tick."""
         load = self.loads[self.ticks % len(self.loads)]

@@ -22,6 +22,10 @@ class Plant(Protocol):
         """The allocation in force, as last read back."""
         ...
 
+    def reset(self, seed: int | None = None) -> None:
+        """Begin a run: a simulated host starts over from the seed; on a live one the next period begins now."""
+        ...
+
     def read(self) -> Telemetry:
         """All sensors, now. Never raises for a missing reading.
 

@@ -1,0 +1,151 @@
+"""The live host as a Plant: sensors in, control groups out, real time between."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Protocol
+
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.host.sensors.sensor import Sensor
+from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
+from rlctl.envs.workload import SLO, Weight
+
+__all__ = ["Actuator", "LiveHost"]
+
+_FIELDS = frozenset(f.name for f in fields(Telemetry)) - {"time_seconds", "target_seconds", "counters"}
+
+
+class Actuator(Protocol):
+    """Whatever writes an Allocation to the kernel and reads it back."""
+
+    def apply(self, allocation: Allocation) -> Allocation:
+        """Write, read back, return what is in force."""
+        ...
+
+    def read(self) -> Allocation:
+        """What is in force."""
+        ...
+
+    def set_weight(self, weight: Weight) -> None:
+        """Set BE's CPU weight against the LC's."""
+        ...
+
+
+class LiveHost:
+    """One LC and the BE groups of this host.
+
+    Args:
+        limits: Range of allocations.
+        slo: The LC's objective.
+        tick_seconds: Control period.
+        actuator: Writes the BE groups.
+        sensors: All readers; a later one overrides an earlier one's field.
+        close: Called once by `close`: restores what was touched and stops what was started.
+        solo_cpus: CPUs that BE keeps busy when it runs alone; the whole of `be_work_rate`.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        slo: SLO,
+        tick_seconds: float,
+        actuator: Actuator,
+        sensors: Sequence[Sensor],
+        close: Callable[[], None],
+        solo_cpus: float | None = None,
+    ) -> None:
+        self.limits = limits
+        self.slo = slo
+        self.tick_seconds = tick_seconds
+        self._actuator = actuator
+        self._sensors = tuple(sensors)
+        self._close: Callable[[], None] | None = close
+        self._solo_cpus = solo_cpus or float(limits.cpus)
+        self._current = actuator.read()
+        self._deadline = time.monotonic() + tick_seconds
+
+    @property
+    def current(self) -> Allocation:
+        """The allocation in force, as last read back."""
+        return self._current
+
+    def reset(self, seed: int | None = None) -> None:  # noqa: ARG002 - a live host has none
+        """Let the next period begin now."""
+        self._deadline = time.monotonic() + self.tick_seconds
+
+    def read(self) -> Telemetry:
+        """All sensors, now."""
+        now = time.monotonic()
+        readings: dict[str, Reading] = {}
+        for sensor in self._sensors:
+            readings.update(_guarded(sensor, now))
+        self._derive(readings)
+        known = {name: readings.pop(name) for name in _FIELDS & readings.keys()}
+        return Telemetry(now, self.slo.target_seconds, **known, counters=readings)
+
+    def apply(self, allocation: Allocation) -> Allocation:
+        """Write the allocation and return what the kernel reads back.
+
+        Raises:
+            CgroupError: A write failed; `current` then holds what was read back, as far as it could be.
+        """
+        try:
+            self._current = self._actuator.apply(allocation)
+        except Exception:
+            self._current = self._actuator.read()
+            raise
+        return self._current
+
+    def set_weight(self, weight: Weight) -> None:
+        """Set BE's CPU weight against the LC's."""
+        self._actuator.set_weight(weight)
+
+    def wait(self) -> int:
+        """Sleep until the period ends on the monotonic clock; deadlines that have gone by are skipped and counted."""
+        missed = 0
+        now = time.monotonic()
+        while self._deadline <= now - self.tick_seconds:
+            self._deadline += self.tick_seconds
+            missed += 1
+        if self._deadline > now:
+            time.sleep(self._deadline - now)
+        self._deadline += self.tick_seconds
+        return missed
+
+    def close(self) -> None:
+        """Restore the originals and let go of the sensors. Idempotent."""
+        close, self._close = self._close, None
+        if close is None:
+            return
+        try:
+            for sensor in self._sensors:
+                sensor.close()
+        finally:
+            close()
+
+    def _derive(self, readings: dict[str, Reading]) -> None:
+        """Fill the fields that take two sensors to know."""
+        readings["be_work_rate"] = _ratio(readings.get("be_cpus"), Value(self._solo_cpus))
+        readings["lc_cpu_seconds_per_request"] = _ratio(readings.get("lc_cpus"), readings.get("done_rps"))
+
+
+def _guarded(sensor: Sensor, now_seconds: float) -> Mapping[str, Reading]:
+    """A sensor's readings; one that breaks its promise not to raise loses its readings, not the loop."""
+    try:
+        return sensor.read(now_seconds)
+    except Exception as error:  # noqa: BLE001 - the tick must go on, and the shield takes missing for unsafe
+        return {name: Missing(Why.MALFORMED, f"{sensor.name}: {error}") for name in sensor.provides}
+
+
+def _ratio(above: Reading | None, below: Reading | None) -> Reading:
+    if above is None or below is None:
+        return Missing(Why.NOT_CONFIGURED)
+    if isinstance(above, Missing):
+        return above
+    if isinstance(below, Missing):
+        return below
+    if below.value <= 0.0:
+        return Missing(Why.NO_DATA, "nothing to divide by")
+    return Value(above.value / below.value, max(above.age_seconds, below.age_seconds))

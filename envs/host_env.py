@@ -1,0 +1,140 @@
+"""The Gymnasium environment over any Plant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl.envs.actions import MOVES, Action, decode, discrete_space, multi_discrete_space
+from rlctl.envs.allocation import Allocation
+from rlctl.envs.observation import Observer
+from rlctl.envs.plant import Plant
+from rlctl.envs.reward import reward
+from rlctl.envs.telemetry import Missing, Telemetry
+
+__all__ = ["HostEnv", "MultiDiscreteActions"]
+
+
+class HostEnv(gym.Env[NDArray[np.float32], Any]):
+    """One LC and one BE budget on one host, a control period per step.
+
+    ## Observation space
+    `Box(-1, 1, (observer.size,), float32)`: the features of `rlctl.envs.observation.FEATURES` with their validity
+    flags, for each tick of a short history. Ranges are fixed; nothing is fitted.
+
+    ## Action space
+    `Discrete(len(MOVES))`, an index into `rlctl.envs.actions.MOVES`; `MultiDiscreteActions` wraps it to (quota
+    level, cpuset size, frozen). An `Allocation` is taken as well, which is how the shield's wrapper and the
+    heuristic managers act.
+
+    ## Reward
+    `rlctl.envs.reward`: a violation is worth -1 or less whatever BE got, else BE work in [0, 1] less a small cost
+    of reconfiguring. The terms stand in `info["reward"]`.
+
+    ## Start and end
+    A reset puts BE at the safe allocation (frozen). Episodes have no natural end; they are truncated by
+    `max_episode_steps`. On a live plant a step takes one real control period; deadlines that were missed are counted
+    in `info["missed_deadlines"]`.
+
+    ## Version history
+    v0: first.
+
+    Args:
+        plant: The host. The environment owns it and closes it, which restores what was touched.
+        history: Ticks of history in the observation.
+        render_mode: None or "ansi".
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 - Gymnasium's own
+
+    def __init__(self, plant: Plant, history: int = 4, render_mode: str | None = None) -> None:
+        self.plant = plant
+        self.observer = Observer(plant.limits, plant.tick_seconds, history)
+        self.observation_space = self.observer.space
+        self.action_space = discrete_space()
+        self.render_mode = render_mode
+        self.missed_deadlines = 0
+        self.telemetry: Telemetry | None = None
+
+    @property
+    def current(self) -> Allocation:
+        """The allocation in force."""
+        return self.plant.current
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Begin an episode at the safe allocation.
+
+        Args:
+            seed: For plants with chance in them; a live host has none.
+            options: `{"allocation": Allocation}` begins elsewhere.
+        """
+        super().reset(seed=seed)
+        self.observer.reset()
+        self.missed_deadlines = 0
+        self.plant.reset(seed)
+        self.plant.apply((options or {}).get("allocation", self.plant.limits.safe))
+        self.telemetry = self.plant.read()
+        return self._observation(), self._info()
+
+    def step(self, action: Action) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Apply an action, let one control period pass, and read what came of it.
+
+        Raises:
+            PolicyError: The action is outside the space.
+            CgroupError: The kernel refused; what is in force was read back.
+        """
+        before = self.plant.current
+        self.plant.apply(decode(action, before, self.plant.limits))
+        self.missed_deadlines += self.plant.wait()
+        self.telemetry = self.plant.read()
+        terms = reward(self.telemetry, before, self.plant.current)
+        info = self._info() | {"reward": terms.as_info()}
+        return self._observation(), terms.total, False, False, info
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """Moves that change something or keep all, shape (len(MOVES),); a shield's wrapper narrows it further."""
+        current, limits = self.plant.current, self.plant.limits
+        useful = [move.name == "keep" or move.of(current, limits) != current for move in MOVES]
+        return np.array(useful, np.bool_)
+
+    def render(self) -> str | None:
+        """One line on the latest tick, in render mode "ansi"."""
+        if self.render_mode != "ansi" or self.telemetry is None:
+            return None
+        latency = self.telemetry.latency_seconds
+        said = latency.why if isinstance(latency, Missing) else f"{latency.value * 1e3:.2f} ms"
+        return f"latency {said} of {self.telemetry.target_seconds * 1e3:g} ms; BE {self.plant.current}"
+
+    def close(self) -> None:
+        """Restore the host. Idempotent."""
+        self.plant.close()
+
+    def _observation(self) -> NDArray[np.float32]:
+        assert self.telemetry is not None
+        return self.observer.observe(self.telemetry, self.plant.current).vector
+
+    def _info(self) -> dict[str, Any]:
+        return {
+            "telemetry": self.telemetry,
+            "allocation": self.plant.current,
+            "missed_deadlines": self.missed_deadlines,
+        }
+
+
+class MultiDiscreteActions(gym.ActionWrapper[NDArray[np.float32], Any, Any]):
+    """Absolute actions: (quota level 0..levels, cpuset size - 1, frozen 0/1), shape (3,)."""
+
+    def __init__(self, env: gym.Env[NDArray[np.float32], Any]) -> None:
+        super().__init__(env)
+        host: HostEnv = env.unwrapped  # type: ignore[assignment]
+        self.action_space = multi_discrete_space(host.plant.limits)
+
+    def action(self, action: NDArray[np.int64]) -> Allocation:
+        """The allocation that the triple names."""
+        host: HostEnv = self.unwrapped  # type: ignore[assignment]
+        return decode(np.asarray(action), host.current, host.plant.limits)

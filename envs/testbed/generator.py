@@ -1,0 +1,322 @@
+"""The load generator as a Python object: compile `loadgen.c` once, start it, change its rate, read its figures.
+
+The program keeps time, this wrapper only talks to it. All reads and writes are non-blocking under a deadline, and the
+program's stderr goes to a file: a generator that hangs is an error after the timeout, never a hang of the controller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import select
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Literal, Self
+
+from rlctl.envs.errors import TestbedError
+
+__all__ = ["GeneratorConfig", "GeneratorError", "GeneratorStats", "LoadGenerator", "build_generator"]
+
+SOURCE = Path(__file__).with_name("loadgen.c")
+FLAGS = ("-std=gnu11", "-O2")
+COMPILE_TIMEOUT_SECONDS = 120.0
+CLOSE_PATIENCE_SECONDS = 0.5  # it obeys in a millisecond, unless it is stopped
+HIGHEST_RATE_RPS = 1e6  # loadgen.c refuses more
+
+
+class GeneratorError(TestbedError, RuntimeError):
+    """The load generator could not be built or started, died, or did not answer in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorConfig:
+    """Where the load goes and what a request is; set exactly one of `unix_path` and `port`.
+
+    Args:
+        protocol: HTTP/1.1 GET with keep-alive and `Accept-Encoding: gzip`, or memcached multi-get in the text protocol.
+        unix_path: Unix socket of the server.
+        port: TCP port of the server on 127.0.0.1; there is no way to aim at another host.
+        connections: Requests outstanding at most; the others wait in the generator with their intended time.
+        http_path: Path of the GET.
+        keys_per_get: Keys of one memcached request, drawn evenly from the key space.
+        preload_keys: Size of the key space, written to memcached before the first request. Above 60 000 it takes
+            seconds.
+        value_bytes: Bytes of every preloaded value.
+        fifo_priority: Run under SCHED_FIFO at this priority if the kernel permits; None for normal scheduling.
+        cpu: Run on this CPU only; None inherits the caller's affinity.
+        seed: Fixes the gaps between arrivals and the choice of keys.
+        queue_limit: Requests kept waiting at most; newer ones are dropped and counted.
+    """
+
+    protocol: Literal["http", "memcached"]
+    unix_path: Path | str | None = None
+    port: int | None = None
+    connections: int = 32
+    http_path: str = "/"
+    keys_per_get: int = 100
+    preload_keys: int = 10_000
+    value_bytes: int = 100
+    fifo_priority: int | None = None
+    cpu: int | None = None
+    seed: int = 1
+    queue_limit: int = 200_000
+
+    def arguments(self) -> list[str]:
+        """Command-line arguments for loadgen; a value it cannot use is refused there, at start."""
+        options: dict[str, object] = {
+            "protocol": self.protocol,
+            "unix": self.unix_path,
+            "port": self.port,
+            "connections": self.connections,
+            "seed": self.seed,
+            "queue-limit": self.queue_limit,
+            "fifo": self.fifo_priority,
+            "cpu": self.cpu,
+        }
+        if self.protocol == "http":
+            options["path"] = self.http_path
+        else:
+            options |= {"gets": self.keys_per_get, "preload": self.preload_keys, "value-bytes": self.value_bytes}
+        return [f"--{name}={value}" for name, value in options.items() if value is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorStats:
+    """What happened since the previous `stats`.
+
+    Latencies run from the intended send time; quantiles are within 0.4 %. A time is None when nothing completed.
+
+    Args:
+        monotonic_seconds: CLOCK_MONOTONIC at the end of the interval (`time.monotonic()`).
+        interval_seconds: Length of the interval.
+        rate_rps: Rate in force at its end.
+        offered_rps: Arrivals per second, dropped ones included.
+        done_rps: Replies per second.
+        samples: Replies; the number behind the latencies.
+        p50_seconds: Median latency.
+        p95_seconds: 95th percentile of latency.
+        p99_seconds: 99th percentile of latency.
+        max_seconds: Longest latency.
+        mean_seconds: Mean latency.
+        oldest_seconds: Age of the oldest request without a reply, be it sent, queued or waiting for a retry; 0 if none.
+        outstanding: Number of such requests.
+        errors: Failed requests (reset, refused, malformed reply, status other than 2xx) and failed connects.
+        dropped: Arrivals thrown away because the queue was full.
+        misses: Keys that memcached did not return.
+        lag_p50_seconds: Median of actual minus intended send time, over requests that had a free connection.
+        lag_p95_seconds: 95th percentile of the same.
+        lag_p99_seconds: 99th percentile of the same.
+        cpu_seconds: CPU time the generator used.
+        connections_up: Connections established now.
+    """
+
+    monotonic_seconds: float
+    interval_seconds: float
+    rate_rps: float
+    offered_rps: float
+    done_rps: float
+    samples: int
+    p50_seconds: float | None
+    p95_seconds: float | None
+    p99_seconds: float | None
+    max_seconds: float | None
+    mean_seconds: float | None
+    oldest_seconds: float
+    outstanding: int
+    errors: int
+    dropped: int
+    misses: int
+    lag_p50_seconds: float | None
+    lag_p95_seconds: float | None
+    lag_p99_seconds: float | None
+    cpu_seconds: float
+    connections_up: int
+
+    @property
+    def tail_seconds(self) -> float:
+        """The QoS signal: the larger of p95 and `oldest_seconds`, as p95 of completed requests lies in overload."""
+        return max(self.p95_seconds or 0.0, self.oldest_seconds)
+
+
+def build_generator(cache: Path | None = None) -> Path:
+    """Compile loadgen.c unless this very source has been compiled before.
+
+    Args:
+        cache: Folder for the binary; default `$XDG_CACHE_HOME/rlctl`, else `~/.cache/rlctl`.
+
+    Returns:
+        Path of the executable; its name holds the hash of source and flags, so a stale one is never used.
+
+    Raises:
+        GeneratorError: There is no compiler, it failed, or the folder cannot be written.
+    """
+    cache = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlctl"
+    digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(FLAGS).encode()).hexdigest()
+    binary = cache / f"loadgen-{digest[:32]}"
+    if binary.exists():
+        return binary
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if compiler is None:
+        raise GeneratorError("no C compiler (cc, gcc, clang) on PATH: the load generator is compiled on first use")
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as scratch:
+            _compile(compiler, Path(scratch, "loadgen")).replace(binary)  # atomic: never half a binary
+    except OSError as error:
+        raise GeneratorError(f"cannot keep the compiled load generator in {cache}: {error.strerror}") from error
+    return binary
+
+
+def _compile(compiler: str, output: Path) -> Path:
+    command = [compiler, *FLAGS, "-o", str(output), str(SOURCE), "-lm"]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise GeneratorError(f"{compiler} took more than {COMPILE_TIMEOUT_SECONDS:g} s over {SOURCE}") from error
+    except subprocess.CalledProcessError as error:
+        raise GeneratorError(f"{compiler} could not compile {SOURCE}: {error.stderr.strip()}") from error
+    return output
+
+
+def _start(command: list[str], notes: IO[bytes]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            command,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=notes,
+            start_new_session=True,  # ctrl-C is for the controller, which then closes the generator
+        )
+    except OSError as error:
+        raise GeneratorError(f"cannot run {command[0]}: {error.strerror}") from error
+
+
+class LoadGenerator:
+    """A running load generator; use it as a context manager, from one thread at a time.
+
+    Args:
+        config: Target and kind of load.
+        rate_rps: Rate to start with, requests per second.
+        start_timeout_seconds: Limit for start and preload together.
+
+    Raises:
+        GeneratorError: It could not be built, did not start in time, or refused the configuration.
+    """
+
+    def __init__(self, config: GeneratorConfig, *, rate_rps: float = 0.0, start_timeout_seconds: float = 20.0) -> None:
+        binary = build_generator()
+        self._received = b""
+        self._serial = 0
+        with contextlib.ExitStack() as on_failure:
+            self._notes = on_failure.enter_context(tempfile.TemporaryFile())
+            self._process = _start([str(binary), *config.arguments(), "--interval=0"], self._notes)
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
+            self._commands, self._answers = self._process.stdin, self._process.stdout
+            on_failure.callback(self.close)
+            os.set_blocking(self._commands.fileno(), False)
+            os.set_blocking(self._answers.fileno(), False)
+            self.stats(start_timeout_seconds)  # it answers once the preload is done
+            self.set_rate(rate_rps)
+            on_failure.pop_all()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the generator; still set after `close`."""
+        return self._process.pid
+
+    def set_rate(self, rate_rps: float) -> None:
+        """Change the mean arrival rate at once.
+
+        Args:
+            rate_rps: Requests per second, 0 to 1e6; 0 stops arrivals.
+
+        Raises:
+            ValueError: The rate is out of range.
+            GeneratorError: The generator is gone or stuck.
+        """
+        if not (math.isfinite(rate_rps) and 0.0 <= rate_rps <= HIGHEST_RATE_RPS):
+            raise ValueError(f"{rate_rps!r} is no rate: 0 to {HIGHEST_RATE_RPS:g} requests per second")
+        self._send(f"rate {float(rate_rps)!r}\n")
+
+    def stats(self, timeout_seconds: float = 2.0) -> GeneratorStats:
+        """Figures of the interval since the previous call (or since the start).
+
+        Args:
+            timeout_seconds: Longest wait for the answer. After a timeout that interval's figures are lost: the late
+                answer is recognised and thrown away.
+
+        Raises:
+            GeneratorError: No answer in time, or the generator is gone.
+        """
+        self._serial += 1
+        deadline = time.monotonic() + timeout_seconds
+        self._send(f"stats {self._serial}\n")
+        while True:
+            answer: dict[str, Any] = json.loads(self._read_line(deadline, timeout_seconds))
+            if answer.pop("id") == self._serial:
+                return GeneratorStats(monotonic_seconds=answer.pop("t"), **answer)
+
+    def close(self) -> None:
+        """End the generator and reap it; harmless when repeated."""
+        with contextlib.suppress(OSError, ValueError):  # already gone, stuck or closed
+            self._commands.write(b"quit\n")
+        self._commands.close()
+        self._answers.close()
+        try:
+            self._process.wait(CLOSE_PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # SIGTERM is read by the very loop that did not see the end of its input
+            self._process.wait()
+        self._notes.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _send(self, command: str) -> None:
+        try:
+            self._check_open()
+            if self._commands.write(command.encode()) is None:  # its pipe is full: thousands of unread commands
+                raise GeneratorError(f"the load generator (pid {self.pid}) no longer reads its commands")
+        except BrokenPipeError as error:
+            raise GeneratorError(self._epitaph()) from error
+
+    def _read_line(self, deadline: float, timeout_seconds: float) -> bytes:
+        poll = select.poll()
+        poll.register(self._answers, select.POLLIN)
+        while b"\n" not in self._received:
+            left_seconds = max(deadline - time.monotonic(), 0.0)
+            if not poll.poll(math.ceil(left_seconds * 1e3)):
+                raise GeneratorError(f"the load generator (pid {self.pid}) did not answer in {timeout_seconds:g} s")
+            data = os.read(self._answers.fileno(), 1 << 16)
+            if not data:
+                raise GeneratorError(self._epitaph())
+            self._received += data
+        line, _, self._received = self._received.partition(b"\n")
+        return line
+
+    def _check_open(self) -> None:
+        if self._commands.closed:
+            raise GeneratorError("the load generator has been closed")
+
+    def _epitaph(self) -> str:
+        """Why it died: its own last words, else its exit code."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=1.0)
+        size = os.fstat(self._notes.fileno()).st_size
+        words = os.pread(self._notes.fileno(), 2000, max(size - 2000, 0)).decode(errors="replace").strip()
+        return f"the load generator ended with code {self._process.returncode}: {words or 'it said nothing'}"

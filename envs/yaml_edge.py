@@ -1,0 +1,212 @@
+"""The YAML edge: text becomes a checked model here, or one line that says what is wrong, where, and the way out.
+
+Beyond `yaml.safe_load` it refuses duplicate keys (PyYAML keeps the last one in silence) and aliases (a document
+that expands without end is no configuration), reads `1e6` as a number, and knows the line of every key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import reprlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from rlctl.envs.errors import ConfigError, PermissionMissing
+
+__all__ = ["Lines", "load_model", "load_text", "load_yaml", "parse_yaml", "validated"]
+
+T = TypeVar("T", bound=BaseModel)
+
+Key = tuple[str | int, ...]
+Lines = Mapping[Key, int]
+"""1-based line of every key and list item, by its path from the top; `()` is the top itself."""
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader without aliases; with YAML 1.2 floats."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, "aliases are not taken; write the value out", mark)
+        return super().compose_node(parent, index)
+
+
+# PyYAML follows YAML 1.1, where 1e6 and 2.5e-4 without a sign or a dot are strings.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def load_model(model: type[T], path: Path) -> T:
+    """Read and check a YAML file.
+
+    Args:
+        model: What the file has to be; `extra="forbid"` makes unknown keys an error with a suggestion.
+        path: The file.
+
+    Raises:
+        ConfigError: The file is absent, is no YAML, or does not fit the model.
+        PermissionMissing: The file may not be read.
+    """
+    data, lines = load_yaml(path)
+    return validated(model, data, path, lines)
+
+
+def load_text(model: type[T], text: str, name: str) -> T:
+    """Check YAML text; `name` stands where a file's path would.
+
+    Raises:
+        ConfigError: The text is no YAML, or does not fit the model.
+    """
+    data, lines = parse_yaml(text, name)
+    return validated(model, data, name, lines)
+
+
+def load_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
+    """Read a YAML file whose top is a mapping, with the line of every key.
+
+    Raises:
+        ConfigError: The file is absent or is no such YAML.
+        PermissionMissing: The file may not be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except PermissionError as error:
+        raise PermissionMissing(f"{path}: may not be read; run as a user who may, or change its mode") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError("is not UTF-8 text", path) from error
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror or error}", path) from error
+    return parse_yaml(text, path)
+
+
+def parse_yaml(text: str, name: Path | str) -> tuple[dict[str, Any], Lines]:
+    """Parse YAML text whose top is a mapping; an empty text is an empty mapping.
+
+    Raises:
+        ConfigError: A syntax error, a duplicate key, an alias, several documents, or another top than a mapping.
+    """
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return {}, {(): 1}
+        lines = dict(_walk(node, (), name))
+        data = loader.construct_document(node)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise ConfigError(f"is no YAML: {error.problem}", name, mark.line + 1 if mark else None) from error
+    except (yaml.YAMLError, ValueError) as error:  # unprintable characters; an impossible date
+        raise ConfigError(f"is no YAML: {str(error).splitlines()[0]}", name) from error
+    except RecursionError as error:
+        raise ConfigError("is nested too deeply", name) from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"needs `key: value` lines at its top, not a {type(data).__name__}", name, lines[()])
+    return data, lines
+
+
+def _walk(node: yaml.Node, where: Key, name: Path | str) -> Iterator[tuple[Key, int]]:
+    yield where, node.start_mark.line + 1
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield from _walk(item, (*where, index), name)
+    elif isinstance(node, yaml.MappingNode):
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            line, text = key.start_mark.line + 1, str(key.value)
+            if text in seen:
+                raise ConfigError(f"key '{text}' stands on line {seen[text]} already; keep one", name, line)
+            seen[text] = line
+            yield from _walk(value, (*where, text), name)
+            yield (*where, text), line
+
+
+def validated(model: type[T], data: object, name: Path | str, lines: Lines | None = None) -> T:
+    """Check data against a model.
+
+    Args:
+        model: The model.
+        data: What the file says.
+        name: The file, for the message.
+        lines: Line of every key, from `load_yaml`.
+
+    Raises:
+        ConfigError: The first thing that does not fit, in one line; the number of others is told.
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+        first = problems[0]
+        known = _known(first["loc"], lines or {})
+        others = "" if len(problems) == 1 else f" ({len(problems) - 1} more after this one)"
+        raise ConfigError(_told(model, first, known) + others, name, (lines or {}).get(known)) from error
+
+
+def _known(loc: Key, lines: Lines) -> Key:
+    """The part of a pydantic location that stands in the file: union tags and absent keys do not."""
+    known: Key = ()
+    for part in loc:
+        if (*known, part) in lines:
+            known = (*known, part)
+    return known
+
+
+def _told(model: type[BaseModel], problem: ErrorDetails, known: Key) -> str:
+    loc = problem["loc"]
+    key = ".".join(map(str, known or loc))
+    if problem["type"] == "missing":
+        key = ".".join(map(str, (*known, loc[-1])))
+        return f"key '{key}' is missing"
+    if problem["type"] == "extra_forbidden":
+        return f"unknown key '{key}'" + _suggestion(model, loc)
+    if problem["type"] in ("value_error", "assertion_error"):
+        return (f"{key}: " if key else "") + str(problem["ctx"]["error"])
+    said = problem["msg"].replace("Input should", "should")
+    return f"{key or 'the file'} is {reprlib.repr(problem['input'])}: {said}" + _hint(loc, problem["input"])
+
+
+def _hint(loc: Key, value: object) -> str:
+    if loc and str(loc[-1]).endswith("_ratio") and isinstance(value, (int, float)) and 1.0 < value <= 100.0:
+        return f" (a percentage? write {value / 100:g})"
+    return ""
+
+
+def _suggestion(model: type[BaseModel], loc: Key) -> str:
+    names = sorted({name for candidate in _models_at(model, loc[:-1]) for name in _keys(candidate)})
+    close = difflib.get_close_matches(str(loc[-1]), names, n=1)
+    if close:
+        return f"; did you mean '{close[0]}'?"
+    return f"; known are {', '.join(names)}" if names else "; no keys belong here"
+
+
+def _models_at(model: type[BaseModel], loc: Key) -> list[type[BaseModel]]:
+    """The models whose keys may stand at a location; indices, dict keys and union tags are stepped over."""
+    candidates = [model]
+    for part in loc:
+        fields = [found for c in candidates for found in [_keys(c).get(str(part))] if found is not None]
+        tagged = [c for c in candidates if _has_tag(c, part)]
+        candidates = [nested for found in fields for nested in _nested(found)] or tagged or candidates
+    return candidates
+
+
+def _keys(model: type[BaseModel]) -> dict[str, Any]:
+    return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+
+
+def _has_tag(model: type[BaseModel], tag: str | int) -> bool:
+    return any(tag in get_args(annotation) for annotation in _keys(model).values())
+
+
+def _nested(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _nested(argument)

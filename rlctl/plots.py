@@ -1,0 +1,125 @@
+"""Figures in the manner of the thesis' 5.3 to 5.7, and QoS against BE throughput for all managers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlctl.control import Tick
+from rlctl.envs.errors import RlctlError
+from rlctl.envs.telemetry import Missing, Reading
+from rlctl.score import Run, Score
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["plot_run", "plot_summary"]
+
+_LC, _BE, _TARGET, _SUSPENDED = "#1f5f99", "#d9822b", "#b3261e", "#e6e1f2"
+_NAN = float("nan")
+
+
+def plot_run(run: Run, path: Path, cpus: int) -> None:
+    """Load, latency against the target, CPU use, and allocation over time; suspensions are shaded.
+
+    Args:
+        run: One run.
+        path: PNG to write.
+        cpus: CPUs that BE could have, the top of the allocation's axis.
+    """
+    figure = _figure(9, 8)
+    axes: Sequence[Axes] = figure.subplots(4, 1, sharex=True)
+    begin = run.ticks[0].telemetry.time_seconds
+    seconds = [tick.telemetry.time_seconds - begin for tick in run.ticks]
+    _load(axes[0], seconds, run.ticks)
+    _latency(axes[1], seconds, run.ticks)
+    _use(axes[2], seconds, run.ticks)
+    _allocation(axes[3], seconds, run.ticks, cpus)
+    for axis in axes:
+        _shade(axis, seconds, run.ticks)
+        axis.margins(x=0)
+    axes[3].set_xlabel("seconds")
+    axes[0].set_title(f"{run.manager}: BE {100 * run.be_work_ratio:.1f} % of running alone", loc="left")
+    figure.savefig(path, dpi=110)
+
+
+def plot_summary(scores: Mapping[str, Score], path: Path, title: str) -> None:
+    """QoS guarantee against BE throughput, with 95 % intervals; up and to the right is better."""
+    figure = _figure(8, 5.5)
+    axis: Axes = figure.subplots()
+    for name, one in scores.items():
+        be, qos = one.be_throughput_percent, one.qos_guarantee_percent
+        axis.errorbar(
+            be.mean, qos.mean, xerr=_bars(be.mean, be.ci95), yerr=_bars(qos.mean, qos.ci95), fmt="o", ms=5, lw=1, capsize=2
+        )
+        axis.annotate(name, (be.mean, qos.mean), textcoords="offset points", xytext=(6, 4), fontsize=8)
+    axis.set_xlabel("BE throughput, % of BE running alone")
+    axis.set_ylabel("QoS guarantee, % of windows within target")
+    axis.set_title(title, loc="left", fontsize=10)
+    axis.set_xlim(left=-2)
+    axis.grid(alpha=0.3)
+    figure.savefig(path, dpi=110)
+
+
+def _figure(width_inches: float, height_inches: float) -> Figure:
+    """A figure of its own: no pyplot, so no global state and no display."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise RlctlError("plots need matplotlib: pip install 'rlctl[cli]'") from error
+    return Figure(figsize=(width_inches, height_inches), layout="constrained")
+
+
+def _load(axis: Axes, seconds: list[float], ticks: Sequence[Tick]) -> None:
+    axis.plot(seconds, [100 * _number(tick.telemetry.load_ratio) for tick in ticks], color=_LC)
+    axis.set_ylabel("load, %")
+    axis.set_ylim(0, 115)
+
+
+def _latency(axis: Axes, seconds: list[float], ticks: Sequence[Tick]) -> None:
+    target = ticks[0].telemetry.target_seconds * 1e3
+    axis.plot(seconds, [1e3 * _number(tick.telemetry.latency_seconds) for tick in ticks], color=_LC)
+    axis.axhline(target, color=_TARGET, lw=1, ls="--", label=f"target {target:g} ms")
+    axis.set_yscale("log")
+    axis.set_ylabel("tail latency, ms")
+    axis.legend(loc="upper right", fontsize=8)
+
+
+def _use(axis: Axes, seconds: list[float], ticks: Sequence[Tick]) -> None:
+    axis.plot(seconds, [_number(tick.telemetry.lc_cpus) for tick in ticks], color=_LC, label="LC")
+    axis.plot(seconds, [_number(tick.telemetry.be_cpus) for tick in ticks], color=_BE, label="BE")
+    axis.set_ylabel("CPUs used")
+    axis.set_ylim(bottom=0)
+    axis.legend(loc="upper right", fontsize=8)
+
+
+def _allocation(axis: Axes, seconds: list[float], ticks: Sequence[Tick], cpus: int) -> None:
+    quota = [0.0 if tick.applied.frozen else min(tick.applied.quota_cpus, cpus) for tick in ticks]
+    axis.step(seconds, quota, where="post", color=_BE, label="quota (0: suspended)")
+    if cpus > 1:
+        axis.step(seconds, [tick.applied.cpuset_cpus for tick in ticks], where="post", color="grey", lw=1, label="cpuset")
+    axis.set_ylabel("BE allocation, CPUs")
+    axis.set_ylim(0, cpus * 1.1)
+    axis.legend(loc="upper right", fontsize=8)
+
+
+def _shade(axis: Axes, seconds: list[float], ticks: Sequence[Tick]) -> None:
+    """Grey where BE was suspended, from the tick that froze it to the tick that let it go."""
+    ends = [*seconds[1:], seconds[-1]]
+    spans = zip(ticks, seconds, ends, strict=True)
+    for frozen, group in itertools.groupby(spans, lambda span: span[0].applied.frozen):
+        if frozen:
+            stretch = list(group)
+            axis.axvspan(stretch[0][1], stretch[-1][2], color=_SUSPENDED, lw=0, zorder=0)
+
+
+def _number(reading: Reading) -> float:
+    return _NAN if isinstance(reading, Missing) else reading.value
+
+
+def _bars(mean: float, interval: tuple[float, float]) -> Any:
+    low, high = interval
+    return [[min(mean - low, 1e3)], [min(high - mean, 1e3)]]

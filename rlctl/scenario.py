@@ -1,0 +1,115 @@
+"""Scenarios as YAML: who runs on the host, how the load goes, and what the managers are told."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.testbed.traces import Trace, from_config
+from rlctl.envs.workload import Weight
+from rlctl.envs.yaml_edge import load_model
+
+__all__ = ["Scenario", "load_scenario", "shipped_scenarios"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LcSection(_Strict):
+    """The latency-critical service that the testbed starts."""
+
+    kind: Literal["nginx", "memcached"]
+    cpus: tuple[int, ...] = (0,)
+
+
+class BeSection(_Strict):
+    """The best-effort job that the testbed starts."""
+
+    kind: Literal["cpu", "memory", "mixed"]
+    workers: int = Field(2, ge=1)
+    cpus: tuple[int, ...] = (0,)
+    weight: Weight = Weight.EQUAL
+    """BE's weight for every manager but `weights`, whose point it is. Equal is how containers are deployed."""
+
+
+class SloSection(_Strict):
+    """The objective; the largest load that meets it with BE absent is searched before the first run."""
+
+    target_milliseconds: float = Field(gt=0.0)
+    quantile_percent: float = Field(95.0, gt=50.0, lt=100.0)
+
+
+class KneeSection(_Strict):
+    """Range and step of the search for the LC's maximum load (thesis 5.1.3)."""
+
+    start_rps: float = Field(gt=0.0)
+    step_rps: float = Field(gt=0.0)
+    top_rps: float = Field(gt=0.0)
+
+
+class Scenario(_Strict):
+    """One live scenario.
+
+    Attributes:
+        load: Arguments of a trace of `rlctl.envs.testbed.traces`, with rates as shares of the LC's maximum load.
+        core_cpus: How many CPUs here stand for one core of the machine that a manager was published for; the thesis'
+            host has 36 cores, so on a single shared CPU a "core" is 1/36 of it. Managers whose step is a share of the
+            host need no such scaling.
+        time_scale: Divides every published period, so that minutes of a paper fit a run of a minute.
+        managers: Further constructor options by manager name.
+    """
+
+    name: str
+    description: str
+    plant: Literal["host"]
+    lc: LcSection
+    be: BeSection
+    slo: SloSection
+    knee: KneeSection
+    load: dict[str, Any]
+    duration_seconds: float = Field(60.0, gt=0.0)
+    tick_seconds: float = Field(1.0, gt=0.0)
+    time_scale: float = Field(15.0, gt=0.0)
+    core_cpus: float = Field(1.0, gt=0.0)
+    managers: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+    @field_validator("load")
+    @classmethod
+    def _is_a_trace(cls, load: dict[str, Any]) -> dict[str, Any]:
+        from_config(load)
+        return load
+
+    @property
+    def trace(self) -> Trace:
+        """The load over time, as a share of the LC's maximum."""
+        return from_config(self.load)
+
+
+def shipped_scenarios() -> dict[str, Scenario]:
+    """The scenarios that come with rlctl, by name."""
+    return {path.stem: load_model(Scenario, path) for path in sorted(_folder().glob("*.yaml"))}
+
+
+def load_scenario(name_or_file: str) -> Scenario:
+    """A shipped scenario by name, or one of the user's by path.
+
+    Raises:
+        ConfigError: Neither exists, or the file is wrong.
+    """
+    shipped = _folder() / f"{name_or_file}.yaml"
+    if shipped.is_file():
+        return load_model(Scenario, shipped)
+    path = Path(name_or_file)
+    if path.suffix in {".yaml", ".yml"}:
+        return load_model(Scenario, path)
+    names = ", ".join(sorted(path.stem for path in _folder().glob("*.yaml")))
+    raise ConfigError(f"no scenario {name_or_file!r}; there are {names}, or give a .yaml file")
+
+
+def _folder() -> Path:
+    return Path(str(files("rlctl") / "configs" / "scenarios"))

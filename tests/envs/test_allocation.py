@@ -1,0 +1,56 @@
+"""The lattice of allocations: what the shield's soundness rests on."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.envs.allocation import UNLIMITED, Allocation, Limits, most_restrictive
+from rlctl.envs.errors import ConfigError
+
+quotas = st.one_of(st.floats(0.01, 64), st.just(UNLIMITED))
+allocations = st.builds(Allocation, quotas, st.integers(1, 64), st.booleans())
+
+
+@given(allocations, allocations)
+def test_the_meet_is_below_both_and_nothing_else_is_higher(a, b):
+    meet = most_restrictive(a, b)
+    assert meet.at_most(a)
+    assert meet.at_most(b)
+    assert meet == most_restrictive(b, a)
+    assert most_restrictive(meet, a) == meet
+
+
+@given(allocations, allocations, allocations)
+def test_whatever_is_below_both_is_below_the_meet(a, b, c):
+    if c.at_most(a) and c.at_most(b):
+        assert c.at_most(most_restrictive(a, b))
+
+
+@given(allocations, st.integers(1, 64))
+def test_clipping_never_frees(allocation, cpus):
+    limits = Limits(cpus)
+    assert limits.clip(allocation).at_most(allocation.but(quota_cpus=max(allocation.quota_cpus, 0.01)))
+
+
+@given(st.integers(1, 64), st.integers(1, 100))
+def test_levels_and_quotas_agree(cpus, levels):
+    limits = Limits(cpus, levels=levels)
+    for level in range(1, levels + 1):
+        assert limits.level_of(limits.quota_at(level)) == level
+    assert limits.level_of(UNLIMITED) == levels
+
+
+@pytest.mark.parametrize("quota", [0.0, -1.0, float("nan")])
+def test_an_impossible_quota_is_refused(quota):
+    with pytest.raises(ValueError):
+        Allocation(quota, 1)
+
+
+def test_a_cpuset_needs_a_cpu():
+    with pytest.raises(ValueError, match="freeze"):
+        Allocation(1.0, 0)
+
+
+def test_impossible_limits_are_a_configuration_error():
+    with pytest.raises(ConfigError):
+        Limits(0)

@@ -1,0 +1,77 @@
+"""The Gymnasium environment over a fake host."""
+
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+import rlctl.envs  # noqa: F401 - registers the ids
+from rlctl.envs.actions import MOVES
+from rlctl.envs.allocation import Limits
+from rlctl.envs.fake import FakePlant
+from rlctl.envs.host_env import HostEnv, MultiDiscreteActions
+
+INDEX = {move.name: index for index, move in enumerate(MOVES)}
+
+
+@pytest.fixture
+def env():
+    made = HostEnv(FakePlant(Limits(cpus=1), loads=(0.3,)))
+    yield made
+    made.close()
+
+
+def test_gymnasium_accepts_it_without_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(HostEnv(FakePlant()), skip_render_check=True)
+        check_env(MultiDiscreteActions(HostEnv(FakePlant())).unwrapped, skip_render_check=True)
+
+
+def test_it_is_known_to_gymnasium_by_id_and_truncates():
+    env = gym.make("rlctl/LiveHost-v0", plant=FakePlant(), max_episode_steps=3)
+    env.reset()
+    assert [env.step(INDEX["keep"])[3] for _ in range(3)] == [False, False, True]
+    env.close()
+
+
+def test_an_episode_begins_safe_and_names_its_reward(env):
+    _, info = env.reset()
+    assert info["allocation"] == env.plant.limits.safe
+    env.step(INDEX["thaw"])
+    env.step(INDEX["quota+2"])
+    _, total, _, _, info = env.step(INDEX["quota+2"])
+    assert total == pytest.approx(sum(info["reward"].values()))
+    assert info["reward"]["be_work"] > 0
+    assert info["missed_deadlines"] == 0
+
+
+def test_masks_leave_out_what_changes_nothing(env):
+    env.reset()
+    masks = dict(zip(INDEX, env.action_masks(), strict=True))
+    assert masks["keep"]
+    assert masks["thaw"]
+    assert not masks["freeze"]
+    assert not masks["quota-floor"]
+
+
+def test_absolute_actions(env):
+    absolute = MultiDiscreteActions(env)
+    absolute.reset()
+    absolute.step(np.array([10, 0, 0]))
+    assert env.current.quota_cpus == pytest.approx(0.5)
+
+
+def test_closing_gives_the_host_back(env):
+    env.reset()
+    env.close()
+    assert env.plant.closed
+
+
+def test_it_says_what_it_sees():
+    env = HostEnv(FakePlant(), render_mode="ansi")
+    assert env.render() is None
+    env.reset()
+    assert "ms of 10 ms; BE" in env.render()
