@@ -90,6 +90,9 @@ class Telemetry:
         lc_run_delay_ratio: Time waited on a run queue per second, summed over the LC's threads.
         be_work_rate: BE progress per second, as a share of BE running alone on the host.
         counters: Further readings by name (`llc_misses`, `context_switches`, ...), per second.
+
+    Raises:
+        ValueError: The target is not positive.
     """
 
     time_seconds: float
@@ -108,6 +111,10 @@ class Telemetry:
     lc_run_delay_ratio: Reading = _UNSET
     be_work_rate: Reading = _UNSET
     counters: Mapping[str, Reading] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.target_seconds > 0.0:
+            raise ValueError(f"a target of {self.target_seconds!r} s is not positive")
 
     @property
     def latency_seconds(self) -> Reading:

@@ -143,7 +143,8 @@ def validated(model: type[T], data: object, name: Path | str, lines: Lines | Non
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        problems = error.errors(include_url=False)
+        # Unknown keys first: a misspelt key is also a missing one, and only the former line helps.
+        problems = sorted(error.errors(include_url=False), key=lambda problem: problem["type"] != "extra_forbidden")
         first = problems[0]
         known = _known(first["loc"], lines or {})
         others = "" if len(problems) == 1 else f" ({len(problems) - 1} more after this one)"
@@ -174,7 +175,7 @@ def _told(model: type[BaseModel], problem: ErrorDetails, known: Key) -> str:
 
 
 def _hint(loc: Key, value: object) -> str:
-    if loc and str(loc[-1]).endswith("_ratio") and isinstance(value, (int, float)) and 1.0 < value <= 100.0:
+    if loc and "_ratio" in str(loc[-1]) and isinstance(value, (int, float)) and 1.0 < value <= 100.0:
         return f" (a percentage? write {value / 100:g})"
     return ""
 

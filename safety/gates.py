@@ -1,0 +1,152 @@
+"""The two guards that suspend BE: the load gate and the slack gate (Heracles, ISCA 2015, top-level controller)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.telemetry import Telemetry
+from rlctl.safety.guard import elapsed_seconds, poll_due
+from rlctl.safety.sensors import Trust
+from rlctl.safety.verdict import Bound, Reason
+
+__all__ = ["Gate", "LoadGate", "SlackGate", "Strikes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Memory of the load gate.
+
+    Attributes:
+        closed: BE is suspended. A fresh gate is closed: a load inside the band at start is no permission.
+        load_ratio: The load it was last judged by.
+        polled_seconds: When that was.
+    """
+
+    closed: bool = True
+    load_ratio: float | None = None
+    polled_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadGate:
+    """Load above one threshold suspends BE until it is seen below a lower one; between them the state holds.
+
+    Attributes:
+        suspend_ratio: Load above it closes the gate.
+        resume_ratio: Load below it opens the gate.
+        poll_seconds: Time between two judgements; 0 judges every tick.
+        trust: When a reading is believed.
+    """
+
+    suspend_ratio: float
+    resume_ratio: float
+    poll_seconds: float
+    trust: Trust
+    name: ClassVar[str] = "load-gate"
+
+    def start(self) -> Gate:
+        """Closed."""
+        return Gate()
+
+    def advance(self, memory: Gate, telemetry: Telemetry) -> Gate:
+        """Judge the load when a poll is due; without a load the poll stays due."""
+        now = telemetry.time_seconds
+        if not poll_due(memory.polled_seconds, now, self.poll_seconds):
+            return memory
+        load = self.trust.load_ratio(telemetry, self.suspend_ratio)
+        if load is None:
+            return memory
+        closed = load > self.suspend_ratio or (memory.closed and not load < self.resume_ratio)
+        return Gate(closed, load, now)
+
+    def bound(self, memory: Gate, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
+        """The safe allocation while closed, so that BE resumes from the minimum."""
+        if not memory.closed:
+            return None
+        seen = "not seen yet" if memory.load_ratio is None else f"{memory.load_ratio:.3f}"
+        detail = f"load {seen}: above {self.suspend_ratio:g} suspends, below {self.resume_ratio:g} allows"
+        return Bound(self.name, Reason.LOAD_HIGH, limits.safe, detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Strikes:
+    """Memory of the slack gate.
+
+    Attributes:
+        count: Strikes that are not forgotten yet, counted up to `SlackGate.suspend_after`.
+        clean_seconds: Time since the last strike.
+        remaining_seconds: What is left of the cool-down.
+        slack_ratio: The slack it was last judged by.
+        seen_seconds: Time of the last telemetry.
+        polled_seconds: Time of the last judgement.
+    """
+
+    count: int = 0
+    clean_seconds: float = 0.0
+    remaining_seconds: float = 0.0
+    slack_ratio: float | None = None
+    seen_seconds: float | None = None
+    polled_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlackGate:
+    """Negative slack is a strike; enough strikes suspend BE for a cool-down, which each further one starts anew.
+
+    Times count by what is seen to pass between readings, so that a clock that goes back neither shortens nor prolongs
+    a cool-down.
+
+    Attributes:
+        suspend_ratio: Slack below it is a strike; 0 as published.
+        suspend_after: Strikes that suspend BE; on fewer it gets the minimum while the strike lasts. 1 as published.
+        forget_seconds: Strikes are forgotten once the slack was in order for so long. At 0 only strikes in a row
+            count, and a policy that grows back after each has one violation per growth for ever.
+        cool_down_seconds: How long BE stays suspended after the last strike.
+        poll_seconds: Time between two judgements; 0 judges every tick.
+        gap_seconds: Most time that counts as passed between two readings.
+        trust: When a reading is believed.
+    """
+
+    suspend_ratio: float
+    suspend_after: int
+    forget_seconds: float
+    cool_down_seconds: float
+    poll_seconds: float
+    gap_seconds: float
+    trust: Trust
+    name: ClassVar[str] = "slack-gate"
+
+    def start(self) -> Strikes:
+        """No strike, no cool-down."""
+        return Strikes()
+
+    def advance(self, memory: Strikes, telemetry: Telemetry) -> Strikes:
+        """Let time pass, and judge the slack when a poll is due; without one the poll stays due."""
+        now = telemetry.time_seconds
+        passed = elapsed_seconds(memory.seen_seconds, now, self.gap_seconds)
+        clean = min(memory.clean_seconds + passed, self.forget_seconds)
+        remaining = max(memory.remaining_seconds - passed, 0.0)
+        due = poll_due(memory.polled_seconds, now, self.poll_seconds)
+        slack = self.trust.slack_ratio(telemetry) if due else None
+        if slack is None:
+            return Strikes(memory.count, clean, remaining, memory.slack_ratio, now, memory.polled_seconds)
+        if slack >= self.suspend_ratio:
+            return Strikes(0 if clean >= self.forget_seconds else memory.count, clean, remaining, slack, now, now)
+        count = min(memory.count + 1, self.suspend_after)
+        return Strikes(
+            count, 0.0, self.cool_down_seconds if count >= self.suspend_after else remaining, slack, now, now
+        )
+
+    def bound(self, memory: Strikes, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
+        """Safe when suspended or cooling down, the minimum on a first strike, else no objection."""
+        slack, left = memory.slack_ratio, memory.remaining_seconds
+        struck = slack is not None and slack < self.suspend_ratio
+        if not struck and left <= 0.0:
+            return None
+        reason = Reason.SLACK_NEGATIVE if struck else Reason.COOLING_DOWN
+        suspended = left > 0.0 or memory.count >= self.suspend_after
+        detail = f"slack {slack:.3f}, " if slack is not None else ""
+        detail += f"strike {memory.count} of {self.suspend_after}, {left:.1f} s of the cool-down left"
+        return Bound(self.name, reason, limits.safe if suspended else limits.minimum, detail)

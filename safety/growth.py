@@ -1,0 +1,190 @@
+"""The guards that leave BE running but hold it down: slack hold, slack floor, growth rate and ceiling."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.telemetry import Telemetry
+from rlctl.safety.guard import elapsed_seconds, poll_due
+from rlctl.safety.sensors import Trust
+from rlctl.safety.verdict import Bound, Reason
+
+__all__ = ["Ceiling", "GrowthRate", "Pace", "SeenSlack", "SlackFloor", "SlackHold"]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenSlack:
+    """Memory of the guards that hold by slack.
+
+    Attributes:
+        slack_ratio: The slack last judged by; None before the first.
+        polled_seconds: When that was.
+    """
+
+    slack_ratio: float | None = None
+    polled_seconds: float | None = None
+
+    def below(self, ratio: float) -> bool:
+        """True when the slack is too small, or none was seen yet."""
+        return self.slack_ratio is None or self.slack_ratio < ratio
+
+    def after(self, telemetry: Telemetry, poll_seconds: float, trust: Trust) -> SeenSlack:
+        """The memory after a tick; without a believed slack the poll stays due."""
+        if not poll_due(self.polled_seconds, telemetry.time_seconds, poll_seconds):
+            return self
+        slack = trust.slack_ratio(telemetry)
+        return self if slack is None else SeenSlack(slack, telemetry.time_seconds)
+
+    def __str__(self) -> str:
+        return "slack not seen yet" if self.slack_ratio is None else f"slack {self.slack_ratio:.3f}"
+
+
+@dataclass(frozen=True, slots=True)
+class SlackHold:
+    """Little slack forbids growth: no knob may be freer than it is, and a frozen BE stays frozen.
+
+    Attributes:
+        below_ratio: Slack below it forbids growth; 0.10 in Heracles.
+        poll_seconds: Time between two judgements; 0 judges every tick.
+        trust: When a reading is believed.
+    """
+
+    below_ratio: float
+    poll_seconds: float
+    trust: Trust
+    name: ClassVar[str] = "slack-hold"
+
+    def start(self) -> SeenSlack:
+        """No slack seen: no growth."""
+        return SeenSlack()
+
+    def advance(self, memory: SeenSlack, telemetry: Telemetry) -> SeenSlack:
+        """Look at the slack when a poll is due."""
+        return memory.after(telemetry, self.poll_seconds, self.trust)
+
+    def bound(self, memory: SeenSlack, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
+        """What is in force, or no objection."""
+        if not memory.below(self.below_ratio):
+            return None
+        return Bound(self.name, Reason.SLACK_SMALL, current, f"{memory}: below {self.below_ratio:g} nothing grows")
+
+
+@dataclass(frozen=True, slots=True)
+class SlackFloor:
+    """Very little slack takes BE down to a floor at once.
+
+    Attributes:
+        below_ratio: Slack below it takes BE down; 0.05 in Heracles.
+        floor_cpus: CPUs that BE keeps, and
+        floor_ratio: the share of the host that it keeps; the smaller of the two counts. Heracles keeps two cores
+            of 36, which would be all of a small host.
+        poll_seconds: Time between two judgements; 0 judges every tick.
+        trust: When a reading is believed.
+    """
+
+    below_ratio: float
+    floor_cpus: float
+    floor_ratio: float
+    poll_seconds: float
+    trust: Trust
+    name: ClassVar[str] = "slack-floor"
+
+    def start(self) -> SeenSlack:
+        """No slack seen: BE is at the floor."""
+        return SeenSlack()
+
+    def advance(self, memory: SeenSlack, telemetry: Telemetry) -> SeenSlack:
+        """Look at the slack when a poll is due."""
+        return memory.after(telemetry, self.poll_seconds, self.trust)
+
+    def bound(self, memory: SeenSlack, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
+        """The floor, or no objection."""
+        if not memory.below(self.below_ratio):
+            return None
+        floor = self.floor(limits)
+        return Bound(self.name, Reason.SLACK_TINY, floor, f"{memory}: below {self.below_ratio:g} BE gets {floor}")
+
+    def floor(self, limits: Limits) -> Allocation:
+        """What BE keeps on this host: the floor's quota, on as few CPUs as can hold it."""
+        quota_cpus = max(min(self.floor_cpus, self.floor_ratio * limits.cpus), limits.min_quota_cpus)
+        return Allocation(quota_cpus, max(math.ceil(quota_cpus), 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Memory of the growth rate.
+
+    Attributes:
+        seen_seconds: Time of the last telemetry.
+        passed_seconds: Time that passed before it and counts.
+    """
+
+    seen_seconds: float | None = None
+    passed_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthRate:
+    """BE grows by so much per second and no more; a suspended BE resumes from the minimum.
+
+    What a frozen BE keeps beneath the freezer is not what it had: thawing a large quota would be the largest step of
+    all. The rate holds as long as one verdict per telemetry is applied. It is not affected by a time scale: the host
+    does not react faster because the constants of a controller were divided.
+
+    Attributes:
+        ratio_per_second: Share of the host's CPUs by which the quota may grow each second. Below one level of the
+            quota grid per tick the relative moves of learned policies could never grow.
+        cpuset_cpus: CPUs by which the cpuset may grow each tick.
+        gap_seconds: Most time that counts as passed between two readings; a late tick earns no leap.
+    """
+
+    ratio_per_second: float
+    cpuset_cpus: int
+    gap_seconds: float
+    name: ClassVar[str] = "growth-rate"
+
+    def start(self) -> Pace:
+        """No time has passed."""
+        return Pace()
+
+    def advance(self, memory: Pace, telemetry: Telemetry) -> Pace:
+        """Note how much time passed."""
+        now = telemetry.time_seconds
+        return Pace(now, elapsed_seconds(memory.seen_seconds, now, self.gap_seconds))
+
+    def bound(self, memory: Pace, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
+        """What is in force and one step more."""
+        base = limits.minimum if current.frozen else current
+        # Rounded to nano-CPUs, so that a step onto the quota grid is not lost to the last bit.
+        quota_cpus = round(base.quota_cpus + self.ratio_per_second * limits.cpus * memory.passed_seconds, 9)
+        cpuset_cpus = base.cpuset_cpus + (self.cpuset_cpus if memory.passed_seconds > 0.0 else 0)
+        grown = quota_cpus > base.quota_cpus and quota_cpus >= limits.cpus
+        most = Allocation(UNLIMITED if grown else max(quota_cpus, base.quota_cpus), cpuset_cpus)
+        return Bound(self.name, Reason.GROWTH_RATE, most, f"at most {most} after {memory.passed_seconds:.2f} s")
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """BE never has more than a share of the host.
+
+    Attributes:
+        ratio: Share of the host's CPUs; at 1.0 the quota may be lifted altogether.
+    """
+
+    ratio: float
+    name: ClassVar[str] = "ceiling"
+
+    def start(self) -> None:
+        """It needs no memory."""
+
+    def advance(self, memory: None, telemetry: Telemetry) -> None:
+        """It needs no memory."""
+
+    def bound(self, memory: None, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
+        """The ceiling."""
+        quota_cpus = max(round(self.ratio * limits.cpus, 9), limits.min_quota_cpus)
+        most = limits.full if self.ratio >= 1.0 else limits.full.but(quota_cpus=quota_cpus)
+        return Bound(self.name, Reason.CEILING, most, f"at most {most}")

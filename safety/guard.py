@@ -1,0 +1,65 @@
+"""What a guard is: one pure object in two halves, and the little arithmetic of time that guards share.
+
+`advance` learns from telemetry, `bound` says the most that BE may have. Neither ever sees a proposal, so a verdict
+cannot depend on who proposed or on what was proposed before, and one memory serves any number of shadow policies.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.telemetry import Telemetry
+from rlctl.safety.verdict import Bound
+
+__all__ = ["Guard", "elapsed_seconds", "poll_due"]
+
+M = TypeVar("M")
+
+POLL_TOLERANCE = 0.02
+"""Share of the poll period by which a tick may wake early and still be a poll; polling earlier is more cautious."""
+
+
+class Guard(Protocol[M]):
+    """One rule that no allocation may break. To add one, write a frozen dataclass with these members.
+
+    Attributes:
+        name: Stable name, shown with each of its bounds.
+    """
+
+    @property
+    def name(self) -> str:
+        """Stable name, shown with each of its bounds."""
+        ...
+
+    def start(self) -> M:
+        """The memory before any telemetry; immutable, and as cautious as the guard can be without any."""
+        ...
+
+    def advance(self, memory: M, telemetry: Telemetry) -> M:
+        """The memory after this tick. The shield calls it once per telemetry, and only with a finite time."""
+        ...
+
+    def bound(self, memory: M, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
+        """The most that BE may have this tick, or None for no objection.
+
+        Args:
+            memory: The memory after `advance` with this telemetry.
+            telemetry: This tick's readings; any of them may be missing or absurd.
+            current: The allocation in force.
+            limits: This host's range of allocations.
+        """
+        ...
+
+
+def elapsed_seconds(last_seconds: float | None, now_seconds: float, gap_seconds: float) -> float:
+    """Time that is believed to have passed: none when the clock went back, `gap_seconds` at most when it jumped."""
+    return 0.0 if last_seconds is None else min(max(now_seconds - last_seconds, 0.0), gap_seconds)
+
+
+def poll_due(polled_seconds: float | None, now_seconds: float, poll_seconds: float) -> bool:
+    """True when a poll is due: the first one, a period after the last one, or when the clock went back."""
+    if polled_seconds is None:
+        return True
+    since = now_seconds - polled_seconds
+    return since < 0.0 or since >= poll_seconds * (1.0 - POLL_TOLERANCE)

@@ -1,0 +1,167 @@
+"""The constants of the guards, as YAML: two profiles ship, and an operator may write another."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.yaml_edge import load_model, load_text
+from rlctl.safety.gates import LoadGate, SlackGate
+from rlctl.safety.growth import Ceiling, GrowthRate, SlackFloor, SlackHold
+from rlctl.safety.guard import Guard
+from rlctl.safety.sensors import SensorGuard, Trust
+
+__all__ = ["SEMANTICS", "Profile", "load_profile", "shipped_profiles"]
+
+SEMANTICS = 1
+"""Bumped when a guard forbids something else under the same constants; part of every digest."""
+
+Share = Annotated[float, Field(gt=0.0, le=1.0)]
+Seconds = Annotated[float, Field(ge=0.0, le=86400.0)]
+
+
+class Profile(BaseModel):
+    """Every constant of the shipped guards. None has a default: a profile says all it means.
+
+    Attributes:
+        name: Shown in logs and results.
+        poll_seconds: Time between two judgements of load and slack; 0 judges every tick. Lost sensors are judged
+            every tick all the same.
+        load_suspend_ratio: Load above it suspends BE.
+        load_resume_ratio: Load below it allows BE again.
+        slack_suspend_ratio: Slack below it is a strike; not below 0.
+        suspend_after_strikes: Strikes that suspend BE; on fewer it gets the minimum.
+        forget_strikes_seconds: Strikes are forgotten once the slack was in order for so long; at 0 only strikes in a
+            row count.
+        cool_down_seconds: Suspension after the last of these strikes.
+        slack_hold_ratio: Slack below it forbids growth.
+        slack_floor_ratio: Slack below it takes BE down to the floor.
+        floor_cpus: The floor in CPUs, and
+        floor_ratio: as share of the host; the smaller counts.
+        growth_ratio_per_second: Share of the host's CPUs by which BE's quota may grow each second.
+        growth_cpuset_cpus: CPUs by which BE's cpuset may grow each tick.
+        growth_gap_seconds: Most time between two readings that earns growth.
+        ceiling_ratio: Share of the host's CPUs that BE never exceeds.
+        max_age_seconds: Oldest reading that is believed.
+        min_samples: Fewest requests behind a tail latency that is believed.
+        gap_seconds: Most time between two readings that counts towards the cool-down.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    name: str = Field(min_length=1)
+    poll_seconds: Seconds
+    load_suspend_ratio: Share
+    load_resume_ratio: Share
+    slack_suspend_ratio: float = Field(ge=0.0, le=1.0)
+    suspend_after_strikes: int = Field(ge=1, le=10)
+    forget_strikes_seconds: Seconds
+    cool_down_seconds: Seconds
+    slack_hold_ratio: float = Field(ge=0.0, le=1.0)
+    slack_floor_ratio: float = Field(ge=0.0, le=1.0)
+    floor_cpus: float = Field(gt=0.0)
+    floor_ratio: Share
+    growth_ratio_per_second: Share
+    growth_cpuset_cpus: int = Field(ge=1)
+    growth_gap_seconds: float = Field(gt=0.0, le=60.0)
+    ceiling_ratio: Share
+    max_age_seconds: float = Field(gt=0.0, le=3600.0)
+    min_samples: int = Field(ge=1)
+    gap_seconds: float = Field(gt=0.0, le=3600.0)
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Profile:
+        if self.load_resume_ratio > self.load_suspend_ratio:
+            raise ValueError("load_resume_ratio is above load_suspend_ratio: BE would flap; lower it")
+        if not self.slack_suspend_ratio <= self.slack_floor_ratio <= self.slack_hold_ratio:
+            raise ValueError(
+                "slack_suspend_ratio, slack_floor_ratio and slack_hold_ratio must not descend; reorder them"
+            )
+        return self
+
+    @property
+    def digest(self) -> str:
+        """Twelve hex digits over the constants (not the name) and SEMANTICS; equal digests forbid the same."""
+        constants = self.model_dump(exclude={"name"}) | {"semantics": SEMANTICS}
+        return hashlib.sha256(json.dumps(constants, sort_keys=True).encode()).hexdigest()[:12]
+
+    def scaled(self, time_scale: float) -> Profile:
+        """The same profile on a trace that runs `time_scale` times as fast.
+
+        Divides the poll and the cool-down only. Ages, gaps, the growth rate and the memory of strikes (the time that
+        it takes to grow back) are those of sensors and host, which do not run faster.
+
+        Raises:
+            ConfigError: A scale that is not a positive number.
+        """
+        if not (math.isfinite(time_scale) and time_scale > 0.0):
+            raise ConfigError(f"a time scale of {time_scale} is not positive; 1 is real time")
+        return self.model_copy(
+            update={
+                "poll_seconds": self.poll_seconds / time_scale,
+                "cool_down_seconds": self.cool_down_seconds / time_scale,
+            }
+        )
+
+    def guards(self) -> tuple[Guard[Any], ...]:
+        """The shipped guards with these constants."""
+        trust, poll = Trust(self.max_age_seconds, self.min_samples), self.poll_seconds
+        return (
+            SensorGuard(trust),
+            LoadGate(self.load_suspend_ratio, self.load_resume_ratio, poll, trust),
+            SlackGate(
+                self.slack_suspend_ratio,
+                self.suspend_after_strikes,
+                self.forget_strikes_seconds,
+                self.cool_down_seconds,
+                poll,
+                self.gap_seconds,
+                trust,
+            ),
+            SlackFloor(self.slack_floor_ratio, self.floor_cpus, self.floor_ratio, poll, trust),
+            SlackHold(self.slack_hold_ratio, poll, trust),
+            GrowthRate(self.growth_ratio_per_second, self.growth_cpuset_cpus, self.growth_gap_seconds),
+            Ceiling(self.ceiling_ratio),
+        )
+
+
+def shipped_profiles() -> tuple[str, ...]:
+    """Names of the profiles that ship, sorted."""
+    return tuple(sorted(entry.name.removesuffix(".yaml") for entry in _shipped().iterdir() if _is_yaml(entry.name)))
+
+
+def load_profile(name_or_path: str | Path, time_scale: float = 1.0) -> Profile:
+    """A shipped profile by its name, or a file by its path (anything with a slash or a YAML suffix).
+
+    Args:
+        name_or_path: "heracles", "responsive", or the path of a YAML file.
+        time_scale: See `Profile.scaled`.
+
+    Raises:
+        ConfigError: No such profile, or a constant that is missing, unknown or impossible, with file and line.
+        PermissionMissing: The file may not be read.
+    """
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or "/" in text or _is_yaml(text):
+        return load_model(Profile, Path(name_or_path)).scaled(time_scale)
+    if text not in shipped_profiles():
+        raise ConfigError(f"no safety profile '{text}'; there are {', '.join(shipped_profiles())}, or give a path")
+    resource = _shipped() / f"{text}.yaml"
+    return load_text(Profile, resource.read_text(encoding="utf-8"), str(resource)).scaled(time_scale)
+
+
+def _shipped() -> Traversable:
+    # From the package, not from `rlctl.configs`: a folder without __init__ has no single place to look in.
+    return files("rlctl") / "configs" / "safety"
+
+
+def _is_yaml(name: str) -> bool:
+    return name.endswith((".yaml", ".yml"))

@@ -1,0 +1,127 @@
+"""Who has the last word: the most restrictive of the proposal and of every guard's bound."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl.envs.actions import MOVES
+from rlctl.envs.allocation import Allocation, Limits, most_restrictive
+from rlctl.envs.telemetry import Telemetry
+from rlctl.safety.guard import Guard
+from rlctl.safety.profile import Profile
+from rlctl.safety.verdict import Bound, Verdict
+
+__all__ = ["Shield", "advance", "bounds", "judge"]
+
+RETREATS = frozenset({"freeze", "quota-floor"})
+"""Moves that a mask leaves when no move passes unchanged: those that take most from BE."""
+
+
+def advance(guards: tuple[Guard[Any], ...], memories: tuple[Any, ...], telemetry: Telemetry) -> tuple[Any, ...]:
+    """Every guard's memory after a tick; telemetry without a finite time teaches nothing."""
+    if not math.isfinite(telemetry.time_seconds):
+        return memories
+    return tuple(guard.advance(memory, telemetry) for guard, memory in zip(guards, memories, strict=True))
+
+
+def bounds(
+    guards: tuple[Guard[Any], ...],
+    memories: tuple[Any, ...],
+    telemetry: Telemetry,
+    current: Allocation,
+    limits: Limits,
+) -> tuple[Bound, ...]:
+    """Every guard's bound of a tick, whatever is proposed."""
+    found = (g.bound(m, telemetry, current, limits) for g, m in zip(guards, memories, strict=True))
+    return tuple(bound for bound in found if bound is not None)
+
+
+def judge(given: tuple[Bound, ...], proposed: Allocation) -> Verdict:
+    """The greatest lower bound of a proposal and all bounds: sound whatever the guards are and whoever proposed."""
+    return Verdict(most_restrictive(proposed, *(bound.most for bound in given)), proposed, given)
+
+
+class Shield:
+    """The guards of one host, and what they remember.
+
+    It opens no file and reads no clock. It learns from each Telemetry object once: to rule again on the same one, for
+    a mask or for shadow policies, changes nothing. Apply one verdict per telemetry.
+
+    Args:
+        profile: Constants of the shipped guards.
+        limits: This host's range of allocations.
+        extra: Guards of your own. They can only restrict further. Frozen dataclasses, whose fields enter the digest.
+    """
+
+    def __init__(self, profile: Profile, limits: Limits, extra: tuple[Guard[Any], ...] = ()) -> None:
+        self.profile = profile
+        self.limits = limits
+        self.guards = (*profile.guards(), *extra)
+        self.digest = _digest(profile, extra)
+        self.reset()
+
+    @property
+    def profile_name(self) -> str:
+        """Name of the profile."""
+        return self.profile.name
+
+    @property
+    def state(self) -> Mapping[str, object]:
+        """What each guard with a memory remembers, in plain values for the tick log."""
+        named = zip(self.guards, self._memories, strict=True)
+        return {guard.name: _plain(memory) for guard, memory in named if memory is not None}
+
+    def reset(self) -> None:
+        """Forget everything; nothing is allowed on the strength of what was seen before."""
+        self._memories = tuple(guard.start() for guard in self.guards)
+        self._learnt: Telemetry | None = None
+
+    def rule(self, telemetry: Telemetry, current: Allocation, proposed: Allocation) -> Verdict:
+        """What may be written.
+
+        Args:
+            telemetry: This tick's readings, in whatever state.
+            current: The allocation in force.
+            proposed: What a policy asks for.
+
+        Returns:
+            A verdict whose allocation is at most the proposal and at most every guard's bound.
+        """
+        return judge(self._bounds(telemetry, current), proposed)
+
+    def mask(self, telemetry: Telemetry, current: Allocation) -> NDArray[np.bool_]:
+        """Which moves are allowed: bool, shape (len(MOVES),).
+
+        Allowed is a move that `rule` lets through unchanged. When it would change every one of them (BE must become
+        smaller than any single move makes it), `freeze` and `quota-floor` stay allowed, since a learner needs a move;
+        `rule` then corrects them too.
+        """
+        given = self._bounds(telemetry, current)
+        proposals = [move.of(current, self.limits) for move in MOVES]
+        passed = [all(proposed.at_most(bound.most) for bound in given) for proposed in proposals]
+        return np.array(passed if any(passed) else [move.name in RETREATS for move in MOVES], np.bool_)
+
+    def _bounds(self, telemetry: Telemetry, current: Allocation) -> tuple[Bound, ...]:
+        # By identity: an equal copy is a tick in which no time passed, which earns BE nothing.
+        if telemetry is not self._learnt:
+            self._memories = advance(self.guards, self._memories, telemetry)
+            self._learnt = telemetry
+        return bounds(self.guards, self._memories, telemetry, current, self.limits)
+
+
+def _plain(memory: object) -> object:
+    return asdict(memory) if is_dataclass(memory) and not isinstance(memory, type) else memory
+
+
+def _digest(profile: Profile, extra: tuple[Guard[Any], ...]) -> str:
+    if not extra:
+        return profile.digest
+    own = [f"{type(guard).__module__}.{type(guard).__qualname__}{_plain(guard)}" for guard in extra]
+    return hashlib.sha256("\n".join([profile.digest, *own]).encode()).hexdigest()[:12]

@@ -1,0 +1,160 @@
+"""CPUs kept busy, from captured files of both cgroup versions, and whether the LC lives."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.envs.host.sensors.cpu import GroupCpus, HostCpus, LcAlive, cpu_seconds_per_request, usage_seconds
+from rlctl.envs.host.sensors.members import CgroupMembers, ProcessMembers
+from rlctl.envs.telemetry import Missing, Value, Why
+
+V2 = "usage_usec {}\nuser_usec 5\nsystem_usec 1\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0\n"
+
+
+def test_both_cgroup_versions_give_cpus(tmp_path: Path) -> None:
+    v1, v2 = tmp_path / "cpuacct.usage", tmp_path / "cpu.stat"
+    v1.write_text("1000000000\n")
+    v2.write_text(V2.format(1_000_000))
+    sensor = GroupCpus(v1, [v2], host_cpus=2)
+    assert isinstance(sensor.read(100.0)["lc_cpus"], Missing)
+    v1.write_text("1500000000\n")
+    v2.write_text(V2.format(2_500_000))
+    assert sensor.read(101.0) == {"lc_cpus": Value(0.5), "be_cpus": Value(1.5)}
+    sensor.close()
+
+
+def test_a_be_group_that_ended_does_not_hide_the_other(tmp_path: Path) -> None:
+    jobs = [tmp_path / name / "cpu.stat" for name in ("a", "b")]
+    for job in jobs:
+        job.parent.mkdir()
+        job.write_text(V2.format(0))
+    sensor = GroupCpus(jobs[0], jobs, host_cpus=2)
+    sensor.read(0.0)
+    jobs[1].write_text(V2.format(300_000))
+    sensor.read(0.5)
+    sensor.close()  # lets go of the open file, as the kernel does with ENODEV when a group is removed
+    jobs[0].unlink()
+    jobs[0].parent.rmdir()
+    jobs[1].write_text(V2.format(800_000))
+    found = sensor.read(1.5)
+    assert found["be_cpus"] == Value(pytest.approx(0.5))
+    assert isinstance(found["lc_cpus"], Missing)
+    assert found["lc_cpus"].why is Why.GONE
+    sensor.close()
+
+
+def test_without_a_be_group_its_cpus_are_not_configured(tmp_path: Path) -> None:
+    reading = GroupCpus(tmp_path / "none").read(0.0)["be_cpus"]
+    assert reading == Missing(Why.NOT_CONFIGURED, "no BE group")
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_usage_or_missing(content: bytes) -> None:
+    usage = usage_seconds(content)
+    assert isinstance(usage, Missing) or usage >= 0.0
+
+
+def test_host_cpus_leave_out_idle_stolen_and_guest_time() -> None:
+    times = namedtuple("times", "user system idle iowait irq softirq steal guest")
+    samples = iter([times(0, 0, 0, 0, 0, 0, 0, 0), times(1.0, 0.2, 5.0, 1.0, 0.1, 0.1, 0.5, 0.7)])
+    sensor = HostCpus(lambda: next(samples), host_cpus=4)
+    sensor.read(0.0)
+    found = sensor.read(2.0)
+    assert found["host_cpus"] == Value(pytest.approx(0.7))
+    assert found["steal_cpus"] == Value(0.25)
+    assert isinstance(found["controller_cpus"], Value)
+    sensor.close()
+
+
+def test_a_host_without_proc_stat_is_missing_and_no_crash() -> None:
+    def nothing() -> object:
+        raise FileNotFoundError(2, "No such file", "/proc/stat")
+
+    found = HostCpus(nothing).read(0.0)
+    assert isinstance(found["host_cpus"], Missing)
+    assert found["host_cpus"].why is Why.NOT_SUPPORTED
+
+
+@pytest.mark.host
+def test_psutil_reads_this_host() -> None:
+    sensor = HostCpus(psutil.cpu_times)
+    sensor.read(0.0)
+    assert isinstance(sensor.read(1e6)["host_cpus"], Value)
+
+
+def test_an_empty_or_removed_group_is_a_dead_lc(tmp_path: Path) -> None:
+    procs = tmp_path / "lc" / "cgroup.procs"
+    procs.parent.mkdir()
+    procs.write_text("17\n18\n")
+    sensor = LcAlive(CgroupMembers(procs))
+    assert sensor.read(0.0) == {"lc_alive": Value(1.0)}
+    procs.write_text("")
+    assert sensor.read(1.0) == {"lc_alive": Value(0.0)}
+    procs.unlink()
+    procs.parent.rmdir()
+    assert sensor.read(2.0) == {"lc_alive": Value(0.0)}
+    sensor.close()
+
+
+def test_processes_of_another_namespace_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.procs").write_text("0\n12\nx\n")
+    assert CgroupMembers(tmp_path / "cgroup.procs").pids() == (12,)
+
+
+def test_a_zombie_is_dead_whatever_its_name(tmp_path: Path) -> None:
+    for pid, name, state in ((7, "a) R (b", "Z"), (8, "ok", "S")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) {state} 1 1 1")
+    members = ProcessMembers([7, 8, 9], proc=tmp_path)
+    assert members.pids() == (8,)
+    members.close()
+
+
+@pytest.mark.host
+def test_a_process_that_ended_stays_dead_when_its_pid_is_taken_again() -> None:
+    process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
+    members = ProcessMembers([process.pid])
+    assert members.pids() == (process.pid,)
+    process.communicate(b"\n")
+    assert members.pids() == ()
+    members.close()
+
+
+def test_cpu_per_request_needs_both_and_is_as_old_as_the_older() -> None:
+    assert cpu_seconds_per_request(Value(0.5), Value(1000.0, 0.3)) == Value(0.0005, 0.3)
+    gone = Missing(Why.GONE)
+    assert cpu_seconds_per_request(gone, Value(1.0)) is gone
+    assert cpu_seconds_per_request(Value(1.0), gone) is gone
+    idle = cpu_seconds_per_request(Value(0.0), Value(0.0))
+    assert isinstance(idle, Missing)
+    assert idle.why is Why.NO_DATA
+
+
+@pytest.mark.host
+def test_a_death_shows_at_once_in_a_v1_group() -> None:
+    """The kernel keeps a v1 pid list for a second as long as the same open file is read again and again."""
+    group = Path("/sys/fs/cgroup/cpu") / f"rlctl-test-alive-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"cannot make {group}: {error.strerror}")
+    process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        (group / "cgroup.procs").write_text(str(process.pid))
+        sensor = LcAlive(CgroupMembers(group / "cgroup.procs"))
+        assert sensor.read(0.0) == {"lc_alive": Value(1.0)}
+        process.communicate(b"\n")
+        assert sensor.read(0.1) == {"lc_alive": Value(0.0)}
+    finally:
+        process.kill()
+        process.wait()
+        group.rmdir()

@@ -1,0 +1,162 @@
+"""PSI and schedstat from captured trees, and of a real process."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.envs.host.sensors.members import ProcessMembers
+from rlctl.envs.host.sensors.psi import Psi, some_seconds
+from rlctl.envs.host.sensors.schedstat import MOST_THREADS, RunDelay, run_delay_seconds
+from rlctl.envs.telemetry import Missing, Value, Why
+
+PRESSURE = "some avg10=0.02 avg60=0.40 avg300=0.47 total={}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=999\n"
+
+
+def pressure(group: Path, microseconds: int) -> None:
+    group.mkdir(exist_ok=True)
+    for resource in ("cpu", "memory", "io"):
+        (group / f"{resource}.pressure").write_text(PRESSURE.format(microseconds))
+
+
+def test_pressure_is_the_share_of_the_interval_and_not_an_average(tmp_path: Path) -> None:
+    lc, calm, pressed = (tmp_path / name for name in ("lc", "calm", "pressed"))
+    for group in (lc, calm, pressed):
+        pressure(group, 1_000_000)
+    sensor = Psi(lc, [calm, pressed])
+    sensor.read(50.0)
+    pressure(lc, 1_500_000)
+    pressure(pressed, 1_900_000)
+    found = sensor.read(51.0)
+    assert set(found) == set(sensor.provides)
+    assert found["lc_pressure_ratio"] == Value(0.5)
+    assert found["be_pressure_ratio"] == Value(pytest.approx(0.9))
+    assert found["lc_io_pressure_ratio"] == Value(0.5)
+    sensor.close()
+
+
+def test_a_kernel_without_psi_is_missing_with_the_file(tmp_path: Path) -> None:
+    reading = Psi(tmp_path).read(0.0)["lc_pressure_ratio"]
+    assert isinstance(reading, Missing)
+    assert reading.why is Why.NOT_SUPPORTED
+    assert str(tmp_path / "cpu.pressure") in reading.detail
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_pressure_or_malformed(content: bytes) -> None:
+    seconds = some_seconds(content)
+    assert isinstance(seconds, Missing) or seconds >= 0.0
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_are_a_run_delay_or_missing(content: bytes) -> None:
+    delay = run_delay_seconds(content)
+    assert isinstance(delay, Missing) or delay >= 0.0
+
+
+class Pids:
+    """Members as the test says."""
+
+    def __init__(self, *pids: int) -> None:
+        self.now: tuple[int, ...] | Missing = pids
+
+    def pids(self) -> tuple[int, ...] | Missing:
+        return self.now
+
+    def close(self) -> None:
+        pass
+
+
+def thread(proc: Path, pid: int, tid: int, delay_seconds: float) -> Path:
+    task = proc / str(pid) / "task" / str(tid)
+    task.mkdir(parents=True, exist_ok=True)
+    (task / "schedstat").write_text(f"123456 {round(delay_seconds * 1e9)} 42\n")
+    return task
+
+
+def run_delay(sensor: RunDelay, now: float) -> float | Why:
+    reading = sensor.read(now)["lc_run_delay_ratio"]
+    return reading.why if isinstance(reading, Missing) else pytest.approx(reading.value)
+
+
+def test_threads_that_come_count_from_birth_and_those_that_go_take_nothing_away(tmp_path: Path) -> None:
+    thread(tmp_path, 10, 10, 5.0)
+    dying = thread(tmp_path, 10, 11, 70.0)
+    sensor = RunDelay(Pids(10), proc=tmp_path)
+    assert run_delay(sensor, 0.0) is Why.NO_DATA
+    thread(tmp_path, 10, 10, 5.25)
+    (dying / "schedstat").unlink()
+    dying.rmdir()
+    thread(tmp_path, 10, 12, 0.5)
+    assert run_delay(sensor, 1.0) == 0.75
+    sensor.close()
+
+
+def test_a_process_that_joins_does_not_bring_its_past(tmp_path: Path) -> None:
+    thread(tmp_path, 10, 10, 1.0)
+    thread(tmp_path, 20, 20, 900.0)
+    members = Pids(10)
+    sensor = RunDelay(members, proc=tmp_path)
+    sensor.read(0.0)
+    members.now = (10, 20)
+    assert run_delay(sensor, 1.0) == 0.0
+    thread(tmp_path, 20, 20, 900.4)
+    assert run_delay(sensor, 2.0) == 0.4
+    members.now = ()
+    assert run_delay(sensor, 3.0) is Why.GONE
+    sensor.close()
+
+
+def test_too_many_threads_are_said_to_be_too_many(tmp_path: Path) -> None:
+    for tid in range(10, 11 + MOST_THREADS):
+        thread(tmp_path, 10, tid, 1.0)
+    assert run_delay(RunDelay(Pids(10), proc=tmp_path), 0.0) is Why.NOT_SUPPORTED
+
+
+def test_unreadable_members_say_why(tmp_path: Path) -> None:
+    members = Pids()
+    members.now = Missing(Why.NO_PERMISSION, "cgroup.procs")
+    assert run_delay(RunDelay(members, proc=tmp_path), 0.0) is Why.NO_PERMISSION
+
+
+@pytest.mark.host
+def test_this_very_process_with_a_thread_that_comes_and_goes() -> None:
+    if not Path("/proc/self/schedstat").exists():
+        pytest.skip("this kernel has no /proc/self/schedstat")
+    sensor = RunDelay(ProcessMembers([os.getpid()]))
+    sensor.read(time.monotonic())
+    worker = threading.Thread(target=time.sleep, args=(0.05,))
+    worker.start()
+    assert isinstance(sensor.read(time.monotonic())["lc_run_delay_ratio"], Value)
+    worker.join()
+    assert isinstance(sensor.read(time.monotonic())["lc_run_delay_ratio"], Value)
+    sensor.close()
+
+
+@pytest.mark.host
+def test_this_host_has_pressure_in_a_group_of_cgroup2() -> None:
+    root = Path("/sys/fs/cgroup/unified")
+    group = root / f"rlctl-test-psi-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"cannot make {group}: {error.strerror}")
+    try:
+        sensor = Psi(group)
+        first = sensor.read(time.monotonic())["lc_pressure_ratio"]
+        time.sleep(0.01)
+        if isinstance(first, Missing) and first.why is Why.NOT_SUPPORTED:
+            pytest.skip(first.detail)
+        assert sensor.read(time.monotonic())["lc_pressure_ratio"] == Value(0.0)
+    finally:
+        group.rmdir()
+    gone = sensor.read(time.monotonic())["lc_pressure_ratio"]
+    assert isinstance(gone, Missing)
+    assert gone.why is Why.GONE
+    sensor.close()

@@ -1,0 +1,108 @@
+"""What holds a running BE down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.telemetry import Telemetry
+from rlctl.safety.growth import Ceiling, GrowthRate, Pace, SeenSlack, SlackFloor
+from rlctl.safety.profile import Profile, load_profile
+from rlctl.safety.sensors import Trust
+from rlctl.safety.shield import Shield
+
+Calm = Callable[..., Telemetry]
+
+LIMITS = Limits(cpus=4)
+TRUST = Trust(max_age_seconds=3.0, min_samples=20)
+
+
+def ruled(profile: Profile, calm: Calm, slack: float, current: Allocation, proposed: Allocation) -> Allocation:
+    shield = Shield(profile, LIMITS)
+    shield.rule(calm(0.0, slack=slack), current, proposed)
+    return shield.rule(calm(1.0, slack=slack), current, proposed).allocation
+
+
+def test_little_slack_forbids_growth_and_allows_to_shrink(profile: Profile, calm: Calm) -> None:
+    current = Allocation(2.0, 2)
+    assert ruled(profile, calm, 0.09, current, LIMITS.full) == current
+    assert ruled(profile, calm, 0.09, current, Allocation(1.0, 1)) == Allocation(1.0, 1)
+    assert ruled(profile, calm, 0.11, current, LIMITS.full) == Allocation(2.0 + 4 * profile.growth_ratio_per_second, 3)
+
+
+def test_to_thaw_is_to_grow(profile: Profile, calm: Calm) -> None:
+    assert ruled(profile, calm, 0.09, LIMITS.safe, LIMITS.minimum).frozen
+    assert not ruled(profile, calm, 0.11, LIMITS.safe, LIMITS.minimum).frozen
+
+
+def test_very_little_slack_takes_be_to_the_floor(profile: Profile, calm: Calm) -> None:
+    assert ruled(profile, calm, 0.04, Allocation(2.0, 2), LIMITS.full) == Allocation(0.4, 1)
+    assert ruled(profile, calm, 0.06, Allocation(2.0, 2), LIMITS.full) == Allocation(2.0, 2)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "floor"), [(2, Allocation(0.2, 1)), (36, Allocation(2.0, 2)), (16, Allocation(1.6, 2))]
+)
+def test_the_floor_is_two_cores_or_a_tenth_of_the_host(cpus: int, floor: Allocation) -> None:
+    guard = next(g for g in load_profile("heracles").guards() if isinstance(g, SlackFloor))
+    assert guard.floor(Limits(cpus=cpus)) == floor
+
+
+def test_the_floor_is_never_below_what_the_host_can_write() -> None:
+    limits = Limits(cpus=2, min_quota_cpus=0.5)
+    assert SlackFloor(0.05, 2.0, 0.1, 0.0, TRUST).floor(limits) == limits.minimum
+
+
+@pytest.mark.parametrize(
+    ("current", "passed_seconds", "most"),
+    [
+        (Allocation(1.0, 1), 1.0, Allocation(2.0, 2)),
+        (Allocation(1.0, 1), 0.5, Allocation(1.5, 2)),
+        (Allocation(1.0, 1), 0.0, Allocation(1.0, 1)),
+        (Allocation(3.2, 3), 1.0, Allocation(UNLIMITED, 4)),
+        (Allocation(4.0, 3), 0.0, Allocation(4.0, 3)),
+        (Allocation(UNLIMITED, 3), 0.0, Allocation(UNLIMITED, 3)),
+        (Allocation(1 / 3, 1), 0.0, Allocation(1 / 3, 1)),
+        (Allocation(3.0, 4, frozen=True), 1.0, Allocation(1.01, 2)),  # thawing three CPUs would be a leap
+    ],
+)
+def test_the_rate_of_growth(current: Allocation, passed_seconds: float, most: Allocation) -> None:
+    guard = GrowthRate(ratio_per_second=0.25, cpuset_cpus=1, gap_seconds=2.0)
+    bound = guard.bound(Pace(0.0, passed_seconds), Telemetry(0.0, 0.010), current, LIMITS)
+    assert bound is not None
+    assert bound.most == most
+
+
+def test_a_late_tick_earns_no_leap(calm: Calm) -> None:
+    shield = Shield(load_profile("responsive"), Limits(cpus=100))
+    shield.rule(calm(0.0), LIMITS.minimum, LIMITS.minimum)
+    grown = shield.rule(calm(3600.0), LIMITS.minimum, Limits(cpus=100).full).allocation
+    assert grown.quota_cpus == pytest.approx(0.01 + 2.0 * 12.0)
+
+
+@pytest.mark.parametrize("ratio", [0.3, 0.7, 0.9])
+def test_a_ceiling_on_the_grid_lets_its_own_level_through(ratio: float) -> None:
+    limits = Limits(cpus=3, levels=20)
+    bound = Ceiling(ratio).bound(None, Telemetry(0.0, 0.010), limits.minimum, limits)
+    assert bound is not None
+    assert Allocation(limits.quota_at(round(ratio * 20)), 3).at_most(bound.most)
+    assert not Allocation(limits.quota_at(round(ratio * 20) + 1), 3).at_most(bound.most)
+
+
+def test_a_ceiling_of_one_still_knows_the_size_of_the_host() -> None:
+    bound = Ceiling(1.0).bound(None, Telemetry(0.0, 0.010), LIMITS.minimum, LIMITS)
+    assert bound is not None
+    assert bound.most == LIMITS.full
+
+
+def test_a_single_step_of_a_learned_policy_fits_into_a_second(profile: Profile) -> None:
+    """Otherwise the mask would forbid every growing move for ever."""
+    assert profile.growth_ratio_per_second >= 2 / LIMITS.levels
+
+
+def test_a_threshold_itself_is_enough_slack() -> None:
+    assert not SeenSlack(0.10).below(0.10)
+    assert SeenSlack(0.0999).below(0.10)
+    assert SeenSlack(None).below(0.10)

@@ -1,0 +1,117 @@
+"""What every guard must keep to, the shipped ones and one that a user might add."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.telemetry import Telemetry, Value
+from rlctl.safety.guard import Guard
+from rlctl.safety.profile import load_profile
+from rlctl.safety.shield import Shield
+from rlctl.safety.verdict import Bound, Reason
+
+Calm = Callable[..., Telemetry]
+
+
+@dataclass(frozen=True, slots=True)
+class PressureGuard:
+    """A user's guard: while LC threads wait for a CPU more than a share of the time, BE gets the minimum."""
+
+    most_ratio: float
+    name: ClassVar[str] = "lc-pressure"
+
+    def start(self) -> None: ...
+
+    def advance(self, memory: None, telemetry: Telemetry) -> None: ...
+
+    def bound(self, memory: None, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
+        pressure = telemetry.lc_pressure_ratio
+        if isinstance(pressure, Value) and pressure.value <= self.most_ratio:
+            return None
+        return Bound(self.name, Reason.SLACK_SMALL, limits.minimum, "LC waits for CPUs")
+
+
+GUARDS: list[Guard[Any]] = [
+    *load_profile("heracles").guards(),
+    *load_profile("responsive").guards(),
+    PressureGuard(0.2),
+]
+each_guard = pytest.mark.parametrize("guard", GUARDS, ids=lambda g: g.name)
+few = settings(max_examples=60, deadline=None)
+
+
+@each_guard
+def test_a_guard_and_its_memory_are_immutable_and_comparable(guard: Guard[Any], calm: Calm) -> None:
+    memory = guard.advance(guard.start(), calm(0.0))
+    held: tuple[Any, ...] = (guard, memory)
+    for frozen in held:
+        hash(frozen)
+        if frozen is not None and dataclasses.fields(frozen):
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                setattr(frozen, dataclasses.fields(frozen)[0].name, None)
+    assert memory == guard.advance(guard.start(), calm(0.0))
+
+
+@each_guard
+@few
+@given(data=st.data())
+def test_a_guard_answers_to_anything_and_always_the_same(
+    data: st.DataObject,
+    guard: Guard[Any],
+    limits: Limits,
+    histories: st.SearchStrategy[list[Telemetry]],
+    allocations: st.SearchStrategy[Allocation],
+) -> None:
+    history, current = data.draw(histories), data.draw(allocations)
+    shield_like = [guard.start(), guard.start()]
+    for telemetry in history:
+        if telemetry.time_seconds - telemetry.time_seconds == 0.0:
+            shield_like = [guard.advance(memory, telemetry) for memory in shield_like]
+    first, second = (guard.bound(memory, history[-1], current, limits) for memory in shield_like)
+    assert repr(first) == repr(second)
+    assert first is None or (first.guard == guard.name and first.reason in Reason)
+
+
+@each_guard
+@few
+@given(data=st.data())
+def test_a_guard_never_asks_for_less_than_the_safe_allocation(
+    data: st.DataObject,
+    guard: Guard[Any],
+    limits: Limits,
+    histories: st.SearchStrategy[list[Telemetry]],
+    allocations: st.SearchStrategy[Allocation],
+) -> None:
+    """Were a bound below what the host can write, the plant could not carry the verdict out."""
+    current = limits.clip(data.draw(allocations))
+    for telemetry in data.draw(histories):
+        bound = guard.bound(guard.start(), telemetry, current, limits)
+        assert bound is None or limits.safe.at_most(bound.most)
+
+
+def test_a_guard_of_your_own_restricts_further_and_shows_in_the_digest(limits: Limits, calm: Calm) -> None:
+    profile = load_profile("responsive")
+    plain, own = Shield(profile, limits), Shield(profile, limits, extra=(PressureGuard(0.2),))
+    waiting = calm(0.0, lc_pressure_ratio=Value(0.5))
+    current = Allocation(1.0, 1)
+    assert plain.rule(waiting, current, current).allocation == current
+    verdict = own.rule(waiting, current, current)
+    assert verdict.allocation == limits.minimum
+    assert [bound.guard for bound in verdict.decisive] == ["lc-pressure"]
+    digests = {plain.digest, own.digest, Shield(profile, limits, extra=(PressureGuard(0.3),)).digest}
+    assert len(digests) == 3
+    assert Shield(profile, limits, extra=(PressureGuard(0.2),)).digest == own.digest
+
+
+def test_names_are_unique_within_a_profile() -> None:
+    for name in ("heracles", "responsive"):
+        names = [guard.name for guard in load_profile(name).guards()]
+        assert len(set(names)) == len(names)

@@ -1,0 +1,102 @@
+"""The shield as the loop uses it: state for the log, reset, masks, and what it costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rlctl.envs.actions import MOVES
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.fake import FakePlant
+from rlctl.envs.telemetry import Missing, Telemetry, Why
+from rlctl.safety.profile import Profile, load_profile
+from rlctl.safety.shield import Shield
+
+Calm = Callable[..., Telemetry]
+
+LIMITS = Limits(cpus=2)
+
+
+def allowed(shield: Shield, telemetry: Telemetry, current: Allocation) -> set[str]:
+    return {move.name for move, ok in zip(MOVES, shield.mask(telemetry, current), strict=True) if ok}
+
+
+def test_a_fresh_shield_lets_nothing_grow(profile: Profile, calm: Calm) -> None:
+    shield = Shield(profile, LIMITS)
+    current = Allocation(1.0, 1)
+    assert allowed(shield, calm(0.0), current).isdisjoint({"quota+1", "quota+2", "cpuset+1"})
+
+
+def test_with_slack_every_move_is_allowed(profile: Profile, calm: Calm) -> None:
+    shield = Shield(profile, LIMITS)
+    shield.mask(calm(0.0), LIMITS.minimum)
+    assert allowed(shield, calm(1.0), Allocation(1.0, 1)) == {move.name for move in MOVES}
+
+
+def test_with_little_slack_only_moves_that_do_not_grow(profile: Profile, calm: Calm) -> None:
+    moves = allowed(Shield(profile, LIMITS), calm(0.0, slack=0.07), Allocation(1.0, 1))
+    assert moves == {"keep", "quota-1", "quota-2", "quota-floor", "cpuset-1", "freeze", "thaw"}
+
+
+def test_a_suspended_be_that_is_frozen_already_may_be_kept(profile: Profile, calm: Calm) -> None:
+    moves = allowed(Shield(profile, LIMITS), calm(0.0, load=1.0), LIMITS.safe)
+    assert "keep" in moves
+    assert "thaw" not in moves
+
+
+def test_when_no_move_restricts_enough_the_retreats_stay(profile: Profile, calm: Calm) -> None:
+    lost = calm(0.0, tail_latency_seconds=Missing(Why.GONE))
+    assert allowed(Shield(profile, LIMITS), lost, LIMITS.full) == {"freeze", "quota-floor"}
+
+
+def test_reset_forgets(profile: Profile, calm: Calm) -> None:
+    shield = Shield(profile, LIMITS)
+    fresh = shield.state
+    telemetry = calm(0.0, slack=-0.5)
+    shield.rule(telemetry, LIMITS.full, LIMITS.full)
+    assert shield.state != fresh
+    shield.reset()
+    assert shield.state == fresh
+
+
+def test_the_state_can_be_logged(profile: Profile, calm: Calm) -> None:
+    shield = Shield(profile, LIMITS)
+    shield.rule(calm(0.0), LIMITS.full, LIMITS.full)
+    state = json.loads(json.dumps(shield.state))
+    assert state["load-gate"] == {"closed": False, "load_ratio": 0.5, "polled_seconds": 0.0}
+
+
+def test_a_repeated_reading_earns_no_growth(profile: Profile, calm: Calm) -> None:
+    """A plant that hands out copies of one tick must not let BE grow once per copy."""
+    shield, current = Shield(profile, LIMITS), LIMITS.minimum
+    for time_seconds in (0.0, 1.0, 1.0, 1.0, 1.0):
+        current = shield.rule(calm(time_seconds), current, LIMITS.full).allocation
+    assert current.quota_cpus == pytest.approx(0.01 + profile.growth_ratio_per_second * LIMITS.cpus)
+
+
+def test_a_greedy_policy_that_would_always_be_late_seldom_is(profile: Profile) -> None:
+    plant = FakePlant(limits=LIMITS, loads=(0.5, 0.6, 0.7, 0.6))
+    shield = Shield(profile, LIMITS)
+    plant.apply(shield.rule(plant.read(), plant.current, LIMITS.safe).allocation)
+    late = 0
+    for _ in range(600):
+        plant.wait()
+        telemetry = plant.read()
+        late += (telemetry.slack_ratio or 0.0) < 0.0
+        plant.apply(shield.rule(telemetry, plant.current, LIMITS.full).allocation)
+    assert late <= 40
+
+
+@pytest.mark.benchmark_host
+def test_speed_of_a_ruling(benchmark: Any, calm: Calm) -> None:
+    """Each round learns from a new telemetry and judges it by seven guards; the budget is 50 us."""
+    shield = Shield(load_profile("responsive"), LIMITS)
+
+    def fresh() -> tuple[tuple[Telemetry, Allocation, Allocation], dict[str, object]]:
+        return (calm(0.0), LIMITS.minimum, LIMITS.full), {}
+
+    verdict = benchmark.pedantic(shield.rule, setup=fresh, rounds=2000)
+    assert verdict.allocation.at_most(LIMITS.full)

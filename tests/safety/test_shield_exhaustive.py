@@ -1,0 +1,181 @@
+"""Every point of a discretised state space, and every short history, against the rules restated in plain words."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
+from rlctl.safety.gates import Gate, LoadGate, SlackGate, Strikes
+from rlctl.safety.growth import GrowthRate, Pace, SeenSlack, SlackFloor, SlackHold
+from rlctl.safety.profile import Profile, load_profile
+from rlctl.safety.shield import Shield, advance, bounds, judge
+
+Calm = Callable[..., Telemetry]
+
+LIMITS = Limits(cpus=4)
+QUOTAS = (0.01, 1.0, 4.0, UNLIMITED)
+EVERY_ALLOCATION = [Allocation(q, c, f) for q, c, f in itertools.product(QUOTAS, (1, 4), (False, True))]
+SLACKS = (-9.0, -0.5, -1e-6, 0.0, 0.049, 0.05, 0.099, 0.1, 0.5, 0.99)
+LOADS = (0.0, 0.79, 0.8, 0.85, 0.851, 0.9, 0.95, 0.951, 1.2)
+NOW = 100.0
+TICK = 1.0
+
+BROKEN: dict[str, dict[str, object]] = {
+    "no latency": {"tail_latency_seconds": Missing(Why.NO_DATA)},
+    "old latency": {"tail_latency_seconds": Quantile(0.001, 6.0, samples=500)},
+    "few samples": {"tail_latency_seconds": Quantile(0.001, samples=19)},
+    "zero latency": {"tail_latency_seconds": Quantile(0.0, samples=500)},
+    "negative latency": {"tail_latency_seconds": Quantile(-0.001, samples=500)},
+    "NaN latency": {"tail_latency_seconds": Quantile(float("nan"), samples=500)},
+    "lost oldest request": {"oldest_request_seconds": Missing(Why.GONE)},
+    "no load": {"load_ratio": Missing(Why.NOT_CONFIGURED)},
+    "old load": {"load_ratio": Value(0.1, 6.0)},
+    "NaN load": {"load_ratio": Value(float("nan"))},
+    "percent load": {"load_ratio": Value(50.0)},
+    "dead LC": {"lc_alive": Value(0.0)},
+    "lost LC": {"lc_alive": Missing(Why.GONE)},
+    "zero target": {"target_seconds": 0.0},
+    "NaN target": {"target_seconds": float("nan")},
+    "NaN time": {"time_seconds": float("nan")},
+}
+
+
+def memories(profile: Profile) -> Iterator[tuple[dict[str, object], bool, int, float]]:
+    """Every combination of what the gates may remember a tick ago, with a poll due now."""
+    polled = NOW - max(profile.poll_seconds, TICK)
+    for closed, strikes, left in itertools.product(
+        (False, True), range(profile.suspend_after_strikes + 1), (0.0, 1.0, 9.0)
+    ):
+        memory: dict[str, object] = {
+            "load-gate": Gate(closed, 0.5, polled),
+            "slack-gate": Strikes(strikes, 0.0, left, 0.5, NOW - TICK, polled),
+            "slack-floor": SeenSlack(0.5, polled),
+            "slack-hold": SeenSlack(0.5, polled),
+            "growth-rate": Pace(NOW - TICK, TICK),
+        }
+        yield memory, closed, strikes, left
+
+
+def most(
+    profile: Profile, now: tuple[float, float], then: tuple[bool, int, float], current: Allocation
+) -> tuple[float, int, bool]:
+    """The rules of the issue in plain words: the largest quota and cpuset, and whether BE must be frozen."""
+    (slack, load), (closed, strikes, left) = now, then
+    quota, cpuset, frozen = UNLIMITED, LIMITS.cpus, False
+    suspended = load > profile.load_suspend_ratio
+    if closed and load >= profile.load_resume_ratio:
+        suspended = True
+    if slack < 0.0 and strikes + 1 >= profile.suspend_after_strikes:
+        suspended = True
+    if left > TICK:
+        suspended = True
+    if slack < 0.0:
+        quota, cpuset = 0.01, 1
+    if suspended:
+        quota, cpuset, frozen = 0.01, 1, True
+    if slack < 0.05:
+        quota, cpuset = min(quota, 0.4), 1
+    if slack < 0.10:
+        quota, cpuset, frozen = (
+            min(quota, current.quota_cpus),
+            min(cpuset, current.cpuset_cpus),
+            frozen or current.frozen,
+        )
+    running_quota, running_cpuset = (0.01, 1) if current.frozen else (current.quota_cpus, current.cpuset_cpus)
+    grown = running_quota + profile.growth_ratio_per_second * 4 * TICK
+    quota = min(
+        quota, UNLIMITED if grown >= LIMITS.cpus else round(grown, 9)
+    )  # a quota of all CPUs and none are the same
+    return quota, min(cpuset, running_cpuset + 1), frozen
+
+
+@pytest.mark.parametrize("slack", SLACKS)
+def test_exactly_what_the_rules_forbid_is_forbidden(profile: Profile, calm: Calm, slack: float) -> None:
+    guards = profile.guards()
+    for load, (memory, closed, strikes, left) in itertools.product(LOADS, list(memories(profile))):
+        telemetry = calm(NOW, load, slack)
+        slack_seen = telemetry.slack_ratio
+        assert slack_seen is not None
+        after = advance(guards, tuple(memory.get(guard.name) for guard in guards), telemetry)
+        for current in EVERY_ALLOCATION:
+            quota, cpuset, frozen = most(profile, (slack_seen, load), (closed, strikes, left), current)
+            given = bounds(guards, after, telemetry, current, LIMITS)
+            for proposed in EVERY_ALLOCATION:
+                want = Allocation(
+                    min(quota, proposed.quota_cpus), min(cpuset, proposed.cpuset_cpus), frozen or proposed.frozen
+                )
+                assert judge(given, proposed).allocation == want, (load, memory, current, proposed)
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_broken_telemetry_is_safe_in_every_state(profile: Profile, calm: Calm, broken: str) -> None:
+    guards = profile.guards()
+    telemetry = calm(NOW, 0.1, 0.9, **BROKEN[broken])
+    for memory, *_ in memories(profile):
+        after = advance(guards, tuple(memory.get(guard.name) for guard in guards), telemetry)
+        for current in EVERY_ALLOCATION:
+            given = bounds(guards, after, telemetry, current, LIMITS)
+            assert all(judge(given, proposed).allocation.at_most(LIMITS.safe) for proposed in EVERY_ALLOCATION)
+
+
+LETTERS: dict[str, dict[str, object]] = {
+    "calm": {"load": 0.5, "slack": 0.5},
+    "band": {"load": 0.87, "slack": 0.5},
+    "busy": {"load": 0.97, "slack": 0.5},
+    "late": {"load": 0.5, "slack": -0.1},
+    "lost": {"tail_latency_seconds": Missing(Why.GONE)},
+}
+
+
+class Clerk:
+    """A second opinion on when BE must be frozen, kept in ticks and absolute dates."""
+
+    def __init__(self, profile: Profile, cool_ticks: int, forget_ticks: int) -> None:
+        self.profile, self.cool_ticks, self.forget_ticks = profile, cool_ticks, forget_ticks
+        self.every = max(int(profile.poll_seconds), 1)
+        self.load_due = self.slack_due = 0
+        self.suspended, self.until = True, -1
+        self.strikes: list[int] = []
+
+    def frozen(self, tick: int, letter: str) -> bool:
+        load, late = {"busy": 0.97, "band": 0.87}.get(letter, 0.5), letter == "late"
+        if tick >= self.load_due:
+            self.load_due = tick + self.every
+            if load > self.profile.load_suspend_ratio:
+                self.suspended = True
+            elif load < self.profile.load_resume_ratio:
+                self.suspended = False
+        if tick >= self.slack_due and letter != "lost":
+            self.slack_due = tick + self.every
+            if late:
+                self.strikes.append(tick)
+            elif self.strikes and tick - self.strikes[-1] >= self.forget_ticks:
+                self.strikes = []
+            if late and len(self.strikes) >= self.profile.suspend_after_strikes:
+                self.until = tick + self.cool_ticks
+        return letter == "lost" or self.suspended or tick < self.until
+
+
+@pytest.mark.parametrize("poll_seconds", [0.0, 2.0])
+@pytest.mark.parametrize(("name", "forget"), [("heracles", 0), ("responsive", 0), ("responsive", 2)])
+def test_every_history_of_five_ticks(name: str, forget: int, poll_seconds: float, calm: Calm) -> None:
+    times = {"poll_seconds": poll_seconds, "cool_down_seconds": 2.0, "forget_strikes_seconds": float(forget)}
+    profile = load_profile(name).model_copy(update=times)
+    shield = Shield(profile, LIMITS)
+    readings = {(t, letter): calm(float(t), **changes) for t in range(5) for letter, changes in LETTERS.items()}
+    for history in itertools.product(LETTERS, repeat=5):
+        shield.reset()
+        clerk = Clerk(profile, cool_ticks=2, forget_ticks=forget)
+        for tick, letter in enumerate(history):
+            verdict = shield.rule(readings[tick, letter], LIMITS.minimum, LIMITS.minimum)
+            assert verdict.allocation.frozen == clerk.frozen(tick, letter), (history, tick)
+
+
+def test_the_grid_covers_every_guard_with_a_memory(profile: Profile) -> None:
+    """A guard added to the profiles and not to this file would be tested in its start state only."""
+    known = {LoadGate, SlackGate, SlackFloor, SlackHold, GrowthRate}
+    assert {type(guard) for guard in profile.guards() if guard.start() is not None} == known

@@ -1,0 +1,196 @@
+"""Over arbitrary telemetry histories nothing gets past a guard, whoever proposes it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlctl.envs.actions import MOVES, decode
+from rlctl.envs.allocation import Allocation, Limits, most_restrictive
+from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value
+from rlctl.safety.profile import Profile, load_profile
+from rlctl.safety.shield import Shield
+from rlctl.safety.verdict import Verdict
+
+Histories = st.SearchStrategy[list[Telemetry]]
+Allocations = st.SearchStrategy[Allocation]
+
+few = settings(max_examples=120, deadline=None)
+
+
+def lived(profile: Profile, limits: Limits, history: list[Telemetry]) -> Shield:
+    """A shield that ruled on all but the last telemetry."""
+    shield = Shield(profile, limits)
+    for telemetry in history[:-1]:
+        shield.rule(telemetry, limits.minimum, limits.full)
+    return shield
+
+
+@few
+@given(data=st.data())
+def test_a_verdict_exceeds_neither_the_proposal_nor_any_bound(
+    data: st.DataObject, profile: Profile, limits: Limits, histories: Histories, allocations: Allocations
+) -> None:
+    history, current, proposed = data.draw(histories), data.draw(allocations), data.draw(allocations)
+    verdict = lived(profile, limits, history).rule(history[-1], current, proposed)
+    assert verdict.allocation.at_most(proposed)
+    assert all(verdict.allocation.at_most(bound.most) for bound in verdict.bounds)
+    assert verdict.allocation == most_restrictive(proposed, *(bound.most for bound in verdict.bounds))
+    assert verdict.overridden == bool(verdict.decisive)
+
+
+@few
+@given(data=st.data())
+def test_asking_for_less_never_yields_more(
+    data: st.DataObject, profile: Profile, limits: Limits, histories: Histories, allocations: Allocations
+) -> None:
+    history, current, proposed = data.draw(histories), data.draw(allocations), data.draw(allocations)
+    less = most_restrictive(proposed, data.draw(allocations))
+    shield = lived(profile, limits, history)
+    ruled_less = shield.rule(history[-1], current, less).allocation
+    assert ruled_less.at_most(shield.rule(history[-1], current, proposed).allocation)
+
+
+@few
+@given(data=st.data())
+def test_what_was_proposed_and_executed_before_does_not_matter(
+    data: st.DataObject, profile: Profile, limits: Limits, histories: Histories, allocations: Allocations
+) -> None:
+    history, current, proposed = data.draw(histories), data.draw(allocations), data.draw(allocations)
+    greedy, random = Shield(profile, limits), Shield(profile, limits)
+    for telemetry in history[:-1]:
+        greedy.rule(telemetry, limits.full, limits.full)
+        for _ in range(data.draw(st.integers(1, 3))):  # any number of shadow policies, at least one
+            random.rule(telemetry, data.draw(allocations), data.draw(allocations))
+            random.mask(telemetry, data.draw(allocations))
+    assert repr(greedy.rule(history[-1], current, proposed)) == repr(random.rule(history[-1], current, proposed))
+
+
+@few
+@given(data=st.data())
+def test_ruling_twice_on_one_telemetry_is_ruling_once(
+    data: st.DataObject, profile: Profile, limits: Limits, histories: Histories, allocations: Allocations
+) -> None:
+    history, current, proposed = data.draw(histories), data.draw(allocations), data.draw(allocations)
+    shield = lived(profile, limits, history)
+    first, state = shield.rule(history[-1], current, proposed), shield.state
+    assert repr((shield.rule(history[-1], current, proposed), shield.state)) == repr((first, state))
+
+
+@few
+@given(data=st.data())
+def test_the_safe_allocation_always_passes(
+    data: st.DataObject, profile: Profile, limits: Limits, histories: Histories, allocations: Allocations
+) -> None:
+    history, current = data.draw(histories), limits.clip(data.draw(allocations))
+    assert not lived(profile, limits, history).rule(history[-1], current, limits.safe).overridden
+
+
+def believable(telemetry: Telemetry, profile: Profile) -> bool:
+    """The issue's list of what must be there, in plain words and without the code under test."""
+    tail, load, alive = telemetry.tail_latency_seconds, telemetry.load_ratio, telemetry.lc_alive
+    if isinstance(tail, Missing) or isinstance(load, Missing) or not isinstance(tail, Quantile):
+        return False
+    if not 0.0 <= tail.age_seconds <= profile.max_age_seconds or not 0.0 <= load.age_seconds <= profile.max_age_seconds:
+        return False
+    if tail.samples < profile.min_samples or (isinstance(alive, Value) and not alive.value > 0.0):
+        return False
+    numbers = (telemetry.time_seconds, telemetry.target_seconds, tail.value, load.value)
+    return all(math.isfinite(number) for number in numbers) and min(tail.value, telemetry.target_seconds) > 0.0
+
+
+@few
+@given(data=st.data())
+def test_telemetry_that_cannot_be_believed_ends_in_the_safe_allocation(
+    data: st.DataObject, profile: Profile, limits: Limits, histories: Histories, allocations: Allocations
+) -> None:
+    history, current = data.draw(histories), data.draw(allocations)
+    verdict = lived(profile, limits, history).rule(history[-1], current, limits.full)
+    if not believable(history[-1], profile):
+        assert verdict.allocation.at_most(limits.safe)
+
+
+@few
+@given(data=st.data())
+def test_the_responsive_guards_hold_after_any_history(
+    data: st.DataObject, limits: Limits, histories: Histories, allocations: Allocations
+) -> None:
+    responsive = load_profile("responsive")
+    history, current = data.draw(histories), data.draw(allocations)
+    now = history[-1]
+    ruled = lived(responsive, limits, history).rule(now, current, limits.full).allocation
+    slack = None if now.target_seconds == 0.0 else now.slack_ratio
+    if isinstance(now.load_ratio, Value) and now.load_ratio.value > 0.95:
+        assert ruled.frozen
+    if slack is not None and slack < 0.10:
+        assert ruled.at_most(current)
+    if slack is not None and slack < 0.05:
+        assert ruled.quota_cpus <= max(0.10 * limits.cpus, limits.min_quota_cpus)
+    if slack is not None and slack < 0.0:
+        assert ruled.at_most(limits.minimum)
+
+
+@few
+@given(data=st.data())
+def test_the_mask_is_the_rule(
+    data: st.DataObject, profile: Profile, limits: Limits, histories: Histories, allocations: Allocations
+) -> None:
+    history, current = data.draw(histories), limits.clip(data.draw(allocations))
+    shield = lived(profile, limits, history)
+    passed = [
+        not shield.rule(history[-1], current, decode(index, current, limits)).overridden for index in range(len(MOVES))
+    ]
+    mask = shield.mask(history[-1], current)
+    assert mask.shape == (len(MOVES),)
+    assert mask.dtype == np.dtype(np.bool_)
+    if any(passed):
+        assert mask.tolist() == passed
+    else:
+        assert {move.name for move, allowed in zip(MOVES, mask, strict=True) if allowed} == {"freeze", "quota-floor"}
+
+
+@few
+@given(data=st.data())
+def test_growth_never_outruns_the_clock(
+    data: st.DataObject, profile: Profile, limits: Limits, telemetries: st.SearchStrategy[Telemetry]
+) -> None:
+    """A greedy policy's CPUs after any history are at most the minimum plus the rate times the time seen to pass."""
+    shield, current = Shield(profile, limits), limits.safe
+    moved, last = 0.0, None
+    for telemetry in data.draw(st.lists(telemetries, max_size=12)):
+        current = shield.rule(telemetry, current, limits.full).allocation
+        if math.isfinite(telemetry.time_seconds):
+            moved += 0.0 if last is None else max(telemetry.time_seconds - last, 0.0)
+            last = telemetry.time_seconds
+        running_cpus = 0.0 if current.frozen else min(current.quota_cpus, limits.cpus)
+        assert running_cpus <= limits.min_quota_cpus + profile.growth_ratio_per_second * limits.cpus * moved + 1e-6
+
+
+@few
+@given(data=st.data())
+def test_a_cool_down_lasts_whatever_the_clock_and_the_sensors_do(
+    data: st.DataObject, profile: Profile, limits: Limits, calm: object, telemetries: st.SearchStrategy[Telemetry]
+) -> None:
+    assert callable(calm)
+    shield = Shield(profile, limits)
+    for tick in range(profile.suspend_after_strikes):
+        verdict = shield.rule(calm(tick, slack=-0.5), limits.minimum, limits.full)
+    start = float(profile.suspend_after_strikes - 1)
+    assert verdict.allocation.frozen
+    passed, last = 0.0, start
+    for telemetry in data.draw(st.lists(telemetries, max_size=12)):
+        verdict = shield.rule(telemetry, limits.safe, limits.full)
+        if math.isfinite(telemetry.time_seconds):
+            passed += max(telemetry.time_seconds - last, 0.0)
+            last = telemetry.time_seconds
+        assert verdict.allocation.frozen or passed >= profile.cool_down_seconds - 1e-6
+
+
+def test_verdicts_carry_their_reasons(profile: Profile, limits: Limits, calm: object) -> None:
+    assert callable(calm)
+    verdict: Verdict = Shield(profile, limits).rule(calm(0.0, load=0.99, slack=0.02), limits.full, limits.full)
+    assert {bound.reason for bound in verdict.decisive} >= {"load-high", "slack-tiny"}
+    assert all(bound.guard and bound.detail for bound in verdict.bounds)
