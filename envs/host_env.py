@@ -53,7 +53,7 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
     def __init__(self, plant: Plant, history: int = 4, render_mode: str | None = None) -> None:
         self.plant = plant
         self.observer = Observer(plant.limits, plant.tick_seconds, history)
-        self.observation_space = self.observer.space
+        self.observation_space: gym.Space[NDArray[np.float32]] = self.observer.space
         self.action_space = discrete_space()
         self.render_mode = render_mode
         self.missed_deadlines = 0

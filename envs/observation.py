@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from gymnasium import spaces
@@ -122,9 +123,9 @@ class Observer:
         return (len(FEATURES) + optional + 1) * (self._frames.maxlen or 1)
 
     @property
-    def space(self) -> spaces.Box:
+    def space(self) -> spaces.Space[NDArray[np.float32]]:
         """Box(-1, 1, (size,), float32)."""
-        return spaces.Box(-1.0, 1.0, (self.size,), np.float32)
+        return cast("spaces.Space[NDArray[np.float32]]", spaces.Box(-1.0, 1.0, (self.size,), np.float32))
 
     def reset(self) -> None:
         """Forget the history."""

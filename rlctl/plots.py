@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlctl.control import Tick
 from rlctl.envs.errors import RlctlError
 from rlctl.envs.telemetry import Missing, Reading
+from rlctl.record import Tick
 from rlctl.score import Run, Score
 
 if TYPE_CHECKING:
@@ -53,7 +53,14 @@ def plot_summary(scores: Mapping[str, Score], path: Path, title: str) -> None:
     for name, one in scores.items():
         be, qos = one.be_throughput_percent, one.qos_guarantee_percent
         axis.errorbar(
-            be.mean, qos.mean, xerr=_bars(be.mean, be.ci95), yerr=_bars(qos.mean, qos.ci95), fmt="o", ms=5, lw=1, capsize=2
+            be.mean,
+            qos.mean,
+            xerr=_bars(be.mean, be.ci95),
+            yerr=_bars(qos.mean, qos.ci95),
+            fmt="o",
+            ms=5,
+            lw=1,
+            capsize=2,
         )
         axis.annotate(name, (be.mean, qos.mean), textcoords="offset points", xytext=(6, 4), fontsize=8)
     axis.set_xlabel("BE throughput, % of BE running alone")
@@ -100,7 +107,9 @@ def _allocation(axis: Axes, seconds: list[float], ticks: Sequence[Tick], cpus: i
     quota = [0.0 if tick.applied.frozen else min(tick.applied.quota_cpus, cpus) for tick in ticks]
     axis.step(seconds, quota, where="post", color=_BE, label="quota (0: suspended)")
     if cpus > 1:
-        axis.step(seconds, [tick.applied.cpuset_cpus for tick in ticks], where="post", color="grey", lw=1, label="cpuset")
+        axis.step(
+            seconds, [tick.applied.cpuset_cpus for tick in ticks], where="post", color="grey", lw=1, label="cpuset"
+        )
     axis.set_ylabel("BE allocation, CPUs")
     axis.set_ylim(0, cpus * 1.1)
     axis.legend(loc="upper right", fontsize=8)

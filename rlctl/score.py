@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlctl.control import Tick
 from rlctl.envs.telemetry import Missing, Value
+from rlctl.record import Tick
 from rlctl.statistics import Estimate, mean_interval, share_interval
 
 __all__ = ["Run", "Score", "score"]

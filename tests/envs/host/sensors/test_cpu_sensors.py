@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import namedtuple
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 from rlctl.envs.host.sensors.cpu import GroupCpus, HostCpus, LcAlive, cpu_seconds_per_request, usage_seconds
 from rlctl.envs.host.sensors.members import CgroupMembers, ProcessMembers
 from rlctl.envs.telemetry import Missing, Value, Why
+
+near: Any = pytest.approx  # its own type is not that of a number
 
 V2 = "usage_usec {}\nuser_usec 5\nsystem_usec 1\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0\n"
 
@@ -46,7 +49,7 @@ def test_a_be_group_that_ended_does_not_hide_the_other(tmp_path: Path) -> None:
     jobs[0].parent.rmdir()
     jobs[1].write_text(V2.format(800_000))
     found = sensor.read(1.5)
-    assert found["be_cpus"] == Value(pytest.approx(0.5))
+    assert found["be_cpus"] == Value(near(0.5))
     assert isinstance(found["lc_cpus"], Missing)
     assert found["lc_cpus"].why is Why.GONE
     sensor.close()
@@ -69,7 +72,7 @@ def test_host_cpus_leave_out_idle_stolen_and_guest_time() -> None:
     sensor = HostCpus(lambda: next(samples), host_cpus=4)
     sensor.read(0.0)
     found = sensor.read(2.0)
-    assert found["host_cpus"] == Value(pytest.approx(0.7))
+    assert found["host_cpus"] == Value(near(0.7))
     assert found["steal_cpus"] == Value(0.25)
     assert isinstance(found["controller_cpus"], Value)
     sensor.close()

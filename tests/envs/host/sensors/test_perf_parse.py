@@ -52,23 +52,19 @@ def test_interval_is_a_time_stamp_and_not_a_length(perf_output: Path) -> None:
 
 
 @given(st.lists(st.integers(1, 400), max_size=60))
-def test_however_the_pipe_cuts_it_the_frames_are_the_same(perf_output_bytes: bytes, cuts: list[int]) -> None:
-    assembler, frames, rest = FrameAssembler(keys(SOFTWARE)), list[Frame](), perf_output_bytes
+def test_however_the_pipe_cuts_it_the_frames_are_the_same(perf_output: Path, cuts: list[int]) -> None:
+    whole = rest = (perf_output / "perf-6.1-software.jsonl").read_bytes()
+    assembler, frames = FrameAssembler(keys(SOFTWARE)), list[Frame]()
     for cut in cuts:
         frames += assembler.feed(rest[:cut])
         rest = rest[cut:]
     frames += assembler.feed(rest)
-    assert frames == FrameAssembler(keys(SOFTWARE)).feed(perf_output_bytes)
-
-
-@pytest.fixture(scope="module")
-def perf_output_bytes() -> bytes:
-    return (Path(__file__).parents[3] / "fixtures/perf/perf-6.1-software.jsonl").read_bytes()
+    assert frames == FrameAssembler(keys(SOFTWARE)).feed(whole)
 
 
 def test_a_frame_that_lost_a_line_ends_with_the_next_interval(perf_output: Path) -> None:
     lines = (perf_output / "perf-6.1-software.jsonl").read_bytes().splitlines(keepends=True)
-    without = b"".join(line for line in lines if b'0.300365424' not in line or b"cpu-migrations" not in line)
+    without = b"".join(line for line in lines if b"0.300365424" not in line or b"cpu-migrations" not in line)
     frames = FrameAssembler(keys(SOFTWARE)).feed(without)
     assert len(frames) == 5
     assert ("lc", "cpu-migrations") not in frames[0].counts

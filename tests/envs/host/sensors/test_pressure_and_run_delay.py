@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,8 @@ from rlctl.envs.host.sensors.members import ProcessMembers
 from rlctl.envs.host.sensors.psi import Psi, some_seconds
 from rlctl.envs.host.sensors.schedstat import MOST_THREADS, RunDelay, run_delay_seconds
 from rlctl.envs.telemetry import Missing, Value, Why
+
+near: Any = pytest.approx  # its own type is not that of a number
 
 PRESSURE = "some avg10=0.02 avg60=0.40 avg300=0.47 total={}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=999\n"
 
@@ -36,7 +39,7 @@ def test_pressure_is_the_share_of_the_interval_and_not_an_average(tmp_path: Path
     found = sensor.read(51.0)
     assert set(found) == set(sensor.provides)
     assert found["lc_pressure_ratio"] == Value(0.5)
-    assert found["be_pressure_ratio"] == Value(pytest.approx(0.9))
+    assert found["be_pressure_ratio"] == Value(near(0.9))
     assert found["lc_io_pressure_ratio"] == Value(0.5)
     sensor.close()
 
@@ -82,7 +85,7 @@ def thread(proc: Path, pid: int, tid: int, delay_seconds: float) -> Path:
 
 def run_delay(sensor: RunDelay, now: float) -> float | Why:
     reading = sensor.read(now)["lc_run_delay_ratio"]
-    return reading.why if isinstance(reading, Missing) else pytest.approx(reading.value)
+    return reading.why if isinstance(reading, Missing) else near(reading.value)
 
 
 def test_threads_that_come_count_from_birth_and_those_that_go_take_nothing_away(tmp_path: Path) -> None:

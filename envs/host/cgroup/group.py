@@ -1,0 +1,288 @@
+"""One workload's control group, in however many hierarchies it takes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, ConfigError, HostError
+from rlctl.envs.host.cgroup.driver import CpuDriver, CpusetDriver, FreezerDriver
+from rlctl.envs.host.cgroup.kernel import Kernel, refusal
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.v1 import CpusetV1, CpuV1, FreezerV1
+from rlctl.envs.host.cgroup.v2 import CpusetV2, CpuV2, FreezerV2
+from rlctl.envs.host.sensors.cpu import usage_seconds
+from rlctl.envs.telemetry import Missing
+
+__all__ = ["Group"]
+
+REMOVE_SECONDS = 5.0
+_POLL_SECONDS = 0.005
+_USED = (Controller.CPU, Controller.CPUACCT, Controller.CPUSET, Controller.FREEZER, Controller.PRESSURE)
+
+
+class Group:
+    """A group seen through the drivers of its controllers. Use `create`, `open` or `of_process`.
+
+    Args:
+        name: For messages.
+        paths: Its directory in the hierarchy of each controller; they may differ.
+        layout: Where those hierarchies are.
+        knobs: Reads and writes.
+
+    Attributes:
+        cpu: Quota and weight; None where no hierarchy has them, likewise the next two.
+        cpuset: CPUs.
+        freezer: Freezer.
+    """
+
+    def __init__(self, name: str, paths: Mapping[Controller, Path], layout: Layout, knobs: Knobs) -> None:
+        self.name = name
+        self.paths = dict(paths)
+        self._layout = layout
+        self._knobs = knobs
+        self.cpu: CpuDriver | None = None
+        self.cpuset: CpusetDriver | None = None
+        self.freezer: FreezerDriver | None = None
+        self._bind()
+
+    @classmethod
+    def create(cls, layout: Layout, name: str, knobs: Knobs) -> Group:
+        """Make a group in every hierarchy that rlctl uses, ready to take tasks.
+
+        Args:
+            layout: Where the hierarchies are.
+            name: Path below each hierarchy's root; groups on the way are made too.
+            knobs: Reads and writes.
+
+        Raises:
+            CgroupBusy: It exists already, or v2 controllers cannot be enabled above it.
+            PermissionMissing: Not root.
+            ConfigError: No usable name.
+        """
+        parts = Path(name.strip("/")).parts
+        if not parts or ".." in parts:
+            raise ConfigError(f"{name!r} names no control group below the root")
+        mounts = {controller: layout.mounts[controller] for controller in _USED if controller in layout.mounts}
+        made: list[Path] = []
+        try:
+            for root in sorted({mount.path for mount in mounts.values()}):
+                wanted = [str(one) for one, mount in mounts.items() if mount.path == root and mount.version == 2]
+                made += _make(knobs, root, parts, wanted)
+        except BaseException:
+            _remove_all(knobs.kernel, made)
+            raise
+        paths = {controller: mount.path.joinpath(*parts) for controller, mount in mounts.items()}
+        return cls("/".join(parts), paths, layout, knobs)
+
+    @classmethod
+    def open(cls, layout: Layout, path: str | Path, knobs: Knobs) -> Group:
+        """A group that exists, in every hierarchy where it does.
+
+        Args:
+            layout: Where the hierarchies are.
+            path: Its path below the hierarchies' roots, or one of its directories.
+            knobs: Reads and writes.
+
+        Raises:
+            CgroupGone: There is none in any hierarchy.
+            ConfigError: It is a hierarchy's root, which belongs to the whole host.
+        """
+        name = _relative(layout, Path(path))
+        paths = {one: mount.path / name for one, mount in layout.mounts.items() if (mount.path / name).is_dir()}
+        if name == Path():
+            raise ConfigError(f"{path}: the root group holds the whole host; name a group below it")
+        if not paths:
+            raise CgroupGone(f"{path}: no such group in any hierarchy")
+        return cls(str(name), paths, layout, knobs)
+
+    @classmethod
+    def of_process(cls, layout: Layout, pid: int, knobs: Knobs, proc: Path = Path("/proc")) -> Group:
+        """The group that a process is in now, hierarchy by hierarchy; the root of a hierarchy is left out.
+
+        Raises:
+            HostError: There is no such process.
+            ConfigError: It is in no group of its own.
+        """
+        try:
+            lines = (proc / str(pid) / "cgroup").read_text().splitlines()
+        except OSError as error:
+            raise HostError(f"process {pid}: {error.strerror}: has it ended?") from error
+        inside = {name: Path(where.lstrip("/")) for name, where in _memberships(lines)}
+        paths = {}
+        for controller, mount in layout.mounts.items():
+            where = inside.get("" if mount.version == 2 else str(controller), Path())
+            if where != Path() and (mount.path / where).is_dir():
+                paths[controller] = mount.path / where
+        if not paths:
+            raise ConfigError(f"process {pid} is in no control group of its own; start it in one")
+        return cls(f"process {pid}", paths, layout, knobs)
+
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """Its distinct directories; that of the CPU controller first."""
+        return tuple(dict.fromkeys(self.paths[one] for one in Controller if one in self.paths))
+
+    @property
+    def usage_file(self) -> Path | None:
+        """`cpuacct.usage` or `cpu.stat`, for sensors."""
+        return self._file(Controller.CPUACCT, "cpuacct.usage", "cpu.stat")
+
+    @property
+    def pressure_file(self) -> Path | None:
+        """`cpu.pressure`, for sensors."""
+        return self._file(Controller.PRESSURE, "cpu.pressure", "cpu.pressure")
+
+    @property
+    def procs_file(self) -> Path:
+        """A `cgroup.procs` that lists its processes."""
+        return self.directories[0] / "cgroup.procs"
+
+    def exists(self) -> bool:
+        """True while it is there in every hierarchy."""
+        return all(directory.is_dir() for directory in self.directories)
+
+    def attach(self, pid: int) -> None:
+        """Move a process into the group, in every hierarchy.
+
+        Raises:
+            CgroupBusy: The group has no CPU or memory node (v1), or has children that share controllers (v2).
+            CgroupRejected: A real-time process may not join (v1 with RT_GROUP_SCHED).
+            CgroupError: The process has ended.
+        """
+        for directory in self.directories:
+            self._knobs.poke(directory / "cgroup.procs", str(pid))
+
+    def pids(self) -> frozenset[int]:
+        """Processes in the group itself, in whichever of its hierarchies.
+
+        Raises:
+            CgroupGone: It was removed.
+        """
+        listings = (self._knobs.read(directory / "cgroup.procs") for directory in self.directories)
+        return frozenset(int(word) for listing in listings for word in listing.split())
+
+    def usage_cpu_seconds(self) -> float:
+        """CPU time of all its tasks since it was made.
+
+        Raises:
+            CgroupGone: It was removed.
+            CgroupError: No controller tells.
+        """
+        if self.usage_file is None:
+            raise CgroupError(f"{self.name}: cgroup cpuacct: {self._layout.missing.get(Controller.CPUACCT, 'absent')}")
+        usage = usage_seconds(self._knobs.read(self.usage_file).encode())
+        if isinstance(usage, Missing):
+            raise CgroupError(f"{self.usage_file}: {usage.detail}")
+        return usage
+
+    def remove(self, timeout_seconds: float = REMOVE_SECONDS) -> None:
+        """Remove it and its descendants everywhere, waiting for ended processes to be gone. Idempotent.
+
+        Raises:
+            CgroupBusy: Processes are still in it; which ones.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        for directory in self.directories:
+            while (error := _remove_tree(self._knobs.kernel, directory)) is not None:
+                if time.monotonic() >= deadline or error.errno != errno.EBUSY:
+                    raise self._not_removed(error, directory)
+                time.sleep(_POLL_SECONDS)
+
+    def _not_removed(self, error: OSError, directory: Path) -> Exception:
+        with contextlib.suppress(HostError):
+            if pids := sorted(self.pids()):
+                return CgroupBusy(
+                    f"{directory}: cannot remove it: processes {pids} are in it; end them (thaw them first)"
+                )
+        return refusal(error, directory, "remove it", group=True)
+
+    def _bind(self) -> None:
+        for controller, path in self.paths.items():
+            mount = self._layout.mounts[controller]
+            first = mount.version == 1
+            if controller is Controller.CPU and (path / ("cpu.shares" if first else "cpu.weight")).exists():
+                self.cpu = (CpuV1 if first else CpuV2)(self._knobs, path, mount.path)
+            elif controller is Controller.CPUSET and (path / "cpuset.cpus").exists():
+                self.cpuset = (CpusetV1 if first else CpusetV2)(self._knobs, path)
+            elif controller is Controller.FREEZER and (path / ("freezer.state" if first else "cgroup.freeze")).exists():
+                self.freezer = (FreezerV1 if first else FreezerV2)(self._knobs, path)
+
+    def _file(self, controller: Controller, in_v1: str, in_v2: str) -> Path | None:
+        if controller not in self.paths:
+            return None
+        return self.paths[controller] / (in_v1 if self._layout.mounts[controller].version == 1 else in_v2)
+
+
+def _make(knobs: Knobs, root: Path, parts: tuple[str, ...], v2_controllers: list[str]) -> Iterator[Path]:
+    """Make the groups that lead to one, and the one; yields each made."""
+    group = root
+    for part in parts:
+        _enable(knobs, group, v2_controllers)
+        group = group / part
+        if knobs.dry_run:
+            continue
+        last = group == root.joinpath(*parts)
+        try:
+            knobs.kernel.make_group(group)
+        except FileExistsError as error:
+            if last:
+                raise refusal(error, group, "make it", group=True) from error
+            continue
+        except OSError as error:
+            raise refusal(error, group, "make it", group=True) from error
+        yield group
+        if (group / "cpuset.mems").exists() and not v2_controllers:
+            CpusetV1(knobs, group).inherit()
+
+
+def _enable(knobs: Knobs, group: Path, controllers: list[str]) -> None:
+    """Let children of a v2 group have controllers; what cannot be enabled because it is no controller is left out."""
+    real = [name for name in controllers if name in ("cpu", "cpuset")]
+    if not real:
+        return
+    enabled = knobs.read(group / "cgroup.subtree_control").split()
+    absent = [f"+{name}" for name in real if name not in enabled]
+    if absent:
+        knobs.write(group / "cgroup.subtree_control", " ".join(absent))
+
+
+def _remove_all(kernel: Kernel, groups: list[Path]) -> None:
+    for group in reversed(groups):
+        with contextlib.suppress(OSError):
+            kernel.remove_group(group)
+
+
+def _remove_tree(kernel: Kernel, group: Path) -> OSError | None:
+    """Remove a group, its descendants first; what stands in the way, if anything."""
+    try:
+        for child in kernel.subgroups(group):
+            if (error := _remove_tree(kernel, child)) is not None:
+                return error
+        kernel.remove_group(group)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return error
+    return None
+
+
+def _relative(layout: Layout, path: Path) -> Path:
+    """A path below the hierarchies' roots, from a directory in one of them or from such a path."""
+    roots = sorted({mount.path for mount in layout.mounts.values()}, key=lambda root: -len(root.parts))
+    for root in roots:
+        if path.is_relative_to(root):
+            return path.relative_to(root)
+    return Path(str(path).strip("/"))
+
+
+def _memberships(lines: list[str]) -> Iterator[tuple[str, str]]:
+    """Controller (empty for v2) and path, from /proc/PID/cgroup."""
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, where = rest.partition(":")
+        yield from ((name, where) for name in controllers.split(","))

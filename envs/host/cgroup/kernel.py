@@ -1,0 +1,157 @@
+"""The one place that reads and writes files of a control group, and what the kernel's refusals mean."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, CgroupRejected, PermissionMissing, RlctlError
+
+__all__ = ["Identity", "Kernel", "KernelFiles", "refusal"]
+
+Identity = tuple[int, int]
+"""Device and inode of a group's directory. kernfs never hands out an inode number twice within a boot."""
+
+MOST_BYTES = 4096
+KEPT_FILES = 512  # half of the usual soft limit of open files; beyond it a file is opened for each read
+
+_NOT_KEPT = frozenset({"cgroup.procs"})  # of v1: a kept file goes on showing the pids of its first read
+_SUBSETS = frozenset({"cpuset.cpus", "cpuset.mems"})
+
+
+class Kernel(Protocol):
+    """What a tree of control groups can do; the fake one for tests is `rlctl.envs.host.cgroup.fake.FakeKernel`.
+
+    Every method raises OSError with the kernel's errno. One that arises from opening a file carries its name, one from
+    the write itself does not: that tells a missing permission from a refused value.
+    """
+
+    def read(self, path: Path) -> str:
+        """The content of a file now."""
+        ...
+
+    def write(self, path: Path, text: str) -> None:
+        """Hand the kernel a value with a single write(2)."""
+        ...
+
+    def identity(self, group: Path) -> Identity:
+        """Tells a group from another one made later under the same name."""
+        ...
+
+    def make_group(self, group: Path) -> None:
+        """Make one directory."""
+        ...
+
+    def remove_group(self, group: Path) -> None:
+        """Remove one directory."""
+        ...
+
+    def subgroups(self, group: Path) -> tuple[Path, ...]:
+        """Its child groups, sorted by name."""
+        ...
+
+    def close(self) -> None:
+        """Let go of open files. Idempotent."""
+        ...
+
+
+class KernelFiles:
+    """The real thing. Files that are read stay open, since opening costs ten times as much as `pread`.
+
+    An open file of a removed group answers ENODEV for ever; it is then opened again, in case the name was reused.
+
+    Args:
+        open_file: Opens a path with flags; tests give one that refuses.
+    """
+
+    def __init__(self, open_file: Callable[[Path, int], int] = os.open) -> None:
+        self._open = open_file
+        self._kept: dict[Path, int] = {}
+
+    def read(self, path: Path) -> str:
+        """The content of a file now."""
+        kept = self._kept.get(path)
+        if kept is not None:
+            try:
+                return os.pread(kept, MOST_BYTES, 0).decode(errors="surrogateescape")
+            except OSError:
+                self._forget(path)
+        file = self._open(path, os.O_RDONLY | os.O_CLOEXEC)
+        if len(self._kept) < KEPT_FILES and path.name not in _NOT_KEPT:
+            self._kept[path] = file
+            return os.pread(file, MOST_BYTES, 0).decode(errors="surrogateescape")
+        with os.fdopen(file, "rb") as stream:
+            return stream.read().decode(errors="surrogateescape")
+
+    def write(self, path: Path, text: str) -> None:
+        """Hand the kernel a value: the file is neither made nor truncated."""
+        file = self._open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(file, text.encode(errors="surrogateescape"))
+        finally:
+            os.close(file)
+
+    def identity(self, group: Path) -> Identity:
+        """Device and inode of the directory."""
+        status = os.stat(group)
+        return status.st_dev, status.st_ino
+
+    def make_group(self, group: Path) -> None:
+        """Make one directory; the kernel fills it."""
+        os.mkdir(group, 0o755)
+
+    def remove_group(self, group: Path) -> None:
+        """Remove one directory; the kernel's files in it do not count."""
+        os.rmdir(group)
+
+    def subgroups(self, group: Path) -> tuple[Path, ...]:
+        """Its child groups, sorted by name."""
+        with os.scandir(group) as entries:
+            return tuple(sorted(group / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)))
+
+    def close(self) -> None:
+        """Close all files."""
+        for path in tuple(self._kept):
+            self._forget(path)
+
+    def _forget(self, path: Path) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self._kept.pop(path))
+
+
+_BY_ERRNO: dict[int, tuple[type[RlctlError], str]] = {
+    errno.EACCES: (PermissionMissing, "run as root, or have the group delegated to this user"),
+    errno.EPERM: (PermissionMissing, "run as root, or have the group delegated to this user"),
+    errno.EROFS: (PermissionMissing, "mounted read-only; remount it, or run outside this container"),
+    errno.ENOENT: (CgroupGone, "the group was removed"),
+    errno.ENODEV: (CgroupGone, "the group was removed"),
+    errno.EBUSY: (CgroupBusy, "tasks, child groups or an exclusive sibling are in the way"),
+    errno.ENOTEMPTY: (CgroupBusy, "child groups are in the way"),
+    errno.EEXIST: (CgroupBusy, "it exists already; remove it, or choose another name"),
+    errno.ENOSPC: (CgroupBusy, "tasks in the group need at least one CPU and one memory node"),
+    errno.EINVAL: (CgroupRejected, "out of range, or in conflict with the parent or a child group"),
+    errno.ERANGE: (CgroupRejected, "out of this host's range"),
+    errno.EOPNOTSUPP: (CgroupRejected, "not possible in a group of this type"),
+}
+
+
+def refusal(error: OSError, path: Path, doing: str, *, group: bool = False) -> RlctlError:
+    """The kernel's errno in the user's words.
+
+    Args:
+        error: As raised by a `Kernel`.
+        path: The file or directory.
+        doing: What was tried, as it reads after "cannot".
+        group: The path is that of a group and not of a file in it.
+    """
+    kind, way_out = _BY_ERRNO.get(error.errno or 0, (CgroupError, "see the kernel log"))
+    if error.errno == errno.EACCES and error.filename is None and path.name in _SUBSETS:
+        kind, way_out = CgroupRejected, "the parent group has not all of these"  # how v1 cpuset says so, even to root
+    elif error.errno == errno.ENOENT and not group and path.parent.is_dir():
+        kind, way_out = CgroupError, "this kernel lacks it, or its controller is not enabled for this group"
+    said = errno.errorcode.get(error.errno or 0, "?")
+    return kind(f"{path}: cannot {doing}: {said} ({error.strerror or error}): {way_out}")

@@ -1,0 +1,125 @@
+"""Every write to a kernel file: journalled first, written once, read back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from rlctl.envs.errors import CgroupError
+from rlctl.envs.host.cgroup.files import kind_of, own_value
+from rlctl.envs.host.cgroup.journal import Entry, Journal
+from rlctl.envs.host.cgroup.kernel import Identity, Kernel, KernelFiles, refusal
+
+__all__ = ["Knobs"]
+
+_log = logging.getLogger(__name__)
+
+
+class Knobs:
+    """Reads and writes single kernel files.
+
+    Args:
+        journal: Takes the original of each file before its first write. None for groups that are ours alone and are
+            removed afterwards: nothing can then be put back.
+        kernel: The tree of control groups.
+        dry_run: Only log what would be written; the journal is left alone as well.
+    """
+
+    def __init__(self, journal: Journal | None, kernel: Kernel | None = None, *, dry_run: bool = False) -> None:
+        self.kernel = kernel or KernelFiles()
+        self.dry_run = dry_run
+        self._journal = journal
+        self._originals: dict[tuple[Path, Identity], str] = {}
+        if journal is not None:
+            self._originals = {(entry.path, entry.identity): entry.original for entry in journal.entries}
+
+    def read(self, path: Path) -> str:
+        """The content now, as the kernel prints it.
+
+        Raises:
+            CgroupGone: The group was removed.
+            PermissionMissing: The file may not be read.
+            CgroupError: Anything else.
+        """
+        try:
+            return self.kernel.read(path)
+        except OSError as error:
+            raise refusal(error, path, "read it") from error
+
+    def original(self, path: Path) -> str | None:
+        """What the group that is there now had in this file before our first write; None if never written."""
+        if not self._originals:
+            return None
+        try:
+            return self._originals.get((path, self.kernel.identity(path.parent)))
+        except OSError:
+            return None
+
+    def remember(self, paths: Iterable[Path]) -> None:
+        """Journal the originals of several files with one fsync, ahead of their first writes.
+
+        Raises:
+            CgroupError: A file cannot be read.
+            HostError: The journal cannot be written; the files then must not be either.
+        """
+        if self.dry_run:
+            return
+        new = [entry for entry in map(self._entry, paths) if (entry.path, entry.identity) not in self._originals]
+        if self._journal is not None and new:
+            self._journal.record(new)
+        self._originals.update({(entry.path, entry.identity): entry.original for entry in new})
+
+    def write(self, path: Path, text: str) -> None:
+        """Write a value and make sure that the kernel took it.
+
+        Args:
+            path: The file.
+            text: The value, without a newline.
+
+        Raises:
+            PermissionMissing: EACCES or EPERM.
+            CgroupGone, CgroupBusy, CgroupRejected: What the kernel said.
+            CgroupError: It reads back as something else.
+            HostError: The original could not be journalled.
+        """
+        if self.dry_run:
+            _log.info("dry run: would write %r to %s", text, path)
+            return
+        self.remember([path])
+        self.poke(path, text)
+        got = self._own(path)
+        if not kind_of(path).same(text, got):
+            raise CgroupError(
+                f"{path}: wanted {text.strip()!r}, reads back {got.strip()!r}: another program writes it too"
+            )
+
+    def poke(self, path: Path, text: str) -> None:
+        """Write what is no setting and cannot be read back, such as a pid to cgroup.procs.
+
+        Raises:
+            PermissionMissing, CgroupError: As `write`.
+        """
+        if self.dry_run:
+            _log.info("dry run: would write %r to %s", text, path)
+            return
+        try:
+            self.kernel.write(path, text)
+        except OSError as error:
+            raise refusal(error, path, f"write {text.strip()!r}") from error
+
+    def close(self) -> None:
+        """Close the kernel's files; the journal stays with whoever opened it. Idempotent."""
+        self.kernel.close()
+
+    def _own(self, path: Path) -> str:
+        try:
+            return own_value(self.kernel, path)
+        except OSError as error:
+            raise refusal(error, path, "read it") from error
+
+    def _entry(self, path: Path) -> Entry:
+        try:
+            return Entry(path, own_value(self.kernel, path), self.kernel.identity(path.parent))
+        except OSError as error:
+            raise refusal(error, path, "read it") from error

@@ -1,0 +1,199 @@
+"""Which cgroup controller is served by which mount, and in which version.
+
+A host may have all of v1, all of v2, or some controllers here and some there (hybrid): each one is looked up by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from rlctl.envs.errors import HostError
+from rlctl.envs.host.sensors.probe import Capability
+
+__all__ = ["Controller", "Layout", "Mount"]
+
+SYS_CGROUP = Path("/sys/fs/cgroup")
+FIRST_WITH_V2_FREEZER = (5, 2)
+
+
+class Controller(StrEnum):
+    """What rlctl wants of control groups."""
+
+    CPU = "cpu"
+    CPUSET = "cpuset"
+    FREEZER = "freezer"
+    CPUACCT = "cpuacct"
+    MEMORY = "memory"
+    PRESSURE = "pressure"  # PSI of a group: cgroup2 only
+
+
+_DISABLES = {
+    Controller.CPU: "BE's quota and weight",
+    Controller.CPUSET: "BE's cpuset",
+    Controller.FREEZER: "freezing BE",
+    Controller.CPUACCT: "CPU use of LC and BE",
+    Controller.MEMORY: "memory use of LC and BE",
+    Controller.PRESSURE: "pressure of LC and BE",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """Where a hierarchy is mounted.
+
+    Attributes:
+        path: The mount point.
+        version: 1 or 2.
+        writable: Mounted read-write, and this process may make groups in it.
+    """
+
+    path: Path
+    version: int
+    writable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The control groups of one host.
+
+    Attributes:
+        mounts: Controllers that there are.
+        missing: Reasons for those that there are not.
+    """
+
+    mounts: Mapping[Controller, Mount]
+    missing: Mapping[Controller, str]
+
+    @classmethod
+    def detect(cls, root: Path = SYS_CGROUP, proc: Path = Path("/proc")) -> Layout:
+        """Look at the mounts.
+
+        Args:
+            root: Stands for /sys/fs/cgroup; a captured tree lies elsewhere.
+            proc: Where procfs is mounted.
+        """
+        first: dict[str, Mount] = {}
+        for name, mount in _hierarchies(proc, root):
+            first.setdefault(name, mount)
+        found = {name: mount for name in Controller if (mount := _served_by(name, first, proc)) is not None}
+        table = _v1_table(proc)
+        missing = {name: _why_missing(name, first, table) for name in Controller if name not in found}
+        return cls(found, missing)
+
+    @property
+    def kind(self) -> str:
+        """v1, v2, hybrid or none, by the controllers that actuate."""
+        actuators = (Controller.CPU, Controller.CPUSET, Controller.FREEZER)
+        versions = {self.mounts[name].version for name in actuators if name in self.mounts}
+        if not versions:
+            return "none"
+        mounted = versions | ({2} if Controller.PRESSURE in self.mounts else set())
+        return "hybrid" if len(mounted) > 1 else f"v{versions.pop()}"
+
+    def mount(self, controller: Controller) -> Mount:
+        """The mount that serves a controller.
+
+        Raises:
+            HostError: There is none, and why.
+        """
+        if controller in self.mounts:
+            return self.mounts[controller]
+        raise HostError(
+            f"cgroup {controller}: {self.missing[controller]}; without it there is no {_DISABLES[controller]}"
+        )
+
+    def describe(self) -> tuple[Capability, ...]:
+        """For `rlctl doctor`: each controller, where it is and whether groups can be made there."""
+        return tuple(self._capability(name) for name in Controller)
+
+    def _capability(self, name: Controller) -> Capability:
+        title, mount = f"cgroup {name}", self.mounts.get(name)
+        if mount is None:
+            return Capability(title, False, self.missing[name], _DISABLES[name])
+        where = f"v{mount.version} at {mount.path}"
+        if not mount.writable and name is not Controller.MEMORY and name is not Controller.PRESSURE:
+            return Capability(title, False, f"{where}, but not writable: run as root, or remount it", _DISABLES[name])
+        return Capability(title, True, where, _DISABLES[name])
+
+
+def _hierarchies(proc: Path, root: Path) -> Iterator[tuple[str, Mount]]:
+    """Controller names (or `unified`) with their mounts, in mount order."""
+    for line in _text(proc / "self/mountinfo").splitlines():
+        mounted, _, source = line.partition(" - ")
+        fields, (kind, *_, options) = mounted.split(), (source.split() or [""]) + [""]
+        if kind not in ("cgroup", "cgroup2") or len(fields) < 6:
+            continue
+        path = _below(_unescaped(fields[4]), root)
+        if path is None:
+            continue
+        options = source.split()[-1]
+        writable = "ro" not in fields[5].split(",") and os.access(path, os.W_OK)
+        if kind == "cgroup2":
+            yield "unified", Mount(path, 2, writable)
+        else:
+            yield from ((name, Mount(path, 1, writable)) for name in options.split(","))
+
+
+def _below(mount_point: Path, root: Path) -> Path | None:
+    """A mount point as seen in this tree; None for one that an injected tree does not hold."""
+    if mount_point.is_relative_to(SYS_CGROUP):
+        return root / mount_point.relative_to(SYS_CGROUP)
+    return mount_point if root == SYS_CGROUP else None
+
+
+def _unescaped(field: str) -> Path:
+    """mountinfo writes spaces and the like as three octal digits."""
+    return Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field))
+
+
+def _served_by(name: Controller, first: Mapping[str, Mount], proc: Path) -> Mount | None:
+    unified = first.get("unified")
+    if name is not Controller.PRESSURE and name in first:
+        return first[name]
+    if unified is None:
+        return None
+    if name is Controller.PRESSURE:
+        return unified if (proc / "pressure/cpu").exists() else None
+    if name is Controller.FREEZER:
+        return unified if _release(proc) >= FIRST_WITH_V2_FREEZER else None
+    if name is Controller.CPUACCT:  # cpu.stat tells the usage of every group, whatever is enabled
+        return unified
+    return unified if name in _text(unified.path / "cgroup.controllers").split() else None
+
+
+def _why_missing(name: Controller, first: Mapping[str, Mount], table: Mapping[str, tuple[int, bool]]) -> str:
+    if name is Controller.PRESSURE:
+        return "no cgroup2 is mounted" if "unified" not in first else "this kernel measures none (boot with psi=1)"
+    if not first:
+        return "no control groups are mounted: mount -t cgroup2 cgroup2 /sys/fs/cgroup"
+    if name not in table:
+        return "this kernel has no such controller"
+    hierarchy, enabled = table[name]
+    if not enabled:
+        return f"switched off at boot (cgroup_disable={name} on the kernel's command line)"
+    if hierarchy != 0:
+        return f"bound to v1 hierarchy {hierarchy}, which is not mounted here"
+    return f"enabled, but mounted nowhere: mount -t cgroup -o {name} {name} /sys/fs/cgroup/{name}"
+
+
+def _v1_table(proc: Path) -> dict[str, tuple[int, bool]]:
+    """/proc/cgroups: hierarchy (0 for cgroup2 or none) and whether it is enabled, by controller."""
+    rows = (line.split() for line in _text(proc / "cgroups").splitlines() if not line.startswith("#"))
+    return {row[0]: (int(row[1]), row[3] == "1") for row in rows if len(row) == 4 and row[1].isdecimal()}
+
+
+def _release(proc: Path) -> tuple[int, ...]:
+    numbers = re.match(r"(\d+)\.(\d+)", _text(proc / "sys/kernel/osrelease"))
+    return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

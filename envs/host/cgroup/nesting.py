@@ -1,0 +1,83 @@
+"""Quotas and CPUs of groups that have children.
+
+A v1 kernel wants every child's CPUs within its parent's, and every child's quota/period below its parent's, at each
+moment: EBUSY or EINVAL otherwise. So room grows from the top and shrinks from the bottom (koordinator #2047). In v2
+groups have no subordinates in this sense, and these functions write one file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+
+from rlctl.envs.errors import CgroupBusy, CgroupGone, CgroupRejected
+from rlctl.envs.host.cgroup.driver import CpuDriver, CpusetDriver
+from rlctl.envs.host.cgroup.quota import Quota
+
+__all__ = ["fit_cpus", "fit_quota"]
+
+ATTEMPTS = 3
+_PAUSE_SECONDS = 0.001
+
+
+def fit_cpus(group: CpusetDriver, cpus: frozenset[int]) -> None:
+    """Set a group's CPUs and keep its descendants within them.
+
+    A descendant gets what it had originally, as far as that is within `cpus`, or else all of them; one that was never
+    in the way is left alone.
+
+    Raises:
+        CgroupBusy: Descendants come faster than they can be moved, or an exclusive sibling holds the CPUs.
+        CgroupError: Whatever else the kernel said.
+    """
+    _repeat(lambda: _fit_cpus(group, cpus), bool(group.subordinates()))
+
+
+def fit_quota(group: CpuDriver, quota: Quota) -> None:
+    """Set a group's quota and keep its descendants' below it.
+
+    A descendant gets its original quota or this one, whichever is less.
+
+    Raises:
+        CgroupRejected: The parent's quota is less.
+        CgroupError: Whatever else the kernel said.
+    """
+    _repeat(lambda: _fit_quota(group, quota, quota), bool(group.subordinates()))
+
+
+def _fit_cpus(group: CpusetDriver, cpus: frozenset[int]) -> None:
+    before, children = group.cpus(), group.subordinates()
+    if children and not cpus <= before:
+        group.set_cpus(before | cpus)
+    for child in children:
+        with contextlib.suppress(CgroupGone):
+            if child.cpus():
+                _fit_cpus(child, (child.originally() & cpus) or cpus)
+    if group.cpus() != cpus:
+        group.set_cpus(cpus)
+
+
+def _fit_quota(group: CpuDriver, quota: Quota, ceiling: Quota) -> None:
+    before, children = group.quota(), group.subordinates()
+    if quota.cpus > before.cpus:
+        group.set_quota(quota)
+    for child in children:
+        with contextlib.suppress(CgroupGone):
+            original = child.originally()
+            fitting = original if original.cpus <= ceiling.cpus or original.quota_us is None else ceiling
+            _fit_quota(child, fitting, min(fitting, ceiling, key=lambda one: one.cpus))
+    if not group.quota().same(quota):
+        group.set_quota(quota)
+
+
+def _repeat(fit: Callable[[], None], has_children: bool) -> None:
+    """A child made between listing and writing is met by the next attempt."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return fit()
+        except (CgroupBusy, CgroupRejected):
+            if attempt == ATTEMPTS or not has_children:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+    return None

@@ -1,0 +1,63 @@
+"""A CPU quota in the kernel's terms: microseconds of CPU time in each period."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rlctl.envs.allocation import UNLIMITED
+
+__all__ = ["MAX_PERIOD_US", "MIN_QUOTA_US", "PERIOD_US", "Quota"]
+
+PERIOD_US = 10_000
+"""Default period. The same share in a 100-ms period burns in one burst and doubles the LC's p95 (measured, nginx)."""
+
+MIN_QUOTA_US = 1_000
+"""The kernel takes no smaller quota: min_cfs_quota_period in kernel/sched/core.c."""
+
+MAX_PERIOD_US = 1_000_000
+"""The kernel takes no longer period: max_cfs_quota_period in kernel/sched/core.c."""
+
+_ROUNDING = 1e-6  # what float arithmetic may take off a whole number of microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """CPU time per period.
+
+    Attributes:
+        quota_us: Microseconds of CPU time; None lifts the quota.
+        period_us: Length of the period; without meaning while there is no quota.
+    """
+
+    quota_us: int | None
+    period_us: int = PERIOD_US
+
+    @classmethod
+    def of_cpus(cls, cpus: float) -> Quota:
+        """The quota nearest to so many CPUs that is not above them.
+
+        Shares below a tenth of a CPU would need a quota under the kernel's minimum; they get the minimum and a longer
+        period. Below a thousandth of a CPU there is nothing: the smallest share is MIN_QUOTA_US in MAX_PERIOD_US.
+
+        Args:
+            cpus: CPU seconds per second, positive; `UNLIMITED` lifts the quota.
+        """
+        if cpus == UNLIMITED:
+            return cls(None)
+        quota_us = int(cpus * PERIOD_US + _ROUNDING)
+        if quota_us >= MIN_QUOTA_US:
+            return cls(quota_us)
+        period_us = math.ceil(min(MIN_QUOTA_US / cpus, MAX_PERIOD_US) - _ROUNDING)
+        return cls(MIN_QUOTA_US, period_us)
+
+    @property
+    def cpus(self) -> float:
+        """CPU seconds per second; UNLIMITED without a quota."""
+        return UNLIMITED if self.quota_us is None else self.quota_us / self.period_us
+
+    def same(self, other: Quota) -> bool:
+        """True when the kernel would do the same: two lifted quotas are equal whatever their periods."""
+        if self.quota_us is None or other.quota_us is None:
+            return self.quota_us is other.quota_us
+        return self == other

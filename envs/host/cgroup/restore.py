@@ -1,0 +1,200 @@
+"""Putting back what the journal remembers: works with no daemon, any number of times, after any crash."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlctl.envs.errors import CgroupGone
+from rlctl.envs.host.cgroup.files import kind_of, own_value
+from rlctl.envs.host.cgroup.journal import JOURNAL, STATE_DIR, Entry, StateLock, archive, boot_id, load
+from rlctl.envs.host.cgroup.kernel import Kernel, KernelFiles, refusal
+
+__all__ = ["RestoreReport", "Skipped", "restore"]
+
+PATIENCE_SECONDS = 2.0
+_PAUSE_SECONDS = 0.005
+_CONTESTED = "reads back otherwise: does another program write it too?"
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file that was not put back.
+
+    Attributes:
+        path: The file.
+        why: For the operator, one line.
+    """
+
+    path: Path
+    why: str
+
+
+@dataclass(slots=True)
+class RestoreReport:
+    """What a restore did.
+
+    Attributes:
+        restored: Files that were written and read back as their originals, byte for byte.
+        unchanged: Files that held their originals already.
+        skipped: Files whose group is gone or is another one by now; nothing is left to do for them.
+        failed: Files that could not be put back; the journal keeps them for another try.
+        note: What became of the journal.
+    """
+
+    restored: list[Path] = field(default_factory=list)
+    unchanged: list[Path] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    failed: list[Skipped] = field(default_factory=list)
+    note: str = "nothing to do"
+
+    @property
+    def ok(self) -> bool:
+        """True when nothing is left to put back."""
+        return not self.failed
+
+    def __str__(self) -> str:
+        counts = f"{len(self.restored)} restored, {len(self.unchanged)} unchanged, "
+        counts += f"{len(self.skipped)} skipped, {len(self.failed)} failed; {self.note}"
+        return "\n".join([counts, *(f"{item.path}: {item.why}" for item in (*self.skipped, *self.failed))])
+
+
+def restore(
+    state_dir: Path = STATE_DIR,
+    *,
+    kernel: Kernel | None = None,
+    proc: Path = Path("/proc"),
+    force: bool = False,
+    patience_seconds: float = PATIENCE_SECONDS,
+) -> RestoreReport:
+    """Put back every original that the journal holds, then set the journal aside.
+
+    Args:
+        state_dir: Where the journal lives.
+        kernel: The tree of control groups.
+        proc: Where procfs is mounted.
+        force: Do not ask whether a live controller holds the directory.
+        patience_seconds: How long files that answer EBUSY and the like are tried again.
+
+    Raises:
+        HostError: A live controller holds the directory.
+        PermissionMissing: The journal may not be read, or the directory not be locked.
+    """
+    if not (state_dir / JOURNAL).exists():
+        return RestoreReport()
+    lock = None if force else StateLock(state_dir)
+    own_kernel = None if kernel else KernelFiles()
+    try:
+        return _restore_locked(state_dir, kernel or own_kernel or KernelFiles(), boot_id(proc), patience_seconds)
+    finally:
+        if own_kernel is not None:
+            own_kernel.close()
+        if lock is not None:
+            lock.close()
+
+
+def _restore_locked(state_dir: Path, kernel: Kernel, boot: str, patience_seconds: float) -> RestoreReport:
+    report, recorded = RestoreReport(), load(state_dir)
+    if recorded.entries and recorded.boot_id != boot:
+        report.note = f"the journal is of an earlier boot, whose groups are gone: {archive(state_dir, 'obsolete')}"
+        return report
+    pending = _Pending(kernel, report)
+    pending.take(recorded.entries)
+    pending.work(patience_seconds)
+    report.failed += [Skipped(state_dir / JOURNAL, f"line {line} is unreadable") for line in recorded.unreadable]
+    if report.ok:
+        report.note = f"the journal is {archive(state_dir, 'restored')}"
+    else:
+        report.note = f"the journal stays at {state_dir / JOURNAL}: run restore again"
+    return report
+
+
+class _Pending:
+    """Writes until everything reads as it was, or nothing moves any more.
+
+    A v1 kernel refuses some orders: a parent's cpuset and quota must cover its children's at every moment, so growing
+    goes from the top and shrinking from the bottom. Going round, parents first, finds an order: whatever is refused in
+    one round succeeds in a later one, when its relatives have moved.
+    """
+
+    def __init__(self, kernel: Kernel, report: RestoreReport) -> None:
+        self._kernel = kernel
+        self._report = report
+        self._entries: list[Entry] = []
+        self._why: dict[Path, str] = {}
+
+    def take(self, entries: Iterable[Entry]) -> None:
+        """Sort entries into those to work on, in their order, and those that need nothing."""
+        for entry in sorted(entries, key=lambda entry: (kind_of(entry.path).rank, len(entry.path.parts))):
+            if (reason := self._not_ours(entry)) is not None:
+                self._report.skipped.append(Skipped(entry.path, reason))
+            else:
+                self._entries.append(entry)
+
+    def work(self, patience_seconds: float) -> None:
+        """Rounds of writes; fills the report."""
+        deadline, lifted = time.monotonic() + patience_seconds, False
+        touched = pending = self._not_back()
+        while pending:
+            moved = [self._put_back(entry) for entry in pending]
+            pending = self._not_back()
+            if any(moved) and time.monotonic() < deadline:
+                continue
+            if not lifted:
+                self._lift_quotas(pending)
+                lifted = True
+            elif time.monotonic() >= deadline:
+                break
+            time.sleep(_PAUSE_SECONDS)
+        self._sum_up(touched, pending)
+
+    def _sum_up(self, touched: Sequence[Entry], pending: Sequence[Entry]) -> None:
+        back = [entry for entry in self._entries if entry not in pending]
+        self._report.restored = [entry.path for entry in back if entry in touched]
+        self._report.unchanged = [entry.path for entry in back if entry not in touched]
+        self._report.failed = [Skipped(entry.path, self._why.get(entry.path, _CONTESTED)) for entry in pending]
+
+    def _put_back(self, entry: Entry) -> bool:
+        """One write; True when it was taken."""
+        try:
+            now = own_value(self._kernel, entry.path)
+            self._kernel.write(entry.path, kind_of(entry.path).to_write(entry.original, now))
+            self._why.pop(entry.path, None)
+            return own_value(self._kernel, entry.path) == entry.original
+        except OSError as error:
+            self._why[entry.path] = str(refusal(error, entry.path, f"write {entry.original.strip()!r}"))
+            return False
+
+    def _not_back(self) -> list[Entry]:
+        """Entries whose files do not hold their originals; those whose group vanished are dropped."""
+        pending = []
+        for entry in tuple(self._entries):
+            try:
+                if own_value(self._kernel, entry.path) != entry.original:
+                    pending.append(entry)
+            except OSError as error:
+                reason = refusal(error, entry.path, "read it")
+                self._why[entry.path] = str(reason)
+                pending.append(entry)
+                if isinstance(reason, CgroupGone):
+                    pending.pop()
+                    self._entries.remove(entry)
+                    self._report.skipped.append(Skipped(entry.path, "the group was removed meanwhile"))
+        return pending
+
+    def _lift_quotas(self, pending: Sequence[Entry]) -> None:
+        """Unlimited fits below every parent and above every child: a stepping stone where no other order is legal."""
+        for entry in pending:
+            if entry.path.name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"):
+                with contextlib.suppress(OSError):
+                    self._kernel.write(entry.path.parent / "cpu.cfs_quota_us", "-1")
+
+    def _not_ours(self, entry: Entry) -> str | None:
+        try:
+            identity = self._kernel.identity(entry.path.parent)
+        except OSError:
+            return "the group is gone"
+        return None if identity == entry.identity else "the group was re-created since; this one is not ours"

@@ -1,0 +1,45 @@
+"""Text from outside into numbers, with a reason instead of an exception.
+
+What a perf child, an endpoint or a log writes is not ours: any bytes may come. Everything here takes them all.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+from rlctl.envs.telemetry import Why
+
+__all__ = ["json_or_none", "measured"]
+
+
+def json_or_none(data: bytes | str) -> object:
+    """The decoded document; None for anything that is no JSON (and for `null`, which says as little)."""
+    try:
+        document: object = json.loads(data)
+    except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError; so is an integer of 5,000 digits
+        return None
+    return document
+
+
+def measured(raw: object, most: float = math.inf) -> float | Why:
+    """A physical quantity from what was written.
+
+    Args:
+        raw: A number, or text (bytes or str) that holds one.
+        most: Largest value that physics allows, in the quantity's unit.
+
+    Returns:
+        A finite number in [0, most]; MALFORMED when it is no number; ABSURD when it is none that can be.
+    """
+    if isinstance(raw, bool) or not isinstance(raw, (int, float, str, bytes)):
+        return Why.MALFORMED
+    try:
+        number = float(raw)
+    except ValueError:
+        return Why.MALFORMED
+    except OverflowError:
+        return Why.ABSURD
+    if not math.isfinite(number) or not 0.0 <= number <= most:
+        return Why.ABSURD
+    return abs(number)  # -0.0 would print as a negative

@@ -1,0 +1,111 @@
+"""Asks an HTTP endpoint again and again in a thread of its own, so that a tick never waits for it."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.host.latency.figures import Figures
+from rlctl.envs.telemetry import Missing, Why
+
+__all__ = ["Poller", "fetch"]
+
+_log = logging.getLogger(__name__)
+
+MOST_BODY_BYTES = 4 << 20
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # an LC is never behind the shell's proxy
+
+
+def fetch(url: str, timeout_seconds: float) -> bytes | Missing:
+    """One GET.
+
+    Args:
+        url: http or https.
+        timeout_seconds: For the whole answer, however slowly it drips.
+
+    Returns:
+        The body, at most 4 MiB; or why there is none.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    chunks: list[bytes] = []
+    try:
+        with _OPENER.open(url, timeout=timeout_seconds) as answer:
+            while chunk := answer.read1(1 << 16):
+                chunks.append(chunk)
+                if time.monotonic() > deadline:
+                    return Missing(Why.NO_DATA, f"{url}: no whole answer in {timeout_seconds:g} s")
+                if sum(map(len, chunks)) > MOST_BODY_BYTES:
+                    return Missing(Why.MALFORMED, f"{url}: an answer of more than {MOST_BODY_BYTES >> 20} MiB")
+    except urllib.error.HTTPError as error:
+        with error:
+            why = Why.NO_PERMISSION if error.code in (401, 403) else Why.NO_DATA
+            return Missing(why, f"{url}: status {error.code}")
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return Missing(Why.GONE, f"{url}: {getattr(error, 'reason', None) or error or type(error).__name__}")
+    return b"".join(chunks)
+
+
+class Poller:
+    """Keeps the newest figures of an endpoint.
+
+    Args:
+        url: http or https.
+        digest: Turns a body and the monotonic time it arrived into figures; called in the poller's thread.
+        interval_seconds: Time between two requests.
+        timeout_seconds: Limit of one request.
+
+    Raises:
+        ConfigError: Not an http(s) URL.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        digest: Callable[[bytes, float], Figures | Missing],
+        interval_seconds: float,
+        timeout_seconds: float,
+    ) -> None:
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise ConfigError(f"{url!r} is no http or https URL of a latency endpoint")
+        self._url, self._digest = url, digest
+        self._interval_seconds, self._timeout_seconds = interval_seconds, timeout_seconds
+        self._latest: Figures | Missing = Missing(Why.NO_DATA, f"{url}: no answer yet")
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rlctl-latency", daemon=True)
+        self._thread.start()
+
+    @property
+    def latest(self) -> Figures | Missing:
+        """The newest figures. An endpoint that falls silent leaves its last ones, which grow old."""
+        return self._latest
+
+    def close(self) -> None:
+        """End the thread; waits no longer than one request may take. Idempotent."""
+        self._stop.set()
+        self._thread.join(self._timeout_seconds + 1.0)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            began = time.monotonic()
+            self._poll()
+            self._stop.wait(max(began + self._interval_seconds - time.monotonic(), 0.0))
+
+    def _poll(self) -> None:
+        body = fetch(self._url, self._timeout_seconds)
+        if isinstance(body, Missing):
+            if isinstance(self._latest, Missing):
+                self._latest = body
+            return
+        try:
+            self._latest = self._digest(body, time.monotonic())
+        except Exception as error:  # noqa: BLE001 - whatever an endpoint says, the thread must live
+            _log.debug("%s: cannot be read", self._url, exc_info=True)
+            self._latest = Missing(Why.MALFORMED, f"{self._url}: {error}")

@@ -1,0 +1,162 @@
+"""What a latency source learnt, and the one place that turns it into readings.
+
+The rule: a stalled client or a dead LC is not good latency. No completed request gives no tail latency, whatever the
+source says; outstanding requests then speak through their age; and figures that grow old become missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from rlctl.envs.host.decode import measured
+from rlctl.envs.telemetry import Missing, Quantile, Reading, Value, Why
+from rlctl.envs.workload import SLO
+
+__all__ = ["LONGEST_SECONDS", "PROVIDES", "UNKNOWN", "Figures", "Reporter", "TimeUnit"]
+
+PROVIDES = (
+    "tail_latency_seconds",
+    "oldest_request_seconds",
+    "load_ratio",
+    "offered_rps",
+    "done_rps",
+    "error_rps",
+    "tail_is_lower_limit",
+)
+"""Every latency source gives these keys. `tail_is_lower_limit` is 1 while the tail is known to be at least what is
+reported, but not how much more (a histogram that ends below it)."""
+
+LONGEST_SECONDS = 3600.0
+"""No client waits an hour for an answer: beyond, the unit is mistaken or the figure is garbage."""
+
+MOST_RPS = 1e8
+MOST_LOAD_RATIO = 20.0  # units.Ratio.LARGEST: a larger one means that max_load_rps is in another unit
+
+UNKNOWN = Missing(Why.NOT_SUPPORTED, "this source cannot tell")
+
+
+class TimeUnit(StrEnum):
+    """The unit in which a source writes times."""
+
+    SECONDS = "seconds"
+    MILLISECONDS = "milliseconds"
+    MICROSECONDS = "microseconds"
+
+    @property
+    def seconds(self) -> float:
+        """One unit in seconds."""
+        return {"seconds": 1.0, "milliseconds": 1e-3, "microseconds": 1e-6}[self.value]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a source knows about one window; plain numbers, not yet judged.
+
+    Attributes:
+        end_seconds: Monotonic time at which the window ended.
+        window_seconds: Its length.
+        samples: Requests completed in it.
+        tail_seconds: The SLO's quantile of their latency.
+        oldest_seconds: Age of the oldest outstanding request at the window's end; 0 when none is outstanding.
+        offered_rps: Requests that arrived, per second.
+        done_rps: Requests completed, per second.
+        error_rps: Requests that failed, per second.
+        tail_is_lower_limit: The tail is at least `tail_seconds`.
+    """
+
+    end_seconds: float
+    window_seconds: float
+    samples: int = 0
+    tail_seconds: float | Missing = UNKNOWN
+    oldest_seconds: float | Missing = UNKNOWN
+    offered_rps: float | Missing = UNKNOWN
+    done_rps: float | Missing = UNKNOWN
+    error_rps: float | Missing = UNKNOWN
+    tail_is_lower_limit: bool = False
+
+
+class Reporter:
+    """Turns a source's figures into readings, tick by tick.
+
+    Args:
+        source: The source's name, for the operator.
+        slo: The LC's objective.
+        stale_seconds: Figures older than this are missing.
+    """
+
+    def __init__(self, source: str, slo: SLO, stale_seconds: float) -> None:
+        self.source, self.slo, self.stale_seconds = source, slo, stale_seconds
+        self._good_seconds = dict.fromkeys(PROVIDES, -math.inf)
+
+    def readings(self, figures: Figures | Missing, now_seconds: float) -> Mapping[str, Reading]:
+        """All of PROVIDES.
+
+        Args:
+            figures: The newest figures, or why there are none at all.
+            now_seconds: Monotonic time of the tick.
+        """
+        found = self._judge(figures, now_seconds)
+        for name, reading in found.items():
+            if isinstance(reading, Value):
+                self._good_seconds[name] = now_seconds - reading.age_seconds
+            else:
+                found[name] = replace(reading, age_seconds=now_seconds - self._good_seconds[name])
+        return found
+
+    def _judge(self, figures: Figures | Missing, now_seconds: float) -> dict[str, Reading]:
+        if isinstance(figures, Missing):
+            return dict.fromkeys(PROVIDES, replace(figures, detail=f"{self.source}: {figures.detail}"))
+        age_seconds = max(now_seconds - figures.end_seconds, 0.0)
+        if age_seconds > self.stale_seconds:
+            silence = Missing(Why.STALE, f"{self.source}: nothing new for {age_seconds:.1f} s")
+            return dict.fromkeys(PROVIDES, silence)
+        offered, done = (_checked(rps, MOST_RPS, age_seconds) for rps in (figures.offered_rps, figures.done_rps))
+        tail = self._tail(figures, age_seconds)
+        limit = float(figures.tail_is_lower_limit)
+        return {
+            "tail_latency_seconds": tail,
+            "oldest_request_seconds": _checked(figures.oldest_seconds, LONGEST_SECONDS, age_seconds),
+            "load_ratio": self._load(offered if isinstance(offered, Value) else done),
+            "offered_rps": offered,
+            "done_rps": done,
+            "error_rps": _checked(figures.error_rps, MOST_RPS, age_seconds),
+            "tail_is_lower_limit": tail if isinstance(tail, Missing) else Value(limit, age_seconds),
+        }
+
+    def _tail(self, figures: Figures, age_seconds: float) -> Reading:
+        if isinstance(figures.tail_seconds, Missing) and figures.tail_seconds.why is not Why.NO_DATA:
+            return figures.tail_seconds
+        if figures.samples < 1 or isinstance(figures.tail_seconds, Missing):
+            return Missing(Why.NO_DATA, f"{self.source}: {_silence(figures)} in {figures.window_seconds:.1f} s")
+        tail = measured(figures.tail_seconds, LONGEST_SECONDS)
+        if isinstance(tail, Why):
+            return Missing(tail, f"{self.source}: a tail latency of {figures.tail_seconds!r} s")
+        return Quantile(tail, age_seconds, figures.samples, figures.window_seconds)
+
+    def _load(self, rps: Reading) -> Reading:
+        """From what was offered; from what was done (which is less in overload) where the source sees only that."""
+        if isinstance(rps, Missing):
+            return rps
+        load = rps.value / self.slo.max_load_rps
+        if load > MOST_LOAD_RATIO:
+            return Missing(Why.ABSURD, f"{self.source}: {rps.value:g} rps, the maximum is {self.slo.max_load_rps:g}")
+        return Value(load, rps.age_seconds)
+
+
+def _silence(figures: Figures) -> str:
+    """Why nothing was completed, as far as the source can tell."""
+    if isinstance(figures.oldest_seconds, float) and figures.oldest_seconds > 0.0:
+        return f"no request completed, the oldest waits for {figures.oldest_seconds:.3g} s,"
+    if isinstance(figures.offered_rps, float):
+        return "no request was offered" if figures.offered_rps == 0.0 else "requests were offered, none completed"
+    return "no request completed"
+
+
+def _checked(number: float | Missing, most: float, age_seconds: float) -> Reading:
+    if isinstance(number, Missing):
+        return number
+    checked = measured(number, most)
+    return Missing(checked, f"{number!r}") if isinstance(checked, Why) else Value(checked, age_seconds)

@@ -1,0 +1,141 @@
+"""Follows a growing file or a FIFO as `tail -F` does, without ever waiting."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+from rlctl.envs.host.sensors.kernel_file import missing_because
+from rlctl.envs.telemetry import Missing
+
+__all__ = ["Follower"]
+
+READ_BYTES = 1 << 16
+MOST_BYTES = 1 << 20
+"""Per call, about 10 ms of parsing. What a longer burst holds beyond its newest megabyte is skipped and counted:
+latency of long ago is worth less than a tick in time."""
+
+
+class Follower:
+    """Whole lines that are added to a file from now on.
+
+    Survives rotation (the name leads to another file: the old one is read to its end first), truncation in place,
+    a file that does not exist yet, and writers that stop in the middle of a line.
+
+    Args:
+        path: A regular file or a FIFO.
+
+    Attributes:
+        skipped_bytes: How much has been skipped so far, because more was written than a tick can take.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.skipped_bytes = 0
+        self._file: int | None = None
+        self._offset = 0
+        self._partial = b""
+        self._resync = False
+        if self._open() is None:
+            self._skip_the_past()
+
+    def read(self) -> bytes | Missing:
+        """All whole lines written since the last call, perhaps none; missing when there is no such file."""
+        trouble = self._open() if self._file is None else None
+        if trouble is not None:
+            return trouble
+        data = b""
+        try:
+            data = self._drain()
+            if self._moved():
+                data += self._flush() + self._swap()
+        except FileNotFoundError as error:  # moved away, and nothing new in its place yet
+            return data or missing_because(error, self.path)
+        except OSError as error:
+            self.close()
+            return missing_because(error, self.path)
+        return data
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):
+                os.close(file)
+
+    @property
+    def _descriptor(self) -> int:
+        assert self._file is not None
+        return self._file
+
+    def _open(self) -> Missing | None:
+        try:
+            self._file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            return missing_because(error, self.path)
+        self._offset, self._partial, self._resync = 0, b"", False
+        return None
+
+    def _skip_the_past(self) -> None:
+        """Begin at the end of what is there; in the middle of a line, behind that line."""
+        with contextlib.suppress(OSError):  # a directory: `read` will say so
+            if not self._is_fifo():
+                self._offset = os.fstat(self._descriptor).st_size
+                self._resync = self._offset > 0 and os.pread(self._descriptor, 1, self._offset - 1) != b"\n"
+
+    def _swap(self) -> bytes:
+        self.close()
+        return self._drain() if self._open() is None else b""
+
+    def _moved(self) -> bool:
+        """Does the name now lead to another file than the open one?"""
+        there, here = os.stat(self.path), os.fstat(self._descriptor)
+        return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino)
+
+    def _is_fifo(self) -> bool:
+        return stat.S_ISFIFO(os.fstat(self._descriptor).st_mode)
+
+    def _drain(self) -> bytes:
+        return self._whole_lines(self._from_fifo() if self._is_fifo() else self._from_file())
+
+    def _from_file(self) -> bytes:
+        size = os.fstat(self._descriptor).st_size
+        if size < self._offset:  # truncated in place
+            self._offset, self._partial, self._resync = 0, b"", False
+        if size - self._offset > MOST_BYTES:
+            self.skipped_bytes += size - MOST_BYTES - self._offset
+            self._offset, self._partial, self._resync = size - MOST_BYTES, b"", True
+        data = os.pread(self._descriptor, MOST_BYTES, self._offset)
+        self._offset += len(data)
+        return data
+
+    def _from_fifo(self) -> bytes:
+        """A FIFO cannot be skipped ahead: what is left over waits for the next tick, and its writer with it."""
+        chunks: list[bytes] = []
+        for _ in range(MOST_BYTES // READ_BYTES):
+            try:
+                chunk = os.read(self._descriptor, READ_BYTES)
+            except BlockingIOError:
+                break
+            if not chunk:  # no writer at the moment
+                break
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+    def _whole_lines(self, data: bytes) -> bytes:
+        if self._resync:  # the first line was begun before the place where reading began
+            _, newline, data = data.partition(b"\n")
+            self._resync = not newline
+        lines, newline, rest = (self._partial + data).rpartition(b"\n")
+        self._partial = rest
+        if len(rest) > MOST_BYTES:  # no line is a megabyte long
+            self.skipped_bytes += len(rest)
+            self._partial, self._resync = b"", True
+        return lines + newline
+
+    def _flush(self) -> bytes:
+        """The last line of a file that has been moved away counts although it lacks its newline."""
+        rest, self._partial = self._partial, b""
+        return rest + b"\n" if rest else b""

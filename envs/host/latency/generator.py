@@ -1,0 +1,102 @@
+"""Tail latency from the testbed's own load generator, which knows intended send times and what is outstanding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from rlctl.envs.errors import ConfigError, RlctlError
+from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter
+from rlctl.envs.telemetry import Missing, Reading, Why
+from rlctl.envs.workload import SLO
+
+__all__ = ["GeneratorFigures", "GeneratorSource"]
+
+_QUANTILES = {0.5: "p50_seconds", 0.95: "p95_seconds", 0.99: "p99_seconds"}
+
+
+class GeneratorFigures(Protocol):
+    """What a generator says of the interval since it was last asked; `rlctl.envs.testbed` has one."""
+
+    @property
+    def interval_seconds(self) -> float:
+        """Length of the interval."""
+        ...
+
+    @property
+    def monotonic_seconds(self) -> float:
+        """Its end, on this host's monotonic clock."""
+        ...
+
+    @property
+    def samples(self) -> int:
+        """Replies in the interval."""
+        ...
+
+    @property
+    def offered_rps(self) -> float:
+        """Arrivals per second."""
+        ...
+
+    @property
+    def done_rps(self) -> float:
+        """Replies per second."""
+        ...
+
+    @property
+    def errors(self) -> int:
+        """Failed requests."""
+        ...
+
+    @property
+    def oldest_seconds(self) -> float:
+        """Age of the oldest request without a reply, 0 if there is none."""
+        ...
+
+
+class GeneratorSource:
+    """Latency as the load generator sees it, coordinated omission excluded.
+
+    Args:
+        stats: Asks the generator; it should wait a few ms at most (`lambda: generator.stats(timeout_seconds=0.02)`).
+        slo: The LC's objective; its quantile must be .5, .95 or .99.
+        stale_seconds: Figures older than this are missing.
+
+    Raises:
+        ConfigError: The generator does not report this quantile.
+    """
+
+    name = "generator"
+    provides = PROVIDES
+
+    def __init__(self, stats: Callable[[], GeneratorFigures], slo: SLO, *, stale_seconds: float = 3.0) -> None:
+        if slo.quantile not in _QUANTILES:
+            raise ConfigError(f"the load generator reports p50, p95 and p99, not the SLO's quantile {slo.quantile:g}")
+        self._stats, self._key = stats, _QUANTILES[slo.quantile]
+        self._reporter = Reporter(self.name, slo, stale_seconds)
+
+    def read(self, now_seconds: float) -> Mapping[str, Reading]:
+        """The figures since the previous call; missing when the generator is gone or does not answer."""
+        return self._reporter.readings(self._figures(), now_seconds)
+
+    def close(self) -> None:
+        """The generator belongs to whoever started it."""
+
+    def _figures(self) -> Figures | Missing:
+        try:
+            stats = self._stats()
+        except (RlctlError, OSError, ValueError) as error:
+            return Missing(Why.GONE, str(error))
+        if not stats.interval_seconds > 0.0:
+            return Missing(Why.NO_DATA, "the generator's interval is empty")
+        tail: float | None = getattr(stats, self._key)
+        return Figures(
+            end_seconds=stats.monotonic_seconds,
+            window_seconds=stats.interval_seconds,
+            samples=stats.samples,
+            tail_seconds=Missing(Why.NO_DATA) if tail is None else tail,
+            oldest_seconds=stats.oldest_seconds,
+            offered_rps=stats.offered_rps,
+            done_rps=stats.done_rps,
+            error_rps=stats.errors / stats.interval_seconds,
+        )

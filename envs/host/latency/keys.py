@@ -1,0 +1,99 @@
+"""Which member of a JSON object is which figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.host.decode import measured
+from rlctl.envs.host.latency.figures import LONGEST_SECONDS, MOST_RPS, UNKNOWN, Figures, TimeUnit
+from rlctl.envs.telemetry import Missing, Why
+
+__all__ = ["FigureKeys", "lookup"]
+
+
+@dataclass(frozen=True, slots=True)
+class FigureKeys:
+    """Dotted paths into a JSON object (`latency.p95`, `workers.0.rps`); None for what it does not hold.
+
+    Attributes:
+        tail: The SLO's quantile of latency over the source's last window.
+        samples: Requests completed in that window. Without it, `done_rps` times the window stands in.
+        oldest: Age of the oldest outstanding request.
+        offered_rps, done_rps, error_rps: Requests per second.
+        window: Length of the window; without it `window_seconds` of the source.
+        stamp: Anything that changes with every new set of figures; while it stays, the figures grow old. Without it
+            an endpoint that repeats itself for ever cannot be told from one that is steady.
+        unit: Unit of tail, oldest and window.
+
+    Raises:
+        ConfigError: Neither `samples` nor `done_rps`: nobody could tell how far to trust the quantile.
+    """
+
+    tail: str
+    samples: str | None = None
+    oldest: str | None = None
+    offered_rps: str | None = None
+    done_rps: str | None = None
+    error_rps: str | None = None
+    window: str | None = None
+    stamp: str | None = None
+    unit: TimeUnit = TimeUnit.SECONDS
+
+    def __post_init__(self) -> None:
+        if self.samples is None and self.done_rps is None:
+            raise ConfigError("latency keys need 'samples' or 'done_rps', else nobody knows how far to trust the tail")
+
+    def figures(self, document: object, end_seconds: float, window_seconds: float) -> Figures | Missing:
+        """The figures in one decoded JSON value.
+
+        Args:
+            document: As decoded; anything is taken.
+            end_seconds: Monotonic time at which it was current.
+            window_seconds: Length of the window if the document does not say.
+        """
+        if not isinstance(document, dict):
+            return Missing(Why.MALFORMED, "not a JSON object")
+        window = self._number(document, self.window, LONGEST_SECONDS, self.unit.seconds)
+        length = window_seconds if isinstance(window, Missing) else window
+        done = self._number(document, self.done_rps, MOST_RPS)
+        samples = self._number(document, self.samples, MOST_RPS)
+        if self.samples is None and not isinstance(done, Missing):
+            samples = done * length
+        tail = self._number(document, self.tail, LONGEST_SECONDS, self.unit.seconds)
+        if isinstance(samples, Missing) and not isinstance(tail, Missing):
+            tail = samples  # a quantile of nobody knows how many requests is none
+        return Figures(
+            end_seconds=end_seconds,
+            window_seconds=length,
+            samples=0 if isinstance(samples, Missing) else round(samples),
+            tail_seconds=tail,
+            oldest_seconds=self._number(document, self.oldest, LONGEST_SECONDS, self.unit.seconds),
+            offered_rps=self._number(document, self.offered_rps, MOST_RPS),
+            done_rps=done,
+            error_rps=self._number(document, self.error_rps, MOST_RPS),
+        )
+
+    def _number(
+        self, document: Mapping[str, object], key: str | None, most: float, scale: float = 1.0
+    ) -> float | Missing:
+        if key is None:
+            return UNKNOWN
+        raw = lookup(document, key)
+        if raw is None:
+            return Missing(Why.NO_DATA, f"{key!r} is absent or null")
+        number = measured(raw, most / scale)
+        return Missing(number, f"{key!r} is {str(raw)[:60]!r}") if isinstance(number, Why) else number * scale
+
+
+def lookup(document: object, dotted: str) -> object:
+    """The value at a dotted path; whole numbers index lists; None when the path leads nowhere."""
+    for step in dotted.split("."):
+        if isinstance(document, Mapping):
+            document = document.get(step)
+        elif isinstance(document, Sequence) and not isinstance(document, str) and step.isdecimal():
+            document = document[int(step)] if int(step) < len(document) else None
+        else:
+            return None
+    return document

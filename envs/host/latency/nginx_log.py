@@ -1,0 +1,126 @@
+"""Tail latency from nginx's access log, by `$request_time`."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import compress, repeat
+from pathlib import Path
+
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.host.decode import measured
+from rlctl.envs.host.latency.figures import LONGEST_SECONDS, PROVIDES, Reporter
+from rlctl.envs.host.latency.follow import Follower
+from rlctl.envs.host.latency.window import SampleWindow
+from rlctl.envs.telemetry import Missing, Reading, Why
+from rlctl.envs.workload import SLO
+
+__all__ = ["LOG_FORMAT", "LOG_PATTERN", "NginxLog"]
+
+LOG_FORMAT = "log_format rlctl '$msec $status $request_time';"
+"""The shortest format that says all; give it to `access_log FILE rlctl;` without `buffer=`."""
+
+LOG_PATTERN = r"^(?P<msec>\d+\.\d{3}) (?P<status>\d{3}) (?P<seconds>\d+\.\d{3})$"
+"""Finds its fields. For another format: `seconds` is needed, `msec` and `status` are welcome."""
+
+FIRST_ERROR_STATUS = b"500"
+
+
+class NginxLog:
+    r"""The SLO's quantile over the requests that nginx logged in the last seconds.
+
+    `$request_time` runs from the first byte of the request to the last byte of the answer, in steps of 1 ms: a slow
+    client counts as a slow server. A log holds completed requests only; in overload its tail comes too late.
+    With `$msec` a line that comes late (a buffered log, a paused controller) counts for its own time, not for now.
+
+    Args:
+        path: The log; it may be rotated, truncated, or not exist yet.
+        slo: The LC's objective.
+        pattern: Regular expression with a group `seconds` that is found once in each line; `^` and `$` are a line's
+            ends, and nothing in it may match a line break (`[ \t]`, not `\s`).
+        window_seconds: Length of the window.
+        wall_clock: The clock of `$msec`.
+
+    Raises:
+        ConfigError: The pattern is no regular expression, or lacks the group.
+    """
+
+    provides = (*PROVIDES, "rejected_rps")
+
+    def __init__(
+        self,
+        path: Path,
+        slo: SLO,
+        *,
+        pattern: str = LOG_PATTERN,
+        window_seconds: float = 1.0,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.name = f"nginx {path}"
+        self._pattern = _compiled(pattern)
+        self._seconds = self._pattern.groupindex["seconds"] - 1
+        self._msec, self._status = self._column("msec"), self._column("status")
+        self._window_seconds, self._wall_clock = window_seconds, wall_clock
+        self._follower = Follower(path)
+        self._window = SampleWindow(window_seconds, slo.quantile)
+        self._reporter = Reporter(self.name, slo, stale_seconds=float("inf"))  # the window ends with every tick
+        self._before_seconds: float | None = None
+
+    def read(self, now_seconds: float) -> Mapping[str, Reading]:
+        """The window's figures as readings; `rejected_rps` counts lines that the pattern does not fit."""
+        lines = self._follower.read()
+        latencies, errors, rejected = ([], 0, 0) if isinstance(lines, Missing) else self._requests(lines, now_seconds)
+        self._before_seconds = now_seconds
+        self._window.add(now_seconds, latencies, errors, rejected)
+        figures = lines if isinstance(lines, Missing) else self._window.figures()
+        return {**self._reporter.readings(figures, now_seconds), "rejected_rps": self._window.rejected_rps()}
+
+    def close(self) -> None:
+        """Close the log."""
+        self._follower.close()
+
+    def _requests(self, lines: bytes, now_seconds: float) -> tuple[list[float], int, int]:
+        """Latencies, failed requests, lines that do not fit; column by column, as that is five times as fast."""
+        rows = self._pattern.findall(lines)
+        columns: list[Sequence[bytes]] = [rows] if self._pattern.groups == 1 else list(zip(*rows, strict=True))
+        if not rows:
+            return [], 0, lines.count(b"\n")
+        seconds = _numbers(columns[self._seconds])
+        oldest = self._wall_clock() - max(self._window_seconds, now_seconds - (self._before_seconds or now_seconds))
+        ended = repeat(math.inf) if self._msec is None else _numbers(columns[self._msec])
+        failed = repeat(False) if self._status is None else map(_has_failed, columns[self._status])
+        fits = [0.0 <= latency <= LONGEST_SECONDS for latency in seconds]
+        counts = [fit and not end < oldest for fit, end in zip(fits, ended, strict=False)]
+        return (
+            list(compress(seconds, counts)),
+            sum(compress(failed, counts)),
+            max(lines.count(b"\n") - sum(fits), 0),
+        )
+
+    def _column(self, name: str) -> int | None:
+        group = self._pattern.groupindex.get(name)
+        return None if group is None else group - 1
+
+
+def _numbers(column: Sequence[bytes]) -> list[float]:
+    """Each cell as a float, NaN for what is none."""
+    try:
+        return list(map(float, column))
+    except ValueError:
+        return [math.nan if isinstance(number := measured(cell), Why) else number for cell in column]
+
+
+def _has_failed(status: bytes) -> bool:
+    return len(status) == 3 and status >= FIRST_ERROR_STATUS
+
+
+def _compiled(pattern: str) -> re.Pattern[bytes]:
+    try:
+        compiled = re.compile(pattern.encode(), re.MULTILINE)
+    except re.error as error:
+        raise ConfigError(f"the log pattern {pattern!r} is no regular expression: {error}") from error
+    if "seconds" not in compiled.groupindex:
+        raise ConfigError(f"the log pattern {pattern!r} needs a group (?P<seconds>...) for $request_time")
+    return compiled

@@ -1,0 +1,84 @@
+"""A sliding window over latencies of single requests that arrive in batches, one batch per tick."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlctl.envs.host.latency.figures import UNKNOWN, Figures
+from rlctl.envs.quantile import quantile
+from rlctl.envs.telemetry import Missing, Reading, Value, Why
+
+__all__ = ["SampleWindow"]
+
+MOST_SAMPLES = 200_000
+"""Per batch; the newest are kept. At 8 bytes each a burst of any size stays below 2 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    start_seconds: float
+    end_seconds: float
+    latencies: Sequence[float]
+    errors: int
+    rejected: int
+
+
+class SampleWindow:
+    """The requests completed in the last seconds.
+
+    A batch belongs to the window when its middle does, so that a tick that comes a little early or late does not
+    drop or keep a whole batch more.
+
+    Args:
+        window_seconds: Length of the window; it is at least one batch.
+        q: Which quantile of the latencies, as a ratio.
+    """
+
+    def __init__(self, window_seconds: float, q: float) -> None:
+        self._window_seconds, self._q = window_seconds, q
+        self._batches: deque[_Batch] = deque()
+        self._last_seconds: float | None = None
+
+    def add(self, now_seconds: float, latencies: Sequence[float], errors: int = 0, rejected: int = 0) -> None:
+        """Take what was completed since the previous call; the first call only starts the clock.
+
+        Args:
+            now_seconds: Monotonic time of this tick.
+            latencies: In seconds, oldest first, each finite and not negative.
+            errors: How many of them failed.
+            rejected: Lines in which no latency could be found.
+        """
+        start, self._last_seconds = self._last_seconds, now_seconds
+        if start is not None and now_seconds > start:
+            self._batches.append(_Batch(start, now_seconds, latencies[-MOST_SAMPLES:], errors, rejected))
+        while len(self._batches) > 1 and self._is_over(self._batches[0], now_seconds):
+            self._batches.popleft()
+
+    def figures(self) -> Figures | Missing:
+        """What the window holds now; missing before the first batch."""
+        if not self._batches:
+            return Missing(Why.NO_DATA, "no window has ended yet")
+        first, last = self._batches[0], self._batches[-1]
+        latencies = [latency for batch in self._batches for latency in batch.latencies]
+        seconds = last.end_seconds - first.start_seconds
+        return Figures(
+            end_seconds=last.end_seconds,
+            window_seconds=seconds,
+            samples=len(latencies),
+            tail_seconds=quantile(latencies, self._q) if latencies else Missing(Why.NO_DATA),
+            oldest_seconds=UNKNOWN,
+            done_rps=len(latencies) / seconds,
+            error_rps=sum(batch.errors for batch in self._batches) / seconds,
+        )
+
+    def rejected_rps(self) -> Reading:
+        """Lines per second in which no latency could be found."""
+        if not self._batches:
+            return Missing(Why.NO_DATA, "no window has ended yet")
+        seconds = self._batches[-1].end_seconds - self._batches[0].start_seconds
+        return Value(sum(batch.rejected for batch in self._batches) / seconds)
+
+    def _is_over(self, batch: _Batch, now_seconds: float) -> bool:
+        return 0.5 * (batch.start_seconds + batch.end_seconds) <= now_seconds - self._window_seconds

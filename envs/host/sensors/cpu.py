@@ -1,0 +1,184 @@
+"""CPUs kept busy: by the host, by the LC, by BE, by rlctl itself; and whether the LC lives."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from rlctl.envs.host.decode import measured
+from rlctl.envs.host.sensors.kernel_file import KernelFile, Rate
+from rlctl.envs.host.sensors.members import Members
+from rlctl.envs.telemetry import Missing, Reading, Value, Why
+
+__all__ = ["CpuUsage", "GroupCpus", "HostCpus", "LcAlive", "cpu_seconds_per_request", "usage_seconds"]
+
+_USAGE_USEC = re.compile(rb"^usage_usec (\d+)$", re.MULTILINE)
+_IDLE = ("idle", "iowait")
+_NOT_OURS = ("steal", "guest", "guest_nice")  # guest time is already in user time; steal went to another machine
+
+
+def usage_seconds(content: bytes) -> float | Missing:
+    """CPU time in `cpuacct.usage` (v1, one number of ns) or `cpu.stat` (v2, a table with usage_usec).
+
+    Args:
+        content: Either file's; which of the two it is shows by itself.
+    """
+    table = _USAGE_USEC.search(content)
+    number, unit_seconds = (table[1], 1e-6) if table else (content.strip(), 1e-9)
+    usage = measured(number)
+    if isinstance(usage, Why):
+        return Missing(usage, f"no CPU usage in {content[:60]!r}")
+    return usage * unit_seconds
+
+
+class CpuUsage:
+    """CPUs that one cgroup keeps busy.
+
+    Args:
+        usage: Path of its `cpuacct.usage` or `cpu.stat`.
+        host_cpus: CPUs of the host, the most there can be.
+    """
+
+    def __init__(self, usage: Path, host_cpus: int) -> None:
+        self._file = KernelFile(usage)
+        self._rate = Rate(most=float(host_cpus))
+
+    def read(self, now_seconds: float) -> Reading:
+        """CPUs since the previous call."""
+        content = self._file.read()
+        return self._rate.update(now_seconds, content if isinstance(content, Missing) else usage_seconds(content))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class GroupCpus:
+    """`lc_cpus` and `be_cpus` from control groups.
+
+    Args:
+        lc: The LC group's usage file.
+        be: The BE groups' usage files; a group that vanishes counts as idle while another is left.
+        host_cpus: CPUs of the host; default all of this one.
+    """
+
+    name = "group-cpus"
+    provides = ("lc_cpus", "be_cpus")
+
+    def __init__(self, lc: Path, be: Sequence[Path] = (), host_cpus: int | None = None) -> None:
+        host_cpus = host_cpus or os.cpu_count() or 1
+        self._lc = CpuUsage(lc, host_cpus)
+        self._be = tuple(CpuUsage(path, host_cpus) for path in be)
+
+    def read(self, now_seconds: float) -> Mapping[str, Reading]:
+        """Both shares since the previous call."""
+        return {
+            "lc_cpus": self._lc.read(now_seconds),
+            "be_cpus": _sum([usage.read(now_seconds) for usage in self._be]),
+        }
+
+    def close(self) -> None:
+        """Close all files."""
+        for usage in (self._lc, *self._be):
+            usage.close()
+
+
+def _sum(readings: Sequence[Reading]) -> Reading:
+    """The sum; a group that is gone adds nothing, but any other missing one makes the sum unknown."""
+    known = [reading.value for reading in readings if isinstance(reading, Value)]
+    missing = [reading for reading in readings if isinstance(reading, Missing)]
+    unknown = [reading for reading in missing if reading.why is not Why.GONE] or ([] if known else missing)
+    if unknown:
+        return unknown[0]
+    return Value(sum(known)) if known else Missing(Why.NOT_CONFIGURED, "no BE group")
+
+
+class HostCpus:
+    """`host_cpus` by everything on the host, and `controller_cpus` by this very process.
+
+    Args:
+        times: The host's CPU times, as `psutil.cpu_times` gives them.
+        own_seconds: CPU time of the controller so far; default that of this process.
+        host_cpus: CPUs of the host; default all of this one.
+    """
+
+    name = "host-cpus"
+    provides = ("host_cpus", "controller_cpus", "steal_cpus")
+
+    def __init__(
+        self,
+        times: Callable[[], Any] = psutil.cpu_times,
+        own_seconds: Callable[[], float] = time.process_time,
+        host_cpus: int | None = None,
+    ) -> None:
+        most = float(host_cpus or os.cpu_count() or 1)
+        self._times = times
+        self._own_seconds = own_seconds
+        self._rates = {name: Rate(most) for name in self.provides}
+
+    def read(self, now_seconds: float) -> Mapping[str, Reading]:
+        """CPUs since the previous call. procfs counts in ticks of 10 ms."""
+        totals = {**self._host(), "controller_cpus": self._own_seconds()}
+        return {name: rate.update(now_seconds, totals[name]) for name, rate in self._rates.items()}
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def _host(self) -> dict[str, float | Missing]:
+        try:
+            times: Mapping[str, float] = self._times()._asdict()
+        except (OSError, psutil.Error, ValueError) as error:
+            return dict.fromkeys(("host_cpus", "steal_cpus"), Missing(Why.NOT_SUPPORTED, f"CPU times: {error}"))
+        busy = sum(seconds for kind, seconds in times.items() if kind not in _IDLE + _NOT_OURS)
+        return {"host_cpus": busy, "steal_cpus": times.get("steal", 0.0)}
+
+
+class LcAlive:
+    """`lc_alive`: 1.0 while the LC has a process, else 0.0.
+
+    Args:
+        members: The LC's processes.
+    """
+
+    name = "lc-alive"
+    provides = ("lc_alive",)
+
+    def __init__(self, members: Members) -> None:
+        self._members = members
+
+    def read(self, now_seconds: float) -> Mapping[str, Reading]:  # noqa: ARG002 - the protocol's signature
+        """Alive or not; a cgroup that is gone has no process, so the LC is dead rather than unknown."""
+        pids = self._members.pids()
+        if isinstance(pids, Missing):
+            return {"lc_alive": Value(0.0) if pids.why is Why.GONE else pids}
+        return {"lc_alive": Value(1.0 if pids else 0.0)}
+
+    def close(self) -> None:
+        """Close the members' files."""
+        self._members.close()
+
+
+def cpu_seconds_per_request(lc_cpus: Reading, done_rps: Reading) -> Reading:
+    """CPU time per completed request, the stand-in for CPI where there is no PMU.
+
+    Args:
+        lc_cpus: CPUs that the LC kept busy.
+        done_rps: Requests that it completed per second.
+
+    Returns:
+        Seconds per request, as old as the older of the two; NO_DATA when nothing was completed.
+    """
+    for reading in (lc_cpus, done_rps):
+        if isinstance(reading, Missing):
+            return reading
+    assert isinstance(lc_cpus, Value)
+    assert isinstance(done_rps, Value)
+    if done_rps.value <= 0.0:
+        return Missing(Why.NO_DATA, "no request was completed")
+    return Value(lc_cpus.value / done_rps.value, max(lc_cpus.age_seconds, done_rps.age_seconds))

@@ -1,0 +1,121 @@
+"""Kernel files read again and again, and the counters in them turned into rates."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from rlctl.envs.telemetry import Missing, Reading, Value, Why
+
+__all__ = ["KernelFile", "Rate", "missing_because"]
+
+_WHY = {
+    errno.EACCES: Why.NO_PERMISSION,
+    errno.EPERM: Why.NO_PERMISSION,
+    errno.EOPNOTSUPP: Why.NOT_SUPPORTED,  # PSI that is compiled in but switched off
+    errno.EINVAL: Why.NOT_SUPPORTED,
+    errno.ENODEV: Why.GONE,  # the cgroup behind an open file was removed
+    errno.ESRCH: Why.GONE,  # the process behind an open file ended
+}
+
+
+def missing_because(error: OSError, path: Path) -> Missing:
+    """The reason in telemetry's words. A file that is absent from a directory that exists is one this kernel lacks."""
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        why = Why.NOT_SUPPORTED if path.parent.is_dir() else Why.GONE
+    else:
+        why = _WHY.get(error.errno or 0, Why.NO_DATA)
+    return Missing(why, f"{path}: {error.strerror or error}")
+
+
+class KernelFile:
+    """A file of /proc or /sys/fs/cgroup that stays open; `pread` at 0 makes the kernel print it anew.
+
+    An open file of a removed cgroup or process answers ENODEV or ESRCH for ever, whatever takes over its name; it is
+    then opened again.
+
+    Args:
+        path: The file.
+        keep_open: False for files whose content is fixed when they are opened: cgroup.procs of cgroup v1, where a
+            kept file shows the same pids for as long as it is read more often than once a second.
+        follow_name: False for files of one process or thread, whose number may be handed out again.
+        most_bytes: Longer content is cut off.
+    """
+
+    def __init__(self, path: Path, *, keep_open: bool = True, follow_name: bool = True, most_bytes: int = 4096) -> None:
+        self.path = path
+        self._keep_open = keep_open
+        self._follow_name = follow_name
+        self._most_bytes = most_bytes
+        self._file: int | None = None
+
+    def read(self) -> bytes | Missing:
+        """The content now, or why there is none."""
+        reopened = self._file is None
+        while True:
+            try:
+                if self._file is None:
+                    self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                content = os.pread(self._file, self._most_bytes, 0)
+            except OSError as error:
+                self.close()
+                if reopened or not self._follow_name:
+                    return missing_because(error, self.path)
+                reopened = True
+                continue
+            if not self._keep_open:
+                self.close()
+            return content
+
+    def close(self) -> None:
+        """Close the file; `read` opens it again."""
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):
+                os.close(file)
+
+
+class Rate:
+    """Growth per second of a counter that only grows.
+
+    Args:
+        most: The largest rate that physics allows. Ticks are late now and then, so that one interval's growth is
+            divided by a shorter time: a rate up to twice `most` is taken as `most`, one beyond that is absurd.
+    """
+
+    def __init__(self, most: float = math.inf) -> None:
+        self._most = most
+        self._before: tuple[float, float] | None = None
+        self._good_seconds = -math.inf
+
+    def update(self, now_seconds: float, total: float | Missing) -> Reading:
+        """The rate since the previous call, missing at the first one and after the counter started anew.
+
+        Args:
+            now_seconds: Monotonic time of the reading.
+            total: The counter, or why it could not be read.
+        """
+        reading = self._difference(now_seconds, total)
+        if isinstance(reading, Missing):
+            return replace(reading, age_seconds=now_seconds - self._good_seconds)
+        self._good_seconds = now_seconds
+        return reading
+
+    def _difference(self, now_seconds: float, total: float | Missing) -> Reading:
+        before, self._before = self._before, None
+        if isinstance(total, Missing):
+            return total
+        self._before = now_seconds, total
+        if before is None:
+            return Missing(Why.NO_DATA, "a rate takes two readings")
+        seconds, growth = now_seconds - before[0], total - before[1]
+        if seconds <= 0.0 or growth < 0.0:
+            return Missing(Why.NO_DATA, "the counter or the clock started anew")
+        rate = growth / seconds
+        if rate > 2.0 * self._most:
+            return Missing(Why.ABSURD, f"{rate:g} per second, {self._most:g} is possible")
+        return Value(min(rate, self._most))

@@ -1,0 +1,164 @@
+"""What this host offers to sensors and what it lacks, for `rlctl doctor`; each answer with its reason."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlctl.envs.host.sensors.kernel_file import KernelFile
+from rlctl.envs.host.sensors.perf import EVENTS, perf_root
+from rlctl.envs.host.sensors.psi import some_seconds
+from rlctl.envs.host.sensors.schedstat import run_delay_seconds
+from rlctl.envs.telemetry import Missing
+
+__all__ = ["Capability", "probe_host", "probe_perf"]
+
+TRIAL_SECONDS = 0.02
+TRIAL_TIMEOUT_SECONDS = 5.0
+
+_TOOLS = {
+    "perf": "CPI and perf counters",
+    "nginx": "testbed scenario live-nginx",
+    "memcached": "testbed scenario live-memcached",
+    "stress-ng": "testbed BE jobs",
+    "cyclictest": "wake-up latency in `rlctl measure`",
+}
+_NEEDED_FOR = {"cycles": "CPI", "instructions": "CPI and BE work by instructions", "task-clock": "perf counters"}
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """One thing that a host may offer.
+
+    Attributes:
+        name: What it is.
+        present: Whether this host has it and lets us use it.
+        reason: How that was found out, or what the kernel said.
+        disables: What rlctl cannot do without it.
+    """
+
+    name: str
+    present: bool
+    reason: str
+    disables: str
+
+
+Run = Callable[[Sequence[str]], tuple[int, str]]
+"""Runs a command; returns exit code and stderr."""
+
+
+def probe_host(proc: Path = Path("/proc"), sys: Path = Path("/sys"), run: Run | None = None) -> tuple[Capability, ...]:
+    """Everything that sensors and testbed can use. Takes about 60 ms per perf event; never raises.
+
+    Args:
+        proc: Where procfs is mounted.
+        sys: Where sysfs is mounted.
+        run: Runs a command; tests give another.
+    """
+    return (
+        *probe_perf(proc, run),
+        _psi(proc),
+        _schedstat(proc),
+        _resctrl(proc, sys),
+        _powercap(sys),
+        *(_tool(name, disables) for name, disables in _TOOLS.items()),
+    )
+
+
+def probe_perf(proc: Path = Path("/proc"), run: Run | None = None, perf: str = "perf") -> tuple[Capability, ...]:
+    """`perf_event_paranoid`, where cgroup names resolve, and each event, by counting it for 20 ms on all CPUs."""
+    events = [_event(event, run or _run, perf) for event in EVENTS]
+    return (_paranoid(proc), _cgroup_names(proc), *events)
+
+
+def _event(event: str, run: Run, perf: str) -> Capability:
+    name, disables = f"perf {event}", _NEEDED_FOR.get(event, f"counters lc_/be_{event.lower().replace('-', '_')}")
+    code, words = run([perf, "stat", "-x;", "-a", "-e", event, "--", "sleep", str(TRIAL_SECONDS)])
+    gist = next((line.strip() for line in words.splitlines() if line.strip() not in ("", "Error:")), "it said nothing")
+    if code != 0:
+        return Capability(name, False, gist[:200], disables)
+    if "<not supported>" in words:
+        return Capability(name, False, "not supported by this CPU, or hidden by the hypervisor", disables)
+    return Capability(name, True, f"counted for {TRIAL_SECONDS * 1e3:g} ms", disables)
+
+
+def _run(command: Sequence[str]) -> tuple[int, str]:
+    try:
+        done = subprocess.run(
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TRIAL_TIMEOUT_SECONDS,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return 1, f"{command[0]}: {error}"
+    return done.returncode, done.stderr
+
+
+def _paranoid(proc: Path) -> Capability:
+    path = proc / "sys/kernel/perf_event_paranoid"
+    content = KernelFile(path, keep_open=False).read()
+    disables = "CPI and perf counters without root or CAP_PERFMON"
+    if isinstance(content, Missing):
+        return Capability("perf_event_paranoid", False, content.detail, disables)
+    level = content.decode(errors="replace").strip()
+    open_to_all = level.lstrip("-").isdecimal() and int(level) <= 0
+    allowed = open_to_all or os.geteuid() == 0
+    what = "lets everybody count system-wide" if open_to_all else "lets root and CAP_PERFMON count system-wide"
+    return Capability("perf_event_paranoid", allowed, f"{level}: {what}", disables)
+
+
+def _cgroup_names(proc: Path) -> Capability:
+    mounts = KernelFile(proc / "self/mounts", keep_open=False, most_bytes=1 << 16).read()
+    root = None if isinstance(mounts, Missing) else perf_root(mounts.decode(errors="replace"))
+    reason = "neither cgroup2 nor v1 perf_event is mounted" if root is None else f"names resolve under {root}"
+    return Capability("perf per cgroup", root is not None, reason, "CPI and perf counters of LC and BE")
+
+
+def _psi(proc: Path) -> Capability:
+    content = KernelFile(proc / "pressure/cpu", keep_open=False).read()
+    found = content if isinstance(content, Missing) else some_seconds(content)
+    reason = f"{found.detail} (boot with psi=1)" if isinstance(found, Missing) else f"{proc / 'pressure/cpu'} answers"
+    return Capability("PSI", not isinstance(found, Missing), reason, "pressure readings and the guards that use them")
+
+
+def _schedstat(proc: Path) -> Capability:
+    content = KernelFile(proc / "self/schedstat", keep_open=False).read()
+    delay = content if isinstance(content, Missing) else run_delay_seconds(content)
+    disables = "the LC's run delay"
+    if isinstance(delay, Missing):
+        return Capability("schedstat", False, delay.detail, disables)
+    return Capability("schedstat", True, f"{proc / 'self/schedstat'} answers", disables)
+
+
+def _resctrl(proc: Path, sys: Path) -> Capability:
+    disables = "cache and memory-bandwidth partitions (`rlctl partition`)"
+    mount = sys / "fs/resctrl"
+    if (mount / "schemata").is_file():
+        return Capability("resctrl", True, f"mounted at {mount}", disables)
+    systems = KernelFile(proc / "filesystems", keep_open=False, most_bytes=1 << 16).read()
+    if not isinstance(systems, Missing) and b"resctrl" in systems.split():
+        return Capability("resctrl", False, f"not mounted: mount -t resctrl resctrl {mount}", disables)
+    return Capability("resctrl", False, "this CPU or kernel has none", disables)
+
+
+def _powercap(sys: Path) -> Capability:
+    disables = "energy readings"
+    zones = sorted((sys / "class/powercap").glob("intel-rapl*/energy_uj"))
+    if not zones:
+        return Capability("powercap", False, f"no {sys / 'class/powercap'}/intel-rapl*", disables)
+    content = KernelFile(zones[0], keep_open=False).read()
+    reason = content.detail if isinstance(content, Missing) else f"{len(zones)} zones"
+    return Capability("powercap", not isinstance(content, Missing), reason, disables)
+
+
+def _tool(name: str, disables: str) -> Capability:
+    path = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
+    return Capability(name, path is not None, path or "not on PATH", disables)

@@ -1,0 +1,120 @@
+"""Time that the LC's threads stood on a run queue, from /proc/PID/task/TID/schedstat."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from rlctl.envs.host.decode import measured
+from rlctl.envs.host.sensors.kernel_file import KernelFile, Rate, missing_because
+from rlctl.envs.host.sensors.members import Members
+from rlctl.envs.telemetry import Missing, Reading, Why
+
+__all__ = ["RunDelay", "run_delay_seconds"]
+
+MOST_THREADS = 256
+"""One open file and about 3 us per thread and tick: beyond this the sensor would eat the tick's 0.7 ms by itself."""
+
+
+def run_delay_seconds(content: bytes) -> float | Missing:
+    """The second field of a schedstat file: ns spent runnable but not running, since the thread was born."""
+    fields = content.split()
+    delay = measured(fields[1]) if len(fields) >= 2 else Why.MALFORMED
+    if isinstance(delay, Why):
+        return Missing(delay, f"no run delay in {content[:60]!r}")
+    return delay * 1e-9
+
+
+class RunDelay:
+    """`lc_run_delay_ratio`: seconds waited per second, summed over the LC's threads; above 1 when several wait.
+
+    A thread born since the previous tick counts from its birth; the last wait of one that ended since is lost. A
+    process that joined counts from its second tick, as it may bring a long past along.
+
+    Args:
+        members: The LC's processes.
+        proc: Where procfs is mounted.
+    """
+
+    name = "schedstat"
+    provides = ("lc_run_delay_ratio",)
+
+    def __init__(self, members: Members, proc: Path = Path("/proc")) -> None:
+        self._members = members
+        self._proc = proc
+        self._threads: dict[int, dict[int, _Thread]] = {}
+        self._total_seconds = 0.0
+        self._rate = Rate()
+
+    def read(self, now_seconds: float) -> Mapping[str, Reading]:
+        """Wait per second since the previous call."""
+        return {"lc_run_delay_ratio": self._rate.update(now_seconds, self._total())}
+
+    def close(self) -> None:
+        """Close all files."""
+        self._forget(set(self._threads))
+        self._members.close()
+
+    def _total(self) -> float | Missing:
+        """A counter of its own, which only grows however threads come and go."""
+        pids = self._members.pids()
+        if isinstance(pids, Missing):
+            return pids
+        self._forget(set(self._threads).difference(pids))
+        for trouble in [self._visit(pid) for pid in pids]:
+            if trouble is not None and trouble.why is not Why.GONE:  # one that just ended spoils nothing
+                return trouble
+        return self._total_seconds if self._threads else Missing(Why.GONE, "the LC has no process")
+
+    def _visit(self, pid: int) -> Missing | None:
+        """Add what the threads of one process waited since the previous visit."""
+        known = self._threads.get(pid)
+        try:
+            tids = {int(name) for name in os.listdir(self._proc / str(pid) / "task")}
+        except (OSError, ValueError) as error:
+            self._forget({pid})
+            return missing_because(error, self._proc / str(pid)) if isinstance(error, OSError) else None
+        if sum(map(len, self._threads.values())) + len(tids.difference(known or ())) > MOST_THREADS:
+            return Missing(Why.NOT_SUPPORTED, f"the LC has more than {MOST_THREADS} threads: use lc_pressure_ratio")
+        threads = self._threads.setdefault(pid, {})
+        for tid in set(threads).difference(tids):
+            threads.pop(tid).file.close()
+        for tid in tids.difference(threads):
+            path = self._proc / str(pid) / "task" / str(tid) / "schedstat"
+            threads[tid] = _Thread(KernelFile(path, follow_name=False), None if known is None else 0.0)
+        return self._add(threads)
+
+    def _add(self, threads: dict[int, _Thread]) -> Missing | None:
+        trouble = None
+        for tid, thread in list(threads.items()):
+            waited = thread.waited_seconds()
+            if isinstance(waited, Missing):
+                threads.pop(tid).file.close()
+                trouble = waited
+            else:
+                self._total_seconds += waited
+        return trouble if not threads else None
+
+    def _forget(self, pids: set[int]) -> None:
+        for pid in pids:
+            for thread in self._threads.pop(pid, {}).values():
+                thread.file.close()
+
+
+class _Thread:
+    """One thread's file, and its run delay when last read (None: unknown, so that nothing can be added yet)."""
+
+    __slots__ = ("before_seconds", "file")
+
+    def __init__(self, file: KernelFile, before_seconds: float | None) -> None:
+        self.file = file
+        self.before_seconds = before_seconds
+
+    def waited_seconds(self) -> float | Missing:
+        content = self.file.read()
+        delay = content if isinstance(content, Missing) else run_delay_seconds(content)
+        if isinstance(delay, Missing):
+            return delay
+        before, self.before_seconds = self.before_seconds, delay
+        return 0.0 if before is None else max(delay - before, 0.0)

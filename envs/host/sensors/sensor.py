@@ -1,0 +1,35 @@
+"""What every reader of the live host promises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from rlctl.envs.telemetry import Reading
+
+__all__ = ["Sensor"]
+
+
+class Sensor(Protocol):
+    """Reads some of a tick's telemetry.
+
+    Attributes:
+        name: For logs and metrics.
+        provides: Every key that `read` can return. Keys that are Telemetry fields fill them; the others are counters,
+            per second.
+    """
+
+    name: str
+    provides: tuple[str, ...]
+
+    def read(self, now_seconds: float) -> Mapping[str, Reading]:
+        """All readings; a missing one is a `Missing`. Never raises for a missing reading and never blocks.
+
+        Args:
+            now_seconds: `time.monotonic()` of the tick. Rates are differences since the previous call.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of files and children. Idempotent."""
+        ...

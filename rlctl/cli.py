@@ -1,0 +1,142 @@
+"""The command line: finds the command, runs it, and turns every error into one line and an exit code.
+
+Exit codes: 0 success, 1 a check came out negative, 2 usage, 75 the host could not do it now, 77 a permission is
+missing, 78 bad configuration, 128 + n ended by signal n.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import NoReturn
+
+from rlctl import __version__
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS = {
+    "doctor": "what this host offers and lacks, and what each lack disables",
+    "serve": "the control loop on this host",
+    "bench": "managers on the same scenario, side by side",
+    "restore": "put back every knob that a controller touched",
+    "managers": "the heuristic managers and reference policies",
+    "scenarios": "the scenarios that ship",
+    "config": "show, check or describe a serve configuration",
+    "fit-prm": "fit PRM's thresholds to records of the LC running alone",
+}
+"""Commands and their one-line help, in the order of `rlctl --help`. Each lives in the module of its name under
+rlctl.commands and is imported only when it is called."""
+
+EXAMPLES = """examples:
+  rlctl doctor
+  rlctl config check /etc/rlctl/serve.yaml
+  rlctl serve --config /etc/rlctl/serve.yaml --dry-run --duration 60
+  rlctl bench --scenario live-nginx --managers none,weights,prm-hybrid-tuned
+  rlctl restore
+
+`rlctl COMMAND --help` shows a command's options and examples.
+exit codes: 0 success, 1 failed check, 2 usage, 75 temporary host failure, 77 missing permission, 78 bad configuration
+"""
+
+INTERRUPTED = 130  # 128 + SIGINT
+
+
+class _Parser(argparse.ArgumentParser):
+    """Usage errors as one line, like all others."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**{"allow_abbrev": False, **options})  # type: ignore[arg-type]
+
+    def error(self, message: str) -> NoReturn:
+        """One line and exit code 2."""
+        self.exit(2, f"rlctl: error: {_one_line(message)}; see `{self.prog} --help`\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: Arguments without the program's name; `sys.argv[1:]` by default.
+
+    Returns:
+        The exit code.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except SystemExit as leaving:  # argparse: --help, --version and usage errors
+        return leaving.code if isinstance(leaving.code, int) else 2
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        _discard_stdout()
+        return 0
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    args = _parser(arguments).parse_args(arguments)
+    from rlctl.envs.errors import RlctlError  # not at import: `rlctl --help` needs no numpy
+
+    try:
+        if args.verbose:
+            _log_more(args.verbose)
+        return int(_module(args.command).run(args))
+    except RlctlError as error:
+        return _told(str(error), error.exit_code)
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # a file of the user's: --out, --json
+        said = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return _told(said, 77 if isinstance(error, PermissionError) else 75)
+
+
+def _told(message: str, exit_code: int) -> int:
+    print(f"rlctl: error: {_one_line(message)}", file=sys.stderr)
+    return exit_code
+
+
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser, with the options of the one command that is called."""
+    parser = _Parser(
+        prog="rlctl",
+        description="CPU control for one Linux host: best-effort work fills what the latency-critical service leaves.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"rlctl {__version__}")
+    parser.add_argument("-v", "--verbose", action="count", default=0, help="log more to stderr; -vv logs all")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+    called = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for name, summary in COMMANDS.items():
+        if name == called:
+            _module(name).add_parser(subparsers)
+        else:
+            subparsers.add_parser(name, help=summary)
+    return parser
+
+
+def _module(command: str) -> ModuleType:
+    return importlib.import_module(f"rlctl.commands.{command.replace('-', '_')}")
+
+
+def _log_more(verbose: int) -> None:
+    import logging
+
+    from rlctl.logs import log_to_stderr
+
+    log_to_stderr(logging.INFO if verbose == 1 else logging.DEBUG)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _discard_stdout() -> None:
+    """Whoever read our output has left: what is still buffered must not fail again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

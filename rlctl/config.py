@@ -1,0 +1,169 @@
+"""The serve configuration: what a YAML file may say, and how what is in effect is shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, model_validator
+
+from rlctl.config_fields import Cpus, Name, QuantilePercent, Strict
+from rlctl.config_sources import Latency, Workload
+from rlctl.envs.units import Percent
+from rlctl.envs.workload import SLO
+from rlctl.envs.yaml_edge import load_model
+
+__all__ = [
+    "BeSection",
+    "LcSection",
+    "LogSection",
+    "PolicySection",
+    "ServeConfig",
+    "SloSection",
+    "describe",
+    "load_config",
+    "schema",
+]
+
+
+class SloSection(Strict):
+    """The LC's objective.
+
+    Attributes:
+        target_milliseconds: Tail latency to stay below.
+        quantile_percent: Which tail.
+        max_load_rps: Load that counts as 1.0: the largest that meets the target without BE.
+    """
+
+    target_milliseconds: float = Field(gt=0.0, le=3.6e6)
+    quantile_percent: QuantilePercent = Percent(95.0)
+    max_load_rps: float = Field(gt=0.0)
+
+    @property
+    def slo(self) -> SLO:
+        """The same in seconds and ratios."""
+        return SLO(self.target_milliseconds / 1e3, self.quantile_percent.ratio, self.max_load_rps)
+
+
+class LcSection(Strict):
+    """The latency-critical workload; `cpus` are those it runs on, by default its cpuset's."""
+
+    workload: Workload
+    slo: SloSection
+    latency: Latency
+    cpus: Cpus | None = None
+
+
+class BeSection(Strict):
+    """Best-effort work.
+
+    Attributes:
+        workloads: Each is held to the same allocation; together they are BE.
+        cpus: CPUs that BE may be given, safest first; by default all, those that the LC does not use first.
+        quota_levels: Steps of the quota that learned policies move on.
+        min_quota_cpus: The smallest quota ever written.
+    """
+
+    workloads: Annotated[tuple[Workload, ...], Field(min_length=1)]
+    cpus: Cpus | None = None
+    quota_levels: int = Field(20, ge=1, le=1000)
+    min_quota_cpus: float = Field(0.01, ge=0.001, le=1.0)
+
+
+class PolicySection(Strict):
+    """Who decides.
+
+    Attributes:
+        name: From `rlctl managers`.
+        options: Constructor options of that manager.
+        threshold_model: PRM's model from `rlctl fit-prm`.
+    """
+
+    name: Name = "prm-hybrid-tuned"
+    options: dict[str, Any] = Field(default_factory=dict)
+    threshold_model: Path | None = None
+
+
+class LogSection(Strict):
+    """The tick log.
+
+    Attributes:
+        directory: Holds ticks.jsonl and, rotated, ticks.jsonl.1 and so on.
+        rotate_bytes: Size at which it is rotated.
+        keep: Rotated files kept.
+    """
+
+    directory: Path = Path("/var/log/rlctl")
+    rotate_bytes: int = Field(16 << 20, ge=1 << 16)
+    keep: int = Field(4, ge=1, le=1000)
+
+
+class ServeConfig(Strict):
+    """Everything that `rlctl serve` is told.
+
+    Attributes:
+        tick_seconds: Control period.
+        lc, be: The workloads.
+        policy: Who decides.
+        shield: A shipped safety profile, or the path of one.
+        quota_period_milliseconds: Period of the CPU quota; the longer, the longer the bursts that the LC meets.
+        state_directory: Holds the journal of original values, from which `rlctl restore` works.
+        log: The tick log.
+        perf: Read CPI and other hardware counters.
+    """
+
+    tick_seconds: float = Field(1.0, ge=0.05, le=60.0)
+    lc: LcSection
+    be: BeSection
+    policy: PolicySection = PolicySection()
+    shield: Name = "responsive"
+    quota_period_milliseconds: float = Field(10.0, ge=1.0, le=1000.0)
+    state_directory: Path = Path("/var/lib/rlctl")
+    log: LogSection = LogSection()
+    perf: bool = False
+
+    @model_validator(mode="after")
+    def _apart(self) -> ServeConfig:
+        if self.lc.workload in self.be.workloads:
+            raise ValueError("lc.workload is one of be.workloads too; name the best-effort work only")
+        return self
+
+
+def load_config(path: Path) -> ServeConfig:
+    """Read a serve configuration.
+
+    Raises:
+        ConfigError: It cannot be read or is wrong; says file and line.
+        PermissionMissing: It may not be read.
+    """
+    return load_model(ServeConfig, path)
+
+
+def describe(config: ServeConfig) -> str:
+    """The configuration in effect as YAML; what the file did not say is marked `# default`."""
+    return "\n".join(_described(config, "")) + "\n"
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of the file, for editors."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | ServeConfig.model_json_schema()
+
+
+def _described(model: BaseModel, indent: str) -> Iterator[str]:
+    plain = model.model_dump(mode="json")
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        mark = "" if name in model.model_fields_set else "  # default"
+        if isinstance(value, BaseModel):
+            yield f"{indent}{name}:{mark}"
+            yield from _described(value, indent + "  ")
+        elif isinstance(value, tuple) and isinstance(value[0], BaseModel):
+            yield f"{indent}{name}:{mark}"
+            for item in value:
+                first, *rest = _described(item, "")
+                yield f"{indent}  - {first}"
+                yield from (f"{indent}    {line}" for line in rest)
+        else:
+            yield f"{indent}{name}: {json.dumps(plain[name])}{mark}"

@@ -1,0 +1,67 @@
+"""Types of single values in a configuration, each refusing the slip that its unit invites."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator, WithJsonSchema
+
+from rlctl.envs.units import Percent
+
+__all__ = ["Cpus", "Name", "QuantilePercent", "Strict", "Url"]
+
+MOST_CPUS = 8192  # the kernel's largest CONFIG_NR_CPUS; a typo must not fill the memory
+
+def _quantile(value: object) -> Percent:
+    """A tail quantile in percent; 0.95 and 950 are both slips of the unit."""
+    if isinstance(value, Percent):
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{value!r} is no number of percent, such as 95")
+    if not 50.0 <= value < 100.0:
+        hint = f" (a ratio? write {value * 100:g})" if 0.5 <= value < 1.0 else ""
+        raise ValueError(f"{value:g} is no tail quantile from 50 to below 100 percent{hint}")
+    return Percent(float(value))
+
+
+def _cpus(value: object) -> object:
+    """`0-3,6` or a list; a list keeps its order, which is the order in which BE is given CPUs."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = [value]
+    if isinstance(value, str):
+        value = list(_parsed(value))
+    if isinstance(value, (list, tuple)) and len(set(map(str, value))) < len(value):
+        raise ValueError(f"{list(value)} names a CPU twice")
+    return value
+
+
+def _parsed(text: str) -> Iterator[int]:
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not (first.isdecimal() and (last.isdecimal() if dash else True)) or (dash and int(last) < int(first)):
+            raise ValueError(f"{text!r} is no list of CPUs such as 0-2,5")
+        yield from range(int(first), min(int(last if dash else first), MOST_CPUS) + 1)
+
+
+QuantilePercent = Annotated[
+    Percent,
+    PlainValidator(_quantile),
+    PlainSerializer(lambda percent: percent.value, return_type=float),
+    WithJsonSchema({"type": "number", "minimum": 50, "exclusiveMaximum": 100}),
+]
+Cpus = Annotated[
+    tuple[Annotated[int, Field(ge=0, le=MOST_CPUS)], ...],
+    Field(min_length=1),
+    BeforeValidator(_cpus, json_schema_input_type=str | int | list[int]),
+]
+Name = Annotated[str, Field(min_length=1)]
+Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+")]
+
+
+class Strict(BaseModel):
+    """Base of every section: frozen, no unknown keys, no infinities."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+

@@ -1,0 +1,154 @@
+"""The control loop: one tick reads as one sentence."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+
+from rlctl.agents.policy import Policy
+from rlctl.envs.actions import decode
+from rlctl.envs.allocation import Allocation
+from rlctl.envs.errors import CgroupError, HostError, PermissionMissing
+from rlctl.envs.observation import Observation, Observer
+from rlctl.envs.plant import Plant
+from rlctl.record import Recorder, Tick
+from rlctl.safety.shield import Shield
+from rlctl.safety.verdict import Verdict
+
+__all__ = ["Controller", "Totals"]
+
+log = logging.getLogger(__name__)
+
+WRITE_FAILURES_IN_A_ROW = 10
+"""So many ticks in a row that could not be written end the loop: something is wrong that time does not heal."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts since the start; ticks, and those in which something went wrong."""
+
+    ticks: int = 0
+    policy_errors: int = 0
+    write_errors: int = 0
+    overrides: int = 0
+    missed_deadlines: int = 0
+
+
+class Controller:
+    """Reads, decides, rules, writes and records, once per control period.
+
+    Args:
+        plant: What is controlled.
+        policy: Who decides.
+        shield: Who has the last word; None only where a benchmark judges a manager bare, as it was published.
+        recorder: Where each tick goes.
+    """
+
+    def __init__(self, plant: Plant, policy: Policy, shield: Shield | None, recorder: Recorder) -> None:
+        self.plant = plant
+        self.policy = policy
+        self.shield = shield
+        self.recorder = recorder
+        self.observer = Observer(plant.limits, plant.tick_seconds)
+        self.totals = Totals()
+        self._failed_in_a_row = 0
+
+    def run(
+        self, *, ticks: int | None = None, seconds: float | None = None, stop: threading.Event | None = None
+    ) -> Totals:
+        """Control until the given number of ticks or seconds is over, or `stop` is set.
+
+        Raises:
+            HostError: The host refuses every write.
+        """
+        self.begin()
+        begun = time.monotonic()
+        while not (stop and stop.is_set()):
+            if ticks is not None and self.totals.ticks >= ticks:
+                break
+            if seconds is not None and time.monotonic() - begun >= seconds:
+                break
+            self.totals.missed_deadlines += self.plant.wait()
+            self.tick()
+        return self.totals
+
+    def begin(self) -> None:
+        """Reset everybody and put BE where the policy begins; under a shield that is the safe allocation."""
+        self.observer.reset()
+        start = self.policy.start(self.plant.limits)
+        if self.shield:
+            self.shield.reset()
+            start = self.plant.limits.safe
+        self.plant.apply(start)
+        self.plant.reset()
+
+    def tick(self) -> Tick:
+        """One control period: the sentence.
+
+        Raises:
+            HostError: The host refuses every write.
+        """
+        begun = time.perf_counter()
+        before = self.plant.current
+        telemetry = self.plant.read()
+        mask = self.shield.mask(telemetry, before) if self.shield else None
+        read = time.perf_counter()
+        proposed, trouble = self._decide(self.observer.observe(telemetry, before, mask))
+        verdict = self.shield.rule(telemetry, before, proposed) if self.shield else Verdict(proposed, proposed)
+        decided = time.perf_counter()
+        applied, failure = self._apply(verdict.allocation)
+        tick = Tick(
+            index=self.totals.ticks,
+            wall_seconds=time.time(),
+            telemetry=telemetry,
+            before=before,
+            proposed=proposed,
+            verdict=verdict,
+            applied=applied,
+            policy=self.policy.name,
+            note=trouble or self.policy.note,
+            error=failure,
+            read_seconds=read - begun,
+            decision_seconds=decided - read,
+            tick_seconds=time.perf_counter() - begun,
+            missed_deadlines=self.totals.missed_deadlines,
+        )
+        self._count(tick, trouble)
+        self.recorder.write(tick)
+        return tick
+
+    def _decide(self, observation: Observation) -> tuple[Allocation, str]:
+        """What the policy proposes; whatever goes wrong in it, BE gets the safe allocation for this tick."""
+        limits = self.plant.limits
+        try:
+            return decode(self.policy.act(observation), observation.current, limits), ""
+        except Exception as error:  # noqa: BLE001 - a policy is not trusted to be right, nor to fail in a known way
+            log.warning("policy %s failed: %s; BE gets the safe allocation", self.policy.name, error)
+            return limits.safe, f"policy failed: {error!r}"
+
+    def _apply(self, allocation: Allocation) -> tuple[Allocation, str]:
+        """Write the verdict; if that fails try the safe allocation, and report what is in force."""
+        try:
+            applied = self.plant.apply(allocation)
+        except (CgroupError, PermissionMissing) as error:
+            self._failed_in_a_row += 1
+            log.error("write failed: %s", error)
+            return self._retreat(error), str(error)
+        self._failed_in_a_row = 0
+        return applied, ""
+
+    def _retreat(self, error: Exception) -> Allocation:
+        if self._failed_in_a_row >= WRITE_FAILURES_IN_A_ROW:
+            raise HostError(f"{self._failed_in_a_row} ticks in a row could not be written: {error}") from error
+        try:
+            return self.plant.apply(self.plant.limits.safe)
+        except (CgroupError, PermissionMissing):
+            return self.plant.current
+
+    def _count(self, tick: Tick, trouble: str) -> None:
+        self.totals.ticks += 1
+        self.totals.policy_errors += bool(trouble)
+        self.totals.write_errors += bool(tick.error)
+        self.totals.overrides += tick.verdict.overridden

@@ -1,0 +1,147 @@
+"""What an operator hears of the loop: a line when a decision changes, and one a minute; never one a tick."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rlctl.envs.allocation import Allocation
+from rlctl.envs.telemetry import Missing
+from rlctl.record import Tick, allocation_as_json
+
+__all__ = ["Event", "Narrator", "say", "say_json"]
+
+log = logging.getLogger(__name__)
+
+SUMMARY_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something worth a line.
+
+    Attributes:
+        event: "change", "trouble" or "summary".
+        ts: Wall clock, Unix time.
+        tick: Number of the tick.
+        text: For people.
+        fields: For programs, with units in their names.
+    """
+
+    event: str
+    ts: float
+    tick: int
+    text: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Minute:
+    """Sums since the last summary."""
+
+    begun_seconds: float
+    ticks: int = 0
+    over_target: int = 0
+    unknown: int = 0
+    overrides: int = 0
+    errors: int = 0
+    changes: int = 0
+    worst_milliseconds: float = 0.0
+    be_cpus: float = 0.0
+
+    def add(self, tick: Tick, changed: bool) -> None:
+        latency, slack = tick.telemetry.latency_seconds, tick.telemetry.slack_ratio
+        self.ticks += 1
+        self.over_target += slack is not None and slack < 0.0
+        self.unknown += slack is None
+        self.overrides += tick.verdict.overridden
+        self.errors += bool(tick.error)
+        self.changes += changed
+        if not isinstance(latency, Missing):
+            self.worst_milliseconds = max(self.worst_milliseconds, latency.value * 1e3)
+        if not isinstance(tick.telemetry.be_cpus, Missing):
+            self.be_cpus += tick.telemetry.be_cpus.value / 1.0
+
+
+class Narrator:
+    """A recorder that turns ticks into the few events worth telling.
+
+    Args:
+        tell: Takes each event.
+        summary_seconds: Time between two summaries.
+    """
+
+    def __init__(self, tell: Callable[[Event], None], summary_seconds: float = SUMMARY_SECONDS) -> None:
+        self._tell = tell
+        self._summary_seconds = summary_seconds
+        self._applied: Allocation | None = None
+        self._error = ""
+        self._minute: _Minute | None = None
+
+    def write(self, tick: Tick) -> None:
+        """Tell what is new in this tick."""
+        changed = tick.applied != self._applied
+        if changed:
+            self._tell(_change(tick))
+        if tick.error != self._error and tick.error:
+            self._tell(Event("trouble", tick.wall_seconds, tick.index, f"write failed: {tick.error}"))
+        self._applied, self._error = tick.applied, tick.error
+        self._sum_up(tick, changed)
+
+    def _sum_up(self, tick: Tick, changed: bool) -> None:
+        now = tick.telemetry.time_seconds
+        minute = self._minute = self._minute or _Minute(now)
+        minute.add(tick, changed)
+        if now - minute.begun_seconds >= self._summary_seconds:
+            self._tell(_summary(tick, minute))
+            self._minute = _Minute(now)
+
+
+def say(event: Event) -> None:
+    """Tell people, through the log."""
+    log.log(logging.WARNING if event.event == "trouble" else logging.INFO, "%s", event.text)
+
+
+def say_json(event: Event) -> None:
+    """Tell a program: one JSON object per line on stdout; a reader who has left is no reason to stop."""
+    plain = asdict(event) | dict(event.fields)
+    del plain["fields"]
+    try:
+        print(json.dumps(plain), flush=True)
+    except (BrokenPipeError, ValueError):  # ValueError: stdout is closed
+        sys.stdout = open("/dev/null", "w")  # noqa: SIM115, PTH123 - stays open as long as the process
+
+
+def _change(tick: Tick) -> Event:
+    latency = tick.telemetry.latency_seconds
+    said = latency.why if isinstance(latency, Missing) else f"{latency.value * 1e3:.2f} ms"
+    guards = ", ".join(f"{bound.guard}: {bound.reason}" for bound in tick.verdict.decisive)
+    why = f"shield ({guards})" if guards else f"{tick.policy}" + (f" ({tick.note})" if tick.note else "")
+    return Event(
+        "change",
+        tick.wall_seconds,
+        tick.index,
+        f"BE {tick.before} -> {tick.applied}: {why}; latency {said}",
+        {
+            "before": allocation_as_json(tick.before),
+            "applied": allocation_as_json(tick.applied),
+            "policy": tick.policy,
+            "note": tick.note,
+            "guards": [{"guard": bound.guard, "reason": bound.reason} for bound in tick.verdict.decisive],
+        },
+    )
+
+
+def _summary(tick: Tick, minute: _Minute) -> Event:
+    mean_be = minute.be_cpus / minute.ticks
+    text = (
+        f"{minute.ticks} ticks: {minute.over_target} over target, {minute.unknown} without latency, "
+        f"worst {minute.worst_milliseconds:.2f} ms; BE used {mean_be:.2f} CPU, now {tick.applied}; "
+        f"{minute.changes} changes, {minute.overrides} overrides, {minute.errors} write errors"
+    )
+    fields = {key: value for key, value in asdict(minute).items() if key not in ("begun_seconds", "be_cpus")}
+    return Event("summary", tick.wall_seconds, tick.index, text, fields | {"be_cpus": round(mean_be, 4)})

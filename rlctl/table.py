@@ -1,0 +1,59 @@
+"""Results as a table that a terminal or a README can show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from rlctl.score import Score
+from rlctl.statistics import Estimate
+
+__all__ = ["render", "score_rows"]
+
+HEADER = (
+    "manager", "QoS %", "95 %", "BE %", "95 %", "EMU %", "worst x", "recover s", "frozen %", "changes", "override %", "p99 ms",
+)  # fmt: skip
+
+
+def score_rows(scores: Mapping[str, Score]) -> list[tuple[str, ...]]:
+    """One row per manager, header first: QoS and BE with intervals, then what explains them."""
+    rows = [HEADER]
+    for name, one in scores.items():
+        rows.append(
+            (
+                name,
+                f"{one.qos_guarantee_percent.mean:.1f}",
+                _interval(one.qos_guarantee_percent),
+                f"{one.be_throughput_percent.mean:.1f}",
+                _interval(one.be_throughput_percent),
+                f"{one.emu_percent.mean:.0f}",
+                f"{one.worst_window_over_target.mean:.1f}",
+                f"{one.time_to_recover_seconds.mean:.1f}",
+                f"{one.frozen_percent.mean:.0f}",
+                f"{one.reconfigurations.mean:.0f}",
+                f"{one.shield_override_percent.mean:.1f}",
+                f"{1e3 * one.decision_seconds_p99:.2f}",
+            )
+        )
+    return rows
+
+
+def render(rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table with aligned columns; the first row is the header, the first column is text."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["| " + " | ".join(_cells(row, widths)) + " |" for row in rows]
+    rule = (
+        "|" + "|".join("-" * (width + 2) if not n else "-" * (width + 1) + ":" for n, width in enumerate(widths)) + "|"
+    )
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def _cells(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    return [
+        cell.rjust(width) if n else cell.ljust(width) for n, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ]
+
+
+def _interval(estimate: Estimate) -> str:
+    low, high = estimate.ci95
+    return f"{low:.1f}-{high:.1f}" if math.isfinite(low) and math.isfinite(high) else "one run"

@@ -1,0 +1,142 @@
+"""Following a file as tail -F does."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.envs.host.latency import follow
+from rlctl.envs.host.latency.follow import Follower
+from rlctl.envs.telemetry import Missing, Why
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "access.log"
+    path.write_bytes(b"old\n")
+    return path
+
+
+def append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def test_begins_at_the_end_and_gives_whole_lines(log: Path) -> None:
+    follower = Follower(log)
+    assert follower.read() == b""
+    append(log, b"one\ntw")
+    assert follower.read() == b"one\n"
+    append(log, b"o\n")
+    assert follower.read() == b"two\n"
+    follower.close()
+    follower.close()
+
+
+def test_a_line_that_was_begun_before_is_not_taken_for_a_whole_one(log: Path) -> None:
+    append(log, b"0.0")
+    follower = Follower(log)
+    append(log, b"05\nnext\n")
+    assert follower.read() == b"next\n"
+    follower.close()
+
+
+def test_rotation_loses_nothing(log: Path, tmp_path: Path) -> None:
+    follower = Follower(log)
+    append(log, b"last of the old\nunfinished")
+    log.rename(tmp_path / "access.log.1")
+    log.write_bytes(b"first of the new\n")
+    assert follower.read() == b"last of the old\nunfinished\nfirst of the new\n"
+    append(log, b"second\n")
+    assert follower.read() == b"second\n"
+    follower.close()
+
+
+def test_between_rename_and_reopen_the_old_file_is_still_read(log: Path, tmp_path: Path) -> None:
+    follower = Follower(log)
+    log.rename(tmp_path / "access.log.1")
+    append(tmp_path / "access.log.1", b"still here\n")
+    assert follower.read() == b"still here\n"
+    silent = follower.read()
+    assert isinstance(silent, Missing)
+    log.write_bytes(b"new\n")
+    assert follower.read() == b"new\n"
+    follower.close()
+
+
+def test_truncation_in_place_starts_over(log: Path) -> None:
+    follower = Follower(log)
+    append(log, b"a long line before the truncation\n")
+    follower.read()
+    log.write_bytes(b"new\n")
+    assert follower.read() == b"new\n"
+    follower.close()
+
+
+def test_a_file_that_comes_later_is_read_from_its_start(tmp_path: Path) -> None:
+    follower = Follower(tmp_path / "late.log")
+    missing = follower.read()
+    assert isinstance(missing, Missing)
+    assert "late.log" in missing.detail
+    (tmp_path / "late.log").write_bytes(b"here\n")
+    assert follower.read() == b"here\n"
+    follower.close()
+
+
+def test_a_burst_is_cut_to_its_newest_part_and_counted(log: Path) -> None:
+    follower = Follower(log)
+    append(log, b"x" * 99 + b"\n")
+    line = b"y" * 99 + b"\n"
+    append(log, line * (follow.MOST_BYTES // 100 + 50))
+    data = follower.read()
+    assert isinstance(data, bytes)
+    assert 0 < len(data) <= follow.MOST_BYTES
+    assert set(data.splitlines()) == {b"y" * 99}
+    assert follower.skipped_bytes > 0
+    follower.close()
+
+
+def test_a_fifo_never_makes_the_tick_wait(tmp_path: Path) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    follower = Follower(path)
+    assert follower.read() == b""  # nobody writes
+    writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    assert follower.read() == b""  # a silent writer
+    os.write(writer, b"one\ntwo")
+    assert follower.read() == b"one\n"
+    os.close(writer)
+    assert follower.read() == b""
+    writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    os.write(writer, b"\nthree\n")
+    assert follower.read() == b"two\nthree\n"
+    os.close(writer)
+    follower.close()
+
+
+def test_a_directory_is_missing_and_no_crash(tmp_path: Path) -> None:
+    found = Follower(tmp_path).read()
+    assert isinstance(found, Missing)
+    assert found.why is not Why.MALFORMED
+
+
+@given(st.lists(st.binary(max_size=30), max_size=20))
+def test_however_it_is_written_the_lines_are_the_same(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes]
+) -> None:
+    log = tmp_path_factory.mktemp("follow") / "log"
+    log.touch()
+    follower = Follower(log)
+    got = b""
+    for piece in pieces:
+        append(log, piece)
+        lines = follower.read()
+        assert isinstance(lines, bytes)
+        got += lines
+    follower.close()
+    whole = b"".join(pieces)
+    assert got == whole[: whole.rfind(b"\n") + 1]

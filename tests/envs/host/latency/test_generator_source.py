@@ -1,0 +1,64 @@
+"""Latency as the testbed's load generator sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from rlctl.envs.errors import ConfigError, TestbedError
+from rlctl.envs.host.latency.generator import GeneratorSource
+from rlctl.envs.telemetry import Missing, Quantile, Value, Why
+from rlctl.envs.testbed.generator import GeneratorStats
+from rlctl.envs.workload import SLO
+
+
+@dataclass(frozen=True)
+class Stats:
+    monotonic_seconds: float = 10.0
+    interval_seconds: float = 2.0
+    samples: int = 900
+    p95_seconds: float | None = 0.004
+    p99_seconds: float | None = 0.009
+    oldest_seconds: float = 0.001
+    offered_rps: float = 460.0
+    done_rps: float = 450.0
+    errors: int = 4
+
+
+def test_the_played_stats_have_the_fields_of_the_real_ones() -> None:
+    assert set(Stats.__dataclass_fields__) <= set(GeneratorStats.__dataclass_fields__)
+
+
+def test_figures_become_readings(slo: SLO) -> None:
+    found = GeneratorSource(Stats, slo).read(10.25)
+    assert found["tail_latency_seconds"] == Quantile(0.004, 0.25, samples=900, window_seconds=2.0)
+    assert found["load_ratio"] == Value(0.46, 0.25)
+    assert found["done_rps"] == Value(450.0, 0.25)
+    assert found["error_rps"] == Value(2.0, 0.25)
+
+
+def test_the_slos_quantile_is_the_one_that_is_read() -> None:
+    tail = GeneratorSource(Stats, SLO(0.01, quantile=0.99)).read(10.0)["tail_latency_seconds"]
+    assert isinstance(tail, Quantile)
+    assert tail.value == 0.009
+    with pytest.raises(ConfigError, match=r"0\.9"):
+        GeneratorSource(Stats, SLO(0.01, quantile=0.9))
+
+
+def test_a_stalled_lc_has_no_tail_but_an_oldest_request(slo: SLO) -> None:
+    stalled = Stats(samples=0, p95_seconds=None, oldest_seconds=1.7, done_rps=0.0)
+    found = GeneratorSource(lambda: stalled, slo).read(10.0)
+    assert isinstance(found["tail_latency_seconds"], Missing)
+    assert found["tail_latency_seconds"].why is Why.NO_DATA
+    assert found["oldest_request_seconds"] == Value(1.7)
+
+
+def test_a_generator_that_is_gone_is_gone_with_its_last_words(slo: SLO) -> None:
+    def dead() -> Stats:
+        raise TestbedError("the load generator ended with code 1")
+
+    found = GeneratorSource(dead, slo).read(10.0)["tail_latency_seconds"]
+    assert isinstance(found, Missing)
+    assert found.why is Why.GONE
+    assert "ended with code 1" in found.detail

@@ -1,0 +1,173 @@
+"""Latency from JSON endpoints and from files of JSON lines."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.host.latency.figures import Figures, TimeUnit
+from rlctl.envs.host.latency.http_json import JsonDigest, JsonSource
+from rlctl.envs.host.latency.jsonl import JsonlIntervals, JsonlRequests, RequestKeys, documents
+from rlctl.envs.host.latency.keys import FigureKeys, lookup
+from rlctl.envs.telemetry import Missing, Quantile, Value, Why
+from rlctl.envs.workload import SLO
+
+near: Any = pytest.approx  # its own type is not that of a number
+
+KEYS = FigureKeys("lat.p95", samples="n", oldest="lat.old", offered_rps="rps.0", unit=TimeUnit.MILLISECONDS)
+GOOD = {"lat": {"p95": 4.0, "old": 12.5}, "n": 300, "rps": [310]}
+
+
+def append(path: Path, *rows: object) -> None:
+    with path.open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def test_dotted_keys_and_units() -> None:
+    found = KEYS.figures(GOOD, 5.0, 1.0)
+    assert isinstance(found, Figures)
+    assert found == Figures(5.0, 1.0, 300, 0.004, 0.0125, offered_rps=310.0)
+    assert lookup(GOOD, "rps.1") is None
+    assert lookup(GOOD, "lat.p95.deeper") is None
+
+
+def test_what_is_absent_or_wrong_names_its_key() -> None:
+    found = KEYS.figures({"lat": {"p95": "fast"}, "n": 3}, 0.0, 1.0)
+    assert isinstance(found, Figures)
+    assert isinstance(found.tail_seconds, Missing)
+    assert found.tail_seconds.why is Why.MALFORMED
+    assert "lat.p95" in found.tail_seconds.detail
+    assert isinstance(found.oldest_seconds, Missing)
+
+
+def test_a_tail_without_a_number_of_samples_is_refused_at_the_door() -> None:
+    with pytest.raises(ConfigError, match="samples"):
+        FigureKeys("p95")
+
+
+def test_a_rate_stands_in_for_samples() -> None:
+    found = FigureKeys("p95", done_rps="rps").figures({"p95": 0.1, "rps": 50}, 0.0, 2.0)
+    assert isinstance(found, Figures)
+    assert found.samples == 100
+
+
+def test_an_endpoint_that_repeats_itself_grows_old() -> None:
+    digest = JsonDigest(FigureKeys("p95", samples="n", stamp="at"), 1.0)
+    ends = []
+    for second, at in enumerate((7, 7, 8)):
+        found = digest(json.dumps({"p95": 1, "n": 1, "at": at}).encode(), float(second))
+        assert isinstance(found, Figures)
+        ends.append(found.end_seconds)
+    assert ends == [0.0, 0.0, 2.0]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["lat", "p95", "n"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@given(JSON.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=60))
+def test_no_answer_raises_or_gives_insane_figures(body: bytes) -> None:
+    found = JsonDigest(KEYS, 1.0)(body, 0.0)
+    if isinstance(found, Figures):
+        assert found.samples >= 0
+        for number in (found.tail_seconds, found.oldest_seconds, found.offered_rps):
+            assert isinstance(number, Missing) or (math.isfinite(number) and number >= 0.0)
+
+
+def test_a_live_endpoint(slo: SLO, serve: Callable[..., str]) -> None:
+    source = JsonSource(serve(lambda: (200, json.dumps(GOOD).encode())), KEYS, slo, interval_seconds=0.05)
+    try:
+        deadline = time.monotonic() + 10.0
+        while isinstance(tail := source.read(time.monotonic())["tail_latency_seconds"], Missing):
+            assert time.monotonic() < deadline, tail
+            time.sleep(0.01)
+        assert isinstance(tail, Quantile)
+        assert (tail.value, tail.samples) == (0.004, 300)
+    finally:
+        source.close()
+
+
+def test_a_slow_endpoint_does_not_hold_up_the_tick(slo: SLO, serve: Callable[..., str]) -> None:
+    def slow() -> tuple[int, bytes]:
+        time.sleep(0.4)
+        return 200, b"{}"
+
+    source = JsonSource(serve(slow), KEYS, slo, interval_seconds=0.05, timeout_seconds=0.1)
+    try:
+        before = time.thread_time()
+        found = source.read(time.monotonic())["tail_latency_seconds"]
+        assert isinstance(found, Missing)
+        assert time.thread_time() - before < 0.3  # read does not spin either
+        deadline = time.monotonic() + 10.0
+        while "timed out" not in found.detail:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.02)
+            found = source.read(time.monotonic())["tail_latency_seconds"]
+            assert isinstance(found, Missing)
+    finally:
+        source.close()
+
+
+def test_requests_of_the_window(tmp_path: Path, slo: SLO) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.touch()
+    source = JsonlRequests(path, slo, RequestKeys("ms", ok="ok", unit=TimeUnit.MILLISECONDS))
+    source.read(0.0)
+    append(path, *({"ms": ms, "ok": ms != 3} for ms in range(1, 22)), {"no": "latency"})
+    found = source.read(1.0)
+    assert set(found) == set(source.provides)
+    assert found["tail_latency_seconds"] == Quantile(near(0.020), 0.0, samples=21, window_seconds=1.0)
+    assert found["done_rps"] == Value(21.0)
+    assert found["error_rps"] == Value(1.0)
+    assert found["rejected_rps"] == Value(1.0)
+    silent = source.read(2.0)["tail_latency_seconds"]
+    assert isinstance(silent, Missing)
+    assert silent.why is Why.NO_DATA
+    source.close()
+
+
+def test_the_newest_interval_counts_until_it_is_stale(tmp_path: Path, slo: SLO) -> None:
+    path = tmp_path / "intervals.jsonl"
+    source = JsonlIntervals(path, slo, KEYS, stale_seconds=2.0)
+    assert isinstance(source.read(0.0)["tail_latency_seconds"], Missing)
+    append(path, GOOD, {**GOOD, "n": 200})
+    tail = source.read(1.0)["tail_latency_seconds"]
+    assert isinstance(tail, Quantile)
+    assert tail.samples == 200
+    assert source.read(2.5)["tail_latency_seconds"].age_seconds == 1.5
+    stale = source.read(3.5)["tail_latency_seconds"]
+    assert isinstance(stale, Missing)
+    assert stale.why is Why.STALE
+    source.close()
+
+
+def test_garbage_in_the_newest_line_is_malformed(tmp_path: Path, slo: SLO) -> None:
+    path = tmp_path / "intervals.jsonl"
+    path.touch()
+    source = JsonlIntervals(path, slo, KEYS)
+    path.write_text("not json\n")
+    found = source.read(1.0)["tail_latency_seconds"]
+    assert isinstance(found, Missing)
+    assert found.why is Why.MALFORMED
+    source.close()
+
+
+@given(st.lists(JSON.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=20), max_size=8))
+def test_one_bad_line_does_not_cost_the_others(rows: list[bytes]) -> None:
+    good = b'{"latency_seconds": 0.5}'
+    found = documents(b"\n".join([good, *rows, good]) + b"\n")
+    assert found[0] == found[-1] == {"latency_seconds": 0.5}

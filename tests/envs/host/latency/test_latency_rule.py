@@ -1,0 +1,136 @@
+"""A stalled client or a dead LC is not good latency, whichever source it comes from."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.envs.host.latency.figures import LONGEST_SECONDS, PROVIDES, UNKNOWN, Figures, Reporter, TimeUnit
+from rlctl.envs.host.latency.window import SampleWindow
+from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
+from rlctl.envs.workload import SLO
+
+near: Any = pytest.approx  # its own type is not that of a number
+
+
+@pytest.fixture
+def reporter(slo: SLO) -> Reporter:
+    return Reporter("source", slo, stale_seconds=3.0)
+
+
+def why(reading: Reading) -> Why | None:
+    return reading.why if isinstance(reading, Missing) else None
+
+
+def test_figures_become_readings_with_their_age(reporter: Reporter) -> None:
+    figures = Figures(10.0, 1.0, 500, 0.004, 0.002, offered_rps=520.0, done_rps=500.0, error_rps=1.0)
+    assert reporter.readings(figures, 10.5) == {
+        "tail_latency_seconds": Quantile(0.004, 0.5, samples=500, window_seconds=1.0),
+        "oldest_request_seconds": Value(0.002, 0.5),
+        "load_ratio": Value(0.52, 0.5),
+        "offered_rps": Value(520.0, 0.5),
+        "done_rps": Value(500.0, 0.5),
+        "error_rps": Value(1.0, 0.5),
+        "tail_is_lower_limit": Value(0.0, 0.5),
+    }
+
+
+def test_a_stalled_lc_speaks_through_its_oldest_request(reporter: Reporter) -> None:
+    stalled = Figures(10.0, 1.0, 0, Missing(Why.NO_DATA), 0.9, offered_rps=100.0, done_rps=0.0)
+    found = reporter.readings(stalled, 10.0)
+    assert why(found["tail_latency_seconds"]) is Why.NO_DATA
+    telemetry = Telemetry(
+        10.0,
+        0.010,
+        tail_latency_seconds=found["tail_latency_seconds"],
+        oldest_request_seconds=found["oldest_request_seconds"],
+    )
+    assert telemetry.latency_seconds == Value(0.9)
+    assert telemetry.slack_ratio is not None
+    assert telemetry.slack_ratio < 0.0
+
+
+@pytest.mark.parametrize(("offered", "words"), [(100.0, "none completed"), (0.0, "no request was offered")])
+def test_nothing_completed_and_nothing_outstanding_is_no_data(reporter: Reporter, offered: float, words: str) -> None:
+    """Even if the source says that the tail of no requests is zero."""
+    tail = reporter.readings(Figures(10.0, 1.0, 0, 0.0, 0.0, offered_rps=offered), 10.0)["tail_latency_seconds"]
+    assert isinstance(tail, Missing)
+    assert tail.why is Why.NO_DATA
+    assert words in tail.detail
+
+
+def test_old_figures_are_stale_as_a_whole_and_tell_their_age(reporter: Reporter) -> None:
+    figures = Figures(10.0, 1.0, 500, 0.004, 0.0, offered_rps=1.0)
+    reporter.readings(figures, 12.0)
+    found = reporter.readings(figures, 13.5)
+    assert {why(reading) for reading in found.values()} == {Why.STALE}
+    assert found["tail_latency_seconds"].age_seconds == 3.5
+
+
+def test_load_is_what_was_offered_and_what_was_done_only_if_that_is_all_there_is(reporter: Reporter) -> None:
+    both = Figures(1.0, 1.0, 500, 0.1, offered_rps=1200.0, done_rps=500.0)
+    assert reporter.readings(both, 1.0)["load_ratio"] == Value(1.2)
+    done = Figures(1.0, 1.0, 500, 0.1, done_rps=500.0)
+    assert reporter.readings(done, 1.0)["load_ratio"] == Value(0.5)
+    assert why(reporter.readings(done, 1.0)["offered_rps"]) is Why.NOT_SUPPORTED
+
+
+def test_a_load_that_is_in_another_unit_is_absurd(reporter: Reporter) -> None:
+    figures = Figures(1.0, 1.0, 5, 0.1, offered_rps=60_000.0)
+    assert why(reporter.readings(figures, 1.0)["load_ratio"]) is Why.ABSURD
+
+
+NUMBERS = st.floats() | st.just(UNKNOWN) | st.just(Missing(Why.NO_DATA))
+
+
+@given(st.floats(0, 10), st.floats(0.01, 10), st.integers(-5, 1000), NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS)
+def test_no_figures_give_an_insane_reading(
+    end: float, window: float, samples: int, tail: float, oldest: float, offered: float, done: float, errors: float
+) -> None:
+    slo = SLO(target_seconds=0.010, max_load_rps=1000.0)
+    figures = Figures(end, window, samples, tail, oldest, offered, done, errors)
+    found = Reporter("source", slo, 3.0).readings(figures, 10.0)
+    assert set(found) == set(PROVIDES)
+    for reading in found.values():
+        assert isinstance(reading, Missing) or (math.isfinite(reading.value) and reading.value >= 0.0)
+    reading = found["tail_latency_seconds"]
+    assert isinstance(reading, Missing) or (samples > 0 and reading.value <= LONGEST_SECONDS)
+
+
+def test_units() -> None:
+    assert [TimeUnit(name).seconds for name in ("seconds", "milliseconds", "microseconds")] == [1.0, 1e-3, 1e-6]
+
+
+def window_of(window: SampleWindow) -> tuple[int, float]:
+    figures = window.figures()
+    assert isinstance(figures, Figures)
+    return figures.samples, figures.window_seconds
+
+
+def test_a_window_of_one_tick_holds_one_batch_though_ticks_jitter() -> None:
+    window = SampleWindow(1.0, 0.95)
+    assert isinstance(window.figures(), Missing)
+    for tick, now in enumerate((0.0, 1.01, 2.0, 2.99, 4.02)):
+        window.add(now, [0.001] * tick)
+    assert window_of(window) == (4, near(1.03))
+
+
+def test_a_longer_window_holds_several_batches() -> None:
+    window = SampleWindow(2.0, 0.95)
+    for now in range(6):
+        window.add(float(now), [0.001] * 10)
+    assert window_of(window) == (20, 2.0)
+
+
+def test_a_window_without_requests_has_no_tail() -> None:
+    window = SampleWindow(1.0, 0.95)
+    window.add(0.0, [])
+    window.add(1.0, [])
+    figures = window.figures()
+    assert isinstance(figures, Figures)
+    assert isinstance(figures.tail_seconds, Missing)
+    assert figures.done_rps == 0.0

@@ -1,0 +1,94 @@
+"""Latency from nginx's access log."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.host.latency.nginx_log import NginxLog
+from rlctl.envs.telemetry import Missing, Quantile, Value, Why
+from rlctl.envs.workload import SLO
+
+NOW = 1_795_248_000.0
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "access.log"
+    path.touch()
+    return path
+
+
+def append(path: Path, *lines: str) -> None:
+    with path.open("a") as file:
+        file.writelines(line + "\n" for line in lines)
+
+
+def source(log: Path, slo: SLO, **options: object) -> NginxLog:
+    return NginxLog(log, slo, wall_clock=lambda: NOW, **options)  # type: ignore[arg-type]
+
+
+def test_p95_and_rates_of_the_window(log: Path, slo: SLO) -> None:
+    nginx = source(log, slo)
+    nginx.read(10.0)
+    append(log, *(f"{NOW - 0.5:.3f} {503 if ms == 7 else 200} 0.{ms:03d}" for ms in range(1, 22)), "nonsense")
+    found = nginx.read(11.0)
+    assert set(found) == set(nginx.provides)
+    assert found["tail_latency_seconds"] == Quantile(0.020, 0.0, samples=21, window_seconds=1.0)
+    assert found["load_ratio"] == Value(0.021)
+    assert found["error_rps"] == Value(1.0)
+    assert found["rejected_rps"] == Value(1.0)
+    nginx.close()
+
+
+def test_a_line_that_was_buffered_for_long_is_not_of_this_window(log: Path, slo: SLO) -> None:
+    nginx = source(log, slo)
+    nginx.read(10.0)
+    append(log, f"{NOW - 30:.3f} 200 5.000", f"{NOW - 0.1:.3f} 200 0.002")
+    assert nginx.read(11.0)["tail_latency_seconds"] == Quantile(0.002, 0.0, samples=1, window_seconds=1.0)
+    nginx.close()
+
+
+def test_any_other_format_by_its_pattern(log: Path, slo: SLO) -> None:
+    nginx = source(log, slo, pattern=r"rt=(?P<seconds>[0-9.]+)")
+    nginx.read(0.0)
+    append(log, '127.0.0.1 - - "GET / HTTP/1.1" 200 612 rt=0.004 ua="-"', "rt=1.2.3", "rt=-")
+    found = nginx.read(1.0)
+    assert found["tail_latency_seconds"] == Quantile(0.004, 0.0, samples=1, window_seconds=1.0)
+    assert found["rejected_rps"] == Value(2.0)
+    nginx.close()
+
+
+def test_silence_is_no_data_and_a_log_that_is_not_there_says_so(tmp_path: Path, log: Path, slo: SLO) -> None:
+    nginx = source(log, slo)
+    nginx.read(0.0)
+    silent = nginx.read(1.0)["tail_latency_seconds"]
+    assert isinstance(silent, Missing)
+    assert silent.why is Why.NO_DATA
+    nginx.close()
+    absent = source(tmp_path / "no.log", slo).read(0.0)["tail_latency_seconds"]
+    assert isinstance(absent, Missing)
+    assert "no.log" in absent.detail
+
+
+@pytest.mark.parametrize("pattern", [r"(?P<latency>\d+)", r"(?P<seconds>["])
+def test_a_pattern_that_cannot_work_is_refused_at_the_door(log: Path, slo: SLO, pattern: str) -> None:
+    with pytest.raises(ConfigError, match="pattern"):
+        NginxLog(log, slo, pattern=pattern)
+
+
+@given(st.binary(max_size=200) | st.text(alphabet="0123456789. \n", max_size=100).map(str.encode))
+def test_no_log_raises_or_gives_an_insane_reading(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    log = tmp_path_factory.mktemp("nginx") / "access.log"
+    log.touch()
+    nginx = NginxLog(log, SLO(0.01), pattern=r"(?P<seconds>\S+)$", wall_clock=lambda: NOW)
+    nginx.read(0.0)
+    log.write_bytes(data + b"\n")
+    for reading in nginx.read(1.0).values():
+        assert isinstance(reading, Missing) or (math.isfinite(reading.value) and reading.value >= 0.0)
+    nginx.close()

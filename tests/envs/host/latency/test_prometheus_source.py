@@ -1,0 +1,195 @@
+"""Histograms of two scrapes become a tail that never flatters."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.host.latency.figures import Figures, TimeUnit
+from rlctl.envs.host.latency.prometheus import (
+    PrometheusDigest,
+    PrometheusNames,
+    PrometheusSource,
+    bucket_quantile,
+)
+from rlctl.envs.telemetry import Missing, Quantile, Value, Why
+from rlctl.envs.workload import SLO
+
+NAMES = PrometheusNames("http_seconds", oldest="oldest_seconds", in_flight="in_flight")
+BOUNDS = (0.001, 0.005, 0.010, 0.050)
+
+
+def exposition(counts: tuple[int, ...], worker: str = "1", extra: str = "", bounds: tuple[float, ...] = BOUNDS) -> str:
+    """Cumulative counts per bound, the last one +Inf."""
+    lines = ["# HELP http_seconds Time.", "# TYPE http_seconds histogram"]
+    for bound, count in zip((*bounds, math.inf), counts, strict=True):
+        le = "+Inf" if math.isinf(bound) else f"{bound}"
+        lines.append(f'http_seconds_bucket{{worker="{worker}",le="{le}"}} {count}')
+    lines += [f'http_seconds_count{{worker="{worker}"}} {counts[-1]}', "go_goroutines 7", extra]
+    return "\n".join(lines) + "\n"
+
+
+def figures(slo: SLO, *scrapes: str, names: PrometheusNames = NAMES) -> Figures | Missing:
+    digest = PrometheusDigest(names, slo)
+    found: Figures | Missing = Missing(Why.NO_DATA)
+    for second, scrape in enumerate(scrapes):
+        found = digest(scrape.encode(), float(second))
+    return found
+
+
+def sound(found: Figures | Missing) -> Figures:
+    assert isinstance(found, Figures), found
+    return found
+
+
+def test_the_tail_is_that_of_the_interval_and_not_of_all_time(slo: SLO) -> None:
+    before = exposition((10_000, 10_000, 10_000, 10_000, 10_000))
+    now = exposition((10_000, 10_000, 10_100, 10_100, 10_100))
+    found = sound(figures(slo, before, now))
+    assert found.samples == 100
+    assert found.done_rps == 100.0
+    assert found.tail_seconds == pytest.approx(0.005 + 0.95 * 0.005)
+
+
+def test_one_scrape_is_no_window(slo: SLO) -> None:
+    found = figures(slo, exposition((1, 2, 3, 4, 5)))
+    assert isinstance(found, Missing)
+    assert found.why is Why.NO_DATA
+
+
+def test_a_tail_beyond_the_last_bound_is_said_to_be_a_lower_limit(slo: SLO) -> None:
+    found = sound(figures(slo, exposition((0, 0, 0, 0, 0)), exposition((0, 0, 0, 50, 100))))
+    assert found.tail_seconds == 0.050
+    assert found.tail_is_lower_limit
+
+
+def test_a_histogram_that_ends_below_the_target_cannot_tell(slo: SLO) -> None:
+    bounds = (0.001, 0.005)
+    scrapes = [exposition(counts, bounds=bounds) for counts in ((0, 0, 0), (10, 20, 100))]
+    tail = sound(figures(slo, *scrapes)).tail_seconds
+    assert isinstance(tail, Missing)
+    assert tail.why is Why.NOT_SUPPORTED
+    assert "buckets beyond the target" in tail.detail
+
+
+def test_a_worker_that_restarts_or_joins_does_not_disturb_the_others(slo: SLO) -> None:
+    before = exposition((500,) * 5, "1") + exposition((900,) * 5, "2")
+    now = exposition((600,) * 5, "1") + exposition((30,) * 5, "2") + exposition((20,) * 5, "3")
+    assert sound(figures(slo, before, now)).samples == 100 + 30 + 20
+
+
+def test_labels_choose_series(slo: SLO) -> None:
+    names = PrometheusNames("http_seconds", labels={"worker": "2"})
+    scrapes = [exposition((n,) * 5, "1") + exposition((3 * n,) * 5, "2") for n in (0, 100)]
+    assert sound(figures(slo, *scrapes, names=names)).samples == 300
+
+
+def test_in_flight_growth_is_offered_load_that_was_not_done(slo: SLO) -> None:
+    before = exposition((0,) * 5, extra="in_flight 5\noldest_seconds 0.001")
+    now = exposition((300,) * 5, extra="in_flight 205\noldest_seconds 0.8")
+    found = sound(figures(slo, before, now))
+    assert found.offered_rps == 500.0
+    assert found.oldest_seconds == 0.8
+
+
+def test_milliseconds(slo: SLO) -> None:
+    names = PrometheusNames("http_seconds", unit=TimeUnit.MILLISECONDS)
+    scrapes = [exposition((n, n, n, n), bounds=(1.0, 10.0, 100.0)) for n in (0, 100)]
+    assert sound(figures(slo, *scrapes, names=names)).tail_seconds == pytest.approx(0.95e-3)
+
+
+def test_an_endpoint_without_the_histogram_says_which(slo: SLO) -> None:
+    found = figures(slo, "up 1\n")
+    assert isinstance(found, Missing)
+    assert "http_seconds_bucket" in found.detail
+
+
+def test_no_requests_in_the_interval_have_no_tail(slo: SLO) -> None:
+    found = sound(figures(slo, *[exposition((7,) * 5)] * 2))
+    assert found.samples == 0
+    assert isinstance(found.tail_seconds, Missing)
+
+
+BUCKETS = st.lists(st.tuples(st.floats(1e-4, 10), st.integers(0, 1000)), min_size=1, max_size=10)
+
+
+@given(BUCKETS, st.integers(0, 1000), st.sampled_from([0.5, 0.95, 0.99]))
+def test_a_quantile_lies_in_the_bucket_that_holds_it(rows: list[tuple[float, int]], above: int, q: float) -> None:
+    bounds = sorted({bound for bound, _ in rows})
+    counts, total = [], 0
+    for _, (_, grow) in zip(bounds, rows, strict=False):
+        total += grow
+        counts.append(total)
+    buckets = [*zip(bounds, map(float, counts), strict=True), (math.inf, float(total + above))]
+    found = bucket_quantile(buckets, q)
+    if total + above == 0:
+        assert found is None
+        return
+    assert found is not None
+    below = [count for bound, count in buckets if bound < found.value]
+    assert max(below, default=0.0) <= q * (total + above) + 1e-9
+    assert found.beyond == (total < q * (total + above))
+
+
+TEXT = st.text(alphabet='http_seconds_bucket{}le="0.5+Inf", NaN#\\\n -1e9', max_size=200)
+
+
+@given(st.lists(st.binary(max_size=100) | TEXT.map(str.encode), min_size=1, max_size=4))
+def test_no_body_raises_or_gives_insane_figures(bodies: list[bytes]) -> None:
+    digest = PrometheusDigest(PrometheusNames("h", oldest="o"), SLO(0.01))
+    start = b'h_bucket{le="0.1"} 1\nh_bucket{le="+Inf"} 1\n'
+    for second, body in enumerate([start, *bodies, start + b"\nh_bucket" + bodies[0] + b"\no " + bodies[0]]):
+        found = digest(body, float(second))
+        if isinstance(found, Figures) and isinstance(found.tail_seconds, float):
+            assert math.isfinite(found.tail_seconds)
+            assert found.tail_seconds >= 0.0
+
+
+def test_a_live_endpoint_and_then_a_silent_one(slo: SLO, serve: Callable[..., str]) -> None:
+    scrapes = iter(range(0, 10**6, 50))
+    answer = {"status": 200}
+    url = serve(lambda: (answer["status"], exposition((next(scrapes),) * 5).encode()))
+    source = PrometheusSource(url, NAMES, slo, interval_seconds=0.02, stale_seconds=0.3)
+    try:
+        deadline = time.monotonic() + 10.0
+        while not isinstance(tail := source.read(time.monotonic())["tail_latency_seconds"], Quantile):
+            assert time.monotonic() < deadline, tail
+            time.sleep(0.01)
+        assert 0.0 < tail.value <= 0.001
+        assert isinstance(source.read(time.monotonic())["load_ratio"], Value)
+        answer["status"] = 503
+        while not isinstance(tail := source.read(time.monotonic())["tail_latency_seconds"], Missing):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert tail.why is Why.STALE
+        assert tail.age_seconds > 0.3
+    finally:
+        source.close()
+        source.close()
+
+
+def test_an_endpoint_that_is_not_there_is_gone(slo: SLO) -> None:
+    source = PrometheusSource("http://127.0.0.1:9/metrics", NAMES, slo, interval_seconds=0.02)
+    try:
+        deadline = time.monotonic() + 10.0
+        while (found := source.read(time.monotonic())["tail_latency_seconds"]) and time.monotonic() < deadline:
+            assert isinstance(found, Missing)
+            if found.why is Why.GONE:
+                break
+            time.sleep(0.01)
+        assert isinstance(found, Missing)
+        assert found.why is Why.GONE
+    finally:
+        source.close()
+
+
+@pytest.mark.parametrize("url", ["/metrics", "file:///etc/passwd", "ftp://x/y", "http://"])
+def test_only_http_urls(url: str, slo: SLO) -> None:
+    with pytest.raises(ConfigError, match="http"):
+        PrometheusSource(url, NAMES, slo)
