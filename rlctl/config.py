@@ -68,8 +68,8 @@ class BeSection(Strict):
 
     workloads: Annotated[tuple[Workload, ...], Field(min_length=1)]
     cpus: Cpus | None = None
-    quota_levels: int = Field(20, ge=1, le=1000)
-    min_quota_cpus: float = Field(0.01, ge=0.001, le=1.0)
+    quota_levels: int = Field(default=20, ge=1, le=1000)
+    min_quota_cpus: float = Field(default=0.01, ge=0.001, le=1.0)
 
 
 class PolicySection(Strict):
@@ -96,8 +96,8 @@ class LogSection(Strict):
     """
 
     directory: Path = Path("/var/log/rlctl")
-    rotate_bytes: int = Field(16 << 20, ge=1 << 16)
-    keep: int = Field(4, ge=1, le=1000)
+    rotate_bytes: int = Field(default=16 << 20, ge=1 << 16)
+    keep: int = Field(default=4, ge=1, le=1000)
 
 
 class ServeConfig(Strict):
@@ -114,12 +114,12 @@ class ServeConfig(Strict):
         perf: Read CPI and other hardware counters.
     """
 
-    tick_seconds: float = Field(1.0, ge=0.05, le=60.0)
+    tick_seconds: float = Field(default=1.0, ge=0.05, le=60.0)
     lc: LcSection
     be: BeSection
     policy: PolicySection = PolicySection()
     shield: Name = "responsive"
-    quota_period_milliseconds: float = Field(10.0, ge=1.0, le=1000.0)
+    quota_period_milliseconds: float = Field(default=10.0, ge=1.0, le=1000.0)
     state_directory: Path = Path("/var/lib/rlctl")
     log: LogSection = LogSection()
     perf: bool = False

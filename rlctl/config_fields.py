@@ -13,6 +13,7 @@ __all__ = ["Cpus", "Name", "QuantilePercent", "Strict", "Url"]
 
 MOST_CPUS = 8192  # the kernel's largest CONFIG_NR_CPUS; a typo must not fill the memory
 
+
 def _quantile(value: object) -> Percent:
     """A tail quantile in percent; 0.95 and 950 are both slips of the unit."""
     if isinstance(value, Percent):
@@ -63,5 +64,3 @@ class Strict(BaseModel):
     """Base of every section: frozen, no unknown keys, no infinities."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-

@@ -77,8 +77,8 @@ Workload = Annotated[
 
 class _Polled(Strict):
     url: Url
-    timeout_seconds: float = Field(0.5, gt=0.0, le=60.0)
-    stale_seconds: float = Field(3.0, gt=0.0, le=3600.0)
+    timeout_seconds: float = Field(default=0.5, gt=0.0, le=60.0)
+    stale_seconds: float = Field(default=3.0, gt=0.0, le=3600.0)
     unit: TimeUnit = TimeUnit.SECONDS
 
 
@@ -104,7 +104,7 @@ class HttpLatency(_Polled):
     error_rps: Name | None = None
     window: Name | None = None
     stamp: Name | None = None
-    window_seconds: float = Field(1.0, gt=0.0, le=3600.0)
+    window_seconds: float = Field(default=1.0, gt=0.0, le=3600.0)
 
     @model_validator(mode="after")
     def _countable(self) -> HttpLatency:
@@ -121,7 +121,7 @@ class JsonlLatency(Strict):
     latency: Name = "latency_seconds"
     ok: Name | None = None
     unit: TimeUnit = TimeUnit.SECONDS
-    window_seconds: float = Field(1.0, gt=0.0, le=3600.0)
+    window_seconds: float = Field(default=1.0, gt=0.0, le=3600.0)
 
 
 class NginxLogLatency(Strict):
@@ -130,7 +130,7 @@ class NginxLogLatency(Strict):
     kind: Literal["nginx-log"]
     path: Path
     pattern: Name | None = None
-    window_seconds: float = Field(1.0, gt=0.0, le=3600.0)
+    window_seconds: float = Field(default=1.0, gt=0.0, le=3600.0)
 
 
 Latency = Annotated[
@@ -138,5 +138,3 @@ Latency = Annotated[
     Field(discriminator="kind"),
 ]
 """Where the LC's tail latency and load come from."""
-
-

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -13,7 +12,7 @@ from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Missing
 from rlctl.record import Tick, allocation_as_json
 
-__all__ = ["Event", "Narrator", "say", "say_json"]
+__all__ = ["Event", "JsonLines", "Narrator", "say"]
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +63,7 @@ class _Minute:
         if not isinstance(latency, Missing):
             self.worst_milliseconds = max(self.worst_milliseconds, latency.value * 1e3)
         if not isinstance(tick.telemetry.be_cpus, Missing):
-            self.be_cpus += tick.telemetry.be_cpus.value / 1.0
+            self.be_cpus += tick.telemetry.be_cpus.value
 
 
 class Narrator:
@@ -106,14 +105,26 @@ def say(event: Event) -> None:
     log.log(logging.WARNING if event.event == "trouble" else logging.INFO, "%s", event.text)
 
 
-def say_json(event: Event) -> None:
-    """Tell a program: one JSON object per line on stdout; a reader who has left is no reason to stop."""
-    plain = asdict(event) | dict(event.fields)
-    del plain["fields"]
-    try:
-        print(json.dumps(plain), flush=True)
-    except (BrokenPipeError, ValueError):  # ValueError: stdout is closed
-        sys.stdout = open("/dev/null", "w")  # noqa: SIM115, PTH123 - stays open as long as the process
+class JsonLines:
+    """Tells a program: one JSON object per line on stdout. A reader who has left is no reason to stop the loop."""
+
+    def __init__(self) -> None:
+        self.deserted = False
+
+    def __call__(self, event: Event) -> None:
+        """Print an event."""
+        plain = asdict(event) | dict(event.fields)
+        del plain["fields"]
+        self.write(plain)
+
+    def write(self, plain: Mapping[str, Any]) -> None:
+        """Print an object."""
+        if self.deserted:
+            return
+        try:
+            print(json.dumps(plain), flush=True)
+        except OSError:
+            self.deserted = True
 
 
 def _change(tick: Tick) -> Event:

@@ -43,7 +43,13 @@ def _bar(total: int, unit: str) -> Iterator[Callable[[str], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (MofNCompleteColumn(), TextColumn(unit), BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    columns = (
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        BarColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
     with Progress(*columns, console=Console(stderr=True)) as bars:
         task = bars.add_task("", total=total)
         yield lambda name: bars.update(task, advance=1, description=name)

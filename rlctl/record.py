@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
@@ -15,7 +16,18 @@ from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry
 from rlctl.safety.verdict import Verdict
 
-__all__ = ["MemoryRecorder", "NullRecorder", "Recorder", "Tick", "TickLog", "read_ticks", "tick_as_json", "write_ticks"]
+__all__ = [
+    "MemoryRecorder",
+    "NullRecorder",
+    "Recorder",
+    "Tee",
+    "Tick",
+    "TickLog",
+    "allocation_as_json",
+    "read_ticks",
+    "tick_as_json",
+    "write_ticks",
+]
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +95,18 @@ class MemoryRecorder:
         self.ticks.append(tick)
 
 
+class Tee:
+    """Hands each tick to several recorders, in order."""
+
+    def __init__(self, *recorders: Recorder) -> None:
+        self._recorders = recorders
+
+    def write(self, tick: Tick) -> None:
+        """Pass it on."""
+        for recorder in self._recorders:
+            recorder.write(tick)
+
+
 class TickLog:
     """A JSON-lines file that is rotated before it grows beyond a bound.
 
@@ -103,31 +127,48 @@ class TickLog:
         self.keep = keep
         self.dropped = 0
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: IO[bytes] = path.open("ab", buffering=0)
+        self._file: IO[bytes] | None = self._opened()
 
     def write(self, tick: Tick) -> None:
         """Append one line with one system call, so that a crash tears at most the last one."""
         line = json.dumps(tick_as_json(tick), separators=(",", ":"), allow_nan=False).encode() + b"\n"
         try:
-            if self._file.tell() + len(line) > self.most_bytes:
-                self._rotate()
-            self._file.write(line)
+            self._append(line)
         except OSError as error:
             if not self.dropped:
                 log.warning("tick log %s: %s; records are dropped until it can be written again", self.path, error)
             self.dropped += 1
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file. Idempotent."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
-    def _rotate(self) -> None:
-        self._file.close()
+    def _append(self, line: bytes) -> None:
+        file = self._file = self._file or self._opened()
+        size = os.fstat(file.fileno()).st_size
+        if size and size + len(line) > self.most_bytes:
+            file, size = self._rotated(), 0
+        if file.write(line) != len(line):
+            file.truncate(size)  # half a line would spoil the next one too
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _opened(self) -> IO[bytes]:
+        file = self.path.open("a+b", buffering=0)
+        size = os.fstat(file.fileno()).st_size
+        if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
+            file.write(b"\n")  # ends the line that a crash tore
+        return file
+
+    def _rotated(self) -> IO[bytes]:
+        self.close()
         for number in range(self.keep, 0, -1):
-            older = self.path if number == 1 else self._numbered(number - 1)
-            if older.exists():
-                os.replace(older, self._numbered(number))
-        self._file = self.path.open("ab", buffering=0)
+            newer = self.path if number == 1 else self._numbered(number - 1)
+            if newer.exists():
+                os.replace(newer, self._numbered(number))
+        self._file = self._opened()
+        return self._file
 
     def _numbered(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}")
@@ -161,19 +202,19 @@ def tick_as_json(tick: Tick) -> dict[str, Any]:
     return {
         "tick": tick.index,
         "ts": round(tick.wall_seconds, 6),
-        "time_seconds": round(telemetry.time_seconds, 6),
-        "target_seconds": telemetry.target_seconds,
+        "time_seconds": _number(telemetry.time_seconds),
+        "target_seconds": _number(telemetry.target_seconds),
         "slack_ratio": _number(telemetry.slack_ratio),
         "readings": {name: _reading(getattr(telemetry, name)) for name in READINGS},
         "counters": {name: _reading(reading) for name, reading in telemetry.counters.items()},
-        "before": _allocation(tick.before),
-        "proposed": _allocation(tick.proposed),
-        "verdict": _allocation(tick.verdict.allocation),
+        "before": allocation_as_json(tick.before),
+        "proposed": allocation_as_json(tick.proposed),
+        "verdict": allocation_as_json(tick.verdict.allocation),
         "bounds": [
-            {"guard": b.guard, "reason": b.reason, "most": _allocation(b.most), "detail": b.detail}
+            {"guard": b.guard, "reason": b.reason, "most": allocation_as_json(b.most), "detail": b.detail}
             for b in tick.verdict.decisive
         ],
-        "applied": _allocation(tick.applied),
+        "applied": allocation_as_json(tick.applied),
         "policy": tick.policy,
         "note": tick.note,
         "error": tick.error,
@@ -193,7 +234,8 @@ def _reading(reading: Reading) -> dict[str, Any]:
     return said
 
 
-def _allocation(allocation: Allocation) -> dict[str, Any]:
+def allocation_as_json(allocation: Allocation) -> dict[str, Any]:
+    """An allocation as plain data; a lifted quota is null."""
     quota = None if allocation.quota_cpus == UNLIMITED else round(allocation.quota_cpus, 6)
     return {"quota_cpus": quota, "cpuset_cpus": allocation.cpuset_cpus, "frozen": allocation.frozen}
 

@@ -86,7 +86,9 @@ def plan_of(args: argparse.Namespace) -> Plan:
     from rlctl.safety.profile import load_profile
 
     scenario = _adjusted(load_scenario(args.scenario), args.duration, args.time_scale)
-    names = catalogue.NAMES if args.managers == "all" else tuple(n.strip() for n in args.managers.split(",") if n.strip())
+    names = (
+        catalogue.NAMES if args.managers == "all" else tuple(n.strip() for n in args.managers.split(",") if n.strip())
+    )
     if not names:
         raise ConfigError("--managers names none; see `rlctl managers`")
     if len(set(names)) < len(names):

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import CgroupGone, ConfigError, RlctlError
@@ -20,6 +21,8 @@ __all__ = ["BeActuator"]
 
 SETTLE_SECONDS = 0.25
 """How long a freeze may take. Measured: 0.4-7 ms, p95 24 ms; longer means a task that sleeps in the kernel."""
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +40,7 @@ class _Seen:
     ceiling_cpus: float
     effective: frozenset[int]
     frozen: bool
+    errors: tuple[RlctlError, ...] = ()
 
     @property
     def settings(self) -> tuple[Quota | None, frozenset[int] | None, bool]:
@@ -65,7 +69,8 @@ class BeActuator:
         groups: BE's groups, none within another. One that vanishes is left out from then on.
         order: CPUs, the safest for the LC first.
         limits: Range of allocations; `limits.cpus` of the order are used.
-        knobs: Reads and writes. Originals of quota, cpuset and freezer are journalled here and now, with one fsync.
+        knobs: Reads and writes, whatever the groups were opened with. Originals of quota, cpuset and freezer are
+            journalled here and now, with one fsync, so that no tick pays for it.
         lc: Whose weight is "equal"; default the kernel's default weight.
         settle_seconds: How long to wait for a freeze.
 
@@ -86,7 +91,7 @@ class BeActuator:
         _check(groups, order, limits)
         self.limits = limits
         self.foreign_writes = 0
-        self._groups = list(groups)
+        self._groups = [group.using(knobs) for group in groups]
         self._order = tuple(order[: limits.cpus])
         self._knobs = knobs
         self._lc = lc
@@ -97,11 +102,10 @@ class BeActuator:
         knobs.remember(path for group in self._groups for path in _files(group))
 
     def read(self) -> Allocation:
-        """What is in force now.
+        """What is in force now; a knob that cannot be read counts as wide open.
 
         Raises:
             CgroupGone: All groups have vanished.
-            CgroupError: A group cannot be read.
         """
         return self._in_force(self._look())
 
@@ -112,7 +116,7 @@ class BeActuator:
 
         Raises:
             CgroupGone: All groups have vanished.
-            CgroupError: A write failed; the first one's error, which names how many more there were.
+            CgroupError: A write or a reading failed; the first one's error, with a note on the others.
             PermissionMissing: As above.
         """
         target = self.limits.clip(allocation)
@@ -122,9 +126,10 @@ class BeActuator:
         steps = self._plan(target, seen)
         errors = self._run(steps)
         self._left = self._look() if steps else seen
+        errors += [error for one in self._left.values() for error in one.errors]
         if errors:
             if len(errors) > 1:
-                errors[0].add_note(f"{len(errors) - 1} more writes failed")
+                errors[0].add_note(f"and {len(errors) - 1} more: {errors[-1]}")
             raise errors[0]
         return self._in_force(self._left)
 
@@ -241,15 +246,28 @@ class BeActuator:
 
 
 def _see(group: Group) -> _Seen:
+    """Read one group. What cannot be read is taken for wide open, so that one lost controller stops no freeze."""
     cpu, cpuset, freezer = group.cpu, group.cpuset, group.freezer
+    errors: list[RlctlError] = []
     return _Seen(
-        quota=None if cpu is None else cpu.quota(),
-        cpus=None if cpuset is None else cpuset.cpus(),
-        ordered=freezer is not None and freezer.ordered(),
-        ceiling_cpus=UNLIMITED if cpu is None else cpu.ceiling_cpus(),
-        effective=frozenset() if cpuset is None else cpuset.effective(),
-        frozen=freezer is not None and freezer.frozen(),
+        quota=_or_open(errors, None, cpu.quota if cpu else None),
+        cpus=_or_open(errors, None, cpuset.cpus if cpuset else None),
+        ordered=_or_open(errors, False, freezer.ordered if freezer else None),
+        ceiling_cpus=_or_open(errors, UNLIMITED, cpu.ceiling_cpus if cpu else None),
+        effective=_or_open(errors, frozenset(), cpuset.effective if cpuset else None),
+        frozen=_or_open(errors, False, freezer.frozen if freezer else None),
+        errors=tuple(errors),
     )
+
+
+def _or_open(errors: list[RlctlError], wide_open: T, read: Callable[[], T] | None) -> T:
+    try:
+        return wide_open if read is None else read()
+    except CgroupGone:
+        raise
+    except RlctlError as error:
+        errors.append(error)
+        return wide_open
 
 
 def _files(group: Group) -> tuple[Path, ...]:

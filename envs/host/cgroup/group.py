@@ -72,7 +72,7 @@ class Group:
         try:
             for root in sorted({mount.path for mount in mounts.values()}):
                 wanted = [str(one) for one, mount in mounts.items() if mount.path == root and mount.version == 2]
-                made += _make(knobs, root, parts, wanted)
+                _make(knobs, root, parts, wanted, made)
         except BaseException:
             _remove_all(knobs.kernel, made)
             raise
@@ -121,6 +121,10 @@ class Group:
         if not paths:
             raise ConfigError(f"process {pid} is in no control group of its own; start it in one")
         return cls(f"process {pid}", paths, layout, knobs)
+
+    def using(self, knobs: Knobs) -> Group:
+        """The same group, read and written with other knobs."""
+        return Group(self.name, self.paths, self._layout, knobs)
 
     @property
     def directories(self) -> tuple[Path, ...]:
@@ -218,25 +222,20 @@ class Group:
         return self.paths[controller] / (in_v1 if self._layout.mounts[controller].version == 1 else in_v2)
 
 
-def _make(knobs: Knobs, root: Path, parts: tuple[str, ...], v2_controllers: list[str]) -> Iterator[Path]:
-    """Make the groups that lead to one, and the one; yields each made."""
+def _make(knobs: Knobs, root: Path, parts: tuple[str, ...], v2_controllers: list[str], made: list[Path]) -> None:
+    """Make the groups that lead to one, and the one; `made` tells which, also when this raises."""
     group = root
-    for part in parts:
+    for depth, part in enumerate(parts, start=1):
         _enable(knobs, group, v2_controllers)
         group = group / part
-        if knobs.dry_run:
+        if knobs.dry_run or (depth < len(parts) and group.is_dir()):
             continue
-        last = group == root.joinpath(*parts)
         try:
             knobs.kernel.make_group(group)
-        except FileExistsError as error:
-            if last:
-                raise refusal(error, group, "make it", group=True) from error
-            continue
         except OSError as error:
             raise refusal(error, group, "make it", group=True) from error
-        yield group
-        if (group / "cpuset.mems").exists() and not v2_controllers:
+        made.append(group)
+        if (group / "cpuset.effective_mems").exists():  # v1, which gives a new group neither CPUs nor memory
             CpusetV1(knobs, group).inherit()
 
 

@@ -35,7 +35,7 @@ class Kernel(Protocol):
         ...
 
     def write(self, path: Path, text: str) -> None:
-        """Hand the kernel a value with a single write(2)."""
+        """Hand the kernel a value, in one write and with no truncation."""
         ...
 
     def identity(self, group: Path) -> Identity:
@@ -135,6 +135,7 @@ _BY_ERRNO: dict[int, tuple[type[RlctlError], str]] = {
     errno.ENOSPC: (CgroupBusy, "tasks in the group need at least one CPU and one memory node"),
     errno.EINVAL: (CgroupRejected, "out of range, or in conflict with the parent or a child group"),
     errno.ERANGE: (CgroupRejected, "out of this host's range"),
+    errno.ESRCH: (CgroupError, "the process has ended"),
     errno.EOPNOTSUPP: (CgroupRejected, "not possible in a group of this type"),
 }
 

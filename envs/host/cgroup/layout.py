@@ -80,7 +80,8 @@ class Layout:
         first: dict[str, Mount] = {}
         for name, mount in _hierarchies(proc, root):
             first.setdefault(name, mount)
-        found = {name: mount for name in Controller if (mount := _served_by(name, first, proc)) is not None}
+        served = {name: _served_by(name, first, proc) for name in Controller}
+        found = {name: mount for name, mount in served.items() if mount is not None}
         table = _v1_table(proc)
         missing = {name: _why_missing(name, first, table) for name in Controller if name not in found}
         return cls(found, missing)
@@ -125,13 +126,12 @@ def _hierarchies(proc: Path, root: Path) -> Iterator[tuple[str, Mount]]:
     """Controller names (or `unified`) with their mounts, in mount order."""
     for line in _text(proc / "self/mountinfo").splitlines():
         mounted, _, source = line.partition(" - ")
-        fields, (kind, *_, options) = mounted.split(), (source.split() or [""]) + [""]
+        fields, (kind, *_, options) = mounted.split(), source.split() or ["", ""]
         if kind not in ("cgroup", "cgroup2") or len(fields) < 6:
             continue
         path = _below(_unescaped(fields[4]), root)
         if path is None:
             continue
-        options = source.split()[-1]
         writable = "ro" not in fields[5].split(",") and os.access(path, os.W_OK)
         if kind == "cgroup2":
             yield "unified", Mount(path, 2, writable)
@@ -147,7 +147,7 @@ def _below(mount_point: Path, root: Path) -> Path | None:
 
 
 def _unescaped(field: str) -> Path:
-    """mountinfo writes spaces and the like as three octal digits."""
+    """Of mountinfo, which writes spaces and the like as three octal digits."""
     return Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field))
 
 

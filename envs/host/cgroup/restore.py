@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,12 +18,16 @@ __all__ = ["RestoreReport", "Skipped", "restore"]
 
 PATIENCE_SECONDS = 2.0
 _PAUSE_SECONDS = 0.005
+_PARENTS = {
+    "cpuset.cpus": ("cpuset.cpus.effective", "cpuset.effective_cpus"),  # v2, v1
+    "cpuset.mems": ("cpuset.mems.effective", "cpuset.effective_mems"),
+}
 _CONTESTED = "reads back otherwise: does another program write it too?"
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file that was not put back.
+    """A file that was not put back, or not literally.
 
     Attributes:
         path: The file.
@@ -40,6 +45,7 @@ class RestoreReport:
     Attributes:
         restored: Files that were written and read back as their originals, byte for byte.
         unchanged: Files that held their originals already.
+        equivalent: Files whose originals the kernel does not take back, and what they hold instead to the same effect.
         skipped: Files whose group is gone or is another one by now; nothing is left to do for them.
         failed: Files that could not be put back; the journal keeps them for another try.
         note: What became of the journal.
@@ -47,6 +53,7 @@ class RestoreReport:
 
     restored: list[Path] = field(default_factory=list)
     unchanged: list[Path] = field(default_factory=list)
+    equivalent: list[Skipped] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     failed: list[Skipped] = field(default_factory=list)
     note: str = "nothing to do"
@@ -57,9 +64,10 @@ class RestoreReport:
         return not self.failed
 
     def __str__(self) -> str:
-        counts = f"{len(self.restored)} restored, {len(self.unchanged)} unchanged, "
+        told = (*self.equivalent, *self.skipped, *self.failed)
+        counts = f"{len(self.restored)} restored, {len(self.unchanged)} unchanged, {len(self.equivalent)} equivalent, "
         counts += f"{len(self.skipped)} skipped, {len(self.failed)} failed; {self.note}"
-        return "\n".join([counts, *(f"{item.path}: {item.why}" for item in (*self.skipped, *self.failed))])
+        return "\n".join([counts, *(f"{item.path}: {item.why}" for item in told)])
 
 
 def restore(
@@ -104,11 +112,14 @@ def _restore_locked(state_dir: Path, kernel: Kernel, boot: str, patience_seconds
     pending = _Pending(kernel, report)
     pending.take(recorded.entries)
     pending.work(patience_seconds)
-    report.failed += [Skipped(state_dir / JOURNAL, f"line {line} is unreadable") for line in recorded.unreadable]
+    report.failed += [
+        Skipped(state_dir / JOURNAL, f"line {line} is unreadable: what it held must be put back by hand")
+        for line in recorded.unreadable
+    ]
     if report.ok:
         report.note = f"the journal is {archive(state_dir, 'restored')}"
     else:
-        report.note = f"the journal stays at {state_dir / JOURNAL}: run restore again"
+        report.note = f"the journal stays at {state_dir / JOURNAL}: run restore again, or remove it"
     return report
 
 
@@ -125,6 +136,7 @@ class _Pending:
         self._report = report
         self._entries: list[Entry] = []
         self._why: dict[Path, str] = {}
+        self._instead: dict[Path, str] = {}
 
     def take(self, entries: Iterable[Entry]) -> None:
         """Sort entries into those to work on, in their order, and those that need nothing."""
@@ -153,8 +165,14 @@ class _Pending:
 
     def _sum_up(self, touched: Sequence[Entry], pending: Sequence[Entry]) -> None:
         back = [entry for entry in self._entries if entry not in pending]
-        self._report.restored = [entry.path for entry in back if entry in touched]
+        literally = [entry for entry in touched if entry.path not in self._instead]
+        self._report.restored = [entry.path for entry in back if entry in literally]
         self._report.unchanged = [entry.path for entry in back if entry not in touched]
+        self._report.equivalent = [
+            Skipped(entry.path, f"the kernel takes no empty list while tasks run: left at all its parent has ({text})")
+            for entry in back
+            if (text := self._instead.get(entry.path, "").strip())
+        ]
         self._report.failed = [Skipped(entry.path, self._why.get(entry.path, _CONTESTED)) for entry in pending]
 
     def _put_back(self, entry: Entry) -> bool:
@@ -166,14 +184,23 @@ class _Pending:
             return own_value(self._kernel, entry.path) == entry.original
         except OSError as error:
             self._why[entry.path] = str(refusal(error, entry.path, f"write {entry.original.strip()!r}"))
-            return False
+            return error.errno == errno.ENOSPC and self._widen(entry)
+
+    def _widen(self, entry: Entry) -> bool:
+        """An empty cpuset means the parent's CPUs, but with tasks in the group no kernel lets it become empty again."""
+        for name in _PARENTS.get(entry.path.name, ()) if not entry.original.strip() else ():
+            with contextlib.suppress(OSError):
+                self._kernel.write(entry.path, self._kernel.read(entry.path.parent.parent / name).strip())
+                self._instead[entry.path] = own_value(self._kernel, entry.path)
+                return True
+        return False
 
     def _not_back(self) -> list[Entry]:
         """Entries whose files do not hold their originals; those whose group vanished are dropped."""
         pending = []
         for entry in tuple(self._entries):
             try:
-                if own_value(self._kernel, entry.path) != entry.original:
+                if own_value(self._kernel, entry.path) not in (entry.original, self._instead.get(entry.path)):
                     pending.append(entry)
             except OSError as error:
                 reason = refusal(error, entry.path, "read it")

@@ -1,0 +1,154 @@
+"""The heuristic managers and references by name, with their constants and sources."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from rlctl.agents.feedforward import Feedforward
+from rlctl.agents.greedy_shield import GreedyShield
+from rlctl.agents.heracles import Heracles
+from rlctl.agents.manager import Manager
+from rlctl.agents.prm_eris import PrmEris
+from rlctl.agents.prm_hybrid import TUNED, PrmHybrid
+from rlctl.agents.prm_latency import PrmLatency
+from rlctl.agents.prm_model import PrmModel
+from rlctl.agents.prm_thesis import PrmThesis
+from rlctl.agents.references import Frozen, Static, Unmanaged, Weights
+from rlctl.envs.errors import PolicyError
+
+__all__ = ["NAMES", "TABLE", "Entry", "build", "describe", "options"]
+
+NOT_OPTIONS = frozenset({"name", "time_scale", "model"})
+"""Parameters that the catalogue or the scenario as a whole sets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One manager.
+
+    Attributes:
+        manager: Its class.
+        law: The control law in a line, with its constants.
+        source: Where it was published.
+        preset: Constants that differ from the class's defaults.
+    """
+
+    manager: type[Manager]
+    law: str
+    source: str
+    preset: Mapping[str, object] = field(default_factory=dict)
+
+
+TABLE: Mapping[str, Entry] = MappingProxyType(
+    {
+        "none": Entry(Unmanaged, "BE unmanaged at equal weight", "reference"),
+        "weights": Entry(Weights, "kernel weights only, BE at the minimum", "reference"),
+        "frozen": Entry(Frozen, "BE never runs", "reference"),
+        "static": Entry(Static, "one fixed quota, 25 % of BE's CPUs", "reference"),
+        "prm-eris": Entry(
+            PrmEris,
+            "LC + BE + 0.5 core above the LC's recorded maximum: minimum; 7 clean cycles of 2 s: +1 of 20 levels",
+            "intel/platform-resource-manager 0.8, eris",
+        ),
+        "prm-thesis": Entry(
+            PrmThesis,
+            "as prm-eris, and CPI above its threshold at an 18.5-s check: minimum",
+            "thesis 3.1, 4.1",
+        ),
+        "prm-latency": Entry(
+            PrmLatency,
+            "every 18.5 s: latency at or above target: minimum; below: +1/50 of the host, up to 48/50",
+            "thesis 3.2, 4.2",
+        ),
+        "prm-hybrid": Entry(
+            PrmHybrid,
+            "every 15 s: slack < 0 or load > .85 suspends (cool-down 300 s), load < .80 enables; "
+            "slack > .10: +1 core per 2 s",
+            "thesis 3.3, 4.3",
+        ),
+        "prm-hybrid-tuned": Entry(
+            PrmHybrid,
+            "as prm-hybrid with gates .95/.90, cool-down 180 s, +1/50 of the host per 2 s",
+            "thesis 3.3.1",
+            TUNED,
+        ),
+        "heracles": Entry(
+            Heracles,
+            "core part: every 15 s load gates .85/.80, cool-down 300 s, slack < .10 no growth, < .05 two cores; "
+            "+1 core per 2 s",
+            "Heracles, ISCA 2015",
+        ),
+        "feedforward": Entry(
+            Feedforward, "quota = CPUs - 10 % - LC use foreseen from the load, every tick; shielded", "rlctl"
+        ),
+        "greedy-shield": Entry(GreedyShield, "asks for everything; the shield rules", "rlctl"),
+    }
+)
+"""All managers, in the order of tables and reports."""
+
+NAMES: tuple[str, ...] = tuple(TABLE)
+
+
+def build(name: str, *, time_scale: float = 1.0, model: PrmModel | None = None, **options: object) -> Manager:
+    """A new manager.
+
+    Args:
+        name: One of NAMES.
+        time_scale: Divides every published period; managers without one ignore it.
+        model: PRM's threshold model, for those that use one.
+        options: Parameters of the manager's constructor.
+
+    Raises:
+        PolicyError: An unknown name or option, or a value that cannot be.
+    """
+    entry = _entry(name)
+    parameters = inspect.signature(entry.manager).parameters
+    for option in options:
+        if option not in _options(entry):
+            raise PolicyError(f"manager '{name}' has no option '{option}'" + _closest(option, _options(entry)))
+    common = {"time_scale": time_scale, "model": model}
+    given = {**{key: value for key, value in common.items() if key in parameters}, **entry.preset, **options}
+    return entry.manager(**given)
+
+
+def describe(name: str) -> str:
+    """One line: the name, the law with its constants, the source.
+
+    Raises:
+        PolicyError: An unknown name.
+    """
+    entry = _entry(name)
+    return f"{name}: {entry.law} [{entry.source}]"
+
+
+def options(name: str) -> dict[str, object]:
+    """A manager's options and their values when none is given.
+
+    Raises:
+        PolicyError: An unknown name.
+    """
+    entry = _entry(name)
+    parameters = inspect.signature(entry.manager).parameters
+    return {option: entry.preset.get(option, parameters[option].default) for option in _options(entry)}
+
+
+def _entry(name: str) -> Entry:
+    if name not in TABLE:
+        raise PolicyError(f"no manager '{name}'" + _closest(name, NAMES))
+    return TABLE[name]
+
+
+def _options(entry: Entry) -> tuple[str, ...]:
+    return tuple(key for key in inspect.signature(entry.manager).parameters if key not in NOT_OPTIONS)
+
+
+def _closest(word: str, known: Iterable[str]) -> str:
+    names = tuple(known)
+    close = difflib.get_close_matches(word, names, n=1)
+    if close:
+        return f"; did you mean '{close[0]}'?"
+    return f"; there are {', '.join(names)}" if names else "; it has none"

@@ -1,0 +1,140 @@
+"""Heracles' core part (ISCA'15): the top-level controller, and GROW_CORES of the core and memory controller.
+
+Without RDT, RAPL and traffic control there is no cache, power or network controller, and no DRAM bandwidth model; the
+conditions that need them are left out, which the remarks say. BE cores map to this host as quota and cpuset at once:
+`cores * core_cpus` CPUs of quota, on as many CPUs of BE's order as hold it. Where the order begins with CPUs that the
+LC does not use, these cores are exclusive, as in the paper; on a CPU that both share the quota is what divides it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+from rlctl.agents.manager import Manager, require
+from rlctl.agents.readings import number, slack_of
+from rlctl.agents.timers import Every
+from rlctl.envs.allocation import Allocation
+from rlctl.envs.errors import PolicyError
+from rlctl.envs.telemetry import Telemetry
+
+__all__ = ["Heracles"]
+
+HAIR = 1e-9
+"""Absorbs the rounding of quotients where a threshold is met exactly."""
+
+
+class State(Enum):
+    """Of BE; in the load band the previous one stays."""
+
+    STARTED = "runs, does not grow until a poll enables it"
+    ENABLED = "runs"
+    DISABLED = "does not run"
+
+
+@dataclass(kw_only=True, eq=False)
+class Heracles(Manager):
+    """Disable on negative slack or high load; hold below a slack of 0.10; back to two cores below 0.05; else grow.
+
+    The cool-down ends with a poll. A re-enabled BE begins with `first_cores` again. Polls without latency or load
+    neither enable nor allow growth; a known bad one still disables.
+
+    Args:
+        time_scale: Divides all periods.
+        core_cpus: CPUs here that stand for a core of the published machine.
+        poll_seconds, grow_seconds: Top-level loop, core loop.
+        cool_down_seconds: After a negative slack ("about 5 minutes").
+        disable_load_ratio, enable_load_ratio: Load gates.
+        hold_slack_ratio, shrink_slack_ratio: Slack below which BE may not grow; below which it shrinks.
+        first_cores: Cores that BE begins with.
+        kept_cores: Cores that a shrunk BE keeps, from `be_cores.Remove(be_cores.size() - 2)`.
+    """
+
+    name = "heracles"
+    needs = ("tail_latency_seconds", "load_ratio")
+    time_scale: float = 1.0
+    core_cpus: float = 1.0
+    poll_seconds: float = 15.0
+    grow_seconds: float = 2.0
+    cool_down_seconds: float = 300.0
+    disable_load_ratio: float = 0.85
+    enable_load_ratio: float = 0.80
+    hold_slack_ratio: float = 0.10
+    shrink_slack_ratio: float = 0.05
+    first_cores: int = 1
+    kept_cores: int = 2
+
+    def __post_init__(self) -> None:
+        sizes = ("time_scale", "core_cpus", "poll_seconds", "grow_seconds", "cool_down_seconds")
+        shares = ("disable_load_ratio", "enable_load_ratio", "hold_slack_ratio", "shrink_slack_ratio")
+        require(
+            self.name,
+            positive={key: getattr(self, key) for key in (*sizes, "first_cores", "kept_cores")},
+            share={key: getattr(self, key) for key in shares},
+        )
+        if self.enable_load_ratio > self.disable_load_ratio:
+            raise PolicyError(f"{self.name}: enable_load_ratio is above disable_load_ratio; BE would flap")
+
+    def begin(self) -> Allocation:
+        """One core."""
+        self._top = Every(self.poll_seconds / self.time_scale)
+        self._core_loop = Every(self.grow_seconds / self.time_scale)
+        self._state, self._may_grow = State.STARTED, False
+        self.be_cores = self.first_cores
+        self._why = "start with the first core"
+        return self._allocation()
+
+    def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:
+        """The top-level loop, then the core loop."""
+        slack, load, now_seconds = slack_of(telemetry), number(telemetry.load_ratio), telemetry.time_seconds
+        if self._top.due(now_seconds):
+            self._poll(slack, load, now_seconds)
+        steps = self._core_loop.due(now_seconds)
+        if steps and self._may_grow and slack is not None and slack > self.hold_slack_ratio + HAIR:
+            self.be_cores = min(self.be_cores + steps, self._most_cores)
+        return self._allocation(), f"{self._why}; {self.be_cores} cores"
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """That it is a part of Heracles, and what a core is."""
+        return (
+            f"core part only: no cache, memory-bandwidth, power or network control; a core is {self.core_cpus:g} CPU",
+        )
+
+    @property
+    def _most_cores(self) -> int:
+        return max(self.first_cores, int(self.limits.cpus / self.core_cpus + HAIR))
+
+    def _poll(self, slack: float | None, load: float | None, now_seconds: float) -> None:
+        if slack is not None and slack < 0.0:
+            self._disable("slack negative: disabled, cooling down")
+            self._top.rest(now_seconds, self.cool_down_seconds / self.time_scale)
+        elif load is not None and load > self.disable_load_ratio:
+            self._disable("load high: disabled")
+        elif slack is None or load is None:
+            self._may_grow, self._why = False, "latency or load missing: state kept, no growth"
+        else:
+            if load < self.enable_load_ratio:
+                self._enable()
+            self._judge_slack(slack)
+
+    def _disable(self, why: str) -> None:
+        self._state, self._may_grow, self._why = State.DISABLED, False, why
+
+    def _enable(self) -> None:
+        if self._state is State.DISABLED:
+            self.be_cores = self.first_cores
+        self._state = State.ENABLED
+
+    def _judge_slack(self, slack: float) -> None:
+        self._may_grow = self._state is State.ENABLED and slack >= self.hold_slack_ratio
+        self._why = "growth allowed" if self._may_grow else "no growth"
+        if slack < self.shrink_slack_ratio:
+            self.be_cores = min(self.be_cores, self.kept_cores)
+            self._why = "slack tiny: cores taken back"
+
+    def _allocation(self) -> Allocation:
+        quota_cpus = min(self.be_cores * self.core_cpus, float(self.limits.cpus))
+        cpuset_cpus = max(1, math.ceil(quota_cpus - HAIR))
+        return Allocation(quota_cpus, cpuset_cpus, frozen=self._state is State.DISABLED)

@@ -1,0 +1,89 @@
+"""What all heuristic managers share: the Policy protocol around one `begin` and one `decide`."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.errors import PolicyError
+from rlctl.envs.observation import Observation
+from rlctl.envs.telemetry import Telemetry
+from rlctl.envs.workload import Weight
+
+__all__ = ["Manager", "require"]
+
+MOST_TIME_SCALE = 1000.0
+"""A minute of a paper in 60 ms; beyond it a fast loop would fire thousands of times a tick."""
+
+
+class Manager(ABC):
+    """A heuristic policy. It keeps its own settings, as the published programs do, and reads physical units only.
+
+    Attributes:
+        name, shielded, weight, needs: As in `rlctl.agents.policy.Policy`.
+        limits: The host, from `start` on.
+    """
+
+    name: str = ""
+    shielded: bool = False
+    weight: Weight = Weight.EQUAL
+    needs: tuple[str, ...] = ()
+    limits: Limits
+    _note: str = "not started"
+
+    @abstractmethod
+    def begin(self) -> Allocation:
+        """Forget everything and return the allocation to begin with on `self.limits`."""
+
+    @abstractmethod
+    def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:
+        """The next allocation, and why in a few words."""
+
+    def start(self, limits: Limits) -> Allocation:
+        """Forget everything and return the allocation to begin with on this host."""
+        self.limits, self._note = limits, "start"
+        return limits.clip(self.begin())
+
+    def act(self, observation: Observation) -> Allocation:
+        """The next allocation, one that this host has."""
+        allocation, self._note = self.decide(observation.telemetry)
+        return self.limits.clip(allocation)
+
+    @property
+    def note(self) -> str:
+        """Why the last action was taken."""
+        return self._note
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader of this manager's results must know; complete once it has run."""
+        return ()
+
+
+def require(manager: str, *, positive: dict[str, object] | None = None, share: dict[str, object] | None = None) -> None:
+    """Check constructor parameters.
+
+    Args:
+        manager: The manager's name, for the message.
+        positive: Parameters that must be finite and above 0; `time_scale` may not exceed MOST_TIME_SCALE either.
+        share: Parameters that must lie in [0, 1].
+
+    Raises:
+        PolicyError: The first one that does not.
+    """
+    for key, value in (positive or {}).items():
+        most = MOST_TIME_SCALE if key == "time_scale" else math.inf
+        if not (_is_number(value) and 0.0 < value <= most and math.isfinite(value)):  # type: ignore[operator, arg-type]
+            raise PolicyError(f"{manager}: {key} is {value!r}; give a positive number" + _up_to(most))
+    for key, value in (share or {}).items():
+        if not (_is_number(value) and 0.0 <= value <= 1.0):  # type: ignore[operator]
+            raise PolicyError(f"{manager}: {key} is {value!r}; give a share from 0 to 1")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _up_to(most: float) -> str:
+    return f" up to {most:g}" if math.isfinite(most) else ""

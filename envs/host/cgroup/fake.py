@@ -1,0 +1,370 @@
+"""A kernel for tests: trees of control groups in a folder, with the rules of v1 and v2 that rlctl relies on.
+
+The conformance suite runs on it and on real kernels alike; what it gets wrong, that suite shows. Plain files under the
+folder hold the values, so sensors can read them and another process can go on where a killed one stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from rlctl.envs.host.cgroup.cpulist import format_cpus, parse_cpus
+from rlctl.envs.host.cgroup.kernel import Identity
+
+__all__ = ["FakeKernel"]
+
+_V1_FILES: Mapping[str, Mapping[str, str]] = {
+    "cpu": {
+        "cpu.shares": "1024",
+        "cpu.cfs_quota_us": "-1",
+        "cpu.cfs_period_us": "100000",
+        "cpu.cfs_burst_us": "0",
+        "cpu.idle": "0",
+        "cpu.stat": "nr_periods 0\nnr_throttled 0\nthrottled_time 0",
+    },
+    "cpuacct": {"cpuacct.usage": "0"},
+    "cpuset": {"cpuset.cpus": "", "cpuset.mems": "", "cpuset.effective_cpus": "", "cpuset.effective_mems": ""},
+    "freezer": {"freezer.state": "THAWED", "freezer.self_freezing": "0", "freezer.parent_freezing": "0"},
+}
+_V2_FILES: Mapping[str, Mapping[str, str]] = {
+    "": {
+        "cgroup.controllers": "",
+        "cgroup.subtree_control": "",
+        "cgroup.freeze": "0",
+        "cgroup.events": "populated 0\nfrozen 0",
+        "cpu.stat": "usage_usec 0\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0",
+        "cpu.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=0",
+    },
+    "cpu": {"cpu.max": "max 100000", "cpu.max.burst": "0", "cpu.weight": "100", "cpu.idle": "0"},
+    "cpuset": {"cpuset.cpus": "", "cpuset.mems": "", "cpuset.cpus.effective": "", "cpuset.mems.effective": ""},
+}
+_MOUNTINFO = {
+    "v1": [f"/sys/fs/cgroup/{name} rw - cgroup cgroup rw,{name}" for name in _V1_FILES],
+    "v2": ["/sys/fs/cgroup rw - cgroup2 cgroup2 rw"],
+}
+_MOUNTINFO["hybrid"] = [*_MOUNTINFO["v1"], "/sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw"]
+
+
+def _refuse(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+class FakeKernel:
+    """A `Kernel` over a folder.
+
+    Args:
+        folder: Gets `sys/fs/cgroup` and `proc`, unless an earlier instance made them.
+        kind: `v1`, `v2` or `hybrid`.
+        cpus: CPUs of the host.
+
+    Attributes:
+        root: Stands for /sys/fs/cgroup.
+        proc: Stands for /proc.
+        denied: Names of files that may not be opened, whoever asks.
+        ignored: Names of files whose writes have no effect, as if another program undid them.
+        writes: Every (path, text) that was accepted.
+    """
+
+    def __init__(self, folder: Path, kind: str = "v1", cpus: int = 2) -> None:
+        self.root, self.proc = folder / "sys/fs/cgroup", folder / "proc"
+        self.denied: set[str] = set()
+        self.ignored: set[str] = set()
+        self.writes: list[tuple[Path, str]] = []
+        self._all = frozenset(range(cpus))
+        self._rules: dict[str, Callable[[Path, str], str]] = {
+            "cpu.cfs_quota_us": self._cfs_quota,
+            "cpu.cfs_period_us": self._cfs_period,
+            "cpu.cfs_burst_us": self._burst,
+            "cpu.max.burst": self._burst,
+            "cpu.max": self._max,
+            "cpu.shares": self._weight,
+            "cpu.weight": self._weight,
+            "cpu.idle": self._idle,
+            "cpuset.cpus": self._cpus,
+            "cpuset.mems": self._mems,
+            "freezer.state": self._freezer_state,
+            "cgroup.freeze": self._freeze,
+            "cgroup.procs": self._procs,
+            "cgroup.subtree_control": self._subtree_control,
+        }
+        if not self.root.exists():
+            self._boot(kind)
+
+    def read(self, path: Path) -> str:
+        """The content now; a freeze takes effect one reading after it was ordered."""
+        self._admit(path)
+        content = path.read_text()
+        if path.name == "freezer.state" and content == "FREEZING\n":
+            self._put(path, "FROZEN")
+        elif path.name == "cgroup.events":
+            frozen = any(_get(above / "cgroup.freeze") == "1" for above in self._line(path.parent))
+            populated = int(bool(_get(path.parent / "cgroup.procs")))
+            self._put(path, f"populated {populated}\nfrozen {int(frozen)}")
+        return content
+
+    def write(self, path: Path, text: str) -> None:
+        """Take a value or refuse it, as the kernel would."""
+        self._admit(path)
+        if path.name not in self._rules:
+            raise _refuse(errno.EINVAL)
+        content = self._rules[path.name](path.parent, text.strip())
+        if path.name not in self.ignored:
+            self._put(path, content)
+        self.writes.append((path, text))
+        self._settle(path)
+
+    def identity(self, group: Path) -> Identity:
+        """Never the same for two groups, even of one name."""
+        return 1, int((group / ".identity").read_text())
+
+    def make_group(self, group: Path) -> None:
+        """Make one group with all its files."""
+        group.mkdir()
+        self._fill(group)
+
+    def remove_group(self, group: Path) -> None:
+        """Remove a group that has neither tasks nor children."""
+        if not group.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(group))
+        if self.subgroups(group) or _get(group / "cgroup.procs"):
+            raise _refuse(errno.EBUSY)
+        for path in group.iterdir():
+            path.unlink()
+        group.rmdir()
+
+    def subgroups(self, group: Path) -> tuple[Path, ...]:
+        """Its child groups."""
+        return tuple(sorted(path for path in group.iterdir() if path.is_dir()))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _boot(self, kind: str) -> None:
+        (self.proc / "self").mkdir(parents=True)
+        (self.proc / "pressure").mkdir()
+        (self.proc / "sys/kernel/random").mkdir(parents=True)
+        lines = [f"{number} 1 0:{number} / {mount}" for number, mount in enumerate(_MOUNTINFO[kind], start=30)]
+        files = {
+            "self/mountinfo": "\n".join(lines),
+            "pressure/cpu": "some avg10=0.00 avg60=0.00 avg300=0.00 total=0",
+            "sys/kernel/osrelease": "6.18.0",
+            "sys/kernel/random/boot_id": "11111111-2222-3333-4444-555555555555",
+            "cgroups": "\n".join(f"{name} {int(kind != 'v2')} 1 1" for name in _V1_FILES),
+        }
+        for name, content in files.items():
+            self._put(self.proc / name, content)
+        for mount in _MOUNTINFO[kind]:
+            group = self.root / Path(mount.split()[0]).relative_to("/sys/fs/cgroup")
+            group.mkdir(parents=True, exist_ok=True)
+            self._fill(group)
+        if kind == "v2":
+            self._put(self.root / "cgroup.controllers", "cpuset cpu memory")
+            self._put(self.root / "cpuset.cpus.effective", format_cpus(self._all))
+            self._put(self.root / "cpuset.mems.effective", "0")
+
+    def _fill(self, group: Path) -> None:
+        above = _get(group.parent / "cgroup.subtree_control").split()
+        if not self._is_v2(group):
+            files = dict(_V1_FILES[group.relative_to(self.root).parts[0]])
+        else:
+            files = {name: value for part in ("", *above) for name, value in _V2_FILES.get(part, {}).items()}
+            files["cgroup.controllers"] = " ".join(above)
+        for name, content in {**files, "cgroup.procs": "", ".identity": self._next_identity()}.items():
+            self._put(group / name, content)
+        if self._is_root(group):
+            for name in files.keys() & {"cpuset.cpus", "cpuset.effective_cpus"}:
+                self._put(group / name, format_cpus(self._all))
+            for name in files.keys() & {"cpuset.mems", "cpuset.effective_mems"}:
+                self._put(group / name, "0")
+        elif "cpuset.cpus.effective" in files:
+            self._settle(group / "cpuset.cpus")
+
+    def _next_identity(self) -> str:
+        path = self.root / ".identities"
+        number = str(int(_get(path) or "0") + 1)
+        self._put(path, number)
+        return number
+
+    def _admit(self, path: Path) -> None:
+        if path.name in self.denied:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        if not path.exists():
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+
+    def _put(self, path: Path, content: str) -> None:
+        path.write_text(content + "\n")
+
+    def _is_v2(self, group: Path) -> bool:
+        return group.relative_to(self.root).parts[:1] not in [(name,) for name in _V1_FILES]
+
+    def _is_root(self, group: Path) -> bool:
+        return group == self.root or (group.parent == self.root and group.name in (*_V1_FILES, "unified"))
+
+    def _line(self, group: Path) -> Iterator[Path]:
+        """The group and its ancestors below the hierarchy's root."""
+        while not self._is_root(group) and group.is_relative_to(self.root):
+            yield group
+            group = group.parent
+
+    def _tree(self, group: Path) -> Iterator[Path]:
+        yield group
+        for child in self.subgroups(group):
+            yield from self._tree(child)
+
+    def _settle(self, path: Path) -> None:
+        """What a write changes elsewhere."""
+        for group in self._tree(path.parent):
+            if path.name == "cpuset.cpus" and (group / "cpuset.cpus.effective").exists():
+                above = parse_cpus(_get(group.parent / "cpuset.cpus.effective")) or self._all
+                self._put(
+                    group / "cpuset.cpus.effective", format_cpus(parse_cpus(_get(group / path.name)) & above or above)
+                )
+            elif path.name == "cpuset.cpus":
+                self._put(group / "cpuset.effective_cpus", _get(group / path.name))
+            elif path.name == "cpuset.mems" and (group / "cpuset.effective_mems").exists():
+                self._put(group / "cpuset.effective_mems", _get(group / path.name))
+
+    def _cfs_quota(self, group: Path, text: str) -> str:
+        quota = _whole(text)
+        if 0 <= quota < max(1000, _whole(_get(group / "cpu.cfs_burst_us"))):
+            raise _refuse(errno.EINVAL)
+        self._check_bandwidth(group, quota, _whole(_get(group / "cpu.cfs_period_us")))
+        return str(max(quota, -1))
+
+    def _cfs_period(self, group: Path, text: str) -> str:
+        period = _whole(text)
+        if not 1000 <= period <= 1_000_000:
+            raise _refuse(errno.EINVAL)
+        self._check_bandwidth(group, _whole(_get(group / "cpu.cfs_quota_us")), period)
+        return str(period)
+
+    def _check_bandwidth(self, changed: Path, quota: int, period: int) -> None:
+        """Kernel/sched/core.c, tg_cfs_schedulable_down: in v1 no group may have more than the ones above it."""
+
+        def walk(group: Path, most: float) -> None:
+            own, length = _whole(_get(group / "cpu.cfs_quota_us")), _whole(_get(group / "cpu.cfs_period_us"))
+            own, length = (quota, period) if group == changed else (own, length)
+            if own >= 0 and own / length > most:
+                raise _refuse(errno.EINVAL)
+            for child in self.subgroups(group):
+                walk(child, own / length if own >= 0 else most)
+
+        walk(self.root / "cpu", float("inf"))
+
+    def _burst(self, group: Path, text: str) -> str:
+        quota = _get(group / "cpu.cfs_quota_us") or _get(group / "cpu.max").split()[0]
+        if quota not in ("-1", "max") and _whole(text) > _whole(quota):
+            raise _refuse(errno.EINVAL)
+        return str(_whole(text))
+
+    def _max(self, group: Path, text: str) -> str:
+        quota, *period = text.split()
+        length = _whole(period[0] if period else _get(group / "cpu.max").split()[1])
+        if not 1000 <= length <= 1_000_000:
+            raise _refuse(errno.EINVAL)
+        if quota != "max" and _whole(quota) < max(1000, _whole(_get(group / "cpu.max.burst"))):
+            raise _refuse(errno.EINVAL)
+        return f"{quota} {length}"
+
+    def _weight(self, group: Path, text: str) -> str:
+        v1 = (group / "cpu.shares").exists()
+        if not v1 and not 1 <= _whole(text) <= 10_000:
+            raise _refuse(errno.ERANGE)
+        if _get(group / "cpu.idle") == "1":
+            raise _refuse(errno.EINVAL)
+        return str(min(max(_whole(text), 2), 262_144) if v1 else _whole(text))
+
+    def _idle(self, group: Path, text: str) -> str:
+        if text not in ("0", "1"):
+            raise _refuse(errno.ERANGE)
+        if text != _get(group / "cpu.idle"):
+            for name, idle, busy in (("cpu.shares", "3", "1024"), ("cpu.weight", "1", "100")):
+                if (group / name).exists():
+                    self._put(group / name, idle if text == "1" else busy)
+        return text
+
+    def _cpus(self, group: Path, text: str) -> str:
+        return self._subset(group, "cpuset.cpus", text, self._all)
+
+    def _mems(self, group: Path, text: str) -> str:
+        return self._subset(group, "cpuset.mems", text, frozenset({0}))
+
+    def _subset(self, group: Path, name: str, text: str, host: frozenset[int]) -> str:
+        try:
+            wanted = parse_cpus(text)
+        except ValueError:
+            raise _refuse(errno.EINVAL) from None
+        if not wanted <= host:
+            raise _refuse(errno.ERANGE)
+        if not wanted and _get(group / name) and any(_get(inner / "cgroup.procs") for inner in self._tree(group)):
+            raise _refuse(errno.ENOSPC)
+        if (group / "cpuset.effective_cpus").exists():
+            if not all(parse_cpus(_get(child / name)) <= wanted for child in self.subgroups(group)):
+                raise _refuse(errno.EBUSY)
+            if not wanted <= parse_cpus(_get(group.parent / name)):
+                raise _refuse(errno.EACCES)
+        return format_cpus(wanted)
+
+    def _freezer_state(self, group: Path, text: str) -> str:
+        if text not in ("FROZEN", "THAWED"):
+            raise _refuse(errno.EINVAL)
+        self._put(group / "freezer.self_freezing", str(int(text == "FROZEN")))
+        for inner in self._tree(group):
+            held = any(_get(above / "freezer.self_freezing") == "1" for above in self._line(inner))
+            frozen = _get(inner / "freezer.state") == "FROZEN"
+            self._put(inner / "freezer.state", "FROZEN" if held and frozen else "FREEZING" if held else "THAWED")
+        return _get(group / "freezer.state")
+
+    def _freeze(self, _group: Path, text: str) -> str:
+        if text not in ("0", "1"):
+            raise _refuse(errno.ERANGE)
+        return text
+
+    def _procs(self, group: Path, text: str) -> str:
+        if (group / "cpuset.effective_cpus").exists() and not _get(group / "cpuset.cpus"):
+            raise _refuse(errno.ENOSPC)
+        root = next(above for above in itertools.chain([group], group.parents) if self._is_root(above))
+        for other in self._tree(root):
+            left = [pid for pid in _get(other / "cgroup.procs").split() if pid != text]
+            self._put(other / "cgroup.procs", "\n".join(left))
+        return "\n".join([*_get(group / "cgroup.procs").split(), text])
+
+    def _subtree_control(self, group: Path, text: str) -> str:
+        enabled = _get(group / "cgroup.subtree_control").split()
+        for word in text.split():
+            if word[1:] not in _get(group / "cgroup.controllers").split():
+                raise _refuse(errno.ENOENT)
+            with contextlib.suppress(ValueError):
+                enabled.remove(word[1:])
+            enabled += [word[1:]] if word[0] == "+" else []
+            for child in self.subgroups(group):
+                self._enable(child, word)
+        return " ".join(sorted(enabled))
+
+    def _enable(self, child: Path, word: str) -> None:
+        for name, content in _V2_FILES.get(word[1:], {}).items():
+            if word[0] == "-":
+                (child / name).unlink(missing_ok=True)
+            elif not (child / name).exists():
+                self._put(child / name, content)
+        if word == "+cpuset":
+            self._settle(child / "cpuset.cpus")
+
+
+def _get(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise _refuse(errno.EINVAL) from None

@@ -1,0 +1,151 @@
+"""Searching all hierarchies for the control groups of a workload.
+
+A workload may have other paths in other v1 hierarchies, or none in some of them; `Found.paths` tells each by itself.
+The root group is never an answer: it holds the whole host.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlctl.envs.errors import ConfigError, HostError
+from rlctl.envs.host.cgroup.layout import Layout
+
+__all__ = ["UNIFIED", "Found", "find_groups", "groups_of_process"]
+
+UNIFIED = "unified"
+"""Key of the cgroup2 hierarchy, be it the only one or beside v1."""
+
+NEAREST_NAMES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where a workload is.
+
+    Attributes:
+        paths: Paths of its groups below the hierarchy's root, beginning with a slash, by v1 controller or `UNIFIED`.
+            Hierarchies where it has no group of its own are absent.
+        pids: Its processes now, those in groups below included.
+    """
+
+    paths: Mapping[str, tuple[str, ...]]
+    pids: tuple[int, ...] = ()
+
+    def overlaps(self, other: Found) -> tuple[str, ...]:
+        """Hierarchies in which a group of one holds a group of the other: what limits one there limits both."""
+        return tuple(
+            name
+            for name, paths in self.paths.items()
+            if any(_holds(a, b) or _holds(b, a) for a in paths for b in other.paths.get(name, ()))
+        )
+
+
+def find_groups(matches: Callable[[str], bool], what: str, name: str, layout: Layout, hint: str = "") -> Found:
+    """Every group, in each hierarchy, whose path matches; a group below one that matches belongs to it.
+
+    Args:
+        matches: Tells whether a path is wanted.
+        what: Kind of thing looked for, for the message.
+        name: Its name, for the message and the names near it.
+        layout: Where the hierarchies are.
+        hint: A way out, for the message.
+
+    Raises:
+        HostError: No group matches.
+    """
+    paths: dict[str, tuple[str, ...]] = {}
+    folders: list[Path] = []
+    for hierarchy, root in _hierarchies(layout):
+        if found := tuple(_outermost(path for path in _walk(root) if matches(path))):
+            paths[hierarchy] = found
+            folders += [root / path.lstrip("/") for path in found]
+    if not paths:
+        raise HostError(f"no {what} {name} on this host now{_nearest(name, layout)}{hint}")
+    return Found(paths, _pids_in(folders))
+
+
+def groups_of_process(pid: int, layout: Layout, proc: Path) -> Found:
+    """The groups that a process is in, and the process.
+
+    Args:
+        pid: The process.
+        layout: Where the hierarchies are.
+        proc: Where procfs is mounted.
+
+    Raises:
+        HostError: There is no such process.
+        ConfigError: It is in root groups only.
+    """
+    try:
+        lines = (proc / str(pid) / "cgroup").read_text().splitlines()
+    except OSError as error:
+        raise HostError(f"process {pid}: {error.strerror}: has it ended?") from error
+    inside = dict(_memberships(lines))
+    paths = {name: (inside[name],) for name, _ in _hierarchies(layout) if inside.get(name, "/") != "/"}
+    if not paths:
+        raise ConfigError(f"process {pid} is in no control group of its own; run it as a service or in a container")
+    return Found(paths, (pid,))
+
+
+def _memberships(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Hierarchy and path: `4:cpu,cpuacct:/x` for v1, `0::/x` for v2."""
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        for controller in controllers.split(","):
+            yield controller or UNIFIED, path
+
+
+def _hierarchies(layout: Layout) -> Iterator[tuple[str, Path]]:
+    """v1 hierarchies by each of their controllers, v2 once as `UNIFIED`."""
+    seen: set[str] = set()
+    for controller, mount in layout.mounts.items():
+        name = UNIFIED if mount.version == 2 else str(controller)
+        if name not in seen:
+            seen.add(name)
+            yield name, mount.path
+
+
+def _walk(root: Path) -> Iterator[str]:
+    """Paths of all groups below the root, parents before children; one that vanishes meanwhile is left out."""
+    for folder, names, _ in os.walk(root):
+        names.sort()
+        if folder != str(root):
+            yield "/" + os.path.relpath(folder, root)
+
+
+def _outermost(paths: Iterable[str]) -> Iterator[str]:
+    kept: list[str] = []
+    for path in paths:
+        if not any(_holds(outer, path) for outer in kept):
+            kept.append(path)
+            yield path
+
+
+def _holds(outer: str, inner: str) -> bool:
+    return inner == outer or inner.startswith(f"{outer}/")
+
+
+def _pids_in(folders: Iterable[Path]) -> tuple[int, ...]:
+    pids: set[int] = set()
+    for listing in (path for folder in folders for path in folder.rglob("cgroup.procs")):
+        try:
+            pids.update(int(word) for word in listing.read_text().split())
+        except OSError:  # removed meanwhile, or a threaded group
+            continue
+    return tuple(sorted(pids - {0}))  # 0 stands for a process of another pid namespace
+
+
+def _nearest(name: str, layout: Layout) -> str:
+    """Groups whose names resemble the last part of what was looked for."""
+    known = {path.rpartition("/")[2]: path for _, root in _hierarchies(layout) for path in _walk(root)}
+    wanted = name.rstrip("/").rpartition("/")[2]
+    # A name within another (nginx in nginx.service) is nearer than its length tells.
+    holding = sorted(known_name for known_name in known if wanted in known_name)
+    close = dict.fromkeys([*holding, *difflib.get_close_matches(wanted, known, NEAREST_NAMES)])
+    return f"; the nearest are {', '.join(known[one] for one in list(close)[:NEAREST_NAMES])}" if close else ""

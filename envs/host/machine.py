@@ -1,0 +1,85 @@
+"""The machine itself, for `rlctl doctor`: CPUs, memory nodes, free memory, and what this process may do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rlctl.envs.host.cgroup.cpulist import parse_cpus
+from rlctl.envs.host.sensors.probe import Capability
+
+__all__ = ["probe_machine"]
+
+ENOUGH_BYTES = 256 << 20
+"""Free memory that lets the controller (about 60 MB) run beside everything else without reclaim."""
+
+
+def probe_machine(
+    proc: Path = Path("/proc"), sys: Path = Path("/sys"), state_dir: Path | None = None
+) -> tuple[Capability, ...]:
+    """Facts about the machine; never raises.
+
+    Args:
+        proc: Where procfs is mounted.
+        sys: Where sysfs is mounted.
+        state_dir: Where the journal is to live; None leaves that out.
+    """
+    facts = (_cpus(sys), _smt(sys), _numa(sys), _memory(proc), _root())
+    return facts if state_dir is None else (*facts, _state(state_dir))
+
+
+def _cpus(sys: Path) -> Capability:
+    online = _numbers(sys / "devices/system/cpu/online")
+    reason = f"{len(online)} online" if online else "their number cannot be read"
+    return Capability("several CPUs", len(online) > 1, reason, "keeping BE off the LC's CPU by its cpuset")
+
+
+def _smt(sys: Path) -> Capability:
+    topology = (sys / "devices/system/cpu").glob("cpu[0-9]*/topology/thread_siblings_list")
+    widest = max((len(_numbers(path)) for path in topology), default=1)
+    reason = f"{widest} threads a core: BE beside the LC's thread slows it" if widest > 1 else "one thread a core"
+    return Capability("SMT", widest > 1, reason, "")
+
+
+def _numa(sys: Path) -> Capability:
+    nodes = _numbers(sys / "devices/system/node/online")
+    return Capability("NUMA", len(nodes) > 1, f"{max(len(nodes), 1)} memory node(s)", "")
+
+
+def _memory(proc: Path) -> Capability:
+    fields = dict(line.split(":", 1) for line in _text(proc / "meminfo").splitlines() if ":" in line)
+    words = fields.get("MemAvailable", "").split()
+    if not words or not words[0].isdecimal():
+        return Capability("free memory", False, f"{proc / 'meminfo'} does not say", "")
+    free_bytes = int(words[0]) * 1024
+    return Capability(
+        "free memory", free_bytes >= ENOUGH_BYTES, f"{free_bytes >> 20} MB", "a controller that is not paged out"
+    )
+
+
+def _root() -> Capability:
+    user = os.geteuid()
+    return Capability(
+        "root", user == 0, f"user id {user}", "control groups and perf counters of other users' processes"
+    )
+
+
+def _state(state_dir: Path) -> Capability:
+    nearest = next((path for path in (state_dir, *state_dir.parents) if path.exists()), Path("/"))
+    writable = os.access(nearest, os.W_OK | os.X_OK)
+    reason = f"{state_dir}" if writable else f"{nearest} may not be written by user id {os.geteuid()}"
+    return Capability("state directory", writable, reason, "the journal of original values, and so `rlctl serve`")
+
+
+def _numbers(path: Path) -> frozenset[int]:
+    try:
+        return parse_cpus(_text(path))
+    except ValueError:
+        return frozenset()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

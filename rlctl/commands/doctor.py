@@ -1,0 +1,110 @@
+"""`rlctl doctor`: what this host offers and lacks, each with its reason and what it disables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+
+from rlctl.envs.errors import CheckFailed
+from rlctl.envs.host.cgroup.journal import STATE_DIR
+from rlctl.envs.host.cgroup.layout import SYS_CGROUP, Layout
+from rlctl.envs.host.machine import probe_machine
+from rlctl.envs.host.sensors.probe import Capability, probe_host
+
+__all__ = ["SERVE_NEEDS", "add_parser", "examine", "lacking", "run"]
+
+SERVE_NEEDS = ("cgroup cpu", "cgroup cpuset", "cgroup freezer", "state directory")
+"""Capabilities without which `rlctl serve` cannot run; everything else only makes it know or do less."""
+
+_EXTRAS = {
+    "onnxruntime": ("serve", "learned policies from bundles"),
+    "sklearn": ("baselines", "`rlctl fit-prm`"),
+    "matplotlib": ("cli", "plots of `rlctl bench --report`"),
+}
+
+EXAMPLES = """examples:
+  rlctl doctor
+  rlctl doctor --json | jq '.capabilities[] | select(.present | not)'
+
+exit code: 0 when `rlctl serve` can run here, 1 when it cannot
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command's arguments."""
+    parser = subparsers.add_parser(
+        "doctor",
+        help="what this host offers and lacks",
+        description="What this host offers and lacks, the reason of each, and what a lack disables.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--state", type=Path, default=STATE_DIR, metavar="DIR", help=f"default: {STATE_DIR}")
+    parser.add_argument("--json", action="store_true", help="the findings as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command.
+
+    Raises:
+        CheckFailed: `rlctl serve` cannot run on this host.
+    """
+    layout = Layout.detect()
+    found = examine(args.state, layout=layout)
+    missed = lacking(found)
+    if args.json:
+        capabilities = [asdict(capability) for capability in found]
+        print(json.dumps({"can_serve": not missed, "cgroups": layout.kind, "capabilities": capabilities}))
+    else:
+        print(f"control groups: {layout.kind}")
+        print("\n".join(_rows(found)))
+    if missed:
+        raise CheckFailed("serve cannot run here: " + "; ".join(f"{c.name}: {c.reason}" for c in missed))
+    return 0
+
+
+def examine(
+    state_dir: Path = STATE_DIR,
+    *,
+    layout: Layout | None = None,
+    proc: Path = Path("/proc"),
+    sys: Path = Path("/sys"),
+    cgroup: Path = SYS_CGROUP,
+) -> tuple[Capability, ...]:
+    """Everything that rlctl can make use of, present or not.
+
+    Args:
+        state_dir: Where the journal is to live.
+        layout: The control groups, if they have been looked at already.
+        proc: Where procfs is mounted.
+        sys: Where sysfs is mounted.
+        cgroup: Where control groups are mounted.
+    """
+    layout = layout or Layout.detect(cgroup, proc)
+    extras = (_extra(module, *words) for module, words in _EXTRAS.items())
+    return (*layout.describe(), *probe_machine(proc, sys, state_dir), *probe_host(proc, sys), *extras)
+
+
+def lacking(found: Sequence[Capability]) -> tuple[Capability, ...]:
+    """Those of `SERVE_NEEDS` that this host lacks."""
+    return tuple(capability for capability in found if capability.name in SERVE_NEEDS and not capability.present)
+
+
+def _extra(module: str, extra: str, disables: str) -> Capability:
+    present = find_spec(module) is not None
+    reason = "installed" if present else f"not installed: pip install 'rlctl[{extra}]'"
+    return Capability(f"python {module}", present, reason, disables)
+
+
+def _rows(found: Sequence[Capability]) -> list[str]:
+    width = max(len(capability.name) for capability in found)
+    return [_row(capability, width) for capability in found]
+
+
+def _row(capability: Capability, width: int) -> str:
+    lost = f"; disables {capability.disables}" if capability.disables and not capability.present else ""
+    return f"{'yes' if capability.present else 'no ':4}{capability.name:{width}}  {capability.reason}{lost}"

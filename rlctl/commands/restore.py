@@ -1,0 +1,78 @@
+"""`rlctl restore`: put back every knob from the journal. Works with no daemon, any number of times."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlctl.envs.errors import HostError
+from rlctl.envs.host.cgroup.journal import STATE_DIR, load
+from rlctl.envs.host.cgroup.restore import RestoreReport, Skipped, restore
+
+__all__ = ["add_parser", "run"]
+
+EXAMPLES = """examples:
+  rlctl restore --dry-run
+  rlctl restore
+  rlctl restore --state /var/lib/rlctl --json
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command's arguments."""
+    parser = subparsers.add_parser(
+        "restore",
+        help="put back every knob that a controller touched",
+        description="Put back the original values that a controller journalled before it changed them.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--state", type=Path, default=STATE_DIR, metavar="DIR", help=f"default: {STATE_DIR}")
+    parser.add_argument("--force", action="store_true", help="even if a controller seems to run")
+    parser.add_argument("--json", action="store_true", help="the report as JSON")
+    parser.add_argument("--dry-run", action="store_true", help="only list what would be put back")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command.
+
+    Raises:
+        HostError: Something could not be put back; the journal keeps it.
+    """
+    if args.dry_run:
+        return _preview(args.state, args.json)
+    report = restore(args.state, force=args.force)
+    print(json.dumps(_plain(report)) if args.json else report)
+    if not report.ok:
+        raise HostError(f"{len(report.failed)} files were not put back; {report.note}")
+    return 0
+
+
+def _preview(state: Path, as_json: bool) -> int:
+    entries = load(state).entries
+    if as_json:
+        print(json.dumps({"would_restore": [{"path": str(e.path), "original": e.original} for e in entries]}))
+        return 0
+    for entry in entries:
+        print(f"would restore {entry.path} to {entry.original.strip()!r}")
+    if not entries:
+        print("nothing to do")
+    return 0
+
+
+def _plain(report: RestoreReport) -> dict[str, object]:
+    return {
+        "ok": report.ok,
+        "restored": [str(path) for path in report.restored],
+        "unchanged": [str(path) for path in report.unchanged],
+        "equivalent": _told(report.equivalent),
+        "skipped": _told(report.skipped),
+        "failed": _told(report.failed),
+        "note": report.note,
+    }
+
+
+def _told(items: Sequence[Skipped]) -> list[dict[str, str]]:
+    return [{"path": str(item.path), "why": item.why} for item in items]

@@ -1,0 +1,33 @@
+"""`rlctl scenarios`: the scenarios that ship."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command's arguments."""
+    parser = subparsers.add_parser(
+        "scenarios",
+        help="the scenarios that ship",
+        epilog="examples:\n  rlctl scenarios\n  rlctl scenarios --json\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="everything in them, as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    from rlctl.scenario import shipped_scenarios
+
+    found = shipped_scenarios()
+    if args.json:
+        print(json.dumps({name: scenario.model_dump(mode="json") for name, scenario in found.items()}))
+        return 0
+    width = max(map(len, found), default=0)
+    for name, scenario in found.items():
+        print(f"{name:{width}}  {scenario.description}")
+    return 0

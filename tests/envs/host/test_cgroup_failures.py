@@ -1,0 +1,241 @@
+"""When the kernel refuses: the right error, and as much restriction of BE as can still be had."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.errors import (
+    CgroupBusy,
+    CgroupError,
+    CgroupGone,
+    CgroupRejected,
+    ConfigError,
+    HostError,
+    PermissionMissing,
+)
+from rlctl.envs.host.cgroup.actuator import BeActuator
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.kernel import KernelFiles, refusal
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.quota import Quota
+from rlctl.envs.workload import Weight
+
+Bench = Any
+LIMITS = Limits(cpus=2)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.EACCES, PermissionMissing),
+        (errno.EPERM, PermissionMissing),
+        (errno.EROFS, PermissionMissing),
+        (errno.ENOENT, CgroupGone),
+        (errno.ENODEV, CgroupGone),
+        (errno.EBUSY, CgroupBusy),
+        (errno.ENOSPC, CgroupBusy),
+        (errno.EINVAL, CgroupRejected),
+        (errno.ERANGE, CgroupRejected),
+        (errno.EIO, CgroupError),
+    ],
+)
+def test_every_errno_has_its_error(number: int, kind: type[Exception]) -> None:
+    path = Path("/sys/fs/cgroup/rlctl-test-nobody/cpu.max")
+    error = refusal(OSError(number, os.strerror(number), str(path)), path, "write '1'")
+    assert type(error) is kind
+    assert "cpu.max" in str(error)
+    assert "\n" not in str(error)
+    assert errno.errorcode[number] in str(error)
+
+
+def test_v1_says_eacces_for_cpus_that_the_parent_has_not() -> None:
+    path = Path("/sys/fs/cgroup/cpuset/be/cpuset.cpus")
+    assert isinstance(refusal(OSError(errno.EACCES, "denied"), path, "write"), CgroupRejected)
+    assert isinstance(refusal(OSError(errno.EACCES, "denied", str(path)), path, "write"), PermissionMissing)
+
+
+def test_a_file_that_is_missing_from_a_living_group_is_no_vanished_group(tmp_path: Path) -> None:
+    with pytest.raises(CgroupError, match="controller is not enabled") as caught:
+        Knobs(None).read(tmp_path / "cpu.max")
+    assert not isinstance(caught.value, CgroupGone)
+
+
+def test_a_refusing_opener_is_a_missing_permission(tmp_path: Path) -> None:
+    def refuse(path: Path, flags: int) -> int:
+        if flags & os.O_WRONLY:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return os.open(path, flags)
+
+    (tmp_path / "cpu.weight").write_text("100\n")
+    knobs = Knobs(None, KernelFiles(refuse))
+    with pytest.raises(PermissionMissing, match="run as root"):
+        knobs.write(tmp_path / "cpu.weight", "1")
+    knobs.close()
+    assert (tmp_path / "cpu.weight").read_text() == "100\n"
+
+
+UNPRIVILEGED = """
+import os, sys
+from pathlib import Path
+from rlctl.envs.errors import PermissionMissing
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Layout
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+layout = Layout.detect()
+print([item.present for item in layout.describe() if item.name == "cgroup cpu"])
+try:
+    Group.create(layout, sys.argv[1], Knobs(None))
+except PermissionMissing as error:
+    print(error)
+"""
+
+
+@pytest.mark.host
+def test_nobody_may_not_make_groups(real: Bench) -> None:
+    name = f"rlctl-test-{os.getpid()}-nobody"
+    said = subprocess.run(
+        [sys.executable, "-c", UNPRIVILEGED, name], check=True, capture_output=True, text=True, timeout=120
+    ).stdout
+    assert said.startswith("[False]\n")
+    assert "run as root" in said
+
+
+def test_files_are_neither_made_nor_truncated(tmp_path: Path) -> None:
+    kernel = KernelFiles()
+    with pytest.raises(FileNotFoundError):
+        kernel.write(tmp_path / "cpu.max", "1")
+    assert not (tmp_path / "cpu.max").exists()
+    (tmp_path / "cpu.max").write_text("123456")
+    kernel.write(tmp_path / "cpu.max", "99")
+    assert (tmp_path / "cpu.max").read_text() == "993456"
+
+
+def test_more_files_than_may_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlctl.envs.host.cgroup.kernel.KEPT_FILES", 2)
+    kernel = KernelFiles()
+    for number in range(5):
+        (tmp_path / str(number)).write_text(str(number))
+    for _ in range(2):
+        assert [kernel.read(tmp_path / str(number)) for number in range(5)] == list("01234")
+    kernel.close()
+    assert kernel.read(tmp_path / "3") == "3"
+    kernel.close()
+
+
+def test_a_lying_kernel_file_is_caught_on_read_back(fake: Bench) -> None:
+    group = fake.group()
+    be = BeActuator([group], (1, 0), LIMITS, fake.knobs())
+    fake.fake.ignored = {"cpu.cfs_quota_us", "cpu.max"}
+    with pytest.raises(CgroupError, match=r"wanted .*reads back .*another program") as caught:
+        be.apply(Allocation(0.25, 1, frozen=True))
+    assert type(caught.value) is CgroupError
+    assert be.read() == Allocation(UNLIMITED, 1, frozen=True), "cpuset and freeze were written all the same"
+
+
+def test_be_gets_nothing_more_while_a_restriction_fails(fake: Bench) -> None:
+    group = fake.group()
+    be = BeActuator([group], (1, 0), LIMITS, fake.knobs())
+    be.apply(Allocation(1.0, 1, frozen=True))
+    fake.fake.ignored = {"cpu.cfs_quota_us", "cpu.max", "cpu.cfs_period_us"}
+    with pytest.raises(CgroupError):
+        be.apply(Allocation(0.25, 2))
+    assert be.read() == Allocation(1.0, 1, frozen=True)
+
+
+def test_one_groups_failure_does_not_spare_the_others(fake: Bench) -> None:
+    first, second = fake.group(), fake.group()
+    be = BeActuator([first, second], (1, 0), LIMITS, fake.knobs())
+    assert first.cpuset is not None
+    fake.fake.write(first.cpuset.cpus_files[0], "0")
+    fake.fake.denied = {"cpuset.cpus"}
+    with pytest.raises(PermissionMissing) as caught:
+        be.apply(LIMITS.safe)
+    assert "more" in caught.value.__notes__[0]
+    assert first.cpu is not None
+    assert second.cpu is not None
+    assert (first.cpu.quota(), second.cpu.quota()) == (Quota(1000, 200_000), Quota(1000, 200_000))
+    assert be.read().frozen
+
+
+def test_a_controller_that_is_taken_away_does_not_stop_the_freeze(fake: Bench) -> None:
+    group = fake.group()
+    be = BeActuator([group], (1, 0), LIMITS, fake.knobs())
+    assert group.cpuset is not None
+    for path in group.cpuset.cpus_files[0].parent.glob("cpuset.*"):
+        path.unlink()
+    with pytest.raises(CgroupError, match="not enabled"):
+        be.apply(LIMITS.safe)
+    assert be.read() == Allocation(LIMITS.min_quota_cpus, 2, frozen=True), "and its CPUs count as wide open"
+
+
+def test_tasks_that_do_not_stop_are_reported_not_frozen(fake: Bench) -> None:
+    group = fake.group()
+    be = BeActuator([group], (1, 0), LIMITS, fake.knobs(), settle_seconds=0.01)
+    assert group.freezer is not None
+    stuck = {"freezer.state": "FREEZING\n", "cgroup.events": "populated 1\nfrozen 0\n"}
+    honest, fake.fake.read = fake.fake.read, lambda path: stuck.get(path.name) or honest(path)
+    with pytest.raises(CgroupBusy, match="sleeps in the kernel"):
+        be.apply(LIMITS.safe)
+    assert be.read() == LIMITS.safe.but(frozen=False)
+    fake.fake.read = honest
+    assert be.apply(LIMITS.safe) == LIMITS.safe
+
+
+@pytest.mark.parametrize(("order", "cpus"), [((0,), 2), ((0, 0), 2), ((), 1)])
+def test_orders_that_do_not_fit(fake: Bench, order: tuple[int, ...], cpus: int) -> None:
+    with pytest.raises(ConfigError, match="different CPUs"):
+        BeActuator([fake.group()], order, Limits(cpus=cpus), fake.knobs())
+
+
+def test_no_groups_is_a_configuration_error(fake: Bench) -> None:
+    with pytest.raises(ConfigError, match="nothing to control"):
+        BeActuator([], (0,), Limits(cpus=1), fake.knobs())
+
+
+@pytest.mark.parametrize("name", ["", "/", "a/../b"])
+def test_names_that_make_no_group(fake: Bench, name: str) -> None:
+    with pytest.raises(ConfigError):
+        Group.create(fake.layout, name, Knobs(None, fake.kernel))
+
+
+def test_a_group_that_cannot_be_finished_is_not_left_half_made(fake: Bench) -> None:
+    fake.fake.denied = {"cpuset.mems", "cgroup.subtree_control"}
+    with pytest.raises(PermissionMissing):
+        Group.create(fake.layout, "rlctl-test-half", Knobs(None, fake.kernel))
+    assert not list(fake.fake.root.rglob("rlctl-test-half"))
+
+
+def test_a_process_in_no_group_has_none(fake: Bench) -> None:
+    with pytest.raises(HostError, match="has it ended"):
+        Group.of_process(fake.layout, 4711, fake.knobs(), fake.proc)
+    (fake.proc / "4711").mkdir()
+    (fake.proc / "4711/cgroup").write_text("2:cpuset:/\n1:cpu,cpuacct:/\n0::/\n")
+    with pytest.raises(ConfigError, match="no control group of its own"):
+        Group.of_process(fake.layout, 4711, fake.knobs(), fake.proc)
+
+
+def test_a_process_may_be_in_other_groups_per_hierarchy(fake: Bench) -> None:
+    one, two = fake.group(), fake.group()
+    (fake.proc / "4711").mkdir()
+    (fake.proc / "4711/cgroup").write_text(f"3:freezer:/{two.name}\n1:cpu,cpuacct:/{one.name}\n0::/{two.name}\n")
+    found = Group.of_process(fake.layout, 4711, fake.knobs(), fake.proc)
+    names = {controller: path.name for controller, path in found.paths.items()}
+    assert names["freezer"] == two.name
+    assert names["cpu"] == (two.name if fake.layout.kind == "v2" else one.name)
+
+
+def test_weights_of_groups_without_a_cpu_controller_are_nobodys(fake: Bench) -> None:
+    group = fake.group()
+    group.paths.pop("cpu")
+    be = BeActuator([group], (1, 0), LIMITS, fake.knobs())
+    be.set_weight(Weight.MINIMUM)
+    assert be.apply(LIMITS.safe) == Allocation(UNLIMITED, 1, frozen=True)

@@ -1,0 +1,80 @@
+"""Pods with containers, at random: no order of writes that v1 refuses, and a way back from everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.host.cgroup.actuator import BeActuator
+from rlctl.envs.host.cgroup.fake import FakeKernel
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.journal import Journal
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Layout
+from rlctl.envs.host.cgroup.quota import Quota
+from rlctl.envs.host.cgroup.restore import restore
+
+CPUS = 3
+LIMITS = Limits(cpus=CPUS)
+TREE = ("outer", "outer/pod", "outer/pod/a", "outer/pod/a/x", "outer/pod/b")
+POD = "outer/pod"
+
+quotas = st.one_of(
+    st.none(),
+    st.builds(Quota, st.integers(1000, 300_000), st.sampled_from([10_000, 20_000, 100_000, 1_000_000])),
+)
+allocations = st.builds(
+    Allocation, st.sampled_from([0.001, 0.01, 0.07, 0.3, 1.0, 2.5, UNLIMITED]), st.integers(1, CPUS), st.booleans()
+)
+
+
+def configure(groups: dict[str, Group], settings_of: dict[str, tuple[Quota | None, frozenset[int]]]) -> None:
+    """What a container runtime would have set, as far as the kernel lets it."""
+    for name in TREE:
+        quota, cpus = settings_of[name]
+        cpu, cpuset = groups[name].cpu, groups[name].cpuset
+        assert cpu is not None
+        assert cpuset is not None
+        parent = groups.get(str(Path(name).parent))
+        above = parent.cpuset.cpus() if parent is not None and parent.cpuset is not None else frozenset(range(CPUS))
+        cpuset.set_cpus((cpus & above) or above)
+        if quota is not None and quota.cpus <= min(cpu.ceiling_cpus(), CPUS):
+            cpu.set_quota(quota)
+
+
+def contents(kernel: FakeKernel) -> dict[Path, str]:
+    return {path: path.read_text() for path in kernel.root.rglob("c*.*") if path.name != "cgroup.events"}
+
+
+@pytest.mark.parametrize("kind", ["v1", "v2"])
+@settings(max_examples=40)
+@given(
+    configured=st.fixed_dictionaries(
+        {name: st.tuples(quotas, st.frozensets(st.integers(0, CPUS - 1), min_size=1)) for name in TREE}
+    ),
+    asked=st.lists(allocations, min_size=1, max_size=5),
+)
+def test_any_family_follows_and_finds_its_way_back(
+    tmp_path_factory: pytest.TempPathFactory,
+    kind: str,
+    configured: dict[str, tuple[Quota | None, frozenset[int]]],
+    asked: list[Allocation],
+) -> None:
+    folder = tmp_path_factory.mktemp("host")
+    kernel = FakeKernel(folder, kind, cpus=CPUS)
+    layout, plain = Layout.detect(kernel.root, kernel.proc), Knobs(None, kernel)
+    groups = {name: Group.create(layout, name, plain) for name in TREE}
+    configured["outer"] = None, frozenset(range(CPUS))
+    configure(groups, configured)
+    before = contents(kernel)
+    with Journal.open(folder / "state", kernel.proc) as journal:
+        be = BeActuator([groups[POD]], (2, 1, 0), LIMITS, Knobs(journal, kernel))
+        for allocation in asked:
+            assert be.apply(allocation) == allocation
+    report = restore(folder / "state", kernel=kernel, proc=kernel.proc, patience_seconds=0.05)
+    assert report.ok, str(report)
+    assert contents(kernel) == before

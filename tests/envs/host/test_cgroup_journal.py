@@ -1,0 +1,197 @@
+"""The journal survives what happens to hosts: crashes, full disks, reboots, several starts."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.errors import HostError, PermissionMissing
+from rlctl.envs.host.cgroup.actuator import BeActuator
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.journal import JOURNAL, Entry, Journal, load
+from rlctl.envs.host.cgroup.quota import Quota
+from rlctl.envs.host.cgroup.restore import restore
+
+Bench = Any
+LIMITS = Limits(cpus=2)
+
+
+def entry(name: str = "cpu.max", original: str = "max 100000\n") -> Entry:
+    return Entry(Path("/sys/fs/cgroup/be") / name, original, (31, 4711))
+
+
+@given(st.binary(max_size=60), st.integers(0, 2**63), st.text(st.characters(exclude_characters="\0"), min_size=1))
+def test_any_original_survives(original: bytes, inode: int, name: str) -> None:
+    written = Entry(Path("/") / name, original.decode(errors="surrogateescape"), (1, inode))
+    read = Entry.from_line(written.to_line())
+    assert read == written
+    assert read.original.encode(errors="surrogateescape") == original
+
+
+@given(st.text(max_size=40))
+def test_no_line_breaks_the_reader(line: str) -> None:
+    with pytest.raises(ValueError):
+        Entry.from_line(line)
+
+
+@pytest.mark.parametrize("line", ["{}", "[]", "1", '{"path": 1, "original": "", "identity": [1]}', "[" * 100_000])
+def test_other_json_is_no_entry(line: str) -> None:
+    with pytest.raises(ValueError):
+        Entry.from_line(line)
+
+
+@given(cut=st.integers(1, 60))
+def test_a_torn_last_line_costs_nothing_before_it(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+    state = tmp_path_factory.mktemp("state")
+    with Journal.open(state) as journal:
+        journal.record([entry("cpu.max")])
+        journal.record([entry("cpu.weight", "100\n")])
+    path = state / JOURNAL
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert load(state).entries == (entry("cpu.max"),)
+    with Journal.open(state) as journal:
+        assert journal.entries == [entry("cpu.max")]
+        journal.record([entry("cpu.idle", "0\n")])
+    assert load(state).entries == (entry("cpu.max"), entry("cpu.idle", "0\n"))
+    assert not load(state).unreadable
+
+
+def test_entries_are_on_disk_before_record_returns(tmp_path: Path) -> None:
+    with Journal.open(tmp_path) as journal:
+        journal.record([entry()])
+        assert load(tmp_path).entries == (entry(),)
+
+
+def test_a_full_disk_stops_the_write_that_would_follow(tmp_path: Path, fake: Bench) -> None:
+    group = fake.group()
+    journal = fake.open_journal()
+    fake.fake.writes.clear()
+    os.close(journal._file)
+    journal._file = os.open("/dev/full", os.O_WRONLY)
+    with pytest.raises(HostError, match=r"cannot store the originals.*nothing is changed"):
+        BeActuator([group], (1, 0), LIMITS, fake.knobs())
+    assert not fake.fake.writes
+
+
+def test_a_closed_journal_takes_nothing(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path)
+    journal.close()
+    journal.close()
+    with pytest.raises(HostError, match="closed"):
+        journal.record([entry()])
+
+
+def test_the_lock_is_free_again_after_close(tmp_path: Path) -> None:
+    Journal.open(tmp_path).close()
+    Journal.open(tmp_path).close()
+
+
+def test_a_state_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PermissionMissing, match="--state"):
+        Journal.open(tmp_path / "file/state")
+
+
+def reboot(bench: Bench) -> None:
+    (bench.proc / "sys/kernel/random/boot_id").write_text("another-boot\n")
+
+
+def test_after_a_reboot_the_journal_is_set_aside(fake: Bench) -> None:
+    group = fake.group()
+    BeActuator([group], (1, 0), LIMITS, fake.knobs()).apply(Allocation(0.25, 1))
+    reboot(fake)
+    report = fake.restore()
+    assert report.ok
+    assert "earlier boot" in report.note
+    assert group.cpu is not None
+    assert group.cpu.quota() == Quota(2500, 10_000), "whatever it holds now is not ours"
+    assert fake.restore().note == "nothing to do"
+    assert (fake.state_dir / f"{JOURNAL}.obsolete").exists()
+
+
+def test_a_controller_begins_anew_after_a_reboot(fake: Bench) -> None:
+    fake.open_journal().record([entry()])
+    fake.close_journal()
+    reboot(fake)
+    journal = fake.open_journal()
+    assert journal.entries == []
+    assert "obsolete" in journal.note
+    assert load(fake.state_dir).boot_id == "another-boot"
+
+
+def test_a_damaged_line_keeps_the_journal_and_says_which(fake: Bench) -> None:
+    group = fake.group()
+    BeActuator([group], (1, 0), LIMITS, fake.knobs()).apply(Allocation(0.25, 1))
+    fake.close_journal()
+    lines = (fake.state_dir / JOURNAL).read_text().splitlines()
+    lines.insert(1, "garbage")
+    (fake.state_dir / JOURNAL).write_text("\n".join(lines) + "\n")
+    report = fake.restore()
+    assert not report.ok
+    assert "line 2 is unreadable" in str(report)
+    assert group.cpu is not None
+    assert group.cpu.quota().quota_us is None, "the other lines are put back"
+    assert (fake.state_dir / JOURNAL).exists()
+
+
+def test_what_another_program_keeps_changing_is_reported_and_kept(fake: Bench) -> None:
+    group = fake.group()
+    BeActuator([group], (1, 0), LIMITS, fake.knobs()).apply(Allocation(0.25, 1))
+    fake.fake.ignored = {"cpuset.cpus"}
+    report = fake.restore()
+    assert not report.ok
+    assert [item.path.name for item in report.failed] == ["cpuset.cpus"]
+    assert "another program" in str(report)
+    fake.fake.ignored = set()
+    assert fake.restore().ok
+
+
+def test_restoring_without_permission_says_so(fake: Bench) -> None:
+    group = fake.group()
+    BeActuator([group], (1, 0), LIMITS, fake.knobs()).apply(Allocation(0.25, 1))
+    fake.fake.denied = {"cpuset.cpus"}
+    report = fake.restore()
+    assert "run as root" in str(report)
+    assert not report.ok
+
+
+def test_enabled_controllers_are_switched_off_again(fake: Bench) -> None:
+    control = fake.layout.mounts["cpu"].path / "cgroup.subtree_control"
+    if not control.exists():
+        pytest.skip("v1 has nothing to enable")
+    before = control.read_text()
+    group = fake.group(knobs=fake.knobs())
+    assert set(control.read_text().split()) == {"cpu", "cpuset"}
+    group.remove()
+    assert fake.restore().ok
+    assert control.read_text() == before
+
+
+def test_a_weight_that_idle_resets_comes_back(fake: Bench) -> None:
+    group = fake.group()
+    assert group.cpu is not None
+    group.cpu.set_weight(700)
+    Group.open(fake.layout, group.name, fake.knobs()).cpu.set_idle(True)  # type: ignore[union-attr]
+    assert group.cpu.weight() != 700
+    assert fake.restore().ok
+    assert (group.cpu.weight(), group.cpu.idle()) == (700, False)
+
+
+def test_a_journal_is_plain_json_lines(tmp_path: Path) -> None:
+    with Journal.open(tmp_path) as journal:
+        journal.record([entry()])
+    header, line = map(json.loads, (tmp_path / JOURNAL).read_text().splitlines())
+    assert header["journal"] == 1
+    assert line == {"path": "/sys/fs/cgroup/be/cpu.max", "original": "max 100000\n", "identity": [31, 4711]}
+
+
+def test_nothing_to_restore_makes_no_directory(tmp_path: Path) -> None:
+    assert restore(tmp_path / "nowhere").note == "nothing to do"
+    assert not (tmp_path / "nowhere").exists()

@@ -1,0 +1,92 @@
+"""Numbers and lists as the kernel takes and prints them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.envs.allocation import UNLIMITED
+from rlctl.envs.host.cgroup.cpulist import format_cpus, parse_cpus
+from rlctl.envs.host.cgroup.files import kind_of
+from rlctl.envs.host.cgroup.quota import MAX_PERIOD_US, MIN_QUOTA_US, PERIOD_US, Quota
+
+
+@given(st.sets(st.integers(0, 300)))
+def test_cpu_lists_survive_the_way_there_and_back(cpus: set[int]) -> None:
+    assert parse_cpus(format_cpus(cpus) + "\n") == cpus
+
+
+def test_cpu_lists_look_like_the_kernels() -> None:
+    assert format_cpus({0, 1, 2, 5, 7, 8}) == "0-2,5,7-8"
+    assert parse_cpus("\n") == frozenset()
+
+
+@given(st.text(max_size=12))
+def test_no_other_text_is_taken_for_a_cpu_list(text: str) -> None:
+    try:
+        cpus = parse_cpus(text)
+    except ValueError:
+        return
+    assert parse_cpus(format_cpus(cpus)) == cpus
+
+
+@pytest.mark.parametrize("text", ["3-1", "-1", "0-", "a", "0 1", "1-2-3"])
+def test_broken_cpu_lists(text: str) -> None:
+    with pytest.raises(ValueError, match="no list of CPUs"):
+        parse_cpus(text)
+
+
+@given(st.floats(0.001, 4096.0))
+def test_quotas_are_legal_and_never_above_what_was_asked(cpus: float) -> None:
+    quota = Quota.of_cpus(cpus)
+    assert quota.quota_us is not None
+    assert quota.quota_us >= MIN_QUOTA_US
+    assert PERIOD_US <= quota.period_us <= MAX_PERIOD_US
+    assert cpus * 0.998 <= quota.cpus <= cpus * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "quota"),
+    [
+        (0.01, Quota(1000, 100_000)),
+        (0.05, Quota(1000, 20_000)),
+        (0.29, Quota(2900, 10_000)),  # 0.29 * 10000 is 2899.9999999999995
+        (1.5, Quota(15_000, 10_000)),
+        (1e-9, Quota(1000, 1_000_000)),
+        (UNLIMITED, Quota(None)),
+    ],
+)
+def test_quotas_that_people_ask_for(cpus: float, quota: Quota) -> None:
+    assert Quota.of_cpus(cpus) == quota
+
+
+def test_lifted_quotas_are_the_same_in_any_period() -> None:
+    assert Quota(None, 100_000).same(Quota(None, 10_000))
+    assert not Quota(None).same(Quota(10_000))
+    assert not Quota(1000, 100_000).same(Quota(1000, 10_000))
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "got", "same"),
+    [
+        ("cpuset.cpus", "0,1", "0-1\n", True),
+        ("cpuset.cpus", "0", "0-1\n", False),
+        ("cpuset.cpus", "0", "garbage\n", False),
+        ("cpu.max", "max", "max 10000\n", True),
+        ("cpu.max", "5000 10000", "5000 100000\n", False),
+        ("cpu.shares", "2", "2\n", True),
+        ("cpu.shares", "1", "2\n", False),
+        ("cgroup.subtree_control", "+cpu -io", "cpuset cpu\n", True),
+        ("cgroup.subtree_control", "+cpu", "io\n", False),
+        ("cgroup.subtree_control", "cpu io", "io cpu\n", True),
+    ],
+)
+def test_read_back_compares_meanings(name: str, wanted: str, got: str, same: bool) -> None:
+    assert kind_of(Path("/g") / name).same(wanted, got) is same
+
+
+def test_controllers_are_switched_back_one_by_one() -> None:
+    assert kind_of(Path("cgroup.subtree_control")).to_write("cpu io\n", "cpu cpuset\n") == "-cpuset +io"

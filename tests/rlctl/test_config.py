@@ -1,0 +1,103 @@
+"""The serve configuration: what is wrong is told in one line with its place, and what is in effect can be seen."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.config import ServeConfig, describe, load_config, schema
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.units import Percent
+from rlctl.envs.yaml_edge import load_text
+
+EXAMPLE = Path(__file__).parents[2] / "configs" / "serve" / "example.yaml"
+
+
+def test_the_shipped_example_is_valid_and_says_every_section():
+    config = load_config(EXAMPLE)
+    assert config.model_fields_set == set(ServeConfig.model_fields)
+
+
+def test_the_slo_reaches_the_loop_in_seconds_and_ratios(serve_yaml):
+    slo = load_config(serve_yaml()).lc.slo
+    assert slo.quantile_percent == Percent(95.0)
+    assert (slo.slo.target_seconds, slo.slo.quantile, slo.slo.max_load_rps) == (0.010, 0.95, 480.0)
+
+
+def test_what_is_shown_is_a_configuration_again_and_means_the_same(serve_yaml):
+    for path in (EXAMPLE, serve_yaml()):
+        config = load_config(path)
+        assert load_text(ServeConfig, describe(config), "shown") == config
+
+
+def test_defaults_are_marked_and_what_the_file_says_is_not(serve_yaml):
+    lines = describe(load_config(serve_yaml())).splitlines()
+    assert "tick_seconds: 1.0  # default" in lines
+    assert "    target_milliseconds: 10.0" in lines
+    assert '  name: "frozen"' in lines
+    assert "log:  # default" in lines
+
+
+def test_the_schema_names_every_kind_for_editors():
+    text = json.dumps(schema())
+    for kind in ("cgroup", "unit", "pid", "container", "kubernetes", "prometheus", "http", "jsonl", "nginx-log"):
+        assert f'"const": "{kind}"' in text
+
+
+SLO = "target_milliseconds: 10, max_load_rps: 480"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "told"),
+    [
+        ("lc:", "lcc:", 1, "unknown key 'lcc'; did you mean 'lc'?"),
+        ("max_load_rps", "max_load", 3, "did you mean 'max_load_rps'?"),
+        ("target_milliseconds: 10", "target_milliseconds: ten", 3, "lc.slo.target_milliseconds is 'ten'"),
+        (SLO, SLO + ", quantile_percent: 195", 3, "from 50 to below 100 percent"),
+        (SLO, SLO + ", quantile_percent: 100", 3, "from 50 to below 100 percent"),
+        (SLO, SLO + ", quantile_percent: 0.95", 3, "(a ratio? write 95)"),
+        (SLO, SLO + ", quantile_percent: true", 3, "no number of percent"),
+        ("target_milliseconds: 10", "target_milliseconds: -1", 3, "greater than 0"),
+        ("target_milliseconds: 10", "target_milliseconds: .inf", 3, "lc.slo.target_milliseconds"),
+        ("kind: nginx-log", "kind: apache", 4, "apache"),
+        ("{kind: cgroup, path: /web}", "{kind: cgroup, path: /../web}", 2, "no group below the root"),
+        ("{kind: cgroup, path: /web}", "{kind: unit, unit: nginx}", 2, "lc.workload.unit"),
+        ("{kind: cgroup, path: /web}", "{kind: pid, pid: 1}", 2, "lc.workload.pid"),
+        ("{kind: cgroup, path: /web}", "{kind: cgroup, path: /batch}", None, "name the best-effort work only"),
+        ("  workloads:\n    - {kind: cgroup, path: /batch}", "  workloads: []", 6, "at least 1 item"),
+        ("be:\n", "be:\n  cpus: [0, 1, 0]\n", 6, "names a CPU twice"),
+        ("be:\n", "be:\n  cpus: 3-1\n", 6, "no list of CPUs"),
+        ("be:\n", "be:\n  min_quota_cpus: 0\n", 6, "greater than or equal to 0.001"),
+        ("lc:", "tick_seconds: 0\nlc:", 1, "tick_seconds"),
+    ],
+)
+def test_a_slip_is_told_with_its_line(serve_yaml, old, new, line, told):
+    path = serve_yaml(old, new)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    message = str(caught.value)
+    assert told in message
+    assert "\n" not in message
+    assert message.startswith(f"{path}:{line}: " if line else f"{path}:")
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"), [("0-2,5", (0, 1, 2, 5)), ("3", (3,)), ("[2, 0, 1]", (2, 0, 1)), ("2,0-1", (2, 0, 1))]
+)
+def test_cpus_keep_the_order_in_which_be_is_to_get_them(serve_yaml, text, cpus):
+    assert load_config(serve_yaml("be:\n", f"be:\n  cpus: {text}\n")).be.cpus == cpus
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(max_size=8),
+        lambda x: st.lists(x) | st.dictionaries(st.text(max_size=8), x),
+        max_leaves=8,
+    )
+)
+def test_whatever_stands_in_the_file_it_is_refused_in_one_line(value):
+    with pytest.raises(ConfigError) as caught:
+        load_text(ServeConfig, json.dumps({"lc": value}), "some.yaml")
+    assert "\n" not in str(caught.value)

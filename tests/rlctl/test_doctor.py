@@ -1,0 +1,112 @@
+"""`rlctl doctor` and `rlctl restore`: what is said of a host, and the exit code a script can go by."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from rlctl.cli import main
+from rlctl.commands import doctor
+from rlctl.envs.host.cgroup import journal
+from rlctl.envs.host.cgroup.kernel import KernelFiles
+from rlctl.envs.host.machine import probe_machine
+from rlctl.envs.host.sensors.probe import Capability
+
+
+def capabilities(without=()):
+    names = (*doctor.SERVE_NEEDS, "perf cycles")
+    return tuple(Capability(name, name not in without, f"reason of {name}", f"use of {name}") for name in names)
+
+
+@pytest.fixture
+def host(monkeypatch):
+    """Pretends to be a host that lacks the given capabilities."""
+
+    def lacks(*names):
+        monkeypatch.setattr(doctor, "examine", lambda *_, **__: capabilities(names))
+        monkeypatch.setattr(doctor, "Layout", SimpleNamespace(detect=lambda: SimpleNamespace(kind="hybrid")))
+
+    return lacks
+
+
+def test_a_host_that_lacks_only_comforts_can_serve(host, capsys):
+    host("perf cycles")
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "no  perf cycles" in out
+    assert "reason of perf cycles; disables use of perf cycles" in out
+
+
+@pytest.mark.parametrize("need", doctor.SERVE_NEEDS)
+def test_a_host_that_lacks_what_serve_needs_is_1_with_the_reason(need, host, capsys):
+    host(need)
+    assert main(["doctor", "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out)["can_serve"] is False
+    assert err == f"rlctl: error: serve cannot run here: {need}: reason of {need}\n"
+
+
+def test_every_need_is_something_that_doctor_examines(tmp_path):
+    names = {capability.name for capability in doctor.examine(tmp_path, proc=tmp_path, sys=tmp_path, cgroup=tmp_path)}
+    assert set(doctor.SERVE_NEEDS) <= names
+
+
+def test_an_empty_host_is_told_as_such_and_nothing_is_raised(tmp_path):
+    found = {capability.name: capability for capability in probe_machine(tmp_path, tmp_path, tmp_path / "a" / "b")}
+    assert not found["several CPUs"].present
+    assert not found["free memory"].present
+    assert found["state directory"].present
+
+
+def test_topology_and_memory_are_read_from_the_host_tree(tmp_path):
+    def write(path, text):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+
+    write("devices/system/cpu/online", "0-3\n")
+    write("devices/system/cpu/cpu0/topology/thread_siblings_list", "0,2\n")
+    write("devices/system/node/online", "0-1\n")
+    write("meminfo", "MemTotal: 9 kB\nMemAvailable:  1048576 kB\n")
+    found = {capability.name: capability for capability in probe_machine(tmp_path, tmp_path)}
+    assert found["several CPUs"].reason == "4 online"
+    assert found["SMT"].reason.startswith("2 threads a core")
+    assert found["NUMA"].present
+    assert found["free memory"].reason == "1024 MB"
+
+
+@pytest.fixture
+def changed(tmp_path):
+    """A file that a controller changed, and the state directory that remembers it."""
+    group = tmp_path / "batch"
+    group.mkdir()
+    knob, state = group / "cpu.cfs_quota_us", tmp_path / "state"
+    knob.write_text("10\n")
+    with journal.Journal.open(state) as opened:
+        opened.record([journal.Entry(knob, "-1\n", KernelFiles().identity(group))])
+    return knob, state
+
+
+def test_restore_lists_in_a_dry_run_and_changes_nothing(changed, capsys):
+    knob, state = changed
+    assert main(["restore", "--state", str(state), "--dry-run"]) == 0
+    assert capsys.readouterr().out == f"would restore {knob} to '-1'\n"
+    assert knob.read_text() == "10\n"
+
+
+def test_restore_puts_back_and_a_second_time_has_nothing_to_do(changed, capsys):
+    knob, state = changed
+    assert main(["restore", "--state", str(state), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["restored"] == [str(knob)]
+    assert knob.read_text().strip() == "-1"
+    assert main(["restore", "--state", str(state)]) == 0
+    assert "0 restored" in capsys.readouterr().out
+
+
+def test_restore_under_a_live_controller_is_75_unless_forced(changed, capsys):
+    knob, state = changed
+    with journal.Journal.open(state):
+        assert main(["restore", "--state", str(state)]) == 75
+        assert "in use by a running rlctl" in capsys.readouterr().err
+        assert knob.read_text() == "10\n"
+        assert main(["restore", "--state", str(state), "--force"]) == 0
+    assert knob.read_text().strip() == "-1"
