@@ -22,7 +22,7 @@ class GreedyShield(Manager):
         """Everything."""
         return self.limits.full
 
-    def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:
+    def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:  # noqa: ARG002
         """Everything."""
         return self.limits.full, "asks for everything"
 

@@ -138,9 +138,13 @@ class PrmEris(Manager):
     @property
     def remarks(self) -> tuple[str, ...]:
         """Whether the guard has a model."""
-        if self.model is not None and self.model.lcutilmax_percent:
+        if self._has_maximum:
             return ()
         return ("no threshold model: the utilisation guard is void until LC and BE together fill all CPUs",)
+
+    @property
+    def _has_maximum(self) -> bool:
+        return self.model is not None and self.model.lcutilmax_percent > 0.0
 
     def _cycle(self, lc_cpus: float | None, be_cpus: float | None, cycles: int) -> None:
         if be_cpus is None:
@@ -169,7 +173,7 @@ class PrmEris(Manager):
             for _ in range(cycles):
                 ladder.clean_cycle()
             self._why = f"{used_cpus:.2f} of {self.quota_max_cpus:.2f} CPUs: {ladder}, {ladder.clean} clean"
-        if self.remarks:
+        if not self._has_maximum:
             self._why += " (no model)"
 
     def _allocation(self) -> Allocation:

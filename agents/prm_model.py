@@ -56,7 +56,7 @@ class PrmModel(_Strict):
     lc_cpus: float = Field(gt=0.0)
     lcutilmax_percent: float = Field(ge=0.0)
     method: Method = "gmm-strict"
-    span_sigmas: float = Field(4.0, gt=0.0)
+    span_sigmas: float = Field(default=4.0, gt=0.0)
     bins: tuple[ThresholdBin, ...] = ()
 
     @model_validator(mode="after")

@@ -22,7 +22,7 @@ class Unmanaged(Manager):
         """Nothing withheld."""
         return self.limits.full
 
-    def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:
+    def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:  # noqa: ARG002
         """Nothing withheld, whatever the sensors say."""
         return self.limits.full, "unmanaged"
 
@@ -34,7 +34,7 @@ class Weights(Unmanaged):
     name = "weights"
     weight = Weight.MINIMUM
 
-    def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:
+    def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:  # noqa: ARG002
         """Nothing withheld; the scheduler does the rest."""
         return self.limits.full, "minimum weight, nothing else"
 
@@ -54,7 +54,7 @@ class Frozen(Manager):
         """BE suspended."""
         return self.limits.safe
 
-    def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:
+    def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:  # noqa: ARG002
         """BE suspended."""
         return self.limits.safe, "always frozen"
 
@@ -77,7 +77,7 @@ class Static(Manager):
         """The fixed quota on all CPUs."""
         return Allocation(self.quota_ratio * self.limits.cpus, self.limits.cpus)
 
-    def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:
+    def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:  # noqa: ARG002
         """The fixed quota on all CPUs."""
         return self.begin(), f"fixed quota of {self.quota_ratio:.0%} of the CPUs"
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from rlctl.config_fields import Name, Strict, Url
+from rlctl.envs.host.discovery import (
+    ByCgroup,
+    ByContainer,
+    ByKubernetesPod,
+    ByKubernetesQos,
+    ByPid,
+    ByUnit,
+    WorkloadSpec,
+)
 from rlctl.envs.host.latency.figures import TimeUnit
 
 __all__ = [
@@ -26,7 +35,7 @@ __all__ = [
 
 
 class CgroupWorkload(Strict):
-    """A control group, by its path below the root of the hierarchy."""
+    """A control group, by its path below the root of the hierarchy; `*`, `?` and `**` as in `ByCgroup`."""
 
     kind: Literal["cgroup"]
     path: Name
@@ -38,12 +47,20 @@ class CgroupWorkload(Strict):
             raise ValueError(f"{path!r} is no group below the root; write it as in /proc/PID/cgroup")
         return path
 
+    def spec(self) -> WorkloadSpec:
+        """For `rlctl.envs.host.discovery.discover`."""
+        return ByCgroup(self.path)
+
 
 class UnitWorkload(Strict):
-    """A systemd service, slice or scope."""
+    """A systemd unit that runs; a name without a suffix is a service."""
 
     kind: Literal["unit"]
-    unit: Annotated[str, Field(pattern=r"^[^/\s]+\.(service|slice|scope)$")]
+    unit: Annotated[str, Field(pattern=r"^[^/\s]+$")]
+
+    def spec(self) -> WorkloadSpec:
+        """For `rlctl.envs.host.discovery.discover`."""
+        return ByUnit(self.unit)
 
 
 class PidWorkload(Strict):
@@ -52,20 +69,53 @@ class PidWorkload(Strict):
     kind: Literal["pid"]
     pid: int = Field(gt=1)
 
+    def spec(self) -> WorkloadSpec:
+        """For `rlctl.envs.host.discovery.discover`."""
+        return ByPid(self.pid)
+
 
 class ContainerWorkload(Strict):
-    """A container of Docker, Podman, containerd or CRI-O, by its id or the first 12 or more digits of it."""
+    """A container of Docker, Podman, containerd, CRI-O or runc: its name, its id, or 12 digits of the id."""
 
     kind: Literal["container"]
-    id: Annotated[str, Field(pattern=r"^[0-9a-f]{12,64}$")]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
+
+    def spec(self) -> WorkloadSpec:
+        """For `rlctl.envs.host.discovery.discover`."""
+        return ByContainer(self.name)
 
 
 class KubernetesWorkload(Strict):
-    """A pod, or one container of it."""
+    """One pod, one container of it, or all pods of a QoS class.
+
+    Attributes:
+        pod_uid: The pod.
+        container_id: Id of a container of that pod, or the beginning of it.
+        qos: All pods of this class instead.
+        each_pod: The pods' groups rather than the one of the class.
+    """
 
     kind: Literal["kubernetes"]
-    pod_uid: Annotated[str, Field(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")]
-    container_id: Annotated[str, Field(pattern=r"^[0-9a-f]{12,64}$")] | None = None
+    pod_uid: Annotated[str, Field(pattern=r"^[0-9a-f]+(-[0-9a-f]+)*$")] | None = None
+    container_id: Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")] | None = None
+    qos: Literal["besteffort", "burstable", "guaranteed"] | None = None
+    each_pod: bool = False
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if (self.pod_uid is None) == (self.qos is None):
+            raise ValueError("needs either 'pod_uid' or 'qos'")
+        if self.qos is not None and self.container_id is not None:
+            raise ValueError("'container_id' goes with 'pod_uid', not with 'qos'")
+        if self.pod_uid is not None and self.each_pod:
+            raise ValueError("'each_pod' goes with 'qos', not with 'pod_uid'")
+        return self
+
+    def spec(self) -> WorkloadSpec:
+        """For `rlctl.envs.host.discovery.discover`."""
+        if self.qos is not None:
+            return ByKubernetesQos(self.qos, self.each_pod)
+        return ByKubernetesPod(self.pod_uid or "", self.container_id)
 
 
 Workload = Annotated[
@@ -107,7 +157,7 @@ class HttpLatency(_Polled):
     window_seconds: float = Field(default=1.0, gt=0.0, le=3600.0)
 
     @model_validator(mode="after")
-    def _countable(self) -> HttpLatency:
+    def _countable(self) -> Self:
         if self.samples is None and self.done_rps is None:
             raise ValueError("needs 'samples' or 'done_rps', else nobody knows how far to trust the tail")
         return self

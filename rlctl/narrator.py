@@ -1,4 +1,7 @@
-"""What an operator hears of the loop: a line when a decision changes, and one a minute; never one a tick."""
+"""What an operator hears of the loop: a line when a decision changes, and one a minute; never one a tick.
+
+BE that grows step by step for one and the same reason is one decision; the tick log has the steps.
+"""
 
 from __future__ import annotations
 
@@ -78,14 +81,16 @@ class Narrator:
         self._tell = tell
         self._summary_seconds = summary_seconds
         self._applied: Allocation | None = None
+        self._told: tuple[object, ...] = ()
         self._error = ""
         self._minute: _Minute | None = None
 
     def write(self, tick: Tick) -> None:
         """Tell what is new in this tick."""
         changed = tick.applied != self._applied
-        if changed:
+        if changed and _kind(tick) != self._told:
             self._tell(_change(tick))
+            self._told = _kind(tick)
         if tick.error != self._error and tick.error:
             self._tell(Event("trouble", tick.wall_seconds, tick.index, f"write failed: {tick.error}"))
         self._applied, self._error = tick.applied, tick.error
@@ -97,7 +102,7 @@ class Narrator:
         minute.add(tick, changed)
         if now - minute.begun_seconds >= self._summary_seconds:
             self._tell(_summary(tick, minute))
-            self._minute = _Minute(now)
+            self._minute, self._told = _Minute(now), ()
 
 
 def say(event: Event) -> None:
@@ -125,6 +130,12 @@ class JsonLines:
             print(json.dumps(plain), flush=True)
         except OSError:
             self.deserted = True
+
+
+def _kind(tick: Tick) -> tuple[object, ...]:
+    """What makes one change another decision than the last: its direction and who was behind it."""
+    reasons = tuple((bound.guard, bound.reason) for bound in tick.verdict.decisive)
+    return tick.applied.frozen, tick.applied.at_most(tick.before), reasons
 
 
 def _change(tick: Tick) -> Event:

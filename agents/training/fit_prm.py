@@ -1,18 +1,14 @@
 """PRM's step one: fit the threshold model to records of the LC running alone (thesis 3.1.2; eris analyze.py).
 
-Records are CSV files with a header, or tick logs (JSON lines). CSV columns: `lc_cpus` or `util_percent` (100 is one
-CPU), any of METRICS, and optionally `time_seconds`. sklearn is imported only when a mixture is fitted.
+sklearn is imported only when a mixture is fitted.
 """
 
 from __future__ import annotations
 
-import csv
-import json
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
@@ -21,16 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.agents.prm_model import Method, PrmModel, ThresholdBin
-from rlctl.envs.errors import ConfigError, PermissionMissing
+from rlctl.agents.training.prm_records import LOWER, METRICS, UPPER, Row, read_rows
+from rlctl.envs.errors import ConfigError
 
-__all__ = ["METRICS", "Row", "fence", "fit", "fit_files", "read_rows"]
+__all__ = ["fence", "fit", "fit_files"]
 
 log = logging.getLogger(__name__)
-
-UPPER = ("cpi", "lc_cpu_seconds_per_request", "mpki", "l2spki", "mspki")
-LOWER = ("mb",)
-METRICS = UPPER + LOWER
-"""Metrics with a fence above; with one below."""
 
 SEED = 1005  # analyze.py
 MOST_COMPONENTS = 10  # analyze.py
@@ -38,25 +30,7 @@ OUTLIER_RATIO = 0.1  # analyze.py
 LEAST_ROWS = 10
 """Intervals that a bin needs; our choice, a mixture of fewer says nothing."""
 
-IDLE_BE_CPUS = 0.02
-"""BE use below which the LC counts as alone: the quota's minimum and the cost of reading it."""
-
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One record of the LC.
-
-    Attributes:
-        util_percent: LC CPU use, 100 being one CPU.
-        metrics: Values by name of METRICS; those that were missing are absent.
-        time_seconds: End of the interval; None when the rows are intervals already.
-    """
-
-    util_percent: float
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    time_seconds: float | None = None
 
 
 def fit_files(
@@ -145,81 +119,6 @@ def fence(values: Sequence[float], method: Method, span_sigmas: float, *, above:
     return max(float(choose(signed / scale, span_sigmas)) * scale * (1.0 if above else -1.0), 0.0)
 
 
-def read_rows(path: Path) -> list[Row]:
-    """The records of a CSV file or a tick log; of the latter only ticks in which BE did not run.
-
-    Raises:
-        ConfigError: The file cannot be read, or a line is wrong.
-        PermissionMissing: The file may not be read.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except PermissionError as error:
-        raise PermissionMissing(f"{path}: may not be read; run as a user who may, or change its mode") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot be read as text: {error}", path) from error
-    first = next((line.strip() for line in lines if line.strip()), "")
-    read: Callable[[Path, list[str]], Iterator[Row]] = _from_ticks if first.startswith("{") else _from_csv
-    rows = list(read(path, lines))
-    if not rows:
-        raise ConfigError("holds no record of the LC running alone; record with `--policy frozen`", path)
-    return rows
-
-
-def _from_csv(path: Path, lines: list[str]) -> Iterator[Row]:
-    reader = csv.DictReader(lines)
-    columns = set(reader.fieldnames or ())
-    if not columns & {"lc_cpus", "util_percent"}:
-        raise ConfigError("has neither a column lc_cpus nor util_percent in its header", path, 1)
-    for record in reader:
-        cells = {key: _cell(path, reader.line_num, key, text) for key, text in record.items() if key and text}
-        util = cells["util_percent"] if "util_percent" in cells else cells.get("lc_cpus", math.nan) * 100.0
-        if math.isfinite(util):
-            yield Row(util, _metrics(cells), cells.get("time_seconds"))
-
-
-def _cell(path: Path, line: int, column: str, text: str) -> float:
-    if column not in {"lc_cpus", "util_percent", "time_seconds", *METRICS}:
-        return math.nan
-    try:
-        value = float(text)
-    except ValueError as error:
-        raise ConfigError(f"column {column}: {text!r} is no number", path, line) from error
-    if not math.isfinite(value) or value < 0.0:
-        raise ConfigError(f"column {column}: {text!r} cannot be; leave it empty if it is missing", path, line)
-    return value
-
-
-def _from_ticks(path: Path, lines: list[str]) -> Iterator[Row]:
-    for number, line in enumerate(lines, 1):
-        try:
-            tick = json.loads(line)
-            readings = {**tick["counters"], **tick["readings"]}
-            values = {name: _value(reading) for name, reading in readings.items()}
-            alone = tick["before"]["frozen"] or values.get("be_cpus", math.inf) <= IDLE_BE_CPUS
-            time_seconds = float(tick["time_seconds"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if number == len(lines):  # torn by a crash
-                return
-            raise ConfigError("is no tick of a tick log", path, number) from error
-        if alone and math.isfinite(values.get("lc_cpus", math.nan)):
-            yield Row(values["lc_cpus"] * 100.0, _metrics(_with_mpki(values)), time_seconds)
-
-
-def _value(reading: Mapping[str, Any]) -> float:
-    value = reading.get("value")
-    return math.nan if value is None else float(value)
-
-
-def _with_mpki(values: dict[str, float]) -> dict[str, float]:
-    misses, instructions = values.get("llc_misses", math.nan), values.get("instructions", math.nan)
-    return {**values, "mpki": misses * 1000.0 / instructions} if instructions > 0.0 else values
-
-
-def _metrics(values: Mapping[str, float]) -> dict[str, float]:
-    return {name: values[name] for name in METRICS if math.isfinite(values.get(name, math.nan))}
-
-
 def _averaged(rows: Sequence[Row], interval_seconds: float) -> list[Row]:
     def interval(row: Row) -> int:
         return int((row.time_seconds or 0.0) // interval_seconds)
@@ -258,9 +157,9 @@ def _bin(low: float, high: float, rows: Sequence[Row], method: Method, span_sigm
 def _strict(values: Floats, span_sigmas: float) -> float:
     mixture = _mixture(values)
     labels = mixture.predict(values.reshape(-1, 1))
-    proposals = []
+    proposals: list[float] = []
     for label in np.unique(labels):
-        mean, deviation = mixture.means_[label, 0], math.sqrt(mixture.covariances_[label, 0, 0])
+        mean, deviation = float(mixture.means_[label, 0]), math.sqrt(mixture.covariances_[label, 0, 0])
         proposals.append(min(mean + span_sigmas * deviation, float(values[labels == label].max())))
     shares = {proposal: float(np.mean(values > proposal)) for proposal in proposals}
     allowed = [proposal for proposal, share in shares.items() if share <= OUTLIER_RATIO]
@@ -275,7 +174,7 @@ def _origin(values: Floats, span_sigmas: float) -> float:
         fence_at = mixture.means_[label, 0] + span_sigmas * math.sqrt(mixture.covariances_[label, 0, 0])
         if weight > OUTLIER_RATIO:
             break
-    return fence_at
+    return float(fence_at)
 
 
 def _mixture(values: Floats) -> Any:

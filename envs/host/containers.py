@@ -9,11 +9,9 @@ have any name (runc with its own `cgroupsPath`).
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +28,15 @@ _ID = re.compile(r"[0-9a-f]{12,64}")  # 12 digits is what `docker ps` shows
 _PREFIX = r"(?:(?:docker|libpod|crio|cri-containerd|nerdctl)-)?"
 
 
+_QUESTIONS = {
+    "docker": ("inspect", "--type=container", "--format={{.Id}}"),
+    "podman": ("inspect", "--type=container", "--format={{.Id}}"),
+    "runc": ("state",),
+    "crun": ("state",),
+}
+"""What each tool is asked, ahead of the name. The first two answer with the id, the others with JSON with a pid."""
+
+
 @dataclass(frozen=True, slots=True)
 class ByContainer:
     """A container that is running, by its name, its id, or at least 12 digits of the id."""
@@ -37,24 +44,65 @@ class ByContainer:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Tool:
-    """A runtime's command.
+def find_container(
+    spec: ByContainer, layout: Layout, proc: Path = Path("/proc"), search_path: str | None = None
+) -> Found:
+    """A running container's groups and processes.
 
-    Attributes:
-        program: Its name.
-        question: Arguments ahead of the container's name.
-        pid: The container's first process, from the answer; 0 when it is not running.
+    Args:
+        spec: The container.
+        layout: Where the hierarchies are.
+        proc: Where procfs is mounted.
+        search_path: Folders of the runtimes' tools, as in PATH; by default PATH itself.
+
+    Raises:
+        ConfigError: No container can have this name.
+        HostError: It does not run, or no runtime knows it; says what each tool answered.
     """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", spec.name):
+        raise ConfigError(f"{spec.name!r} is no name or id of a container")
+    if _ID.fullmatch(spec.name):
+        return _by_id(spec.name, spec.name, layout)
+    answers = {}
+    for program, question in _QUESTIONS.items():
+        tool = shutil.which(program, path=search_path)
+        said, known = ("not installed", False) if tool is None else _ask([tool, *question, spec.name])
+        if known:
+            return _located(spec.name, said, layout, proc)
+        answers[program] = said
+    told = "; ".join(f"{program}: {answer}" for program, answer in answers.items())
+    raise HostError(f"no runtime knows a container {spec.name}, give its full id or its control group ({told})")
 
-    program: str
-    question: tuple[str, ...]
-    pid: Callable[[str], int]
+
+def _located(name: str, answer: str, layout: Layout, proc: Path) -> Found:
+    if _ID.fullmatch(answer):
+        return _by_id(answer, name, layout)
+    try:
+        pid = int(json.loads(answer)["pid"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise HostError(f"container {name}: cannot make sense of the runtime's answer {answer[:80]!r}") from error
+    if pid <= 0:
+        raise HostError(f"container {name} does not run now; start it first")
+    return groups_of_process(pid, layout, proc)
 
 
-_TOOLS = (
-    _Tool("docker", ("inspect", "--type=container", "--format={{.State.Pid}}"), int),
-    _Tool("podman", ("inspect", "--type=container", "--format={{.State.Pid}}"), int),
-    _Tool("runc", ("state",), lambda answer: int(json.loads(answer)["pid"])),
-    _Tool("crun", ("state",), lambda answer: int(json.loads(answer)["pid"])),
-)
+def _by_id(container_id: str, name: str, layout: Layout) -> Found:
+    expression = re.compile(rf"(?:/[^/]+)*/{_PREFIX}{container_id}[0-9a-f]*(?:\.scope)?")
+    hint = "; is it running?"
+    return find_groups(lambda path: expression.fullmatch(path) is not None, "container", name, layout, hint)
+
+
+def _ask(command: list[str]) -> tuple[str, bool]:
+    """What the tool said, and whether it knew the container."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer in {ANSWER_SECONDS:g} s", False
+    except OSError as error:
+        return error.strerror or str(error), False
+    if done.returncode == 0:
+        return done.stdout.strip(), True
+    words = done.stderr.strip().splitlines()
+    return (words[-1] if words else f"exit code {done.returncode}"), False

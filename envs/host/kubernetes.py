@@ -66,9 +66,7 @@ def pod_matcher(spec: ByKubernetesPod) -> Callable[[str], bool]:
         ConfigError: That is no uid.
     """
     if not re.fullmatch(r"[0-9a-f]+(-[0-9a-f]+)*", spec.uid):  # static pods have a hash without dashes
-        raise ConfigError(
-            f"{spec.uid!r} is no pod uid; `kubectl get pod NAME -o jsonpath={{.metadata.uid}}` tells it"
-        )
+        raise ConfigError(f"{spec.uid!r} is no pod uid; `kubectl get pod NAME -o jsonpath={{.metadata.uid}}` tells it")
     pods = (f"/pod{spec.uid}", rf"/{_PREFIX}kubepods-(?:[a-z]+-)?pod{spec.uid.replace('-', '_')}\.slice")
     if spec.container_id is None:
         return _matcher(*pods)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
@@ -16,7 +18,7 @@ from rlctl.envs.errors import TestbedError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Layout
+from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.latency.generator import GeneratorSource
 from rlctl.envs.host.live import LiveHost
 from rlctl.envs.host.sensors.cpu import GroupCpus, HostCpus, LcAlive
@@ -25,7 +27,8 @@ from rlctl.envs.host.sensors.psi import Psi
 from rlctl.envs.host.sensors.schedstat import RunDelay
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.testbed.generator import GeneratorConfig, LoadGenerator
-from rlctl.envs.testbed.traces import Trace, constant
+from rlctl.envs.testbed.traces import Trace
+from rlctl.envs.testbed.hedge import StressNg, Work, start_lc
 from rlctl.envs.workload import SLO
 
 __all__ = ["DrivenHost", "Testbed", "TestbedSpec"]
@@ -34,7 +37,7 @@ log = logging.getLogger(__name__)
 
 GENERATOR_PRIORITY = 50  # SCHED_FIFO: a normal-priority sender is late by milliseconds beside a busy BE (host.md)
 CONTROLLER_PRIORITY = 40  # a normal-priority controller waited 43 ms at the median, 780 ms at worst (host.md)
-TOP_SHARES = 262144  # the rest of the box must not disturb what is measured (host.md)
+TOP_WEIGHT = {1: 262144, 2: 10000}  # the kernel's largest: the rest of the box must not disturb (host.md)
 SOLO_SECONDS = 6.0
 SETTLE_SECONDS = 1.0
 DRAIN_SECONDS = 10.0
@@ -64,6 +67,7 @@ class TestbedSpec:
     target_seconds: float
     quantile: float = 0.95
     tick_seconds: float = 1.0
+    knee: tuple[float, float, float] = (100.0, 100.0, 2000.0)
 
     __test__ = False
 
@@ -146,6 +150,40 @@ class Testbed:
         stack.callback(self.plant.close)
         stack.callback(self._abandon_be)
 
+    def _start_lc(self, stack: contextlib.ExitStack, lc: Group) -> GeneratorConfig:
+        p = start_lc(self.spec.lc, self._folder, lc)
+        stack.callback(lambda: (p.terminate(), p.wait()))
+        kind = "http" if self.spec.lc == "nginx" else "memcached"
+        cpus = sorted(os.sched_getaffinity(0))
+        return GeneratorConfig(kind, unix_path=self._folder / "socket", http_path="/text", cpu=cpus[-1], fifo_priority=GENERATOR_PRIORITY)
+
+    def start_be(self) -> None:
+        self.plant.apply(self.plant.limits.full)
+        self._be = StressNg(self.spec.be, self.spec.be_workers, self._be_group, self._folder)
+        deadline = time.monotonic() + 3
+        while len(self._be_group.pids()) < 1 + self.spec.be_workers and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.05)
+        self.plant.apply(self.plant.limits.minimum)
+
+    def stop_be(self) -> Work:
+        self.plant.apply(self.plant.limits.full)
+        be, self._be = self._be, None
+        return be.stop()
+
+    def _abandon_be(self) -> None:
+        if self._be is not None:
+            self.stop_be()
+
+    def solo_rate(self) -> float:
+        """BE work per second when it has all its CPUs and the LC has no load."""
+        self.generator.set_rate(0.0)
+        self.start_be()
+        self.plant.apply(self.plant.limits.full)
+        time.sleep(SOLO_SECONDS)
+        work = self.stop_be()
+        return work.bogo_ops / work.seconds
+
     def start_trace(self, trace: Trace) -> None:
         """Let the load follow a trace (shares of the maximum load) from now on."""
         begun = time.monotonic()
@@ -172,7 +210,13 @@ class Testbed:
     def _max_load_rps(self) -> float:
         """The largest load that meets the target, BE absent."""
         self._say(f"searching the maximum load of {self.spec.lc} with BE absent ...")
-        found = find_max_load(self._tail_at, self.spec.knee, self.spec.target_seconds)
+        found, (start, step, top) = 0.0, self.spec.knee
+        while start <= top and self._tail_at(start) <= self.spec.target_seconds:
+            found, start = start, start + step
+        for _ in range(3):
+            step /= 2
+            if self._tail_at(found + step) <= self.spec.target_seconds:
+                found += step
         self._say(f"maximum load {found:.0f} rps")
         return found
 

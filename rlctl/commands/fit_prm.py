@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import get_args
 
-from rlctl.envs.errors import ConfigError, RlctlError
-
-if TYPE_CHECKING:
-    from rlctl.agents.prm_model import PrmModel
+from rlctl.agents.prm_model import Method
 
 __all__ = ["add_parser", "run"]
 
 EXAMPLES = """examples:
-  rlctl fit-prm /var/log/rlctl/ticks.jsonl --out nginx.prm.json
-  rlctl fit-prm monday.jsonl tuesday.jsonl --out nginx.prm.json --overwrite
+  rlctl fit-prm /var/log/rlctl/ticks.jsonl --lc-cpus 1 --out nginx.prm.json
+  rlctl fit-prm monday.csv tuesday.csv --lc-cpus 4 --out nginx.prm.json --overwrite
 
 Record with `rlctl serve --policy frozen`: the LC alone, over its whole range of load. The file is what
 `policy: {threshold_model: FILE}` takes.
@@ -31,36 +27,33 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("records", type=Path, nargs="+", metavar="RECORDS", help="tick logs")
+    parser.add_argument("records", type=Path, nargs="+", metavar="RECORDS", help="tick logs or CSV files")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the model goes")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
+    parser.add_argument("--lc-cpus", type=float, required=True, metavar="N", help="CPUs that the LC has")
+    parser.add_argument("--method", choices=get_args(Method), default="gmm-strict", help="default: gmm-strict")
+    parser.add_argument("--span", type=float, default=4.0, metavar="SIGMAS", help="from mean to fence (default: 4)")
+    parser.add_argument(
+        "--interval", type=float, default=18.5, metavar="SECONDS", help="ticks are averaged over it (default: 18.5)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; FILE is written whole or not at all.
 
     Raises:
-        ConfigError: FILE exists, or the records cannot be used.
-        RlctlError: scikit-learn is not installed.
+        ConfigError: FILE exists, the records cannot be used, or scikit-learn is not installed.
     """
-    if args.out.exists() and not args.overwrite:
-        raise ConfigError("exists; give --overwrite to replace it", args.out)
-    for path in args.records:
-        if not path.is_file():
-            raise ConfigError("cannot be read: no such file", path)
-    model = _fitted(args.records)
-    partial = args.out.with_name(args.out.name + ".part")
-    model.save(partial)
-    os.replace(partial, args.out)
-    print(f"{args.out}: {model}")
+    from rlctl.agents.training.fit_prm import fit_files
+
+    model = fit_files(
+        args.records,
+        args.out,
+        lc_cpus=args.lc_cpus,
+        method=args.method,
+        span_sigmas=args.span,
+        interval_seconds=args.interval,
+        overwrite=args.overwrite,
+    )
+    print(f"{args.out}: {len(model.bins)} bins, LC maximum {model.lcutilmax_percent:g} %")
     return 0
-
-
-def _fitted(records: list[Path]) -> PrmModel:
-    try:
-        from rlctl.agents.training.fit_prm import fit_prm
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "sklearn":
-            raise
-        raise RlctlError("fitting needs scikit-learn: pip install 'rlctl[baselines]'") from error
-    return fit_prm(records)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
-
-from rlctl.envs.errors import ConfigError
 
 __all__ = ["add_parser", "run"]
 
@@ -14,7 +11,8 @@ EXAMPLES = """examples:
   rlctl managers
   rlctl managers --json
 
-`shield` is what a benchmark does by default; `rlctl serve` shields every one of them.
+A benchmark judges the `shielded` ones behind the shield and the others bare, as they were published;
+`rlctl serve` shields every one of them.
 """
 
 
@@ -33,29 +31,30 @@ def run(args: argparse.Namespace) -> int:
     """Run the command."""
     from rlctl.agents import catalogue
 
-    found = [_row(name) for name in catalogue.NAMES]
     if args.json:
-        print(json.dumps({"managers": found}))
+        print(json.dumps({"managers": [_plain(name) for name in catalogue.NAMES]}))
         return 0
-    width = max(len(str(row["name"])) for row in found)
-    for row in found:
-        shield = {True: "shield", False: "bare", None: ""}[row["shielded"]]
-        print(f"{row['name']:{width}}  {shield:6}  {row['summary']}")
+    width = max(map(len, catalogue.NAMES))
+    for name, entry in catalogue.TABLE.items():
+        shield = "shielded" if entry.manager.shielded else "bare"
+        print(f"{name:{width}}  {shield:8}  {entry.law} [{entry.source}]")
     return 0
 
 
-def _row(name: str) -> dict[str, Any]:
+def _plain(name: str) -> dict[str, object]:
     from rlctl.agents import catalogue
 
-    try:
-        policy = catalogue.build(name)
-    except ConfigError as error:  # one that needs a fitted model, or a simulator, before it can say anything
-        return {"name": name, "shielded": None, "weight": None, "needs": [], "summary": str(error)}
-    summary = (type(policy).__doc__ or "").strip().partition("\n")[0].rstrip(".")
+    entry = catalogue.TABLE[name]
     return {
         "name": name,
-        "shielded": policy.shielded,
-        "weight": policy.weight,
-        "needs": list(policy.needs),
-        "summary": summary,
+        "law": entry.law,
+        "source": entry.source,
+        "shielded": entry.manager.shielded,
+        "weight": entry.manager.weight,
+        "needs": list(entry.manager.needs),
+        "options": {key: _json(value) for key, value in catalogue.options(name).items()},
     }
+
+
+def _json(value: object) -> object:
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

@@ -1,14 +1,19 @@
 """The serve configuration: what is wrong is told in one line with its place, and what is in effect can be seen."""
 
+import contextlib
+import io
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlctl.cli import main
 from rlctl.config import ServeConfig, describe, load_config, schema
 from rlctl.envs.errors import ConfigError
+from rlctl.envs.host.discovery import ByCgroup, ByContainer, ByKubernetesPod, ByKubernetesQos, ByPid, ByUnit
 from rlctl.envs.units import Percent
 from rlctl.envs.yaml_edge import load_text
 
@@ -63,8 +68,17 @@ SLO = "target_milliseconds: 10, max_load_rps: 480"
         ("target_milliseconds: 10", "target_milliseconds: .inf", 3, "lc.slo.target_milliseconds"),
         ("kind: nginx-log", "kind: apache", 4, "apache"),
         ("{kind: cgroup, path: /web}", "{kind: cgroup, path: /../web}", 2, "no group below the root"),
-        ("{kind: cgroup, path: /web}", "{kind: unit, unit: nginx}", 2, "lc.workload.unit"),
+        ("{kind: cgroup, path: /web}", "{kind: unit, unit: a b}", 2, "lc.workload.unit"),
         ("{kind: cgroup, path: /web}", "{kind: pid, pid: 1}", 2, "lc.workload.pid"),
+        ("{kind: cgroup, path: /web}", "{kind: kubernetes}", 2, "either 'pod_uid' or 'qos'"),
+        ("{kind: cgroup, path: /web}", "{kind: kubernetes, qos: burstable, pod_uid: 0a}", 2, "either 'pod_uid'"),
+        (
+            "{kind: cgroup, path: /web}",
+            "{kind: kubernetes, qos: burstable, container_id: 0a}",
+            2,
+            "goes with 'pod_uid'",
+        ),
+        ("{kind: cgroup, path: /web}", "{kind: kubernetes, each_pod: true, pod_uid: 0a}", 2, "goes with 'qos'"),
         ("{kind: cgroup, path: /web}", "{kind: cgroup, path: /batch}", None, "name the best-effort work only"),
         ("  workloads:\n    - {kind: cgroup, path: /batch}", "  workloads: []", 6, "at least 1 item"),
         ("be:\n", "be:\n  cpus: [0, 1, 0]\n", 6, "names a CPU twice"),
@@ -90,14 +104,31 @@ def test_cpus_keep_the_order_in_which_be_is_to_get_them(serve_yaml, text, cpus):
     assert load_config(serve_yaml("be:\n", f"be:\n  cpus: {text}\n")).be.cpus == cpus
 
 
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.floats() | st.text(max_size=8),
-        lambda x: st.lists(x) | st.dictionaries(st.text(max_size=8), x),
-        max_leaves=8,
-    )
-)
-def test_whatever_stands_in_the_file_it_is_refused_in_one_line(value):
-    with pytest.raises(ConfigError) as caught:
-        load_text(ServeConfig, json.dumps({"lc": value}), "some.yaml")
-    assert "\n" not in str(caught.value)
+KINDS = {
+    "{kind: cgroup, path: /a}": ByCgroup("/a"),
+    "{kind: unit, unit: nginx}": ByUnit("nginx"),
+    "{kind: pid, pid: 42}": ByPid(42),
+    "{kind: container, name: web}": ByContainer("web"),
+    "{kind: kubernetes, pod_uid: 0a-1b}": ByKubernetesPod("0a-1b"),
+    "{kind: kubernetes, pod_uid: 0a-1b, container_id: ff}": ByKubernetesPod("0a-1b", "ff"),
+    "{kind: kubernetes, qos: burstable, each_pod: true}": ByKubernetesQos("burstable", True),
+}
+
+
+@pytest.mark.parametrize(("text", "spec"), KINDS.items())
+def test_every_kind_of_workload_is_found_by_discovery(serve_yaml, text, spec):
+    assert load_config(serve_yaml("{kind: cgroup, path: /web}", text)).lc.workload.spec() == spec
+
+
+plain = st.none() | st.booleans() | st.floats() | st.text(max_size=8)
+nested = st.recursive(plain, lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=8), inner), max_leaves=8)
+
+
+@given(nested)
+def test_whatever_stands_in_the_file_the_user_gets_one_line(value):
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file, contextlib.redirect_stderr(io.StringIO()) as err:
+        json.dump({"lc": value}, file)
+        file.flush()
+        assert main(["config", "show", file.name]) == 78
+    assert err.getvalue().startswith(f"rlctl: error: {file.name}")
+    assert err.getvalue().count("\n") == 1

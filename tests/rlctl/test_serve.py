@@ -92,6 +92,12 @@ def test_there_is_a_line_for_a_change_and_none_for_a_tick(always, shown):
     assert any(line.startswith("leaving after 50 ticks") for line in lines)
 
 
+def test_step_by_step_growth_for_one_reason_is_one_line(always, shown):
+    serve(FakePlant(LIMITS, loads=(0.1,)), always(lambda o: LIMITS.full), PROFILE, None, Countdown(30))
+    changes = [record for record in shown.records if record.getMessage().startswith("BE ")]
+    assert 1 <= len(changes) <= 3, changes
+
+
 def test_a_change_names_the_guard_that_made_it(always, shown):
     plant = FakePlant(LIMITS, loads=(0.2,) * 40 + (1.2,) * 3)
     serve(plant, always(lambda o: LIMITS.full), PROFILE, None, Countdown(43))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
-from rlctl.envs.errors import CgroupGone, ConfigError, RlctlError
+from rlctl.envs.errors import CgroupBusy, CgroupGone, ConfigError, RlctlError
+from rlctl.envs.host.cgroup.driver import FreezerDriver
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.nesting import fit_cpus, fit_quota
@@ -22,11 +24,22 @@ __all__ = ["BeActuator"]
 SETTLE_SECONDS = 0.25
 """How long a freeze may take. Measured: 0.4-7 ms, p95 24 ms; longer means a task that sleeps in the kernel."""
 
+HEAD_START_SECONDS = 0.025
+"""How long a freeze, p95 24 ms, may take before a tighter quota is written beneath it.
+
+A task must run to reach the point where it stops, and one whose quota has run out does not run before the next period.
+All groups together have this time; whether they are frozen or not, the quotas come next.
+"""
+
+PERIODS_TO_SETTLE = 2
+MOST_THROTTLED_SECONDS = 0.75
+"""A throttled task stops only in its next period: so much longer may its freeze take."""
+
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-FREEZE, TIGHTEN_QUOTA, TIGHTEN_CPUS, SETTLE, WIDEN_CPUS, WIDEN_QUOTA, THAW = range(7)
+FREEZE, HEAD_START, TIGHTEN_QUOTA, TIGHTEN_CPUS, SETTLE, WIDEN_CPUS, WIDEN_QUOTA, THAW = range(8)
 _GROWING = (WIDEN_CPUS, WIDEN_QUOTA, THAW)
 
 
@@ -177,21 +190,32 @@ class BeActuator:
 
     def _steps(self, group: Group, seen: _Seen, share: Quota, cpus: frozenset[int], frozen: bool) -> list[_Step]:
         steps = []
-        cpu, cpuset, freezer, wait = group.cpu, group.cpuset, group.freezer, self._settle_seconds
+        cpu, cpuset, freezer = group.cpu, group.cpuset, group.freezer
         if cpu is not None and seen.quota is not None and not seen.quota.same(share):
             turn = WIDEN_QUOTA if share.cpus > seen.quota.cpus else TIGHTEN_QUOTA
             steps.append(_Step(turn, group, lambda: fit_quota(cpu, share)))
         if cpuset is not None and seen.cpus is not None and seen.cpus != cpus:
             turn = WIDEN_CPUS if seen.cpus and seen.cpus < cpus else TIGHTEN_CPUS
             steps.append(_Step(turn, group, lambda: fit_cpus(cpuset, cpus)))
-        if freezer is not None and frozen:
-            if not seen.ordered:
-                steps.append(_Step(FREEZE, group, lambda: freezer.order(True)))
-            if not seen.ordered or not seen.frozen:
-                steps.append(_Step(SETTLE, group, lambda: freezer.settle(True, wait)))
-        elif freezer is not None and seen.ordered:
-            steps.append(_Step(THAW, group, lambda: freezer.order(False)))
-            steps.append(_Step(THAW, group, lambda: freezer.settle(False, wait)))
+        if freezer is not None:
+            period_seconds = 0.0 if cpu is None or share.quota_us is None else share.period_us * 1e-6
+            steps += self._freezer_steps(group, freezer, seen, frozen, period_seconds)
+        return steps
+
+    def _freezer_steps(
+        self, group: Group, freezer: FreezerDriver, seen: _Seen, frozen: bool, period_seconds: float
+    ) -> list[_Step]:
+        patience_seconds = self._settle_seconds + min(PERIODS_TO_SETTLE * period_seconds, MOST_THROTTLED_SECONDS)
+        if not frozen:
+            thaw = _Step(THAW, group, lambda: freezer.order(False))
+            settle = _Step(THAW, group, lambda: freezer.settle(False, self._settle_seconds))
+            return [thaw, settle] if seen.ordered else []
+        steps = [] if seen.ordered else [_Step(FREEZE, group, lambda: freezer.order(True))]
+        if not seen.ordered:
+            head_start_ends = time.monotonic() + HEAD_START_SECONDS
+            steps.append(_Step(HEAD_START, group, lambda: _wait_until(freezer, head_start_ends)))
+        if not seen.ordered or not seen.frozen:
+            steps.append(_Step(SETTLE, group, lambda: freezer.settle(True, patience_seconds)))
         return steps
 
     def _run(self, steps: Sequence[_Step]) -> list[RlctlError]:
@@ -258,6 +282,12 @@ def _see(group: Group) -> _Seen:
         frozen=_or_open(errors, False, freezer.frozen if freezer else None),
         errors=tuple(errors),
     )
+
+
+def _wait_until(freezer: FreezerDriver, ends_seconds: float) -> None:
+    """Give a freeze time until a moment of the monotonic clock; that it has not happened by then is no failure yet."""
+    with contextlib.suppress(CgroupBusy):
+        freezer.settle(True, max(ends_seconds - time.monotonic(), 0.0))
 
 
 def _or_open(errors: list[RlctlError], wide_open: T, read: Callable[[], T] | None) -> T:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlctl.envs.errors import CgroupGone
+from rlctl.envs.host.cgroup.cpulist import format_cpus, parse_cpus
 from rlctl.envs.host.cgroup.files import kind_of, own_value
 from rlctl.envs.host.cgroup.journal import JOURNAL, STATE_DIR, Entry, StateLock, archive, boot_id, load
 from rlctl.envs.host.cgroup.kernel import Kernel, KernelFiles, refusal
@@ -148,17 +149,18 @@ class _Pending:
 
     def work(self, patience_seconds: float) -> None:
         """Rounds of writes; fills the report."""
-        deadline, lifted = time.monotonic() + patience_seconds, False
+        deadline, made_room = time.monotonic() + patience_seconds, False
         touched = pending = self._not_back()
         while pending:
             moved = [self._put_back(entry) for entry in pending]
             pending = self._not_back()
             if any(moved) and time.monotonic() < deadline:
                 continue
-            if not lifted:
-                self._lift_quotas(pending)
-                lifted = True
-            elif time.monotonic() >= deadline:
+            if not made_room:
+                self._make_room(pending)
+                made_room = True
+                continue
+            if time.monotonic() >= deadline:
                 break
             time.sleep(_PAUSE_SECONDS)
         self._sum_up(touched, pending)
@@ -212,12 +214,19 @@ class _Pending:
                     self._report.skipped.append(Skipped(entry.path, "the group was removed meanwhile"))
         return pending
 
-    def _lift_quotas(self, pending: Sequence[Entry]) -> None:
-        """Unlimited fits below every parent and above every child: a stepping stone where no other order is legal."""
+    def _make_room(self, pending: Sequence[Entry]) -> None:
+        """Stepping stones for v1 where no order is legal, parents first.
+
+        A lifted quota fits below every parent and above every child. A cpuset with both its present and its original
+        CPUs lets children change sides: a family that is all on CPU 0 gets to CPU 1 in no other way.
+        """
         for entry in pending:
-            if entry.path.name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"):
-                with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError):
+                if entry.path.name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"):
                     self._kernel.write(entry.path.parent / "cpu.cfs_quota_us", "-1")
+                elif entry.path.name in _PARENTS:
+                    both = parse_cpus(self._kernel.read(entry.path)) | parse_cpus(entry.original)
+                    self._kernel.write(entry.path, format_cpus(both))
 
     def _not_ours(self, entry: Entry) -> str | None:
         try:

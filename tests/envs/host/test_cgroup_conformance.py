@@ -33,6 +33,7 @@ ORDER = (1, 0)
 
 
 def actuator(bench: Bench, *groups: Group, **more: Any) -> BeActuator:
+    more.setdefault("settle_seconds", 5.0)  # the QEMU guest is slow, and this suite proves no speed
     return BeActuator(groups, ORDER, LIMITS, bench.knobs(), **more)
 
 
@@ -131,7 +132,7 @@ def test_a_frozen_ancestor_counts_as_frozen(bench: Bench) -> None:
     assert outer.freezer is not None
     outer.freezer.order(True)
     outer.freezer.settle(True, 1.0)
-    be = actuator(bench, inner, settle_seconds=0.02)
+    be = actuator(bench, inner, settle_seconds=0.1)
     deadline = time.monotonic() + 2.0
     while not be.read().frozen and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -570,7 +571,7 @@ def test_attaching_a_process_that_ended_is_an_error(real: Bench) -> None:
 def test_many_tasks_that_fork_are_frozen(real: Bench) -> None:
     group = real.group()
     group.attach(real.task("import os, time\nwhile True:\n if os.fork() == 0: os._exit(0)\n os.wait()"))
-    be = actuator(real, group, settle_seconds=5.0)
+    be = actuator(real, group)
     for _ in range(5):
         assert be.apply(LIMITS.safe).frozen
         assert not be.apply(LIMITS.full).frozen

@@ -228,7 +228,7 @@ def test_a_process_may_be_in_other_groups_per_hierarchy(fake: Bench) -> None:
     (fake.proc / "4711").mkdir()
     (fake.proc / "4711/cgroup").write_text(f"3:freezer:/{two.name}\n1:cpu,cpuacct:/{one.name}\n0::/{two.name}\n")
     found = Group.of_process(fake.layout, 4711, fake.knobs(), fake.proc)
-    names = {controller: path.name for controller, path in found.paths.items()}
+    names = {str(controller): path.name for controller, path in found.paths.items()}
     assert names["freezer"] == two.name
     assert names["cpu"] == (two.name if fake.layout.kind == "v2" else one.name)
 

@@ -28,22 +28,24 @@ quotas = st.one_of(
     st.builds(Quota, st.integers(1000, 300_000), st.sampled_from([10_000, 20_000, 100_000, 1_000_000])),
 )
 allocations = st.builds(
-    Allocation, st.sampled_from([0.001, 0.01, 0.07, 0.3, 1.0, 2.5, UNLIMITED]), st.integers(1, CPUS), st.booleans()
+    Allocation, st.sampled_from([0.01, 0.02, 0.07, 0.3, 1.0, 2.5, UNLIMITED]), st.integers(1, CPUS), st.booleans()
 )
 
 
-def configure(groups: dict[str, Group], settings_of: dict[str, tuple[Quota | None, frozenset[int]]]) -> None:
-    """What a container runtime would have set, as far as the kernel lets it."""
+def runtime_made(layout: Layout, kernel: FakeKernel, wanted: dict[str, tuple[Quota | None, frozenset[int]]]) -> Group:
+    """The pod and its containers as a container runtime would have made them, as far as the kernel lets it."""
+    groups: dict[str, Group] = {}
     for name in TREE:
-        quota, cpus = settings_of[name]
-        cpu, cpuset = groups[name].cpu, groups[name].cpuset
-        assert cpu is not None
-        assert cpuset is not None
+        groups[name] = group = Group.create(layout, name, Knobs(None, kernel))
+        quota, cpus = wanted[name]
         parent = groups.get(str(Path(name).parent))
+        assert group.cpu is not None
+        assert group.cpuset is not None
         above = parent.cpuset.cpus() if parent is not None and parent.cpuset is not None else frozenset(range(CPUS))
-        cpuset.set_cpus((cpus & above) or above)
-        if quota is not None and quota.cpus <= min(cpu.ceiling_cpus(), CPUS):
-            cpu.set_quota(quota)
+        group.cpuset.set_cpus((cpus & above) or above)
+        if quota is not None and quota.cpus <= min(group.cpu.ceiling_cpus(), CPUS):
+            group.cpu.set_quota(quota)
+    return groups[POD]
 
 
 def contents(kernel: FakeKernel) -> dict[Path, str]:
@@ -51,7 +53,7 @@ def contents(kernel: FakeKernel) -> dict[Path, str]:
 
 
 @pytest.mark.parametrize("kind", ["v1", "v2"])
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     configured=st.fixed_dictionaries(
         {name: st.tuples(quotas, st.frozensets(st.integers(0, CPUS - 1), min_size=1)) for name in TREE}
@@ -66,13 +68,11 @@ def test_any_family_follows_and_finds_its_way_back(
 ) -> None:
     folder = tmp_path_factory.mktemp("host")
     kernel = FakeKernel(folder, kind, cpus=CPUS)
-    layout, plain = Layout.detect(kernel.root, kernel.proc), Knobs(None, kernel)
-    groups = {name: Group.create(layout, name, plain) for name in TREE}
     configured["outer"] = None, frozenset(range(CPUS))
-    configure(groups, configured)
+    pod = runtime_made(Layout.detect(kernel.root, kernel.proc), kernel, configured)
     before = contents(kernel)
     with Journal.open(folder / "state", kernel.proc) as journal:
-        be = BeActuator([groups[POD]], (2, 1, 0), LIMITS, Knobs(journal, kernel))
+        be = BeActuator([pod], (2, 1, 0), LIMITS, Knobs(journal, kernel))
         for allocation in asked:
             assert be.apply(allocation) == allocation
     report = restore(folder / "state", kernel=kernel, proc=kernel.proc, patience_seconds=0.05)

@@ -1,0 +1,117 @@
+"""Records that PRM's thresholds are fitted to: CSV files with a header, or tick logs (JSON lines).
+
+CSV columns: `lc_cpus` or `util_percent` (100 is one CPU), any of METRICS, and optionally `time_seconds`; others are
+passed over, and an empty cell is a missing reading.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlctl.envs.errors import ConfigError, PermissionMissing
+
+__all__ = ["LOWER", "METRICS", "UPPER", "Row", "read_rows"]
+
+UPPER = ("cpi", "lc_cpu_seconds_per_request", "mpki", "l2spki", "mspki")
+LOWER = ("mb",)
+METRICS = UPPER + LOWER
+"""Metrics with a fence above; with one below."""
+
+IDLE_BE_CPUS = 0.02
+"""BE use below which the LC counts as alone: the quota's minimum and the cost of reading it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One record of the LC.
+
+    Attributes:
+        util_percent: LC CPU use, 100 being one CPU.
+        metrics: Values by name of METRICS; those that were missing are absent.
+        time_seconds: End of the interval; None when the rows are intervals already.
+    """
+
+    util_percent: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    time_seconds: float | None = None
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The records of a CSV file or a tick log; of the latter only ticks in which BE did not run.
+
+    Raises:
+        ConfigError: The file cannot be read, or a line is wrong.
+        PermissionMissing: The file may not be read.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except PermissionError as error:
+        raise PermissionMissing(f"{path}: may not be read; run as a user who may, or change its mode") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot be read as text: {error}", path) from error
+    first = next((line.strip() for line in lines if line.strip()), "")
+    read: Callable[[Path, list[str]], Iterator[Row]] = _from_ticks if first.startswith("{") else _from_csv
+    rows = list(read(path, lines))
+    if not rows:
+        raise ConfigError("holds no record of the LC running alone; record with `--policy frozen`", path)
+    return rows
+
+
+def _from_csv(path: Path, lines: list[str]) -> Iterator[Row]:
+    reader = csv.DictReader(lines)
+    columns = set(reader.fieldnames or ())
+    if not columns & {"lc_cpus", "util_percent"}:
+        raise ConfigError("has neither a column lc_cpus nor util_percent in its header", path, 1)
+    for record in reader:
+        cells = {key: _cell(path, reader.line_num, key, text) for key, text in record.items() if key and text}
+        util = cells["util_percent"] if "util_percent" in cells else cells.get("lc_cpus", math.nan) * 100.0
+        if math.isfinite(util):
+            yield Row(util, _metrics(cells), cells.get("time_seconds"))
+
+
+def _cell(path: Path, line: int, column: str, text: str) -> float:
+    if column not in {"lc_cpus", "util_percent", "time_seconds", *METRICS}:
+        return math.nan
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise ConfigError(f"column {column}: {text!r} is no number", path, line) from error
+    if not math.isfinite(value) or value < 0.0:
+        raise ConfigError(f"column {column}: {text!r} cannot be; leave it empty if it is missing", path, line)
+    return value
+
+
+def _from_ticks(path: Path, lines: list[str]) -> Iterator[Row]:
+    for number, line in enumerate(lines, 1):
+        try:
+            tick = json.loads(line)
+            readings = {**tick["counters"], **tick["readings"]}
+            values = {name: _value(reading) for name, reading in readings.items()}
+            alone = tick["before"]["frozen"] or values.get("be_cpus", math.inf) <= IDLE_BE_CPUS
+            time_seconds = float(tick["time_seconds"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if number == len(lines):  # torn by a crash
+                return
+            raise ConfigError("is no tick of a tick log", path, number) from error
+        if alone and math.isfinite(values.get("lc_cpus", math.nan)):
+            yield Row(values["lc_cpus"] * 100.0, _metrics(_with_mpki(values)), time_seconds)
+
+
+def _value(reading: Mapping[str, Any]) -> float:
+    value = reading.get("value")
+    return math.nan if value is None else float(value)
+
+
+def _with_mpki(values: dict[str, float]) -> dict[str, float]:
+    misses, instructions = values.get("llc_misses", math.nan), values.get("instructions", math.nan)
+    return {**values, "mpki": misses * 1000.0 / instructions} if instructions > 0.0 else values
+
+
+def _metrics(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: values[name] for name in METRICS if math.isfinite(values.get(name, math.nan))}

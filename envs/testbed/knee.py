@@ -1,0 +1,191 @@
+"""The LC's maximum load: the largest that meets the target with BE absent; load 1.0 from then on.
+
+As in the thesis (section 5.1.3): raise the load in equal steps until the tail crosses the target, then look closer
+between the last load that met it and the first that did not. There by a second row of smaller steps, here by
+bisection, which takes fewer measurements for the same resolution.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from rlctl.envs.errors import ConfigError, TestbedError
+from rlctl.envs.testbed.generator import GeneratorStats
+
+__all__ = ["Drivable", "Knee", "Point", "find_knee", "probe_with"]
+
+RESOLUTION_RATIO = 0.03
+MOST_STEPS = 1000  # beyond it the step is a slip of the pen
+CLEAR_RATIO = 0.5  # p95 of a 1-s window varies by 18 % (host.md): half the target is no chance result
+SETTLE_SECONDS = 1.0
+WINDOW_SECONDS = 1.5
+DRAIN_SECONDS = 10.0
+POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measurement.
+
+    Attributes:
+        rps: Offered load.
+        tail_seconds: Tail latency; infinite if nothing was answered.
+    """
+
+    rps: float
+    tail_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Knee:
+    """What the search found.
+
+    Attributes:
+        max_load_rps: The largest load that met the target.
+        missed_rps: The smallest load that missed it; None if even the top of the range met it.
+        points: Every measurement, in order.
+    """
+
+    max_load_rps: float
+    missed_rps: float | None
+    points: tuple[Point, ...]
+
+
+def find_knee(
+    measure: Callable[[float], float],
+    target_seconds: float,
+    *,
+    start_rps: float,
+    step_rps: float,
+    top_rps: float,
+    resolution_ratio: float = RESOLUTION_RATIO,
+) -> Knee:
+    """Search the maximum load.
+
+    A load is judged by one measurement when that is clearly good, and otherwise by two of three: single ones lie.
+
+    Args:
+        measure: Offers a load (requests per second) and returns the tail latency in seconds.
+        target_seconds: The SLO's target; meeting it exactly is meeting it.
+        start_rps: First load; has to meet the target.
+        step_rps: Step of the way up.
+        top_rps: No load beyond this one.
+        resolution_ratio: Bisect until the bracket is this part of the load.
+
+    Raises:
+        ConfigError: An impossible range or target.
+        TestbedError: The target is missed at the first load.
+    """
+    if not (0.0 < start_rps <= top_rps and 0.0 < step_rps and target_seconds > 0.0 and resolution_ratio > 0.0):
+        raise ConfigError(
+            f"impossible knee search: start {start_rps:g}, step {step_rps:g}, top {top_rps:g} rps, target "
+            f"{target_seconds:g} s: all are positive, and start is not above top"
+        )
+    if (top_rps - start_rps) / step_rps > MOST_STEPS:
+        raise ConfigError(
+            f"a step of {step_rps:g} rps takes more than {MOST_STEPS} steps to {top_rps:g}; take larger ones"
+        )
+    jury = _Jury(measure, target_seconds)
+    if not jury.meets(start_rps):
+        raise TestbedError(
+            f"the target of {target_seconds * 1e3:g} ms is missed at {start_rps:g} rps, with BE absent: begin the "
+            f"search lower, or set a target that the service can meet (measured {jury.points[-1].tail_seconds * 1e3:.1f} ms)"
+        )
+    good, bad = _climb(jury, start_rps, step_rps, top_rps)
+    while bad is not None and bad - good > resolution_ratio * bad:
+        middle = (good + bad) / 2
+        good, bad = (middle, bad) if jury.meets(middle) else (good, middle)
+    return Knee(good, bad, tuple(jury.points))
+
+
+def _climb(jury: _Jury, start_rps: float, step_rps: float, top_rps: float) -> tuple[float, float | None]:
+    """The last load that met the target, and the first that did not."""
+    good = start_rps
+    for step in range(1, math.ceil((top_rps - start_rps) / step_rps) + 1):
+        load = min(start_rps + step * step_rps, top_rps)
+        if not jury.meets(load):
+            return good, load
+        good = load
+    return good, None
+
+
+class _Jury:
+    """Judges loads and keeps every measurement."""
+
+    def __init__(self, measure: Callable[[float], float], target_seconds: float) -> None:
+        self._measure = measure
+        self._target_seconds = target_seconds
+        self.points: list[Point] = []
+
+    def meets(self, rps: float) -> bool:
+        first = self._once(rps)
+        if first <= CLEAR_RATIO * self._target_seconds:
+            return True
+        votes = [first <= self._target_seconds]
+        while votes.count(True) < 2 and votes.count(False) < 2:
+            votes.append(self._once(rps) <= self._target_seconds)
+        return votes.count(True) == 2
+
+    def _once(self, rps: float) -> float:
+        tail_seconds = self._measure(rps)
+        self.points.append(Point(rps, tail_seconds))
+        return tail_seconds
+
+
+class Drivable(Protocol):
+    """What the search needs of a load generator; `rlctl.envs.testbed.generator.LoadGenerator` is one."""
+
+    def set_rate(self, rate_rps: float) -> None:
+        """Change the rate."""
+        ...
+
+    def stats(self) -> GeneratorStats:
+        """Figures since the previous call."""
+        ...
+
+
+def probe_with(
+    generator: Drivable,
+    *,
+    settle_seconds: float = SETTLE_SECONDS,
+    window_seconds: float = WINDOW_SECONDS,
+    drain_seconds: float = DRAIN_SECONDS,
+) -> Callable[[float], float]:
+    """A measurement for `find_knee` on the live service.
+
+    Each one offers the load, lets it settle, measures for one window, and then lets the backlog drain at no load, so
+    that a load beyond the knee does not spoil the next measurement.
+
+    Args:
+        generator: Sends the load; left at rate 0.
+        settle_seconds: Time before the window.
+        window_seconds: Length of the window.
+        drain_seconds: Limit for the backlog to be served; exceeded, the measurement raises TestbedError.
+    """
+
+    def measure(rps: float) -> float:
+        generator.set_rate(rps)
+        time.sleep(settle_seconds)
+        generator.stats()
+        time.sleep(window_seconds)
+        stats = generator.stats()
+        generator.set_rate(0.0)
+        _drain(generator, rps, drain_seconds)
+        return stats.tail_seconds if stats.samples > 0 else math.inf
+
+    return measure
+
+
+def _drain(generator: Drivable, rps: float, limit_seconds: float) -> None:
+    deadline = time.monotonic() + limit_seconds
+    while (outstanding := generator.stats().outstanding) > 0:
+        if time.monotonic() > deadline:
+            raise TestbedError(
+                f"after {rps:g} rps {outstanding} requests were still unanswered {limit_seconds:g} s later: does the "
+                "service hang? Search to a lower top"
+            )
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,266 @@
+"""Starts commands inside control groups, with nothing inherited from the controller, and ends them for certain."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from rlctl.envs.errors import RlctlError, TestbedError
+from rlctl.envs.testbed import gate, leftovers
+from rlctl.envs.testbed.janitor import Janitor
+
+__all__ = ["Joinable", "Launcher", "Process", "find_program"]
+
+GRACE_SECONDS = 3.0
+KILL_SECONDS = 10.0  # for a starved process to run the last of its code
+PAUSE_SECONDS = 0.005
+TAIL_BYTES = 2000
+MOST_CPUS = 8192  # the largest CONFIG_NR_CPUS of distribution kernels; CPUs that are not there are ignored
+SYSTEM_PROGRAMS = os.pathsep.join(("/usr/local/sbin", "/usr/sbin", "/sbin"))  # not on every user's PATH
+
+
+class Joinable(Protocol):
+    """A control group that processes can be put into; `rlctl.envs.host.cgroup.group.Group` is one."""
+
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """Its directories, one per hierarchy."""
+        ...
+
+    def attach(self, pid: int) -> None:
+        """Move a process into it, in every hierarchy."""
+        ...
+
+    def pids(self) -> Collection[int]:
+        """Processes in it."""
+        ...
+
+
+def find_program(name: str, package: str) -> str:
+    """Path of a program.
+
+    Raises:
+        TestbedError: It is not installed; names the Debian package.
+    """
+    found = shutil.which(name) or shutil.which(name, path=SYSTEM_PROGRAMS)
+    if found is None:
+        raise TestbedError(f"{name} is not installed: apt-get install {package}")
+    return found
+
+
+class Process:
+    """A command that was started; made by `Launcher.start`.
+
+    It leads a session of its own, so that all its descendants are known for as long as it is not reaped.
+
+    Attributes:
+        name: For messages.
+        pid: Its number, taken until `stop`.
+        output: File with its standard output.
+        errors: File with its standard error.
+    """
+
+    def __init__(self, name: str, popen: subprocess.Popen[bytes], folder: Path, group: Joinable | None) -> None:
+        self.name = name
+        self.pid = popen.pid
+        self.output, self.errors = _log_files(folder, name)
+        self._popen = popen
+        self._group = group
+
+    @property
+    def exit_code(self) -> int | None:
+        """As `subprocess` has it, negative for a signal; None while it runs."""
+        if self._popen.returncode is not None:
+            return self._popen.returncode
+        ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+    def pids(self) -> tuple[int, ...]:
+        """It and its descendants that are alive."""
+        return tuple(sorted(leftovers.session(self.pid))) if self._popen.returncode is None else ()
+
+    def tail(self) -> str:
+        """The last lines it wrote, as one line for a message."""
+        words = [_last(path) for path in (self.output, self.errors)]
+        return " | ".join(line for text in words for line in text.splitlines()[-3:]) or "it said nothing"
+
+    def wait(self, timeout_seconds: float) -> int | None:
+        """Wait for it to end by itself; the exit code, or None if it still runs."""
+        deadline = time.monotonic() + timeout_seconds
+        while self.exit_code is None and time.monotonic() < deadline:
+            time.sleep(PAUSE_SECONDS)
+        return self.exit_code
+
+    def stop(self, number: signal.Signals = signal.SIGTERM, grace_seconds: float = GRACE_SECONDS) -> int:
+        """Thaw it, ask it to end, kill what is left of its session, reap it. Idempotent.
+
+        Args:
+            number: The signal that asks.
+            grace_seconds: How long it may take.
+
+        Returns:
+            Its exit code: -9 if it had to be killed.
+
+        Raises:
+            TestbedError: It does not die (stuck in the kernel).
+        """
+        if self._popen.returncode is None:
+            self._thaw()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)  # not reaped, so the number is its own
+            self.wait(grace_seconds)
+            self._kill_session()
+            self._popen.wait()
+        return self._popen.returncode
+
+    def _kill_session(self) -> None:
+        deadline = time.monotonic() + KILL_SECONDS
+        while pids := leftovers.session(self.pid):
+            if time.monotonic() > deadline:
+                raise TestbedError(f"{self.name}: processes {sorted(pids)} do not die: frozen, or stuck in the kernel")
+            self._thaw()
+            for pid in pids:
+                leftovers.kill(pid)
+            time.sleep(PAUSE_SECONDS)
+
+    def _thaw(self) -> None:
+        if self._group is not None:
+            leftovers.thaw(self._group.directories)
+
+
+class Launcher:
+    """Starts commands in one control group; a context manager that stops them all.
+
+    Start from a thread that lives as long as the commands shall: the kernel ends them when the thread that started
+    them does (PR_SET_PDEATHSIG).
+
+    Args:
+        folder: Working directory of the commands; takes their output. The janitor makes and removes one.
+        group: Where they go; None leaves them in this process's groups.
+        janitor: Records them.
+    """
+
+    def __init__(self, folder: Path, group: Joinable | None = None, janitor: Janitor | None = None) -> None:
+        self.folder = folder
+        self.group = group
+        self._janitor = janitor
+        self._processes: list[Process] = []
+
+    def start(self, name: str, command: Sequence[str]) -> Process:
+        """Start a command. It runs its first instruction when it is in the group in every hierarchy.
+
+        It gets normal scheduling, no niceness, every CPU that its cpuset allows (now and later), a session of its own,
+        default signals, an empty standard input, and its output in two files of the folder.
+
+        Args:
+            name: For messages, and the names of its output files.
+            command: Program and arguments; no shell is involved.
+
+        Raises:
+            TestbedError: It cannot be run.
+            CgroupError: The group does not take it.
+        """
+        popen = self._open(name, command)
+        process = Process(name, popen, self.folder, self.group)
+        self._processes.append(process)
+        assert popen.stdin is not None
+        try:
+            with popen.stdin:
+                if self._janitor is not None:
+                    self._janitor.note_process(popen.pid)
+                _make_ordinary(popen.pid)
+                if self.group is not None:
+                    self.group.attach(popen.pid)
+                popen.stdin.write(b"\n")
+        except (OSError, RlctlError) as error:
+            process.stop(signal.SIGKILL)
+            if isinstance(error, RlctlError):
+                raise
+            raise TestbedError(f"{name} ended before it had begun: {process.tail()}") from error
+        return process
+
+    def close(self) -> None:
+        """Stop all that was started, the last one first, and kill whoever else is in the group. Idempotent.
+
+        Raises:
+            TestbedError: A process does not die.
+        """
+        with contextlib.ExitStack() as stopping:
+            stopping.callback(self._empty_group)
+            for process in self._processes:
+                stopping.callback(process.stop)
+            self._processes.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        output, errors = _log_files(self.folder, name)
+        held = [sys.executable, "-I", "-S", gate.__file__, str(os.getpid()), *command]
+        try:
+            with output.open("wb") as out, errors.open("wb") as err:
+                return subprocess.Popen(
+                    held,
+                    bufsize=0,
+                    stdin=subprocess.PIPE,
+                    stdout=out,
+                    stderr=err,
+                    cwd=self.folder,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise TestbedError(f"cannot start {name}: {error.strerror}: {error.filename}") from error
+
+    def _empty_group(self) -> None:
+        """Processes that left their session, as daemons do, are still in the group."""
+        if self.group is None:
+            return
+        deadline = time.monotonic() + KILL_SECONDS
+        while pids := leftovers.members(self.group.directories):
+            if time.monotonic() > deadline:
+                raise TestbedError(f"processes {sorted(pids)} in {self.group.directories[0]} do not die")
+            leftovers.thaw(self.group.directories)
+            for pid in pids:
+                leftovers.kill(pid)
+            time.sleep(PAUSE_SECONDS)
+
+
+def _make_ordinary(pid: int) -> None:
+    """Undo what a child inherits from a controller that is real-time, niced or pinned.
+
+    A real-time task may not even join a v1 CPU group. An affinity mask survives the move into another cpuset (kernels
+    since 6.2), so it has to be the full one.
+    """
+    os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
+    with contextlib.suppress(PermissionError):  # less nice than now: root only
+        os.setpriority(os.PRIO_PROCESS, pid, 0)
+    os.sched_setaffinity(pid, range(MOST_CPUS))
+
+
+def _log_files(folder: Path, name: str) -> tuple[Path, Path]:
+    return folder / f"{name}.out", folder / f"{name}.err"
+
+
+def _last(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            return file.read().decode(errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,128 @@
+"""stress-ng as BE: it never has enough, and tells at its end how many rounds it has done."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rlctl.envs.errors import ConfigError, TestbedError
+from rlctl.envs.testbed.launch import Launcher, Process, find_program
+from rlctl.envs.testbed.workloads import Work
+
+__all__ = ["StressConfig", "StressNg", "parse_metrics"]
+
+STOP_SECONDS = 15.0
+"""Limit for the end. Under the smallest quota (0.01 CPU) the last round and the report take seconds."""
+
+_METRIC = re.compile(r"- stressor: (\S+)\s+bogo-ops: (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class StressConfig:
+    """What kind of work, and on how many processes.
+
+    Attributes:
+        kind: `cpu` multiplies matrices, `memory` streams through arrays larger than the last-level cache, `mixed` has
+            both, half of the workers each.
+        workers: Worker processes.
+
+    Raises:
+        ConfigError: Too few workers for the kind.
+    """
+
+    kind: Literal["cpu", "memory", "mixed"] = "cpu"
+    workers: int = 2
+
+    def __post_init__(self) -> None:
+        if self.workers < (2 if self.kind == "mixed" else 1):
+            raise ConfigError(f"{self.workers} workers are too few for stress-ng of kind {self.kind}")
+
+    def arguments(self) -> list[str]:
+        """Options that make stress-ng do this."""
+        streaming = {"cpu": 0, "memory": self.workers, "mixed": self.workers // 2}[self.kind]
+        multiplying = self.workers - streaming
+        cpu = ["--cpu", str(multiplying), "--cpu-method", "matrixprod"] if multiplying else []
+        return cpu + (["--stream", str(streaming)] if streaming else [])
+
+
+class StressNg:
+    """A stress-ng that runs until it is stopped.
+
+    Args:
+        config: What it does.
+    """
+
+    def __init__(self, config: StressConfig | None = None) -> None:
+        self.config = config or StressConfig()
+        self._process: Process | None = None
+        self._report = Path()
+        self._begin_seconds = 0.0
+
+    def start(self, launcher: Launcher) -> None:
+        """Start it; it may be frozen or throttled from the first instruction on.
+
+        Raises:
+            TestbedError: It is not installed, runs already, or cannot be run.
+        """
+        if self._process is not None:
+            raise TestbedError("stress-ng runs already; stop it first")
+        program = find_program("stress-ng", "stress-ng")
+        folder = Path(tempfile.mkdtemp(prefix="stress-", dir=launcher.folder))
+        self._report = folder / "metrics.yaml"
+        # no --quiet: it leaves the metrics out of the file as well
+        report = ["--metrics-brief", "--yaml", str(self._report), "--temp-path", str(folder), "--timeout", "0"]
+        self._process = launcher.start("stress-ng", [program, *self.config.arguments(), *report])
+        self._begin_seconds = time.monotonic()
+
+    def pids(self) -> tuple[int, ...]:
+        """Parent and workers; empty when it does not run."""
+        return () if self._process is None else self._process.pids()
+
+    def stop(self, timeout_seconds: float = STOP_SECONDS) -> Work:
+        """Thaw it, ask it to end, and read what it has done. Afterwards it is gone, also when this raises.
+
+        The end takes CPU time: lift a small quota first, or give it time.
+
+        Args:
+            timeout_seconds: How long the end may take.
+
+        Raises:
+            TestbedError: It does not run, did not end in time, or did not tell.
+        """
+        process, self._process = self._process, None
+        if process is None:
+            raise TestbedError("stress-ng does not run; start it first")
+        ended_before = process.exit_code is not None
+        seconds = time.monotonic() - self._begin_seconds
+        exit_code = process.stop(signal.SIGINT, timeout_seconds)
+        if exit_code == -signal.SIGINT and not ended_before:
+            return Work(0.0, seconds)  # frozen or starved since its start: it had not even begun to listen
+        if exit_code == -signal.SIGKILL:
+            raise TestbedError(
+                f"stress-ng did not end in {timeout_seconds:g} s, so its work is unknown: lift its quota before the end"
+            )
+        if ended_before or exit_code != os.EX_OK:
+            raise TestbedError(f"stress-ng ended with code {exit_code}: {process.tail()}")
+        return _work(self._report, seconds, process)
+
+
+def parse_metrics(text: str) -> Mapping[str, float]:
+    """Rounds by stressor, from the file of `--yaml`. It is no dependable YAML: texts in it are not escaped."""
+    return {name: float(ops) for name, ops in _METRIC.findall(text)}
+
+
+def _work(report: Path, seconds: float, process: Process) -> Work:
+    try:
+        by_stressor = parse_metrics(report.read_text(errors="replace"))
+    except OSError as error:
+        raise TestbedError(f"stress-ng left no metrics in {report}: {process.tail()}") from error
+    if not by_stressor:
+        raise TestbedError(f"stress-ng left no metrics in {report}: {process.tail()}")
+    return Work(sum(by_stressor.values()), seconds, by_stressor)

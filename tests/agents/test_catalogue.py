@@ -1,0 +1,83 @@
+import subprocess
+import sys
+
+import pytest
+
+from rlctl.agents.catalogue import NAMES, TABLE, build, describe, options
+from rlctl.envs.allocation import UNLIMITED, Limits
+from rlctl.envs.errors import PolicyError
+from rlctl.envs.workload import Weight
+
+PUBLISHED = {"prm-eris", "prm-thesis", "prm-latency", "prm-hybrid", "prm-hybrid-tuned", "heracles"}
+
+
+def test_every_name_builds_the_manager_of_that_name() -> None:
+    assert [build(name).name for name in NAMES] == list(NAMES)
+
+
+def test_published_managers_and_references_run_bare() -> None:
+    assert {name for name in NAMES if build(name).shielded} == {"feedforward", "greedy-shield"}
+
+
+def test_those_that_set_shares_want_the_minimum_weight() -> None:
+    minimum = {name for name in NAMES if build(name).weight is Weight.MINIMUM}
+    assert minimum == {"weights"} | PUBLISHED - {"heracles"}
+
+
+def test_references() -> None:
+    limits = Limits(cpus=4)
+    starts = {name: build(name).start(limits) for name in ("none", "weights", "frozen", "static", "greedy-shield")}
+    assert starts["none"].quota_cpus == starts["weights"].quota_cpus == starts["greedy-shield"].quota_cpus == UNLIMITED
+    assert starts["frozen"].frozen
+    assert starts["static"].quota_cpus == 1.0
+
+
+def test_a_misspelt_manager_is_answered_with_the_closest() -> None:
+    with pytest.raises(PolicyError, match=r"no manager 'prm-hybird'; did you mean 'prm-hybrid'\?"):
+        build("prm-hybird")
+
+
+def test_a_misspelt_option_is_answered_with_the_closest() -> None:
+    with pytest.raises(PolicyError, match=r"no option 'cool_down'; did you mean 'cool_down_seconds'\?"):
+        build("prm-hybrid", cool_down=3)
+    with pytest.raises(PolicyError, match="it has none"):
+        build("none", quota=3)
+
+
+@pytest.mark.parametrize("option", ["name"])
+def test_a_managers_name_is_no_option(option: str) -> None:
+    assert option not in options("prm-hybrid")
+
+
+def test_an_option_overrides_the_tuned_constant() -> None:
+    tuned = build("prm-hybrid-tuned", suspend_load_ratio=0.92)
+    assert tuned.suspend_load_ratio == 0.92  # type: ignore[attr-defined]
+    assert tuned.cool_down_seconds == 180.0  # type: ignore[attr-defined]
+    assert options("prm-hybrid-tuned")["cool_down_seconds"] == 180.0
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), 1e9, "fast"])
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_an_impossible_time_scale_is_refused(name: str, scale: float) -> None:
+    with pytest.raises(PolicyError, match="time_scale"):
+        build(name, time_scale=scale)
+
+
+def test_describe_is_one_line_with_the_source() -> None:
+    for name in NAMES:
+        line = describe(name)
+        assert line.startswith(f"{name}: ")
+        assert "\n" not in line
+        assert TABLE[name].source in line
+
+
+def test_needs_are_fields_of_telemetry() -> None:
+    from rlctl.envs.telemetry import Telemetry
+
+    assert {need for name in NAMES for need in build(name).needs} <= set(Telemetry.__slots__)
+
+
+def test_the_catalogue_does_not_import_what_only_training_needs() -> None:
+    program = "import sys, rlctl.agents.catalogue; print(sorted({'sklearn', 'torch'} & set(sys.modules)))"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"

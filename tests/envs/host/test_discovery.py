@@ -1,0 +1,265 @@
+"""Workloads by name: a wrong answer throttles somebody else's processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from rlctl.envs.errors import ConfigError, HostError
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
+from rlctl.envs.host.discovery import (
+    ByCgroup,
+    ByContainer,
+    ByKubernetesPod,
+    ByKubernetesQos,
+    ByPid,
+    ByUnit,
+    Found,
+    discover,
+)
+
+ID = "3f4c" * 16
+OTHER_ID = "9a0b" * 16
+UID = "1b2c3d4e-0000-4a5b-8c6d-112233445566"
+
+
+def make_groups(root: Path, groups: Mapping[str, Iterable[int]]) -> None:
+    for path, pids in groups.items():
+        folder = root / path
+        folder.mkdir(parents=True)
+        (folder / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+
+
+@pytest.fixture
+def v2(tmp_path: Path) -> Layout:
+    """All controllers in one cgroup2 tree."""
+    (tmp_path / "cgroup").mkdir()
+    mount = Mount(tmp_path / "cgroup", 2)
+    return Layout(dict.fromkeys((Controller.CPU, Controller.CPUSET, Controller.FREEZER), mount), {})
+
+
+@pytest.fixture
+def v1(tmp_path: Path) -> Layout:
+    """cpu and cpuacct mounted together, cpuset alone, and a cgroup2 mount beside."""
+    for name in ("cpu,cpuacct", "cpuset", "unified"):
+        (tmp_path / "cgroup" / name).mkdir(parents=True)
+    cpu, cpuset, unified = (Mount(tmp_path / "cgroup" / name, v) for name, v in (
+        ("cpu,cpuacct", 1), ("cpuset", 1), ("unified", 2)))  # fmt: skip
+    return Layout(
+        {Controller.CPU: cpu, Controller.CPUACCT: cpu, Controller.CPUSET: cpuset, Controller.PRESSURE: unified}, {}
+    )
+
+
+def root(layout: Layout, controller: Controller = Controller.CPU) -> Path:
+    return layout.mounts[controller].path
+
+
+def test_unit_is_found_with_the_processes_below_it(v2: Layout) -> None:
+    make_groups(root(v2), {"system.slice/nginx.service": [0, 11], "system.slice/nginx.service/worker": [12]})
+    expected = Found({"unified": ("/system.slice/nginx.service",)}, (11, 12))
+    assert discover(ByUnit("nginx"), v2) == discover(ByUnit("nginx.service"), v2) == expected
+
+
+def test_unit_of_the_same_name_within_a_container_is_another_one(v2: Layout) -> None:
+    nested = f"system.slice/docker-{ID}.scope/system.slice/nginx.service"
+    make_groups(root(v2), {nested: [1], "system.slice/system-web.slice/web@1.service": [2]})
+    with pytest.raises(HostError, match=r"no control group of systemd unit nginx\.service"):
+        discover(ByUnit("nginx.service"), v2)
+    assert discover(ByUnit("web@1"), v2).pids == (2,)
+
+
+def test_v1_hierarchies_answer_each_for_itself(v1: Layout) -> None:
+    make_groups(root(v1), {"jobs/batch": [5]})
+    make_groups(root(v1, Controller.CPUSET), {"jobs/batch": [5, 6], "other": [7]})
+    found = discover(ByCgroup("/jobs/batch"), v1)
+    assert found.paths == {"cpu": ("/jobs/batch",), "cpuacct": ("/jobs/batch",), "cpuset": ("/jobs/batch",)}
+    assert found.pids == (5, 6)
+    assert discover(ByCgroup("other"), v1).paths == {"cpuset": ("/other",)}
+
+
+def test_globs_take_the_outermost_of_nested_groups(v2: Layout) -> None:
+    make_groups(root(v2), {"be/a": [1], "be/a/sub": [2], "be/b": [3], "be-not/a": [4], r"odd[1]\x2d": [9]})
+    assert discover(ByCgroup("be/*"), v2).paths["unified"] == ("/be/a", "/be/b")
+    assert discover(ByCgroup("/b?/[!a]"), v2).pids == (3,)
+    assert discover(ByCgroup("**/a"), v2).paths["unified"] == ("/be/a", "/be-not/a")
+    assert discover(ByCgroup("be/**"), v2).pids == (1, 2, 3)
+    assert discover(ByCgroup(r"odd[1]\x2d"), v2).pids == (9,)
+
+
+@pytest.mark.parametrize("path", ["", "/", "../etc", "a/../../b"])
+def test_root_and_paths_that_climb_are_refused(v2: Layout, path: str) -> None:
+    with pytest.raises(ConfigError, match="below the root"):
+        discover(ByCgroup(path), v2)
+
+
+def test_misspelt_names_are_told_their_neighbours_in_one_line(v2: Layout) -> None:
+    make_groups(root(v2), {"system.slice/nginx.service": [], "system.slice/ssh.service": []})
+    with pytest.raises(HostError, match=r"nearest are /system.slice/nginx.service") as caught:
+        discover(ByUnit("ngnix.service"), v2)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(HostError, match=r"no control group zzz on this host now$"):
+        discover(ByCgroup("zzz"), v2)
+
+
+def write_membership(proc: Path, pid: int, text: str) -> Path:
+    (proc / str(pid)).mkdir(parents=True)
+    (proc / str(pid) / "cgroup").write_text(text)
+    return proc
+
+
+def test_pid_may_be_in_different_groups_of_different_hierarchies(v1: Layout, tmp_path: Path) -> None:
+    lines = "9:name=systemd:/init.scope\n3:cpuset:/\n2:cpu,cpuacct:/jobs/a:b\n0::/user.slice\n"
+    found = discover(ByPid(7), v1, write_membership(tmp_path / "proc", 7, lines))
+    assert found == Found({"cpu": ("/jobs/a:b",), "cpuacct": ("/jobs/a:b",), "unified": ("/user.slice",)}, (7,))
+
+
+def test_pid_that_ended_or_sits_in_the_root(v1: Layout, tmp_path: Path) -> None:
+    proc = write_membership(tmp_path / "proc", 7, "3:cpuset:/\n0::/\n")
+    with pytest.raises(ConfigError, match="process 7 is in no control group of its own"):
+        discover(ByPid(7), v1, proc)
+    with pytest.raises(HostError, match=r"process 8: .*has it ended"):
+        discover(ByPid(8), v1, proc)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "docker/{}",
+        "system.slice/docker-{}.scope",
+        "machine.slice/libpod-{}.scope",
+        "libpod_parent/libpod-{}",
+        "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1.slice/cri-containerd-{}.scope",
+        "kubepods/besteffort/pod1/{}",
+        "{}",
+    ],
+)
+def test_container_id_under_every_driver(v2: Layout, path: str) -> None:
+    group = path.format(ID)
+    make_groups(root(v2), {
+        group: [], f"{group}/container": [21], path.format(OTHER_ID): [22],
+        f"machine.slice/libpod-conmon-{ID}.scope": [23],
+    })  # fmt: skip
+    expected = Found({"unified": (f"/{group}",)}, (21,))
+    assert discover(ByContainer(ID), v2) == discover(ByContainer(ID[:12]), v2) == expected
+
+
+def write_tool(folder: Path, name: str, script: str) -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+    return str(folder)
+
+
+def test_container_name_is_asked_of_the_tools_in_turn(v2: Layout, tmp_path: Path) -> None:
+    make_groups(root(v2), {f"docker/{ID}": [31], "web": [32]})
+    tools = write_tool(tmp_path / "bin", "docker", "echo 'no such container' >&2; exit 1")
+    write_tool(tmp_path / "bin", "podman", f'[ "$4" = web ] && echo {ID}')
+    assert discover(ByContainer("web"), v2, search_path=tools).pids == (31,)
+
+
+def test_runc_container_with_a_group_of_any_name(v2: Layout, tmp_path: Path) -> None:
+    tools = write_tool(tmp_path / "bin", "runc", """echo '{"id": "job", "pid": 41}'""")
+    proc = write_membership(tmp_path / "proc", 41, "0::/batch/whatever\n")
+    assert discover(ByContainer("job"), v2, proc, tools) == Found({"unified": ("/batch/whatever",)}, (41,))
+    write_tool(tmp_path / "bin", "runc", """echo '{"id": "job", "pid": 0, "status": "stopped"}'""")
+    with pytest.raises(HostError, match="job does not run now"):
+        discover(ByContainer("job"), v2, proc, tools)
+
+
+def test_unknown_container_names_what_each_tool_said(v2: Layout, tmp_path: Path) -> None:
+    tools = write_tool(tmp_path / "bin", "docker", "echo Is the daemon running? >&2; exit 1")
+    with pytest.raises(HostError, match=r"docker: Is the daemon running\?; podman: not installed"):
+        discover(ByContainer("web"), v2, search_path=tools)
+    write_tool(tmp_path / "bin", "docker", f"echo {ID}")
+    with pytest.raises(HostError, match=r"no container web .*is it running"):
+        discover(ByContainer("web"), v2, search_path=tools)
+    with pytest.raises(ConfigError, match="no name or id"):
+        discover(ByContainer("--help"), v2, search_path=tools)
+
+
+CGROUPFS = {f"kubepods/{qos}pod{n}/{ID}": [n] for n, qos in enumerate(("besteffort/", "burstable/", ""), start=1)}
+SYSTEMD = {
+    f"kubepods.slice/{above}kubepods-{qos}pod{n}.slice/cri-containerd-{ID}.scope": [n]
+    for n, (above, qos) in enumerate(
+        (("kubepods-besteffort.slice/", "besteffort-"), ("kubepods-burstable.slice/", "burstable-"), ("", "")), start=1
+    )
+}
+
+
+def kind(groups: Mapping[str, Iterable[int]]) -> dict[str, Iterable[int]]:
+    """The same below the container of a kind node."""
+    return {
+        f"system.slice/docker-{OTHER_ID}.scope/kubelet.slice/{path.replace('kubepods', 'kubelet-kubepods')}": pids
+        for path, pids in groups.items()
+    }
+
+
+@pytest.mark.parametrize("groups", [CGROUPFS, SYSTEMD, kind(SYSTEMD)], ids=["cgroupfs", "systemd", "kind"])
+def test_kubernetes_classes(v2: Layout, groups: Mapping[str, Iterable[int]]) -> None:
+    make_groups(root(v2), groups)
+    kinds: tuple[Literal["besteffort", "burstable", "guaranteed"], ...] = ("besteffort", "burstable", "guaranteed")
+    for number, qos in enumerate(kinds, start=1):
+        for each_pod in (False, True):
+            found = discover(ByKubernetesQos(qos, each_pod), v2)
+            assert found.pids == (number,)
+            (path,) = found.paths["unified"]
+            assert path.rstrip(".slice").endswith(f"pod{number}") == (each_pod or qos == "guaranteed")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "kubepods/burstable/pod{}/",
+        "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{}.slice/cri-containerd-",
+        "kubepods.slice/kubepods-pod{}.slice/crio-",
+    ],
+)
+def test_kubernetes_pod_and_one_container_of_it(v2: Layout, path: str) -> None:
+    dashed = path.format(UID.replace("-", "_") if "slice" in path else UID)
+    suffix = ".scope" if "slice" in path else ""
+    make_groups(root(v2), {f"{dashed}{ID}{suffix}": [51], f"{dashed}{OTHER_ID}{suffix}": [52]})
+    assert discover(ByKubernetesPod(UID), v2).pids == (51, 52)
+    assert discover(ByKubernetesPod(UID, ID[:12]), v2).pids == (51,)
+    with pytest.raises(ConfigError, match="no pod uid"):
+        discover(ByKubernetesPod("my-pod_1"), v2)
+
+
+def test_lc_within_be_is_noticed() -> None:
+    be = Found({"cpu": ("/be",), "cpuset": ("/be",)})
+    assert be.overlaps(Found({"cpu": ("/be/lc",), "cpuset": ("/bed",)})) == ("cpu",)
+    assert Found({"cpu": ("/be/lc",)}).overlaps(be) == ("cpu",)
+    assert be.overlaps(Found({"cpu": ("/lc",), "unified": ("/be",)})) == ()
+
+
+@pytest.fixture
+def live_group() -> Iterator[Group]:
+    layout = Layout.detect()
+    if os.geteuid() != 0 or not layout.mounts:
+        pytest.skip("needs root and control groups")
+    group = Group.create(layout, f"rlctl-test-discovery-{os.getpid()}/job", Knobs(None))
+    yield group
+    group.remove()
+    for folder in group.directories:
+        folder.parent.rmdir()
+
+
+@pytest.mark.host
+def test_running_process_is_found_by_pid_and_by_path(live_group: Group) -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        live_group.attach(process.pid)
+        layout = Layout.detect()
+        by_path = discover(ByCgroup(f"/{live_group.name}"), layout)
+        assert by_path.pids == (process.pid,)
+        assert by_path.paths.items() <= discover(ByPid(process.pid), layout).paths.items()
+        assert discover(ByCgroup(f"{live_group.name[:-3]}*"), layout) == by_path
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,127 @@
+"""The knee search: every load in rlctl is a share of what it finds."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.envs.errors import ConfigError, TestbedError
+from rlctl.envs.testbed.generator import GeneratorStats
+from rlctl.envs.testbed.knee import Knee, find_knee, probe_with
+
+TARGET_SECONDS = 0.010
+
+
+def queue(capacity_rps: float) -> Callable[[float], float]:
+    """p95 of a single server: ln(20) mean residence times; without end beyond its capacity."""
+    return lambda rps: math.log(20) / (capacity_rps - rps) if rps < capacity_rps else math.inf
+
+
+def search(measure: Callable[[float], float], start: float = 100.0, step: float = 100.0, top: float = 5000.0) -> Knee:
+    return find_knee(measure, TARGET_SECONDS, start_rps=start, step_rps=step, top_rps=top)
+
+
+@given(
+    knee=st.floats(50.0, 6000.0),
+    start=st.floats(1.0, 2000.0),
+    step=st.floats(5.0, 3000.0),
+    span=st.floats(0.0, 3000.0),
+    steepness=st.floats(0.01, 100.0),
+)
+def test_any_rising_curve_is_bracketed(knee: float, start: float, step: float, span: float, steepness: float) -> None:
+    def measure(rps: float) -> float:
+        return TARGET_SECONDS * min((rps / knee) ** steepness, 1e6)
+
+    top = start + span
+    if measure(start) > TARGET_SECONDS:
+        with pytest.raises(TestbedError, match="missed at"):
+            search(measure, start, step, top)
+        return
+    found = search(measure, start, step, top)
+    assert start <= found.max_load_rps <= top
+    assert measure(found.max_load_rps) <= TARGET_SECONDS
+    if found.missed_rps is None:
+        assert found.max_load_rps == top
+    else:
+        assert measure(found.missed_rps) > TARGET_SECONDS
+        assert found.missed_rps - found.max_load_rps <= 0.03 * found.missed_rps
+    assert all(start <= point.rps <= top for point in found.points)
+
+
+def test_load_rises_in_equal_steps_from_below_as_in_the_thesis() -> None:
+    found = search(queue(1000.0))
+    assert [point.rps for point in found.points[:6]] == [100.0, 200.0, 300.0, 400.0, 500.0, 500.0]  # 6 ms: asked again
+    true = 1000.0 - math.log(20) / TARGET_SECONDS
+    assert 0.97 * true <= found.max_load_rps <= true
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_as_measured_moves_the_knee_little(seed: int) -> None:
+    dice, curve = random.Random(seed), queue(1000.0)
+    found = search(lambda rps: curve(rps) * dice.lognormvariate(0.0, 0.18))
+    true = 1000.0 - math.log(20) / TARGET_SECONDS
+    assert 0.85 * true <= found.max_load_rps <= 1.12 * true
+
+
+def test_one_hiccup_at_low_load_does_not_end_the_search() -> None:
+    seen: list[float] = []
+
+    def measure(rps: float) -> float:
+        seen.append(rps)
+        return 0.3 if len(seen) == 2 else queue(1000.0)(rps)
+
+    assert search(measure).max_load_rps > 600.0
+
+
+def test_nothing_answered_or_not_a_number_misses_the_target() -> None:
+    assert search(lambda rps: 0.001 if rps < 250.0 else math.nan).max_load_rps <= 250.0
+    assert search(lambda rps: 0.001 if rps < 250.0 else math.inf).missed_rps is not None
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"start_rps": 0.0}, {"step_rps": -1.0}, {"top_rps": 50.0}, {"step_rps": 0.001}, {"top_rps": math.nan}]
+)
+def test_impossible_range_is_refused_before_anything_is_measured(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError):
+        find_knee(pytest.fail, TARGET_SECONDS, **({"start_rps": 100.0, "step_rps": 100.0, "top_rps": 1000.0} | wrong))
+
+
+STATS = GeneratorStats(0, 1, 0, 0, 0, 100, 0.001, 0.004, 0.005, 0.006, 0.001, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, 1)
+
+
+class FakeGenerator:
+    """Answers given figures in turn, the last one for ever; notes what it was told."""
+
+    def __init__(self, *figures: GeneratorStats) -> None:
+        self.figures, self.rates = list(figures), list[float]()
+
+    def set_rate(self, rate_rps: float) -> None:
+        self.rates.append(rate_rps)
+
+    def stats(self) -> GeneratorStats:
+        return self.figures.pop(0) if len(self.figures) > 1 else self.figures[0]
+
+
+def test_settling_is_not_measured_and_backlog_is_drained() -> None:
+    settling = replace(STATS, p95_seconds=9.0)
+    window = replace(STATS, oldest_seconds=0.7, outstanding=50)
+    generator = FakeGenerator(settling, window, replace(STATS, outstanding=3), STATS)
+    measure = probe_with(generator, settle_seconds=0.0, window_seconds=0.0)
+    assert measure(250.0) == 0.7  # the oldest unanswered request, not p95 of those that were
+    assert generator.rates == [250.0, 0.0]
+    assert len(generator.figures) == 1
+
+
+def test_silent_service_is_infinite_and_a_hanging_one_an_error() -> None:
+    silent = FakeGenerator(replace(STATS, samples=0, p95_seconds=None))
+    assert probe_with(silent, settle_seconds=0.0, window_seconds=0.0)(10.0) == math.inf
+    hanging = FakeGenerator(replace(STATS, outstanding=5))
+    with pytest.raises(TestbedError, match="5 requests were still unanswered"):
+        probe_with(hanging, settle_seconds=0.0, window_seconds=0.0, drain_seconds=0.0)(10.0)
+    assert hanging.rates[-1] == 0.0
