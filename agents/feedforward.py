@@ -103,11 +103,13 @@ class Feedforward(Manager):
     def __post_init__(self) -> None:
         require(
             self.name,
-            positive={"lead_seconds": self.lead_seconds, "cpus_per_load": self.cpus_per_load or 1.0},
+            positive={"cpus_per_load": 1.0 if self.cpus_per_load is None else self.cpus_per_load},
             share={"margin_ratio": self.margin_ratio, "hold_slack_ratio": self.hold_slack_ratio},
         )
         if self.shared_cpus is not None and not self.shared_cpus >= 0.0:
             raise PolicyError(f"{self.name}: shared_cpus is {self.shared_cpus!r}; give 0 or more CPUs")
+        if not 0.0 <= self.lead_seconds <= LONGEST_GAP_SECONDS:
+            raise PolicyError(f"{self.name}: lead_seconds is {self.lead_seconds!r}; give 0 to {LONGEST_GAP_SECONDS:g}")
 
     def begin(self) -> Allocation:
         """The minimum, until something is known."""

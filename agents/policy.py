@@ -40,3 +40,8 @@ class Policy(Protocol):
     def note(self) -> str:
         """Why the last action was taken, in a few words, for the tick log."""
         ...
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader of its results must know."""
+        ...

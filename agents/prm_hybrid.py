@@ -130,7 +130,8 @@ class PrmHybrid(Manager):
         gates = ("suspend_load_ratio", "enable_load_ratio", "hold_slack_ratio")
         require(
             self.name,
-            positive={key: getattr(self, key) for key in periods} | {"host_levels": self.host_levels or 1},
+            positive={key: getattr(self, key) for key in periods}
+            | {"host_levels": 1 if self.host_levels is None else self.host_levels},
             share={key: getattr(self, key) for key in gates},
         )
         if self.enable_load_ratio > self.suspend_load_ratio:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import platform
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,17 +16,21 @@ from rlctl.agents.policy import Policy
 from rlctl.agents.prm_model import PrmModel
 from rlctl.control import Controller
 from rlctl.envs.testbed.session import Testbed
+from rlctl.envs.testbed.workloads import Work
 from rlctl.envs.workload import Weight
-from rlctl.record import MemoryRecorder
+from rlctl.record import MemoryRecorder, write_ticks
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 from rlctl.scenario import Scenario
 from rlctl.score import Run, Score, score
 
-__all__ = ["Outcome", "Plan", "measure"]
+__all__ = ["NEEDS_MODEL", "Outcome", "Plan", "measure", "profile"]
 
 CORE_STEPPED = frozenset({"prm-eris", "prm-thesis", "prm-hybrid", "heracles"})
 """Managers whose published constants are in cores, and so take `core_cpus`."""
+
+NEEDS_MODEL = frozenset({"prm-eris", "prm-thesis"})
+"""Managers that are nothing without PRM's threshold model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +76,14 @@ class Outcome:
         plan: The plan.
         runs: All runs, in the order of time.
         max_load_rps: The LC's maximum load, searched with BE absent.
-        solo_rate: BE work per second when it runs alone, in stress-ng's bogo operations.
+        solo: BE running alone on its CPUs.
         remarks: What a reader of a manager's row must know.
     """
 
     plan: Plan
     runs: tuple[Run, ...]
     max_load_rps: float
-    solo_rate: float
+    solo: Work
     remarks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
@@ -103,7 +108,7 @@ class Outcome:
             "core_cpus": scenario.core_cpus,
             "be_weight": scenario.be.weight,
             "max_load_rps": round(self.max_load_rps, 1),
-            "solo_rate": round(self.solo_rate, 2),
+            "solo_rate": round(self.solo.rate, 2),
             "host": {"kernel": platform.release(), "machine": platform.machine(), "rlctl": __version__},
             "managers": {
                 name: {**one.as_json(), "remarks": list(self.remarks.get(name, ()))}
@@ -119,48 +124,55 @@ class Outcome:
         partial.replace(path)
 
 
+def profile(plan: Plan, bed: Testbed) -> PrmModel:
+    """PRM's threshold model of this LC: recorded while it runs alone under the scenario's load.
+
+    Raises:
+        ConfigError: scikit-learn is not installed.
+    """
+    from rlctl.agents.training.fit_prm import fit
+    from rlctl.agents.training.prm_records import read_rows
+
+    recorder = MemoryRecorder()
+    bed.settle(plan.scenario.trace)
+    bed.follow(plan.scenario.trace)
+    Controller(bed.plant, catalogue.build("frozen"), None, recorder).run(seconds=plan.scenario.duration_seconds)
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
+        write_ticks(Path(file.name), recorder.ticks)
+        rows = read_rows(Path(file.name))
+    return fit(rows, lc_cpus=bed.plant.limits.lc_cpus, interval_seconds=18.5 / plan.scenario.time_scale)
+
+
 def measure(plan: Plan, bed: Testbed, done: Callable[[str, int], None] = lambda *_: None) -> Outcome:
-    """Run the plan on a testbed that has found its maximum load.
+    """Run the plan.
 
     Args:
         plan: What to measure.
         bed: The running testbed.
         done: Called after each run with the manager's name and the repeat, for progress.
     """
-    solo_rate = bed.solo_rate()
+    solo = bed.solo()
     runs: list[Run] = []
     remarks: dict[str, tuple[str, ...]] = {}
     for repeat in range(plan.repeats):
         for name in plan.order(repeat):
             policy = plan.policy(name)
-            runs.append(run_once(plan, bed, policy, solo_rate))
-            remarks[name] = tuple(policy.remarks)
+            runs.append(run_once(plan, bed, policy, solo))
+            remarks[name] = policy.remarks
             done(name, repeat)
-    return Outcome(plan, tuple(runs), bed.max_load_rps, solo_rate, remarks)
+    return Outcome(plan, tuple(runs), bed.slo.max_load_rps, solo, remarks)
 
 
-def run_once(plan: Plan, bed: Testbed, policy: Policy, solo_rate: float) -> Run:
+def run_once(plan: Plan, bed: Testbed, policy: Policy, solo: Work) -> Run:
     """One manager, once: settle, start BE, control for the scenario's duration, count BE's work."""
     plant, scenario = bed.plant, plan.scenario
     shield = Shield(plan.profile, plant.limits) if policy.shielded else None
     recorder = MemoryRecorder()
-    controller = Controller(plant, policy, shield, recorder)
+    bed.settle(scenario.trace)
     plant.set_weight(plan.weight(policy))
     bed.start_be()
-    cpu_seconds, begin = time.process_time(), time.monotonic()
-    bed.start_trace(scenario.trace)
-    controller.run(seconds=scenario.duration_seconds)
-    used = (time.process_time() - cpu_seconds) / (time.monotonic() - begin)
-    work = bed.stop_be()
-    return Run(policy.name, tuple(recorder.ticks), work.bogo_ops / work.seconds / solo_rate, used)
-
-
-def ranked(scores: Mapping[str, Score], qos_percent: float = 97.0) -> Sequence[str]:
-    """Managers that hold the given QoS by BE throughput, best first, then the others by QoS."""
-
-    def key(name: str) -> tuple[bool, float]:
-        one = scores[name]
-        holds = one.qos_guarantee_percent.mean >= qos_percent
-        return holds, one.be_throughput_percent.mean if holds else one.qos_guarantee_percent.mean
-
-    return sorted(scores, key=key, reverse=True)
+    bed.follow(scenario.trace)
+    cpu_seconds, begun = time.process_time(), time.monotonic()
+    Controller(plant, policy, shield, recorder).run(seconds=scenario.duration_seconds)
+    used_ratio = (time.process_time() - cpu_seconds) / (time.monotonic() - begun)
+    return Run(policy.name, tuple(recorder.ticks), bed.stop_be().share_of(solo), used_ratio)

@@ -30,7 +30,8 @@ def write_report(outcome: Outcome, folder: Path) -> None:
     plot_summary(
         scores,
         folder / "summary.png",
-        f"{scenario.name}, {outcome.plan.repeats} x {scenario.duration_seconds:g} s, shield {outcome.plan.profile.name}",
+        f"{scenario.name}: {outcome.plan.repeats} x {scenario.duration_seconds:g} s, "
+        f"shield {outcome.plan.profile.name} where shielded",
     )
     for name, run in named.items():
         plot_run(run, folder / f"{name}.png", len(scenario.be.cpus))

@@ -19,16 +19,12 @@ from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.discovery import discover
 from rlctl.envs.host.latency.http_json import JsonSource
-from rlctl.envs.host.latency.jsonl import JsonlRequests
-from rlctl.envs.host.latency.keys import FigureKeys, RequestKeys
+from rlctl.envs.host.latency.jsonl import JsonlRequests, RequestKeys
+from rlctl.envs.host.latency.keys import FigureKeys
 from rlctl.envs.host.latency.nginx_log import LOG_PATTERN, NginxLog
 from rlctl.envs.host.latency.prometheus import PrometheusNames, PrometheusSource
-from rlctl.envs.host.live import LiveHost
-from rlctl.envs.host.sensors.cpu import GroupCpus, HostCpus, LcAlive
-from rlctl.envs.host.sensors.members import CgroupMembers
+from rlctl.envs.host.live import LiveHost, group_sensors
 from rlctl.envs.host.sensors.perf import PerfSensor, perf_root
-from rlctl.envs.host.sensors.psi import Psi
-from rlctl.envs.host.sensors.schedstat import RunDelay
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.host.topology import cpu_order
 from rlctl.envs.workload import SLO
@@ -63,28 +59,26 @@ def build_live(config: ServeConfig, *, dry_run: bool = False) -> LiveHost:
         limits = Limits(
             len(order), max(1.0, float(len(lc_cpus))), config.be.min_quota_cpus, levels=config.be.quota_levels
         )
-        sensors = [_latency(config.lc.latency, config.lc.slo.slo), *_sensors(lc, be)]
+        actuator = BeActuator(be, order, limits, knobs, lc=lc)
+        sensors = [_latency(config.lc.latency, config.lc.slo.slo), *group_sensors(lc, be)]
         if config.perf:
             sensors += _perf(lc, be, config.tick_seconds)
-        actuator = BeActuator(be, order, limits, knobs, lc=lc)
         stack.pop_all()
 
     def close() -> None:
         knobs.close()
         if journal is not None:
-            journal.close()
-            report = restore(config.state_directory)
-            log.info("originals: %s", report)
+            with journal:  # locked until all is back, so that no other controller journals our settings as originals
+                log.info("originals: %s", restore(config.state_directory, force=True))
 
     return LiveHost(limits, config.lc.slo.slo, config.tick_seconds, actuator, sensors, close)
 
 
 def _groups(workload: source.Workload, layout: Layout, knobs: Knobs) -> list[Group]:
     """Every group of a workload, each seen through all hierarchies in which it exists."""
-    spec = workload.spec()
-    found = discover(spec, layout)
     if isinstance(workload, source.PidWorkload):
         return [Group.of_process(layout, workload.pid, knobs)]
+    found = discover(workload.spec(), layout)
     names = dict.fromkeys(name for paths in found.paths.values() for name in paths)
     return [Group.open(layout, name, knobs) for name in names]
 
@@ -108,9 +102,7 @@ def _apart(lc: Group, be: Iterable[Group]) -> None:
 def _latency(latency: source.Latency, slo: SLO) -> Sensor:
     match latency:
         case source.PrometheusLatency():
-            names = PrometheusNames(
-                latency.histogram, latency.labels, latency.oldest, latency.in_flight, latency.unit
-            )
+            names = PrometheusNames(latency.histogram, latency.labels, latency.oldest, latency.in_flight, latency.unit)
             return PrometheusSource(
                 latency.url, names, slo, timeout_seconds=latency.timeout_seconds, stale_seconds=latency.stale_seconds
             )
@@ -130,22 +122,6 @@ def _latency(latency: source.Latency, slo: SLO) -> Sensor:
             return NginxLog(
                 latency.path, slo, pattern=latency.pattern or LOG_PATTERN, window_seconds=latency.window_seconds
             )
-
-
-def _sensors(lc: Group, be: list[Group]) -> list[Sensor]:
-    """Every sensor that this host has files for; what it has not stays missing, as `rlctl doctor` tells."""
-    sensors: list[Sensor] = [
-        LcAlive(CgroupMembers(lc.procs_file)),
-        RunDelay(CgroupMembers(lc.procs_file)),
-        HostCpus(),
-    ]
-    usage = [group.usage_file for group in be if group.usage_file]
-    if lc.usage_file:
-        sensors.append(GroupCpus(lc.usage_file, usage))
-    pressure = [group.pressure_file for group in be if group.pressure_file]
-    if lc.pressure_file:
-        sensors.append(Psi(lc.pressure_file, pressure))
-    return sensors
 
 
 def _perf(lc: Group, be: list[Group], interval_seconds: float) -> list[Sensor]:

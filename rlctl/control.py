@@ -95,7 +95,7 @@ class Controller:
         telemetry = self.plant.read()
         mask = self.shield.mask(telemetry, before) if self.shield else None
         read = time.perf_counter()
-        proposed, trouble = self._decide(self.observer.observe(telemetry, before, mask))
+        proposed, note, failed = self._decide(self.observer.observe(telemetry, before, mask))
         verdict = self.shield.rule(telemetry, before, proposed) if self.shield else Verdict(proposed, proposed)
         decided = time.perf_counter()
         applied, failure = self._apply(verdict.allocation)
@@ -108,47 +108,50 @@ class Controller:
             verdict=verdict,
             applied=applied,
             policy=self.policy.name,
-            note=trouble or self.policy.note,
+            note=note,
             error=failure,
             read_seconds=read - begun,
             decision_seconds=decided - read,
             tick_seconds=time.perf_counter() - begun,
             missed_deadlines=self.totals.missed_deadlines,
         )
-        self._count(tick, trouble)
+        self._count(tick, failed)
         self.recorder.write(tick)
         return tick
 
-    def _decide(self, observation: Observation) -> tuple[Allocation, str]:
-        """What the policy proposes; whatever goes wrong in it, BE gets the safe allocation for this tick."""
+    def _decide(self, observation: Observation) -> tuple[Allocation, str, bool]:
+        """Proposal, note, and whether the policy failed: then BE gets the safe allocation for this tick."""
         limits = self.plant.limits
         try:
-            return decode(self.policy.act(observation), observation.current, limits), ""
+            return decode(self.policy.act(observation), observation.current, limits), self.policy.note, False
         except Exception as error:  # noqa: BLE001 - a policy is not trusted to be right, nor to fail in a known way
             log.warning("policy %s failed: %s; BE gets the safe allocation", self.policy.name, error)
-            return limits.safe, f"policy failed: {error!r}"
+            return limits.safe, f"policy failed: {error!r}", True
 
     def _apply(self, allocation: Allocation) -> tuple[Allocation, str]:
         """Write the verdict; if that fails try the safe allocation, and report what is in force."""
         try:
             applied = self.plant.apply(allocation)
         except (CgroupError, PermissionMissing) as error:
-            self._failed_in_a_row += 1
             log.error("write failed: %s", error)
-            return self._retreat(error), str(error)
+            return self._retreat(), str(error)
         self._failed_in_a_row = 0
         return applied, ""
 
-    def _retreat(self, error: Exception) -> Allocation:
-        if self._failed_in_a_row >= WRITE_FAILURES_IN_A_ROW:
-            raise HostError(f"{self._failed_in_a_row} ticks in a row could not be written: {error}") from error
+    def _retreat(self) -> Allocation:
+        """Take BE to the safe allocation; a host that keeps refusing even that ends the loop."""
         try:
-            return self.plant.apply(self.plant.limits.safe)
-        except (CgroupError, PermissionMissing):
+            applied = self.plant.apply(self.plant.limits.safe)
+        except (CgroupError, PermissionMissing) as error:
+            self._failed_in_a_row += 1
+            if self._failed_in_a_row >= WRITE_FAILURES_IN_A_ROW:
+                raise HostError(f"{self._failed_in_a_row} ticks in a row could not be written: {error}") from error
             return self.plant.current
+        self._failed_in_a_row = 0
+        return applied
 
-    def _count(self, tick: Tick, trouble: str) -> None:
+    def _count(self, tick: Tick, policy_failed: bool) -> None:
         self.totals.ticks += 1
-        self.totals.policy_errors += bool(trouble)
+        self.totals.policy_errors += policy_failed
         self.totals.write_errors += bool(tick.error)
         self.totals.overrides += tick.verdict.overridden

@@ -9,6 +9,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rlctl.envs.errors import ConfigError
+from rlctl.envs.testbed.memcached import Memcached
+from rlctl.envs.testbed.nginx import Nginx
+from rlctl.envs.testbed.session import TestbedSpec
+from rlctl.envs.testbed.stress import StressConfig
 from rlctl.envs.testbed.traces import Trace, from_config
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import load_model
@@ -83,6 +87,19 @@ class Scenario(_Strict):
     def _is_a_trace(cls, load: dict[str, Any]) -> dict[str, Any]:
         from_config(load)
         return load
+
+    def testbed(self) -> TestbedSpec:
+        """What the testbed has to start."""
+        return TestbedSpec(
+            lc={"nginx": Nginx, "memcached": Memcached}[self.lc.kind](),
+            lc_cpus=self.lc.cpus,
+            be=StressConfig(self.be.kind, self.be.workers),
+            be_cpus=self.be.cpus,
+            target_seconds=self.slo.target_milliseconds / 1e3,
+            quantile=self.slo.quantile_percent / 100.0,
+            tick_seconds=self.tick_seconds,
+            knee_rps=(self.knee.start_rps, self.knee.step_rps, self.knee.top_rps),
+        )
 
     @property
     def trace(self) -> Trace:

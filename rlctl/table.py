@@ -11,13 +11,14 @@ from rlctl.statistics import Estimate
 __all__ = ["render", "score_rows"]
 
 HEADER = (
-    "manager", "QoS %", "95 %", "BE %", "95 %", "EMU %", "worst x", "recover s", "frozen %", "changes", "override %", "p99 ms",
+    "manager", "QoS %", "95 %", "BE %", "95 %", "EMU %", "worst x", "recover s", "frozen %", "changes",
+    "override %", "p99 ms",
 )  # fmt: skip
 
 
 def score_rows(scores: Mapping[str, Score]) -> list[tuple[str, ...]]:
     """One row per manager, header first: QoS and BE with intervals, then what explains them."""
-    rows = [HEADER]
+    rows: list[tuple[str, ...]] = [HEADER]
     for name, one in scores.items():
         rows.append(
             (

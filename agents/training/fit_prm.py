@@ -82,7 +82,8 @@ def fit(
     records = list(rows)
     if not records:
         raise ConfigError("no record of the LC running alone; record with `--policy frozen` first")
-    if method not in get_args(Method) or min(lc_cpus, span_sigmas, interval_seconds, bin_percent) <= 0.0:
+    numbers = (lc_cpus, span_sigmas, interval_seconds, bin_percent)
+    if method not in get_args(Method) or not all(math.isfinite(number) and number > 0.0 for number in numbers):
         raise ConfigError(f"fit needs positive numbers and a method of {', '.join(get_args(Method))}")
     intervals = _averaged(records, interval_seconds)
     edges = np.arange(lc_cpus * 50.0, (lc_cpus + 1.0) * 100.0, bin_percent).tolist()

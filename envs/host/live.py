@@ -8,12 +8,18 @@ from dataclasses import fields
 from typing import Protocol
 
 from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.sensors.cpu import GroupCpus, HostCpus, LcAlive, cpu_seconds_per_request
+from rlctl.envs.host.sensors.members import CgroupMembers
+from rlctl.envs.host.sensors.psi import Psi
+from rlctl.envs.host.sensors.schedstat import RunDelay
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
 from rlctl.envs.workload import SLO, Weight
 
-__all__ = ["Actuator", "LiveHost"]
+__all__ = ["Actuator", "LiveHost", "group_sensors"]
 
+_ABSENT = Missing(Why.NOT_CONFIGURED)
 _FIELDS = frozenset(f.name for f in fields(Telemetry)) - {"time_seconds", "target_seconds", "counters"}
 
 
@@ -127,8 +133,27 @@ class LiveHost:
 
     def _derive(self, readings: dict[str, Reading]) -> None:
         """Fill the fields that take two sensors to know."""
-        readings["be_work_rate"] = _ratio(readings.get("be_cpus"), Value(self._solo_cpus))
-        readings["lc_cpu_seconds_per_request"] = _ratio(readings.get("lc_cpus"), readings.get("done_rps"))
+        be_cpus = readings.get("be_cpus", _ABSENT)
+        if isinstance(be_cpus, Value):
+            readings["be_work_rate"] = Value(be_cpus.value / self._solo_cpus, be_cpus.age_seconds)
+        readings["lc_cpu_seconds_per_request"] = cpu_seconds_per_request(
+            readings.get("lc_cpus", _ABSENT), readings.get("done_rps", _ABSENT)
+        )
+
+
+def group_sensors(lc: Group, be: Sequence[Group]) -> list[Sensor]:
+    """Every sensor that these groups have files for; what the host has not stays missing, as `rlctl doctor` tells."""
+    sensors: list[Sensor] = [
+        LcAlive(CgroupMembers(lc.procs_file)),
+        RunDelay(CgroupMembers(lc.procs_file)),
+        HostCpus(),
+    ]
+    if lc.usage_file:
+        sensors.append(GroupCpus(lc.usage_file, [group.usage_file for group in be if group.usage_file]))
+    if lc.pressure_file:
+        pressed = [group.pressure_file.parent for group in be if group.pressure_file]
+        sensors.append(Psi(lc.pressure_file.parent, pressed))
+    return sensors
 
 
 def _guarded(sensor: Sensor, now_seconds: float) -> Mapping[str, Reading]:
@@ -137,15 +162,3 @@ def _guarded(sensor: Sensor, now_seconds: float) -> Mapping[str, Reading]:
         return sensor.read(now_seconds)
     except Exception as error:  # noqa: BLE001 - the tick must go on, and the shield takes missing for unsafe
         return {name: Missing(Why.MALFORMED, f"{sensor.name}: {error}") for name in sensor.provides}
-
-
-def _ratio(above: Reading | None, below: Reading | None) -> Reading:
-    if above is None or below is None:
-        return Missing(Why.NOT_CONFIGURED)
-    if isinstance(above, Missing):
-        return above
-    if isinstance(below, Missing):
-        return below
-    if below.value <= 0.0:
-        return Missing(Why.NO_DATA, "nothing to divide by")
-    return Value(above.value / below.value, max(above.age_seconds, below.age_seconds))

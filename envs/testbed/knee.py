@@ -80,7 +80,7 @@ def find_knee(
         ConfigError: An impossible range or target.
         TestbedError: The target is missed at the first load.
     """
-    if not (0.0 < start_rps <= top_rps and 0.0 < step_rps and target_seconds > 0.0 and resolution_ratio > 0.0):
+    if not (0.0 < start_rps <= top_rps and step_rps > 0.0 and target_seconds > 0.0 and resolution_ratio > 0.0):
         raise ConfigError(
             f"impossible knee search: start {start_rps:g}, step {step_rps:g}, top {top_rps:g} rps, target "
             f"{target_seconds:g} s: all are positive, and start is not above top"
@@ -91,9 +91,10 @@ def find_knee(
         )
     jury = _Jury(measure, target_seconds)
     if not jury.meets(start_rps):
+        measured = jury.points[-1].tail_seconds
         raise TestbedError(
-            f"the target of {target_seconds * 1e3:g} ms is missed at {start_rps:g} rps, with BE absent: begin the "
-            f"search lower, or set a target that the service can meet (measured {jury.points[-1].tail_seconds * 1e3:.1f} ms)"
+            f"the target of {target_seconds * 1e3:g} ms is missed at {start_rps:g} rps even with BE absent (measured "
+            f"{measured * 1e3:.1f} ms): begin the search lower, or set a target that the service can meet"
         )
     good, bad = _climb(jury, start_rps, step_rps, top_rps)
     while bad is not None and bad - good > resolution_ratio * bad:

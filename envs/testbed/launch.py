@@ -20,7 +20,7 @@ from rlctl.envs.testbed.janitor import Janitor
 
 __all__ = ["Joinable", "Launcher", "Process", "find_program"]
 
-GRACE_SECONDS = 3.0
+GRACE_SECONDS = 1.0
 KILL_SECONDS = 10.0  # for a starved process to run the last of its code
 PAUSE_SECONDS = 0.005
 TAIL_BYTES = 2000

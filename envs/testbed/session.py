@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import TestbedError
@@ -20,15 +18,14 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.latency.generator import GeneratorSource
-from rlctl.envs.host.live import LiveHost
-from rlctl.envs.host.sensors.cpu import GroupCpus, HostCpus, LcAlive
-from rlctl.envs.host.sensors.members import CgroupMembers
-from rlctl.envs.host.sensors.psi import Psi
-from rlctl.envs.host.sensors.schedstat import RunDelay
-from rlctl.envs.host.sensors.sensor import Sensor
-from rlctl.envs.testbed.generator import GeneratorConfig, LoadGenerator
+from rlctl.envs.host.live import LiveHost, group_sensors
+from rlctl.envs.testbed.generator import LoadGenerator
+from rlctl.envs.testbed.janitor import Janitor
+from rlctl.envs.testbed.knee import find_knee, probe_with
+from rlctl.envs.testbed.launch import Launcher
+from rlctl.envs.testbed.stress import StressConfig, StressNg
 from rlctl.envs.testbed.traces import Trace
-from rlctl.envs.testbed.hedge import StressNg, Work, start_lc
+from rlctl.envs.testbed.workloads import Service, Work
 from rlctl.envs.workload import SLO
 
 __all__ = ["DrivenHost", "Testbed", "TestbedSpec"]
@@ -38,10 +35,11 @@ log = logging.getLogger(__name__)
 GENERATOR_PRIORITY = 50  # SCHED_FIFO: a normal-priority sender is late by milliseconds beside a busy BE (host.md)
 CONTROLLER_PRIORITY = 40  # a normal-priority controller waited 43 ms at the median, 780 ms at worst (host.md)
 TOP_WEIGHT = {1: 262144, 2: 10000}  # the kernel's largest: the rest of the box must not disturb (host.md)
-SOLO_SECONDS = 6.0
-SETTLE_SECONDS = 1.0
-DRAIN_SECONDS = 10.0
-PROBE_SECONDS = 1.5
+SOLO_SECONDS = 8.0
+SETTLE_SECONDS = 0.5
+DRAIN_SECONDS = 20.0
+BE_START_SECONDS = 5.0
+PAUSE_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +47,26 @@ class TestbedSpec:
     """What to start, and where.
 
     Attributes:
-        lc: Kind of LC.
+        lc: The LC, not started.
         lc_cpus: CPUs that it is pinned to.
-        be: Kind of BE.
-        be_workers: Worker processes of it.
+        be: The BE job.
         be_cpus: CPUs that BE may get, the safest for the LC first.
         target_seconds: The LC's tail-latency target.
         quantile: Which quantile, as a ratio.
         tick_seconds: Control period.
+        knee_rps: First load, step and top of the search for the LC's maximum load.
     """
 
-    lc: Literal["nginx", "memcached"]
+    __test__ = False
+
+    lc: Service
     lc_cpus: tuple[int, ...]
-    be: Literal["cpu", "memory", "mixed"]
-    be_workers: int
+    be: StressConfig
     be_cpus: tuple[int, ...]
     target_seconds: float
-    quantile: float = 0.95
-    tick_seconds: float = 1.0
-    knee: tuple[float, float, float] = (100.0, 100.0, 2000.0)
-
-    __test__ = False
+    quantile: float
+    tick_seconds: float
+    knee_rps: tuple[float, float, float]
 
 
 class DrivenHost(LiveHost):
@@ -84,7 +81,7 @@ class DrivenHost(LiveHost):
 
 
 class Testbed:
-    """LC, load generator and BE, started on entry and gone on exit, whatever happens in between.
+    """LC, load generator and BE, started on entry and gone on exit, also after Ctrl-C or a crash.
 
     The maximum load is searched on entry, with BE absent, as the thesis does in 5.1.3.
 
@@ -94,21 +91,20 @@ class Testbed:
 
     Attributes:
         plant: The host, as any controller sees it.
-        generator: The load.
         slo: The LC's objective, with the maximum load found.
     """
 
     __test__ = False
     plant: DrivenHost
-    generator: LoadGenerator
     slo: SLO
 
     def __init__(self, spec: TestbedSpec, say: Callable[[str], None] = log.info) -> None:
         self.spec = spec
         self._say = say
         self._stack = contextlib.ExitStack()
-        self._folder: Path
+        self._generator: LoadGenerator
         self._be_group: Group
+        self._launcher: Launcher
         self._be: StressNg | None = None
 
     def __enter__(self) -> Self:
@@ -129,129 +125,118 @@ class Testbed:
         """Stop everything and remove every group."""
         self._stack.close()
 
-    def _start(self, stack: contextlib.ExitStack) -> None:
-        spec, knobs = self.spec, Knobs(None)  # groups of our own: they are removed, there is nothing to put back
-        self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rlctl-testbed-")))
-        layout = Layout.detect()
-        top = _group(stack, layout, f"rlctl-testbed-{os.getpid()}", knobs)
-        lc = _group(stack, layout, f"{top.name}/lc", knobs)
-        self._be_group = _group(stack, layout, f"{top.name}/be", knobs)
-        if top.cpu:
-            top.cpu.set_weight(TOP_WEIGHT[layout.mount(Controller.CPU).version])
-        if lc.cpuset:
-            lc.cpuset.set_cpus(spec.lc_cpus)
-        stack.enter_context(_out_of_the_way(spec.lc_cpus))
-        load = self._start_lc(stack, lc)
-        self.generator = stack.enter_context(LoadGenerator(load))
-        self.slo = SLO(spec.target_seconds, spec.quantile, self._max_load_rps())
-        limits = Limits(len(spec.be_cpus), lc_cpus=float(len(spec.lc_cpus)))
-        actuator = BeActuator([self._be_group], spec.be_cpus, limits, knobs, lc=lc)
-        self.plant = DrivenHost(limits, self.slo, spec.tick_seconds, actuator, self._sensors(lc), lambda: None)
-        stack.callback(self.plant.close)
-        stack.callback(self._abandon_be)
-
-    def _start_lc(self, stack: contextlib.ExitStack, lc: Group) -> GeneratorConfig:
-        p = start_lc(self.spec.lc, self._folder, lc)
-        stack.callback(lambda: (p.terminate(), p.wait()))
-        kind = "http" if self.spec.lc == "nginx" else "memcached"
-        cpus = sorted(os.sched_getaffinity(0))
-        return GeneratorConfig(kind, unix_path=self._folder / "socket", http_path="/text", cpu=cpus[-1], fifo_priority=GENERATOR_PRIORITY)
-
     def start_be(self) -> None:
+        """Start BE and leave it at the smallest running allocation.
+
+        It starts unrestricted, for under the smallest quota the start alone would take seconds.
+        """
         self.plant.apply(self.plant.limits.full)
-        self._be = StressNg(self.spec.be, self.spec.be_workers, self._be_group, self._folder)
-        deadline = time.monotonic() + 3
-        while len(self._be_group.pids()) < 1 + self.spec.be_workers and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(0.05)
+        be = StressNg(self.spec.be)
+        be.start(self._launcher)
+        self._be = be
+        deadline = time.monotonic() + BE_START_SECONDS
+        while len(be.pids()) <= self.spec.be.workers:
+            if time.monotonic() > deadline:
+                raise TestbedError(
+                    f"stress-ng did not start its {self.spec.be.workers} workers: is it installed whole?"
+                )
+            time.sleep(PAUSE_SECONDS)
         self.plant.apply(self.plant.limits.minimum)
 
     def stop_be(self) -> Work:
-        self.plant.apply(self.plant.limits.full)
+        """End BE, and what it has done since its start. The quota is lifted first, or the end would take seconds."""
         be, self._be = self._be, None
+        if be is None:
+            raise TestbedError("BE does not run")
+        self.plant.apply(self.plant.current.but(quota_cpus=self.plant.limits.full.quota_cpus))
         return be.stop()
 
-    def _abandon_be(self) -> None:
-        if self._be is not None:
-            self.stop_be()
-
-    def solo_rate(self) -> float:
-        """BE work per second when it has all its CPUs and the LC has no load."""
-        self.generator.set_rate(0.0)
+    def solo(self) -> Work:
+        """BE running alone: all its CPUs, no load on the LC."""
+        self._drive(lambda: 0.0)
         self.start_be()
         self.plant.apply(self.plant.limits.full)
         time.sleep(SOLO_SECONDS)
-        work = self.stop_be()
-        return work.bogo_ops / work.seconds
+        return self.stop_be()
 
-    def start_trace(self, trace: Trace) -> None:
-        """Let the load follow a trace (shares of the maximum load) from now on."""
-        begun = time.monotonic()
-        self.plant.drive = lambda: self._set_load(trace.rate(time.monotonic() - begun))
-
-    def settle(self, load_ratio: float) -> None:
-        """Hold a load without BE until no old request is left.
+    def settle(self, trace: Trace) -> None:
+        """Hold the load that a trace begins with, without BE, until no old request is left.
 
         Raises:
             TestbedError: The LC does not get rid of its backlog.
         """
-        self.plant.drive = lambda: None
-        self._set_load(load_ratio)
+        self._drive(lambda: trace.rate(0.0))
         deadline = time.monotonic() + DRAIN_SECONDS
-        time.sleep(SETTLE_SECONDS)
-        while self.generator.stats().tail_seconds > self.spec.target_seconds:
-            if time.monotonic() > deadline:
-                raise TestbedError(f"{self.spec.lc} still has a backlog {DRAIN_SECONDS:g} s after BE was stopped")
+        while True:
             time.sleep(SETTLE_SECONDS)
+            if self._generator.stats().tail_seconds <= self.spec.target_seconds:
+                return
+            if time.monotonic() > deadline:
+                raise TestbedError(f"the LC still has a backlog {DRAIN_SECONDS:g} s after BE was stopped")
 
-    def _set_load(self, ratio: float) -> None:
-        self.generator.set_rate(ratio * self.slo.max_load_rps)
+    def follow(self, trace: Trace) -> None:
+        """Let the load follow a trace (shares of the maximum load) from now on."""
+        begun = time.monotonic()
+        self._drive(lambda: trace.rate(time.monotonic() - begun))
+
+    def _drive(self, load_ratio: Callable[[], float]) -> None:
+        self.plant.drive = lambda: self._generator.set_rate(load_ratio() * self.slo.max_load_rps)
+        self.plant.drive()
+
+    def _start(self, stack: contextlib.ExitStack) -> None:
+        spec, layout = self.spec, Layout.detect()
+        knobs = Knobs(None)  # the groups are our own and are removed: there is nothing to put back
+        stack.callback(knobs.close)
+        janitor = stack.enter_context(Janitor())
+        top, lc, be = _make_groups(stack, layout, knobs, janitor)
+        if top.cpu:
+            top.cpu.set_weight(TOP_WEIGHT[layout.mount(Controller.CPU).version])
+        if lc.cpuset:
+            lc.cpuset.set_cpus(spec.lc_cpus)
+        folder = janitor.make_folder()
+        self._be_group, self._launcher = be, stack.enter_context(Launcher(folder, be, janitor))
+        services = stack.enter_context(Launcher(folder, lc, janitor))
+        generator_cpu = stack.enter_context(_out_of_the_way(spec.lc_cpus))
+        spec.lc.start(services)
+        spec.lc.ready()
+        load = replace(spec.lc.load(), cpu=generator_cpu, fifo_priority=GENERATOR_PRIORITY)
+        self._generator = stack.enter_context(LoadGenerator(load))
+        self.slo = SLO(spec.target_seconds, spec.quantile, self._max_load_rps())
+        limits = Limits(len(spec.be_cpus), lc_cpus=float(len(spec.lc_cpus)))
+        actuator = BeActuator([be], spec.be_cpus, limits, knobs, lc=lc)
+        source = GeneratorSource(lambda: self._generator.stats(timeout_seconds=0.05), self.slo)
+        self.plant = DrivenHost(
+            limits, self.slo, spec.tick_seconds, actuator, [source, *group_sensors(lc, [be])], lambda: None
+        )
+        stack.callback(self.plant.close)
 
     def _max_load_rps(self) -> float:
-        """The largest load that meets the target, BE absent."""
-        self._say(f"searching the maximum load of {self.spec.lc} with BE absent ...")
-        found, (start, step, top) = 0.0, self.spec.knee
-        while start <= top and self._tail_at(start) <= self.spec.target_seconds:
-            found, start = start, start + step
-        for _ in range(3):
-            step /= 2
-            if self._tail_at(found + step) <= self.spec.target_seconds:
-                found += step
-        self._say(f"maximum load {found:.0f} rps")
-        return found
-
-    def _tail_at(self, rps: float) -> float:
-        self.generator.set_rate(rps)
-        time.sleep(PROBE_SECONDS / 3)
-        self.generator.stats()
-        time.sleep(PROBE_SECONDS)
-        return self.generator.stats().tail_seconds
-
-    def _sensors(self, lc: Group) -> list[Sensor]:
-        """Every sensor this host has, the generator first so that its window ends with the tick."""
-        members = CgroupMembers(lc.procs_file)
-        sensors: list[Sensor] = [
-            GeneratorSource(lambda: self.generator.stats(timeout_seconds=0.05), self.slo),
-            LcAlive(members),
-            RunDelay(CgroupMembers(lc.procs_file)),
-            HostCpus(),
-        ]
-        if lc.usage_file and self._be_group.usage_file:
-            sensors.append(GroupCpus(lc.usage_file, [self._be_group.usage_file]))
-        if lc.pressure_file and self._be_group.pressure_file:
-            sensors.append(Psi(lc.pressure_file, [self._be_group.pressure_file]))
-        return sensors
+        start, step, top = self.spec.knee_rps
+        self._say("searching the LC's maximum load, BE absent ...")
+        knee = find_knee(
+            probe_with(self._generator), self.spec.target_seconds, start_rps=start, step_rps=step, top_rps=top
+        )
+        self._say(f"maximum load {knee.max_load_rps:.0f} rps")
+        return knee.max_load_rps
 
 
-def _group(stack: contextlib.ExitStack, layout: Layout, name: str, knobs: Knobs) -> Group:
-    group = Group.create(layout, name, knobs)
-    stack.callback(group.remove)
-    return group
+def _make_groups(
+    stack: contextlib.ExitStack, layout: Layout, knobs: Knobs, janitor: Janitor
+) -> tuple[Group, Group, Group]:
+    """The parent that sets the testbed apart from the rest of the host, and in it the LC's and BE's groups."""
+    name = f"rlctl-testbed-{os.getpid()}"
+    groups = []
+    for path in (name, f"{name}/lc", f"{name}/be"):
+        group = Group.create(layout, path, knobs)
+        stack.callback(group.remove)
+        janitor.note_group(*group.directories)
+        groups.append(group)
+    return groups[0], groups[1], groups[2]
 
 
 @contextlib.contextmanager
-def _out_of_the_way(lc_cpus: tuple[int, ...]) -> Iterator[None]:
-    """Keep this process off the LC's CPUs and ahead of BE, as far as the host allows."""
+def _out_of_the_way(lc_cpus: tuple[int, ...]) -> Iterator[int | None]:
+    """Keep this process off the LC's CPUs and ahead of BE, as far as the host allows; yields a CPU for the load."""
     affinity, policy, priority = os.sched_getaffinity(0), os.sched_getscheduler(0), os.sched_getparam(0)
     others = affinity - set(lc_cpus)
     with contextlib.suppress(OSError):
@@ -259,7 +244,7 @@ def _out_of_the_way(lc_cpus: tuple[int, ...]) -> Iterator[None]:
             os.sched_setaffinity(0, others)
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(CONTROLLER_PRIORITY))
     try:
-        yield
+        yield max(others, default=None)
     finally:
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, policy & ~os.SCHED_RESET_ON_FORK, priority)

@@ -6,7 +6,8 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from rlctl.bench import Outcome, Plan
 
 __all__ = ["add_parser", "run"]
-
-NEEDS_MODEL = frozenset({"prm-eris", "prm-thesis"})
 
 EXAMPLES = """examples:
   rlctl bench --plant host --scenario live-nginx --managers none,weights,frozen,greedy-shield
@@ -49,7 +48,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; the table goes to stdout, all else to stderr."""
-    from rlctl.bench import measure
+    from rlctl.bench import NEEDS_MODEL, measure, profile
     from rlctl.bench_report import write_report
     from rlctl.envs.testbed.session import Testbed
     from rlctl.table import render, score_rows
@@ -58,12 +57,11 @@ def run(args: argparse.Namespace) -> int:
     _say(_effective(plan))
     if args.dry_run:
         return 0
-    with Testbed(plan.scenario.testbed()) as bed:
-        _say("searching the LC's maximum load with BE absent ...")
-        bed.find_max_load(**plan.scenario.knee.model_dump())
-        _say(f"maximum load {bed.max_load_rps:.0f} rps")
+    with Testbed(plan.scenario.testbed(), _say) as bed:
         if NEEDS_MODEL & set(plan.managers):
-            plan = with_model(plan, bed)
+            _say(f"recording the LC alone for PRM's threshold model, {plan.scenario.duration_seconds:g} s ...")
+            plan = replace(plan, threshold_model=profile(plan, bed))
+        _say("measuring BE alone ...")
         with _progress(plan) as done:
             outcome = measure(plan, bed, done)
     if args.json and str(args.json) != "-":

@@ -100,6 +100,7 @@ def serve(
         HostError: The host refuses every write.
     """
     from rlctl.control import Controller
+    from rlctl.envs.workload import Weight
     from rlctl.narrator import JsonLines, Narrator, say
     from rlctl.notify import Heartbeat, notify
     from rlctl.record import NullRecorder, Tee
@@ -115,7 +116,8 @@ def serve(
         log.info("policy %s under shield %s (%s); %s", policy.name, profile.name, shield.digest, plant.limits)
         recorder = Tee(tick_log or NullRecorder(), Narrator(lines or say), Heartbeat())
         controller = Controller(plant, policy, shield, recorder)
-        plant.set_weight(policy.weight)
+        if policy.weight is Weight.MINIMUM:  # never raise a weight that an operator has lowered
+            plant.set_weight(policy.weight)
         controller.run(seconds=seconds, stop=stop)
         _farewell(controller.totals, tick_log.dropped if tick_log else 0, lines)
         return controller.totals

@@ -4,6 +4,7 @@ import pytest
 
 from rlctl.agents.heracles import Heracles
 from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry
 
 Drive = Callable[..., list[Allocation]]
@@ -75,3 +76,8 @@ def test_cores_of_a_small_host_are_quota_first_and_cpuset_where_they_need_it(dri
 
 def test_says_that_it_is_a_part_of_heracles() -> None:
     assert "core part" in Heracles().remarks[0]
+
+
+def test_gates_that_would_flap_are_refused() -> None:
+    with pytest.raises(PolicyError, match="flap"):
+        Heracles(enable_load_ratio=0.9)

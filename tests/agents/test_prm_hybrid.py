@@ -160,6 +160,12 @@ class TestErratumOfListing31:
         assert listing_as_printed(0.5, 0.84, self.GATES) is Branch.ENABLE
         assert prose(0.5, 0.84, State.SUSPENDED, self.GATES) is Branch.KEEP
 
+    def test_the_branches_before_the_slip_are_as_in_the_prose(self) -> None:
+        for slack, load in ((-0.1, 0.5), (0.5, 0.86), (-0.1, 0.9)):
+            printed = listing_as_printed(slack, load, self.GATES)
+            assert printed is prose(slack, load, State.ENABLED, self.GATES)
+        assert listing_as_printed(None, 0.5, self.GATES) is Branch.KEEP
+
     def test_as_a_manager_it_does_not_grow_at_half_slack(self, drive: Drive, tell: Tell, thesis_host: Limits) -> None:
         ticks = [tell(now, slack=0.5, load_ratio=0.5) for now in range(31)]
         policy = PrmHybrid(literal_listing=True)
@@ -189,7 +195,7 @@ def test_the_gap_between_hybrid_and_tuned_is_mostly_the_load_gate(
         {"resume_level": "half"},
         {"enable_load_ratio": 0.9},
         {"poll_seconds": 0.0},
-        {"host_levels": -1},
+        {"host_levels": 0},
     ],
 )
 def test_impossible_parameters_are_refused(wrong: dict[str, Any]) -> None:

@@ -19,8 +19,15 @@ class Sensor(Protocol):
             per second.
     """
 
-    name: str
-    provides: tuple[str, ...]
+    @property
+    def name(self) -> str:
+        """For logs and metrics."""
+        ...
+
+    @property
+    def provides(self) -> tuple[str, ...]:
+        """Every key that `read` can return."""
+        ...
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """All readings; a missing one is a `Missing`. Never raises for a missing reading and never blocks.

@@ -163,8 +163,9 @@ def test_fit_files_writes_and_refuses_to_replace(tmp_path: Path) -> None:
 def test_no_rows_and_impossible_parameters_are_refused() -> None:
     with pytest.raises(ConfigError, match="frozen"):
         fit([], lc_cpus=1)
-    with pytest.raises(ConfigError, match="positive"):
-        fit([Row(50.0)], lc_cpus=0)
+    for wrong in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match="positive"):
+            fit([Row(50.0)], lc_cpus=1, span_sigmas=wrong)
 
 
 def test_without_sklearn_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

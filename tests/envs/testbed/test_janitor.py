@@ -1,0 +1,204 @@
+"""What is left after a crash: nothing of ours, and everything of everybody else's."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlctl.envs.errors import PermissionMissing, TestbedError
+from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.testbed import leftovers
+from rlctl.envs.testbed.janitor import Janitor, sweep
+
+pytestmark = pytest.mark.host  # real processes
+
+
+def until(condition: Callable[[], Any], timeout_seconds: float = 10.0) -> Any:
+    deadline = time.monotonic() + timeout_seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.01)
+    return value
+
+
+def alive(pid: int) -> bool:
+    found = leftovers.task(pid)
+    return found is not None and found.alive
+
+
+OWNER = """
+import signal, sys, time
+from pathlib import Path
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Layout
+from rlctl.envs.testbed.janitor import Janitor
+from rlctl.envs.testbed.launch import Launcher
+
+state, name, keeper, frozen = sys.argv[1:]
+with Janitor(Path(state), keeper=keeper == "keeper") as janitor:
+    group = None
+    if name:
+        group = Group.create(Layout.detect(), name, Knobs(None))
+        janitor.note_group(*group.directories)
+    folder = janitor.make_folder()
+    with Launcher(folder, group, janitor) as launcher:
+        deaf = "trap '' TERM; (while :; do sleep 0.05; done) & echo up; while :; do sleep 0.05; done"
+        process = launcher.start("deaf", ["/bin/sh", "-c", deaf])
+        while not process.output.read_text():
+            time.sleep(0.01)
+        if frozen == "frozen":
+            group.freezer.order(True)
+        print(folder, *process.pids(), flush=True)
+        time.sleep(60)
+"""
+
+
+class Owner:
+    """A Python process with a testbed, to be killed."""
+
+    def __init__(self, state: Path, *, group: str = "", keeper: bool = True, frozen: bool = False) -> None:
+        flags = ["keeper" if keeper else "-", "frozen" if frozen else "-"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", OWNER, str(state), group, *flags], stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        folder, *pids = self.process.stdout.readline().split()
+        self.folder, self.pids = Path(folder), [int(pid) for pid in pids]
+        assert self.pids
+        assert all(map(alive, self.pids))
+
+    def end(self, number: int) -> None:
+        self.process.send_signal(number)
+        self.process.communicate(timeout=20.0)
+
+    def is_gone(self) -> bool:
+        return not any(map(alive, self.pids)) and not self.folder.exists()
+
+
+@pytest.fixture
+def group_name() -> str:
+    layout = Layout.detect()
+    if os.geteuid() != 0 or not {Controller.CPU, Controller.CPUSET, Controller.FREEZER} <= layout.mounts.keys():
+        pytest.skip("needs root and control groups")
+    return f"rlctl-test-janitor-{os.getpid()}"
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "state"
+    sweep(tmp_path / "state")
+
+
+def groups(name: str) -> list[Path]:
+    mounts = Layout.detect().mounts.values()
+    return [mount.path / name for mount in mounts if (mount.path / name).exists()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_owner_that_dies_leaves_no_process_no_group_no_folder(state: Path, group_name: str, number: int) -> None:
+    owner = Owner(state, group=group_name, frozen=number == signal.SIGKILL)
+    owner.end(number)
+    until(lambda: owner.is_gone() and not groups(group_name) and not list(state.glob("testbed-*")))
+
+
+def test_without_a_keeper_the_next_start_clears_up(state: Path, group_name: str) -> None:
+    owner = Owner(state, group=group_name, keeper=False, frozen=True)
+    owner.end(signal.SIGKILL)
+    assert groups(group_name)
+    with Janitor(state):
+        assert owner.is_gone()
+        assert not groups(group_name)
+
+
+def test_living_owner_is_left_alone(state: Path) -> None:
+    owner = Owner(state)
+    try:
+        swept = sweep(state)
+        assert len(swept.running) == 1
+        assert not swept.cleared
+        assert all(map(alive, owner.pids))
+    finally:
+        owner.end(signal.SIGINT)
+    assert owner.is_gone()
+    assert sweep(state) == sweep(state / "absent")
+
+
+def orphan(state: Path, *lines: object) -> Path:
+    """A record whose owner is dead."""
+    state.mkdir(exist_ok=True)
+    record = state / "testbed-1-x.jsonl"
+    record.write_text("".join(f"{json.dumps(line)}\n" for line in ({"boot": leftovers.boot_id()}, *lines)))
+    return record
+
+
+@pytest.fixture
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+def test_pid_that_passed_to_another_process_is_not_killed(state: Path, bystander: subprocess.Popen[bytes]) -> None:
+    now = leftovers.task(bystander.pid)
+    assert now is not None
+    orphan(state, {"pid": bystander.pid, "start": now.start_ticks - 1})
+    assert len(sweep(state).cleared) == 1
+    assert bystander.poll() is None
+    orphan(state, {"pid": bystander.pid, "start": now.start_ticks})
+    assert len(sweep(state).cleared) == 1
+    assert bystander.wait(5.0) == -signal.SIGKILL
+
+
+def test_record_of_an_earlier_boot_kills_nobody(state: Path, bystander: subprocess.Popen[bytes]) -> None:
+    now = leftovers.task(bystander.pid)
+    assert now is not None
+    record = orphan(state, {"pid": bystander.pid, "start": now.start_ticks})
+    record.write_text(record.read_text().replace(leftovers.boot_id(), "another-boot"))
+    assert sweep(state).cleared == (record,)
+    assert bystander.poll() is None
+
+
+def test_folder_that_is_another_one_or_no_folder_of_ours_stays(state: Path, tmp_path: Path) -> None:
+    replaced, precious = tmp_path / "rlctl-replaced", tmp_path / "precious"
+    for folder in (replaced, precious):
+        folder.mkdir()
+    orphan(
+        state,
+        {"folder": str(replaced), "identity": [0, 0]},
+        {"folder": str(precious), "identity": leftovers.identity(precious)},
+        {"folder": str(tmp_path / "rlctl-gone"), "identity": [1, 2]},
+    )
+    assert not sweep(state).left
+    assert replaced.exists()
+    assert precious.exists()
+
+
+def test_torn_record_is_read_as_far_as_it_goes(state: Path, bystander: subprocess.Popen[bytes]) -> None:
+    now = leftovers.task(bystander.pid)
+    assert now is not None
+    record = orphan(state, {"pid": bystander.pid, "start": now.start_ticks})
+    record.write_text(record.read_text() + '{"pid": 1, "sta')
+    sweep(state)
+    assert bystander.wait(5.0) == -signal.SIGKILL
+
+
+def test_closed_janitor_starts_nothing_and_bad_folders_are_told(state: Path, tmp_path: Path) -> None:
+    janitor = Janitor(state)
+    assert janitor.close() == janitor.close() == ()
+    with pytest.raises(TestbedError, match="closed"):
+        janitor.make_folder()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PermissionMissing, match="name another state folder"):
+        Janitor(tmp_path / "file" / "state")
+    with Janitor(state) as other, pytest.raises(TestbedError, match="make the group before"):
+        other.note_group(tmp_path / "nothing")

@@ -1,0 +1,136 @@
+"""nginx and memcached of our own: they serve what the generator asks, and nothing of them stays."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlctl.envs.errors import ConfigError, TestbedError
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.latency.nginx_log import LOG_PATTERN
+from rlctl.envs.testbed.generator import GeneratorStats, LoadGenerator
+from rlctl.envs.testbed.knee import find_knee, probe_with
+from rlctl.envs.testbed.launch import Launcher, find_program
+from rlctl.envs.testbed.memcached import Memcached, MemcachedConfig
+from rlctl.envs.testbed.nginx import Nginx, NginxConfig
+from rlctl.envs.testbed.workloads import Service, await_ready, talk
+
+Make = Callable[[], Service]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: NginxConfig(gzip_level=0), lambda: NginxConfig(text_bytes=0), lambda: MemcachedConfig(threads=0)]
+)
+def test_impossible_configurations(make: Callable[[], object]) -> None:
+    with pytest.raises(ConfigError, match="impossible"):
+        make()
+
+
+@pytest.mark.parametrize("make", [Nginx, Memcached])
+def test_service_that_was_not_started_says_so(make: Make) -> None:
+    service = make()
+    assert service.pids() == ()
+    service.stop()
+    for use in (service.ready, service.load):
+        with pytest.raises(TestbedError, match="has not been started"):
+            use()
+
+
+# ---- live ------------------------------------------------------------------------------------------------------------
+
+
+def needs(*programs: str) -> None:
+    for program in programs:
+        try:
+            find_program(program, program)
+        except TestbedError as error:
+            pytest.skip(str(error))
+
+
+def loaded(service: Service, rate_rps: float, seconds: float = 0.3) -> GeneratorStats:
+    with LoadGenerator(service.load(), rate_rps=rate_rps) as generator:
+        generator.stats()
+        time.sleep(seconds)
+        return generator.stats()
+
+
+@pytest.fixture
+def compiler() -> None:
+    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        pytest.skip("no C compiler: the load generator is compiled")
+
+
+@pytest.mark.host
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize(("make", "processes"), [(Nginx, 2), (Memcached, 1)])
+def test_service_runs_in_its_group_and_answers(be_launcher: Launcher, group: Group, make: Make, processes: int) -> None:
+    needs(make.__name__.lower())
+    service = make()
+    service.start(be_launcher)
+    service.ready()
+    with pytest.raises(TestbedError, match="runs already"):
+        service.start(be_launcher)
+    assert len(service.pids()) == processes
+    assert frozenset(service.pids()) == group.pids()
+    stats = loaded(service, 100.0)
+    assert stats.samples > 0
+    assert (stats.errors, stats.misses) == (0, 0)
+    service.stop()
+    assert service.pids() == ()
+    assert group.pids() == frozenset()
+    service.start(be_launcher)
+    service.ready()
+
+
+@pytest.mark.host
+@pytest.mark.usefixtures("compiler")
+def test_nginx_compresses_and_logs_in_the_format_that_the_reader_takes(launcher: Launcher) -> None:
+    needs("nginx")
+    nginx = Nginx(NginxConfig(access_log=True))
+    nginx.start(launcher)
+    nginx.ready()
+    request = b"GET /text.txt HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\n\r\n"
+    assert b"Content-Encoding: gzip" in talk(nginx.socket, request)
+    assert loaded(nginx, 100.0).samples > 0
+    assert nginx.access_log is not None
+    lines = nginx.access_log.read_text().splitlines()
+    assert lines
+    assert all(re.fullmatch(LOG_PATTERN, line) for line in lines)
+
+
+@pytest.mark.host
+def test_service_that_ends_or_hangs_is_told_with_its_last_words(launcher: Launcher) -> None:
+    process = launcher.start("fake", ["/bin/sh", "-c", "echo bind: no way >&2; exit 1"])
+    with pytest.raises(TestbedError, match="fake ended with code 1: bind: no way"):
+        await_ready(process, lambda: False, 5.0)
+    hung = launcher.start("hung", ["/bin/sh", "-c", "echo thinking; sleep 60"])
+    with pytest.raises(TestbedError, match=r"hung did not answer in 0\.2 s: thinking"):
+        await_ready(hung, lambda: False, 0.2)
+
+
+@pytest.mark.host
+def test_socket_path_that_is_too_long_is_told(tmp_path: Path) -> None:
+    needs("memcached")
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    with pytest.raises(TestbedError, match="too long for a unix socket"):
+        Memcached().start(Launcher(deep))
+
+
+@pytest.mark.host
+@pytest.mark.usefixtures("compiler")
+def test_knee_search_drives_a_real_service(launcher: Launcher) -> None:
+    """Far below any knee: only that the pieces fit together."""
+    needs("memcached")
+    memcached = Memcached(MemcachedConfig(keys_per_get=1, preload_keys=100))
+    memcached.start(launcher)
+    memcached.ready()
+    with LoadGenerator(memcached.load()) as generator:
+        measure = probe_with(generator, settle_seconds=0.05, window_seconds=0.1)
+        knee = find_knee(measure, 10.0, start_rps=100.0, step_rps=100.0, top_rps=300.0)
+    assert (knee.max_load_rps, knee.missed_rps) == (300.0, None)

@@ -1,0 +1,160 @@
+"""BE's work: what a comparison of managers counts."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.envs.errors import ConfigError, TestbedError
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.quota import Quota
+from rlctl.envs.testbed import leftovers
+from rlctl.envs.testbed.launch import Launcher
+from rlctl.envs.testbed.stress import StressConfig, StressNg, parse_metrics
+from rlctl.envs.testbed.workloads import Work
+
+REPORT = """---
+system-info:
+      stress-ng-version: 0.15.06
+      hostname: odd: "name
+metrics:
+    - stressor: cpu
+      bogo-ops: 3448
+      bogo-ops-per-second-usr-sys-time: 1176.303221
+      wall-clock-time: nan
+
+    - stressor: stream
+      bogo-ops: 51
+...
+"""
+
+installed = pytest.mark.skipif(shutil.which("stress-ng") is None, reason="stress-ng is not installed")
+
+
+def until(condition: Callable[[], Any], timeout_seconds: float = 10.0) -> Any:
+    deadline = time.monotonic() + timeout_seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.01)
+    return value
+
+
+def test_report_as_version_0_15_writes_it() -> None:
+    assert parse_metrics(REPORT) == {"cpu": 3448.0, "stream": 51.0}
+    assert parse_metrics("") == {}
+
+
+@given(st.text())
+def test_any_text_is_read_or_empty(text: str) -> None:
+    assert isinstance(parse_metrics(text), dict)
+
+
+@pytest.mark.parametrize(("kind", "workers"), [("mixed", 1), ("cpu", 0), ("memory", -1)])
+def test_too_few_workers(kind: Any, workers: int) -> None:
+    with pytest.raises(ConfigError, match="too few"):
+        StressConfig(kind, workers)
+
+
+@given(kind=st.sampled_from(["cpu", "memory", "mixed"]), workers=st.integers(2, 99))
+def test_every_kind_has_the_workers_that_were_asked_for(kind: Any, workers: int) -> None:
+    options = StressConfig(kind, workers).arguments()
+    assert sum(int(option) for option in options if option.isdigit()) == workers
+
+
+def test_share_weighs_stressors_alike_however_long_their_rounds() -> None:
+    solo = Work(10_100.0, 10.0, {"cpu": 10_000.0, "stream": 100.0})
+    run = Work(2_540.0, 5.0, {"cpu": 2_500.0, "stream": 40.0})
+    assert run.rate == 508.0
+    assert run.share_of(solo) == pytest.approx((0.5 + 0.8) / 2)
+    assert Work(0.0, 5.0).share_of(solo) == 0.0
+    with pytest.raises(ValueError, match="did nothing"):
+        run.share_of(Work(0.0, 1.0))
+
+
+# ---- live ------------------------------------------------------------------------------------------------------------
+
+
+def spent_seconds(group: Group, seconds: float) -> float:
+    """CPU time that the group used meanwhile."""
+    before = group.usage_cpu_seconds()
+    time.sleep(seconds)
+    return group.usage_cpu_seconds() - before
+
+
+@installed
+@pytest.mark.host
+def test_work_is_in_proportion_to_cpu_time_though_frozen_and_throttled(be_launcher: Launcher, group: Group) -> None:
+    assert group.cpu is not None
+    assert group.freezer is not None
+    rates = []
+    for disturbed in (False, True):
+        before, job = group.usage_cpu_seconds(), StressNg(StressConfig("cpu", 1))
+        job.start(be_launcher)
+        time.sleep(0.6)
+        if disturbed:
+            group.cpu.set_quota(Quota.of_cpus(0.2))
+            time.sleep(0.6)
+            group.freezer.order(True)
+            until(lambda: spent_seconds(group, 0.05) == 0.0)
+            time.sleep(0.4)
+        work = job.stop()
+        group.cpu.set_quota(Quota(None))
+        rates.append(work.by_stressor["cpu"] / (group.usage_cpu_seconds() - before))
+        assert work.seconds > (1.6 if disturbed else 0.6)
+        assert job.pids() == ()
+    # Rounds per CPU second are the same but for start-up, which weighs little, and the drift of a shared machine.
+    assert rates[1] == pytest.approx(rates[0], rel=0.5)
+
+
+@installed
+@pytest.mark.host
+def test_frozen_from_the_start_it_has_done_nothing(be_launcher: Launcher, group: Group) -> None:
+    assert group.freezer is not None
+    group.freezer.order(True)
+    job = StressNg()
+    job.start(be_launcher)
+    with pytest.raises(TestbedError, match="runs already"):
+        job.start(be_launcher)
+    assert job.stop().bogo_ops == 0.0
+    assert group.pids() == frozenset()
+
+
+@installed
+@pytest.mark.host
+@pytest.mark.parametrize("kind", ["memory", "mixed"])
+def test_other_kinds_count_as_well(launcher: Launcher, kind: Any) -> None:
+    job = StressNg(StressConfig(kind, 2))
+    job.start(launcher)
+    until(lambda: len(job.pids()) == 3)
+    time.sleep(1.0)
+    work = job.stop()
+    assert work.bogo_ops > 0
+    assert set(work.by_stressor) == {"memory": {"stream"}, "mixed": {"cpu", "stream"}}[kind]
+
+
+@installed
+@pytest.mark.host
+def test_hung_or_killed_it_is_an_error_and_gone(launcher: Launcher) -> None:
+    job = StressNg()
+    job.start(launcher)
+    parent = until(lambda: len(job.pids()) == 3 and job.pids())[0]
+    leftovers.kill(parent, signal.SIGSTOP)
+    with pytest.raises(TestbedError, match=r"did not end in 0\.2 s, so its work is unknown"):
+        job.stop(timeout_seconds=0.2)
+    assert not leftovers.session(parent)
+    job.start(launcher)
+    parent = until(lambda: len(job.pids()) == 3 and job.pids())[0]
+    leftovers.kill(parent)
+    time.sleep(0.1)
+    with pytest.raises(TestbedError, match="ended with code -9"):
+        job.stop()
+    assert not leftovers.session(parent)
+    with pytest.raises(TestbedError, match="does not run"):
+        job.stop()
