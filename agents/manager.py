@@ -21,13 +21,14 @@ class Manager(ABC):
     """A heuristic policy. It keeps its own settings, as the published programs do, and reads physical units only.
 
     Attributes:
-        name, shielded, weight, needs: As in `rlctl.agents.policy.Policy`.
+        name, shielded, weight, masked, needs: As in `rlctl.agents.policy.Policy`.
         limits: The host, from `start` on.
     """
 
     name: str = ""
     shielded: bool = False
     weight: Weight = Weight.EQUAL
+    masked: bool = False
     needs: tuple[str, ...] = ()
     limits: Limits
     _note: str = "not started"

@@ -20,12 +20,14 @@ class Policy(Protocol):
         shielded: True when a benchmark judges it behind the shield. Managers that were published with guards of
             their own, and the plain references, run bare there; `rlctl serve` shields every policy.
         weight: The CPU weight that it wants BE to have where weights are its to set.
+        masked: True when it wants the shield's mask with each observation; managers do not, and a mask costs time.
         needs: Names of Telemetry fields that it cannot work without.
     """
 
     name: str
     shielded: bool
     weight: Weight
+    masked: bool
     needs: tuple[str, ...]
 
     def start(self, limits: Limits) -> Allocation:

@@ -93,7 +93,7 @@ class Controller:
         begun = time.perf_counter()
         before = self.plant.current
         telemetry = self.plant.read()
-        mask = self.shield.mask(telemetry, before) if self.shield else None
+        mask = self.shield.mask(telemetry, before) if self.shield and self.policy.masked else None
         read = time.perf_counter()
         proposed, note, failed = self._decide(self.observer.observe(telemetry, before, mask))
         verdict = self.shield.rule(telemetry, before, proposed) if self.shield else Verdict(proposed, proposed)

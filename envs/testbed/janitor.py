@@ -118,6 +118,7 @@ class Janitor:
 
     def make_folder(self) -> Path:
         """A new temporary folder, for this user only; its path is short enough for a socket in it."""
+        self._check_open()
         folder = Path(tempfile.mkdtemp(prefix=leftovers.FOLDER_PREFIX))
         self._note({"folder": str(folder), "identity": leftovers.identity(folder)})
         return folder
@@ -149,9 +150,12 @@ class Janitor:
     ) -> None:
         self.close()
 
-    def _note(self, line: dict[str, Any]) -> None:
+    def _check_open(self) -> None:
         if self._file < 0:
             raise TestbedError("the janitor has been closed: nothing can be started any more")
+
+    def _note(self, line: dict[str, Any]) -> None:
+        self._check_open()
         os.write(self._file, (json.dumps(line) + "\n").encode())
 
 

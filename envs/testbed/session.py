@@ -148,7 +148,7 @@ class Testbed:
         be, self._be = self._be, None
         if be is None:
             raise TestbedError("BE does not run")
-        self.plant.apply(self.plant.current.but(quota_cpus=self.plant.limits.full.quota_cpus))
+        self.plant.apply(self.plant.limits.full)
         return be.stop()
 
     def solo(self) -> Work:
@@ -214,7 +214,11 @@ class Testbed:
         start, step, top = self.spec.knee_rps
         self._say("searching the LC's maximum load, BE absent ...")
         knee = find_knee(
-            probe_with(self._generator), self.spec.target_seconds, start_rps=start, step_rps=step, top_rps=top
+            probe_with(self._generator, settle_seconds=SETTLE_SECONDS),
+            self.spec.target_seconds,
+            start_rps=start,
+            step_rps=step,
+            top_rps=top,
         )
         self._say(f"maximum load {knee.max_load_rps:.0f} rps")
         return knee.max_load_rps

@@ -46,7 +46,8 @@ class Recorder:
     directories: tuple[Path, ...] = ()
 
     def attach(self, pid: int) -> None:
-        self.attached.append((pid, Path(f"/proc/{pid}/cmdline").read_text()))
+        # empty for a moment while the kernel is exchanging the program
+        self.attached.append((pid, until(Path(f"/proc/{pid}/cmdline").read_text)))
         if self.refuse is not None:
             raise self.refuse
 
@@ -140,7 +141,7 @@ def test_stop_asks_first_and_may_be_repeated(tmp_path: Path) -> None:
 def test_frozen_group_can_be_stopped_and_removed(be_launcher: Launcher, group: Group) -> None:
     process = be_launcher.start("spin", [SH, "-c", "while :; do :; done"])
     daemon = be_launcher.start(
-        "daemon", [sys.executable, "-c", "import os, time; os.fork(); os.setsid(); time.sleep(60)"]
+        "daemon", [sys.executable, "-c", "import os, time; os.fork() or os.setsid(); time.sleep(60)"]
     )
     until(lambda: len(group.pids()) == 3)
     assert group.freezer is not None
