@@ -59,7 +59,8 @@ def build_live(config: ServeConfig, *, dry_run: bool = False) -> LiveHost:
         limits = Limits(
             len(order), max(1.0, float(len(lc_cpus))), config.be.min_quota_cpus, levels=config.be.quota_levels
         )
-        actuator = BeActuator(be, order, limits, knobs, lc=lc)
+        period_us = round(config.quota_period_milliseconds * 1e3)
+        actuator = BeActuator(be, order, limits, knobs, lc=lc, period_us=period_us)
         sensors = [_latency(config.lc.latency, config.lc.slo.slo), *group_sensors(lc, be)]
         if config.perf:
             sensors += _perf(lc, be, config.tick_seconds)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.journal import STATE_DIR, load
 from rlctl.envs.host.cgroup.restore import RestoreReport, Skipped, restore
+from rlctl.envs.testbed.janitor import Swept, sweep
 
 __all__ = ["add_parser", "run"]
 
@@ -25,7 +27,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "restore",
         help="put back every knob that a controller touched",
-        description="Put back the original values that a controller journalled before it changed them.",
+        description="Put back the original values that a controller journalled before it changed them, and remove "
+        "what a testbed that was killed has left.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -43,8 +46,12 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.dry_run:
         return _preview(args.state, args.json)
-    report = restore(args.state, force=args.force)
-    print(json.dumps(_plain(report)) if args.json else report)
+    report, swept = restore(args.state, force=args.force), sweep()
+    print(json.dumps(_plain(report) | _swept(swept)) if args.json else report)
+    if swept.cleared and not args.json:
+        print(f"removed what {len(swept.cleared)} testbeds had left behind")
+    for problem in swept.left:
+        print(problem, file=sys.stderr)
     if not report.ok:
         raise HostError(f"{len(report.failed)} files were not put back; {report.note}")
     return 0
@@ -72,6 +79,10 @@ def _plain(report: RestoreReport) -> dict[str, object]:
         "failed": _told(report.failed),
         "note": report.note,
     }
+
+
+def _swept(swept: Swept) -> dict[str, object]:
+    return {"testbeds_cleared": [str(path) for path in swept.cleared], "testbeds_left": list(swept.left)}
 
 
 def _told(items: Sequence[Skipped]) -> list[dict[str, str]]:

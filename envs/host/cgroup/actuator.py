@@ -16,7 +16,7 @@ from rlctl.envs.host.cgroup.driver import FreezerDriver
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.nesting import fit_cpus, fit_quota
-from rlctl.envs.host.cgroup.quota import Quota
+from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
 from rlctl.envs.workload import Weight
 
 __all__ = ["BeActuator"]
@@ -86,6 +86,7 @@ class BeActuator:
             journalled here and now, with one fsync, so that no tick pays for it.
         lc: Whose weight is "equal"; default the kernel's default weight.
         settle_seconds: How long to wait for a freeze.
+        period_us: Period of the quota.
 
     Raises:
         ConfigError: No groups, groups within groups, or an order that does not fit the limits.
@@ -100,6 +101,7 @@ class BeActuator:
         knobs: Knobs,
         lc: Group | None = None,
         settle_seconds: float = SETTLE_SECONDS,
+        period_us: int = PERIOD_US,
     ) -> None:
         _check(groups, order, limits)
         self.limits = limits
@@ -109,6 +111,7 @@ class BeActuator:
         self._knobs = knobs
         self._lc = lc
         self._settle_seconds = settle_seconds
+        self._period_us = period_us
         self._asked_cpus = UNLIMITED
         self._left: dict[Group, _Seen] = {}
         self._look()
@@ -252,7 +255,7 @@ class BeActuator:
         return 1 + max(self._order.index(cpu) for cpu in effective)
 
     def _share(self, quota_cpus: float, groups: int) -> Quota:
-        return Quota.of_cpus(quota_cpus / groups)
+        return Quota.of_cpus(quota_cpus / groups, self._period_us)
 
     def _note_foreign(self, seen: dict[Group, _Seen]) -> None:
         """Somebody else writes our knobs: kubelet and systemd reset quotas every so often (koordinator #1734)."""

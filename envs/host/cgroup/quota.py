@@ -34,22 +34,22 @@ class Quota:
     period_us: int = PERIOD_US
 
     @classmethod
-    def of_cpus(cls, cpus: float) -> Quota:
+    def of_cpus(cls, cpus: float, period_us: int = PERIOD_US) -> Quota:
         """The quota nearest to so many CPUs that is not above them.
 
-        Shares below a tenth of a CPU would need a quota under the kernel's minimum; they get the minimum and a longer
-        period. Below a thousandth of a CPU there is nothing: the smallest share is MIN_QUOTA_US in MAX_PERIOD_US.
+        Shares below a tenth of a CPU (at 10 ms) would need a quota under the kernel's minimum; they get the minimum and
+        a longer period. Below a thousandth of a CPU there is nothing: the smallest is MIN_QUOTA_US in MAX_PERIOD_US.
 
         Args:
             cpus: CPU seconds per second, positive; `UNLIMITED` lifts the quota.
+            period_us: Period, for shares that it can express.
         """
         if cpus == UNLIMITED:
             return cls(None)
-        quota_us = int(cpus * PERIOD_US + _ROUNDING)
+        quota_us = int(cpus * period_us + _ROUNDING)
         if quota_us >= MIN_QUOTA_US:
-            return cls(quota_us)
-        period_us = math.ceil(min(MIN_QUOTA_US / cpus, MAX_PERIOD_US) - _ROUNDING)
-        return cls(MIN_QUOTA_US, period_us)
+            return cls(quota_us, period_us)
+        return cls(MIN_QUOTA_US, math.ceil(min(MIN_QUOTA_US / cpus, MAX_PERIOD_US) - _ROUNDING))
 
     @property
     def cpus(self) -> float:

@@ -1,0 +1,132 @@
+"""The live host as a plant, over a fake kernel: readings merged, writes read back, deadlines kept, originals back."""
+
+import time
+import warnings
+
+import gymnasium as gym
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+import rlctl.envs  # noqa: F401 - registers the ids
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.errors import CgroupError
+from rlctl.envs.host.cgroup.actuator import BeActuator
+from rlctl.envs.host.cgroup.fake import FakeKernel
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Layout
+from rlctl.envs.host.live import LiveHost
+from rlctl.envs.telemetry import Missing, Quantile, Value, Why
+from rlctl.envs.workload import SLO, Weight
+
+LIMITS = Limits(cpus=2)
+
+
+class Fixed:
+    name = "fixed"
+
+    def __init__(self, **readings):
+        self.readings = readings
+        self.provides = tuple(readings)
+        self.closed = False
+
+    def read(self, now_seconds):
+        return self.readings
+
+    def close(self):
+        self.closed = True
+
+
+class Broken(Fixed):
+    def read(self, now_seconds):
+        raise RuntimeError("boom")
+
+
+@pytest.fixture
+def be(tmp_path):
+    kernel = FakeKernel(tmp_path, "hybrid")
+    layout = Layout.detect(kernel.root, kernel.proc)
+    knobs = Knobs(None, kernel)
+    return Group.create(layout, "be", knobs), knobs, kernel
+
+
+def host(be, *sensors, tick_seconds=0.001, closed=lambda: None):
+    group, knobs, _ = be
+    actuator = BeActuator([group], (1, 0), LIMITS, knobs)
+    return LiveHost(LIMITS, SLO(0.01, max_load_rps=100.0), tick_seconds, actuator, sensors, closed)
+
+
+def test_fields_and_counters_are_told_apart_and_stand_ins_derived(be):
+    sensor = Fixed(
+        tail_latency_seconds=Quantile(0.004, samples=50),
+        lc_cpus=Value(0.5),
+        done_rps=Value(500.0),
+        be_cpus=Value(1.0),
+        lc_cache_misses=Value(7.0),
+    )
+    telemetry = host(be, sensor).read()
+    assert telemetry.slack_ratio == pytest.approx(0.6)
+    assert telemetry.lc_cpu_seconds_per_request.value == pytest.approx(0.001)
+    assert telemetry.be_work_rate.value == pytest.approx(0.5)
+    assert telemetry.counters["lc_cache_misses"] == Value(7.0)
+    assert telemetry.cpi.why is Why.NOT_CONFIGURED
+
+
+def test_a_sensor_that_raises_loses_its_readings_and_nothing_else(be):
+    telemetry = host(be, Fixed(load_ratio=Value(0.3)), Broken(cpi=Value(1.0))).read()
+    assert telemetry.load_ratio == Value(0.3)
+    assert isinstance(telemetry.cpi, Missing)
+    assert "boom" in telemetry.cpi.detail
+
+
+def test_what_is_applied_is_what_reads_back(be):
+    plant = host(be)
+    assert plant.apply(Allocation(0.5, 1)) == Allocation(0.5, 1)
+    group, _, _ = be
+    assert group.cpu.quota().cpus == pytest.approx(0.5)
+    assert group.cpuset.cpus() == {1}
+    assert plant.apply(Allocation(0.5, 2, frozen=True)).frozen
+    plant.set_weight(Weight.MINIMUM)
+    assert group.cpu.weight() == 2
+
+
+def test_a_refused_write_is_an_error_and_current_tells_the_truth(be):
+    plant = host(be)
+    plant.apply(Allocation(0.5, 1))
+    be[2].ignored.add("cpu.cfs_quota_us")
+    with pytest.raises(CgroupError, match=r"cpu\.cfs_quota_us"):
+        plant.apply(Allocation(1.5, 1))
+    assert plant.current == Allocation(0.5, 1)
+
+
+def test_deadlines_that_have_gone_by_are_counted_not_queued(be):
+    plant = host(be, tick_seconds=0.02)
+    plant.reset()
+    assert plant.wait() == 0
+    time.sleep(0.07)
+    begun = time.monotonic()
+    assert plant.wait() >= 2
+    assert plant.wait() == 0
+    assert time.monotonic() - begun < 0.2
+
+
+def test_close_restores_once_even_if_a_sensor_does_not_close(be):
+    calls = []
+
+    class Stuck(Fixed):
+        def close(self):
+            raise OSError("stuck")
+
+    plant = host(be, Stuck(), closed=lambda: calls.append(1))
+    with pytest.raises(OSError, match="stuck"):
+        plant.close()
+    plant.close()
+    assert calls == [1]
+
+
+def test_gymnasium_accepts_the_live_host_over_a_fake_tree(be):
+    readings = Fixed(tail_latency_seconds=Quantile(0.004, samples=50), load_ratio=Value(0.5), lc_alive=Value(1.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        env = gym.make("rlctl/LiveHost-v0", plant=host(be, readings))
+        check_env(env.unwrapped, skip_render_check=True)

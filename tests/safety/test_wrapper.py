@@ -1,0 +1,66 @@
+"""The shield around the environment: what it forbids never reaches the host."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import rlctl.envs  # noqa: F401 - registers the ids
+from rlctl.envs.actions import MOVES
+from rlctl.envs.allocation import Limits
+from rlctl.envs.fake import FakePlant
+from rlctl.safety.profile import load_profile
+from rlctl.safety.shield import Shield
+from rlctl.safety.wrapper import ShieldedEnv
+
+INDEX = {move.name: index for index, move in enumerate(MOVES)}
+
+
+def shielded(loads):
+    plant = FakePlant(Limits(cpus=2), loads=loads)
+    env = gym.make("rlctl/LiveHost-v0", plant=plant, max_episode_steps=200)
+    return plant, ShieldedEnv(env, Shield(load_profile("responsive"), plant.limits))
+
+
+def test_a_policy_that_always_asks_for_more_stays_frozen_at_full_load():
+    plant, env = shielded(loads=(0.99,))
+    env.reset(seed=1)
+    for _ in range(20):
+        *_, info = env.step(INDEX["thaw"])
+        assert info["overridden"]
+        assert info["executed"].frozen
+        assert plant.current.frozen
+    env.close()
+    assert plant.closed
+
+
+def test_at_low_load_be_grows_and_the_executed_action_is_told():
+    plant, env = shielded(loads=(0.2,))
+    env.reset(seed=1)
+    for _ in range(5):
+        env.step(INDEX["thaw"])
+    *_, info = env.step(INDEX["quota+1"])
+    assert info["executed"] == plant.current
+    assert not plant.current.frozen
+
+
+def test_masked_moves_are_never_overridden():
+    _, env = shielded(loads=(0.2, 0.5, 0.8, 0.97, 0.3))
+    env.reset(seed=1)
+    dice = np.random.default_rng(1)
+    for _ in range(100):
+        masks = env.action_masks()
+        passed = [index for index in np.flatnonzero(masks) if MOVES[index].name not in ("freeze", "quota-floor")]
+        action = int(dice.choice(passed)) if passed else INDEX["freeze"]
+        *_, info = env.step(action)
+        assert not (passed and info["overridden"])
+    env.close()
+
+
+@pytest.mark.parametrize("move", ["keep", "thaw", "quota+2"])
+def test_a_reset_forgets_and_begins_safe(move):
+    plant, env = shielded(loads=(0.2,))
+    env.reset()
+    env.step(INDEX[move])
+    env.reset()
+    assert plant.current == plant.limits.safe
+    env.close()
