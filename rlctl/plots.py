@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,26 +49,20 @@ def plot_run(run: Run, path: Path, cpus: int) -> None:
 
 def plot_summary(scores: Mapping[str, Score], path: Path, title: str) -> None:
     """QoS guarantee against BE throughput, with 95 % intervals; up and to the right is better."""
-    figure = _figure(8, 5.5)
+    figure = _figure(9, 5.5)
     axis: Axes = figure.subplots()
-    for name, one in scores.items():
-        be, qos = one.be_throughput_percent, one.qos_guarantee_percent
-        axis.errorbar(
-            be.mean,
-            qos.mean,
-            xerr=_bars(be.mean, be.ci95),
-            yerr=_bars(qos.mean, qos.ci95),
-            fmt="o",
-            ms=5,
-            lw=1,
-            capsize=2,
-        )
-        axis.annotate(name, (be.mean, qos.mean), textcoords="offset points", xytext=(6, 4), fontsize=8)
+    for name, marker in zip(scores, itertools.cycle("osD^vPX*<>hp"), strict=False):
+        be, qos = scores[name].be_throughput_percent, scores[name].qos_guarantee_percent
+        bars = {"xerr": _bars(be.mean, be.ci95), "yerr": _bars(qos.mean, qos.ci95)}
+        axis.errorbar(be.mean, qos.mean, **bars, fmt=marker, ms=6, lw=0.8, capsize=2, label=name)
     axis.set_xlabel("BE throughput, % of BE running alone")
     axis.set_ylabel("QoS guarantee, % of windows within target")
     axis.set_title(title, loc="left", fontsize=10)
-    axis.set_xlim(left=-2)
+    most = max(one.be_throughput_percent.mean for one in scores.values())
+    axis.set_xlim(-2, max(1.25 * most, 10.0))
+    axis.set_ylim(top=101)
     axis.grid(alpha=0.3)
+    figure.legend(loc="outside right upper", fontsize=8)
     figure.savefig(path, dpi=110)
 
 
@@ -91,6 +86,9 @@ def _latency(axis: Axes, seconds: list[float], ticks: Sequence[Tick]) -> None:
     axis.plot(seconds, [1e3 * _number(tick.telemetry.latency_seconds) for tick in ticks], color=_LC)
     axis.axhline(target, color=_TARGET, lw=1, ls="--", label=f"target {target:g} ms")
     axis.set_yscale("log")
+    for which in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+        which("{x:g}")
+    axis.tick_params(axis="y", which="minor", labelsize=7)
     axis.set_ylabel("tail latency, ms")
     axis.legend(loc="upper right", fontsize=8)
 
@@ -130,5 +128,6 @@ def _number(reading: Reading) -> float:
 
 
 def _bars(mean: float, interval: tuple[float, float]) -> Any:
+    """Distances to both ends; none for a single run, whose interval is endless."""
     low, high = interval
-    return [[min(mean - low, 1e3)], [min(high - mean, 1e3)]]
+    return [[mean - low], [high - mean]] if math.isfinite(high - low) else [[0.0], [0.0]]
