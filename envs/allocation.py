@@ -125,7 +125,8 @@ class Limits:
 
     def clip(self, allocation: Allocation) -> Allocation:
         """The nearest allocation that this host has; never freer than asked, but for the smallest quota."""
+        most = UNLIMITED if allocation.quota_cpus == UNLIMITED else float(self.cpus)
         return allocation.but(
-            quota_cpus=max(allocation.quota_cpus, self.min_quota_cpus),
+            quota_cpus=min(max(allocation.quota_cpus, self.min_quota_cpus), most),
             cpuset_cpus=min(allocation.cpuset_cpus, self.cpus),
         )

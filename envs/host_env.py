@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rlctl.envs.actions import MOVES, Action, decode, discrete_space, multi_discrete_space
 from rlctl.envs.allocation import Allocation
+from rlctl.envs.errors import HostError
 from rlctl.envs.observation import Observer
 from rlctl.envs.plant import Plant
 from rlctl.envs.reward import reward
@@ -65,19 +66,23 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
         return self.plant.current
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self,
+        *,
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,  # noqa: ARG002 - Gymnasium's signature
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Begin an episode at the safe allocation.
+        """Begin an episode at the safe allocation; returns after its first control period.
 
         Args:
             seed: For plants with chance in them; a live host has none.
-            options: `{"allocation": Allocation}` begins elsewhere.
+            options: None is taken.
         """
         super().reset(seed=seed)
         self.observer.reset()
         self.missed_deadlines = 0
         self.plant.reset(seed)
-        self.plant.apply((options or {}).get("allocation", self.plant.limits.safe))
+        self.plant.apply(self.plant.limits.safe)
+        self.plant.wait()
         self.telemetry = self.plant.read()
         return self._observation(), self._info()
 
@@ -89,7 +94,7 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
             CgroupError: The kernel refused; what is in force was read back.
         """
         before = self.plant.current
-        self.plant.apply(decode(action, before, self.plant.limits))
+        self._apply(decode(action, before, self.plant.limits))
         self.missed_deadlines += self.plant.wait()
         self.telemetry = self.plant.read()
         terms = reward(self.telemetry, before, self.plant.current)
@@ -114,6 +119,13 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
         """Restore the host. Idempotent."""
         self.plant.close()
 
+    def _apply(self, allocation: Allocation) -> None:
+        try:
+            self.plant.apply(allocation)
+        except HostError:
+            self.plant.apply(self.plant.limits.safe)  # never leave BE where a failed write has left it
+            raise
+
     def _observation(self) -> NDArray[np.float32]:
         assert self.telemetry is not None
         return self.observer.observe(self.telemetry, self.plant.current).vector
@@ -134,7 +146,9 @@ class MultiDiscreteActions(gym.ActionWrapper[NDArray[np.float32], Any, Any]):
         host: HostEnv = env.unwrapped  # type: ignore[assignment]
         self.action_space = multi_discrete_space(host.plant.limits)
 
-    def action(self, action: NDArray[np.int64]) -> Allocation:
-        """The allocation that the triple names."""
+    def action(self, action: NDArray[np.int64] | Allocation) -> Allocation:
+        """The allocation that the triple names; an Allocation, as a shield's wrapper passes it, stays as it is."""
+        if isinstance(action, Allocation):
+            return action
         host: HostEnv = self.unwrapped  # type: ignore[assignment]
         return decode(np.asarray(action), host.current, host.plant.limits)

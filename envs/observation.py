@@ -15,7 +15,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value
+from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
 
 __all__ = ["FEATURES", "VERSION", "Feature", "Observation", "Observer"]
 
@@ -62,13 +62,18 @@ class Feature:
 
 def _slack(telemetry: Telemetry, *_: object) -> Reading | float:
     slack = telemetry.slack_ratio
-    return telemetry.latency_seconds if slack is None else slack
+    if slack is not None:
+        return slack
+    latency = telemetry.latency_seconds
+    return latency if isinstance(latency, Missing) else Missing(Why.ABSURD, "no target")
 
 
 def _latency_ratio(telemetry: Telemetry, *_: object) -> Reading:
     latency = telemetry.latency_seconds
     if isinstance(latency, Missing):
         return latency
+    if not telemetry.target_seconds > 0.0:
+        return Missing(Why.ABSURD, "no target")
     return Value(latency.value / telemetry.target_seconds, latency.age_seconds)
 
 

@@ -90,9 +90,6 @@ class Telemetry:
         lc_run_delay_ratio: Time waited on a run queue per second, summed over the LC's threads.
         be_work_rate: BE progress per second, as a share of BE running alone on the host.
         counters: Further readings by name (`llc_misses`, `context_switches`, ...), per second.
-
-    Raises:
-        ValueError: The target is not positive.
     """
 
     time_seconds: float
@@ -112,10 +109,6 @@ class Telemetry:
     be_work_rate: Reading = _UNSET
     counters: Mapping[str, Reading] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        if not self.target_seconds > 0.0:
-            raise ValueError(f"a target of {self.target_seconds!r} s is not positive")
-
     @property
     def latency_seconds(self) -> Reading:
         """The latency that counts: the larger of the tail quantile and the oldest outstanding request's age.
@@ -131,9 +124,9 @@ class Telemetry:
 
     @property
     def slack_ratio(self) -> float | None:
-        """(target - latency) / target, at most 1.0; None when the latency is missing."""
+        """(target - latency) / target, at most 1.0; None when the latency is missing, or the target is no target."""
         latency = self.latency_seconds
-        if isinstance(latency, Missing):
+        if isinstance(latency, Missing) or not self.target_seconds > 0.0:
             return None
         return (self.target_seconds - latency.value) / self.target_seconds
 

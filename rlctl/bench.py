@@ -6,7 +6,7 @@ import json
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from rlctl.agents import catalogue
 from rlctl.agents.policy import Policy
 from rlctl.agents.prm_model import PrmModel
 from rlctl.control import Controller
+from rlctl.envs.errors import ConfigError, RlctlError
 from rlctl.envs.testbed.session import Testbed
 from rlctl.envs.testbed.workloads import Work
 from rlctl.envs.workload import Weight
@@ -24,7 +25,7 @@ from rlctl.safety.shield import Shield
 from rlctl.scenario import Scenario
 from rlctl.score import Run, Score, score
 
-__all__ = ["NEEDS_MODEL", "Outcome", "Plan", "measure", "profile"]
+__all__ = ["NEEDS_MODEL", "Outcome", "Plan", "measure", "profile", "results_as_json", "write_json"]
 
 CORE_STEPPED = frozenset({"prm-eris", "prm-thesis", "prm-hybrid", "heracles"})
 """Managers whose published constants are in cores, and so take `core_cpus`."""
@@ -59,6 +60,10 @@ class Plan:
     def policy(self, name: str) -> Policy:
         """A new policy of this name, as this scenario wants it."""
         options = dict(self.scenario.managers.get(name, {}))
+        if refused := catalogue.NOT_OPTIONS & options.keys():
+            raise ConfigError(
+                f"scenario {self.scenario.name}: managers.{name} may not set {', '.join(sorted(refused))}"
+            )
         if name in CORE_STEPPED:
             options.setdefault("core_cpus", self.scenario.core_cpus)
         return catalogue.build(name, time_scale=self.scenario.time_scale, model=self.threshold_model, **options)
@@ -76,20 +81,38 @@ class Outcome:
         plan: The plan.
         runs: All runs, in the order of time.
         max_load_rps: The LC's maximum load, searched with BE absent.
-        solo: BE running alone on its CPUs.
+        solos: BE running alone on its CPUs, once per repeat: the host's speed drifts.
         remarks: What a reader of a manager's row must know.
+        interrupted: Why it ended early; empty when it is complete.
     """
 
     plan: Plan
     runs: tuple[Run, ...]
     max_load_rps: float
-    solo: Work
+    solos: tuple[Work, ...]
     remarks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    interrupted: str = ""
 
     @property
     def scores(self) -> dict[str, Score]:
-        """Scores by manager, in the plan's order."""
-        return {name: score([run for run in self.runs if run.manager == name]) for name in self.plan.managers}
+        """Scores by manager, in the plan's order; those that were not reached are absent."""
+        by_name = {name: [run for run in self.runs if run.manager == name] for name in self.plan.managers}
+        return {name: score(runs) for name, runs in by_name.items() if runs}
+
+    @property
+    def caption(self) -> str:
+        """What a table of this outcome has to say beneath it."""
+        plan, scenario = self.plan, self.plan.scenario
+        return (
+            f"{scenario.name}: {plan.repeats} x {scenario.duration_seconds:g} s, interleaved; "
+            f"p{scenario.slo.quantile_percent:g} <= {scenario.slo.target_milliseconds:g} ms over "
+            f"{scenario.tick_seconds:g}-s windows; maximum load {self.max_load_rps:.0f} rps; "
+            f"BE weight {scenario.be.weight}; shield {plan.profile.name} ({plan.profile.digest}) for those shielded: "
+            f"{', '.join(name for name in plan.managers if plan.policy(name).shielded) or 'none'}; "
+            f"published periods / {scenario.time_scale:g}; a published core is {scenario.core_cpus:g} CPU. "
+            "Intervals: Wilson over windows (which are not independent), Student's t over repeats."
+            + (f" INCOMPLETE: {self.interrupted}" if self.interrupted else "")
+        )
 
     def as_json(self) -> dict[str, object]:
         """The contract's JSON, with what else a reader needs to judge it."""
@@ -108,7 +131,8 @@ class Outcome:
             "core_cpus": scenario.core_cpus,
             "be_weight": scenario.be.weight,
             "max_load_rps": round(self.max_load_rps, 1),
-            "solo_rate": round(self.solo.rate, 2),
+            "solo_rate": round(sum(solo.rate for solo in self.solos) / len(self.solos), 2),
+            "interrupted": self.interrupted,
             "host": {"kernel": platform.release(), "machine": platform.machine(), "rlctl": __version__},
             "managers": {
                 name: {**one.as_json(), "remarks": list(self.remarks.get(name, ()))}
@@ -116,12 +140,20 @@ class Outcome:
             },
         }
 
-    def write_json(self, path: Path) -> None:
-        """Write the JSON, whole or not at all."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(path.suffix + ".part")
-        partial.write_text(json.dumps(self.as_json(), indent=1) + "\n")
-        partial.replace(path)
+
+def results_as_json(outcomes: Sequence[Outcome]) -> dict[str, object]:
+    """The contract's JSON: one scenario by itself, several under `scenarios` by name."""
+    if len(outcomes) == 1:
+        return outcomes[0].as_json()
+    return {"schema": 1, "scenarios": {outcome.plan.scenario.name: outcome.as_json() for outcome in outcomes}}
+
+
+def write_json(outcomes: Sequence[Outcome], path: Path) -> None:
+    """Write the JSON, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(path.suffix + ".part")
+    partial.write_text(json.dumps(results_as_json(outcomes), indent=1) + "\n")
+    partial.replace(path)
 
 
 def profile(plan: Plan, bed: Testbed) -> PrmModel:
@@ -150,17 +182,28 @@ def measure(plan: Plan, bed: Testbed, done: Callable[[str, int], None] = lambda 
         plan: What to measure.
         bed: The running testbed.
         done: Called after each run with the manager's name and the repeat, for progress.
+
+    Returns:
+        What came of it. An error or Ctrl-C after the first run ends the plan early and is told in the outcome: hours
+        of measurement are not lost to a hiccup of the last run.
     """
-    solo = bed.solo()
     runs: list[Run] = []
+    solos: list[Work] = []
     remarks: dict[str, tuple[str, ...]] = {}
-    for repeat in range(plan.repeats):
-        for name in plan.order(repeat):
-            policy = plan.policy(name)
-            runs.append(run_once(plan, bed, policy, solo))
-            remarks[name] = policy.remarks
-            done(name, repeat)
-    return Outcome(plan, tuple(runs), bed.slo.max_load_rps, solo, remarks)
+    interrupted = ""
+    try:
+        for repeat in range(plan.repeats):
+            solos.append(bed.solo())
+            for name in plan.order(repeat):
+                policy = plan.policy(name)
+                runs.append(run_once(plan, bed, policy, solos[-1]))
+                remarks[name] = policy.remarks
+                done(name, repeat)
+    except (RlctlError, KeyboardInterrupt) as error:
+        if not runs:
+            raise
+        interrupted = str(error) or "Ctrl-C"
+    return Outcome(plan, tuple(runs), bed.slo.max_load_rps, tuple(solos), remarks, interrupted)
 
 
 def run_once(plan: Plan, bed: Testbed, policy: Policy, solo: Work) -> Run:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlctl.bench import Outcome
+from rlctl.bench import Outcome, write_json
 from rlctl.plots import plot_run, plot_summary
 from rlctl.record import write_ticks
 from rlctl.score import Run
@@ -20,9 +20,9 @@ def write_report(outcome: Outcome, folder: Path) -> None:
         RlctlError: matplotlib is not installed; table, JSON and tick logs have been written by then.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    outcome.write_json(folder / "result.json")
+    write_json([outcome], folder / "result.json")
     scores = outcome.scores
-    (folder / "table.md").write_text(render(score_rows(scores)) + "\n")
+    (folder / "table.md").write_text(f"{render(score_rows(scores))}\n\n{outcome.caption}\n")
     named = _named(outcome)
     for name, run in named.items():
         write_ticks(folder / f"{name}.jsonl", run.ticks)

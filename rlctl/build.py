@@ -10,7 +10,7 @@ from pathlib import Path
 from rlctl import config_sources as source
 from rlctl.config import ServeConfig
 from rlctl.envs.allocation import Limits
-from rlctl.envs.errors import CgroupError, ConfigError
+from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import Journal
@@ -23,8 +23,7 @@ from rlctl.envs.host.latency.jsonl import JsonlRequests, RequestKeys
 from rlctl.envs.host.latency.keys import FigureKeys
 from rlctl.envs.host.latency.nginx_log import LOG_PATTERN, NginxLog
 from rlctl.envs.host.latency.prometheus import PrometheusNames, PrometheusSource
-from rlctl.envs.host.live import LiveHost, group_sensors
-from rlctl.envs.host.sensors.perf import PerfSensor, perf_root
+from rlctl.envs.host.live import LiveHost, group_sensors, perf_sensors
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.host.topology import cpu_order
 from rlctl.envs.workload import SLO
@@ -49,6 +48,8 @@ def build_live(config: ServeConfig, *, dry_run: bool = False) -> LiveHost:
     with contextlib.ExitStack() as stack:
         layout = Layout.detect()
         journal = None if dry_run else stack.enter_context(Journal.open(config.state_directory))
+        if journal is not None:
+            stack.callback(_put_back, config.state_directory)
         knobs = Knobs(journal, dry_run=dry_run)
         stack.callback(knobs.close)
         lc = _one_group(config.lc.workload, layout, knobs)
@@ -59,20 +60,30 @@ def build_live(config: ServeConfig, *, dry_run: bool = False) -> LiveHost:
         limits = Limits(
             len(order), max(1.0, float(len(lc_cpus))), config.be.min_quota_cpus, levels=config.be.quota_levels
         )
-        period_us = round(config.quota_period_milliseconds * 1e3)
-        actuator = BeActuator(be, order, limits, knobs, lc=lc, period_us=period_us)
         sensors = [_latency(config.lc.latency, config.lc.slo.slo), *group_sensors(lc, be)]
         if config.perf:
-            sensors += _perf(lc, be, config.tick_seconds)
-        stack.pop_all()
+            sensors += perf_sensors(lc, be, config.tick_seconds)
+        for sensor in sensors:
+            stack.callback(sensor.close)
+        period_us = round(config.quota_period_milliseconds * 1e3)
+        actuator = BeActuator(be, order, limits, knobs, lc=lc, period_us=period_us)
+        host = LiveHost(limits, config.lc.slo.slo, config.tick_seconds, actuator, sensors, lambda: opened.close())
+        opened = stack.pop_all()
+    return host
 
-    def close() -> None:
-        knobs.close()
-        if journal is not None:
-            with journal:  # locked until all is back, so that no other controller journals our settings as originals
-                log.info("originals: %s", restore(config.state_directory, force=True))
 
-    return LiveHost(limits, config.lc.slo.slo, config.tick_seconds, actuator, sensors, close)
+def _put_back(state_directory: Path) -> None:
+    """Restore, with the directory still locked: no other controller may journal our settings as originals.
+
+    Raises:
+        HostError: Something could not be put back.
+    """
+    report = restore(state_directory, force=True)
+    log.info("originals: %s", report)
+    if not report.ok:
+        raise HostError(
+            f"{len(report.failed)} originals were not put back, first {report.failed[0].path}: `rlctl restore`"
+        )
 
 
 def _groups(workload: source.Workload, layout: Layout, knobs: Knobs) -> list[Group]:
@@ -123,20 +134,3 @@ def _latency(latency: source.Latency, slo: SLO) -> Sensor:
             return NginxLog(
                 latency.path, slo, pattern=latency.pattern or LOG_PATTERN, window_seconds=latency.window_seconds
             )
-
-
-def _perf(lc: Group, be: list[Group], interval_seconds: float) -> list[Sensor]:
-    root = perf_root(Path("/proc/self/mounts").read_text())
-    if root is None:
-        log.warning("perf finds cgroups by their cgroup2 or perf_event mount, and there is neither: no counters")
-        return []
-
-    def names(groups: Iterable[Group]) -> list[str]:
-        folders = (folder for group in groups for folder in group.directories if folder.is_relative_to(root))
-        return [str(folder.relative_to(root)) for folder in folders]
-
-    try:
-        return [PerfSensor(names([lc]), names(be), root, interval_seconds=interval_seconds)]
-    except CgroupError as error:
-        log.warning("no perf counters: %s", error)
-        return []

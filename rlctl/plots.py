@@ -130,4 +130,6 @@ def _number(reading: Reading) -> float:
 def _bars(mean: float, interval: tuple[float, float]) -> Any:
     """Distances to both ends; none for a single run, whose interval is endless."""
     low, high = interval
-    return [[mean - low], [high - mean]] if math.isfinite(high - low) else [[0.0], [0.0]]
+    if not math.isfinite(high - low):
+        return [[0.0], [0.0]]
+    return [[max(mean - low, 0.0)], [max(high - mean, 0.0)]]  # the last bit may be on the wrong side

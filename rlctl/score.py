@@ -36,7 +36,8 @@ class Run:
 class Score:
     """One manager over all repeats; the field names and units are those of the contract's JSON.
 
-    `frozen_percent`, `lc_served_percent` and `lc_cpus` are there to see why a score is what it is.
+    EMU adds the load offered to the LC, also in overload. `frozen_percent` and `lc_cpus` are there to see why a score
+    is what it is.
     """
 
     qos_guarantee_percent: Estimate
@@ -91,7 +92,7 @@ def score(runs: Sequence[Run]) -> Score:
             np.quantile([tick.decision_seconds for run in runs for tick in run.ticks], 0.99, method="higher")
         ),
         controller_cpu_percent=100.0 * float(np.mean([run.controller_cpu_ratio for run in runs])),
-        missed_deadlines=sum(tick.missed_deadlines for run in runs for tick in run.ticks),
+        missed_deadlines=sum(run.ticks[-1].missed_deadlines for run in runs),  # counted since each run's start
         samples=len(flat),
     )
 
@@ -116,11 +117,11 @@ def _longest_violation_seconds(run: Run) -> float:
 
 
 def _suspensions(run: Run) -> float:
-    return sum(after.applied.frozen and not before.applied.frozen for before, after in itertools.pairwise(run.ticks))
+    return sum(tick.applied.frozen and not tick.before.frozen for tick in run.ticks)
 
 
 def _reconfigurations(run: Run) -> float:
-    return sum(after.applied != before.applied for before, after in itertools.pairwise(run.ticks))
+    return sum(tick.applied != tick.before for tick in run.ticks)
 
 
 def _mean_load(run: Run) -> float:

@@ -11,7 +11,7 @@ from rlctl.statistics import Estimate
 __all__ = ["render", "score_rows"]
 
 HEADER = (
-    "manager", "QoS %", "95 %", "BE %", "95 %", "EMU %", "worst x", "recover s", "frozen %", "changes",
+    "manager", "QoS %", "95 %", "BE %", "95 %", "EMU %", "mean worst x", "recover s", "frozen %", "changes",
     "override %", "p99 ms",
 )  # fmt: skip
 

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Protocol
 
 from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.errors import SensorError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.sensors.cpu import GroupCpus, HostCpus, LcAlive, cpu_seconds_per_request
 from rlctl.envs.host.sensors.members import CgroupMembers
+from rlctl.envs.host.sensors.perf import PerfSensor, perf_root
 from rlctl.envs.host.sensors.psi import Psi
 from rlctl.envs.host.sensors.schedstat import RunDelay
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
 from rlctl.envs.workload import SLO, Weight
 
-__all__ = ["Actuator", "LiveHost", "group_sensors"]
+__all__ = ["Actuator", "LiveHost", "group_sensors", "perf_sensors"]
+
+log = logging.getLogger(__name__)
 
 _ABSENT = Missing(Why.NOT_CONFIGURED)
 _FIELDS = frozenset(f.name for f in fields(Telemetry)) - {"time_seconds", "target_seconds", "counters"}
@@ -78,7 +84,8 @@ class LiveHost:
         return self._current
 
     def reset(self, seed: int | None = None) -> None:  # noqa: ARG002 - a live host has none
-        """Let the next period begin now."""
+        """Let the next period begin now; rates and windows of what was before are read and dropped."""
+        self.read()
         self._deadline = time.monotonic() + self.tick_seconds
 
     def read(self) -> Telemetry:
@@ -110,15 +117,14 @@ class LiveHost:
 
     def wait(self) -> int:
         """Sleep until the period ends on the monotonic clock; deadlines that have gone by are skipped and counted."""
-        missed = 0
-        now = time.monotonic()
-        while self._deadline <= now - self.tick_seconds:
+        late_seconds = time.monotonic() - self._deadline
+        if late_seconds <= 0.0:
+            time.sleep(-late_seconds)
             self._deadline += self.tick_seconds
-            missed += 1
-        if self._deadline > now:
-            time.sleep(self._deadline - now)
-        self._deadline += self.tick_seconds
-        return missed
+            return 0
+        skipped = int(late_seconds / self.tick_seconds)
+        self._deadline += (1 + skipped) * self.tick_seconds
+        return 1 + skipped
 
     def close(self) -> None:
         """Restore the originals and let go of the sensors. Idempotent."""
@@ -154,6 +160,24 @@ def group_sensors(lc: Group, be: Sequence[Group]) -> list[Sensor]:
         pressed = [group.pressure_file.parent for group in be if group.pressure_file]
         sensors.append(Psi(lc.pressure_file.parent, pressed))
     return sensors
+
+
+def perf_sensors(lc: Group, be: Sequence[Group], interval_seconds: float) -> list[Sensor]:
+    """Hardware and software counters of these groups, where perf can find them; else none, and the log says why."""
+    root = perf_root(Path("/proc/self/mounts").read_text())
+    if root is None:
+        log.warning("perf finds cgroups by their cgroup2 or perf_event mount, and there is neither: no counters")
+        return []
+
+    def names(groups: Iterable[Group]) -> list[str]:
+        folders = (folder for group in groups for folder in group.directories if folder.is_relative_to(root))
+        return [str(folder.relative_to(root)) for folder in folders]
+
+    try:
+        return [PerfSensor(names([lc]), names(be), root, interval_seconds=interval_seconds)]
+    except SensorError as error:
+        log.warning("no perf counters: %s", error)
+        return []
 
 
 def _guarded(sensor: Sensor, now_seconds: float) -> Mapping[str, Reading]:

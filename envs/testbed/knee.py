@@ -99,6 +99,8 @@ def find_knee(
     good, bad = _climb(jury, start_rps, step_rps, top_rps)
     while bad is not None and bad - good > resolution_ratio * bad:
         middle = (good + bad) / 2
+        if not good < middle < bad:  # as near as floats come
+            break
         good, bad = (middle, bad) if jury.meets(middle) else (good, middle)
     return Knee(good, bad, tuple(jury.points))
 

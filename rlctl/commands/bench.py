@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.envs.errors import ConfigError
-from rlctl.scenario import Scenario, load_scenario
+from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
+from rlctl.scenario import Scenario, load_scenario, shipped_scenarios
 
 if TYPE_CHECKING:
     from rlctl.bench import Outcome, Plan
@@ -34,46 +36,93 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--plant", choices=("host",), default="host", help="what is controlled (default: host)")
-    parser.add_argument("--scenario", default="live-nginx", metavar="NAME|FILE", help="default: live-nginx")
+    parser.add_argument("--scenario", default="live-nginx", metavar="NAME|FILE|all", help="default: live-nginx")
     parser.add_argument("--managers", default="all", metavar="A,B,...", help="names from `rlctl managers`, or all")
     parser.add_argument("--repeats", type=_positive_int, default=3, metavar="N", help="runs of each (default: 3)")
     parser.add_argument("--duration", type=_positive, metavar="SECONDS", help="of one run (default: the scenario's)")
     parser.add_argument("--shield", default="responsive", metavar="NAME|FILE", help="default: responsive")
     parser.add_argument("--time-scale", type=_positive, metavar="X", help="divide published periods by X")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result; - is stdout")
+    parser.add_argument(
+        "--json", nargs="?", const="-", metavar="FILE", help="the result as JSON; without FILE to stdout"
+    )
     parser.add_argument("--report", type=Path, metavar="DIR", help="write plots, table and tick logs here")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and touch nothing")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; the table goes to stdout, all else to stderr."""
-    from rlctl.bench import NEEDS_MODEL, measure, profile
-    from rlctl.bench_report import write_report
-    from rlctl.envs.testbed.session import Testbed
+    """Run the command; tables go to stdout, all else to stderr.
+
+    Raises:
+        ConfigError: Something that is asked for cannot be, told before anything is started.
+        HostError: The testbed could not be run, or not to the end; what was measured until then has been written.
+    """
     from rlctl.table import render, score_rows
 
-    plan = plan_of(args)
-    _say(_effective(plan))
+    plans = [plan_of(args, name) for name in _scenarios(args.scenario)]
+    _check(args, plans)
+    for plan in plans:
+        _say(_effective(plan))
     if args.dry_run:
         return 0
+    outcomes: list[Outcome] = []
+    for plan in plans:
+        outcome = _measured(plan)
+        outcomes.append(outcome)
+        if args.json != "-":
+            print(render(score_rows(outcome.scores)), f"\n{outcome.caption}\n", sep="\n", flush=True)
+        _remarks(outcome)
+        _keep(args, outcomes)
+        if outcome.interrupted:
+            raise HostError(f"ended early: {outcome.interrupted}")
+    return 0
+
+
+def _measured(plan: Plan) -> Outcome:
+    from rlctl.bench import NEEDS_MODEL, measure, profile
+    from rlctl.envs.testbed.session import Testbed
+
     with Testbed(plan.scenario.testbed(), _say) as bed:
         if NEEDS_MODEL & set(plan.managers):
             _say(f"recording the LC alone for PRM's threshold model, {plan.scenario.duration_seconds:g} s ...")
             plan = replace(plan, threshold_model=profile(plan, bed))
-        _say("measuring BE alone ...")
         with _progress(plan) as done:
-            outcome = measure(plan, bed, done)
-    if args.json and str(args.json) != "-":
-        outcome.write_json(args.json)
+            return measure(plan, bed, done)
+
+
+def _keep(args: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
+    """Write what there is so far; one scenario is written by itself, several by name."""
+    from rlctl.bench import results_as_json, write_json
+    from rlctl.bench_report import write_report
+
+    if args.json == "-":
+        print(json.dumps(results_as_json(outcomes)))
+    elif args.json:
+        write_json(outcomes, Path(args.json))
     if args.report:
-        write_report(outcome, args.report)
-    print(json.dumps(outcome.as_json()) if str(args.json) == "-" else render(score_rows(outcome.scores)))
-    _remarks(outcome)
-    return 0
+        write_report(outcomes[-1], args.report if len(outcomes) == 1 else args.report / outcomes[-1].plan.scenario.name)
 
 
-def plan_of(args: argparse.Namespace) -> Plan:
+def _check(args: argparse.Namespace, plans: Sequence[Plan]) -> None:
+    """What would otherwise fail after an hour of measuring."""
+    from rlctl.bench import NEEDS_MODEL
+
+    if any(NEEDS_MODEL & set(plan.managers) for plan in plans) and find_spec("sklearn") is None:
+        raise ConfigError("prm-eris and prm-thesis need scikit-learn for their model: pip install 'rlctl[baselines]'")
+    if args.report and find_spec("matplotlib") is None:
+        raise ConfigError("--report draws plots with matplotlib: pip install 'rlctl[cli]'")
+    if args.json not in (None, "-"):
+        folder = Path(args.json).resolve().parent
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionMissing(f"{folder}: may not be written; name another --json file")
+
+
+def _scenarios(asked: str) -> Sequence[str]:
+    return tuple(shipped_scenarios()) if asked == "all" else (asked,)
+
+
+def plan_of(args: argparse.Namespace, scenario_name: str) -> Plan:
     """The plan that the arguments ask for, all names checked before anything is started.
 
     Raises:
@@ -83,17 +132,17 @@ def plan_of(args: argparse.Namespace) -> Plan:
     from rlctl.bench import Plan
     from rlctl.safety.profile import load_profile
 
-    scenario = _adjusted(load_scenario(args.scenario), args.duration, args.time_scale)
-    names = (
-        catalogue.NAMES if args.managers == "all" else tuple(n.strip() for n in args.managers.split(",") if n.strip())
-    )
+    scenario = _adjusted(load_scenario(scenario_name), args.duration, args.time_scale)
+    if scenario.duration_seconds < 2.0 * scenario.tick_seconds:
+        raise ConfigError(f"a run of {scenario.duration_seconds:g} s has less than two ticks; make it longer")
+    listed = tuple(name.strip() for name in args.managers.split(",") if name.strip())
+    names = catalogue.NAMES if args.managers == "all" else listed
     if not names:
         raise ConfigError("--managers names none; see `rlctl managers`")
     if len(set(names)) < len(names):
         raise ConfigError("--managers names one twice")
-    profile = load_profile(args.shield).scaled(scenario.time_scale)
-    plan = Plan(scenario, tuple(names), args.repeats, profile)
-    for name in plan.managers:
+    plan = Plan(scenario, names, args.repeats, load_profile(args.shield).scaled(scenario.time_scale))
+    for name in (*plan.managers, *scenario.managers):
         plan.policy(name)
     return plan
 

@@ -131,7 +131,7 @@ def stop_on_signals() -> Iterator[threading.Event]:
     def ask(_number: int, _frame: FrameType | None) -> None:
         stop.set()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     try:
         yield stop
     finally:

@@ -27,6 +27,7 @@ class Always:
     name = "always"
     shielded = True
     weight = Weight.EQUAL
+    masked = False
     needs: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     note = "as ever"

@@ -136,9 +136,10 @@ def test_a_blind_shield_keeps_be_frozen_whatever_is_asked_for(always):
     assert loop.totals.overrides == 5
 
 
-def test_a_policy_sees_the_shields_mask_only_when_there_is_a_shield(always):
+def test_a_policy_that_wants_the_shields_mask_sees_it_when_there_is_a_shield(always):
     masks = []
     policy = always(lambda o: masks.append(o.mask) or o.current)
+    policy.masked = True
     controller(FakePlant(LIMITS), policy).run(ticks=1)
     controller(FakePlant(LIMITS), policy, shielded=False).run(ticks=1)
     assert masks[0].shape == (len(MOVES),)

@@ -12,11 +12,11 @@ from rlctl.table import render, score_rows
 RUNNING, FROZEN = Allocation(0.5, 1), Allocation(0.5, 1, frozen=True)
 
 
-def tick(index, latency_seconds, applied=RUNNING, proposed=None):
+def tick(index, latency_seconds, applied=RUNNING, proposed=None, before=RUNNING):
     tail = Missing(Why.GONE) if latency_seconds is None else Quantile(latency_seconds, samples=100)
     telemetry = Telemetry(float(index), 0.010, tail_latency_seconds=tail, load_ratio=Value(0.4))
     verdict = Verdict(applied, proposed or applied)
-    return Tick(index, 0.0, telemetry, applied, verdict.proposed, verdict, applied, "x", decision_seconds=1e-4 * index)
+    return Tick(index, 0.0, telemetry, before, verdict.proposed, verdict, applied, "x", decision_seconds=1e-4 * index)
 
 
 def run(*latencies, be=0.5):
@@ -41,7 +41,12 @@ def test_throughput_is_a_mean_over_repeats_with_an_interval():
 
 
 def test_suspensions_reconfigurations_and_overrides():
-    ticks = (tick(0, 0.001), tick(1, 0.001, FROZEN, RUNNING), tick(2, 0.001, FROZEN), tick(3, 0.001))
+    ticks = (
+        tick(0, 0.001),
+        tick(1, 0.001, FROZEN, RUNNING),
+        tick(2, 0.001, FROZEN, before=FROZEN),
+        tick(3, 0.001, before=FROZEN),
+    )
     one = score([Run("x", ticks, 0.1, 0.0)])
     assert (one.suspensions.mean, one.reconfigurations.mean, one.shield_override_percent.mean) == (1.0, 2.0, 25.0)
     assert one.frozen_percent.mean == 50.0

@@ -66,17 +66,28 @@ def test_the_host_is_put_back_when_it_cannot_even_begin(always):
             raise CgroupError("cpu.shares: busy")
 
     plant = Refusing(LIMITS)
+    policy = always(lambda o: o.current)
+    policy.weight = Weight.MINIMUM
     with pytest.raises(CgroupError):
-        serve(plant, always(lambda o: o.current), PROFILE, None, Countdown(5))
+        serve(plant, policy, PROFILE, None, Countdown(5))
     assert plant.closed
 
 
 def test_a_dry_run_writes_nothing_and_says_what_it_would_write(always, shown):
     plant = FakePlant(LIMITS, loads=(0.1,))
     plant.apply = plant.set_weight = lambda *_: pytest.fail("written")
-    serve(DryRun(plant), always(lambda o: LIMITS.full), PROFILE, None, Countdown(5))
+    policy = always(lambda o: LIMITS.full)
+    policy.weight = Weight.MINIMUM
+    serve(DryRun(plant), policy, PROFILE, None, Countdown(5))
     assert "dry run: would set BE from" in shown.text
-    assert "dry run: would give BE equal weight" in shown.text
+    assert "dry run: would give BE minimum weight" in shown.text
+
+
+def test_a_weight_that_the_operator_set_is_never_raised(always):
+    plant = FakePlant(LIMITS)
+    plant.set_weight(Weight.MINIMUM)
+    serve(plant, always(lambda o: o.current), PROFILE, None, Countdown(2))
+    assert plant.weight is Weight.MINIMUM
 
 
 def test_a_dry_run_goes_on_as_if_it_had_written():

@@ -6,6 +6,9 @@ from collections.abc import Iterable
 
 __all__ = ["format_cpus", "parse_cpus"]
 
+MOST_CPUS = 8192
+"""The kernel's largest CONFIG_NR_CPUS; a longer range is a slip, and would fill the memory."""
+
 
 def parse_cpus(text: str) -> frozenset[int]:
     """The numbers in a kernel list (of CPUs or memory nodes); an empty list has none.
@@ -18,6 +21,8 @@ def parse_cpus(text: str) -> frozenset[int]:
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
             raise ValueError(f"{text.strip()!r} is no list of CPUs such as 0-2,5")
+        if int(last if dash else first) >= MOST_CPUS:
+            raise ValueError(f"{text.strip()!r} is no list of CPUs: the last there can be is {MOST_CPUS - 1}")
         numbers.update(range(int(first), int(last if dash else first) + 1))
     return frozenset(numbers)
 
