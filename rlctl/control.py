@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 import time
@@ -76,6 +77,8 @@ class Controller:
 
     def begin(self) -> None:
         """Reset everybody and put BE where the policy begins; under a shield that is the safe allocation."""
+        gc.collect()
+        gc.freeze()  # what stands now is no garbage: a full collection amid a tick would take 10 ms to find that out
         self.observer.reset()
         start = self.policy.start(self.plant.limits)
         if self.shield:

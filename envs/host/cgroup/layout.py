@@ -41,6 +41,9 @@ _DISABLES = {
     Controller.PRESSURE: "pressure of LC and BE",
 }
 
+_V2_CONTROLLERS = frozenset({Controller.CPU, Controller.CPUSET, Controller.MEMORY})
+_V2_ONLY = "cpu.weight, memory.low and memory.high, delegation to a user; v1 does the rest"
+
 
 @dataclass(frozen=True, slots=True)
 class Mount:
@@ -110,7 +113,16 @@ class Layout:
 
     def describe(self) -> tuple[Capability, ...]:
         """For `rlctl doctor`: each controller, where it is and whether groups can be made there."""
-        return tuple(self._capability(name) for name in Controller)
+        return (*(self._capability(name) for name in Controller), self._second_version())
+
+    def _second_version(self) -> Capability:
+        """Whether cgroup2 serves what BE is restricted by; a v1 hierarchy that holds a controller keeps it."""
+        with_v1 = [str(name) for name, mount in self.mounts.items() if mount.version == 1 and name in _V2_CONTROLLERS]
+        with_v2 = [str(name) for name, mount in self.mounts.items() if mount.version == 2 and name in _V2_CONTROLLERS]
+        if not with_v1:
+            return Capability("cgroup2 controllers", bool(with_v2), f"{', '.join(with_v2) or 'none mounted'}", _V2_ONLY)
+        reason = f"v1 holds {', '.join(with_v1)}: they cannot be moved while mounted there"
+        return Capability("cgroup2 controllers", False, reason, _V2_ONLY)
 
     def _capability(self, name: Controller) -> Capability:
         title, mount = f"cgroup {name}", self.mounts.get(name)
