@@ -126,10 +126,7 @@ class Testbed:
         self._stack.close()
 
     def start_be(self) -> None:
-        """Start BE and leave it at the smallest running allocation.
-
-        It starts unrestricted, for under the smallest quota the start alone would take seconds.
-        """
+        """Start BE, unrestricted: under the smallest quota the start alone takes seconds, and a freeze as well."""
         self.plant.apply(self.plant.limits.full)
         be = StressNg(self.spec.be)
         be.start(self._launcher)
@@ -141,7 +138,6 @@ class Testbed:
                     f"stress-ng did not start its {self.spec.be.workers} workers: is it installed whole?"
                 )
             time.sleep(PAUSE_SECONDS)
-        self.plant.apply(self.plant.limits.minimum)
 
     def stop_be(self) -> Work:
         """End BE, and what it has done since its start. The quota is lifted first, or the end would take seconds."""
@@ -155,7 +151,6 @@ class Testbed:
         """BE running alone: all its CPUs, no load on the LC."""
         self._drive(lambda: 0.0)
         self.start_be()
-        self.plant.apply(self.plant.limits.full)
         time.sleep(SOLO_SECONDS)
         return self.stop_be()
 
