@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rlctl.agents.policy import Policy
 from rlctl.envs.actions import decode
 from rlctl.envs.allocation import Allocation
-from rlctl.envs.errors import CgroupError, HostError, PermissionMissing
+from rlctl.envs.errors import CgroupBusy, CgroupError, HostError, PermissionMissing
 from rlctl.envs.observation import Observation, Observer
 from rlctl.envs.plant import Plant
 from rlctl.record import Recorder, Tick
@@ -84,7 +84,10 @@ class Controller:
         if self.shield:
             self.shield.reset()
             start = self.plant.limits.safe
-        self.plant.apply(start)
+        try:
+            self.plant.apply(start)
+        except CgroupBusy as error:  # a task deep in the kernel; every tick tries again
+            log.warning("the first allocation is not in force yet: %s", error)
         self.plant.reset()
 
     def tick(self) -> Tick:

@@ -40,6 +40,8 @@ SETTLE_SECONDS = 0.5
 DRAIN_SECONDS = 20.0
 BE_START_SECONDS = 5.0
 PAUSE_SECONDS = 0.01
+FILL_SECONDS = {"cpu": 0.0, "memory": 1.0, "mixed": 1.0}
+"""Time for stress-ng to fill its arrays: a task that clears pages in the kernel cannot be frozen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,7 @@ class Testbed:
                     f"stress-ng did not start its {self.spec.be.workers} workers: is it installed whole?"
                 )
             time.sleep(PAUSE_SECONDS)
+        time.sleep(FILL_SECONDS[self.spec.be.kind])
 
     def stop_be(self) -> Work:
         """End BE, and what it has done since its start. The quota is lifted first, or the end would take seconds."""
