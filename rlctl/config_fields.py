@@ -7,11 +7,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator, WithJsonSchema
 
+from rlctl.envs.host.cgroup.cpulist import MOST_CPUS
 from rlctl.envs.units import Percent
 
 __all__ = ["Cpus", "Name", "QuantilePercent", "Strict", "Url"]
-
-MOST_CPUS = 8192  # the kernel's largest CONFIG_NR_CPUS; a typo must not fill the memory
 
 
 def _quantile(value: object) -> Percent:

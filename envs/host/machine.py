@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from rlctl.envs.host.cgroup.cpulist import parse_cpus
 from rlctl.envs.host.sensors.probe import Capability
+from rlctl.envs.host.topology import read_list
 
 __all__ = ["probe_machine"]
 
@@ -29,20 +29,20 @@ def probe_machine(
 
 
 def _cpus(sys: Path) -> Capability:
-    online = _numbers(sys / "devices/system/cpu/online")
+    online = read_list(sys / "devices/system/cpu/online")
     reason = f"{len(online)} online" if online else "their number cannot be read"
     return Capability("several CPUs", len(online) > 1, reason, "keeping BE off the LC's CPU by its cpuset")
 
 
 def _smt(sys: Path) -> Capability:
     topology = (sys / "devices/system/cpu").glob("cpu[0-9]*/topology/thread_siblings_list")
-    widest = max((len(_numbers(path)) for path in topology), default=1)
+    widest = max((len(read_list(path)) for path in topology), default=1)
     reason = f"{widest} threads a core: BE beside the LC's thread slows it" if widest > 1 else "one thread a core"
     return Capability("SMT", widest > 1, reason, "")
 
 
 def _numa(sys: Path) -> Capability:
-    nodes = _numbers(sys / "devices/system/node/online")
+    nodes = read_list(sys / "devices/system/node/online")
     return Capability("NUMA", len(nodes) > 1, f"{max(len(nodes), 1)} memory node(s)", "")
 
 
@@ -69,13 +69,6 @@ def _state(state_dir: Path) -> Capability:
     writable = os.access(nearest, os.W_OK | os.X_OK)
     reason = f"{state_dir}" if writable else f"{nearest} may not be written by user id {os.geteuid()}"
     return Capability("state directory", writable, reason, "the journal of original values, and so `rlctl serve`")
-
-
-def _numbers(path: Path) -> frozenset[int]:
-    try:
-        return parse_cpus(_text(path))
-    except ValueError:
-        return frozenset()
 
 
 def _text(path: Path) -> str:

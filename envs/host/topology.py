@@ -28,7 +28,7 @@ from pathlib import Path
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.cgroup.cpulist import format_cpus, parse_cpus
 
-__all__ = ["CpuPlace", "cpu_order", "read_topology"]
+__all__ = ["CpuPlace", "cpu_order", "read_list", "read_topology"]
 
 SYS = Path("/sys")
 
@@ -97,10 +97,10 @@ def read_topology(sys: Path = SYS) -> Mapping[int, CpuPlace]:
         HostError: sysfs does not list any CPU.
     """
     folder = sys / "devices/system/cpu"
-    online = _list(folder / "online") or _present(folder)
+    online = read_list(folder / "online") or _present(folder)
     if not online:
         raise HostError(f"{folder}: lists no CPU; is sysfs mounted?")
-    nodes = [_list(path) & online for path in sorted((sys / "devices/system/node").glob("node*/cpulist"))]
+    nodes = [read_list(path) & online for path in sorted((sys / "devices/system/node").glob("node*/cpulist"))]
     packages = {cpu: _text(folder / f"cpu{cpu}/topology/physical_package_id") for cpu in online}
     return {cpu: _place(folder, cpu, online, nodes, packages) for cpu in sorted(online)}
 
@@ -110,7 +110,7 @@ def _place(
 ) -> CpuPlace:
     itself = frozenset({cpu})
     package = frozenset(other for other in online if packages[other] == packages[cpu])
-    core = _list(folder / f"cpu{cpu}/topology/thread_siblings_list") & online | itself
+    core = read_list(folder / f"cpu{cpu}/topology/thread_siblings_list") & online | itself
     cache = _last_level_cache(folder / f"cpu{cpu}/cache") & online
     node = next((node for node in nodes if cpu in node), package)
     return CpuPlace(cpu, core, cache | itself if cache else package, node, package)
@@ -118,7 +118,7 @@ def _place(
 
 def _last_level_cache(folder: Path) -> frozenset[int]:
     """CPUs that share the cache of the highest level; empty if the kernel tells of none (many virtual machines)."""
-    by_level = {_text(index / "level"): _list(index / "shared_cpu_list") for index in folder.glob("index*")}
+    by_level = {_text(index / "level"): read_list(index / "shared_cpu_list") for index in folder.glob("index*")}
     return by_level[max(by_level)] if by_level else frozenset()
 
 
@@ -127,7 +127,7 @@ def _present(folder: Path) -> frozenset[int]:
     return frozenset(int(name[1]) for name in names if name)
 
 
-def _list(path: Path) -> frozenset[int]:
+def read_list(path: Path) -> frozenset[int]:
     """A kernel list; empty when the file is absent or odd."""
     try:
         return parse_cpus(_text(path))

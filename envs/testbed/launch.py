@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from rlctl.envs.errors import RlctlError, TestbedError
+from rlctl.envs.host.cgroup.cpulist import MOST_CPUS
 from rlctl.envs.testbed import gate, leftovers
 from rlctl.envs.testbed.janitor import Janitor
 
@@ -24,7 +25,6 @@ GRACE_SECONDS = 1.0
 KILL_SECONDS = 10.0  # for a starved process to run the last of its code
 PAUSE_SECONDS = 0.005
 TAIL_BYTES = 2000
-MOST_CPUS = 8192  # the largest CONFIG_NR_CPUS of distribution kernels; CPUs that are not there are ignored
 SYSTEM_PROGRAMS = os.pathsep.join(("/usr/local/sbin", "/usr/sbin", "/sbin"))  # not on every user's PATH
 
 
@@ -250,7 +250,7 @@ def _make_ordinary(pid: int) -> None:
     os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
     with contextlib.suppress(PermissionError):  # less nice than now: root only
         os.setpriority(os.PRIO_PROCESS, pid, 0)
-    os.sched_setaffinity(pid, range(MOST_CPUS))
+    os.sched_setaffinity(pid, range(MOST_CPUS))  # CPUs that are not there are ignored
 
 
 def _log_files(folder: Path, name: str) -> tuple[Path, Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["format_cpus", "parse_cpus"]
+__all__ = ["MOST_CPUS", "format_cpus", "parse_cpus"]
 
 MOST_CPUS = 8192
 """The kernel's largest CONFIG_NR_CPUS; a longer range is a slip, and would fill the memory."""
