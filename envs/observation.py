@@ -17,10 +17,30 @@ from numpy.typing import NDArray
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
 
-__all__ = ["FEATURES", "VERSION", "Feature", "Observation", "Observer"]
+__all__ = ["FEATURES", "VERSION", "Feature", "Frame", "Observation", "Observer"]
 
 VERSION = 1
 """Bumped on any change of order, range or meaning of FEATURES."""
+
+
+class Frame:
+    """One tick's part of the vector, computed when it is first asked for: managers never ask.
+
+    Args:
+        telemetry, current, limits: What it is computed from.
+    """
+
+    __slots__ = ("_made", "_of")
+
+    def __init__(self, telemetry: Telemetry, current: Allocation, limits: Limits) -> None:
+        self._of = telemetry, current, limits
+        self._made: NDArray[np.float32] | None = None
+
+    def values(self, tick_seconds: float) -> NDArray[np.float32]:
+        """float32, each entry in [-1, 1]: features, validity flags, the latency's age."""
+        if self._made is None:
+            self._made = _frame(*self._of, tick_seconds)
+        return self._made
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +50,21 @@ class Observation:
     Attributes:
         telemetry: The readings, in physical units.
         current: The allocation in force.
-        vector: float32, shape (Observer.size,), each entry in [-1, 1].
+        frames: The ticks of the history, oldest first.
+        tick_seconds: Control period, the unit of ages in the vector.
         mask: bool, shape (len(MOVES),): moves that the shield would let through unchanged; None without a shield.
     """
 
     telemetry: Telemetry
     current: Allocation
-    vector: NDArray[np.float32]
+    frames: tuple[Frame, ...] = ()
+    tick_seconds: float = 1.0
     mask: NDArray[np.bool_] | None = None
+
+    @property
+    def vector(self) -> NDArray[np.float32]:
+        """float32, shape (Observer.size,), each entry in [-1, 1]."""
+        return np.concatenate([frame.values(self.tick_seconds) for frame in self.frames])
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +146,7 @@ class Observer:
     def __init__(self, limits: Limits, tick_seconds: float, history: int = 4) -> None:
         self.limits = limits
         self.tick_seconds = tick_seconds
-        self._frames: deque[NDArray[np.float32]] = deque(maxlen=history)
+        self._frames: deque[Frame] = deque(maxlen=history)
 
     @property
     def size(self) -> int:
@@ -138,22 +165,23 @@ class Observer:
 
     def observe(self, telemetry: Telemetry, current: Allocation, mask: NDArray[np.bool_] | None = None) -> Observation:
         """Add one tick to the history and return what a policy sees."""
-        frame = self._frame(telemetry, current)
+        frame = Frame(telemetry, current, self.limits)
         if not self._frames:
             self._frames.extend([frame] * (self._frames.maxlen or 1))
         self._frames.append(frame)
-        return Observation(telemetry, current, np.concatenate(self._frames), mask)
+        return Observation(telemetry, current, tuple(self._frames), self.tick_seconds, mask)
 
-    def _frame(self, telemetry: Telemetry, current: Allocation) -> NDArray[np.float32]:
-        readings = [feature.of(telemetry, current, self.limits) for feature in FEATURES]
-        values = [_scaled(feature, reading) for feature, reading in zip(FEATURES, readings, strict=True)]
-        flags = [
-            -1.0 if isinstance(reading, Missing) else 1.0
-            for feature, reading in zip(FEATURES, readings, strict=True)
-            if feature.optional
-        ]
-        age = min(telemetry.latency_seconds.age_seconds / self.tick_seconds, 10.0) / 5.0 - 1.0
-        return np.array([*values, *flags, age], np.float32)
+
+def _frame(telemetry: Telemetry, current: Allocation, limits: Limits, tick_seconds: float) -> NDArray[np.float32]:
+    readings = [feature.of(telemetry, current, limits) for feature in FEATURES]
+    values = [_scaled(feature, reading) for feature, reading in zip(FEATURES, readings, strict=True)]
+    flags = [
+        -1.0 if isinstance(reading, Missing) else 1.0
+        for feature, reading in zip(FEATURES, readings, strict=True)
+        if feature.optional
+    ]
+    age = min(telemetry.latency_seconds.age_seconds / tick_seconds, 10.0) / 5.0 - 1.0
+    return np.array([*values, *flags, age], np.float32)
 
 
 def _scaled(feature: Feature, reading: Reading | float) -> float:

@@ -150,8 +150,8 @@ class LiveHost:
 def group_sensors(lc: Group, be: Sequence[Group]) -> list[Sensor]:
     """Every sensor that these groups have files for; what the host has not stays missing, as `rlctl doctor` tells."""
     sensors: list[Sensor] = [
-        LcAlive(CgroupMembers(lc.procs_file)),
-        RunDelay(CgroupMembers(lc.procs_file)),
+        alive := LcAlive(CgroupMembers(lc.procs_file)),
+        RunDelay(alive),
         HostCpus(),
     ]
     if lc.usage_file:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import strategies as st
 
@@ -70,7 +69,7 @@ def drive() -> Drive:
     def run(policy: Policy, limits: Limits, telemetry: Iterable[Telemetry]) -> list[Allocation]:
         current, allocations = policy.start(limits), []
         for tick in telemetry:
-            current = decode(policy.act(Observation(tick, current, np.zeros(1, np.float32))), current, limits)
+            current = decode(policy.act(Observation(tick, current)), current, limits)
             allocations.append(current)
         return allocations
 

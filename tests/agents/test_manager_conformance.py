@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +31,7 @@ HISTORY = [(0.5, 0.5), (-0.2, 0.9), (0.5, 0.3), (0.02, 0.82), (0.9, 0.1)] * 6
 
 
 def act(policy: Manager, tick: Telemetry, current: Allocation) -> Allocation:
-    return policy.act(Observation(tick, current, np.zeros(1, np.float32)))
+    return policy.act(Observation(tick, current))
 
 
 def is_legal(allocation: Allocation, limits: Limits) -> bool:

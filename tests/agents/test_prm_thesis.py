@@ -26,7 +26,7 @@ def toy_replay(policy: Manager, limits: Limits, tell: Tell, steps: int = 15, ste
             work.append(min(allocation.quota_cpus, 8.0))
             now += 2
             tick = tell(now, lc_cpus=17.0 * share, be_cpus=work[-1], cpi=2.0)
-            allocation = policy.act(Observation(tick, allocation, np.zeros(1, np.float32)))
+            allocation = policy.act(Observation(tick, allocation))
     return 100.0 * sum(work) / len(work) / 8.0
 
 

@@ -65,7 +65,7 @@ class Knobs:
         """
         if self.dry_run:
             return
-        new = [entry for entry in map(self._entry, paths) if (entry.path, entry.identity) not in self._originals]
+        new = [self._entry(path) for path in paths if self.original(path) is None]
         if self._journal is not None and new:
             self._journal.record(new)
         self._originals.update({(entry.path, entry.identity): entry.original for entry in new})

@@ -31,7 +31,7 @@ def fit_cpus(group: CpusetDriver, cpus: frozenset[int]) -> None:
         CgroupBusy: Descendants come faster than they can be moved, or an exclusive sibling holds the CPUs.
         CgroupError: Whatever else the kernel said.
     """
-    _repeat(lambda: _fit_cpus(group, cpus), bool(group.subordinates()))
+    _repeat(lambda: _fit_cpus(group, cpus), group)
 
 
 def fit_quota(group: CpuDriver, quota: Quota) -> None:
@@ -43,7 +43,7 @@ def fit_quota(group: CpuDriver, quota: Quota) -> None:
         CgroupRejected: The parent's quota is less.
         CgroupError: Whatever else the kernel said.
     """
-    _repeat(lambda: _fit_quota(group, quota, quota), bool(group.subordinates()))
+    _repeat(lambda: _fit_quota(group, quota, quota), group)
 
 
 def _fit_cpus(group: CpusetDriver, cpus: frozenset[int]) -> None:
@@ -59,8 +59,11 @@ def _fit_cpus(group: CpusetDriver, cpus: frozenset[int]) -> None:
 
 
 def _fit_quota(group: CpuDriver, quota: Quota, ceiling: Quota) -> None:
-    before, children = group.quota(), group.subordinates()
-    if quota.cpus > before.cpus:
+    children = group.subordinates()
+    if not children:
+        group.set_quota(quota)
+        return
+    if quota.cpus > group.quota().cpus:
         group.set_quota(quota)
     for child in children:
         with contextlib.suppress(CgroupGone):
@@ -71,13 +74,13 @@ def _fit_quota(group: CpuDriver, quota: Quota, ceiling: Quota) -> None:
         group.set_quota(quota)
 
 
-def _repeat(fit: Callable[[], None], has_children: bool) -> None:
+def _repeat(fit: Callable[[], None], group: CpuDriver | CpusetDriver) -> None:
     """A child made between listing and writing is met by the next attempt."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return fit()
         except (CgroupBusy, CgroupRejected):
-            if attempt == ATTEMPTS or not has_children:
+            if attempt == ATTEMPTS or not group.subordinates():
                 raise
             time.sleep(_PAUSE_SECONDS)
     return None

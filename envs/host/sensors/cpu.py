@@ -142,6 +142,9 @@ class HostCpus:
 class LcAlive:
     """`lc_alive`: 1.0 while the LC has a process, else 0.0.
 
+    For sensors that are read after it in the same tick it is the `Members` as well: making the kernel list a v1 group
+    costs 50 us.
+
     Args:
         members: The LC's processes.
     """
@@ -151,13 +154,18 @@ class LcAlive:
 
     def __init__(self, members: Members) -> None:
         self._members = members
+        self._seen: tuple[int, ...] | Missing = ()
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:  # noqa: ARG002 - the protocol's signature
         """Alive or not; a cgroup that is gone has no process, so the LC is dead rather than unknown."""
-        pids = self._members.pids()
+        pids = self._seen = self._members.pids()
         if isinstance(pids, Missing):
             return {"lc_alive": Value(0.0) if pids.why is Why.GONE else pids}
         return {"lc_alive": Value(1.0 if pids else 0.0)}
+
+    def pids(self) -> tuple[int, ...] | Missing:
+        """The processes as of the last reading."""
+        return self._seen
 
     def close(self) -> None:
         """Close the members' files."""
