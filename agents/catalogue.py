@@ -11,13 +11,17 @@ from types import MappingProxyType
 from rlctl.agents.feedforward import Feedforward
 from rlctl.agents.greedy_shield import GreedyShield
 from rlctl.agents.heracles import Heracles
+from rlctl.agents.hipster import Hipster
+from rlctl.agents.koord_suppress import KoordSuppress
 from rlctl.agents.manager import Manager
+from rlctl.agents.parties import Parties
 from rlctl.agents.prm_eris import PrmEris
 from rlctl.agents.prm_hybrid import TUNED, PrmHybrid
 from rlctl.agents.prm_latency import PrmLatency
 from rlctl.agents.prm_model import PrmModel
 from rlctl.agents.prm_thesis import PrmThesis
 from rlctl.agents.references import Frozen, Static, Unmanaged, Weights
+from rlctl.agents.sideload import Sideload
 from rlctl.envs.errors import PolicyError
 
 __all__ = ["NAMES", "TABLE", "Entry", "build", "describe", "options"]
@@ -78,9 +82,31 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
         ),
         "heracles": Entry(
             Heracles,
-            "core part: every 15 s load gates .85/.80, cool-down 300 s, slack < .10 no growth, < .05 two cores; "
-            "+1 core per 2 s",
+            "every 15 s load gates .85/.80, cool-down 300 s, slack < .10 no growth, < .05 two cores; +1 core per 2 s; "
+            "where measured, DRAM bandwidth below .90 and power below .90 of the TDP",
             "Heracles, ISCA 2015",
+        ),
+        "parties": Entry(
+            Parties,
+            "slack < .05: LC +1 core, > .20: -1 core, each judged by 5 samples of 0.1 s; a failed downsize is undone "
+            "and rests 10 s",
+            "PARTIES, ASPLOS 2019; sc2682cornell/PARTIES",
+        ),
+        "sideload": Entry(
+            Sideload,
+            "every 1 s: quota = BE's use + idle - 20 %, at least 5 %; below 10 % margin over 10 s: frozen for 10-30 s",
+            "facebookexperimental/resctl-demo, sideloader",
+        ),
+        "koord-suppress": Entry(
+            KoordSuppress,
+            "every 1 s: quota = 65 % of the CPUs - what BE does not use; +10 % a step at most, down at once",
+            "koordinator-sh/koordinator, koordlet cpusuppress",
+        ),
+        "hipster": Entry(
+            Hipster,
+            "every 1 s: latency >= .8 of the target withholds a level more from BE, < .2 one less; after 300 s a "
+            "Q-table by load (alpha .9, gamma .2)",
+            "Hipster, HPCA 2017; nishtala/hipster",
         ),
         "feedforward": Entry(
             Feedforward, "quota = CPUs - 10 % - LC use foreseen from the load, every tick; shielded", "rlctl"

@@ -1,17 +1,21 @@
-"""Heracles' core part (ISCA'15): the top-level controller, and GROW_CORES of the core and memory controller.
+"""Heracles (ISCA'15): the top-level controller, the core and memory controller, and power as far as it is measured.
 
-Without RDT, RAPL and traffic control there is no cache, power or network controller, and no DRAM bandwidth model; the
-conditions that need them are left out, which the remarks say. BE cores map to this host as quota and cpuset at once:
-`cores * core_cpus` CPUs of quota, on as many CPUs of BE's order as hold it. Where the order begins with CPUs that the
-LC does not use, these cores are exclusive, as in the paper; on a CPU that both share the quota is what divides it.
+An Allocation has no cache ways, no frequency and no traffic class: GROW_LLC is skipped, power is answered by taking
+cores, the link is only reported. A loop whose readings are missing is off, which the remarks say. BE cores map to this
+host as quota and cpuset at once: `cores * core_cpus` CPUs of quota, on as many CPUs of BE's order as hold it. Where the
+order begins with CPUs that the LC does not use, these cores are exclusive, as in the paper; on a CPU that both share
+the quota is what divides it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 
+from rlctl.agents.heracles_loops import Bandwidth, Link, Power
 from rlctl.agents.manager import Manager, require
 from rlctl.agents.readings import number, slack_of
 from rlctl.agents.timers import Every
@@ -23,6 +27,15 @@ __all__ = ["Heracles"]
 
 HAIR = 1e-9
 """Absorbs the rounding of quotients where a threshold is met exactly."""
+
+MEASURED: Mapping[str, str] = MappingProxyType(
+    {
+        "memory-bandwidth": "memory-bandwidth limit",
+        "power": "power limit by taking cores instead of frequency",
+        "network": "network only reported",
+    }
+)
+"""The loops that need a counter, and what is made of it here."""
 
 
 class State(Enum):
@@ -40,6 +53,11 @@ class Heracles(Manager):
     The cool-down ends with a poll. A re-enabled BE begins with `first_cores` again. Polls without latency or load
     neither enable nor allow growth; a known bad one still disables.
 
+    In the core loop, what is measured comes first: DRAM bandwidth above its limit takes as many cores as use the
+    overage, and no core is added whose part would exceed it; a LC below its guaranteed frequency at 90 % of the TDP
+    takes a core a period, where the paper lowers the frequency of BE's cores. These two leave BE one core: to stop it
+    is the top-level loop's.
+
     Args:
         time_scale: Divides all periods.
         core_cpus: CPUs here that stand for a core of the published machine.
@@ -49,6 +67,8 @@ class Heracles(Manager):
         hold_slack_ratio, shrink_slack_ratio: Slack below which BE may not grow; below which it shrinks.
         first_cores: Cores that BE begins with.
         kept_cores: Cores that a shrunk BE keeps, from `be_cores.Remove(be_cores.size() - 2)`.
+        dram_limit_ratio: DRAM_LIMIT, share of the peak streaming bandwidth.
+        power_limit_ratio: Share of the TDP.
     """
 
     name = "heracles"
@@ -64,10 +84,13 @@ class Heracles(Manager):
     shrink_slack_ratio: float = 0.05
     first_cores: int = 1
     kept_cores: int = 2
+    dram_limit_ratio: float = 0.90
+    power_limit_ratio: float = 0.90
 
     def __post_init__(self) -> None:
         sizes = ("time_scale", "core_cpus", "poll_seconds", "grow_seconds", "cool_down_seconds")
-        shares = ("disable_load_ratio", "enable_load_ratio", "hold_slack_ratio", "shrink_slack_ratio")
+        gates = ("disable_load_ratio", "enable_load_ratio", "hold_slack_ratio", "shrink_slack_ratio")
+        shares = (*gates, "dram_limit_ratio", "power_limit_ratio")
         require(
             self.name,
             positive={key: getattr(self, key) for key in (*sizes, "first_cores", "kept_cores")},
@@ -75,6 +98,7 @@ class Heracles(Manager):
         )
         if self.enable_load_ratio > self.disable_load_ratio:
             raise PolicyError(f"{self.name}: enable_load_ratio is above disable_load_ratio; BE would flap")
+        self._measured: set[str] = set()
 
     def begin(self) -> Allocation:
         """One core."""
@@ -82,7 +106,8 @@ class Heracles(Manager):
         self._core_loop = Every(self.grow_seconds / self.time_scale)
         self._state, self._may_grow = State.STARTED, False
         self.be_cores = self.first_cores
-        self._why = "start with the first core"
+        self._why, self._measure = "start with the first core", ""
+        self._measured.clear()
         return self._allocation()
 
     def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:
@@ -91,20 +116,45 @@ class Heracles(Manager):
         if self._top.due(now_seconds):
             self._poll(slack, load, now_seconds)
         steps = self._core_loop.due(now_seconds)
-        if steps and self._may_grow and slack is not None and slack > self.hold_slack_ratio + HAIR:
-            self.be_cores = min(self.be_cores + steps, self._most_cores)
-        return self._allocation(), f"{self._why}; {self.be_cores} cores"
+        if steps:
+            self._core_pass(telemetry, slack, steps)
+        return self._allocation(), f"{self._why}; {self.be_cores} cores{self._measure}"
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """That it is a part of Heracles, and what a core is."""
-        return (
-            f"core part only: no cache, memory-bandwidth, power or network control; a core is {self.core_cpus:g} CPU",
-        )
+        """Which part of Heracles it is, and what a core is."""
+        core = f"a core is {self.core_cpus:g} CPU"
+        if not self._measured:
+            return (f"core part only: no cache, memory-bandwidth, power or network control; {core}",)
+        off = [name for name in MEASURED if name not in self._measured]
+        active = "; ".join(said for name, said in MEASURED.items() if name in self._measured)
+        unread = f"; no readings of {', '.join(off)}" if off else ""
+        return (f"core part and {active}; no cache control{unread}; {core}",)
 
     @property
     def _most_cores(self) -> int:
         return max(self.first_cores, int(self.limits.cpus / self.core_cpus + HAIR))
+
+    def _core_pass(self, telemetry: Telemetry, slack: float | None, steps: int) -> None:
+        bandwidth, power = Bandwidth.read(telemetry.counters), Power.read(telemetry.counters)
+        link = Link.read(telemetry.counters)
+        known = zip(MEASURED, (bandwidth, power, link), strict=True)
+        self._measured.update(name for name, reading in known if reading is not None)
+        self._measure = f"; {link}" if link else ""
+        over = bandwidth.cores_over(self.dram_limit_ratio, self.be_cores) if bandwidth else 0
+        if bandwidth and over:
+            self._remove(over, f"DRAM bandwidth {bandwidth.total_ratio:.0%}")
+        elif power and power.is_short(self.power_limit_ratio):
+            self._remove(steps, f"power {power.ratio:.0%}, LC at {power.lc_frequency_ratio:.0%} of its frequency")
+        elif self._may_grow and slack is not None and slack > self.hold_slack_ratio + HAIR:
+            room = bandwidth.cores_below(self.dram_limit_ratio, self.be_cores, steps) if bandwidth else steps
+            self.be_cores = min(self.be_cores + room, self._most_cores)
+
+    def _remove(self, cores: int, why: str) -> None:
+        """Take cores, but for the last, and say so."""
+        taken = min(cores, self.be_cores - 1)
+        self.be_cores -= taken
+        self._measure = f"; {why}: {taken} taken{self._measure}"
 
     def _poll(self, slack: float | None, load: float | None, now_seconds: float) -> None:
         if slack is not None and slack < 0.0:

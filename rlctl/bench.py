@@ -27,7 +27,7 @@ from rlctl.score import Run, Score, score
 
 __all__ = ["NEEDS_MODEL", "Outcome", "Plan", "measure", "profile", "results_as_json", "write_json"]
 
-CORE_STEPPED = frozenset({"prm-eris", "prm-thesis", "prm-hybrid", "heracles"})
+CORE_STEPPED = frozenset({"prm-eris", "prm-thesis", "prm-hybrid", "heracles", "parties"})
 """Managers whose published constants are in cores, and so take `core_cpus`."""
 
 NEEDS_MODEL = frozenset({"prm-eris", "prm-thesis"})

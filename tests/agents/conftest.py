@@ -38,6 +38,8 @@ TELEMETRY = st.builds(
     lc_cpu_seconds_per_request=READINGS,
     lc_cpus=READINGS,
     be_cpus=READINGS,
+    host_cpus=READINGS,
+    be_work_rate=READINGS,
 )
 CURRENT = st.builds(Allocation, st.one_of(st.floats(0.01, 64.0), st.just(UNLIMITED)), st.integers(1, 64), st.booleans())
 
