@@ -24,7 +24,7 @@ from rlctl.agents.references import Frozen, Static, Unmanaged, Weights
 from rlctl.agents.sideload import Sideload
 from rlctl.envs.errors import PolicyError
 
-__all__ = ["NAMES", "TABLE", "Entry", "build", "describe", "options"]
+__all__ = ["BOUNDS", "NAMES", "TABLE", "Bound", "Entry", "build", "describe", "options"]
 
 NOT_OPTIONS = frozenset({"name", "time_scale", "model"})
 """Parameters that the catalogue or the scenario as a whole sets."""
@@ -45,6 +45,19 @@ class Entry:
     law: str
     source: str
     preset: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A bound on all managers, simulator only; see `rlctl.agents.oracle` and `rlctl.agents.oracle_model`.
+
+    Attributes:
+        law: What it knows and does, in a line.
+        source: Where it is from.
+    """
+
+    law: str
+    source: str
 
 
 TABLE: Mapping[str, Entry] = MappingProxyType(
@@ -118,6 +131,19 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
 
 NAMES: tuple[str, ...] = tuple(TABLE)
 
+BOUNDS: Mapping[str, Bound] = MappingProxyType(
+    {
+        "oracle": Bound(
+            "knows plant, trace and noise: the most BE work with no window missed that frozen holds", "rlctl"
+        ),
+        "oracle-model": Bound(
+            "knows plant, trace and state, not the noise to come: the most BE work at a risk of 0.0005 per window",
+            "rlctl",
+        ),
+    }
+)
+"""What no manager can beat, simulator only: not in NAMES, and not for `build`."""
+
 
 def build(name: str, *, time_scale: float = 1.0, model: PrmModel | None = None, **options: object) -> Manager:
     """A new manager.
@@ -129,7 +155,7 @@ def build(name: str, *, time_scale: float = 1.0, model: PrmModel | None = None, 
         options: Parameters of the manager's constructor.
 
     Raises:
-        PolicyError: An unknown name or option, or a value that cannot be.
+        PolicyError: An unknown name or option, a bound, or a value that cannot be.
     """
     entry = _entry(name)
     parameters = inspect.signature(entry.manager).parameters
@@ -147,7 +173,7 @@ def describe(name: str) -> str:
     Raises:
         PolicyError: An unknown name.
     """
-    entry = _entry(name)
+    entry = BOUNDS.get(name) or _entry(name)
     return f"{name}: {entry.law} [{entry.source}]"
 
 
@@ -163,6 +189,8 @@ def options(name: str) -> dict[str, object]:
 
 
 def _entry(name: str) -> Entry:
+    if name in BOUNDS:
+        raise PolicyError(f"'{name}' is a bound, simulator only; give it to `rlctl bench --plant sim`")
     if name not in TABLE:
         raise PolicyError(f"no manager '{name}'" + _closest(name, NAMES))
     return TABLE[name]

@@ -125,6 +125,11 @@ class Limits:
 
     def clip(self, allocation: Allocation) -> Allocation:
         """The nearest allocation that this host has; never freer than asked, but for the smallest quota."""
+        quota_fits = self.min_quota_cpus <= allocation.quota_cpus and (
+            allocation.quota_cpus <= self.cpus or allocation.quota_cpus == UNLIMITED
+        )
+        if quota_fits and allocation.cpuset_cpus <= self.cpus:
+            return allocation
         most = UNLIMITED if allocation.quota_cpus == UNLIMITED else float(self.cpus)
         return allocation.but(
             quota_cpus=min(max(allocation.quota_cpus, self.min_quota_cpus), most),

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import platform
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from rlctl import __version__
 from rlctl.agents import catalogue
 from rlctl.agents.policy import Policy
 from rlctl.agents.prm_model import PrmModel
 from rlctl.control import Controller
-from rlctl.envs.errors import ConfigError, RlctlError
+from rlctl.envs.errors import RlctlError
 from rlctl.envs.testbed.session import Testbed
 from rlctl.envs.testbed.workloads import Work
 from rlctl.envs.workload import Weight
-from rlctl.record import MemoryRecorder, write_ticks
+from rlctl.lineup import fitted, policy_for
+from rlctl.record import MemoryRecorder
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 from rlctl.scenario import Scenario
 from rlctl.score import Run, Score, score
 
-__all__ = ["NEEDS_MODEL", "Outcome", "Plan", "measure", "profile", "results_as_json", "write_json"]
-
-CORE_STEPPED = frozenset({"prm-eris", "prm-thesis", "prm-hybrid", "heracles", "parties"})
-"""Managers whose published constants are in cores, and so take `core_cpus`."""
-
-NEEDS_MODEL = frozenset({"prm-eris", "prm-thesis"})
-"""Managers that are nothing without PRM's threshold model."""
+__all__ = ["Outcome", "Plan", "measure", "profile"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +51,7 @@ class Plan:
 
     def policy(self, name: str) -> Policy:
         """A new policy of this name, as this scenario wants it."""
-        options = dict(self.scenario.managers.get(name, {}))
-        if refused := catalogue.NOT_OPTIONS & options.keys():
-            raise ConfigError(
-                f"scenario {self.scenario.name}: managers.{name} may not set {', '.join(sorted(refused))}"
-            )
-        if name in CORE_STEPPED:
-            options.setdefault("core_cpus", self.scenario.core_cpus)
-        return catalogue.build(name, time_scale=self.scenario.time_scale, model=self.threshold_model, **options)
+        return policy_for(name, self.scenario, self.threshold_model)
 
     def weight(self, policy: Policy) -> Weight:
         """BE's weight: the scenario's, but for `weights`, which is nothing else."""
@@ -141,38 +126,17 @@ class Outcome:
         }
 
 
-def results_as_json(outcomes: Sequence[Outcome]) -> dict[str, object]:
-    """The contract's JSON: one scenario by itself, several under `scenarios` by name."""
-    if len(outcomes) == 1:
-        return outcomes[0].as_json()
-    return {"schema": 1, "scenarios": {outcome.plan.scenario.name: outcome.as_json() for outcome in outcomes}}
-
-
-def write_json(outcomes: Sequence[Outcome], path: Path) -> None:
-    """Write the JSON, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(path.suffix + ".part")
-    partial.write_text(json.dumps(results_as_json(outcomes), indent=1) + "\n")
-    partial.replace(path)
-
-
 def profile(plan: Plan, bed: Testbed) -> PrmModel:
     """PRM's threshold model of this LC: recorded while it runs alone under the scenario's load.
 
     Raises:
         ConfigError: scikit-learn is not installed.
     """
-    from rlctl.agents.training.fit_prm import fit
-    from rlctl.agents.training.prm_records import read_rows
-
     recorder = MemoryRecorder()
     bed.settle(plan.scenario.trace)
     bed.follow(plan.scenario.trace)
     Controller(bed.plant, catalogue.build("frozen"), None, recorder).run(seconds=plan.scenario.duration_seconds)
-    with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
-        write_ticks(Path(file.name), recorder.ticks)
-        rows = read_rows(Path(file.name))
-    return fit(rows, lc_cpus=bed.plant.limits.lc_cpus, interval_seconds=18.5 / plan.scenario.time_scale)
+    return fitted(recorder.ticks, bed.plant.limits.lc_cpus, plan.scenario.time_scale)
 
 
 def measure(plan: Plan, bed: Testbed, done: Callable[[str, int], None] = lambda *_: None) -> Outcome:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlctl.bench import Outcome, write_json
+from rlctl.bench import Outcome
+from rlctl.bench_results import write_json
 from rlctl.plots import plot_run, plot_summary
 from rlctl.record import write_ticks
 from rlctl.score import Run

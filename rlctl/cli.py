@@ -27,6 +27,7 @@ COMMANDS = {
     "scenarios": "the scenarios that ship",
     "config": "show, check or describe a serve configuration",
     "fit-prm": "fit PRM's thresholds to records of the LC running alone",
+    "calibrate": "sweep a testbed host, fit the simulator to it, and print its residuals",
 }
 """Commands and their one-line help, in the order of `rlctl --help`. Each lives in the module of its name under
 rlctl.commands and is imported only when it is called."""

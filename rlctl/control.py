@@ -145,10 +145,18 @@ class Controller:
         return applied, ""
 
     def _retreat(self) -> Allocation:
-        """Take BE to the safe allocation; a host that keeps refusing even that ends the loop."""
+        """Take BE to the safe allocation; a host that keeps refusing even that ends the loop.
+
+        A freeze that is ordered and does not come, with all else in force, is no refusal: a task deep in the kernel or
+        out of quota stops when it next runs, and the next tick looks again.
+        """
+        safe = self.plant.limits.safe
         try:
-            applied = self.plant.apply(self.plant.limits.safe)
+            applied = self.plant.apply(safe)
         except (CgroupError, PermissionMissing) as error:
+            current = self.plant.current
+            if isinstance(error, CgroupBusy) and current.but(frozen=True).at_most(safe):
+                return current
             self._failed_in_a_row += 1
             if self._failed_in_a_row >= WRITE_FAILURES_IN_A_ROW:
                 raise HostError(f"{self._failed_in_a_row} ticks in a row could not be written: {error}") from error

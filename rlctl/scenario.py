@@ -1,4 +1,7 @@
-"""Scenarios as YAML: who runs on the host, how the load goes, and what the managers are told."""
+"""Scenarios as YAML: who runs on the host, how the load goes, and what the managers are told.
+
+A file's `plant` key says which kind it is: `host` is a `Scenario`, `sim` a `rlctl.sim_scenario.SimScenario`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from rlctl.envs.testbed.session import TestbedSpec
 from rlctl.envs.testbed.stress import StressConfig
 from rlctl.envs.testbed.traces import Trace, from_config
 from rlctl.envs.workload import Weight
-from rlctl.envs.yaml_edge import load_model
+from rlctl.envs.yaml_edge import load_yaml, validated
+from rlctl.sim_scenario import SimScenario
 
 __all__ = ["Scenario", "load_scenario", "shipped_scenarios"]
 
@@ -107,12 +111,12 @@ class Scenario(_Strict):
         return from_config(self.load)
 
 
-def shipped_scenarios() -> dict[str, Scenario]:
-    """The scenarios that come with rlctl, by name."""
-    return {path.stem: load_model(Scenario, path) for path in sorted(_folder().glob("*.yaml"))}
+def shipped_scenarios() -> dict[str, Scenario | SimScenario]:
+    """The scenarios that come with rlctl, live and simulated, by name."""
+    return {path.stem: _load(path) for path in sorted(_folder().glob("*.yaml"))}
 
 
-def load_scenario(name_or_file: str) -> Scenario:
+def load_scenario(name_or_file: str) -> Scenario | SimScenario:
     """A shipped scenario by name, or one of the user's by path.
 
     Raises:
@@ -120,12 +124,23 @@ def load_scenario(name_or_file: str) -> Scenario:
     """
     shipped = _folder() / f"{name_or_file}.yaml"
     if shipped.is_file():
-        return load_model(Scenario, shipped)
+        return _load(shipped)
     path = Path(name_or_file)
     if path.suffix in {".yaml", ".yml"}:
-        return load_model(Scenario, path)
+        return _load(path)
     names = ", ".join(sorted(path.stem for path in _folder().glob("*.yaml")))
     raise ConfigError(f"no scenario {name_or_file!r}; there are {names}, or give a .yaml file")
+
+
+def _load(path: Path) -> Scenario | SimScenario:
+    data, lines = load_yaml(path)
+    if data.get("plant") not in ("host", "sim"):
+        raise ConfigError(
+            "plant: host or sim is needed: a live scenario or a simulated one", path, lines.get(("plant",))
+        )
+    if data["plant"] == "sim":
+        return validated(SimScenario, data, path, lines)
+    return validated(Scenario, data, path, lines)
 
 
 def _folder() -> Path:

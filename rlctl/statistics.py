@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,6 +73,7 @@ def mean_interval(samples: Sequence[float], low: float = -math.inf, high: float 
     return Estimate(mean, around(0.95), around(0.99))
 
 
+@functools.cache
 def student_t(confidence: float, degrees: int) -> float:
     """Two-sided Student's t quantile by bisection on the regularised incomplete beta function's integrand.
 

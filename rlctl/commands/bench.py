@@ -1,4 +1,4 @@
-"""`rlctl bench`: managers side by side on the live host."""
+"""`rlctl bench`: managers side by side, in the simulator or on the live host."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
 from rlctl.scenario import Scenario, load_scenario, shipped_scenarios
+from rlctl.sim_scenario import SUITE, SimScenario
 
 if TYPE_CHECKING:
     from rlctl.bench import Outcome, Plan
@@ -22,9 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 EXAMPLES = """examples:
+  rlctl bench --managers frozen,prm-hybrid,prm-hybrid-tuned --seeds 10
+  rlctl bench --scenario all --managers all --json result.json --report out/
+  rlctl bench verify result.json
   rlctl bench --plant host --scenario live-nginx --managers none,weights,frozen,greedy-shield
   rlctl bench --plant host --scenario live-memcached --managers all --repeats 3 --json out.json --report out/
 """
+
+REPEATS = 3
+"""Runs of each manager on the live host when no number is asked for."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -35,19 +42,36 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--plant", choices=("host",), default="host", help="what is controlled (default: host)")
-    parser.add_argument("--scenario", default="live-nginx", metavar="NAME|FILE|all", help="default: live-nginx")
+    parser.add_argument("--plant", choices=("sim", "host"), help="default: the scenario's, without one sim")
+    parser.add_argument(
+        "--scenario", metavar="NAME|FILE|all", help="default: thesis in the simulator, live-nginx on the host"
+    )
     parser.add_argument("--managers", default="all", metavar="A,B,...", help="names from `rlctl managers`, or all")
-    parser.add_argument("--repeats", type=_positive_int, default=3, metavar="N", help="runs of each (default: 3)")
+    parser.add_argument("--seeds", type=_positive_int, metavar="N", help="sim: evaluation seeds (default: 30)")
+    parser.add_argument("--jobs", type=_positive_int, metavar="N", help="sim: processes (default: one for each CPU)")
+    parser.add_argument("--repeats", type=_positive_int, metavar="N", help="host: runs of each (default: 3)")
     parser.add_argument("--duration", type=_positive, metavar="SECONDS", help="of one run (default: the scenario's)")
     parser.add_argument("--shield", default="responsive", metavar="NAME|FILE", help="default: responsive")
     parser.add_argument("--time-scale", type=_positive, metavar="X", help="divide published periods by X")
     parser.add_argument(
         "--json", nargs="?", const="-", metavar="FILE", help="the result as JSON; without FILE to stdout"
     )
-    parser.add_argument("--report", type=Path, metavar="DIR", help="write plots, table and tick logs here")
+    parser.add_argument("--report", type=Path, metavar="DIR", help="write plots, table and logs here")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and touch nothing")
-    parser.set_defaults(run=run)
+    _add_verify(parser)
+
+
+def _add_verify(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="[verify FILE]")
+    verify = actions.add_parser("verify", help="re-run what a result file of the simulator claims, and compare")
+    verify.add_argument("file", type=Path, metavar="FILE", help="what `bench --plant sim --json FILE` wrote")
+    verify.add_argument(
+        "--jobs",
+        type=_positive_int,
+        metavar="N",
+        default=argparse.SUPPRESS,
+        help="processes (default: one for each CPU)",
+    )  # suppressed: the default of a subcommand would overwrite what the command was given
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,10 +81,32 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: Something that is asked for cannot be, told before anything is started.
         HostError: The testbed could not be run, or not to the end; what was measured until then has been written.
     """
+    if args.action == "verify":
+        from rlctl.commands import bench_verify
+
+        return bench_verify.run(args)
+    asked = _asked(args)
+    live = [one for one in asked.values() if isinstance(one, Scenario)]
+    _check_options(args, live=bool(live))
+    names = _managers(args.managers, live=bool(live))
+    if live:
+        return _run_live(args, [plan_of(args, one, names) for one in live])
+    from rlctl.commands import bench_sim
+
+    simulated = [(name, one) for name, one in asked.items() if isinstance(one, SimScenario)]
+    plans = [bench_sim.plan_of(args, one, names, name) for name, one in simulated]
+    bench_sim.check(plans)
+    _check(args)
+    return bench_sim.run_plans(args, plans)
+
+
+def _run_live(args: argparse.Namespace, plans: Sequence[Plan]) -> int:
+    from rlctl.lineup import NEEDS_MODEL
     from rlctl.table import render, score_rows
 
-    plans = [plan_of(args, name) for name in _scenarios(args.scenario)]
-    _check(args, plans)
+    if any(NEEDS_MODEL & set(plan.managers) for plan in plans) and find_spec("sklearn") is None:
+        raise ConfigError("prm-eris and prm-thesis need scikit-learn for their model: pip install 'rlctl[baselines]'")
+    _check(args)
     for plan in plans:
         _say(_effective(plan))
     if args.dry_run:
@@ -79,8 +125,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measured(plan: Plan) -> Outcome:
-    from rlctl.bench import NEEDS_MODEL, measure, profile
+    from rlctl.bench import measure, profile
     from rlctl.envs.testbed.session import Testbed
+    from rlctl.lineup import NEEDS_MODEL
 
     with Testbed(plan.scenario.testbed(), _say) as bed:
         if NEEDS_MODEL & set(plan.managers):
@@ -92,8 +139,8 @@ def _measured(plan: Plan) -> Outcome:
 
 def _keep(args: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
     """Write what there is so far; one scenario is written by itself, several by name."""
-    from rlctl.bench import results_as_json, write_json
     from rlctl.bench_report import write_report
+    from rlctl.bench_results import results_as_json, write_json
 
     if args.json == "-":
         print(json.dumps(results_as_json(outcomes)))
@@ -103,12 +150,8 @@ def _keep(args: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
         write_report(outcomes[-1], args.report if len(outcomes) == 1 else args.report / outcomes[-1].plan.scenario.name)
 
 
-def _check(args: argparse.Namespace, plans: Sequence[Plan]) -> None:
+def _check(args: argparse.Namespace) -> None:
     """What would otherwise fail after an hour of measuring."""
-    from rlctl.bench import NEEDS_MODEL
-
-    if any(NEEDS_MODEL & set(plan.managers) for plan in plans) and find_spec("sklearn") is None:
-        raise ConfigError("prm-eris and prm-thesis need scikit-learn for their model: pip install 'rlctl[baselines]'")
     if args.report and find_spec("matplotlib") is None:
         raise ConfigError("--report draws plots with matplotlib: pip install 'rlctl[cli]'")
     if args.json not in (None, "-"):
@@ -118,36 +161,65 @@ def _check(args: argparse.Namespace, plans: Sequence[Plan]) -> None:
             raise PermissionMissing(f"{folder}: may not be written; name another --json file")
 
 
-def _scenarios(asked: str) -> Sequence[str]:
-    return tuple(shipped_scenarios()) if asked == "all" else (asked,)
+def _asked(args: argparse.Namespace) -> dict[str, Scenario | SimScenario]:
+    """The scenarios by what they were asked for, all of one plant."""
+    if args.scenario == "all":
+        live = [name for name, one in shipped_scenarios().items() if isinstance(one, Scenario)]
+        names: Sequence[str] = live if args.plant == "host" else SUITE
+    else:
+        names = (args.scenario or ("live-nginx" if args.plant == "host" else "thesis"),)
+    found = {name: _adjusted(load_scenario(name), args.duration, args.time_scale) for name in names}
+    for name, one in found.items():
+        if args.plant not in (None, one.plant):
+            raise ConfigError(f"scenario {name} is for --plant {one.plant}; `rlctl scenarios` lists the others")
+        if one.duration_seconds < 2.0 * one.tick_seconds:
+            raise ConfigError(f"a run of {one.duration_seconds:g} s has less than two ticks; make it longer")
+    return found
 
 
-def plan_of(args: argparse.Namespace, scenario_name: str) -> Plan:
-    """The plan that the arguments ask for, all names checked before anything is started.
+def _check_options(args: argparse.Namespace, *, live: bool) -> None:
+    """An option of the other plant is a misunderstanding, and not to be passed over."""
+    if live and (args.seeds or args.jobs):
+        raise ConfigError("--seeds and --jobs are the simulator's; on the host give --repeats")
+    if not live and args.repeats:
+        raise ConfigError("--repeats is the live host's; in the simulator give --seeds")
 
-    Raises:
-        ConfigError: An unknown scenario, manager or profile.
-    """
+
+def _managers(listed: str, *, live: bool) -> tuple[str, ...]:
+    """The names asked for; bounds exist in the simulator only."""
     from rlctl.agents import catalogue
-    from rlctl.bench import Plan
-    from rlctl.safety.profile import load_profile
+    from rlctl.suite import BOUNDS
 
-    scenario = _adjusted(load_scenario(scenario_name), args.duration, args.time_scale)
-    if scenario.duration_seconds < 2.0 * scenario.tick_seconds:
-        raise ConfigError(f"a run of {scenario.duration_seconds:g} s has less than two ticks; make it longer")
-    listed = tuple(name.strip() for name in args.managers.split(",") if name.strip())
-    names = catalogue.NAMES if args.managers == "all" else listed
+    every = catalogue.NAMES if live else (*catalogue.NAMES, *sorted(BOUNDS - set(catalogue.NAMES)))
+    names = every if listed == "all" else tuple(name.strip() for name in listed.split(",") if name.strip())
     if not names:
         raise ConfigError("--managers names none; see `rlctl managers`")
     if len(set(names)) < len(names):
         raise ConfigError("--managers names one twice")
-    plan = Plan(scenario, names, args.repeats, load_profile(args.shield).scaled(scenario.time_scale))
+    if live and (bounds := BOUNDS & set(names)):
+        raise ConfigError(f"{', '.join(sorted(bounds))}: in the simulator only; leave out --plant host")
+    return names
+
+
+def plan_of(args: argparse.Namespace, scenario: Scenario, managers: tuple[str, ...]) -> Plan:
+    """The live plan that the arguments ask for, all names checked before anything is started.
+
+    Raises:
+        ConfigError: An unknown manager or profile.
+    """
+    from rlctl.bench import Plan
+    from rlctl.safety.profile import load_profile
+
+    shield = load_profile(args.shield).scaled(scenario.time_scale)
+    plan = Plan(scenario, managers, args.repeats or REPEATS, shield)
     for name in (*plan.managers, *scenario.managers):
         plan.policy(name)
     return plan
 
 
-def _adjusted(scenario: Scenario, duration: float | None, time_scale: float | None) -> Scenario:
+def _adjusted(
+    scenario: Scenario | SimScenario, duration: float | None, time_scale: float | None
+) -> Scenario | SimScenario:
     changes = {"duration_seconds": duration, "time_scale": time_scale}
     return scenario.model_copy(update={key: value for key, value in changes.items() if value is not None})
 

@@ -12,7 +12,7 @@ EXAMPLES = """examples:
   rlctl managers --json
 
 A benchmark judges the `shielded` ones behind the shield and the others bare, as they were published;
-`rlctl serve` shields every one of them.
+`rlctl serve` shields every one of them. A `bound` needs the plant itself and runs in the simulator only.
 """
 
 
@@ -32,12 +32,15 @@ def run(args: argparse.Namespace) -> int:
     from rlctl.agents import catalogue
 
     if args.json:
-        print(json.dumps({"managers": [_plain(name) for name in catalogue.NAMES]}))
+        bounds = [{"name": name, "law": one.law, "source": one.source} for name, one in catalogue.BOUNDS.items()]
+        print(json.dumps({"managers": [_plain(name) for name in catalogue.NAMES], "bounds": bounds}))
         return 0
-    width = max(map(len, catalogue.NAMES))
+    width = max(map(len, (*catalogue.NAMES, *catalogue.BOUNDS)))
     for name, entry in catalogue.TABLE.items():
         shield = "shielded" if entry.manager.shielded else "bare"
         print(f"{name:{width}}  {shield:8}  {entry.law} [{entry.source}]")
+    for name, bound in catalogue.BOUNDS.items():
+        print(f"{name:{width}}  {'bound':8}  {bound.law} [{bound.source}; simulator only]")
     return 0
 
 

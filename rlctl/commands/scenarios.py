@@ -28,6 +28,6 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({name: scenario.model_dump(mode="json") for name, scenario in found.items()}))
         return 0
     width = max(map(len, found), default=0)
-    for name, scenario in found.items():
-        print(f"{name:{width}}  {scenario.description}")
+    for name, scenario in sorted(found.items(), key=lambda item: item[1].plant != "sim"):
+        print(f"{name:{width}}  {scenario.plant:4}  {scenario.description}")
     return 0

@@ -64,3 +64,36 @@ def test_a_reset_forgets_and_begins_safe(move):
     env.reset()
     assert plant.current == plant.limits.safe
     env.close()
+
+
+class Thinking:
+    """A learner that takes its time, by a clock that a test sets."""
+
+    def __init__(self, plant, *, live):
+        self.plant, self.live, self.now_seconds = plant, live, 0.0
+
+    def clock(self):
+        return self.now_seconds
+
+    def think(self, seconds):
+        self.now_seconds += seconds
+        self.plant.ticks += int(seconds / self.plant.tick_seconds) if self.live else 0
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_while_a_learner_thinks_a_live_host_goes_on_and_a_simulated_one_does_not(live):
+    plant = FakePlant(Limits(cpus=2), loads=(0.2,) * 8 + (0.99,) * 100)
+    thinking = Thinking(plant, live=live)
+    env = gym.make("rlctl/LiveHost-v0", plant=plant, max_episode_steps=200)
+    env = ShieldedEnv(env, Shield(load_profile("responsive"), plant.limits), thinking.clock)
+    env.reset()
+    for _ in range(4):
+        thinking.think(0.5)
+        *_, info = env.step(INDEX["thaw"])
+    assert not info["executed"].frozen
+    ticks = plant.ticks
+    thinking.think(30.0)
+    assert env.action_masks()[INDEX["keep"]] == (not live)
+    *_, info = env.step(INDEX["keep"])
+    assert info["executed"].frozen == live, "the load that came meanwhile must count"
+    assert live or plant.ticks == ticks + 1, "no simulated period may pass but the step's own"

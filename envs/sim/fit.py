@@ -1,0 +1,147 @@
+"""Fit constants of host profiles to a measured surface, with numpy alone; the same input gives the same fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.sim.profile import HostProfile
+from rlctl.envs.sim.residuals import Residual, residuals, service_of
+from rlctl.envs.sim.surface import Cell
+
+__all__ = ["OWN", "SHARED", "Fit", "fit", "losses", "nelder_mead"]
+
+Array = NDArray[np.float64]
+
+SHARED = ("slice_seconds", "slice_weight_exponent", "crowd_exponent", "period_exponent")
+"""How the kernel shares a CPU: one value for all services of a machine."""
+OWN = ("service_seconds", "wake_seconds", "service_scv", "client_cpus", "client_cpu_seconds")
+"""What a service and its client cost: a value for each profile."""
+FIRST_STEP = 0.25  # of a logarithm: constants are tried a quarter above where they begin
+MOST_RATIO = 8.0  # a cell at the edge of overload jumps by more from repeat to repeat (host.md, 3)
+SIDE = 1.5  # the target's wrong side counts as much as a factor of 4.5 in the p95
+EDGE = 0.2  # of a logarithm: nearer to the target the wrong side counts less
+CPUS = 0.1  # an error of CPUs that counts as much as a factor of e in the p95
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What came of a fit.
+
+    Attributes:
+        profiles: Fitted, by the beginning of the service's name.
+        begun, ended: The loss before and after.
+        calls: Surfaces simulated.
+    """
+
+    profiles: Mapping[str, HostProfile]
+    begun: float
+    ended: float
+    calls: int
+
+
+def fit(
+    cells: Sequence[Cell],
+    profiles: Mapping[str, HostProfile],
+    shared: Sequence[str] = SHARED,
+    own: Sequence[str] = OWN,
+    calls: int = 800,
+) -> Fit:
+    """Move constants until the simulated surface is nearest to the measured one.
+
+    Each profile counts the same, however many cells it has. Constants that are 0 stay 0: logarithms are searched.
+
+    Args:
+        cells: The cells to fit; keep some aside.
+        profiles: Where to begin, by the beginning of the service's name.
+        shared: Constants that all profiles have in common.
+        own: Constants that each profile has for itself.
+        calls: Most surfaces to simulate.
+
+    Raises:
+        ConfigError: No cell, or a cell without a profile.
+    """
+    if not cells:
+        raise ConfigError("nothing to fit: the surface has no cell")
+    first = next(iter(profiles.values())).values()
+    places: list[tuple[str | None, str]] = [(None, name) for name in shared if first[name] > 0.0]
+    places += [(key, name) for key, one in profiles.items() for name in own if one.values()[name] > 0.0]
+    start = np.log([(first if key is None else profiles[key].values())[name] for key, name in places])
+
+    def made(point: Array) -> dict[str, HostProfile]:
+        values = [(key, name, float(value)) for (key, name), value in zip(places, np.exp(point), strict=True)]
+        return {
+            key: one.but(**{name: value for owner, name, value in values if owner in (None, key)})
+            for key, one in profiles.items()
+        }
+
+    keys = [service_of(cell, profiles) for cell in cells]
+    weights = np.array([1.0 / (keys.count(key) * len(set(keys))) for key in keys])
+
+    def cost(point: Array) -> float:
+        return float(weights @ losses(residuals(cells, made(point))))
+
+    best, ended, used = nelder_mead(cost, start, FIRST_STEP, calls)
+    return Fit(made(best), cost(start), ended, used)
+
+
+def losses(found: Sequence[Residual]) -> Array:
+    """What a fit makes small, cell by cell: the distance of p95 in logarithms, of the target's side, and of CPUs.
+
+    A cell far off counts no more than one by a factor of 8: the edge of overload decides about seconds of backlog.
+    """
+    ratio = np.array([one.ratio for one in found])
+    far = np.minimum(np.abs(np.log(ratio)), math.log(MOST_RATIO))
+    beyond = np.array([0.0 if one.same_side else abs(math.log(one.tail_seconds / one.target_seconds)) for one in found])
+    cpus = np.array([[one.be_error_cpus, one.lc_error_cpus] for one in found])
+    busy = np.minimum(np.abs(cpus) / CPUS, 3.0).mean(axis=1)
+    wrong_side = 1.0 - np.exp(-beyond / EDGE)
+    return np.asarray(far + SIDE * wrong_side + busy)
+
+
+def nelder_mead(
+    cost: Callable[[Array], float], start: Array, step: float, calls: int, enough: float = 1e-4
+) -> tuple[Array, float, int]:
+    """The downhill simplex (Nelder and Mead 1965), with the coefficients of Gao and Han (2012) for many dimensions.
+
+    Args:
+        cost: To be made small.
+        start: First corner of the simplex.
+        step: Length of its edges.
+        calls: Most evaluations of `cost`.
+        enough: Stop when the corners' costs differ by less.
+
+    Returns:
+        The best point, its cost, and the number of evaluations.
+    """
+    n = len(start)
+    grow, contract, shrink = 1.0 + 2.0 / n, 0.75 - 0.5 / n, 1.0 - 1.0 / n if n > 1 else 0.5
+    corners = np.vstack([start, start + step * np.eye(n)])
+    costs = np.array([cost(corner) for corner in corners])
+    used = n + 1
+    while used < calls and np.ptp(costs) > enough:
+        order = np.argsort(costs, kind="stable")
+        corners, costs = corners[order], costs[order]
+        centre = corners[:-1].mean(axis=0)
+        away = centre - corners[-1]
+        trial, value = centre + away, cost(centre + away)
+        used += 1
+        if not costs[0] <= value < costs[-2]:
+            reach = grow if value < costs[0] else contract if value < costs[-1] else -contract
+            further = cost(centre + reach * away)
+            used += 1
+            if further < value:
+                trial, value = centre + reach * away, further
+        if value < costs[-1]:
+            corners[-1], costs[-1] = trial, value
+        else:
+            corners[1:] = corners[0] + shrink * (corners[1:] - corners[0])
+            costs[1:] = [cost(corner) for corner in corners[1:]]
+            used += n
+    best = int(np.argmin(costs))
+    return corners[best], float(costs[best]), used

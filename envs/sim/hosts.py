@@ -1,0 +1,281 @@
+"""Any number of simulated hosts, one control period per step; no loop over hosts.
+
+Within a period the queue is in steady state, plus a fluid backlog that is carried from one period to the next: below
+capacity the tail follows the utilisation, beyond it requests pile up and have to be worked off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl.envs.sim import queueing
+from rlctl.envs.sim.noise import normals, uniforms
+from rlctl.envs.sim.profile import Constants
+from rlctl.envs.sim.sharing import Share, fair_share, share_out
+
+__all__ = ["Hosts", "Orders", "Window"]
+
+Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+STEADIEST = 0.97
+"""Utilisation beyond which a window of a second is no steady state; what comes above it is the backlog's."""
+
+DRIFT, RATE, ARRIVALS, TAIL, PHASE, CPI = range(6)
+UNIFORMS = 6  # first channel of the two uniform numbers: missing, spike
+AT_START = 2000  # channels of the state at the start
+PAUSES = 3000  # channel of BE's pauses
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What BE may use on each host: arrays of shape (n,).
+
+    Attributes:
+        quota_cpus: Quota in CPUs, infinite when lifted.
+        cpuset_cpus: CPUs, in the host's order: its own ones first, then those shared with the LC.
+        frozen: Suspended.
+        weight_ratio: BE's CPU weight by the LC's; 1 is equal.
+    """
+
+    quota_cpus: Array
+    cpuset_cpus: Array
+    frozen: Flags
+    weight_ratio: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What happened in the last control period on each host: the truth, before sensors; arrays of shape (n,).
+
+    Attributes:
+        tail_seconds: The SLO's quantile of the requests that completed.
+        oldest_seconds: Age of the oldest outstanding request at the end.
+        offered_rps, done_rps: Arrivals and completions per second.
+        utilisation_ratio: Of the LC's busiest queues, by what they could get; above 1 a backlog grows.
+        lc_cpus, be_cpus, host_cpus: CPUs kept busy.
+        be_work_ratio: BE work, as a share of BE running alone.
+        contended_ratio: Share of the time in which BE ran on the LC's CPUs.
+        inflation_ratio: Growth of the LC's service time by BE.
+        cpi: The LC's cycles per instruction.
+        watts: Power of the host.
+        missing: The latency and load of this window never reach a sensor.
+    """
+
+    tail_seconds: Array
+    oldest_seconds: Array
+    offered_rps: Array
+    done_rps: Array
+    utilisation_ratio: Array
+    lc_cpus: Array
+    be_cpus: Array
+    host_cpus: Array
+    be_work_ratio: Array
+    contended_ratio: Array
+    inflation_ratio: Array
+    cpi: Array
+    watts: Array
+    missing: Flags
+
+
+class Hosts:
+    """n hosts.
+
+    Args:
+        constants: Of each host.
+        seeds: Of each host, shape (n,), uint64: all chance follows from it.
+        tick_seconds: Control period; also the window of the latency.
+    """
+
+    def __init__(self, constants: Constants, seeds: NDArray[np.uint64], tick_seconds: float = 1.0) -> None:
+        self.constants = constants
+        self.tick_seconds = tick_seconds
+        c = constants
+        self._quantile = float(c.quantile_ratio[0])
+        self._keep = tuple(np.exp(-tick_seconds / tau) for tau in (c.drift_seconds, c.rate_seconds, c.phase_seconds))
+        self._fresh = tuple(np.sqrt(1.0 - keep * keep) for keep in self._keep)
+        self._spike_chance = c.spikes_per_hour * tick_seconds / 3600.0
+        self._solo_cpus = np.minimum(c.threads, c.own_cpus + c.shared_cpus)
+        self.reset(seeds)
+
+    @property
+    def count(self) -> int:
+        """How many hosts."""
+        return len(self.seeds)
+
+    def reset(self, seeds: NDArray[np.uint64]) -> None:
+        """Begin anew on every host."""
+        self.seeds = np.asarray(seeds, np.uint64)
+        self.tick = 0
+        self.backlog = queueing.Backlog.none(self.count, self.tick_seconds)
+        self._drift, self._rate, self._phase = normals(self.seeds, 0, 4, AT_START)[:3]
+        self._was_frozen = np.ones(self.count, bool)
+
+    def restart(self, which: Flags, seeds: NDArray[np.uint64]) -> None:
+        """Begin anew on some hosts only, each with its new seed; the others go on."""
+        self.seeds = np.where(which, seeds, self.seeds)
+        start = normals(self.seeds, 0, 4, AT_START)
+        self.backlog = self.backlog.cleared(which)
+        self._drift = np.where(which, start[0], self._drift)
+        self._rate = np.where(which, start[1], self._rate)
+        self._phase = np.where(which, start[2], self._phase)
+        self._was_frozen = which | self._was_frozen
+
+    @classmethod
+    def branched(cls, hosts: Hosts, which: NDArray[np.intp]) -> Self:
+        """A copy of some hosts as they stand, to try things on; they themselves stay as they are.
+
+        A step rebinds its state and broadcasts: orders of shape (..., n) try any number of them on each host, on the
+        same noise, and a `copy.copy` before the step keeps the state for the next trial.
+
+        Args:
+            hosts: To copy from.
+            which: Indices of the hosts, shape (n,).
+        """
+        taken = {one.name: getattr(hosts.constants, one.name)[which] for one in fields(hosts.constants)}
+        branch = cls(Constants(**taken), hosts.seeds[which], hosts.tick_seconds)
+        branch.tick = hosts.tick
+        branch.backlog = hosts.backlog.of(which)
+        for name in ("_drift", "_rate", "_phase", "_was_frozen"):
+            setattr(branch, name, getattr(hosts, name)[which])
+        return branch
+
+    def step(self, rate_rps: Array, orders: Orders) -> Window:
+        """Let one control period pass.
+
+        Args:
+            rate_rps: Configured arrivals per second, shape (n,).
+            orders: What BE may use in it.
+        """
+        c = self.constants
+        z = normals(self.seeds, self.tick, 6)
+        u = uniforms(self.seeds, self.tick, 2, UNIFORMS)
+        self._advance(z)
+        offered = self._offered(rate_rps, z[ARRIVALS])
+        speed = np.exp(c.drift_cv * self._drift)  # above 1 is slower
+        threads = self._threads(orders.frozen)
+        share, fair, service = self._shared_out(offered, speed, threads, orders)
+        rho = offered * service * c.imbalance_ratio / share.lc_capacity_cpus
+        tail = self._tail(offered, rho, service, share, fair, z[TAIL])
+        before = self.backlog.requests
+        capacity = share.lc_capacity_cpus / (service * c.imbalance_ratio)
+        self.backlog, waited, oldest = self.backlog.after(self._quantile, offered, capacity)
+        tail = tail + waited
+        done = np.maximum(offered - (self.backlog.requests - before) / self.tick_seconds, 0.0)
+        spike = (u[1] < self._spike_chance) * c.spike_seconds
+        self._was_frozen = orders.frozen
+        self.tick += 1
+        return self._window(offered, done, rho, service, share, tail + spike, oldest, z[CPI], u[0])
+
+    def _advance(self, z: Array) -> None:
+        for name, place, channel in (("_drift", 0, DRIFT), ("_rate", 1, RATE), ("_phase", 2, PHASE)):
+            setattr(self, name, self._keep[place] * getattr(self, name) + self._fresh[place] * z[channel])
+
+    def _offered(self, rate_rps: Array, z: Array) -> Array:
+        """Arrivals per second that really came: slow noise, and a Poisson number in the window (normal for many)."""
+        meant = rate_rps * np.maximum(1.0 + self.constants.rate_cv * self._rate, 0.0)
+        came: Array = np.maximum(meant + np.sqrt(meant * self.constants.arrival_scv / self.tick_seconds) * z, 0.0)
+        return came
+
+    def _threads(self, frozen: Flags) -> Array:
+        """BE threads that run, averaged over the period: none between jobs, few while a freeze takes hold."""
+        c = self.constants
+        threads = c.threads
+        if c.pause_ratio.any():
+            job = np.floor(self.tick * self.tick_seconds / c.pause_seconds)
+            threads = threads * (_hashed(self.seeds, job) >= c.pause_ratio)
+        lingering = np.where(self._was_frozen, 0.0, np.minimum(c.freeze_seconds / self.tick_seconds, 1.0))
+        running: Array = threads * np.where(frozen, lingering, 1.0)
+        return running
+
+    def _shared_out(self, offered: Array, speed: Array, threads: Array, orders: Orders) -> tuple[Share, Array, Array]:
+        """CPU shares, the LC's part of a contended CPU, and its service time beside this BE."""
+        c = self.constants
+        own = np.minimum(orders.cpuset_cpus, c.own_cpus)
+        shared = np.minimum(orders.cpuset_cpus - own, c.shared_cpus)
+        free = np.maximum(own - c.client_cpus - c.client_cpu_seconds * offered, 0.0)
+        fair = fair_share(orders.weight_ratio, c.lc_cpus, np.minimum(own + shared, c.threads))
+        work = offered * c.service_seconds * speed
+        wants = np.minimum(work + offered * c.wake_seconds * np.maximum(1.0 - work / c.lc_cpus, 0.0), c.lc_cpus)
+        share = share_out(wants, c.lc_cpus, fair, free, shared, threads, orders.quota_cpus)
+        pressure = share.be_cpus * np.maximum(1.0 + c.phase_sd * self._phase, 0.0)
+        inflation = c.inflation_per_cpu * pressure + c.inflation_per_cpu2 * pressure * pressure
+        self._inflation = inflation
+        return share, fair, c.service_seconds * speed * (1.0 + inflation)
+
+    def _tail(self, offered: Array, rho: Array, service: Array, share: Share, fair: Array, z: Array) -> Array:
+        """The quantile in steady state: queue, service, and what a competing BE adds by running its slices."""
+        c = self.constants
+        steady = np.minimum(rho, STEADIEST)
+        slowed = service * c.lc_cpus / share.lc_capacity_cpus + c.wake_seconds * (1.0 - steady)
+        delayed = queueing.delay_probability(c.servers, steady)
+        wait = queueing.conditional_wait(c.servers, steady, slowed, c.arrival_scv, c.service_scv)
+        tail = queueing.sojourn_quantile(self._quantile, delayed, wait, slowed, c.service_scv)
+        tail = tail + self._slices(steady, share, fair)
+        # A quantile of n requests: 1.45 / sqrt(n) for the p95 of an exponential tail.
+        cv = np.sqrt(c.tail_cv * c.tail_cv + 2.1 / np.maximum(offered * self.tick_seconds, 1.0))
+        seen: Array = c.base_seconds + tail * np.exp(cv * z - 0.5 * cv * cv)
+        return seen
+
+    def _slices(self, rho: Array, share: Share, fair: Array) -> Array:
+        """What waiting for BE's slices adds to the quantile, given how often BE is there at all."""
+        c = self.constants
+        met = share.contended_ratio * np.minimum(c.shared_cpus / c.lc_cpus, 1.0)
+        left = 1.0 - self._quantile
+        often = np.log(np.maximum(met, left) / left) / np.log(1.0 / left)
+        press = np.power(2.0 * (1.0 - fair), c.slice_weight_exponent)
+        crowd = np.power(rho / (1.0 - rho), c.crowd_exponent)
+        burst = np.power(c.period_seconds / 0.010, c.period_exponent)
+        added: Array = c.slice_seconds * often * press * crowd * burst
+        return added
+
+    def _window(
+        self,
+        offered: Array,
+        done: Array,
+        rho: Array,
+        service: Array,
+        share: Share,
+        tail: Array,
+        oldest: Array,
+        z: Array,
+        u: Array,
+    ) -> Window:
+        c = self.constants
+        capacity = share.lc_capacity_cpus
+        busy = np.minimum(rho / c.imbalance_ratio, 1.0)
+        lc_cpus = np.minimum(done * (service + c.wake_seconds * np.maximum(1.0 - busy, 0.0)), capacity)
+        client = np.minimum(c.client_cpus + c.client_cpu_seconds * offered, np.maximum(c.own_cpus, c.client_cpus))
+        # What the LC did not take after all is BE's, and the other way round.
+        be_cpus = np.minimum(share.be_cpus, c.lc_cpus + np.maximum(c.own_cpus - client, 0.0) - lc_cpus)
+        use = np.minimum(lc_cpus / c.lc_cpus, 1.0)
+        cpi = c.cpi * (1.0 + c.cpi_load_ratio * use + c.cpi_interference_ratio * self._inflation)
+        host = lc_cpus + be_cpus + client
+        return Window(
+            tail_seconds=tail,
+            oldest_seconds=oldest + 0.5 * service,
+            offered_rps=offered,
+            done_rps=done,
+            utilisation_ratio=rho,
+            lc_cpus=lc_cpus,
+            be_cpus=be_cpus,
+            host_cpus=host,
+            be_work_ratio=be_cpus / (1.0 + c.be_inflation * use) / self._solo_cpus,
+            contended_ratio=share.contended_ratio,
+            inflation_ratio=self._inflation,
+            cpi=cpi * (1.0 + c.cpi_cv * z),
+            watts=c.idle_watts + c.watts_per_cpu * host,
+            missing=u < c.missing_ratio,
+        )
+
+
+def _hashed(seeds: NDArray[np.uint64], number: Array) -> Array:
+    """A uniform number per host that depends on its seed and one more number of its own."""
+    with np.errstate(over="ignore"):
+        mixed = seeds + np.uint64(0x632BE59BD9B4E019) * (number.astype(np.uint64) + np.uint64(1))
+    number_of_each: Array = uniforms(mixed, 0, 1, PAUSES)[0]
+    return number_of_each

@@ -1,0 +1,89 @@
+"""The load that policies are trained under: a random mixture of waves, steps and bursts, another one for every seed.
+
+It depends on the seed and the time only: a longer run begins with the same load as a shorter one, and a host has the
+same load alone or among others.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl.envs.sim.noise import uniforms
+
+__all__ = ["training_load", "training_loads"]
+
+Array = NDArray[np.float64]
+
+SHAPE, LEVEL, BURST = 4000, 4100, 4200  # first noise channels: of the shape, of a step's level, of a burst's place
+DRAWS = 9
+
+LOWEST, HIGHEST = 0.02, 1.10  # loads stay within, as shares of the LC's maximum
+WAVE_SHARE, STEPS_SHARE = 0.5, 0.35  # of the hosts; the rest has a constant level
+BURSTS_SHARE = 0.5  # of the hosts, on top
+PERIOD_SECONDS = (60.0, 1800.0)  # of a wave, log-uniform: from one that a manager can barely follow to a slow one
+STEP_SECONDS = (20.0, 180.0)
+GAP_SECONDS = (60.0, 600.0)  # one burst in each
+BURST_SECONDS = (5.0, 30.0)
+BURST_HEIGHT = (0.10, 0.50)
+
+
+def training_load(seed: int, ticks: int, tick_seconds: float) -> Array:
+    """One host's load.
+
+    Args:
+        seed: Decides everything about it.
+        ticks: How many.
+        tick_seconds: Control period.
+
+    Returns:
+        Share of the LC's maximum in each tick, shape (ticks,).
+    """
+    return training_loads(np.array([seed], np.uint64), ticks, tick_seconds)[:, 0]
+
+
+def training_loads(seeds: NDArray[np.uint64], ticks: int, tick_seconds: float) -> Array:
+    """The loads of many hosts at once, shape (ticks, n); column i is `training_load(seeds[i], ...)`."""
+    draws = uniforms(seeds, 0, DRAWS, SHAPE)
+    kind, low, rise, period, phase, step = draws[:6]
+    low = 0.10 + 0.60 * low
+    high = low + (1.05 - low) * (0.2 + 0.8 * rise)
+    time: Array = np.arange(ticks, dtype=np.float64)[:, None] * tick_seconds
+    wave = 0.5 - 0.5 * np.cos(2.0 * np.pi * (time / _log_between(PERIOD_SECONDS, period) + phase))
+    level = _levels(seeds, time / _between(STEP_SECONDS, step))
+    share = np.where(kind < WAVE_SHARE, wave, np.where(kind < WAVE_SHARE + STEPS_SHARE, level, phase))
+    loads = low + (high - low) * share + _bursts(seeds, time, draws[6:])
+    within: Array = np.clip(loads, LOWEST, HIGHEST)
+    return within
+
+
+def _levels(seeds: NDArray[np.uint64], steps: Array) -> Array:
+    """The level of each step, in (0, 1)."""
+    return _by_number(seeds, steps.astype(np.int64), LEVEL)
+
+
+def _bursts(seeds: NDArray[np.uint64], time: Array, draws: Array) -> Array:
+    """What bursts add: one at a random place of each gap, all of a host's alike."""
+    has, spacing, size = draws
+    gap, length = _between(GAP_SECONDS, spacing), _between(BURST_SECONDS, size)
+    number = (time / gap).astype(np.int64)
+    start = number * gap + _by_number(seeds, number, BURST) * (gap - length)
+    inside = (time >= start) & (time < start + length) & (has < BURSTS_SHARE)
+    return np.where(inside, _between(BURST_HEIGHT, has / BURSTS_SHARE), 0.0)
+
+
+def _by_number(seeds: NDArray[np.uint64], numbers: NDArray[np.int64], channel: int) -> Array:
+    """A uniform number for each host's step or gap, shape of `numbers`."""
+    most = int(numbers.max(initial=0)) + 1
+    drawn = np.concatenate([uniforms(seeds, number, 1, channel) for number in range(most)])
+    of_each: Array = np.take_along_axis(drawn, numbers, axis=0)
+    return of_each
+
+
+def _between(span: tuple[float, float], draw: Array) -> Array:
+    return span[0] + (span[1] - span[0]) * draw
+
+
+def _log_between(span: tuple[float, float], draw: Array) -> Array:
+    between: Array = span[0] * np.exp(np.log(span[1] / span[0]) * draw)
+    return between

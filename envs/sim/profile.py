@@ -1,0 +1,304 @@
+"""What the simulator knows of one kind of host: every constant with its unit, from a YAML file.
+
+`Constants` are the same numbers as arrays, one entry per simulated host. Where a profile gives a range the hosts
+differ, as training wants it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from rlctl.envs.allocation import Limits
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.sim.noise import uniforms
+from rlctl.envs.yaml_edge import load_model, validated
+
+__all__ = ["Constants", "HostProfile", "load_profile", "shipped_profiles"]
+
+RANGE_CHANNEL = 1000
+"""First noise channel of the numbers that pick constants from their ranges."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class LcConstants(_Strict):
+    """The latency-critical service."""
+
+    lc_cpus: float = Field(gt=0.0)
+    """CPUs that it may run on."""
+    servers: float = Field(1.0, ge=1.0)
+    """Servers behind one queue; its CPUs divided by it is the number of separate queues (memcached: one a thread)."""
+    service_seconds: float = Field(gt=0.0)
+    """CPU time of one request on a busy server."""
+    wake_seconds: float = Field(0.0, ge=0.0)
+    """CPU time more for a request that finds its server idle: wake-up and a batch of one."""
+    service_scv: float = Field(1.0, ge=0.0)
+    """Squared coefficient of variation of the service time."""
+    arrival_scv: float = Field(1.0, ge=0.0)
+    """Squared coefficient of variation of the time between arrivals; 1 is Poisson."""
+    imbalance_ratio: float = Field(1.0, ge=1.0)
+    """Load of the busiest queues by the mean: connections stay with the thread that took them."""
+    base_seconds: float = Field(0.0, ge=0.0)
+    """Latency that no load changes: network, client."""
+    target_seconds: float = Field(gt=0.0)
+    """The SLO's target."""
+    quantile_ratio: float = Field(0.95, gt=0.5, lt=1.0)
+    """The SLO's quantile; one for all hosts of a batch."""
+    max_load_rps: float = Field(gt=0.0)
+    """The load that counts as 1.0."""
+
+
+class BeConstants(_Strict):
+    """The best-effort work and the CPUs around it."""
+
+    threads: float = Field(gt=0.0)
+    """Threads that want to run."""
+    own_cpus: float = Field(0.0, ge=0.0)
+    """CPUs of BE's order, the first ones, where the LC never runs."""
+    shared_cpus: float = Field(0.0, ge=0.0)
+    """CPUs of BE's order, after those, where the LC runs too."""
+    host_cpus: float = Field(gt=0.0)
+    """CPUs that managers take a share of: the length of the CPU order."""
+    client_cpus: float = Field(0.0, ge=0.0)
+    """CPUs that others (the load's client) take from BE's own ones, whatever the load."""
+    client_cpu_seconds: float = Field(0.0, ge=0.0)
+    """CPU time more that they take per request."""
+    phase_seconds: float = Field(60.0, gt=0.0)
+    """Correlation time of BE's demand for cache and memory."""
+    phase_sd: float = Field(0.0, ge=0.0)
+    """Its standard deviation, by the mean."""
+    pause_ratio: float = Field(0.0, ge=0.0, lt=1.0)
+    """Share of the time without BE work: between jobs."""
+    pause_seconds: float = Field(60.0, gt=0.0)
+    """Length of a job and of a pause are multiples of it."""
+
+
+class SharingConstants(_Strict):
+    """How the kernel shares a CPU, see `sharing`."""
+
+    minimum_weight_ratio: float = Field(2.0 / 1024.0, gt=0.0)
+    """BE's minimum weight by the LC's: cpu.shares 2 against 1024."""
+    slice_seconds: float = Field(0.0, ge=0.0)
+    """p95 that an equal-weight BE adds at a utilisation of one half of what the LC can get."""
+    slice_weight_exponent: float = Field(1.5, ge=0.0)
+    """How it falls with BE's share of the CPU."""
+    crowd_exponent: float = Field(0.8, ge=0.0)
+    """How it grows with rho / (1 - rho)."""
+    period_exponent: float = Field(0.3, ge=0.0)
+    """How it grows with the quota's period: quota burns in one burst per period."""
+    period_seconds: float = Field(0.010, gt=0.0)
+    """The quota's period."""
+    freeze_seconds: float = Field(0.007, ge=0.0)
+    """Until a freeze is done."""
+
+
+class InterferenceConstants(_Strict):
+    """What BE costs the LC beyond CPU time: cache, memory bandwidth, SMT siblings, frequency."""
+
+    inflation_per_cpu: float = Field(0.0, ge=0.0)
+    """Growth of the LC's service time per busy BE CPU."""
+    inflation_per_cpu2: float = Field(0.0, ge=0.0)
+    """The same per square of it."""
+    be_inflation: float = Field(0.0, ge=0.0)
+    """Growth of BE's time per unit of work when the LC keeps all its CPUs busy."""
+    cpi: float = Field(1.0, gt=0.0)
+    """The LC's cycles per instruction when it is alone and nearly idle."""
+    cpi_load_ratio: float = Field(0.0, ge=0.0)
+    """Growth of CPI from idle to all its CPUs busy."""
+    cpi_interference_ratio: float = Field(1.0, ge=0.0)
+    """Growth of CPI by the growth of the service time."""
+    cpi_cv: float = Field(0.0, ge=0.0)
+    """Noise of CPI."""
+
+
+class RealityConstants(_Strict):
+    """What a measured host adds to a textbook."""
+
+    rate_cv: float = Field(0.0, ge=0.0)
+    """Noise of the offered rate against the configured one, beyond Poisson."""
+    rate_seconds: float = Field(5.0, gt=0.0)
+    """Its correlation time."""
+    drift_cv: float = Field(0.0, ge=0.0)
+    """Slow drift of the host's speed."""
+    drift_seconds: float = Field(300.0, gt=0.0)
+    """Its correlation time."""
+    tail_cv: float = Field(0.0, ge=0.0)
+    """Noise of a window's quantile beyond that of a finite sample."""
+    spikes_per_hour: float = Field(0.0, ge=0.0)
+    """Rare stalls of the LC that nobody is to blame for."""
+    spike_seconds: float = Field(0.0, ge=0.0)
+    """Their length."""
+    missing_ratio: float = Field(0.0, ge=0.0, lt=1.0)
+    """Share of windows whose latency and load never arrive."""
+    delay_ticks: float = Field(0.0, ge=0.0, le=8.0)
+    """Whole ticks by which latency and load arrive late."""
+    idle_watts: float = Field(0.0, ge=0.0)
+    """Power of the idle host."""
+    watts_per_cpu: float = Field(0.0, ge=0.0)
+    """Power more per busy CPU."""
+
+
+class HostProfile(_Strict):
+    """One kind of host.
+
+    Attributes:
+        source: Where its constants are from.
+        fitted: The region in which they were fitted: name of a quantity to [low, high].
+        ranges: Constants that differ from host to host in training: name to [low, high].
+    """
+
+    name: str
+    description: str
+    source: str
+    lc: LcConstants
+    be: BeConstants
+    sharing: SharingConstants = Field(default_factory=lambda: SharingConstants.model_validate({}))
+    interference: InterferenceConstants = Field(default_factory=lambda: InterferenceConstants.model_validate({}))
+    reality: RealityConstants = Field(default_factory=lambda: RealityConstants.model_validate({}))
+    fitted: dict[str, tuple[float, float]] = Field(default_factory=dict)
+    ranges: dict[str, tuple[float, float]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _ranges_are_of_constants(self) -> HostProfile:
+        known = self.values()
+        for name, (low, high) in self.ranges.items():
+            if name not in known:
+                raise ValueError(f"ranges: there is no constant {name!r}")
+            if not low <= high:
+                raise ValueError(f"ranges: {name}: {low:g} is above {high:g}")
+            try:
+                for end in (low, high):
+                    self.model_copy(update={"ranges": {}}).but(**{name: end})
+            except ConfigError as error:
+                raise ValueError(f"ranges: {error}") from error
+        return self
+
+    def values(self) -> dict[str, float]:
+        """Every constant by its name."""
+        sections = (self.lc, self.be, self.sharing, self.interference, self.reality)
+        return {name: value for section in sections for name, value in section.model_dump().items()}
+
+    @property
+    def digest(self) -> str:
+        """Hash of all constants, which stands in every result."""
+        text = self.model_dump_json(exclude={"name", "description", "source"})
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def limits(self, levels: int = 20) -> Limits:
+        """The range of allocations on such a host."""
+        return Limits(cpus=round(self.be.host_cpus), lc_cpus=self.lc.lc_cpus, levels=levels)
+
+    def but(self, **changes: float) -> HostProfile:
+        """A copy with some constants changed, by their names.
+
+        Raises:
+            ConfigError: There is no such constant, or it cannot have this value.
+        """
+        data: dict[str, Any] = self.model_dump()
+        for name, value in changes.items():
+            section = next((part for part in data.values() if isinstance(part, dict) and name in part), None)
+            if section is None or name not in self.values():
+                raise ConfigError(f"profile {self.name}: there is no constant {name!r}")
+            section[name] = value
+        return validated(HostProfile, data, f"profile {self.name}")
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The constants of n hosts, each an array of shape (n,); names, units and sources as in the profile's sections."""
+
+    lc_cpus: NDArray[np.float64]
+    servers: NDArray[np.float64]
+    service_seconds: NDArray[np.float64]
+    wake_seconds: NDArray[np.float64]
+    service_scv: NDArray[np.float64]
+    arrival_scv: NDArray[np.float64]
+    imbalance_ratio: NDArray[np.float64]
+    base_seconds: NDArray[np.float64]
+    target_seconds: NDArray[np.float64]
+    quantile_ratio: NDArray[np.float64]
+    max_load_rps: NDArray[np.float64]
+    threads: NDArray[np.float64]
+    own_cpus: NDArray[np.float64]
+    shared_cpus: NDArray[np.float64]
+    host_cpus: NDArray[np.float64]
+    client_cpus: NDArray[np.float64]
+    client_cpu_seconds: NDArray[np.float64]
+    phase_seconds: NDArray[np.float64]
+    phase_sd: NDArray[np.float64]
+    pause_ratio: NDArray[np.float64]
+    pause_seconds: NDArray[np.float64]
+    minimum_weight_ratio: NDArray[np.float64]
+    slice_seconds: NDArray[np.float64]
+    slice_weight_exponent: NDArray[np.float64]
+    crowd_exponent: NDArray[np.float64]
+    period_exponent: NDArray[np.float64]
+    period_seconds: NDArray[np.float64]
+    freeze_seconds: NDArray[np.float64]
+    inflation_per_cpu: NDArray[np.float64]
+    inflation_per_cpu2: NDArray[np.float64]
+    be_inflation: NDArray[np.float64]
+    cpi: NDArray[np.float64]
+    cpi_load_ratio: NDArray[np.float64]
+    cpi_interference_ratio: NDArray[np.float64]
+    cpi_cv: NDArray[np.float64]
+    rate_cv: NDArray[np.float64]
+    rate_seconds: NDArray[np.float64]
+    drift_cv: NDArray[np.float64]
+    drift_seconds: NDArray[np.float64]
+    tail_cv: NDArray[np.float64]
+    spikes_per_hour: NDArray[np.float64]
+    spike_seconds: NDArray[np.float64]
+    missing_ratio: NDArray[np.float64]
+    delay_ticks: NDArray[np.float64]
+    idle_watts: NDArray[np.float64]
+    watts_per_cpu: NDArray[np.float64]
+
+    @classmethod
+    def stack(cls, profiles: Sequence[HostProfile]) -> Constants:
+        """One entry per profile."""
+        rows = [profile.values() for profile in profiles]
+        return cls(**{one.name: np.array([row[one.name] for row in rows], float) for one in fields(cls)})
+
+    @classmethod
+    def drawn(cls, profile: HostProfile, seeds: NDArray[np.uint64]) -> Constants:
+        """Hosts that differ within the profile's ranges, one per seed; constants without a range are the same."""
+        values: Mapping[str, float] = profile.values()
+        columns = {one.name: np.full(len(seeds), values[one.name]) for one in fields(cls)}
+        for place, (name, (low, high)) in enumerate(sorted(profile.ranges.items())):
+            columns[name] = low + (high - low) * uniforms(seeds, 0, 1, RANGE_CHANNEL + place)[0]
+        return cls(**columns)
+
+
+def shipped_profiles() -> dict[str, HostProfile]:
+    """The profiles that come with rlctl, by name."""
+    return {path.stem: load_model(HostProfile, path) for path in sorted(_folder().glob("*.yaml"))}
+
+
+def load_profile(name_or_file: str) -> HostProfile:
+    """A shipped profile by name, or one of the user's by path.
+
+    Raises:
+        ConfigError: Neither exists, or the file is wrong.
+    """
+    shipped = _folder() / f"{name_or_file}.yaml"
+    path = shipped if shipped.is_file() else Path(name_or_file)
+    if path.suffix in {".yaml", ".yml"}:
+        return load_model(HostProfile, path)
+    names = ", ".join(sorted(one.stem for one in _folder().glob("*.yaml")))
+    raise ConfigError(f"no host profile {name_or_file!r}; there are {names}, or give a .yaml file")
+
+
+def _folder() -> Path:
+    return Path(str(files("rlctl") / "configs" / "plants"))

@@ -1,0 +1,242 @@
+"""How far the simulator is from a measured surface, cell by cell and by regime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.sim.hosts import Hosts, Orders
+from rlctl.envs.sim.profile import Constants, HostProfile
+from rlctl.envs.sim.sharing import fair_share
+from rlctl.envs.sim.surface import Cell
+
+__all__ = [
+    "MANY_SEEDS",
+    "Agreement",
+    "Regime",
+    "Residual",
+    "Residuals",
+    "agreement",
+    "by_regime",
+    "regime_of",
+    "residuals",
+    "service_of",
+]
+
+Array = NDArray[np.float64]
+
+SEEDS = 48
+"""Hosts simulated per cell, the same for all: a cell's figure does not depend on which others are looked at."""
+MANY_SEEDS = 500
+"""For figures to be quoted: with 48 the share on the target's side moves by 3 % from one set of seeds to the next."""
+WINDOWS = 4
+"""Windows per cell, from an empty queue, as in the sweep; the first is left out on both sides."""
+WITHIN_RATIO = 2.0
+WITHIN_CPUS = 0.1
+FULL_WEIGHT_RATIO = 0.5
+"""From which weight on BE is a competitor; below, cells are of the regime `weights`."""
+
+
+class Regime(StrEnum):
+    """What rules the LC's tail in a cell; by the LC's demand for CPU time, without noise."""
+
+    ALONE = "BE absent"
+    OTHER_CPU = "other CPU"
+    WEIGHTS = "weights"
+    BELOW = "below fair share"
+    BETWEEN = "between"
+    OVERLOAD = "overload"
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """One cell, simulated and measured.
+
+    Attributes:
+        cell: The cell.
+        regime: What rules there.
+        tail_seconds: Simulated median p95; so `lc_cpus` and `be_cpus`.
+        target_seconds: The line on whose side both should be.
+    """
+
+    cell: Cell
+    regime: Regime
+    tail_seconds: float
+    lc_cpus: float
+    be_cpus: float
+    target_seconds: float
+
+    @property
+    def ratio(self) -> float:
+        """Simulated by measured p95."""
+        return self.tail_seconds / self.cell.tail_seconds
+
+    @property
+    def within(self) -> bool:
+        """The p95 is right within a factor of two."""
+        return 1.0 / WITHIN_RATIO <= self.ratio <= WITHIN_RATIO
+
+    @property
+    def same_side(self) -> bool:
+        """Both hold the target, or both miss it."""
+        return (self.tail_seconds <= self.target_seconds) == (self.cell.tail_seconds <= self.target_seconds)
+
+    @property
+    def be_error_cpus(self) -> float:
+        """Simulated less measured CPUs of BE."""
+        return self.be_cpus - self.cell.be_busy_cpus
+
+    @property
+    def lc_error_cpus(self) -> float:
+        """Simulated less measured CPUs of the LC."""
+        return self.lc_cpus - self.cell.lc_busy_cpus
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Some cells together, in percent of them.
+
+    Attributes:
+        cells: How many.
+        within_percent: p95 right within a factor of two.
+        side_percent: On the measured side of the target.
+        be_percent: BE's CPUs right within 0.1.
+        lc_percent: The LC's CPUs right within 0.1.
+        median_ratio: Median of simulated by measured p95.
+    """
+
+    cells: int
+    within_percent: float
+    side_percent: float
+    be_percent: float
+    lc_percent: float
+    median_ratio: float
+
+
+Residuals = tuple[Residual, ...]
+
+
+def residuals(cells: Sequence[Cell], profiles: Mapping[str, HostProfile], seeds: int = SEEDS) -> Residuals:
+    """Simulate every cell and set it beside its measurement.
+
+    Args:
+        cells: The surface.
+        profiles: By the beginning of the service's name; topology and period come from the cell.
+        seeds: Hosts per cell.
+
+    Raises:
+        ConfigError: A cell has no profile.
+    """
+    values = [_values(cell, profiles[service_of(cell, profiles)]) for cell in cells]
+    rows = {name: np.array([row[name] for row in values]) for name in Constants.__dataclass_fields__}
+    tail, lc, be = _simulated(cells, rows, seeds)
+    return tuple(
+        Residual(cell, regime_of(cell, row), *found, row["target_seconds"])
+        for cell, row, found in zip(
+            cells, values, zip(tail.tolist(), lc.tolist(), be.tolist(), strict=True), strict=True
+        )
+    )
+
+
+def agreement(found: Sequence[Residual]) -> Agreement:
+    """The shares of cells that agree.
+
+    Raises:
+        ValueError: There is no cell.
+    """
+    if not found:
+        raise ValueError("the agreement of no cells")
+
+    def percent(flags: list[bool]) -> float:
+        return 100.0 * sum(flags) / len(flags)
+
+    return Agreement(
+        len(found),
+        percent([one.within for one in found]),
+        percent([one.same_side for one in found]),
+        percent([abs(one.be_error_cpus) <= WITHIN_CPUS for one in found]),
+        percent([abs(one.lc_error_cpus) <= WITHIN_CPUS for one in found]),
+        float(np.median([one.ratio for one in found])),
+    )
+
+
+def by_regime(found: Sequence[Residual]) -> dict[Regime, Residuals]:
+    """The cells of each regime that has any, in the order of `Regime`."""
+    parts = {regime: tuple(one for one in found if one.regime is regime) for regime in Regime}
+    return {regime: part for regime, part in parts.items() if part}
+
+
+def service_of(cell: Cell, profiles: Mapping[str, HostProfile]) -> str:
+    """The key of a cell's profile: the first with which the name of its service begins.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    for beginning in profiles:
+        if cell.service.startswith(beginning):
+            return beginning
+    raise ConfigError(f"the surface's service {cell.service!r} begins with none of {', '.join(profiles)}")
+
+
+def regime_of(cell: Cell, values: Mapping[str, float]) -> Regime:
+    """The regime of a cell, by the constants of its host."""
+    if cell.frozen:
+        return Regime.ALONE
+    if cell.shared_cpus == 0.0:
+        return Regime.OTHER_CPU
+    if cell.weight_ratio < FULL_WEIGHT_RATIO:
+        return Regime.WEIGHTS
+    spread = np.array(min(cell.own_cpus + values["shared_cpus"], values["threads"]))
+    lc_cpus, shared = values["lc_cpus"], values["shared_cpus"]
+    fair = float(fair_share(np.array(cell.weight_ratio), np.array(lc_cpus), spread))
+    demand = cell.sent_rps * values["service_seconds"] / lc_cpus
+    if demand <= fair:
+        return Regime.BELOW
+    pressed = (1.0 - fair) * shared
+    burning = min(1.0, cell.quota_cpus / (cell.own_cpus + pressed))
+    return Regime.BETWEEN if demand < 1.0 - burning * pressed / lc_cpus else Regime.OVERLOAD
+
+
+def _values(cell: Cell, profile: HostProfile) -> dict[str, float]:
+    """The profile's constants on the cell's CPUs.
+
+    The client has a real-time priority: on a CPU that it shares with the LC, LC and BE have what it leaves.
+    """
+    values = profile.values()
+    client = values["client_cpus"] + values["client_cpu_seconds"] * cell.sent_rps if cell.beside_client else 0.0
+    values.update(
+        own_cpus=1.0 if cell.frozen else cell.own_cpus,
+        lc_cpus=cell.lc_cpus - client,
+        period_seconds=cell.period_seconds,
+    )
+    return {**values, "shared_cpus": max(cell.shared_cpus - client, 0.0)}
+
+
+def _simulated(cells: Sequence[Cell], rows: Mapping[str, Array], seeds: int) -> tuple[Array, Array, Array]:
+    """Median p95, LC CPUs and BE CPUs of each cell over seeds and settled windows."""
+
+    def spread(column: Sequence[float] | Array) -> Array:
+        return np.repeat(np.asarray(column, float), seeds)
+
+    keys = np.tile(np.arange(1, seeds + 1, dtype=np.uint64), len(cells))
+    hosts = Hosts(Constants(**{name: spread(column) for name, column in rows.items()}), keys)
+    frozen = np.repeat([cell.frozen for cell in cells], seeds)
+    orders = Orders(
+        spread([cell.quota_cpus for cell in cells]),
+        spread(rows["own_cpus"] + rows["shared_cpus"]),
+        frozen,
+        spread([cell.weight_ratio for cell in cells]),
+    )
+    rate = spread([cell.sent_rps for cell in cells])
+    windows = [hosts.step(rate, orders) for _ in range(WINDOWS)][1:]
+
+    def median(name: str) -> Array:
+        values = np.stack([getattr(window, name) for window in windows])
+        return np.asarray(np.median(values.reshape(len(windows), len(cells), seeds), axis=(0, 2)))
+
+    return median("tail_seconds"), median("lc_cpus"), median("be_cpus")

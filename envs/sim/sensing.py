@@ -1,0 +1,153 @@
+"""What sensors make of the truth: late, sometimes missing, and in the words of `Telemetry`."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl.envs.sim.hosts import Window
+from rlctl.envs.sim.profile import Constants
+from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
+
+__all__ = ["LATE", "Sensors"]
+
+Array = NDArray[np.float64]
+
+LATE = ("tail_seconds", "oldest_seconds", "load_ratio", "samples", "lost")
+"""What comes from the LC's side and may arrive late or not at all; the rest the host measures itself, at once."""
+
+_ALIVE = Value(1.0)
+
+
+class Sensors:
+    """The sensors of n hosts.
+
+    Args:
+        constants: Of each host.
+        tick_seconds: Control period; also the window of the latency.
+
+    Attributes:
+        seen: The readings of `LATE` as they arrived last, shape (5, n), in that order; `lost` is 1.0 where the latest
+            did not arrive.
+        age_ticks: Age of what arrived last, shape (n,).
+    """
+
+    def __init__(self, constants: Constants, tick_seconds: float) -> None:
+        self.constants = constants
+        self.tick_seconds = tick_seconds
+        self._delay = np.round(constants.delay_ticks).astype(int)
+        self._depth = int(self._delay.max(initial=0)) + 1
+        self._every = np.arange(len(self._delay))
+        self.reset()
+
+    def reset(self) -> None:
+        """Nothing has arrived yet."""
+        count = len(self._delay)
+        self._ring = np.zeros((self._depth, len(LATE), count))
+        self._ring[:, -1] = 1.0
+        self._place = 0
+        self.seen = self._ring[0].copy()
+        self.age_ticks = np.full(count, np.inf)
+
+    def restart(self, which: NDArray[np.bool_]) -> None:
+        """Forget what arrived on some hosts."""
+        self._ring[:, :, which] = 0.0
+        self._ring[:, -1, which] = 1.0
+        self.seen[:, which] = self._ring[0][:, which]
+        self.age_ticks[which] = np.inf
+
+    def take(self, window: Window) -> None:
+        """A control period has passed."""
+        load = window.offered_rps / self.constants.max_load_rps
+        samples = np.floor(window.done_rps * self.tick_seconds)
+        lost = window.missing | (samples < 1.0)
+        latest = np.stack((window.tail_seconds, window.oldest_seconds, load, samples, lost.astype(float)))
+        if self._depth == 1:
+            arrived = latest
+        else:
+            self._ring[self._place] = latest
+            arrived = self._ring[(self._place - self._delay) % self._depth, :, self._every].T
+            self._place = (self._place + 1) % self._depth
+        came = arrived[-1] == 0.0
+        self.seen = np.where(came, arrived, self.seen)
+        self.seen[-1] = ~came
+        self.age_ticks = np.where(came, self._delay, self.age_ticks + 1.0)
+
+    def telemetry(self, window: Window, time_seconds: float) -> list[Telemetry]:
+        """Each host's readings, in order.
+
+        Args:
+            window: The one taken last.
+            time_seconds: Of the plant's clock.
+        """
+        c = self.constants
+        waited = window.contended_ratio * np.minimum(window.utilisation_ratio, 1.0)
+        per_request = window.lc_cpus / np.maximum(window.done_rps, 1e-9)
+        columns = (
+            *self.seen,
+            self.age_ticks * self.tick_seconds,
+            c.target_seconds,
+            window.cpi,
+            per_request,
+            window.lc_cpus,
+            window.be_cpus,
+            window.host_cpus,
+            np.clip(waited, 0.002, 1.0),
+            np.clip(1.0 - window.be_work_ratio, 0.0, 1.0),
+            waited * c.lc_cpus,
+            window.be_work_ratio,
+            window.offered_rps,
+            window.done_rps,
+            window.watts,
+        )
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return [self._one(time_seconds, *row) for row in rows]
+
+    def _one(
+        self,
+        now: float,
+        tail: float,
+        oldest: float,
+        load: float,
+        samples: float,
+        lost: float,
+        age: float,
+        target: float,
+        cpi: float,
+        per_request: float,
+        lc_cpus: float,
+        be_cpus: float,
+        host_cpus: float,
+        lc_pressure: float,
+        be_pressure: float,
+        run_delay: float,
+        be_work: float,
+        offered: float,
+        done: float,
+        watts: float,
+    ) -> Telemetry:
+        arrived: tuple[Reading, Reading, Reading] = (
+            Quantile(tail, age, int(samples), self.tick_seconds),
+            Value(oldest, age),
+            Value(load, age),
+        )
+        silence = Missing(Why.NO_DATA, "no figures in this window", age)
+        latency, waiting, offered_load = (silence, silence, silence) if lost else arrived
+        return Telemetry(
+            now,
+            target,
+            latency,
+            waiting,
+            offered_load,
+            _ALIVE,
+            Value(cpi),
+            Value(per_request),
+            Value(lc_cpus),
+            Value(be_cpus),
+            Value(host_cpus),
+            Value(lc_pressure),
+            Value(be_pressure),
+            Value(run_delay),
+            Value(be_work),
+            {"offered_rps": Value(offered), "done_rps": Value(done), "power_watts": Value(watts)},
+        )

@@ -1,0 +1,229 @@
+"""A measured surface: windows of co-location on a real host, cell by cell, as CSV.
+
+A cell is one service under one load beside one BE allocation; its windows follow each other from an empty queue. The
+columns, in the unit that the sweep of /work/shared/reference/host.md wrote them in:
+
+========== ===========================================================================================================
+cfg        name of the service; cells are matched with a host profile by how it begins
+rate       configured requests per second
+be         `none` where BE is absent
+cpuset     CPUs that BE may run on; the LC's are the first ones, so on two CPUs 0 is the LC's and 1 is the other
+quota      of BE, percent of one CPU; -1 is unlimited
+period     of the quota, microseconds
+shares     BE's cpu.shares, with the LC's at 1024
+win        number of the window; window 0 is not settled and is left out
+sent       requests that arrived in the window
+p95        of the window, microseconds
+lc_cpu     CPUs that the LC kept busy; so `be_cpu`
+lc_cpus    CPUs that the LC may run on; without the column 1. `cfg` ending in `_both` has 2, one of them the client's
+========== ===========================================================================================================
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.host.cgroup.cpulist import parse_cpus
+
+__all__ = ["COLUMNS", "Cell", "Measured", "read_surface", "set_aside", "write_surface"]
+
+COLUMNS = (
+    "cfg", "rate", "be", "cpuset", "quota", "period", "shares", "rep", "win", "sent", "done", "mean", "p50", "p90",
+    "p95", "p99", "max", "oldest", "lc_cpu", "be_cpu", "bogo_s", "nr_throttled", "lc_cpus",
+)  # fmt: skip
+"""What is written; what a sweep does not measure stays empty."""
+
+NEEDED = ("cfg", "rate", "be", "cpuset", "quota", "period", "shares", "win", "sent", "p95", "lc_cpu", "be_cpu")
+LC_SHARES = 1024.0
+UNQUOTAED_PERIOD_SECONDS = 0.010
+"""No quota, no burst: without a quota the period has no meaning, and the model's own unit of it has no effect."""
+EVERY = 3
+"""One cell in so many is kept aside from a fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one settled window of a cell showed.
+
+    Attributes:
+        sent_rps: Requests that arrived, per second.
+        tail_seconds: Their p95.
+        lc_cpus, be_cpus: CPUs kept busy.
+    """
+
+    sent_rps: float
+    tail_seconds: float
+    lc_cpus: float
+    be_cpus: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One point of the surface.
+
+    Attributes:
+        service: The service's name.
+        rate_rps: Configured load.
+        frozen: BE is absent.
+        own_cpus: CPUs that BE has for itself.
+        shared_cpus: CPUs that it shares with the LC.
+        lc_cpus: CPUs that the LC may run on.
+        beside_client: One of these is the CPU of the load's client.
+        quota_cpus: BE's quota, infinite when lifted.
+        period_seconds: The quota's period.
+        weight_ratio: BE's CPU weight by the LC's.
+        windows: The settled ones.
+    """
+
+    service: str
+    rate_rps: float
+    frozen: bool
+    own_cpus: float
+    shared_cpus: float
+    lc_cpus: float
+    beside_client: bool
+    quota_cpus: float
+    period_seconds: float
+    weight_ratio: float
+    windows: tuple[Measured, ...]
+
+    @property
+    def sent_rps(self) -> float:
+        """Load that really came, the mean over the settled windows."""
+        return float(np.mean([one.sent_rps for one in self.windows]))
+
+    @property
+    def tail_seconds(self) -> float:
+        """Median p95."""
+        return float(np.median([one.tail_seconds for one in self.windows]))
+
+    @property
+    def lc_busy_cpus(self) -> float:
+        """CPUs that the LC kept busy, the median."""
+        return float(np.median([one.lc_cpus for one in self.windows]))
+
+    @property
+    def be_busy_cpus(self) -> float:
+        """CPUs that BE kept busy, the median."""
+        return float(np.median([one.be_cpus for one in self.windows]))
+
+    def __str__(self) -> str:
+        if self.frozen:
+            return f"{self.service} {self.rate_rps:g} rps, BE absent"
+        quota = "no quota" if math.isinf(self.quota_cpus) else f"{100 * self.quota_cpus:g} %"
+        burst = "" if math.isinf(self.quota_cpus) else f" of {1e3 * self.period_seconds:g} ms"
+        place = f"{self.own_cpus:g} own + {self.shared_cpus:g} shared CPU"
+        weight = "" if self.weight_ratio == 1.0 else f", weight {self.weight_ratio:.3g}"
+        return f"{self.service} {self.rate_rps:g} rps, {quota}{burst} on {place}{weight}"
+
+
+def read_surface(path: Path) -> tuple[Cell, ...]:
+    """The cells of a file, in the order of load, place, quota, period and weight of each service.
+
+    Raises:
+        ConfigError: The file cannot be read, a column is missing, or a line holds what cannot be.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = csv.DictReader(file)
+            if missing := [name for name in NEEDED if name not in (rows.fieldnames or ())]:
+                raise ConfigError(f"has no column {', '.join(missing)}; a surface has {','.join(NEEDED)}", path, 1)
+            found = list(_rows(rows, path))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"cannot be read: {error}", path) from error
+    cells: dict[tuple[str, ...], tuple[Cell, list[Measured]]] = {}
+    for key, cell, window in found:
+        cells.setdefault(key, (cell, []))[1].append(window)
+    if not cells:
+        raise ConfigError("holds no settled window (win 1 and later)", path)
+    return tuple(sorted((_with(cell, windows) for cell, windows in cells.values()), key=_order))
+
+
+def set_aside(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], tuple[Cell, ...]]:
+    """The cells to fit and those kept aside: of each service, in the order of `read_surface`, every third is aside."""
+    fitted: list[Cell] = []
+    aside: list[Cell] = []
+    for service in dict.fromkeys(cell.service for cell in cells):
+        of_service = [cell for cell in cells if cell.service == service]
+        for number, cell in enumerate(of_service):
+            (aside if number % EVERY == EVERY - 1 else fitted).append(cell)
+    return tuple(fitted), tuple(aside)
+
+
+def write_surface(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
+    """Write rows of `COLUMNS`, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(path.suffix + ".part")
+    with partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    partial.replace(path)
+
+
+def _rows(rows: csv.DictReader[str], path: Path) -> Iterator[tuple[tuple[str, ...], Cell, Measured]]:
+    for row in rows:
+        try:
+            if _number(row, "win") < 1.0:
+                continue
+            cell = _cell(row)
+            window = Measured(
+                _number(row, "sent"), _number(row, "p95") / 1e6, _number(row, "lc_cpu"), _number(row, "be_cpu")
+            )
+        except ValueError as error:
+            raise ConfigError(str(error), path, rows.line_num) from error
+        yield tuple(row[name] for name in NEEDED[:7]), cell, window
+
+
+def _cell(row: Mapping[str, str]) -> Cell:
+    beside_client = row["cfg"].endswith("_both")
+    lc_cpus = _number(row, "lc_cpus") if row.get("lc_cpus") else 2.0 if beside_client else 1.0
+    frozen = row["be"] == "none"
+    places = [] if frozen else sorted(parse_cpus(row["cpuset"].strip("-")))
+    if not frozen and not places:
+        raise ValueError("cpuset is empty; where BE is absent, `be` is `none`")
+    quota = _number(row, "quota", least=-1.0)
+    if quota == 0.0 and not frozen:
+        raise ValueError("quota is 0; where BE is absent, `be` is `none`")
+    lifted = quota < 0.0 or frozen
+    shared = float(sum(cpu < lc_cpus for cpu in places))
+    return Cell(
+        service=row["cfg"],
+        rate_rps=_number(row, "rate"),
+        frozen=frozen,
+        own_cpus=len(places) - shared,
+        shared_cpus=shared,
+        lc_cpus=lc_cpus,
+        beside_client=beside_client,
+        quota_cpus=math.inf if lifted else quota / 100.0,
+        period_seconds=UNQUOTAED_PERIOD_SECONDS if lifted else _number(row, "period", least=1.0) / 1e6,
+        weight_ratio=_number(row, "shares", least=2.0) / LC_SHARES,
+        windows=(),
+    )
+
+
+def _number(row: Mapping[str, str], name: str, least: float = 0.0) -> float:
+    try:
+        value = float(row[name])
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is {row[name]!r}, not a number") from None
+    if not least <= value < math.inf:
+        raise ValueError(f"{name} is {row[name]}; it is at least {least:g}")
+    return value
+
+
+def _with(cell: Cell, windows: Sequence[Measured]) -> Cell:
+    values = {name: getattr(cell, name) for name in Cell.__slots__}
+    return Cell(**{**values, "windows": tuple(windows)})
+
+
+def _order(cell: Cell) -> tuple[object, ...]:
+    place = (cell.own_cpus, cell.shared_cpus, cell.frozen)
+    return (cell.service, cell.rate_rps, *place, cell.quota_cpus, cell.period_seconds, cell.weight_ratio)

@@ -1,0 +1,296 @@
+"""Any number of simulated hosts as one Gymnasium vector environment, stepped in arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from rlctl.envs.actions import discrete_space, multi_discrete_space
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.sim.cohort import Cohort, SimSetup
+from rlctl.envs.sim.loads_training import training_load
+from rlctl.envs.sim.plant import LoadModel
+from rlctl.envs.sim.profile import HostProfile
+from rlctl.envs.sim.seeds import kind_of
+from rlctl.envs.sim.sim_env import EPISODE_STEPS, LOAD_TICKS, as_profile, episode_keys, fresh_seed
+from rlctl.envs.sim.vector_actions import Allocations, Decoder
+from rlctl.envs.sim.vector_observation import Readings, VectorObserver
+from rlctl.envs.sim.vector_reward import rewards
+from rlctl.envs.workload import Weight
+
+__all__ = ["Knobs", "SimHostVectorEnv", "VectorShield"]
+
+Flags = NDArray[np.bool_]
+
+
+class Knobs(Protocol):
+    """Allocations of n hosts as a shield gives them: `Allocations`, or arrays by the same names."""
+
+    @property
+    def quota_cpus(self) -> NDArray[np.float64]:
+        """Quota in CPUs, infinite where lifted, shape (n,)."""
+        ...
+
+    @property
+    def cpuset_cpus(self) -> NDArray[Any]:
+        """Number of CPUs, shape (n,)."""
+        ...
+
+    @property
+    def frozen(self) -> Flags:
+        """Suspended, shape (n,)."""
+        ...
+
+
+class VectorShield(Protocol):
+    """Whoever has the last word on every host; see `rlctl.safety`."""
+
+    def reset(self, which: Flags) -> None:
+        """Forget everything about the hosts in `which`, shape (n,): their episodes begin."""
+        ...
+
+    def rule(self, readings: Readings, current: Allocations, proposed: Allocations) -> Knobs:
+        """What may be applied on each host. The same Readings object is the same tick."""
+        ...
+
+    def mask(self, readings: Readings, current: Allocations) -> Flags:
+        """Moves that `rule` lets through unchanged, shape (n, len(MOVES))."""
+        ...
+
+
+class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
+    """The vector twin of `rlctl/SimHost-v0`: the same spaces, rewards and numbers.
+
+    Host i after `reset(seed=s)` equals a `SimHost` after `reset(seed=s + i)`, number for number, episode after episode.
+    An episode is truncated after `max_episode_steps`, and the next one begins in the same step (SAME_STEP).
+
+    ## Infos
+    Dicts of arrays with `_key` masks: `telemetry` (see `Readings`), `allocation`, `missed_deadlines`; in a step
+    `reward` with its terms, and with a shield `proposed`, `executed` and `overridden`. At the end of episodes
+    `final_obs` and `final_info` are theirs, and what stands beside them is the new episodes'.
+
+    Args:
+        num_envs: How many hosts.
+        profile, load, vary, tick_seconds, ticks, history, weight: As of `SimHost`.
+        max_episode_steps: Steps until truncation.
+        multi_discrete: Take (quota level, cpuset size - 1, frozen) triples instead of moves.
+        shield: Rules on every action; None takes them as they are.
+
+    Raises:
+        ConfigError: There is no such profile, or no host or no step is asked for.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        profile: str | HostProfile = "thesis-host",
+        load: LoadModel = training_load,
+        *,
+        max_episode_steps: int = EPISODE_STEPS,
+        vary: bool = True,
+        tick_seconds: float = 1.0,
+        ticks: int = LOAD_TICKS,
+        history: int = 4,
+        weight: Weight = Weight.EQUAL,
+        multi_discrete: bool = False,
+        shield: VectorShield | None = None,
+    ) -> None:
+        if num_envs < 1 or max_episode_steps < 1:
+            raise ConfigError(f"{num_envs} hosts for {max_episode_steps} steps: give at least one of each")
+        made = as_profile(profile)
+        self.num_envs, self.max_episode_steps = num_envs, max_episode_steps
+        self.limits, self.tick_seconds, self.shield = made.limits(), tick_seconds, shield
+        self._setup = SimSetup(made, load, ticks, max_episode_steps + 1, tick_seconds, vary=vary, weight=weight)
+        self._decoder = Decoder(self.limits)
+        self._observer = VectorObserver(self.limits, tick_seconds, history)
+        self.single_observation_space = self._observer.space
+        self.single_action_space = multi_discrete_space(self.limits) if multi_discrete else discrete_space()
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._safe = Allocations.same(self.limits.safe, num_envs)
+        self._all = np.ones(num_envs, np.bool_)
+        self._seeds: NDArray[np.uint64] | None = None
+        self._episodes = np.zeros(num_envs, np.uint64)
+        self._cohorts: list[Cohort] = []
+        self.current = self._safe
+        self.readings: Readings | None = None
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Begin an episode on every host, at the safe allocation; returns after its first control period.
+
+        Args:
+            seed: Host i gets seed + i, or the i-th of a sequence; None goes on to the next episode.
+            options: `{"reset_mask": bool array (n,)}` begins anew on these hosts only.
+
+        Raises:
+            ConfigError: A mask or a number of seeds that does not fit the hosts.
+        """
+        which = self._mask_of(options)
+        super().reset(seed=seed if isinstance(seed, int) else None)
+        self._seed(seed, which)
+        observation = self._begin(which)
+        return observation, self._info(which)
+
+    def step(
+        self, actions: NDArray[np.integer] | Allocations
+    ) -> tuple[NDArray[np.float32], NDArray[np.float64], Flags, Flags, dict[str, Any]]:
+        """Apply an action on every host, let one control period pass, and read what came of it.
+
+        Args:
+            actions: Moves (n,), triples (n, 3), or `Allocations`.
+
+        Raises:
+            PolicyError: An action is outside the space.
+            ConfigError: There was no reset before.
+        """
+        before, readings = self.current, self._read()
+        proposed = self._decoder.decode(actions, before)
+        self.current = proposed if self.shield is None else self._ruled(self.shield, readings, proposed)
+        truncated = self._advance()
+        after, readings = self.current, self._read()
+        terms = rewards(readings, before.differ(after))
+        observation = self._observer.observe(readings, after)
+        info = self._info(self._all) | {"reward": _masked(terms._asdict(), self._all), "_reward": self._all}
+        if self.shield is not None:
+            info |= _shielded(proposed, after, self._all)
+        if truncated.any():
+            observation, info = self._autoreset(truncated, observation, info)
+        return observation, terms.total, np.zeros(self.num_envs, np.bool_), truncated, info
+
+    def action_masks(self) -> Flags:
+        """As `HostEnv.action_masks`, or as the shield sees it; shape (n, len(MOVES))."""
+        if self.shield is not None:
+            return self.shield.mask(self._read(), self.current)
+        return self._decoder.useful(self.current)
+
+    def _read(self) -> Readings:
+        if self.readings is None:
+            raise ConfigError("the hosts have not begun: call reset() first")
+        return self.readings
+
+    def _ruled(self, shield: VectorShield, readings: Readings, proposed: Allocations) -> Allocations:
+        allowed = shield.rule(readings, self.current, proposed)
+        quota, cpuset, frozen = allowed.quota_cpus, allowed.cpuset_cpus, allowed.frozen
+        return Allocations(quota, cpuset.astype(np.int64), frozen).clipped(self.limits)
+
+    def _advance(self) -> Flags:
+        """Let a period pass on all hosts; returns which episodes are over."""
+        truncated = np.zeros(self.num_envs, np.bool_)
+        for cohort in self._cohorts:
+            alone = len(self._cohorts) == 1 and bool(cohort.here.all())
+            readings = cohort.step(self.current if alone else self.current.take(cohort.places))
+            self.readings = readings if alone else cohort.spread(readings, self._read())
+            if cohort.steps >= self.max_episode_steps:
+                truncated[cohort.places[cohort.here]] = True
+        return truncated
+
+    def _begin(self, which: Flags) -> NDArray[np.float32]:
+        """New episodes on some hosts; returns what the policies of all hosts see."""
+        assert self._seeds is not None
+        for cohort in self._cohorts:
+            cohort.leave(which)
+        places = np.flatnonzero(which)
+        fresh = Cohort(self._setup, places, episode_keys(self._seeds[places], self._episodes[places]))
+        self._cohorts = [cohort for cohort in self._cohorts if cohort.here.any()] + [fresh]
+        if self.shield is not None:
+            self.shield.reset(which)
+        self.current = self._safe.where(which, self.current)
+        readings = fresh.step(self._safe.take(places))
+        self.readings = readings if len(places) == self.num_envs else fresh.spread(readings, self._read())
+        return self._observer.begin(self.readings, self.current, which)
+
+    def _autoreset(
+        self, ended: Flags, observation: NDArray[np.float32], info: dict[str, Any]
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        final = np.full(self.num_envs, None, object)  # rows as objects, as Gymnasium's own vector environments do
+        for place in np.flatnonzero(ended):
+            final[place] = observation[place]
+        self._episodes = self._episodes + ended.astype(np.uint64)
+        observation = self._begin(ended)
+        begun = self._info(self._all)
+        gone_on = {name: value for name, value in info.items() if name not in begun}
+        return observation, begun | _narrowed(gone_on, ~ended) | {
+            "final_obs": final,
+            "_final_obs": ended,
+            "final_info": _narrowed(info, ended),
+            "_final_info": ended,
+        }
+
+    def _info(self, which: Flags) -> dict[str, Any]:
+        return {
+            "telemetry": _masked(self._read()._asdict(), which),
+            "_telemetry": which,
+            "allocation": _masked(self.current._asdict(), which),
+            "_allocation": which,
+            "missed_deadlines": np.zeros(self.num_envs, np.int64),
+            "_missed_deadlines": which,
+        }
+
+    def _mask_of(self, options: dict[str, Any] | None) -> Flags:
+        mask = (options or {}).get("reset_mask")
+        if mask is None:
+            return self._all
+        mask = np.asarray(mask)
+        if mask.shape != (self.num_envs,) or mask.dtype != np.bool_ or not mask.any():
+            raise ConfigError(f"reset_mask must be {self.num_envs} booleans with one True at least, not {mask!r}")
+        if self.readings is None and not mask.all():
+            raise ConfigError("some hosts cannot begin before all have: reset() without a reset_mask first")
+        return mask
+
+    def _seed(self, seed: int | Sequence[int | None] | None, which: Flags) -> None:
+        """Seeds and numbers of the episodes that begin now."""
+        given = self._given(seed)
+        anew = which & np.array([one is not None for one in given])
+        if self._seeds is None:
+            self._seeds = np.uint64(fresh_seed()) + np.arange(self.num_envs, dtype=np.uint64)
+            self._episodes = np.zeros(self.num_envs, np.uint64)
+        else:
+            self._episodes = np.where(anew, np.uint64(0), self._episodes + which.astype(np.uint64))
+        self._seeds = np.where(anew, np.array([one or 0 for one in given], np.uint64), self._seeds)
+
+    def _given(self, seed: int | Sequence[int | None] | None) -> Sequence[int | None]:
+        if seed is None:
+            return [None] * self.num_envs
+        given = range(seed, seed + self.num_envs) if isinstance(seed, int) else seed
+        if len(given) != self.num_envs:
+            raise ConfigError(f"{len(given)} seeds for {self.num_envs} hosts: give one for each")
+        for one in given:
+            if one is not None:
+                kind_of(one)
+        return given
+
+
+def _masked(arrays: dict[str, Any], which: Flags) -> dict[str, Any]:
+    """Gymnasium's form: every array with the mask of the hosts that it is about."""
+    return arrays | {f"_{name}": which for name in arrays}
+
+
+def _narrowed(infos: dict[str, Any], which: Flags) -> dict[str, Any]:
+    """The same infos about some of the hosts only: masks, whose names begin with an underscore, are narrowed."""
+    made: dict[str, Any] = {}
+    for name, value in infos.items():
+        if isinstance(value, dict):
+            made[name] = _narrowed(value, which)
+        else:
+            made[name] = value & which if name.startswith("_") else value
+    return made
+
+
+def _shielded(proposed: Allocations, executed: Allocations, which: Flags) -> dict[str, Any]:
+    return {
+        "proposed": _masked(proposed._asdict(), which),
+        "_proposed": which,
+        "executed": _masked(executed._asdict(), which),
+        "_executed": which,
+        "overridden": proposed.differ(executed),
+        "_overridden": which,
+    }

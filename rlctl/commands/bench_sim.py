@@ -1,0 +1,147 @@
+"""`rlctl bench` in the simulator: the plans that the arguments ask for, run and shown."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlctl.envs.errors import ConfigError
+from rlctl.sim_scenario import SimScenario
+
+if TYPE_CHECKING:
+    from rlctl.bench_sim import SimOutcome, SimPlan
+
+__all__ = ["check", "plan_of", "run_plans", "say", "simulated"]
+
+SEEDS = 30
+"""Seeds when none are asked for: as many as the acceptance tables have."""
+
+
+def run_plans(args: argparse.Namespace, plans: Sequence[SimPlan]) -> int:
+    """Run the plans one after the other and show each; tables go to stdout, all else to stderr.
+
+    Raises:
+        ConfigError: Something that is asked for cannot be, told before anything is started.
+    """
+    from rlctl.bench_results import results_as_json, write_json
+    from rlctl.html_report import write_suite_report
+    from rlctl.table import render, score_rows
+
+    for plan in plans:
+        say(_effective(plan))
+    if args.dry_run:
+        return 0
+    outcomes: list[SimOutcome] = []
+    for plan in plans:
+        outcomes.append(simulated(plan, args.jobs))
+        if args.json != "-":
+            print(render(score_rows(outcomes[-1].scores)), f"\n{outcomes[-1].caption}\n", sep="\n", flush=True)
+        if args.json not in (None, "-"):
+            write_json(outcomes, Path(args.json))
+    _remarks(outcomes)
+    if args.json == "-":
+        print(json.dumps(results_as_json(outcomes)))
+    if args.report:
+        write_suite_report([outcome.suite() for outcome in outcomes], args.report, _command(args, plans))
+    return 0
+
+
+def simulated(plan: SimPlan, jobs: int | None) -> SimOutcome:
+    """Run one plan with a progress bar; `jobs` None is one for each CPU that we may use."""
+    from rlctl.bench_sim import run_sim, seeds_at_once, usable_cpus
+
+    jobs = jobs or usable_cpus()
+    chunk = seeds_at_once(plan, jobs)
+    with _progress(len(list(plan.tasks(chunk)))) as done:
+        return run_sim(plan, done, jobs=jobs, chunk=chunk)
+
+
+def plan_of(args: argparse.Namespace, scenario: SimScenario, managers: tuple[str, ...], source: str) -> SimPlan:
+    """The plan that the arguments ask for, all names checked before anything is started.
+
+    Args:
+        args: Arguments of `rlctl bench`.
+        scenario: The scenario, with duration and time scale as they are to be.
+        managers: Their names.
+        source: Name or file that it was loaded from.
+
+    Raises:
+        ConfigError: An unknown manager, host profile or shield, or a manager that may not be simulated.
+    """
+    from rlctl.bench_sim import SimPlan
+    from rlctl.safety.profile import load_profile
+
+    plan = SimPlan(
+        scenario=scenario,
+        host=scenario.host(),
+        managers=managers,
+        seeds=args.seeds or SEEDS,
+        profile=load_profile(args.shield).scaled(scenario.time_scale),
+        scenario_source=source,
+        shield_source=args.shield,
+    )
+    for name in (*plan.managers, *scenario.managers):
+        plan.shielded(name)
+    return plan
+
+
+def check(plans: Sequence[SimPlan]) -> None:
+    """What would otherwise fail after some minutes.
+
+    Raises:
+        ConfigError: scikit-learn is needed and not installed.
+    """
+    from rlctl.lineup import NEEDS_MODEL
+
+    if any(NEEDS_MODEL & set(plan.managers) for plan in plans) and find_spec("sklearn") is None:
+        raise ConfigError("prm-eris and prm-thesis need scikit-learn for their model: pip install 'rlctl[baselines]'")
+
+
+def say(text: str) -> None:
+    """A line for people, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _command(args: argparse.Namespace, plans: Sequence[SimPlan]) -> str:
+    """The command line that does the same again."""
+    one = plans[0]
+    scenario = "all" if len(plans) > 1 else one.scenario_source
+    words = ["rlctl", "bench", "--plant", "sim", "--scenario", scenario, "--managers", ",".join(one.managers)]
+    words += ["--seeds", str(one.seeds), "--shield", one.shield_source]
+    words += ["--duration", f"{args.duration:g}"] if args.duration else []
+    words += ["--time-scale", f"{args.time_scale:g}"] if args.time_scale else []
+    return shlex.join(words)
+
+
+def _effective(plan: SimPlan) -> str:
+    s = plan.scenario
+    return (
+        f"{s.name}: {s.description}\n"
+        f"simulated host {plan.host.name} ({plan.host.digest}); managers {', '.join(plan.managers)}; "
+        f"{plan.seeds} evaluation seeds x {plan.ticks} windows of {s.tick_seconds:g} s\n"
+        f"p{100 * plan.host.lc.quantile_ratio:g} <= {1e3 * plan.host.lc.target_seconds:g} ms; "
+        f"BE weight {s.be.weight}; shield {plan.profile.name} ({plan.profile.digest}); "
+        f"published periods / {s.time_scale:g}; a published core is {s.core_cpus:g} CPU"
+    )
+
+
+@contextlib.contextmanager
+def _progress(pieces: int) -> Iterator[Callable[[str], None]]:
+    from rlctl.progress import progress
+
+    with progress(pieces, "runs") as advance:
+        yield advance
+
+
+def _remarks(outcomes: Sequence[SimOutcome]) -> None:
+    """Each manager's remarks once, though it ran on many scenarios."""
+    lines = [f"{name}: {remark}" for one in outcomes for name, said in one.remarks.items() for remark in said]
+    for line in dict.fromkeys(lines):
+        say(line)

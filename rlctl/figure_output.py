@@ -1,0 +1,70 @@
+"""Figures as PNG for a README and as SVG for a page that is light or dark."""
+
+from __future__ import annotations
+
+import io
+import re
+from html import escape
+from typing import TYPE_CHECKING
+
+from rlctl.envs.errors import RlctlError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["FAINT", "INK", "new_figure", "png", "svg"]
+
+INK, FAINT = "#1c1f25", "#8d949f"
+"""Used for nothing else, so that `svg` can replace them by the page's colours for light and dark."""
+
+
+def new_figure(width_inches: float, height_inches: float) -> Figure:
+    """A figure of its own: no pyplot, so no global state and no display.
+
+    Raises:
+        RlctlError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise RlctlError("figures need matplotlib: pip install 'rlctl[cli]'") from error
+    return Figure(figsize=(width_inches, height_inches), layout="constrained")
+
+
+def png(figure: Figure) -> bytes:
+    """The figure for a README: dark ink on white."""
+    return _saved(figure, "png", facecolor="white")
+
+
+def svg(figure: Figure, title: str) -> str:
+    """The figure for an HTML page: text as text, ink as the page's `currentColor`, ids of its own.
+
+    Args:
+        figure: The figure.
+        title: Read aloud in place of the figure; also what makes ids differ between figures of a page.
+    """
+    text = _saved(figure, "svg", facecolor="none").decode()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r' xmlns(:xlink)?="[^"]*"', "", text)
+    text = text.replace("xlink:href", "href")
+    own = re.sub(r"\W", "-", title)
+    text = re.sub(r' id="', f' id="{own}-', text)
+    text = re.sub(r'href="#', f'href="#{own}-', text)
+    text = re.sub(r"url\(#", f"url(#{own}-", text)
+    text = text.replace(INK, "currentColor").replace(FAINT, "var(--faint)")
+    text = re.sub(
+        r"<svg [^>]*?(viewBox=\"[^\"]*\")[^>]*>", rf'<svg \1 role="img"><title>{escape(title)}</title>', text, count=1
+    )
+    return text.strip()
+
+
+def _saved(figure: Figure, kind: str, facecolor: str) -> bytes:
+    from matplotlib import rc_context
+
+    buffer = io.BytesIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "rlctl"}):
+        metadata = {"Date": None} if kind == "svg" else None
+        figure.savefig(buffer, format=kind, dpi=110, facecolor=facecolor, metadata=metadata)
+    return buffer.getvalue()

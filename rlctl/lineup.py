@@ -1,0 +1,79 @@
+"""Who takes part in a benchmark, live or simulated: policies as a scenario wants them, and PRM's threshold model."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from rlctl.agents import catalogue
+from rlctl.agents.policy import Policy
+from rlctl.agents.prm_model import PrmModel
+from rlctl.envs.errors import ConfigError
+from rlctl.record import Tick, write_ticks
+
+__all__ = ["CORE_STEPPED", "NEEDS_MODEL", "Published", "fitted", "policy_for"]
+
+CORE_STEPPED = frozenset({"prm-eris", "prm-thesis", "prm-hybrid", "heracles", "parties"})
+"""Managers whose published constants are in cores, and so take `core_cpus`."""
+
+NEEDS_MODEL = frozenset({"prm-eris", "prm-thesis"})
+"""Managers that are nothing without PRM's threshold model."""
+
+PERIOD_SECONDS = 18.5
+"""PRM's interval, over which the records are averaged (eris)."""
+
+
+class Published(Protocol):
+    """What a scenario says of published constants."""
+
+    @property
+    def name(self) -> str:
+        """The scenario's name."""
+        ...
+
+    @property
+    def managers(self) -> Mapping[str, Mapping[str, Any]]:
+        """Constructor options by manager name."""
+        ...
+
+    @property
+    def core_cpus(self) -> float:
+        """CPUs here that stand for one core of the machine that a manager was published for."""
+        ...
+
+    @property
+    def time_scale(self) -> float:
+        """Divides every published period."""
+        ...
+
+
+def policy_for(name: str, scenario: Published, model: PrmModel | None = None) -> Policy:
+    """A new policy of this name, as the scenario wants it.
+
+    Raises:
+        ConfigError: The scenario sets what is not a manager's to set.
+        PolicyError: An unknown manager or option.
+    """
+    options = dict(scenario.managers.get(name, {}))
+    if refused := catalogue.NOT_OPTIONS & options.keys():
+        raise ConfigError(f"scenario {scenario.name}: managers.{name} may not set {', '.join(sorted(refused))}")
+    if name in CORE_STEPPED:
+        options.setdefault("core_cpus", scenario.core_cpus)
+    return catalogue.build(name, time_scale=scenario.time_scale, model=model, **options)
+
+
+def fitted(ticks: Sequence[Tick], lc_cpus: float, time_scale: float) -> PrmModel:
+    """PRM's threshold model of ticks in which the LC ran alone.
+
+    Raises:
+        ConfigError: scikit-learn is not installed, or BE ran in every tick.
+    """
+    from rlctl.agents.training.fit_prm import fit
+    from rlctl.agents.training.prm_records import read_rows
+
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
+        write_ticks(Path(file.name), ticks)
+        rows = read_rows(Path(file.name))
+    return fit(rows, lc_cpus=lc_cpus, interval_seconds=PERIOD_SECONDS / time_scale)

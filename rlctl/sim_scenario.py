@@ -1,0 +1,93 @@
+"""Scenarios of the simulator as YAML: which host, how the load goes, and what the managers are told."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.sim.loads import from_config
+from rlctl.envs.sim.plant import LoadModel
+from rlctl.envs.sim.profile import HostProfile, load_profile
+from rlctl.envs.workload import Weight
+
+__all__ = ["SUITE", "SimScenario"]
+
+SUITE = ("thesis", "diurnal", "bursty", "flash-crowd", "noisy", "two-core")
+"""What `all` means in the simulator, in the order of reports."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class SimBeSection(_Strict):
+    """The best-effort work; what it is stands in the host profile."""
+
+    weight: Weight = Weight.EQUAL
+    """BE's weight for every manager but `weights` (minimum) and `none` (equal), whose point it is."""
+
+
+class SimScenario(_Strict):
+    """One simulated scenario.
+
+    Attributes:
+        profile: A host profile, by name or file.
+        constants: Constants of the profile that are different here, by name.
+        vary: Draw each seed's host from the profile's ranges, rather than the same host for all.
+        load: Arguments of a load model of `rlctl.envs.sim.loads`; shares of the LC's maximum load.
+        core_cpus: How many CPUs here stand for one core of the machine that a manager was published for.
+        time_scale: Divides every published period.
+        managers: Further constructor options by manager name.
+        levels: Quota levels of learned policies.
+    """
+
+    name: str
+    description: str
+    plant: Literal["sim"]
+    profile: str
+    load: dict[str, Any]
+    be: SimBeSection = SimBeSection()
+    constants: dict[str, float] = Field(default_factory=dict)
+    vary: bool = False
+    duration_seconds: float = Field(3000.0, gt=0.0)
+    tick_seconds: float = Field(1.0, gt=0.0)
+    time_scale: float = Field(1.0, gt=0.0)
+    core_cpus: float = Field(1.0, gt=0.0)
+    managers: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    levels: int = Field(20, ge=1)
+
+    @field_validator("load")
+    @classmethod
+    def _is_a_load(cls, load: dict[str, Any]) -> dict[str, Any]:
+        from_config(load)
+        return load
+
+    @property
+    def ticks(self) -> int:
+        """Windows of a run."""
+        return round(self.duration_seconds / self.tick_seconds)
+
+    @property
+    def load_model(self) -> LoadModel:
+        """The load over time, by seed."""
+        return from_config(self.load)
+
+    def host(self) -> HostProfile:
+        """The host, with this scenario's constants.
+
+        Raises:
+            ConfigError: There is no such profile, or no such constant in it.
+        """
+        try:
+            return load_profile(self.profile).but(**self.constants)
+        except ConfigError as error:
+            raise ConfigError(f"scenario {self.name}: {error}") from error
+
+    @property
+    def digest(self) -> str:
+        """Hash of all that decides a result but the host's constants, which have a digest of their own."""
+        text = self.model_dump_json(exclude={"name", "description", "profile", "constants"})
+        return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,169 @@
+"""The shield of n hosts at once: the very guards of `Shield`, without a loop over hosts.
+
+For training and for large evaluations. Host by host it answers as `Shield` does, to the last bit, over any history of
+readings; `tests/safety/test_batch_shield.py` holds the two together. It takes no guards of your own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl.envs.actions import MOVES
+from rlctl.envs.allocation import Limits
+from rlctl.envs.sim.vector_actions import Allocations
+from rlctl.envs.sim.vector_observation import Readings
+from rlctl.safety.batch_guards import GUARDS, Bounding, Bounds, Knobs, Memory, advance
+from rlctl.safety.batch_readings import Beliefs, GuardReadings, believed
+from rlctl.safety.profile import Profile
+from rlctl.safety.shield import RETREATS
+
+__all__ = ["BatchShield", "BatchVerdict"]
+
+Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+_RETREATS = np.array([move.name in RETREATS for move in MOVES])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchVerdict:
+    """The allocations that may be written; arrays of shape (n,).
+
+    Attributes:
+        quota_cpus, cpuset_cpus, frozen: The greatest lower bound of the proposals and all bounds; CPUs as floats.
+        overridden: Where a proposal was not let through as it was.
+        decisive: Where each guard's bound was exceeded by the proposal, by the guard's name.
+    """
+
+    quota_cpus: Array
+    cpuset_cpus: Array
+    frozen: Flags
+    overridden: Flags
+    decisive: Mapping[str, Flags]
+
+
+class BatchShield:
+    """The guards of n hosts of one kind, and what they remember.
+
+    It opens no file and reads no clock. It learns from each object of readings once; to rule or mask again on the same
+    one changes nothing. Apply one verdict for each.
+
+    Hosts may share a clock (`SimBatch`) or have one each (`SimHostVectorEnv`); one that goes back, stops or is no
+    number is treated as `Shield` treats it, host by host. Only differences count: a host that begins anew under a
+    shared clock, which goes on, is ruled as under its own, but for the last bit where the control period is no binary
+    fraction.
+
+    It is the `shield` of a `SimHostVectorEnv`; `rlctl.safety.vector_wrapper` builds the two together.
+
+    Args:
+        profile: Constants of the guards.
+        limits: The hosts' range of allocations.
+        count: How many hosts.
+
+    Attributes:
+        verdict: The last one; for statistics of who overrides.
+    """
+
+    def __init__(self, profile: Profile, limits: Limits, count: int) -> None:
+        self.profile = profile
+        self.limits = limits
+        self.count = count
+        self.verdict: BatchVerdict | None = None
+        self._bounding = Bounding(profile, limits)
+        self.reset()
+
+    @property
+    def digest(self) -> str:
+        """As of a `Shield` with this profile: equal digests forbid the same."""
+        return self.profile.digest
+
+    def reset(self, which: Flags | None = None) -> None:
+        """Forget everything, or everything about some hosts.
+
+        Args:
+            which: The hosts, bool, shape (n,); None for all.
+        """
+        fresh = Memory.start(self.count)
+        if which is None:
+            self._memory = fresh
+            self._learnt: GuardReadings | Readings | None = None
+            self._unlearnt = np.zeros(self.count, bool)
+            return
+        self._memory = fresh.where(which, self._memory)
+        self._unlearnt = self._unlearnt | which
+
+    def rule(self, readings: GuardReadings | Readings, current: Knobs, proposed: Knobs) -> BatchVerdict:
+        """What may be written.
+
+        Args:
+            readings: This tick's, in whatever state; never written to afterwards.
+            current: The allocations in force.
+            proposed: What the policies ask for.
+
+        Returns:
+            A verdict whose allocations are at most the proposals and at most every guard's bound.
+        """
+        most = self._bounds(readings, current)
+        quota_cpus, cpuset_cpus, frozen = proposed.quota_cpus, proposed.cpuset_cpus, proposed.frozen
+        exceeded = (quota_cpus > most.quota_cpus) | (cpuset_cpus > most.cpuset_cpus) | (most.frozen & ~frozen)
+        self.verdict = BatchVerdict(
+            np.minimum(quota_cpus, most.quota_cpus.min(axis=0)),
+            np.minimum(cpuset_cpus, most.cpuset_cpus.min(axis=0)),
+            frozen | np.logical_or.reduce(most.frozen, axis=0),
+            np.logical_or.reduce(exceeded, axis=0),
+            dict(zip(GUARDS, exceeded, strict=True)),
+        )
+        return self.verdict
+
+    def mask(self, readings: GuardReadings | Readings, current: Knobs) -> Flags:
+        """Which moves are allowed on each host: bool, shape (n, len(MOVES)).
+
+        Where `rule` would change every move, `freeze` and `quota-floor` stay allowed, as in `Shield.mask`.
+        """
+        most, asked = self._bounds(readings, current), moved(current, self.limits)
+        passed = (
+            (asked.quota_cpus <= most.quota_cpus.min(axis=0))
+            & (asked.cpuset_cpus <= most.cpuset_cpus.min(axis=0))
+            & (asked.frozen >= most.frozen.any(axis=0))
+        )
+        return np.where(passed.any(axis=0), passed, _RETREATS[:, None]).T
+
+    def _bounds(self, readings: GuardReadings | Readings, current: Knobs) -> Bounds:
+        with np.errstate(all="ignore"):  # absurd readings overflow, as they do without a word in plain floats
+            sensed = GuardReadings.of_vector(readings) if isinstance(readings, Readings) else readings
+            beliefs = believed(sensed, self.profile)
+            self._learn(readings, beliefs)
+            return self._bounding.bounds(self._memory, beliefs, current)
+
+    def _learn(self, readings: GuardReadings | Readings, beliefs: Beliefs) -> None:
+        again = readings is self._learnt
+        if again and not self._unlearnt.any():
+            return
+        after = advance(self._memory, readings.time_seconds, beliefs, self.profile)
+        self._memory = after.where(self._unlearnt, self._memory) if again else after
+        self._learnt, self._unlearnt = readings, np.zeros(self.count, bool)
+
+
+def moved(current: Knobs, limits: Limits) -> Allocations:
+    """What each of MOVES asks for on each host, shape (len(MOVES), n)."""
+    shape = (len(MOVES), len(current.frozen))
+    quota_cpus, cpuset_cpus, frozen = (
+        np.broadcast_to(knob, shape).copy() for knob in (current.quota_cpus, current.cpuset_cpus, current.frozen)
+    )
+    grid = np.array([limits.quota_at(level) for level in range(limits.levels + 1)])
+    within = np.minimum(current.quota_cpus, float(limits.cpus))  # the order of operations is `Limits.level_of`'s
+    level = np.where(within >= limits.cpus, limits.levels, (within / limits.cpus * limits.levels + 1e-9).astype(int))
+    for step in (-2, -1, 1, 2):
+        quota_cpus[_INDEX[f"quota{step:+d}"]] = grid[np.clip(level + step, 0, limits.levels)]
+    for step in (-1, 1):
+        cpuset_cpus[_INDEX[f"cpuset{step:+d}"]] = np.clip(current.cpuset_cpus + step, 1, limits.cpus)
+    quota_cpus[_INDEX["quota-floor"]] = limits.min_quota_cpus
+    frozen[_INDEX["freeze"]], frozen[_INDEX["thaw"]] = True, False
+    return Allocations(quota_cpus, cpuset_cpus, frozen)
+
+
+_INDEX = {move.name: index for index, move in enumerate(MOVES)}

@@ -1,0 +1,173 @@
+"""What the shield of many hosts reads: arrays in place of Telemetry, and which of them may be believed.
+
+`rlctl.safety.sensors.Trust` says the rules and why; here are the same ones over n hosts at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl.envs.sim.sensing import LATE, Sensors
+from rlctl.envs.sim.vector_observation import Readings
+from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Why
+from rlctl.envs.units import Ratio
+from rlctl.safety.profile import Profile
+from rlctl.safety.sensors import NEVER_THERE
+
+__all__ = ["Beliefs", "Column", "GuardReadings", "believed"]
+
+Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+TAIL, OLDEST, LOAD, SAMPLES, LOST = (
+    LATE.index(name) for name in ("tail_seconds", "oldest_seconds", "load_ratio", "samples", "lost")
+)
+
+
+class Column(NamedTuple):
+    """One sensor on n hosts; arrays of shape (n,), or of any shape that broadcasts to it.
+
+    Attributes:
+        value: In the sensor's unit; any number where it is missing.
+        age_seconds: Time since the end of the interval that it describes.
+        missing: There is no value.
+        lost: It is missing, and that is a reason to complain; a sensor that was never there is missing but not lost.
+    """
+
+    value: Array
+    age_seconds: Array
+    missing: Flags
+    lost: Flags
+
+    def sound(self, max_age_seconds: float) -> Flags:
+        """Where there is a finite value, not negative and not too old."""
+        value, age = self.value, self.age_seconds
+        return ~self.missing & (value >= 0.0) & (value < np.inf) & (age >= 0.0) & (age <= max_age_seconds)
+
+
+_ALIVE = Column(np.array(1.0), np.array(0.0), np.array(False), np.array(False))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GuardReadings:
+    """One tick's readings of n hosts, as far as guards read them. Never written to after it is built.
+
+    Attributes:
+        time_seconds: The plants' clock; a scalar when they share one, as simulated hosts do.
+        target_seconds: Each LC's target.
+        tail: Tail latency in seconds.
+        samples: Completed requests behind the tail latency.
+        oldest: Age of the oldest outstanding request in seconds.
+        load: Offered load as a share of the LC's maximum.
+        alive: 1.0 where the LC has a running process.
+    """
+
+    time_seconds: Array
+    target_seconds: Array
+    tail: Column
+    samples: Array
+    oldest: Column
+    load: Column
+    alive: Column
+
+    @classmethod
+    def of_sensors(cls, sensors: Sensors, time_seconds: float) -> GuardReadings:
+        """What simulated sensors show now: as `Sensors.telemetry`, without an object per host.
+
+        Args:
+            sensors: After their `take`, or after a reset, when everything is missing.
+            time_seconds: Of the plants' clock.
+        """
+        seen, age = sensors.seen, sensors.age_ticks * sensors.tick_seconds
+        target, now = sensors.constants.target_seconds, np.array(time_seconds)
+        return cls._of_sim(now, target, seen[TAIL], seen[SAMPLES], seen[OLDEST], seen[LOAD], seen[LOST] != 0.0, age)
+
+    @classmethod
+    def of_vector(cls, readings: Readings) -> GuardReadings:
+        """Those of a `SimHostVectorEnv`."""
+        r = readings
+        tail, oldest = r.tail_latency_seconds, r.oldest_request_seconds
+        return cls._of_sim(
+            r.time_seconds, r.target_seconds, tail, r.samples, oldest, r.load_ratio, r.lost, r.age_seconds
+        )
+
+    @classmethod
+    def of(cls, telemetries: Sequence[Telemetry]) -> GuardReadings:
+        """The same of any telemetry, host by host; for tests, and for plants that are no simulation."""
+        tails = [one.tail_latency_seconds for one in telemetries]
+        return cls(
+            np.array([one.time_seconds for one in telemetries]),
+            np.array([one.target_seconds for one in telemetries]),
+            _column(tails, frozenset()),
+            np.array([float(tail.samples) if isinstance(tail, Quantile) else 0.0 for tail in tails]),
+            _column([one.oldest_request_seconds for one in telemetries], NEVER_THERE | {Why.NO_DATA}),
+            _column([one.load_ratio for one in telemetries], frozenset()),
+            _column([one.lc_alive for one in telemetries], NEVER_THERE),
+        )
+
+    @classmethod
+    def _of_sim(
+        cls, now: Array, target: Array, tail: Array, samples: Array, oldest: Array, load: Array, lost: Flags, age: Array
+    ) -> GuardReadings:
+        # The simulator reports all of the LC's side or none; the oldest request has then no data, and is not lost.
+        waiting = Column(oldest, age, lost, np.array(False))
+        return cls(now, target, Column(tail, age, lost, lost), samples, waiting, Column(load, age, lost, lost), _ALIVE)
+
+
+class Beliefs(NamedTuple):
+    """What guards may judge by; arrays of shape (n,).
+
+    Attributes:
+        complaint: Something is wrong with the readings as a whole: BE gets the safe allocation.
+        slack_ratio: The slack to judge by; NaN where there is none.
+        load_ratio: The load to judge by; NaN where there is none.
+    """
+
+    complaint: Flags
+    slack_ratio: Array
+    load_ratio: Array
+
+
+def believed(readings: GuardReadings, profile: Profile) -> Beliefs:
+    """Good news from sound readings only, bad news from any number at all."""
+    latency, load = _latency_is_sound(readings, profile), readings.load
+    load_sound = load.sound(profile.max_age_seconds) & (load.value <= Ratio.LARGEST)
+    alive = readings.alive
+    lives = np.where(alive.missing, ~alive.lost, alive.sound(profile.max_age_seconds) & (alive.value >= 0.5))
+    slack = _slack_ratio(readings)
+    slack_counts = (slack < 0.0) | ((slack <= 1.0) & latency)
+    load_counts = ~load.missing & ((load.value > profile.load_suspend_ratio) | load_sound)
+    return Beliefs(
+        ~(np.isfinite(readings.time_seconds) & lives & latency & load_sound),
+        np.where(slack_counts, slack, np.nan),
+        np.where(load_counts, load.value, np.nan),
+    )
+
+
+def _latency_is_sound(readings: GuardReadings, profile: Profile) -> Flags:
+    target, tail, oldest = readings.target_seconds, readings.tail, readings.oldest
+    tail_sound = tail.sound(profile.max_age_seconds) & (tail.value > 0.0) & (readings.samples >= profile.min_samples)
+    oldest_sound = np.where(oldest.missing, ~oldest.lost, oldest.sound(profile.max_age_seconds))
+    return (target > 0.0) & (target < np.inf) & tail_sound & oldest_sound
+
+
+def _slack_ratio(readings: GuardReadings) -> Array:
+    """As `Telemetry.slack_ratio`: by the tail, or by the oldest request where that says more; NaN where neither."""
+    target, tail, oldest = readings.target_seconds, readings.tail, readings.oldest
+    # Without a tail the oldest request counts once it is beyond the target; a missing one never does.
+    least = np.where(tail.missing, target, tail.value)
+    known = np.where(tail.missing, np.nan, tail.value)
+    latency = np.where(~oldest.missing & (oldest.value > least), oldest.value, known)
+    return np.where(target > 0.0, (target - latency) / target, np.nan)
+
+
+def _column(readings: Sequence[Reading], excused: frozenset[Why]) -> Column:
+    missing = np.array([isinstance(one, Missing) for one in readings])
+    lost = np.array([isinstance(one, Missing) and one.why not in excused for one in readings])
+    value = np.array([0.0 if isinstance(one, Missing) else one.value for one in readings])
+    return Column(value, np.array([one.age_seconds for one in readings]), missing, lost)

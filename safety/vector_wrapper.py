@@ -1,0 +1,52 @@
+"""The shield around a vector environment of simulated hosts, so that training and serving meet the same guards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlctl.envs.sim.loads_training import training_load
+from rlctl.envs.sim.plant import LoadModel
+from rlctl.envs.sim.profile import HostProfile
+from rlctl.envs.sim.sim_env import as_profile
+from rlctl.envs.sim.vector_env import SimHostVectorEnv
+from rlctl.safety.batch import BatchShield, BatchVerdict
+from rlctl.safety.profile import Profile, load_profile
+
+__all__ = ["ShieldedVectorEnv"]
+
+
+class ShieldedVectorEnv(SimHostVectorEnv):
+    """Every action passes the shield before the hosts see it: n `ShieldedEnv`s, number for number.
+
+    `info["proposed"]`, `info["executed"]` and `info["overridden"]` tell what became of the actions; `action_masks()`
+    are the shield's. A host's guards forget when its episode begins.
+
+    Args:
+        num_envs: How many hosts.
+        profile: The host, by name or file, or itself.
+        load: The load over time.
+        safety: The safety profile, by name or file, or itself.
+        options: Further ones of `SimHostVectorEnv`.
+
+    Raises:
+        ConfigError: There is no such profile, or no host or no step is asked for.
+    """
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        profile: str | HostProfile = "thesis-host",
+        load: LoadModel = training_load,
+        *,
+        safety: str | Profile = "responsive",
+        **options: Any,
+    ) -> None:
+        host = as_profile(profile)
+        guards = load_profile(safety) if isinstance(safety, str) else safety
+        self.batch_shield = BatchShield(guards, host.limits(), num_envs)
+        super().__init__(num_envs, host, load, shield=self.batch_shield, **options)
+
+    @property
+    def verdict(self) -> BatchVerdict | None:
+        """Of the last step, on all hosts: also on those whose episodes ended in it; `decisive` says by which guards."""
+        return self.batch_shield.verdict

@@ -1,0 +1,76 @@
+"""Stable-Baselines3 trains on simulated hosts, and gets the episode ends as it wants them."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="needs rlctl[train]")
+pytest.importorskip("stable_baselines3", reason="needs rlctl[train]")
+
+from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.vec_env import VecMonitor
+
+from rlctl.agents.training.sb3_vec_env import SimVecEnv
+from rlctl.envs.actions import MOVES
+from rlctl.envs.sim.vector_env import SimHostVectorEnv
+
+pytestmark = pytest.mark.train
+
+HOSTS, STEPS = 4, 50
+
+
+@pytest.fixture
+def env():
+    made = SimVecEnv(SimHostVectorEnv(HOSTS, max_episode_steps=STEPS))
+    yield made
+    made.close()
+
+
+def test_an_episode_ends_as_it_does_host_by_host(env):
+    env.seed(7)
+    first = env.reset()
+    singles = [gym.make("rlctl/SimHost-v0", max_episode_steps=STEPS) for _ in range(HOSTS)]
+    assert np.array_equal(first, [one.reset(seed=7 + host)[0] for host, one in enumerate(singles)])
+    actions = np.random.default_rng(0).integers(0, len(MOVES), (STEPS, HOSTS))
+    for action in actions:
+        seen, rewards, dones, infos = env.step(action)
+        alone = [one.step(move) for one, move in zip(singles, action, strict=True)]
+        assert np.array_equal(rewards, np.array([came[1] for came in alone], np.float32))
+        assert list(dones) == [came[3] for came in alone] == [info["TimeLimit.truncated"] for info in infos]
+    assert dones.all()
+    assert all(np.array_equal(info["terminal_observation"], came[0]) for info, came in zip(infos, alone, strict=True))
+    assert np.array_equal(seen, [one.reset()[0] for one in singles])
+
+
+def test_a_reset_without_a_seed_goes_on_to_other_episodes(env):
+    env.seed(7)
+    first, second = env.reset(), env.reset()
+    assert not np.array_equal(first, second)
+    env.seed(7)
+    assert np.array_equal(env.reset(), first)
+
+
+def test_masks_and_attributes_are_asked_for_as_learners_ask(env):
+    env.reset()
+    assert np.array_equal(env.env_method("action_masks"), env.hosts.action_masks())
+    assert len(env.env_method("action_masks", indices=[2])) == 1
+    assert env.get_attr("render_mode") == [None] * HOSTS
+    assert env.has_attr("action_masks")
+    assert not env.has_attr("no_such_thing")
+    assert env.env_is_wrapped(gym.Wrapper) == [False] * HOSTS
+    with pytest.raises(ValueError, match="shared by all hosts"):
+        env.set_attr("shield", None, indices=0)
+
+
+@pytest.mark.parametrize(
+    ("learner", "options"),
+    [(PPO, {"n_steps": 64, "batch_size": 64}), (DQN, {"learning_starts": 200, "buffer_size": 2000})],
+)
+def test_learners_learn(env, learner, options):
+    model = learner("MlpPolicy", VecMonitor(env), seed=1, device="cpu", **options)
+    model.learn(2000)
+    assert model.num_timesteps >= 2000
+    assert len(model.ep_info_buffer) > 0
+    assert {episode["l"] for episode in model.ep_info_buffer} == {STEPS}
+    action, _ = model.predict(env.reset(), deterministic=True)
+    assert env.action_space.contains(action[0])

@@ -1,0 +1,245 @@
+"""The simulated hosts obey physics, whatever the constants and the orders, and chance is the same for all managers."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.envs.sim.hosts import Hosts, Orders, Window
+from rlctl.envs.sim.profile import (
+    BeConstants,
+    Constants,
+    HostProfile,
+    InterferenceConstants,
+    LcConstants,
+    RealityConstants,
+    SharingConstants,
+)
+
+SEEDS = st.integers(0, 2**64 - 1)
+TICKS = 6
+ROUNDING = 1e-9
+
+
+def shares(high: float) -> st.SearchStrategy[float]:
+    return st.floats(0.0, high)
+
+
+@st.composite
+def profiles(draw: st.DrawFn, **fixed: float) -> HostProfile:
+    """Any host that a profile can describe, within what machines are like; `fixed` constants are as given."""
+    cpus = draw(st.sampled_from([1.0, 2.0, 17.0]))
+    lc = {
+        "lc_cpus": cpus,
+        "servers": draw(st.sampled_from([1.0, cpus])),
+        "service_seconds": draw(st.floats(1e-5, 1e-2)),
+        "wake_seconds": draw(shares(1e-4)),
+        "service_scv": draw(shares(2.0)),
+        "arrival_scv": draw(shares(2.0)),
+        "imbalance_ratio": draw(st.floats(1.0, 1.5)),
+        "base_seconds": draw(shares(1e-3)),
+        "target_seconds": 0.01,
+        "quantile_ratio": draw(st.sampled_from([0.9, 0.95, 0.99])),
+        "max_load_rps": 1000.0,
+    }
+    be = {
+        "threads": draw(st.sampled_from([1.0, 2.0, 8.0])),
+        "own_cpus": draw(st.sampled_from([0.0, 1.0, 4.0])),
+        "shared_cpus": draw(st.sampled_from([1.0, cpus])),
+        "host_cpus": 24.0,
+        "client_cpus": draw(shares(0.5)),
+        "client_cpu_seconds": draw(shares(1e-5)),
+        "phase_sd": draw(shares(0.5)),
+        "pause_ratio": draw(shares(0.5)),
+        "pause_seconds": 2.0,
+    }
+    sharing = {"slice_seconds": draw(shares(0.01)), "period_seconds": draw(st.floats(0.001, 0.1))}
+    names = ("inflation_per_cpu", "inflation_per_cpu2", "be_inflation", "cpi_load_ratio", "cpi_cv")
+    interference = {name: draw(shares(0.2)) for name in names}
+    noise = {name: draw(shares(0.3)) for name in ("rate_cv", "drift_cv", "tail_cv", "missing_ratio")}
+    noise |= {"spikes_per_hour": draw(shares(100.0)), "spike_seconds": 0.1, "idle_watts": 50.0, "watts_per_cpu": 5.0}
+    made = HostProfile(
+        name="any",
+        description="",
+        source="",
+        lc=LcConstants(**lc),
+        be=BeConstants(**be),
+        sharing=SharingConstants(**sharing),
+        interference=InterferenceConstants(**interference),
+        reality=RealityConstants(**noise),
+    )
+    return made.but(**fixed)
+
+
+@st.composite
+def orders(draw: st.DrawFn) -> Orders:
+    """What a manager may ask of one host."""
+    return order(
+        quota=draw(st.one_of(st.floats(0.01, 24.0), st.just(np.inf))),
+        cpuset=draw(st.integers(1, 24)),
+        frozen=draw(st.booleans()),
+        weight=draw(st.sampled_from([1.0, 2 / 1024])),
+    )
+
+
+def order(quota: float = np.inf, cpuset: int = 24, frozen: bool = False, weight: float = 1.0, count: int = 1) -> Orders:
+    return Orders(np.full(count, quota), np.full(count, float(cpuset)), np.full(count, frozen), np.full(count, weight))
+
+
+def made(profile: HostProfile, *seeds: int) -> Hosts:
+    return Hosts(Constants.stack([profile] * len(seeds)), np.array(seeds, np.uint64))
+
+
+def rate_of(profile: HostProfile, load: float) -> np.ndarray:
+    """A load as a share of what the LC could work off with all its CPUs."""
+    lc = profile.lc
+    return np.array([load * lc.lc_cpus / (lc.service_seconds * lc.imbalance_ratio)])
+
+
+def columns(window: Window) -> dict[str, Any]:
+    return {one.name: getattr(window, one.name) for one in fields(window)}
+
+
+LOADS = st.floats(0.0, 1.6)
+RUNS = st.lists(st.tuples(LOADS, orders()), min_size=1, max_size=TICKS)
+
+
+@given(profiles(), SEEDS, RUNS)
+def test_every_window_is_finite_and_obeys_physics(
+    profile: HostProfile, seed: int, run: list[tuple[float, Orders]]
+) -> None:
+    hosts, be, lc = made(profile, seed), profile.be, profile.lc
+    for load, asked in run:
+        window = hosts.step(rate_of(profile, load), asked)
+        for name, column in columns(window).items():
+            assert np.isfinite(column).all(), name
+            assert name == "cpi" or (column >= 0.0).all(), name
+        assert window.be_cpus <= asked.quota_cpus + ROUNDING
+        assert window.be_cpus <= min(asked.cpuset_cpus[0], be.threads) + ROUNDING
+        assert window.lc_cpus <= lc.lc_cpus + ROUNDING
+        assert window.lc_cpus + window.be_cpus <= lc.lc_cpus + be.own_cpus + ROUNDING
+        assert window.be_work_ratio <= 1.0 + ROUNDING
+
+
+@given(profiles(), SEEDS, st.lists(orders(), min_size=1, max_size=TICKS))
+def test_others_work_and_be_s_fit_on_be_s_own_cpus(profile: HostProfile, seed: int, run: list[Orders]) -> None:
+    """The client's CPUs are not BE's as well."""
+    hosts = made(profile, seed)
+    for asked in run:
+        window = hosts.step(rate_of(profile, 0.7), asked)
+        most = profile.lc.lc_cpus + max(profile.be.own_cpus, profile.be.client_cpus)
+        assert window.host_cpus <= most + ROUNDING
+
+
+@given(profiles(pause_ratio=0.0), SEEDS)
+def test_a_frozen_be_does_nearly_nothing(profile: HostProfile, seed: int) -> None:
+    """It runs on for the few milliseconds that a freeze takes, and then not at all."""
+    hosts, rate = made(profile, seed), rate_of(profile, 0.5)
+    hosts.step(rate, order())
+    lingering = profile.sharing.freeze_seconds * profile.be.threads
+    assert hosts.step(rate, order(frozen=True)).be_cpus <= lingering + ROUNDING
+    assert hosts.step(rate, order(frozen=True)).be_cpus == 0.0
+
+
+@given(profiles(), SEEDS, RUNS)
+def test_no_request_is_lost_or_made_up(profile: HostProfile, seed: int, run: list[tuple[float, Orders]]) -> None:
+    """What came and is not done must still be there: freezing BE may not conjure completions out of a backlog that
+    filled while BE had half the CPU."""
+    hosts = made(profile, seed)
+    left = 0.0
+    for load, asked in run:
+        window = hosts.step(rate_of(profile, load), asked)
+        left += (window.offered_rps - window.done_rps)[0] * hosts.tick_seconds
+        assert left >= -1e-3
+    for _ in range(25):
+        window = hosts.step(np.zeros(1), order(frozen=True))
+        left += (window.offered_rps - window.done_rps)[0] * hosts.tick_seconds
+    assert left == pytest.approx(0.0, abs=1e-3)
+
+
+@given(profiles(rate_cv=0.0), SEEDS, st.floats(1.05, 3.0))
+def test_an_overloaded_lc_does_what_its_cpus_can(profile: HostProfile, seed: int, load: float) -> None:
+    hosts = made(profile, seed)
+    for _ in range(3):
+        window = hosts.step(rate_of(profile, load), order(frozen=True))
+    if window.utilisation_ratio >= 1.0:
+        assert window.done_rps == pytest.approx(window.offered_rps / window.utilisation_ratio, rel=1e-6)
+
+
+@given(profiles(), SEEDS, st.floats(0.0, 1.2), st.integers(1, 24), st.floats(0.01, 24.0), st.floats(0.0, 24.0))
+def test_more_quota_never_costs_be_work_nor_helps_the_lc(
+    profile: HostProfile, seed: int, load: float, cpuset: int, quota: float, more: float
+) -> None:
+    less, much = (
+        made(profile, seed).step(rate_of(profile, load), order(quota=some, cpuset=cpuset))
+        for some in (quota, quota + more)
+    )
+    assert much.be_work_ratio >= less.be_work_ratio * (1.0 - 1e-9) - ROUNDING
+    assert much.tail_seconds >= less.tail_seconds * (1.0 - 1e-9)
+
+
+@given(profiles(), SEEDS, st.floats(0.0, 1.2), orders())
+def test_the_minimum_weight_is_never_worse_for_the_lc(
+    profile: HostProfile, seed: int, load: float, asked: Orders
+) -> None:
+    equal, minimum = (
+        made(profile, seed).step(rate_of(profile, load), replace(asked, weight_ratio=np.array([weight])))
+        for weight in (1.0, 2 / 1024)
+    )
+    assert minimum.tail_seconds <= equal.tail_seconds * (1.0 + 1e-9)
+
+
+@given(
+    profiles(wake_seconds=0.0, phase_sd=0.0, client_cpu_seconds=0.0, max_load_rps=1e12),
+    st.floats(0.01, 1.2),
+    st.floats(0.0, 0.3),
+    orders(),
+)
+def test_more_load_never_helps_the_lc(profile: HostProfile, load: float, more: float, asked: Orders) -> None:
+    """Averaged over hosts, for the fewer the requests, the noisier their quantile. With wake-up costs a host may well
+    answer faster when it is busy; without them it may not."""
+    count = 200
+    some = replace(asked, **{one.name: np.repeat(getattr(asked, one.name), count) for one in fields(asked)})
+    low, high = (
+        made(profile, *range(count)).step(np.repeat(rate_of(profile, at), count), some).tail_seconds.mean()
+        for at in (load, load + more)
+    )
+    assert high >= low * 0.9
+
+
+@given(profiles(), st.lists(SEEDS, min_size=1, max_size=5), RUNS)
+def test_a_batch_is_its_hosts_one_by_one_to_the_bit(
+    profile: HostProfile, seeds: list[int], run: list[tuple[float, Orders]]
+) -> None:
+    together, alone = made(profile, *seeds), [made(profile, seed) for seed in seeds]
+    for load, asked in run:
+        rate = rate_of(profile, load)
+        wide = Orders(*(np.repeat(getattr(asked, one.name), len(seeds)) for one in fields(asked)))
+        batch = columns(together.step(np.repeat(rate, len(seeds)), wide))
+        for place, host in enumerate(alone):
+            single = columns(host.step(rate, asked))
+            assert all(batch[name][place] == single[name][0] for name in batch)
+
+
+@given(profiles(), SEEDS, SEEDS, st.integers(0, 4))
+def test_a_restarted_host_is_a_fresh_one_on_the_same_clock_and_the_others_go_on(
+    profile: HostProfile, seed: int, fresh_seed: int, ticks: int
+) -> None:
+    """The clock is one for all hosts, so the new one draws the noise of the ticks that it lives in."""
+    batch, other, fresh = made(profile, seed, seed), made(profile, seed), made(profile, fresh_seed)
+    rate = rate_of(profile, 1.1)
+    for _ in range(ticks):
+        batch.step(np.repeat(rate, 2), order(count=2))
+        other.step(rate, order())
+    batch.restart(np.array([False, True]), np.array([seed, fresh_seed], np.uint64))
+    fresh.tick = batch.tick
+    for _ in range(3):
+        both = columns(batch.step(np.repeat(rate, 2), order(count=2)))
+        kept, begun = columns(other.step(rate, order())), columns(fresh.step(rate, order()))
+        assert all(both[name][0] == kept[name][0] for name in both)
+        assert all(both[name][1] == begun[name][0] for name in both)

@@ -1,0 +1,76 @@
+"""The profiles that ship: complete, documented, and what they say of themselves."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlctl.envs.sim import profile as module
+from rlctl.envs.sim.plant import SimBatch
+from rlctl.envs.sim.profile import Constants, HostProfile, load_profile, shipped_profiles
+
+SHIPPED = shipped_profiles()
+FOLDER = Path(__file__).parents[3] / "configs/plants"
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_file_is_a_profile_with_its_own_name_and_source(path: Path) -> None:
+    profile = load_profile(path.stem)
+    assert profile.name == path.stem
+    assert profile.source
+    assert profile == load_profile(str(path)) == SHIPPED[path.stem]
+
+
+def test_every_constant_is_documented_where_it_is_defined() -> None:
+    """A string stands below each field of the sections; pydantic does not ask for it."""
+    tree = ast.parse(Path(module.__file__).read_text())
+    sections = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name.endswith("Constants")]
+    documented = set()
+    for section in sections[:-1]:
+        for field, text in zip(section.body, section.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
+                documented.add(field.target.id)
+    assert documented == set(SHIPPED["thesis-host"].values())
+
+
+def test_arrays_and_sections_have_the_same_constants() -> None:
+    assert {one.name for one in fields(Constants)} == set(SHIPPED["thesis-host"].values())
+
+
+@pytest.mark.parametrize("profile", SHIPPED.values(), ids=list(SHIPPED))
+def test_ranges_are_drawn_within_and_differ_by_seed(profile: HostProfile) -> None:
+    drawn = Constants.drawn(profile, np.arange(500, dtype=np.uint64))
+    again = Constants.drawn(profile, np.arange(499, -1, -1, dtype=np.uint64))
+    for name, value in profile.values().items():
+        low, high = profile.ranges.get(name, (value, value))
+        column = getattr(drawn, name)
+        assert low <= column.min() <= column.max() <= high
+        assert (column == getattr(again, name)[::-1]).all()
+        assert len(np.unique(column)) > 400 or low == high
+
+
+def test_the_digest_is_of_the_constants_and_of_nothing_else() -> None:
+    one = SHIPPED["thesis-host"]
+    assert one.digest == one.model_copy(update={"description": "another"}).digest
+    assert one.digest != one.but(cpi=one.interference.cpi * 1.01).digest
+
+
+def frozen_run(name: str, load: float, ticks: int = 100, hosts: int = 30) -> np.ndarray:
+    """Tails of a steady load with BE frozen, by the target, shape (ticks, hosts)."""
+    steady = SHIPPED[name].but(drift_cv=0.0)
+    batch = SimBatch(steady, range(hosts), lambda seed, count, seconds: np.full(count, load), ticks)
+    return np.array([batch.step().tail_seconds for _ in range(ticks)]) / SHIPPED[name].lc.target_seconds
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_load_that_counts_as_1_is_held_with_be_frozen(name: str) -> None:
+    assert np.mean(frozen_run(name, 1.0) <= 1.0) >= 0.99
+
+
+def test_not_much_more_than_that_is_held() -> None:
+    """The thesis' knee is what max_load_rps says it is, not somewhere far above."""
+    assert np.mean(frozen_run("thesis-host", 1.1) <= 1.0) < 0.5

@@ -1,0 +1,83 @@
+"""Who gets which CPU: the facts that were measured on a two-core host (shared/reference/host.md)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.envs.sim.sharing import Share, fair_share, share_out
+
+MINIMUM = 2.0 / 1024.0
+UTILISATIONS = st.floats(0.0, 1.0)
+QUOTAS = st.floats(0.01, 2.0)
+
+
+def fair_on(cpus: float, weight: float = 1.0) -> float:
+    one = np.ones(1)
+    return float(fair_share(weight * one, one, cpus * one)[0])
+
+
+def two_core(wants: float, quota: float = np.inf, cpus: int = 1, weight: float = 1.0, threads: float = 2.0) -> Share:
+    """LC on cpu0, BE on cpu0 (`cpus` 1) or on both."""
+    one = np.ones(1)
+    fair = fair_on(cpus, weight)
+    return share_out(wants * one, one, fair * one, (cpus - 1.0) * one, one, threads * one, quota * one)
+
+
+def test_equal_weights_halve_one_cpu() -> None:
+    assert fair_on(1) == pytest.approx(1 / 2)
+
+
+def test_on_two_cpus_be_presses_half_as_hard() -> None:
+    assert fair_on(2) == pytest.approx(2 / 3)
+
+
+@given(UTILISATIONS, st.floats(0.01, 0.5))
+def test_a_quota_below_the_fair_share_is_exact(wants: float, quota: float) -> None:
+    assert two_core(wants, quota).be_cpus == pytest.approx(quota)
+
+
+@given(UTILISATIONS, QUOTAS)
+def test_beyond_it_be_has_what_the_lc_leaves_and_at_least_its_fair_share(wants: float, quota: float) -> None:
+    assert two_core(wants, quota).be_cpus == pytest.approx(min(quota, max(1.0 - wants, 0.5)))
+
+
+@given(UTILISATIONS, QUOTAS)
+def test_stable_only_while_lc_and_the_contended_quota_fit_the_cpu(wants: float, quota: float) -> None:
+    """The regime switch: with equal weights, U + min(q, .5) < 1."""
+    assert two_core(wants, quota).lc_capacity_cpus == pytest.approx(1.0 - min(quota, 0.5))
+
+
+@given(UTILISATIONS, QUOTAS, st.sampled_from([1, 2]))
+def test_the_minimum_weight_nearly_removes_be_from_the_lc_s_cpu(wants: float, quota: float, cpus: int) -> None:
+    """cpu.shares 2: BE takes the idle time and no more."""
+    share = two_core(wants, quota, cpus, MINIMUM)
+    assert share.lc_capacity_cpus >= 0.995
+    assert share.be_cpus >= min(quota, 1.0 - wants) * (1.0 - 1e-9)
+
+
+def test_on_its_own_cpu_be_costs_the_lc_nothing() -> None:
+    one, none = np.ones(1), np.zeros(1)
+    share = share_out(0.8 * one, one, 0.5 * one, one, none, 2.0 * one, np.inf * one)
+    assert (share.be_cpus, share.lc_capacity_cpus, share.contended_ratio) == (1.0, 1.0, 0.0)
+
+
+def test_a_frozen_be_costs_the_lc_nothing() -> None:
+    share = two_core(0.8, threads=0.0)
+    assert (share.be_cpus, share.lc_capacity_cpus, share.contended_ratio) == (0.0, 1.0, 0.0)
+
+
+@given(*(st.floats(0.0, 20.0) for _ in range(4)), st.floats(0.5, 20.0), st.floats(0.01, 40.0), st.floats(0.01, 1.0))
+def test_shares_are_of_the_cpus_there_are(
+    wants: float, own: float, shared: float, threads: float, lc_cpus: float, quota: float, fair: float
+) -> None:
+    one = np.ones(1)
+    shared = min(shared, lc_cpus)
+    share = share_out(
+        min(wants, lc_cpus) * one, lc_cpus * one, fair * one, own * one, shared * one, threads * one, quota * one
+    )
+    assert 0.0 <= share.be_cpus <= min(own + shared, threads, quota) + 1e-9
+    assert fair * lc_cpus * (1.0 - 1e-9) <= share.lc_capacity_cpus <= lc_cpus
+    assert 0.0 <= share.contended_ratio <= 1.0

@@ -1,0 +1,247 @@
+"""The vector environment: each host lives exactly the episodes that it would live alone."""
+
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+import rlctl.envs  # noqa: F401 - registers the ids
+from rlctl.envs.actions import MOVES
+from rlctl.envs.errors import ConfigError, PolicyError
+from rlctl.envs.host_env import MultiDiscreteActions
+from rlctl.envs.sim import seeds
+from rlctl.envs.sim.plant import SimPlant
+from rlctl.envs.sim.profile import load_profile
+from rlctl.envs.sim.sim_env import SimHost
+from rlctl.envs.sim.vector_actions import Allocations
+from rlctl.envs.sim.vector_env import SimHostVectorEnv
+from rlctl.envs.workload import Weight
+
+HOSTS, STEPS = 4, 14
+PROFILE = (
+    load_profile("thesis-host")
+    .but(missing_ratio=0.1, delay_ticks=1)
+    .model_copy(update={"ranges": {"service_seconds": (25e-6, 40e-6), "delay_ticks": (0, 2)}})
+)
+
+
+def _single(**options):
+    return gym.make("rlctl/SimHost-v0", max_episode_steps=STEPS, profile=PROFILE, **options)
+
+
+def _vector(**options):
+    return gym.make_vec("rlctl/SimHost-v0", num_envs=HOSTS, max_episode_steps=STEPS, profile=PROFILE, **options)
+
+
+class Frugal:
+    """A shield that lets BE thaw only beside a low load, and notes whose episodes begin."""
+
+    def __init__(self):
+        self.begun, self.ruled_at = [], []
+
+    def reset(self, which):
+        self.begun.append(np.flatnonzero(which).tolist())
+
+    def rule(self, readings, current, proposed):
+        self.ruled_at.append(readings.time_seconds.tolist())
+        return proposed._replace(frozen=proposed.frozen | (readings.load_ratio > 0.5))
+
+    def mask(self, readings, current):
+        return np.repeat(readings.load_ratio[:, None] <= 0.5, len(MOVES), axis=1)
+
+
+def test_gymnasium_accepts_the_single_one_without_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(gym.make("rlctl/SimHost-v0").unwrapped)
+        assert gym.make_vec("rlctl/SimHost-v0", num_envs=2).metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+
+
+def test_the_first_episode_of_a_seed_is_the_plant_with_that_seed():
+    env = SimHost(PROFILE, vary=False)
+    env.reset(seed=11)
+    plant = SimPlant(PROFILE.model_copy(update={"ranges": {}}), env.plant.batch._load, 3001, seed=11)
+    plant.apply(plant.limits.safe)
+    plant.wait()
+    assert env.telemetry == plant.read()
+
+
+def test_episodes_differ_and_are_of_their_seed_s_kind():
+    env = SimHost(PROFILE)
+    keys = []
+    for seed in (seeds.training(3), None, None, seeds.evaluation(3), None, seeds.training(3), None):
+        env.reset(seed=seed)
+        keys.append(int(env.plant.batch.hosts.seeds[0]))
+    assert keys[:2] == keys[5:]
+    assert len(set(keys[:5])) == 5
+    kinds = [seeds.kind_of(key) for key in keys]
+    assert kinds == [seeds.Kind.TRAINING] * 3 + [seeds.Kind.EVALUATION] * 2 + [seeds.Kind.TRAINING] * 2
+
+
+@pytest.mark.parametrize("variant", ["moves", "triples", "minimum-weight"])
+def test_vector_and_single_agree_number_for_number_over_episodes(variant):
+    options = {"weight": Weight.MINIMUM} if variant == "minimum-weight" else {}
+    vector = _vector(multi_discrete=variant == "triples", **options)
+    singles = [_single(**options) for _ in range(HOSTS)]
+    if variant == "triples":
+        singles = [MultiDiscreteActions(one) for one in singles]
+    seen, infos = vector.reset(seed=70)
+    for host, one in enumerate(singles):
+        assert np.array_equal(one.reset(seed=70 + host)[0], seen[host])
+    assert "reward" not in infos
+    rng = np.random.default_rng(1)
+    for step in range(3 * STEPS + 5):
+        masks = vector.action_masks()
+        single_masks = [one.get_wrapper_attr("action_masks")() for one in singles]
+        assert np.array_equal(masks, single_masks)
+        actions = rng.integers(
+            0, vector.single_action_space.nvec if variant == "triples" else len(MOVES), _shape(variant)
+        )
+        seen, total, terminated, truncated, infos = vector.step(actions)
+        assert not terminated.any()
+        assert truncated.all() == ((step + 1) % STEPS == 0)
+        for host, one in enumerate(singles):
+            _agrees(one, one.step(actions[host]), host, (seen, total, truncated, infos))
+    for one in singles:
+        one.close()
+    vector.close()
+
+
+def _shape(variant):
+    return (HOSTS, 3) if variant == "triples" else (HOSTS,)
+
+
+def _agrees(single, came, host, vector):
+    observation, total, _, over, info = came
+    seen, totals, truncated, infos = vector
+    assert totals[host] == total
+    assert truncated[host] == over
+    about = infos["final_info"] if over else infos
+    assert about["_reward"][host]
+    assert {name: about["reward"][name][host] for name in info["reward"]} == info["reward"]
+    assert Allocations(*(about["allocation"][name] for name in Allocations._fields)).host(host) == info["allocation"]
+    if over:
+        assert infos["_final_obs"][host]
+        assert not infos.get("_reward", np.zeros(HOSTS, bool))[host]
+        assert np.array_equal(infos["final_obs"][host], observation)
+        observation, _ = single.reset()
+    assert np.array_equal(seen[host], observation)
+
+
+def test_a_partial_reset_leaves_the_others_alone_and_each_host_exact():
+    vector = _vector()
+    singles = [_single() for _ in range(HOSTS)]
+    vector.reset(seed=5)
+    for host, one in enumerate(singles):
+        one.reset(seed=5 + host)
+    rng = np.random.default_rng(2)
+    mask = np.array([True, False, False, True])
+    for step in range(3 * STEPS):
+        if step == 5:
+            first, infos = vector.reset(options={"reset_mask": mask})
+            assert np.array_equal(infos["_allocation"], mask)
+            assert all(np.array_equal(first[host], singles[host].reset()[0]) for host in np.flatnonzero(mask))
+        if step == 12:
+            first, _ = vector.reset(seed=900, options={"reset_mask": ~mask})
+            assert all(
+                np.array_equal(first[host], singles[host].reset(seed=900 + int(host))[0])
+                for host in np.flatnonzero(~mask)
+            )
+        actions = rng.integers(0, len(MOVES), HOSTS)
+        seen, total, _, truncated, infos = vector.step(actions)
+        for host, one in enumerate(singles):
+            _agrees(one, one.step(actions[host]), host, (seen, total, truncated, infos))
+
+
+def test_a_shield_rules_on_every_action_and_hears_of_every_episode():
+    shield = Frugal()
+    profile = load_profile("thesis-host").but(missing_ratio=0.0, delay_ticks=0.0)
+
+    def load(seed, ticks, tick_seconds):
+        return np.full(ticks, (0.2, 0.9)[seed % 2])
+
+    env = SimHostVectorEnv(2, profile, load, vary=False, max_episode_steps=3, shield=shield)
+    env.reset(seed=0)
+    assert env.action_masks().tolist() == [[True] * len(MOVES), [False] * len(MOVES)]
+    thaw = np.full(2, [move.name for move in MOVES].index("thaw"))
+    *_, infos = env.step(thaw)
+    assert env.current.frozen.tolist() == infos["executed"]["frozen"].tolist() == [False, True]
+    assert infos["proposed"]["frozen"].tolist() == [False, False]
+    assert infos["overridden"].tolist() == [False, True]
+    env.reset(options={"reset_mask": np.array([True, False])})
+    env.step(thaw)
+    *_, infos = env.step(thaw)
+    assert infos["final_info"]["_overridden"].tolist() == [False, True]
+    assert infos["_overridden"].tolist() == [True, False]
+    assert shield.begun == [[0, 1], [0], [1]]
+    assert shield.ruled_at == [[1.0, 1.0], [1.0, 2.0], [2.0, 3.0]]
+
+
+def test_the_same_seed_gives_the_same_run_and_returned_arrays_are_the_callers():
+    def run(spoil):
+        env = SimHostVectorEnv(4, PROFILE, max_episode_steps=7)
+        history = [env.reset(seed=3)[0].copy()]
+        for step in range(20):
+            seen, total, *_ = env.step(np.full(4, step % len(MOVES)))
+            history += [seen.copy(), total.copy()]
+            if spoil:
+                seen[:] = 0.0
+        return history
+
+    assert all(np.array_equal(a, b) for a, b in zip(run(False), run(True), strict=True))
+
+
+def test_hosts_without_a_seed_differ_and_so_do_their_runs():
+    firsts = [SimHostVectorEnv(3, PROFILE).reset(seed=seed)[0] for seed in (None, [None] * 3)]
+    assert len({row.tobytes() for seen in firsts for row in seen}) == 6
+
+
+def test_a_load_of_one_s_own_is_asked_for_each_host():
+    asked = []
+
+    def load(seed, ticks, tick_seconds):
+        asked.append((seed, ticks, tick_seconds))
+        return np.full(ticks, 0.5)
+
+    env = SimHostVectorEnv(3, PROFILE, load, ticks=12, tick_seconds=2.0)
+    env.reset(seed=8)
+    env.step(np.zeros(3, int))
+    assert asked == [(8, 12, 2.0), (9, 12, 2.0), (10, 12, 2.0)]
+
+
+def test_gymnasium_s_own_wrapper_counts_the_episodes():
+    env = RecordEpisodeStatistics(SimHostVectorEnv(3, PROFILE, max_episode_steps=6))
+    env.reset(seed=0)
+    for _ in range(12):
+        env.step(np.zeros(3, int))
+    assert list(env.length_queue) == [6] * 6
+
+
+@pytest.mark.parametrize(
+    ("mask", "said"),
+    [(np.zeros(3, bool), "one True"), (np.ones(2, bool), "3 booleans"), (np.ones(3), "3 booleans")],
+)
+def test_a_mask_that_does_not_fit_is_refused_in_one_line(mask, said):
+    env = SimHostVectorEnv(3)
+    env.reset(seed=0)
+    with pytest.raises(ConfigError, match=said):
+        env.reset(options={"reset_mask": mask})
+
+
+def test_mistakes_are_told_in_one_line():
+    env = SimHostVectorEnv(3)
+    with pytest.raises(ConfigError, match=r"call reset\(\) first"):
+        env.step(np.zeros(3, int))
+    with pytest.raises(ConfigError, match="2 seeds for 3 hosts"):
+        env.reset(seed=[1, 2])
+    with pytest.raises(ConfigError, match="at least one"):
+        SimHostVectorEnv(0)
+    with pytest.raises(ConfigError, match="no host profile"):
+        SimHostVectorEnv(1, "no-such-host")
+    env.reset(seed=0)
+    with pytest.raises(PolicyError, match="outside the table"):
+        env.step(np.full(3, len(MOVES)))

@@ -1,0 +1,178 @@
+"""Observation, actions and reward in arrays: number for number what the single-host code makes of each host."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.envs.actions import MOVES, decode
+from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.errors import PolicyError
+from rlctl.envs.observation import FEATURES, Observer
+from rlctl.envs.reward import reward
+from rlctl.envs.sim import vector_observation
+from rlctl.envs.sim.loads_training import training_load, training_loads
+from rlctl.envs.sim.plant import SimBatch
+from rlctl.envs.sim.profile import load_profile
+from rlctl.envs.sim.vector_actions import Allocations, Decoder
+from rlctl.envs.sim.vector_observation import VectorObserver, read
+from rlctl.envs.sim.vector_reward import rewards
+from rlctl.envs.telemetry import Value
+
+HOSTS = 40
+
+
+@st.composite
+def allocations(draw, limits):
+    quotas = st.one_of(
+        st.just(UNLIMITED),
+        st.floats(limits.min_quota_cpus, limits.cpus),
+        st.integers(0, limits.levels).map(limits.quota_at),
+    )
+    return Allocation(draw(quotas), draw(st.integers(1, limits.cpus)), draw(st.booleans()))
+
+
+SOME_LIMITS = st.sampled_from(
+    [Limits(1), Limits(2, levels=5), Limits(6, 3.0, levels=8), Limits(3, levels=7, min_quota_cpus=0.3)]
+)
+HOSTS_AND_LIMITS = SOME_LIMITS.flatmap(
+    lambda limits: st.tuples(st.just(limits), st.lists(allocations(limits), min_size=1, max_size=12))
+)
+
+
+@given(HOSTS_AND_LIMITS)
+def test_every_move_asks_for_the_same_as_host_by_host(case):
+    limits, each = case
+    decoder, current = Decoder(limits), Allocations.of(each)
+    for index in range(len(MOVES)):
+        decoded = decoder.decode(np.full(len(each), index), current)
+        assert [decoded.host(i) for i in range(len(each))] == [decode(index, one, limits) for one in each]
+
+
+@given(HOSTS_AND_LIMITS, st.randoms(use_true_random=False))
+def test_triples_and_masks_are_the_same_as_host_by_host(case, random):
+    limits, each = case
+    decoder, current = Decoder(limits), Allocations.of(each)
+    triples = np.array(
+        [[random.randint(0, limits.levels), random.randrange(limits.cpus), random.randint(0, 1)] for _ in each]
+    )
+    decoded = decoder.decode(triples, current)
+    assert [decoded.host(i) for i in range(len(each))] == [
+        decode(triple, one, limits) for triple, one in zip(triples, each, strict=True)
+    ]
+    useful = [[move.name == "keep" or move.of(one, limits) != one for move in MOVES] for one in each]
+    assert np.array_equal(decoder.useful(current), np.array(useful))
+
+
+def test_allocations_are_clipped_as_limits_clip_them():
+    limits = Limits(4)
+    each = [Allocation(UNLIMITED, 9), Allocation(99.0, 2, frozen=True), Allocation(1e-6, 1), Allocation(0.5, 4)]
+    clipped = Decoder(limits).decode(Allocations.of(each), Allocations.same(limits.safe, 4))
+    assert [clipped.host(i) for i in range(4)] == [limits.clip(one) for one in each]
+
+
+@pytest.mark.parametrize(
+    ("actions", "said"),
+    [
+        (np.array([0, len(MOVES)]), "host 1: action 10"),
+        (np.array([-1, 0]), "host 0: action -1"),
+        (np.array([[0, 0, 0], [0, 4, 0]]), r"host 1: action \(0, 4, 0\)"),
+        (np.array([0.0, 1.0]), "float64"),
+        (np.array([0, 0, 0]), "2 hosts"),
+    ],
+)
+def test_an_action_outside_the_space_names_its_host(actions, said):
+    limits = Limits(4)
+    with pytest.raises(PolicyError, match=said):
+        Decoder(limits).decode(actions, Allocations.same(limits.full, 2))
+
+
+def test_no_feature_is_forgotten():
+    assert set(vector_observation._OF) == {feature.name for feature in FEATURES}
+
+
+def _profile(delay_ticks):
+    return (
+        load_profile("thesis-host")
+        .but(missing_ratio=0.25, delay_ticks=delay_ticks, pause_ratio=0.2, spikes_per_hour=60, spike_seconds=0.5)
+        .model_copy(
+            update={"ranges": {"service_seconds": (20e-6, 60e-6), "target_seconds": (0.005, 0.02), "lc_cpus": (8, 17)}}
+        )
+    )
+
+
+@pytest.mark.parametrize("delay_ticks", [0, 3])
+def test_observation_and_reward_are_those_of_the_telemetry(delay_ticks):
+    """Idle and overloaded hosts, with windows that come late or never, by their own readings and by arrays."""
+    rng = np.random.default_rng(delay_ticks)
+    batch = SimBatch(_profile(delay_ticks), list(range(HOSTS)), training_load, 60, vary=True)
+    limits = batch.limits
+    single = [Observer(limits, 1.0, history=3) for _ in range(HOSTS)]
+    together = VectorObserver(limits, 1.0, history=3)
+    seen_lost = seen_violations = 0
+    for tick in range(60):
+        before = list(batch.allocations)
+        batch.apply(
+            [decode(int(move), one, limits) for move, one in zip(rng.integers(0, 10, HOSTS), before, strict=True)]
+        )
+        window = batch.step()
+        oldest = batch.sensors.seen[1] * rng.choice([1.0, 1000.0], HOSTS)  # a stalled server: its tail looks well
+        readings = read(batch.sensors, window, batch.time_seconds)._replace(oldest_request_seconds=oldest)
+        current = Allocations.of(batch.allocations)
+        vectors = (together.begin if tick == 0 else together.observe)(readings, current)
+        terms = rewards(readings, Allocations.of(before).differ(current))
+        for host, telemetry in enumerate(batch.read()):
+            if isinstance(telemetry.oldest_request_seconds, Value):
+                age_seconds = telemetry.oldest_request_seconds.age_seconds
+                telemetry = telemetry.but(oldest_request_seconds=Value(float(oldest[host]), age_seconds))
+            after = batch.allocations[host]
+            assert np.array_equal(vectors[host], single[host].observe(telemetry, after).vector)
+            expected = reward(telemetry, before[host], after)
+            assert [float(part[host]) for part in terms] == list(expected.as_info().values())
+            assert terms.total[host] == expected.total
+        seen_lost += int(readings.lost.sum())
+        seen_violations += int((terms.qos < 0.0).sum())
+    assert vectors.dtype == np.float32
+    assert together.space.contains(vectors[0])
+    assert seen_lost > HOSTS
+    assert seen_violations > HOSTS
+
+
+def test_no_number_can_push_the_vector_out_of_its_space():
+    batch = SimBatch(_profile(0), [1, 2, 3], training_load, 5)
+    readings = read(batch.sensors, batch.step(), 1.0)
+    observer = VectorObserver(batch.limits, 1.0, history=2)
+    for absurd in (np.nan, np.inf, -np.inf, 1e300):
+        spoilt = readings._replace(
+            tail_latency_seconds=np.full(3, absurd), cpi=np.full(3, absurd), load_ratio=np.full(3, absurd)
+        )
+        assert observer.space.contains(observer.begin(spoilt, Allocations.same(batch.limits.full, 3))[1])
+
+
+def test_history_begins_anew_on_chosen_hosts_only():
+    batch = SimBatch(_profile(0), [1, 2], training_load, 5)
+    observer, current = VectorObserver(batch.limits, 1.0, history=2), Allocations.same(batch.limits.safe, 2)
+    first = observer.begin(read(batch.sensors, batch.step(), 1.0), current)
+    second = observer.begin(read(batch.sensors, batch.step(), 2.0), current, np.array([False, True]))
+    half = first.shape[1] // 2
+    assert np.array_equal(second[0], first[0])
+    assert not np.array_equal(second[1], first[1])
+    assert np.array_equal(second[1, :half], second[1, half:])
+
+
+def test_a_training_load_depends_on_seed_and_time_only():
+    seeds = np.arange(200, dtype=np.uint64)
+    loads = training_loads(seeds, 400, 1.0)
+    assert all(np.array_equal(loads[:, seed], training_load(seed, 400, 1.0)) for seed in range(200))
+    assert np.array_equal(loads[:150], training_loads(seeds, 150, 1.0))
+    assert not np.array_equal(loads[:, 0], loads[:, 1])
+
+
+def test_training_loads_cover_quiet_and_overload():
+    loads = training_loads(np.arange(400, dtype=np.uint64), 300, 1.0)
+    assert loads.min() > 0.0
+    assert loads.max() <= 1.1
+    assert 0.4 < loads.mean() < 0.75
+    assert (loads > 0.9).mean() > 0.05
+    assert (loads < 0.3).mean() > 0.05
+    assert np.median(np.ptp(loads, axis=0)) > 0.2

@@ -1,0 +1,167 @@
+"""A recorded run comes back as it was, and a log that is none is told apart in one line."""
+
+import json
+import warnings
+
+import gymnasium as gym
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+import rlctl.envs  # noqa: F401 - registers the ids
+from rlctl.envs.actions import MOVES
+from rlctl.envs.allocation import Limits
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.replay import ReplayHost, ReplayPlant
+from rlctl.envs.sim.loads_training import training_load
+from rlctl.envs.sim.plant import SimPlant
+from rlctl.envs.sim.profile import load_profile
+from rlctl.envs.telemetry import Missing, Telemetry, Value, Why
+from rlctl.record import Tick, TickLog, tick_as_json
+from rlctl.safety.verdict import Verdict
+
+TICKS = 12
+
+
+@pytest.fixture
+def recorded():
+    """A run of a simulated host that loses every third window or so."""
+    plant = SimPlant(load_profile("thesis-host").but(missing_ratio=0.3), training_load, TICKS, seed=4)
+    ticks = []
+    for index in range(TICKS):
+        before = plant.current
+        plant.wait()
+        telemetry = plant.read()
+        applied = plant.apply(MOVES[index % len(MOVES)].of(before, plant.limits))
+        ticks.append(Tick(index, 0.0, telemetry, before, applied, Verdict(applied, applied, ()), applied, "test"))
+    return ticks
+
+
+@pytest.fixture
+def path(recorded, tmp_path):
+    log = TickLog(tmp_path / "ticks.jsonl")
+    for tick in recorded:
+        log.write(tick)
+    log.close()
+    return log.path
+
+
+def _rounded(telemetry):
+    """As the log keeps it: nine digits, and no age of what is missing."""
+
+    def one(reading):
+        if isinstance(reading, Missing):
+            return Missing(reading.why, reading.detail)
+        return type(reading)(**{name: float(f"{getattr(reading, name):.9g}") for name in reading.__dataclass_fields__})
+
+    plain = {name: getattr(telemetry, name) for name in Telemetry.__slots__}
+    counters = {name: one(reading) for name, reading in plain.pop("counters").items()}
+    times = {name: float(f"{plain.pop(name):.9g}") for name in ("time_seconds", "target_seconds")}
+    return Telemetry(**times, **{name: one(reading) for name, reading in plain.items()}, counters=counters)
+
+
+def test_telemetry_comes_back_whatever_is_applied(path, recorded):
+    plant = ReplayPlant(path)
+    assert plant.tick_seconds == 1.0
+    assert plant.limits.cpus == 36
+    for tick in recorded:
+        plant.wait()
+        assert plant.read() == _rounded(tick.telemetry)
+        assert plant.recorded.applied.frozen == tick.applied.frozen
+        assert plant.apply(plant.limits.full) == plant.current == plant.limits.full
+    assert plant.ended
+
+
+def test_an_episode_is_the_recording(path):
+    env = gym.make("rlctl/ReplayHost-v0", path=str(path))
+    for _ in range(2):
+        _, info = env.reset()
+        assert info["telemetry"].time_seconds == 1.0
+        over = []
+        while not over or not over[-1]:
+            _, _, terminated, truncated, info = env.step(0)
+            assert not terminated
+            over.append(truncated)
+        assert len(over) == TICKS - 1
+        assert info["telemetry"].time_seconds == TICKS
+
+
+def test_gymnasium_accepts_it_without_a_warning(path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(gym.make("rlctl/ReplayHost-v0", path=path).unwrapped, skip_render_check=True)
+
+
+def test_the_host_s_own_limits_and_period_count_when_given(path):
+    env = ReplayHost(path, limits=Limits(cpus=4), tick_seconds=2.0)
+    env.reset()
+    assert env.current == Limits(cpus=4).safe
+    assert env.observer.tick_seconds == 2.0
+
+
+def test_a_torn_last_line_is_passed_over(path):
+    text = path.read_text()
+    path.write_text(text + text[: len(text) // 30])
+    assert len(ReplayPlant(path).ticks) == TICKS
+
+
+def test_a_whole_last_line_counts_without_its_newline(path):
+    path.write_text(path.read_text().rstrip("\n"))
+    assert len(ReplayPlant(path).ticks) == TICKS
+
+
+def test_numbers_that_json_cannot_hold_are_missing(tmp_path, recorded):
+    tick = recorded[0]
+    absurd = Tick(
+        0,
+        0.0,
+        tick.telemetry.but(cpi=Value(float("inf"))),
+        tick.before,
+        tick.proposed,
+        tick.verdict,
+        tick.applied,
+        "test",
+    )
+    path = tmp_path / "ticks.jsonl"
+    path.write_text(json.dumps(tick_as_json(absurd)) + "\n")
+    assert ReplayPlant(path).read().cpi == Missing(Why.ABSURD, "recorded as not finite")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", r"ticks\.jsonl:3: no tick"),
+        ("[1, 2]", r"ticks\.jsonl:3: no tick"),
+        ('{"time_seconds": 1.0, "target_seconds": 0.01}', r":3: .*'readings' is missing"),
+        ('{"time_seconds": null, "target_seconds": 0.01}', r":3: no tick"),
+    ],
+)
+def test_a_bad_line_is_named_with_its_number(path, line, said):
+    lines = path.read_text().splitlines()
+    lines[2] = line
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(ConfigError, match=said):
+        ReplayPlant(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda tick: tick["readings"].update(cpi={"missing": "no-such-reason"}), "no-such-reason"),
+        (lambda tick: tick["readings"].update(no_such_reading={"value": 1.0, "age": 0.0}), "no_such_reading"),
+        (lambda tick: tick["before"].update(quota_cpus=-1.0), "not positive"),
+    ],
+)
+def test_a_tick_that_cannot_be_is_named_too(path, change, said):
+    tick = json.loads(path.read_text().splitlines()[0])
+    change(tick)
+    path.write_text(json.dumps(tick) + "\n")
+    with pytest.raises(ConfigError, match=said):
+        ReplayPlant(path)
+
+
+def test_an_absent_or_empty_log_says_so(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        ReplayPlant(tmp_path / "none.jsonl")
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(ConfigError, match="longer run"):
+        ReplayPlant(tmp_path / "empty.jsonl")

@@ -1,0 +1,157 @@
+"""A benchmark in the simulator: the same numbers however it is divided, common random numbers, the truth as judge."""
+
+import json
+
+import numpy as np
+import pytest
+
+from rlctl.bench_sim import SimPlan, record_model, run_sim
+from rlctl.cli import main
+from rlctl.envs.sim.seeds import Kind, kind_of
+from rlctl.envs.workload import Weight
+from rlctl.safety.profile import load_profile
+from rlctl.scenario import load_scenario
+from rlctl.sim_score import METRICS, Record, per_seed, score
+
+
+def plan(*managers, scenario="noisy", seeds=5, seconds=60.0, **changes):
+    one = load_scenario(scenario).model_copy(update={"duration_seconds": seconds, **changes})
+    return SimPlan(one, one.host(), managers, seeds, load_profile("responsive").scaled(one.time_scale))
+
+
+def same(one, other):
+    assert one.per_seed.keys() == other.per_seed.keys()
+    for name in one.per_seed:
+        for metric in METRICS:
+            assert np.array_equal(one.per_seed[name][metric], other.per_seed[name][metric]), (name, metric)
+        assert np.array_equal(one.traces[name].be_work, other.traces[name].be_work)
+
+
+@pytest.mark.parametrize("scenario", ["noisy", "two-core"])
+def test_no_number_depends_on_how_the_work_was_divided(scenario):
+    chosen = plan("prm-hybrid-tuned", "greedy-shield", "oracle-model", scenario=scenario, seconds=40.0)
+    whole = run_sim(chosen)
+    same(whole, run_sim(chosen, chunk=1))
+    same(whole, run_sim(chosen, chunk=2, jobs=2))
+
+
+def test_every_manager_meets_the_same_host_and_load():
+    found = run_sim(plan("frozen", "none", "oracle"))
+    load = [found.traces[name].load for name in ("frozen", "none", "oracle")]
+    assert np.array_equal(load[0], load[1])
+    assert np.array_equal(load[0], load[2])
+    qos = {name: values["qos_guarantee_percent"] for name, values in found.per_seed.items()}
+    assert np.all(qos["frozen"] >= qos["none"])
+    assert np.all(qos["oracle"] >= qos["frozen"])
+    assert found.scores["frozen"].be_throughput_percent.mean < 1.0
+
+
+def test_what_is_reported_comes_from_evaluation_seeds():
+    tasks = list(plan("frozen").tasks(2))
+    assert [len(task.seeds) for task in tasks] == [2, 2, 1]
+    assert {kind_of(seed) for task in tasks for seed in task.seeds} == {Kind.EVALUATION}
+
+
+def test_weights_and_none_are_what_their_names_say():
+    one = plan("none", "weights", "prm-hybrid", scenario="thesis")
+    assert [one.weight(name) for name in one.managers] == [Weight.EQUAL, Weight.MINIMUM, Weight.MINIMUM]
+    other = plan("none", "weights", "prm-hybrid", scenario="two-core")
+    assert [other.weight(name) for name in other.managers] == [Weight.EQUAL, Weight.MINIMUM, Weight.EQUAL]
+
+
+def test_late_and_missing_sensors_change_what_managers_see_and_not_how_they_are_judged():
+    silent = plan("none", constants={"missing_ratio": 0.9, "delay_ticks": 5})
+    plain = plan("none", constants={"missing_ratio": 0.0, "delay_ticks": 0})
+    same(run_sim(silent), run_sim(plain))
+
+
+def test_prm_gets_a_model_recorded_on_the_lc_alone():
+    pytest.importorskip("sklearn")
+    chosen = plan("prm-thesis", scenario="thesis", seconds=240.0, seeds=2)
+    model = record_model(chosen)
+    assert model.lc_cpus == 17
+    assert any("cpi" in one.upper for one in model.bins)
+    assert run_sim(chosen).plan.threshold_model == model
+
+
+def record(latency, frozen=None):
+    latency = np.asarray(latency, float)
+    zeros, no = np.zeros_like(latency), np.zeros_like(latency, bool)
+    counts = np.zeros(latency.shape[1])
+    return Record(1.0, latency, zeros + 0.5, zeros + 0.25, zeros, no, no, counts, counts, zeros)
+
+
+def test_a_run_is_worth_what_the_definitions_say():
+    latency = np.full((30, 2), 0.5)
+    latency[[3, 4, 5, 10], 0] = 3.0  # the longest stretch is three windows
+    latency[14, 1] = 1.001  # the first of two 15-s samples
+    values = per_seed(record(latency))
+    assert values["qos_guarantee_percent"] == pytest.approx([100 * 26 / 30, 100 * 29 / 30])
+    assert values["qos_15s_percent"] == pytest.approx([100.0, 50.0])
+    assert values["time_to_recover_seconds"] == pytest.approx([3.0, 1.0])
+    assert values["worst_window_over_target"] == pytest.approx([3.0, 1.001])
+    assert values["emu_percent"] == pytest.approx([75.0, 75.0])
+
+
+@pytest.mark.parametrize("missed", [0, 1, 7, 40])
+def test_an_interval_of_qos_has_a_width_and_stays_within_0_and_100(missed):
+    latency = np.full((40, 4), 0.5)
+    latency[:missed, 0] = 2.0
+    found = score(per_seed(record(latency)), 40, 1.0)
+    for one in (found.qos_guarantee_percent, found.qos_15s_percent):
+        for low, high in (one.ci95, one.ci99):
+            assert 0.0 <= low <= one.mean <= high <= 100.0
+            assert high - low > 0.5
+
+
+def test_a_result_says_what_it_takes_to_run_it_again(capsys, tmp_path):
+    path = tmp_path / "out" / "result.json"
+    arguments = ["--managers", "frozen,weights", "--seeds", "2", "--duration", "30", "--jobs", "1"]
+    assert main(["bench", *arguments, "--json", str(path)]) == 0
+    assert capsys.readouterr().out.startswith("| manager")
+    found = json.loads(path.read_text())
+    assert (found["schema"], found["plant"], found["scenario"], found["seeds"]) == (1, "sim", "thesis", 2)
+    assert (found["duration_seconds"], found["target_milliseconds"]) == (30.0, 10.0)
+    assert {"profile_digest", "scenario_digest", "shield_digest", "rlctl"} <= found.keys()
+    weights = found["managers"]["weights"]
+    assert weights["samples"] == 60
+    for metric in METRICS:
+        assert len(weights["per_seed"][metric]) == 2
+        assert {"mean", "ci95", "ci99"} == weights[metric].keys()
+
+
+def test_json_on_stdout_is_nothing_but_json(capsys):
+    assert main(["bench", "--managers", "frozen", "--seeds", "1", "--duration", "20", "--jobs", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["managers"]["frozen"]["samples"] == 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--managers", "heracels"], 78, "did you mean 'heracles'?"),
+        (["--managers", ","], 78, "names none"),
+        (["--scenario", "thesys"], 78, "thesis-up-down"),
+        (["--plant", "host", "--scenario", "thesis"], 78, "--plant sim"),
+        (["--plant", "sim", "--scenario", "live-nginx"], 78, "--plant host"),
+        (["--plant", "host", "--seeds", "3"], 78, "--repeats"),
+        (["--plant", "host", "--managers", "oracle"], 78, "simulator only"),
+        (["--repeats", "3"], 78, "--seeds"),
+        (["--duration", "1"], 78, "two ticks"),
+        (["--shield", "none"], 78, "none"),
+        (["--seeds", "0"], 2, "positive"),
+        (["--jobs", "many"], 2, "--jobs"),
+    ],
+)
+def test_bad_arguments_are_one_line_before_anything_starts(capsys, arguments, code, said):
+    assert main(["bench", "--dry-run", *arguments]) == code
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.count("\n") == 1, told
+
+
+def test_dry_run_says_what_it_would_do_and_does_nothing(capsys):
+    assert main(["bench", "--dry-run", "--scenario", "all", "--managers", "all"]) == 0
+    out, told = capsys.readouterr()
+    assert out == ""
+    for name in ("thesis", "diurnal", "bursty", "flash-crowd", "noisy", "two-core", "oracle-model"):
+        assert name in told

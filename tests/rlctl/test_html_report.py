@@ -1,0 +1,144 @@
+"""The report: a page that is whole by itself, says every number, and takes names as text."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from rlctl.html_report import write_suite_report
+from rlctl.suite import METRICS, SuiteResult, Trace
+from rlctl.suite_table import paired_rows, percent, summary_rows
+from rlctl.timeline import timeline_svg
+
+pytest.importorskip("matplotlib", reason="figures need rlctl[cli]")
+
+VOID = {"meta", "br", "link", "img", "hr", "input"}
+MANAGERS = ("frozen", "prm-hybrid-tuned", "prm-hybrid", 'odd <b>&"name"')
+
+
+class Page(HTMLParser):
+    """Fails on tags that do not match; keeps attributes and text."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.open, self.attributes, self.text, self.ids = [], [], [], []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.attributes += [(tag, *attr) for attr in attrs]
+        self.ids += [value for key, value in attrs if key == "id"]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.attributes += [(tag, *attr) for attr in attrs]
+        self.ids += [value for key, value in attrs if key == "id"]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def trace(ticks=700, frozen=False):
+    wave = 0.9 + 0.1 * np.sin(np.arange(ticks) / 30)
+    stopped = np.full(ticks, frozen) | (wave > 0.95)
+    return Trace(wave, wave**8, np.where(stopped, 0.0, 0.3), stopped, 1.0)
+
+
+def result(scenario="thesis", seeds=6):
+    rng = np.random.default_rng(2)
+    managers = {name: {metric: rng.uniform(10, 90, seeds) for metric in METRICS} for name in MANAGERS}
+    managers["frozen"] |= {"be_throughput_percent": np.zeros(seeds), "qos_guarantee_percent": np.full(seeds, 100.0)}
+    traces = {name: trace(frozen=name == "frozen") for name in MANAGERS}
+    return SuiteResult(scenario, "made <up>", "6 seeds; shield responsive (aabbcc)", managers, traces, 3000.0)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    write_suite_report([result("thesis"), result("noisy")], folder, "rlctl bench --plant sim && <more>")
+    return folder
+
+
+def test_the_page_is_well_formed_and_ids_are_its_own(report):
+    page = Page((report / "index.html").read_text())
+    assert len(page.ids) == len(set(page.ids))
+    wanted = {value[1:] for _, key, value in page.attributes if key == "href"}
+    assert wanted <= set(page.ids)
+
+
+def test_the_page_needs_nothing_from_outside(report):
+    text = (report / "index.html").read_text()
+    page = Page(text)
+    assert all(value.startswith("#") for _, key, value in page.attributes if key in {"href", "src", "xlink:href"})
+    assert not re.search(r"https?:|@import|url\((?!#)|<script|<link", text)
+
+
+def test_every_manager_and_number_is_on_the_page_and_in_the_markdown(report):
+    page, markdown = Page((report / "index.html").read_text()), (report / "report.md").read_text()
+    rows = [*summary_rows(result()), *paired_rows(result(), "frozen"), *paired_rows(result(), "prm-hybrid-tuned")]
+    for row in rows:
+        for cell in row:
+            assert cell in page.text
+            assert cell in markdown
+
+
+def test_what_it_takes_to_run_it_again_is_there(report):
+    text = "".join(Page((report / "index.html").read_text()).text)
+    for told in ("rlctl bench --plant sim && <more>", "6 seeds; shield responsive (aabbcc)", "rlctl 0", "made <up>"):
+        assert told in text
+    assert "<b>" not in (report / "index.html").read_text()
+
+
+def test_the_json_is_the_contract_with_paired_comparisons(report):
+    scenario = json.loads((report / "result.json").read_text())["scenarios"]["thesis"]
+    assert scenario["schema"] == 1
+    frozen = scenario["managers"]["frozen"]
+    assert frozen["qos_guarantee_percent"]["mean"] == 100.0
+    assert frozen["qos_guarantee_percent"]["ci95"][0] < 100.0
+    assert len(frozen["per_seed"]["be_throughput_percent"]) == 6
+    ratio = scenario["paired"]["frozen"]["prm-hybrid"]["be_throughput_ratio"]
+    assert ratio == {"ratio": None, "bootstrap95": [None, None]}
+
+
+def test_a_single_scenario_without_baselines_or_traces_is_a_report_too(tmp_path):
+    whole = result(seeds=1)
+    lone = SuiteResult("one", "d", "c", {"prm-hybrid": whole.managers["prm-hybrid"]}, {}, 3000.0)
+    write_suite_report([lone], tmp_path)
+    assert json.loads((tmp_path / "result.json").read_text())["scenario"] == "one"
+    assert (tmp_path / "pareto.png").exists()
+    Page((tmp_path / "index.html").read_text())
+
+
+def test_almost_100_percent_is_not_told_as_100():
+    assert [percent(value) for value in (100.0, 99.9999, 99.5, 0.0001, 0.0)] == [
+        "100.00",
+        "99.999",
+        "99.50",
+        "0.01",
+        "0.00",
+    ]
+
+
+@pytest.mark.parametrize("ticks", [1, 2, 319, 320, 3000])
+def test_a_timeline_of_any_length_stays_in_its_frame(ticks):
+    drawing = timeline_svg("a <b>", trace(ticks))
+    Page(drawing)
+    numbers = [float(x) for path in re.findall(r'd="M([^"]*)"', drawing) for x in re.findall(r"-?[\d.]+", path)]
+    assert all(-360.0 <= x <= 360.0 for x in numbers)
+    assert "nan" not in drawing
+
+
+def test_a_result_that_would_give_a_wrong_table_is_refused():
+    good = result().managers["frozen"]
+    for bad in ({"frozen_percent": np.zeros(5)}, {"frozen_percent": np.full(6, np.nan)}):
+        with pytest.raises(ValueError, match="frozen_percent"):
+            SuiteResult("s", "", "", {"a": good, "b": {**good, **bad}}, {}, 3000.0)
+    with pytest.raises(ValueError, match="lacks"):
+        SuiteResult("s", "", "", {"a": {"qos_guarantee_percent": np.zeros(3)}}, {}, 3000.0)

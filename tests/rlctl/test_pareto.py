@@ -1,0 +1,105 @@
+"""The Pareto figure: nobody who is beaten is on the front, labels can be read, and colours work on both schemes."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlctl.figure_output import png, svg
+from rlctl.label_placement import Box, place
+from rlctl.pareto import COLOURS, MARKERS, draw_scenario, draw_suite, front, nines, styles
+from rlctl.suite import METRICS, SuiteResult
+
+pytest.importorskip("matplotlib", reason="figures need rlctl[cli]")
+
+points = st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), min_size=1, max_size=12)
+
+
+def suite(managers, scenario="thesis", seeds=5):
+    rng = np.random.default_rng(len(managers))
+    values = {}
+    for name in managers:
+        values[name] = {metric: rng.uniform(1.0, 3.0, seeds) for metric in METRICS}
+        values[name]["qos_guarantee_percent"] = 100.0 - rng.choice([0.0, 0.01, 0.1, 5.0]) * rng.uniform(0, 1, seeds)
+        values[name]["be_throughput_percent"] = rng.uniform(0, 60) + rng.uniform(0, 2, seeds)
+    return SuiteResult(scenario, "made up", "caption", values, {}, 3000.0)
+
+
+def test_the_front_by_hand():
+    assert front([0, 10, 50, 50, 60], [100, 100, 99, 98, 40]).tolist() == [False, True, True, False, True]
+
+
+@given(points)
+def test_everybody_off_the_front_is_beaten_by_somebody_on_it(both):
+    be, qos = zip(*both, strict=True)
+    on = front(be, qos)
+    assert on.any()
+    for index in np.flatnonzero(~on):
+        assert any(be[i] >= be[index] and qos[i] >= qos[index] for i in np.flatnonzero(on))
+
+
+def test_a_step_up_is_ten_times_fewer_misses_and_100_is_on_the_axis():
+    assert nines(0.0) == pytest.approx(0.0)
+    assert nines(100.0) == pytest.approx(4.0, abs=1e-3)
+    assert nines(99.0) - nines(90.0) == pytest.approx(1.0, abs=0.01)
+    assert np.all(np.diff(nines(np.array([0, 50, 90, 99, 99.9, 99.99, 100.0]))) > 0.25)
+
+
+@pytest.mark.parametrize("paper", ["#ffffff", "#15171b"])
+def test_colours_can_be_seen_on_light_and_dark(paper):
+    def luminance(colour):
+        channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+    for colour in COLOURS:
+        light, dark = sorted((luminance(colour), luminance(paper)), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 3.0, colour
+
+
+def test_seventy_managers_look_different_and_keep_their_look_in_every_scenario():
+    names = [f"m{index}" for index in range(len(COLOURS) * len(MARKERS))]
+    looks = styles([suite(names[:30]), suite(names)])
+    assert len({look[1:] for look in looks.values()}) == len(names)
+    assert [looks[name][0] for name in names] == list(range(1, len(names) + 1))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000))
+def test_twenty_labels_of_a_crowd_do_not_overlap(seed):
+    rng = np.random.default_rng(seed)
+    centres = [
+        (float(x), float(y)) for x, y in zip(rng.uniform(20, 330, 20), rng.choice([300, 295, 250], 20), strict=True)
+    ]
+    placed = place(centres, [(14.0, 10.0)] * 20, Box(0, 0, 350, 320))
+    boxes = [Box(x - 7, y - 5, x + 7, y + 5) for x, y in placed]
+    assert all(one.overlap(other) == 0.0 for one, other in itertools.combinations(boxes, 2))
+
+
+@pytest.mark.parametrize("count", [1, 6, 20])
+def test_figures_are_drawn_at_any_number_of_managers(count):
+    results = [suite(["frozen", "oracle", *(f"m{i}" for i in range(count - 2))][:count], name) for name in ("a", "b")]
+    style = styles(results)
+    for figure in (draw_scenario(results[0], style), draw_suite(results, style)):
+        assert png(figure).startswith(b"\x89PNG")
+        drawing = svg(figure, "a & b")
+        assert drawing.startswith("<svg viewBox=")
+        assert "<title>a &amp; b</title>" in drawing
+        assert "frozen" in drawing
+        assert not re.search(r"https?://", drawing)
+
+
+def test_the_same_figure_twice_and_no_id_in_common_with_another():
+    result = suite(["frozen", "none"])
+    one, again = (svg(draw_scenario(result, styles([result])), "one") for _ in range(2))
+    other = svg(draw_scenario(result, styles([result])), "other")
+    assert one == again
+    assert not set(re.findall(r' id="([^"]+)"', one)) & set(re.findall(r' id="([^"]+)"', other))
+
+
+def test_a_single_seed_is_drawn_without_bars():
+    result = suite(["frozen", "none"], seeds=1)
+    assert png(draw_scenario(result, styles([result])))

@@ -1,0 +1,164 @@
+"""The shield of many hosts answers as `Shield` does, host by host: a policy trained behind it meets no other guards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlctl.envs.actions import MOVES
+from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.sim.plant import SimBatch
+from rlctl.envs.sim.profile import load_profile as load_host
+from rlctl.envs.sim.vector_actions import Allocations
+from rlctl.envs.telemetry import Telemetry
+from rlctl.safety.batch import BatchShield, moved
+from rlctl.safety.batch_guards import GUARDS
+from rlctl.safety.batch_readings import GuardReadings
+from rlctl.safety.profile import Profile, load_profile
+from rlctl.safety.shield import Shield
+
+HOSTS, TICKS = 8, 40
+HALF_A_NANO = 0.3 + 0.5e-9
+
+
+class Both:
+    """Shields of either kind side by side; every answer is asked of both and compared."""
+
+    def __init__(self, profile: Profile, limits: Limits, count: int) -> None:
+        self.batch = BatchShield(profile, limits, count)
+        self.singles = [Shield(profile, limits) for _ in range(count)]
+        self.decided: set[str] = set()
+
+    def reset(self, which: np.ndarray) -> None:
+        self.batch.reset(which)
+        for index in np.flatnonzero(which):
+            self.singles[index].reset()
+
+    def rule(
+        self,
+        telemetries: list[Telemetry],
+        readings: GuardReadings,
+        current: Sequence[Allocation],
+        proposed: Sequence[Allocation],
+    ) -> list[Allocation]:
+        together = self.batch.rule(readings, Allocations.of(current), Allocations.of(proposed))
+        ruled = []
+        for host, shield in enumerate(self.singles):
+            alone = shield.rule(telemetries[host], current[host], proposed[host])
+            quota, cpuset = float(together.quota_cpus[host]), int(together.cpuset_cpus[host])
+            assert Allocation(quota, cpuset, bool(together.frozen[host])) == alone.allocation, alone
+            assert together.overridden[host] == alone.overridden
+            decisive = {name for name, where in together.decisive.items() if where[host]}
+            assert decisive == {bound.guard for bound in alone.decisive}
+            self.decided |= decisive
+            ruled.append(alone.allocation)
+        return ruled
+
+    def mask(self, telemetries: list[Telemetry], readings: GuardReadings, current: Sequence[Allocation]) -> None:
+        alone = [one.mask(*given) for one, *given in zip(self.singles, telemetries, current, strict=True)]
+        assert np.array_equal(self.batch.mask(readings, Allocations.of(current)), np.stack(alone))
+
+
+def drawn_allocation(dice: np.random.Generator) -> Allocation:
+    """Any allocation on four CPUs: on the quota grid, off it, at the edge of rounding, lifted, and beyond the host."""
+    quota = dice.choice([0.001, 0.01, 0.2, 2.0, 3.9, 4.0, HALF_A_NANO, UNLIMITED, dice.uniform(0.01, 5.0), 1e9])
+    return Allocation(float(quota), int(dice.integers(1, 6)), bool(dice.random() < 0.3))
+
+
+def test_it_repeats_the_guards_that_ship_and_no_others(profile: Profile) -> None:
+    assert tuple(guard.name for guard in profile.guards()) == GUARDS
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_it_answers_as_the_shield_of_each_host_over_any_history(
+    data: st.DataObject,
+    profile: Profile,
+    limits: Limits,
+    telemetries: st.SearchStrategy[Telemetry],
+    calm: Callable[..., Telemetry],
+) -> None:
+    odd = data.draw(st.lists(telemetries, min_size=1, max_size=10), "odd telemetry")
+    odd_share, tick_seconds = data.draw(st.sampled_from([0.05, 0.3, 1.0])), data.draw(st.sampled_from([0.1, 1.0, 7.0]))
+    own_clocks = data.draw(st.booleans(), "clocks of their own, that go back and stop")
+    dice = np.random.default_rng(data.draw(st.integers(0, 2**32), "seed"))
+    profile = profile.scaled(data.draw(st.sampled_from([1.0, 15.0])))
+    both = Both(profile, limits, HOSTS)
+    current = [limits.safe] * HOSTS
+
+    def one(now: float) -> Telemetry:
+        if dice.random() >= odd_share:
+            return calm(now, *dice.choice([0.5, 0.82, 0.92, 0.97], 1), *dice.choice([-0.5, 0.02, 0.07, 0.5], 1))
+        found = odd[dice.integers(len(odd))]
+        return found.but(time_seconds=found.time_seconds if own_clocks else now)  # a new object is a new tick
+
+    for tick in range(TICKS):
+        seen = [one(tick * tick_seconds) for _ in range(HOSTS)]
+        readings = GuardReadings.of(seen)
+        if dice.random() < 0.5:
+            both.mask(seen, readings, current)
+        for _ in range(dice.integers(1, 3)):  # ruling again on the same readings teaches nothing
+            proposed = [drawn_allocation(dice) for _ in range(HOSTS)]
+            ruled = both.rule(seen, readings, current, proposed)
+            if dice.random() < 0.1:
+                both.reset(dice.random(HOSTS) < 0.3)
+        current = ruled if dice.random() < 0.8 else [drawn_allocation(dice) for _ in range(HOSTS)]
+
+
+def hashed_load(seed: int, ticks: int, tick_seconds: float) -> np.ndarray:
+    """Minutes of calm, of load in the gates' band, and of overload, in an order that differs by host."""
+    return np.repeat(np.random.default_rng(seed).choice([0.3, 0.6, 0.83, 0.93, 1.05], ticks // 15 + 1), 15)[:ticks]
+
+
+@pytest.mark.parametrize("unruly", [{}, {"missing_ratio": 0.1, "delay_ticks": 2.0, "tail_cv": 0.5}])
+def test_it_answers_as_the_shield_of_each_host_in_the_simulator(profile: Profile, unruly: dict[str, float]) -> None:
+    count, dice = 16, np.random.default_rng(7)
+    host = load_host("thesis-host").but(**unruly)
+    batch = SimBatch(host, range(count), hashed_load, 300)
+    both = Both(profile.scaled(10.0), batch.limits, count)
+    passed = 0
+    for tick in range(300):
+        telemetries, readings = batch.read(), GuardReadings.of_sensors(batch.sensors, batch.time_seconds)
+        if tick % 3 == 0:
+            both.mask(telemetries, readings, batch.allocations)
+        moves = dice.choice(len(MOVES), count, p=[0.1, 0.05, 0.05, 0.2, 0.2, 0.02, 0.05, 0.13, 0.02, 0.18])
+        proposed = [MOVES[move].of(now, batch.limits) for move, now in zip(moves, batch.allocations, strict=True)]
+        if tick % 20 == 0:
+            proposed[0] = batch.limits.full
+        ruled = both.rule(telemetries, readings, batch.allocations, proposed)
+        passed += sum(one == asked for one, asked in zip(ruled, proposed, strict=True))
+        batch.apply(ruled)
+        batch.step()
+        if tick == 150:  # some hosts begin anew while the others go on, as episodes do
+            again = np.arange(count) % 4 == 0
+            batch.hosts.restart(again, np.arange(count, dtype=np.uint64) + np.uint64(99))
+            batch.sensors.restart(again)
+            both.reset(again)
+    assert passed > 0
+    assert both.decided >= {"sensors", "load-gate", "slack-gate", "slack-floor", "slack-hold", "growth-rate"}
+
+
+def test_moves_ask_for_what_their_table_says() -> None:
+    dice = np.random.default_rng(1)
+    for limits in (Limits(cpus=4), Limits(cpus=36, levels=7), Limits(cpus=1, min_quota_cpus=0.5)):
+        current = [limits.clip(drawn_allocation(dice)) for _ in range(200)]
+        current += [limits.clip(Allocation(limits.quota_at(level), 1)) for level in range(limits.levels + 1)]
+        asked = moved(Allocations.of(current), limits)
+        for row, move in enumerate(MOVES):
+            expected = Allocations.of([move.of(one, limits) for one in current])
+            assert np.array_equal(asked.quota_cpus[row], expected.quota_cpus), move.name
+            assert np.array_equal(asked.cpuset_cpus[row], expected.cpuset_cpus), move.name
+            assert np.array_equal(asked.frozen[row], expected.frozen), move.name
+
+
+def test_a_quota_is_rounded_as_the_shield_rounds_it() -> None:
+    """numpy rounds the product with 1e9, which would let BE have a nano-CPU that the shield forbids."""
+    limits, profile = Limits(cpus=4), load_profile("responsive")
+    current = [Allocation((k + 0.5) * 1e-9 + tiny, 4) for k in range(1000, 4000, 7) for tiny in (0.0, 1e-16, -1e-16)]
+    both = Both(profile, limits, len(current))
+    seen = [Telemetry(0.0, 0.010)] * len(current)
+    both.rule(seen, GuardReadings.of(seen), current, [limits.full] * len(current))

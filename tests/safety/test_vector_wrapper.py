@@ -1,0 +1,64 @@
+"""The shielded vector environment is n shielded ones: a policy may be trained in one and judged in the other."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rlctl.envs.actions import MOVES
+from rlctl.envs.sim.profile import load_profile as load_host
+from rlctl.envs.sim.sim_env import SimHost
+from rlctl.safety.profile import load_profile
+from rlctl.safety.shield import Shield
+from rlctl.safety.vector_wrapper import ShieldedVectorEnv
+from rlctl.safety.wrapper import ShieldedEnv
+
+HOSTS, STEPS, EPISODE, SEED = 5, 70, 30, 11
+THAW = [move.name for move in MOVES].index("thaw")
+
+
+@pytest.mark.parametrize("safety", ["heracles", "responsive"])
+def test_it_is_so_many_shielded_environments_across_episodes(safety):
+    host = load_host("thesis-host").but(missing_ratio=0.05, delay_ticks=1.0)
+    together = ShieldedVectorEnv(HOSTS, host, safety=safety, max_episode_steps=EPISODE)
+    alone = [
+        ShieldedEnv(gym.wrappers.TimeLimit(SimHost(host), EPISODE), Shield(load_profile(safety), host.limits()))
+        for _ in range(HOSTS)
+    ]
+    observations, _ = together.reset(seed=SEED)
+    for index, env in enumerate(alone):
+        np.testing.assert_array_equal(observations[index], env.reset(seed=SEED + index)[0])
+    dice, overridden = np.random.default_rng(3), 0
+    for _ in range(STEPS):
+        masks = together.action_masks()
+        actions = dice.choice([*range(len(MOVES)), THAW, THAW], HOSTS)
+        observations, rewards, _, truncated, infos = together.step(actions)
+        told = infos["final_info"] if truncated.any() else infos  # all hosts' episodes end together here
+        for index, env in enumerate(alone):
+            np.testing.assert_array_equal(masks[index], env.action_masks())
+            observation, reward, _, over, info = env.step(int(actions[index]))
+            assert (reward, over) == (rewards[index], truncated[index])
+            assert info["overridden"] == told["overridden"][index] == together.verdict.overridden[index]
+            assert info["executed"].quota_cpus == told["executed"]["quota_cpus"][index]
+            assert info["proposed"].quota_cpus == told["proposed"]["quota_cpus"][index]
+            decisive = {name for name, where in together.verdict.decisive.items() if where[index]}
+            assert decisive == {bound.guard for bound in info["verdict"].decisive}
+            overridden += info["overridden"]
+            if over:
+                observation, _ = env.reset()
+            np.testing.assert_array_equal(observations[index], observation)
+    assert 0 < overridden < HOSTS * STEPS
+
+
+def test_a_host_that_begins_anew_forgets_and_the_others_do_not():
+    """A fresh episode behind old guards would begin with trust, or with punishment, that it did not earn."""
+    env = ShieldedVectorEnv(2, load=lambda seed, ticks, tick_seconds: np.full(ticks, 0.3), max_episode_steps=50)
+    env.reset(seed=1)
+    thaws = np.full(2, THAW)
+    for _ in range(5):
+        env.step(thaws)
+    env.reset(options={"reset_mask": np.array([True, False])})
+    assert env.current.frozen.tolist() == [True, False]
+    mine = env.batch_shield
+    assert np.isnan(mine._memory.slack_ratio).tolist() == [True, False]
