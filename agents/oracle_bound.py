@@ -2,7 +2,7 @@
 
 Which allocations are searched. BE's own CPUs come first in the order; at a given quota fewer shared CPUs help the LC
 only where contention itself costs it. There (slices, or a weight above the minimum) every size of the cpuset is tried
-with every quota: with equal weights on `thesis-host` at load 0.85 the sizes between BE's own and all are worth 22 %
+with every quota: with equal weights on `thesis-host` at load 0.85 the sizes between BE's own and all are worth 18 %
 of the BE work. Elsewhere the quota on all CPUs is enough: to 0.8 % on `thesis-host` at load 1.0, less at lower loads.
 """
 

@@ -26,8 +26,9 @@ from rlctl.sim_run import Task, TaskResult, run_task
 from rlctl.sim_scenario import SimScenario
 from rlctl.sim_score import METRICS, Floats, SimScore, score
 from rlctl.suite import BOUNDS, SuiteResult, Trace
+from rlctl.tuned import Tuned
 
-__all__ = ["SimOutcome", "SimPlan", "record_model", "run_sim"]
+__all__ = ["SimOutcome", "SimPlan", "record_model", "run_sim", "run_tasks"]
 
 TRAINING_RUNS = 4
 """Training seeds that PRM's threshold model is recorded on."""
@@ -45,6 +46,8 @@ class SimPlan:
         profile: Shield profile for shielded policies, already on the scenario's time scale.
         scenario_source, shield_source: Name or file that they were loaded from, for `bench verify`.
         threshold_model: PRM's model, or None.
+        tuned: Constants that managers run with in place of their published ones, or None.
+        tuned_source: Name or file that these were loaded from.
     """
 
     scenario: SimScenario
@@ -55,6 +58,8 @@ class SimPlan:
     scenario_source: str = ""
     shield_source: str = ""
     threshold_model: PrmModel | None = None
+    tuned: Tuned | None = None
+    tuned_source: str = ""
 
     @property
     def ticks(self) -> int:
@@ -67,7 +72,13 @@ class SimPlan:
         Raises:
             PolicyError: There is no such manager, or it does not take the scenario's options.
         """
-        return name not in BOUNDS and policy_for(name, self.scenario, self.threshold_model).shielded
+        if name in BOUNDS:
+            return False
+        return policy_for(name, self.scenario, self.threshold_model, self.options(name)).shielded
+
+    def options(self, name: str) -> Mapping[str, object]:
+        """Tuned constants of a manager; none where it runs with its published ones."""
+        return self.tuned.options(name) if self.tuned else {}
 
     def weight(self, name: str) -> Weight:
         """BE's weight: the scenario's, but for `weights` and `none`, whose point it is."""
@@ -78,15 +89,17 @@ class SimPlan:
         numbers = [seeds.evaluation(number) for number in range(self.seeds)]
         for name in self.managers:
             for first in range(0, self.seeds, chunk):
+                taken = tuple(numbers[first : first + chunk])
                 yield Task(
                     scenario=self.scenario,
                     host=self.host,
                     manager=name,
                     first=first,
-                    seeds=tuple(numbers[first : first + chunk]),
+                    seeds=taken,
                     weight=self.weight(name),
                     profile=self.profile,
                     threshold_model=self.threshold_model if name in NEEDS_MODEL else None,
+                    options=(self.options(name),) * len(taken),
                 )
 
 
@@ -118,12 +131,14 @@ class SimOutcome:
         """What a table of this outcome has to say beneath it."""
         plan, scenario = self.plan, self.plan.scenario
         shielded = ", ".join(name for name in plan.managers if plan.shielded(name)) or "none"
+        tuned = f"constants tuned on training seeds ({plan.tuned.digest}), where any; " if plan.tuned else ""
         return (
             f"{scenario.name}, simulated on {plan.host.name} ({plan.host.digest}): {plan.seeds} seeds x "
             f"{scenario.duration_seconds:g} s; p{100 * plan.host.lc.quantile_ratio:g} <= "
             f"{1e3 * plan.host.lc.target_seconds:g} ms over {scenario.tick_seconds:g}-s windows, scored on the truth; "
             f"BE weight {scenario.be.weight}; shield {plan.profile.name} ({plan.profile.digest}) for those shielded: "
-            f"{shielded}; published periods / {scenario.time_scale:g}; a published core is {scenario.core_cpus:g} CPU. "
+            f"{shielded}; {tuned}published periods / {scenario.time_scale:g}; a published core is "
+            f"{scenario.core_cpus:g} CPU. "
             "Intervals: Student's t over seeds; of QoS Wilson at the effective number of windows."
         )
 
@@ -148,6 +163,7 @@ class SimOutcome:
             "time_scale": scenario.time_scale,
             "core_cpus": scenario.core_cpus,
             "be_weight": scenario.be.weight,
+            **self._tuned_as_json(),
             "rlctl": __version__,
             "managers": {name: self._manager_as_json(name, one) for name, one in self.scores.items()},
         }
@@ -166,6 +182,11 @@ class SimOutcome:
             remarks=self.remarks,
             facts=facts,
         )
+
+    def _tuned_as_json(self) -> dict[str, object]:
+        if self.plan.tuned is None:
+            return {"tuned": False}
+        return {"tuned": True, "tuned_source": self.plan.tuned_source, "tuned_digest": self.plan.tuned.digest}
 
     def _manager_as_json(self, name: str, one: SimScore) -> dict[str, object]:
         values = self.per_seed[name]
@@ -190,7 +211,7 @@ def run_sim(
     if NEEDS_MODEL & set(plan.managers) and plan.threshold_model is None:
         plan = replace(plan, threshold_model=record_model(plan))
     tasks = list(plan.tasks(chunk or seeds_at_once(plan, jobs)))
-    results = sorted(_results(tasks, jobs, done), key=lambda result: result.task.first)
+    results = sorted(run_tasks(tasks, jobs, done), key=lambda result: result.task.first)
     by_name = {name: [one for one in results if one.task.manager == name] for name in plan.managers}
     return SimOutcome(
         plan=plan,
@@ -224,7 +245,14 @@ def _alone(plan: SimPlan, seed: int) -> list[Tick]:
     return recorder.ticks
 
 
-def _results(tasks: list[Task], jobs: int, done: Callable[[str], None]) -> Iterator[TaskResult]:
+def run_tasks(tasks: list[Task], jobs: int, done: Callable[[str], None]) -> Iterator[TaskResult]:
+    """Run pieces of work, in no order.
+
+    Args:
+        tasks: The work, at least one piece.
+        jobs: Processes; 1 runs all here.
+        done: Called after each piece with the manager's name.
+    """
     if jobs == 1:
         for task in tasks:
             yield run_task(task)

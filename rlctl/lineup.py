@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from rlctl.agents import catalogue
@@ -49,14 +50,22 @@ class Published(Protocol):
         ...
 
 
-def policy_for(name: str, scenario: Published, model: PrmModel | None = None) -> Policy:
+def policy_for(
+    name: str, scenario: Published, model: PrmModel | None = None, tuned: Mapping[str, object] = MappingProxyType({})
+) -> Policy:
     """A new policy of this name, as the scenario wants it.
+
+    Args:
+        name: The manager's name.
+        scenario: Whose options win over all others.
+        model: PRM's threshold model.
+        tuned: Constants in place of the published ones.
 
     Raises:
         ConfigError: The scenario sets what is not a manager's to set.
         PolicyError: An unknown manager or option.
     """
-    options = dict(scenario.managers.get(name, {}))
+    options = {**tuned, **scenario.managers.get(name, {})}
     if refused := catalogue.NOT_OPTIONS & options.keys():
         raise ConfigError(f"scenario {scenario.name}: managers.{name} may not set {', '.join(sorted(refused))}")
     if name in CORE_STEPPED:

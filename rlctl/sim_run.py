@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,6 +42,7 @@ class Task:
         scenario, host, manager, weight, profile, threshold_model: As in `rlctl.bench_sim.SimPlan`.
         first: Place of the first seed among the plan's.
         seeds: The seeds themselves.
+        options: Constants of the manager in place of its published ones, a mapping for each seed; none for none.
     """
 
     scenario: SimScenario
@@ -52,6 +53,7 @@ class Task:
     weight: Weight
     profile: Profile
     threshold_model: PrmModel | None = None
+    options: tuple[Mapping[str, object], ...] = ()
 
     @property
     def ticks(self) -> int:
@@ -113,7 +115,8 @@ class Managers:
 
     def __init__(self, task: Task, batch: SimBatch) -> None:
         self._batch = batch
-        policies = [policy_for(task.manager, task.scenario, task.threshold_model) for _ in range(batch.count)]
+        asked = (task.manager, task.scenario, task.threshold_model)
+        policies = [policy_for(*asked, options) for options in task.options or ({},) * batch.count]
         self._stations = [Station(one, task.profile, batch.limits, batch.tick_seconds) for one in policies]
 
     @property

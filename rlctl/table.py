@@ -15,16 +15,20 @@ HEADER = (
     "override %", "p99 ms",
 )  # fmt: skip
 
+MANY_WINDOWS = 10_000
+"""From so many windows on, a tenth of a percent of QoS is more than the interval is wide."""
+
 
 def score_rows(scores: Mapping[str, Score]) -> list[tuple[str, ...]]:
     """One row per manager, header first: QoS and BE with intervals, then what explains them."""
     rows: list[tuple[str, ...]] = [HEADER]
+    digits = 2 if any(one.samples >= MANY_WINDOWS for one in scores.values()) else 1
     for name, one in scores.items():
         rows.append(
             (
                 name,
-                f"{one.qos_guarantee_percent.mean:.1f}",
-                _interval(one.qos_guarantee_percent),
+                f"{one.qos_guarantee_percent.mean:.{digits}f}",
+                _interval(one.qos_guarantee_percent, digits),
                 f"{one.be_throughput_percent.mean:.1f}",
                 _interval(one.be_throughput_percent),
                 f"{one.emu_percent.mean:.0f}",
@@ -55,6 +59,6 @@ def _cells(row: Sequence[str], widths: Sequence[int]) -> list[str]:
     ]
 
 
-def _interval(estimate: Estimate) -> str:
+def _interval(estimate: Estimate, digits: int = 1) -> str:
     low, high = estimate.ci95
-    return f"{low:.1f}-{high:.1f}" if math.isfinite(low) and math.isfinite(high) else "one run"
+    return f"{low:.{digits}f}-{high:.{digits}f}" if math.isfinite(low) and math.isfinite(high) else "one run"

@@ -25,6 +25,9 @@ Flags = NDArray[np.bool_]
 STEADIEST = 0.97
 """Utilisation beyond which a window of a second is no steady state; what comes above it is the backlog's."""
 
+SETTLING = 2
+"""Rounds in which the LC, slowed by BE, takes more of the CPUs and leaves BE less, which slows it less."""
+
 DRIFT, RATE, ARRIVALS, TAIL, PHASE, CPI = range(6)
 UNIFORMS = 6  # first channel of the two uniform numbers: missing, spike
 AT_START = 2000  # channels of the state at the start
@@ -115,16 +118,6 @@ class Hosts:
         self._drift, self._rate, self._phase = normals(self.seeds, 0, 4, AT_START)[:3]
         self._was_frozen = np.ones(self.count, bool)
 
-    def restart(self, which: Flags, seeds: NDArray[np.uint64]) -> None:
-        """Begin anew on some hosts only, each with its new seed; the others go on."""
-        self.seeds = np.where(which, seeds, self.seeds)
-        start = normals(self.seeds, 0, 4, AT_START)
-        self.backlog = self.backlog.cleared(which)
-        self._drift = np.where(which, start[0], self._drift)
-        self._rate = np.where(which, start[1], self._rate)
-        self._phase = np.where(which, start[2], self._phase)
-        self._was_frozen = which | self._was_frozen
-
     @classmethod
     def branched(cls, hosts: Hosts, which: NDArray[np.intp]) -> Self:
         """A copy of some hosts as they stand, to try things on; they themselves stay as they are.
@@ -199,13 +192,16 @@ class Hosts:
         shared = np.minimum(orders.cpuset_cpus - own, c.shared_cpus)
         free = np.maximum(own - c.client_cpus - c.client_cpu_seconds * offered, 0.0)
         fair = fair_share(orders.weight_ratio, c.lc_cpus, np.minimum(own + shared, c.threads))
-        work = offered * c.service_seconds * speed
-        wants = np.minimum(work + offered * c.wake_seconds * np.maximum(1.0 - work / c.lc_cpus, 0.0), c.lc_cpus)
-        share = share_out(wants, c.lc_cpus, fair, free, shared, threads, orders.quota_cpus)
-        pressure = share.be_cpus * np.maximum(1.0 + c.phase_sd * self._phase, 0.0)
-        inflation = c.inflation_per_cpu * pressure + c.inflation_per_cpu2 * pressure * pressure
-        self._inflation = inflation
-        return share, fair, c.service_seconds * speed * (1.0 + inflation)
+        demand = offered + self.backlog.requests / self.tick_seconds
+        service = c.service_seconds * speed
+        for _ in range(SETTLING):
+            work = demand * service
+            wants = np.minimum(work + demand * c.wake_seconds * np.maximum(1.0 - work / c.lc_cpus, 0.0), c.lc_cpus)
+            share = share_out(wants, c.lc_cpus, fair, free, shared, threads, orders.quota_cpus)
+            pressure = share.be_cpus * np.maximum(1.0 + c.phase_sd * self._phase, 0.0)
+            self._inflation = c.inflation_per_cpu * pressure + c.inflation_per_cpu2 * pressure * pressure
+            service = c.service_seconds * speed * (1.0 + self._inflation)
+        return share, fair, service
 
     def _tail(self, offered: Array, rho: Array, service: Array, share: Share, fair: Array, z: Array) -> Array:
         """The quantile in steady state: queue, service, and what a competing BE adds by running its slices."""

@@ -114,12 +114,6 @@ class Backlog:
         """Requests that wait."""
         return self.came[0] - self.gone
 
-    def cleared(self, which: NDArray[np.bool_]) -> Self:
-        """The same, but nobody waits on some hosts."""
-        return replace(
-            self, came=tuple(np.where(which, 0.0, row) for row in self.came), gone=np.where(which, 0.0, self.gone)
-        )
-
     def of(self, which: NDArray[np.intp]) -> Self:
         """Some of the hosts."""
         return replace(self, came=tuple(row[which] for row in self.came), gone=self.gone[which])

@@ -49,13 +49,6 @@ class Sensors:
         self.seen = self._ring[0].copy()
         self.age_ticks = np.full(count, np.inf)
 
-    def restart(self, which: NDArray[np.bool_]) -> None:
-        """Forget what arrived on some hosts."""
-        self._ring[:, :, which] = 0.0
-        self._ring[:, -1, which] = 1.0
-        self.seen[:, which] = self._ring[0][:, which]
-        self.age_ticks[which] = np.inf
-
     def take(self, window: Window) -> None:
         """A control period has passed."""
         load = window.offered_rps / self.constants.max_load_rps

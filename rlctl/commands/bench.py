@@ -25,6 +25,7 @@ __all__ = ["add_parser", "run"]
 EXAMPLES = """examples:
   rlctl bench --managers frozen,prm-hybrid,prm-hybrid-tuned --seeds 10
   rlctl bench --scenario all --managers all --json result.json --report out/
+  rlctl bench --scenario all --managers all --tuned --json tuned.json
   rlctl bench verify result.json
   rlctl bench --plant host --scenario live-nginx --managers none,weights,frozen,greedy-shield
   rlctl bench --plant host --scenario live-memcached --managers all --repeats 3 --json out.json --report out/
@@ -52,6 +53,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--repeats", type=_positive_int, metavar="N", help="host: runs of each (default: 3)")
     parser.add_argument("--duration", type=_positive, metavar="SECONDS", help="of one run (default: the scenario's)")
     parser.add_argument("--shield", default="responsive", metavar="NAME|FILE", help="default: responsive")
+    parser.add_argument(
+        "--tuned",
+        nargs="?",
+        const="tuned",
+        metavar="FILE",
+        help="sim: constants tuned on training seeds, those that ship or FILE's (default: published ones)",
+    )
     parser.add_argument("--time-scale", type=_positive, metavar="X", help="divide published periods by X")
     parser.add_argument(
         "--json", nargs="?", const="-", metavar="FILE", help="the result as JSON; without FILE to stdout"
@@ -181,6 +189,8 @@ def _check_options(args: argparse.Namespace, *, live: bool) -> None:
     """An option of the other plant is a misunderstanding, and not to be passed over."""
     if live and (args.seeds or args.jobs):
         raise ConfigError("--seeds and --jobs are the simulator's; on the host give --repeats")
+    if live and args.tuned:
+        raise ConfigError("--tuned constants were found in the simulator, for the simulator; leave it out on the host")
     if not live and args.repeats:
         raise ConfigError("--repeats is the live host's; in the simulator give --seeds")
 

@@ -18,7 +18,7 @@ from rlctl.sim_scenario import SimScenario
 if TYPE_CHECKING:
     from rlctl.bench_sim import SimOutcome, SimPlan
 
-__all__ = ["check", "plan_of", "run_plans", "say", "simulated"]
+__all__ = ["check", "plan_of", "run_plans", "say", "simulated", "warn_of_misfits"]
 
 SEEDS = 30
 """Seeds when none are asked for: as many as the acceptance tables have."""
@@ -36,6 +36,7 @@ def run_plans(args: argparse.Namespace, plans: Sequence[SimPlan]) -> int:
 
     for plan in plans:
         say(_effective(plan))
+        warn_of_misfits(plan)
     if args.dry_run:
         return 0
     outcomes: list[SimOutcome] = []
@@ -73,10 +74,12 @@ def plan_of(args: argparse.Namespace, scenario: SimScenario, managers: tuple[str
         source: Name or file that it was loaded from.
 
     Raises:
-        ConfigError: An unknown manager, host profile or shield, or a manager that may not be simulated.
+        ConfigError: An unknown manager, host profile, shield or file of constants, or a manager that may not be
+            simulated.
     """
     from rlctl.bench_sim import SimPlan
     from rlctl.safety.profile import load_profile
+    from rlctl.tuned import load_tuned
 
     plan = SimPlan(
         scenario=scenario,
@@ -86,6 +89,8 @@ def plan_of(args: argparse.Namespace, scenario: SimScenario, managers: tuple[str
         profile=load_profile(args.shield).scaled(scenario.time_scale),
         scenario_source=source,
         shield_source=args.shield,
+        tuned=load_tuned(args.tuned) if args.tuned else None,
+        tuned_source=args.tuned or "",
     )
     for name in (*plan.managers, *scenario.managers):
         plan.shielded(name)
@@ -104,6 +109,13 @@ def check(plans: Sequence[SimPlan]) -> None:
         raise ConfigError("prm-eris and prm-thesis need scikit-learn for their model: pip install 'rlctl[baselines]'")
 
 
+def warn_of_misfits(plan: SimPlan) -> None:
+    """Say where tuned constants were found on something else than they are used on."""
+    if plan.tuned:
+        for misfit in plan.tuned.misfits(plan.scenario, plan.host, plan.profile):
+            say(f"warning: {misfit}")
+
+
 def say(text: str) -> None:
     """A line for people, on stderr."""
     print(text, file=sys.stderr, flush=True)
@@ -115,6 +127,7 @@ def _command(args: argparse.Namespace, plans: Sequence[SimPlan]) -> str:
     scenario = "all" if len(plans) > 1 else one.scenario_source
     words = ["rlctl", "bench", "--plant", "sim", "--scenario", scenario, "--managers", ",".join(one.managers)]
     words += ["--seeds", str(one.seeds), "--shield", one.shield_source]
+    words += ["--tuned", one.tuned_source] if one.tuned else []
     words += ["--duration", f"{args.duration:g}"] if args.duration else []
     words += ["--time-scale", f"{args.time_scale:g}"] if args.time_scale else []
     return shlex.join(words)
@@ -129,6 +142,7 @@ def _effective(plan: SimPlan) -> str:
         f"p{100 * plan.host.lc.quantile_ratio:g} <= {1e3 * plan.host.lc.target_seconds:g} ms; "
         f"BE weight {s.be.weight}; shield {plan.profile.name} ({plan.profile.digest}); "
         f"published periods / {s.time_scale:g}; a published core is {s.core_cpus:g} CPU"
+        + (f"; constants {plan.tuned_source} ({plan.tuned.digest})" if plan.tuned else "")
     )
 
 

@@ -44,6 +44,9 @@ class Claim(BaseModel):
     seeds: int = Field(ge=1)
     duration_seconds: float = Field(gt=0.0)
     time_scale: float = Field(gt=0.0)
+    tuned: bool = False
+    tuned_source: str = ""
+    tuned_digest: str = ""
     rlctl: str
     managers: dict[str, dict[str, Any]] = Field(min_length=1)
 
@@ -102,12 +105,13 @@ def plan_of(claim: Claim) -> SimPlan:
     """The plan that was run, checked to be the same.
 
     Raises:
-        ConfigError: Scenario, host profile or shield are not those of the claim, or are not there.
+        ConfigError: Scenario, host profile, shield or tuned constants are not those of the claim, or are not there.
     """
     from rlctl.bench_sim import SimPlan
     from rlctl.safety.profile import load_profile
     from rlctl.scenario import load_scenario
     from rlctl.sim_scenario import SimScenario
+    from rlctl.tuned import load_tuned
 
     loaded = load_scenario(claim.scenario_source)
     if not isinstance(loaded, SimScenario):
@@ -123,10 +127,14 @@ def plan_of(claim: Claim) -> SimPlan:
         shield,
         claim.scenario_source,
         claim.shield_source,
+        tuned=load_tuned(claim.tuned_source) if claim.tuned else None,
+        tuned_source=claim.tuned_source,
     )
     _same(claim.scenario, "scenario", claim.scenario_digest, scenario.digest)
     _same(claim.scenario, f"host profile {plan.host.name}", claim.profile_digest, plan.host.digest)
     _same(claim.scenario, f"shield {shield.name}", claim.shield_digest, shield.digest)
+    if plan.tuned:
+        _same(claim.scenario, f"file of constants {plan.tuned_source}", claim.tuned_digest, plan.tuned.digest)
     for name in plan.managers:
         plan.shielded(name)
     return plan

@@ -22,8 +22,9 @@ from rlctl.envs.sim.plant import LoadModel, SimBatch
 from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.workload import Weight
 
-SEEDS = range(5)
-TICKS = 90
+SEEDS = range(3)
+FROZEN = Allocation(0.01, 1, frozen=True)
+TICKS = 60  # more than a block of the plan
 THESIS = load_profile("thesis-host")
 # Slices, own CPUs, slow freezes, spikes and pauses: all that couples or blurs windows, on a host of three CPUs.
 SMALL = HostProfile.model_validate(
@@ -38,6 +39,8 @@ SMALL = HostProfile.model_validate(
         "reality": {"rate_cv": 0.03, "drift_cv": 0.05, "tail_cv": 0.2, "spikes_per_hour": 60, "spike_seconds": 0.05},
     }
 )
+# So lenient that requests of several periods wait at once.
+SLOW = SMALL.but(service_seconds=0.01, target_seconds=2.5, max_load_rps=220.0)
 
 
 class Run(NamedTuple):
@@ -48,7 +51,7 @@ class Run(NamedTuple):
 
 def steps(_seed: int, ticks: int, _dt: float) -> NDArray[np.float64]:
     """Into overload and out of it again."""
-    return np.array([0.80, 0.95, 1.0, 1.08, 0.85, 0.9])[np.arange(ticks) // 15 % 6]
+    return np.array([0.80, 0.95, 1.0, 1.08, 0.85, 0.9])[np.arange(ticks) // 10 % 6]
 
 
 def flat(load: float) -> LoadModel:
@@ -73,6 +76,17 @@ def run(
     ticks: int = TICKS,
     weight: Weight = Weight.MINIMUM,
 ) -> Run:
+    """The same run again is taken from a shelf."""
+    key = (profile.digest, kind, load, ticks, weight)
+    if key not in _RUNS:
+        _RUNS[key] = _run(profile, kind, load, ticks, weight)
+    return _RUNS[key]
+
+
+_RUNS: dict[tuple[object, ...], Run] = {}
+
+
+def _run(profile: HostProfile, kind: type[Bound] | Allocation, load: LoadModel, ticks: int, weight: Weight) -> Run:
     batch = begun(profile, load, ticks, weight)
     bound = None if isinstance(kind, Allocation) else kind(batch)
     windows, allocations = [], []
@@ -86,14 +100,20 @@ def run(
 
 CASES = pytest.mark.parametrize(
     ("profile", "weight"),
-    [(THESIS, Weight.MINIMUM), (THESIS, Weight.EQUAL), (SMALL, Weight.MINIMUM), (SMALL, Weight.EQUAL)],
-    ids=["thesis", "thesis-equal", "small", "small-equal"],
+    [
+        (THESIS, Weight.MINIMUM),
+        (THESIS, Weight.EQUAL),
+        (SMALL, Weight.MINIMUM),
+        (SMALL, Weight.EQUAL),
+        (SLOW, Weight.MINIMUM),
+    ],
+    ids=["thesis", "thesis-equal", "small", "small-equal", "slow"],
 )
 
 
 @CASES
 def test_the_oracle_misses_no_window_that_frozen_holds(profile: HostProfile, weight: Weight) -> None:
-    frozen = run(profile, Allocation(0.01, 1, frozen=True), weight=weight)
+    frozen = run(profile, FROZEN, weight=weight)
     oracle = run(profile, Oracle, weight=weight)
     assert not frozen.held.all(), "the load should leave windows that nobody holds"
     assert not (frozen.held & ~oracle.held).any()
@@ -101,9 +121,9 @@ def test_the_oracle_misses_no_window_that_frozen_holds(profile: HostProfile, wei
 
 @CASES
 def test_no_static_quota_that_holds_as_much_does_more_work(profile: HostProfile, weight: Weight) -> None:
-    frozen = run(profile, Allocation(0.01, 1, frozen=True), weight=weight)
+    frozen = run(profile, FROZEN, weight=weight)
     oracle = run(profile, Oracle, weight=weight).work.sum(axis=0)
-    for cpus, quota in itertools.product((1, profile.limits().cpus), np.linspace(0.2, profile.be.threads, 6)):
+    for cpus, quota in itertools.product((1, profile.limits().cpus), np.linspace(0.2, profile.be.threads, 4)):
         static = run(profile, Allocation(float(quota), cpus), weight=weight)
         holds = ~(frozen.held & ~static.held).any(axis=0)
         assert (static.work.sum(axis=0)[holds] <= oracle[holds] * 1.001).all()
@@ -128,9 +148,9 @@ def exhaustive(profile: HostProfile, load: LoadModel, found: Run, ticks: int) ->
     return np.asarray(np.where(good & (trial.backlog.requests <= 0.0), work, -1.0).max(axis=0))
 
 
-@pytest.mark.parametrize("load", [0.85, 0.95, 1.0])
+@pytest.mark.parametrize("load", [0.85, 1.0])
 def test_no_sequence_of_choices_does_noticeably_better(load: float) -> None:
-    ticks = 5
+    ticks = 4
     found = run(THESIS, Oracle, flat(load), ticks)
     best = exhaustive(THESIS, flat(load), found, ticks)
     assert (best.sum() - found.work.sum()) / best.sum() < 0.01
@@ -166,17 +186,17 @@ def optimum(profile: HostProfile, load: float, ticks: int) -> float:
     return float(value[0].sum())
 
 
-@pytest.mark.parametrize("load", [0.8, 0.95, 1.0])
+@pytest.mark.parametrize("load", [0.95, 1.0])
 def test_the_oracle_reaches_the_optimum_of_a_finer_search(load: float) -> None:
-    best, found = optimum(THESIS, load, 30), run(THESIS, Oracle, flat(load), 30).work.sum()
+    best, found = optimum(THESIS, load, 20), run(THESIS, Oracle, flat(load), 20).work.sum()
     assert found == pytest.approx(best, rel=0.012)
 
 
 @pytest.mark.parametrize("profile", [THESIS, SMALL], ids=["thesis", "small"])
 def test_who_does_not_know_the_noise_does_less_and_misses_few(profile: HostProfile) -> None:
     load = flat(0.95)
-    frozen = run(profile, Allocation(0.01, 1, frozen=True), load, 120)
-    oracle, model = run(profile, Oracle, load, 120), run(profile, OracleModel, load, 120)
+    frozen = run(profile, FROZEN, load, TICKS)
+    oracle, model = run(profile, Oracle, load, TICKS), run(profile, OracleModel, load, TICKS)
     assert model.work.sum() <= oracle.work.sum()
     assert model.work.sum() > 0.5 * oracle.work.sum()
     assert (frozen.held & ~model.held).mean() < 0.003
@@ -184,15 +204,31 @@ def test_who_does_not_know_the_noise_does_less_and_misses_few(profile: HostProfi
 
 @pytest.mark.parametrize("kind", [Oracle, OracleModel])
 def test_a_host_gets_the_same_alone_and_among_others_twice(kind: type[Bound]) -> None:
-    first, second = run(THESIS, kind, ticks=20), run(THESIS, kind, ticks=20)
+    first, second = run(THESIS, kind, ticks=20), _run(THESIS, kind, steps, 20, Weight.MINIMUM)
     assert first.allocations == second.allocations
     batch = begun(THESIS, steps, 20, Weight.MINIMUM)
-    some = kind(batch, [4, 2])
+    some = kind(batch, [2, 0])
     for tick in range(20):
         allocations = list(first.allocations[tick])
-        assert [allocations[4], allocations[2]] == some.act_all()
+        assert [allocations[2], allocations[0]] == some.act_all()
         batch.apply(allocations)
         batch.step()
+
+
+@pytest.mark.parametrize("profile", [THESIS, SMALL], ids=["thesis", "small"])
+def test_only_the_oracle_looks_at_noise_to_come(profile: HostProfile) -> None:
+    batch = begun(profile, flat(0.95), 20, Weight.MINIMUM)
+    for _ in range(10):
+        batch.apply([Allocation(profile.be.threads, batch.limits.cpus)] * batch.count)
+        batch.step()
+    choices: dict[type[Bound], list[list[Allocation]]] = {}
+    for kind, seeds in itertools.product((Oracle, OracleModel), (batch.hosts.seeds, batch.hosts.seeds + np.uint64(7))):
+        other = copy.copy(batch)
+        other.hosts = copy.copy(batch.hosts)
+        other.hosts.seeds = seeds
+        choices.setdefault(kind, []).append(kind(other).act_all())
+    assert choices[OracleModel][0] == choices[OracleModel][1]
+    assert choices[Oracle][0] != choices[Oracle][1]
 
 
 def test_bounds_are_listed_apart_and_not_built() -> None:

@@ -224,22 +224,3 @@ def test_a_batch_is_its_hosts_one_by_one_to_the_bit(
         for place, host in enumerate(alone):
             single = columns(host.step(rate, asked))
             assert all(batch[name][place] == single[name][0] for name in batch)
-
-
-@given(profiles(), SEEDS, SEEDS, st.integers(0, 4))
-def test_a_restarted_host_is_a_fresh_one_on_the_same_clock_and_the_others_go_on(
-    profile: HostProfile, seed: int, fresh_seed: int, ticks: int
-) -> None:
-    """The clock is one for all hosts, so the new one draws the noise of the ticks that it lives in."""
-    batch, other, fresh = made(profile, seed, seed), made(profile, seed), made(profile, fresh_seed)
-    rate = rate_of(profile, 1.1)
-    for _ in range(ticks):
-        batch.step(np.repeat(rate, 2), order(count=2))
-        other.step(rate, order())
-    batch.restart(np.array([False, True]), np.array([seed, fresh_seed], np.uint64))
-    fresh.tick = batch.tick
-    for _ in range(3):
-        both = columns(batch.step(np.repeat(rate, 2), order(count=2)))
-        kept, begun = columns(other.step(rate, order())), columns(fresh.step(rate, order()))
-        assert all(both[name][0] == kept[name][0] for name in both)
-        assert all(both[name][1] == begun[name][0] for name in both)
