@@ -62,7 +62,7 @@ class Bound:
 
 TABLE: Mapping[str, Entry] = MappingProxyType(
     {
-        "none": Entry(Unmanaged, "BE unmanaged at equal weight", "reference"),
+        "none": Entry(Unmanaged, "BE unmanaged: no quota, equal weight (on a live host the scenario's)", "reference"),
         "weights": Entry(Weights, "kernel weights only, BE at the minimum", "reference"),
         "frozen": Entry(Frozen, "BE never runs", "reference"),
         "static": Entry(Static, "one fixed quota, 25 % of BE's CPUs", "reference"),

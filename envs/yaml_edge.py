@@ -170,8 +170,18 @@ def _told(model: type[BaseModel], problem: ErrorDetails, known: Key) -> str:
         return f"unknown key '{key}'" + _suggestion(model, loc)
     if problem["type"] in ("value_error", "assertion_error"):
         return (f"{key}: " if key else "") + str(problem["ctx"]["error"])
+    if problem["type"] == "union_tag_invalid":
+        return _wrong_tag(key, problem["ctx"])
     said = problem["msg"].replace("Input should", "should")
     return f"{key or 'the file'} is {reprlib.repr(problem['input'])}: {said}" + _hint(loc, problem["input"])
+
+
+def _wrong_tag(key: str, ctx: Mapping[str, Any]) -> str:
+    """A discriminator that names no member of its union."""
+    tag, expected = str(ctx["tag"]), str(ctx["expected_tags"]).replace("'", "").split(", ")
+    close = difflib.get_close_matches(tag, expected, n=1, cutoff=0.5)
+    meant = f"; did you mean '{close[0]}'?" if close else ""
+    return f"{key}.{str(ctx['discriminator']).strip(chr(39))}: {tag!r}{meant} (one of {', '.join(expected)})"
 
 
 def _hint(loc: Key, value: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,10 +13,11 @@ from rlctl.config import ServeConfig
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.cgroup.actuator import BeActuator
+from rlctl.envs.host.cgroup.cpulist import format_cpus
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Layout
+from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.discovery import discover
 from rlctl.envs.host.latency.http_json import JsonSource
@@ -23,14 +25,17 @@ from rlctl.envs.host.latency.jsonl import JsonlRequests, RequestKeys
 from rlctl.envs.host.latency.keys import FigureKeys
 from rlctl.envs.host.latency.nginx_log import LOG_PATTERN, NginxLog
 from rlctl.envs.host.latency.prometheus import PrometheusNames, PrometheusSource
-from rlctl.envs.host.live import LiveHost, group_sensors, perf_sensors
+from rlctl.envs.host.live import KNOBS, LiveHost, absent_readings, group_sensors, perf_sensors
 from rlctl.envs.host.sensors.sensor import Sensor
-from rlctl.envs.host.topology import cpu_order
+from rlctl.envs.host.topology import SYS, cpu_order, read_list
 from rlctl.envs.workload import SLO
 
-__all__ = ["build_live"]
+__all__ = ["build_live", "uncontrolled", "unwritable"]
 
 log = logging.getLogger(__name__)
+
+_MEANS = {"cpu": "held to a quota", "cpuset": "confined to CPUs", "freezer": "suspended"}
+_LEFT = {"cpu": "the quota", "cpuset": "the cpuset", "freezer": "the freezer"}
 
 
 def build_live(config: ServeConfig, *, dry_run: bool = False) -> LiveHost:
@@ -41,11 +46,12 @@ def build_live(config: ServeConfig, *, dry_run: bool = False) -> LiveHost:
         dry_run: Open no journal and never write.
 
     Raises:
-        ConfigError: A workload cannot be what is named, or LC and BE overlap.
+        ConfigError: A workload cannot be what is named, LC and BE overlap, or a CPU for BE is not online.
         HostError: A workload does not run, or another controller holds the state directory.
         PermissionMissing: Not allowed to write control groups or the state directory.
     """
     with contextlib.ExitStack() as stack:
+        _online(config.be.cpus)
         layout = Layout.detect()
         journal = None if dry_run else stack.enter_context(Journal.open(config.state_directory))
         if journal is not None:
@@ -55,6 +61,9 @@ def build_live(config: ServeConfig, *, dry_run: bool = False) -> LiveHost:
         lc = _one_group(config.lc.workload, layout, knobs)
         be = [group for workload in config.be.workloads for group in _groups(workload, layout, knobs)]
         _apart(lc, be)
+        for group in be:
+            if lack := uncontrolled(group, layout):
+                log.warning("%s", lack)
         lc_cpus = config.lc.cpus or tuple(lc.cpuset.effective() if lc.cpuset else ())
         order = config.be.cpus or cpu_order(lc_cpus)
         limits = Limits(
@@ -63,13 +72,80 @@ def build_live(config: ServeConfig, *, dry_run: bool = False) -> LiveHost:
         sensors = [_latency(config.lc.latency, config.lc.slo.slo), *group_sensors(lc, be)]
         if config.perf:
             sensors += perf_sensors(lc, be, config.tick_seconds)
+        absent = absent_readings(lc, be, sensors, perf=config.perf)
         for sensor in sensors:
             stack.callback(sensor.close)
         period_us = round(config.quota_period_milliseconds * 1e3)
         actuator = BeActuator(be, order, limits, knobs, lc=lc, period_us=period_us)
-        host = LiveHost(limits, config.lc.slo.slo, config.tick_seconds, actuator, sensors, lambda: opened.close())
+        controls = frozenset(knob for knob in KNOBS if all(getattr(group, knob) is not None for group in be))
+        host = LiveHost(
+            limits, config.lc.slo.slo, config.tick_seconds, actuator, sensors, lambda: opened.close(),
+            absent=absent, controls=controls,
+        )  # fmt: skip
         opened = stack.pop_all()
     return host
+
+
+def unwritable(config: ServeConfig) -> tuple[Path, ...]:
+    """What a run that is not dry would write and this user may not: knobs of BE, state and log directory.
+
+    Raises:
+        ConfigError: As `build_live`.
+        HostError: As `build_live`.
+    """
+    layout = Layout.detect()
+    knobs = Knobs(None, dry_run=True)
+    be = [group for workload in config.be.workloads for group in _groups(workload, layout, knobs)]
+    files = [file for group in be for file in _knob_files(group)]
+    knobs.close()
+    homes = [_nearest(directory) for directory in (config.state_directory, config.log.directory)]
+    return tuple(path for path in (*files, *homes) if not os.access(path, os.W_OK))
+
+
+def uncontrolled(group: Group, layout: Layout) -> str:
+    """What BE cannot be restricted by because a group lacks it, in one line with the way out; empty if nothing."""
+    lost = [knob for knob in KNOBS if getattr(group, knob) is None]
+    left = [_LEFT[knob] for knob in KNOBS if knob not in lost]
+    if not lost or not left:  # without any of them there is an error anyway
+        return ""
+    none = " and ".join(f"no {knob}" for knob in reversed(lost))
+    cannot = " or ".join(_MEANS[knob] for knob in reversed(lost))
+    rest = f"{left[0]} is all there is" if len(left) == 1 else f"{' and '.join(left)} are all there is"
+    way = ", ".join(_way_out(knob, group, layout) for knob in reversed(lost))
+    name = group.name if group.name.startswith("process ") else f"/{group.name.strip('/')}"
+    return f"BE group {name} has {none} group: BE cannot be {cannot}; {rest} ({way}, to allow it)"
+
+
+def _way_out(knob: str, group: Group, layout: Layout) -> str:
+    controller = Controller(knob)
+    if controller not in layout.mounts:
+        return f"this host has to mount cgroup {knob}"
+    mount, other = layout.mounts[controller], next(iter(group.paths))
+    folder = mount.path / group.paths[other].relative_to(layout.mounts[other].path)
+    if mount.version == 2 and folder.is_dir():  # the parent decides which controllers its children have
+        return f"write +{knob} to {folder.parent / 'cgroup.subtree_control'}"
+    return f"make {folder} with BE's processes in it"
+
+
+def _online(cpus: Iterable[int] | None, sys: Path = SYS) -> None:
+    """Refuse CPUs for BE that are not there, before anything is touched."""
+    online = read_list(sys / "devices/system/cpu/online")
+    absent = frozenset(cpus or ()) - online
+    if absent and online:
+        verb = "is" if len(absent) == 1 else "are"
+        raise ConfigError(f"be.cpus: {format_cpus(absent)} {verb} not online ({format_cpus(online)})")
+
+
+def _knob_files(group: Group) -> tuple[Path, ...]:
+    return (
+        *(group.cpu.quota_files if group.cpu else ()),
+        *(group.cpuset.cpus_files if group.cpuset else ()),
+        *(group.freezer.freezer_files if group.freezer else ()),
+    )
+
+
+def _nearest(directory: Path) -> Path:
+    return next((path for path in (directory, *directory.parents) if path.exists()), Path("/"))
 
 
 def _put_back(state_directory: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,10 @@ from pydantic import BaseModel, Field, model_validator
 
 from rlctl.config_fields import Cpus, Name, QuantilePercent, Strict
 from rlctl.config_sources import Latency, Workload
+from rlctl.envs.errors import ConfigError
 from rlctl.envs.units import Percent
 from rlctl.envs.workload import SLO
-from rlctl.envs.yaml_edge import load_model
+from rlctl.envs.yaml_edge import load_model, load_yaml
 
 __all__ = [
     "BeSection",
@@ -24,6 +26,7 @@ __all__ = [
     "SloSection",
     "describe",
     "load_config",
+    "located",
     "schema",
 ]
 
@@ -139,6 +142,28 @@ def load_config(path: Path) -> ServeConfig:
         PermissionMissing: It may not be read.
     """
     return load_model(ServeConfig, path)
+
+
+@contextlib.contextmanager
+def located(path: Path, *keys: str) -> Iterator[None]:
+    """Give what is found wrong with a key after loading the same place as what was found while loading.
+
+    Args:
+        path: The file.
+        keys: The key's path from the top.
+
+    Raises:
+        ConfigError: As raised within, with file, line and key, unless it names a file of its own.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        if error.path is not None:
+            raise
+        _, lines = load_yaml(path)
+        known = next((keys[:end] for end in range(len(keys), 0, -1) if keys[:end] in lines), None)
+        message = f"{'.'.join(keys)}: {error}"
+        raise type(error)(message, path, None if known is None else lines[known]) from error
 
 
 def describe(config: ServeConfig) -> str:

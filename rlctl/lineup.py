@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -14,13 +15,28 @@ from rlctl.agents.prm_model import PrmModel
 from rlctl.envs.errors import ConfigError
 from rlctl.record import Tick, write_ticks
 
-__all__ = ["CORE_STEPPED", "NEEDS_MODEL", "Published", "fitted", "policy_for"]
+__all__ = [
+    "CORE_STEPPED",
+    "MODEL_WAY_OUT",
+    "NEEDS_MODEL",
+    "Published",
+    "fitted",
+    "lacking_library",
+    "policy_for",
+    "require_library",
+]
 
 CORE_STEPPED = frozenset({"prm-eris", "prm-thesis", "prm-hybrid", "heracles", "parties"})
 """Managers whose published constants are in cores, and so take `core_cpus`."""
 
 NEEDS_MODEL = frozenset({"prm-eris", "prm-thesis"})
 """Managers that are nothing without PRM's threshold model."""
+
+MODEL_WAY_OUT = (
+    "scikit-learn, which fits their model, is not installed: pip install 'rlctl[baselines]', or in a checkout "
+    "scripts/install cli,baselines"
+)
+"""What is to be said of managers that need it."""
 
 PERIOD_SECONDS = 18.5
 """PRM's interval, over which the records are averaged (eris)."""
@@ -71,6 +87,22 @@ def policy_for(
     if name in CORE_STEPPED:
         options.setdefault("core_cpus", scenario.core_cpus)
     return catalogue.build(name, time_scale=scenario.time_scale, model=model, **options)
+
+
+def lacking_library(names: Collection[str]) -> tuple[str, ...]:
+    """Those managers that need scikit-learn, each once, when it is not installed."""
+    needing = tuple(name for name in dict.fromkeys(names) if name in NEEDS_MODEL)
+    return needing if needing and find_spec("sklearn") is None else ()
+
+
+def require_library(names: Collection[str]) -> None:
+    """Check that scikit-learn is there for those managers that need it.
+
+    Raises:
+        ConfigError: It is not installed.
+    """
+    if lacking := lacking_library(names):
+        raise ConfigError(f"{' and '.join(lacking)}: {MODEL_WAY_OUT}")
 
 
 def fitted(ticks: Sequence[Tick], lc_cpus: float, time_scale: float) -> PrmModel:

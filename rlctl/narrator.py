@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rlctl.envs.allocation import Allocation
-from rlctl.envs.telemetry import Missing
+from rlctl.envs.allocation import UNLIMITED, Allocation
+from rlctl.envs.telemetry import Missing, Telemetry, Why
 from rlctl.record import Tick, allocation_as_json
+from rlctl.safety.sensors import SensorGuard
+from rlctl.safety.verdict import Bound
 
-__all__ = ["Event", "JsonLines", "Narrator", "say"]
+__all__ = ["Event", "JsonLines", "Narrator", "in_words", "say"]
 
 log = logging.getLogger(__name__)
 
 SUMMARY_SECONDS = 60.0
+REMIND_SECONDS = 30.0
+"""Time between two lines on a latency or a load that is missing for one and the same reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +85,36 @@ class Narrator:
     def __init__(self, tell: Callable[[Event], None], summary_seconds: float = SUMMARY_SECONDS) -> None:
         self._tell = tell
         self._summary_seconds = summary_seconds
-        self._applied: Allocation | None = None
         self._told: tuple[object, ...] = ()
         self._error = ""
         self._minute: _Minute | None = None
+        self._reminded_seconds: dict[tuple[str, Why], float] = {}
 
     def write(self, tick: Tick) -> None:
         """Tell what is new in this tick."""
-        changed = tick.applied != self._applied
+        changed = in_words(tick.applied) != in_words(tick.before)
+        self._remind(tick)
         if changed and _kind(tick) != self._told:
             self._tell(_change(tick))
             self._told = _kind(tick)
         if tick.error != self._error and tick.error:
             self._tell(Event("trouble", tick.wall_seconds, tick.index, f"write failed: {tick.error}"))
-        self._applied, self._error = tick.applied, tick.error
+        self._error = tick.error
         self._sum_up(tick, changed)
+
+    def _remind(self, tick: Tick) -> None:
+        """Tell why there is no latency or load: without them BE stays where it is least, and only this says why."""
+        found = _unknown(tick.telemetry)
+        if found is None:
+            return
+        name, missing = found
+        now, key = tick.telemetry.time_seconds, (name, missing.why)
+        if now - self._reminded_seconds.get(key, -math.inf) < REMIND_SECONDS:
+            return
+        self._reminded_seconds[key] = now
+        text = f"no {name}: {missing.detail or missing.why}; BE stays at {in_words(tick.applied)}"
+        fields = {"reading": name, "missing": missing.why, "detail": missing.detail}
+        self._tell(Event("trouble", tick.wall_seconds, tick.index, text, fields))
 
     def _sum_up(self, tick: Tick, changed: bool) -> None:
         now = tick.telemetry.time_seconds
@@ -134,20 +154,41 @@ class JsonLines:
 
 def _kind(tick: Tick) -> tuple[object, ...]:
     """What makes one change another decision than the last: its direction and who was behind it."""
-    reasons = tuple((bound.guard, bound.reason) for bound in tick.verdict.decisive)
-    return tick.applied.frozen, tick.applied.at_most(tick.before), reasons
+    cause = _cause(tick)
+    return tick.applied.frozen, tick.applied.at_most(tick.before), cause and (cause.guard, cause.reason)
+
+
+def _cause(tick: Tick) -> Bound | None:
+    """The guard to name: the others follow from lost sensors, and the shield lists its guards by severity."""
+    return min(tick.verdict.decisive, key=lambda bound: bound.guard != SensorGuard.name, default=None)
+
+
+def _unknown(telemetry: Telemetry) -> tuple[str, Missing] | None:
+    named = (("latency", telemetry.latency_seconds), ("load", telemetry.load_ratio))
+    return next(((name, reading) for name, reading in named if isinstance(reading, Missing)), None)
+
+
+def in_words(allocation: Allocation) -> str:
+    """An allocation for people: `0.50 CPU on 1 CPU`, `on 2 CPUs`."""
+    quota = "unlimited" if allocation.quota_cpus == UNLIMITED else f"{allocation.quota_cpus:.2f} CPU"
+    cpus = "1 CPU" if allocation.cpuset_cpus == 1 else f"{allocation.cpuset_cpus} CPUs"
+    return f"{quota} on {cpus}" + (", frozen" if allocation.frozen else "")
 
 
 def _change(tick: Tick) -> Event:
     latency = tick.telemetry.latency_seconds
     said = latency.why if isinstance(latency, Missing) else f"{latency.value * 1e3:.2f} ms"
-    guards = ", ".join(f"{bound.guard}: {bound.reason}" for bound in tick.verdict.decisive)
-    why = f"shield ({guards})" if guards else f"{tick.policy}" + (f" ({tick.note})" if tick.note else "")
+    cause = _cause(tick)
+    why = (
+        f"shield ({cause.guard}: {cause.reason})"
+        if cause
+        else f"{tick.policy}" + (f" ({tick.note})" if tick.note else "")
+    )
     return Event(
         "change",
         tick.wall_seconds,
         tick.index,
-        f"BE {tick.before} -> {tick.applied}: {why}; latency {said}",
+        f"BE {in_words(tick.before)} -> {in_words(tick.applied)}: {why}; latency {said}",
         {
             "before": allocation_as_json(tick.before),
             "applied": allocation_as_json(tick.applied),
@@ -162,7 +203,7 @@ def _summary(tick: Tick, minute: _Minute) -> Event:
     mean_be = minute.be_cpus / minute.ticks
     text = (
         f"{minute.ticks} ticks: {minute.over_target} over target, {minute.unknown} without latency, "
-        f"worst {minute.worst_milliseconds:.2f} ms; BE used {mean_be:.2f} CPU, now {tick.applied}; "
+        f"worst {minute.worst_milliseconds:.2f} ms; BE used {mean_be:.2f} CPU, now {in_words(tick.applied)}; "
         f"{minute.changes} changes, {minute.overrides} overrides, {minute.errors} write errors"
     )
     fields = {key: value for key, value in asdict(minute).items() if key not in ("begun_seconds", "be_cpus")}

@@ -28,6 +28,9 @@ __all__ = [
     "ratio_of_means",
 ]
 
+LEAST_BE_PERCENT = 0.5
+"""Less BE throughput than this is next to none, and a multiple of it says nothing."""
+
 BASELINES = ("prm-hybrid-tuned", "frozen")
 """Against whom managers are compared by default: the thesis' best, and all that the LC can have."""
 
@@ -89,7 +92,7 @@ class Comparison:
         qos: Difference of the QoS guarantee over 1-s windows, percentage points.
         qos_15s: The same over 15-s samples.
         be: Difference of BE throughput, percentage points.
-        be_ratio: BE throughput as a multiple of the baseline's.
+        be_ratio: BE throughput as a multiple of the baseline's; NaN where that is below `LEAST_BE_PERCENT`.
     """
 
     manager: str
@@ -177,7 +180,7 @@ def compare(result: SuiteResult, baseline: str) -> tuple[Comparison, ...]:
             against("qos_guarantee_percent", name),
             against("qos_15s_percent", name),
             against("be_throughput_percent", name),
-            ratio_of_means(result.managers[name]["be_throughput_percent"], base["be_throughput_percent"]),
+            _be_ratio(result.managers[name]["be_throughput_percent"], base["be_throughput_percent"]),
         )
         for name in result.managers
         if name != baseline
@@ -187,6 +190,12 @@ def compare(result: SuiteResult, baseline: str) -> tuple[Comparison, ...]:
 def present_baselines(result: SuiteResult) -> tuple[str, ...]:
     """The default baselines that were measured and have somebody to be compared with."""
     return tuple(name for name in BASELINES if name in result.managers and len(result.managers) > 1)
+
+
+def _be_ratio(one: NDArray[np.float64], other: NDArray[np.float64]) -> Ratio:
+    if np.mean(other) < LEAST_BE_PERCENT:
+        return Ratio(math.nan, (-math.inf, math.inf))
+    return ratio_of_means(one, other)
 
 
 def _check(one: NDArray[np.float64], other: NDArray[np.float64]) -> None:

@@ -16,7 +16,7 @@ from rlctl.envs.testbed.memcached import Memcached
 from rlctl.envs.testbed.nginx import Nginx
 from rlctl.envs.testbed.session import TestbedSpec
 from rlctl.envs.testbed.stress import StressConfig
-from rlctl.envs.testbed.traces import Trace, from_config
+from rlctl.envs.testbed.traces import Trace, shares_from_config
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import load_yaml, validated
 from rlctl.sim_scenario import SimScenario
@@ -89,7 +89,7 @@ class Scenario(_Strict):
     @field_validator("load")
     @classmethod
     def _is_a_trace(cls, load: dict[str, Any]) -> dict[str, Any]:
-        from_config(load)
+        shares_from_config(load)
         return load
 
     def testbed(self) -> TestbedSpec:
@@ -108,7 +108,7 @@ class Scenario(_Strict):
     @property
     def trace(self) -> Trace:
         """The load over time, as a share of the LC's maximum."""
-        return from_config(self.load)
+        return shares_from_config(self.load)
 
 
 def shipped_scenarios() -> dict[str, Scenario | SimScenario]:
@@ -118,6 +118,8 @@ def shipped_scenarios() -> dict[str, Scenario | SimScenario]:
 
 def load_scenario(name_or_file: str) -> Scenario | SimScenario:
     """A shipped scenario by name, or one of the user's by path.
+
+    A host profile that is a file is looked for beside the scenario's file first, then in the current folder.
 
     Raises:
         ConfigError: Neither exists, or the file is wrong.
@@ -139,8 +141,17 @@ def _load(path: Path) -> Scenario | SimScenario:
             "plant: host or sim is needed: a live scenario or a simulated one", path, lines.get(("plant",))
         )
     if data["plant"] == "sim":
+        data = {**data, **_profile_beside(path, data.get("profile"))}
         return validated(SimScenario, data, path, lines)
     return validated(Scenario, data, path, lines)
+
+
+def _profile_beside(path: Path, profile: object) -> dict[str, str]:
+    """The scenario's `profile` key with the folder of the scenario's file before it, when the profile is there."""
+    if not isinstance(profile, str) or Path(profile).suffix not in {".yaml", ".yml"}:
+        return {}
+    beside = path.parent / profile
+    return {"profile": str(beside)} if beside.is_file() else {}
 
 
 def _folder() -> Path:

@@ -34,7 +34,7 @@ class SimScenario(_Strict):
     """One simulated scenario.
 
     Attributes:
-        profile: A host profile, by name or file.
+        profile: A host profile, by name or file; a file stands beside the scenario's or in the current folder.
         constants: Constants of the profile that are different here, by name.
         vary: Draw each seed's host from the profile's ranges, rather than the same host for all.
         load: Arguments of a load model of `rlctl.envs.sim.loads`; shares of the LC's maximum load.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rlctl.paired import Comparison, compare
+from rlctl.paired import Comparison, Difference, compare
 from rlctl.suite import SuiteResult
 
 __all__ = ["paired_rows", "percent", "summary_rows"]
@@ -71,12 +71,12 @@ def paired_rows(result: SuiteResult, baseline: str) -> Rows:
 def _paired_row(one: Comparison) -> tuple[str, ...]:
     return (
         one.manager,
-        _signed(one.qos.mean, 2) + (" *" if one.qos.is_clear else ""),
+        _starred(one.qos, 2),
         _span(one.qos.t95, 2),
         _span(one.qos.bootstrap95, 2),
-        _signed(one.qos_15s.mean, 2) + (" *" if one.qos_15s.is_clear else ""),
+        _starred(one.qos_15s, 2),
         _span(one.qos_15s.bootstrap95, 2),
-        _signed(one.be.mean, 1) + (" *" if one.be.is_clear else ""),
+        _starred(one.be, 1),
         _span(one.be.t95, 1),
         _span(one.be.bootstrap95, 1),
         f"{one.be_ratio.ratio:.2f}" if math.isfinite(one.be_ratio.ratio) else "-",
@@ -89,6 +89,12 @@ def _with_interval(result: SuiteResult, name: str, metric: str) -> tuple[str, st
     if metric == "be_throughput_percent":
         return f"{estimate.mean:.1f}", _plain_span(estimate.ci95)
     return percent(estimate.mean), f"{percent(estimate.ci95[0])}-{percent(estimate.ci95[1])}"
+
+
+def _starred(difference: Difference, decimals: int) -> str:
+    """The mean, with a star when it is clear and no interval reads as 0 to 0: what cannot be shown is not claimed."""
+    shown = all(any(round(end, decimals) for end in span) for span in (difference.t95, difference.bootstrap95))
+    return _signed(difference.mean, decimals) + (" *" if difference.is_clear and shown else "")
 
 
 def _signed(value: float, decimals: int) -> str:

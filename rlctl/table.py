@@ -8,12 +8,18 @@ from collections.abc import Mapping, Sequence
 from rlctl.score import Score
 from rlctl.statistics import Estimate
 
-__all__ = ["render", "score_rows"]
+__all__ = ["LEGEND", "render", "score_rows"]
 
 HEADER = (
     "manager", "QoS %", "95 %", "BE %", "95 %", "EMU %", "mean worst x", "recover s", "frozen %", "changes",
-    "override %", "p99 ms",
+    "override %", "decide ms",
 )  # fmt: skip
+
+LEGEND = (
+    "EMU: LC load + BE work; worst x: worst window by the target; recover s: longest violation; changes: of BE's\n"
+    "allocation; override %: ticks that the shield decided; decide ms: p99 of the controller's own time, not the LC's"
+)
+"""What the columns mean, beneath a table in a terminal."""
 
 MANY_WINDOWS = 10_000
 """From so many windows on, a tenth of a percent of QoS is more than the interval is wide."""

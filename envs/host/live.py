@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -21,12 +21,16 @@ from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
 from rlctl.envs.workload import SLO, Weight
 
-__all__ = ["Actuator", "LiveHost", "group_sensors", "perf_sensors"]
+__all__ = ["KNOBS", "Actuator", "LiveHost", "absent_readings", "group_sensors", "perf_sensors"]
 
 log = logging.getLogger(__name__)
 
-_ABSENT = Missing(Why.NOT_CONFIGURED)
+_ABSENT = Missing(Why.NOT_CONFIGURED, "no sensor of this set-up provides it")
 _FIELDS = frozenset(f.name for f in fields(Telemetry)) - {"time_seconds", "target_seconds", "counters"}
+_DERIVED = frozenset({"be_work_rate", "lc_cpu_seconds_per_request"})
+
+KNOBS = ("cpu", "cpuset", "freezer")
+"""What a BE group may be restricted by, as `Group` names its drivers."""
 
 
 class Actuator(Protocol):
@@ -56,6 +60,8 @@ class LiveHost:
         sensors: All readers; a later one overrides an earlier one's field.
         close: Called once by `close`: restores what was touched and stops what was started.
         solo_cpus: CPUs that BE keeps busy when it runs alone; the whole of `be_work_rate`.
+        absent: Why there are no readings of some names; see `absent_readings`.
+        controls: Those of KNOBS that every BE group has.
     """
 
     def __init__(
@@ -67,10 +73,14 @@ class LiveHost:
         sensors: Sequence[Sensor],
         close: Callable[[], None],
         solo_cpus: float | None = None,
+        absent: Mapping[str, str] | None = None,
+        controls: frozenset[str] = frozenset(KNOBS),
     ) -> None:
         self.limits = limits
         self.slo = slo
         self.tick_seconds = tick_seconds
+        self.absent = dict(absent or {})
+        self.controls = controls
         self._actuator = actuator
         self._sensors = tuple(sensors)
         self._close: Callable[[], None] | None = close
@@ -94,6 +104,7 @@ class LiveHost:
         readings: dict[str, Reading] = {}
         for sensor in self._sensors:
             readings.update(_guarded(sensor, now))
+        self._explain(readings)
         self._derive(readings)
         known = {name: readings.pop(name) for name in _FIELDS & readings.keys()}
         return Telemetry(now, self.slo.target_seconds, **known, counters=readings)
@@ -137,9 +148,19 @@ class LiveHost:
         finally:
             close()
 
+    def _explain(self, readings: dict[str, Reading]) -> None:
+        """Give every reading that nobody provides its reason."""
+        for name in _FIELDS - _DERIVED:
+            reading = readings.get(name, _ABSENT)
+            if isinstance(reading, Missing) and reading.why is Why.NOT_CONFIGURED and name in self.absent:
+                readings[name] = replace(reading, detail=self.absent[name])
+            elif name not in readings:
+                readings[name] = _ABSENT
+
     def _derive(self, readings: dict[str, Reading]) -> None:
         """Fill the fields that take two sensors to know."""
         be_cpus = readings.get("be_cpus", _ABSENT)
+        readings["be_work_rate"] = be_cpus
         if isinstance(be_cpus, Value):
             readings["be_work_rate"] = Value(be_cpus.value / self._solo_cpus, be_cpus.age_seconds)
         readings["lc_cpu_seconds_per_request"] = cpu_seconds_per_request(
@@ -160,6 +181,31 @@ def group_sensors(lc: Group, be: Sequence[Group]) -> list[Sensor]:
         pressed = [group.pressure_file.parent for group in be if group.pressure_file]
         sensors.append(Psi(lc.pressure_file.parent, pressed))
     return sensors
+
+
+def absent_readings(lc: Group, be: Sequence[Group], sensors: Sequence[Sensor], *, perf: bool) -> dict[str, str]:
+    """Telemetry fields that these groups and sensors do not give, each with its reason.
+
+    Args:
+        lc: The LC's group.
+        be: The BE groups.
+        sensors: As built.
+        perf: Whether counters are asked for.
+    """
+    provided = {name for sensor in sensors for name in sensor.provides}
+    found = dict.fromkeys(_FIELDS - _DERIVED - provided, "no sensor of this set-up provides it")
+    if "cpi" in found:
+        found["cpi"] = "perf cannot count here, see `rlctl doctor`" if perf else "perf is off; set perf: true"
+    if lc.usage_file is None:
+        found |= dict.fromkeys(("lc_cpus", "be_cpus"), "the LC has no cpuacct group")
+    elif not any(group.usage_file for group in be):
+        found["be_cpus"] = "BE has no cpuacct group"
+    if lc.pressure_file is None:
+        found |= dict.fromkeys(("lc_pressure_ratio", "be_pressure_ratio"), "the LC has no cgroup2 group")
+    elif not any(group.pressure_file for group in be):
+        found["be_pressure_ratio"] = "BE has no cgroup2 group"
+    found |= {"be_work_rate": found["be_cpus"]} if "be_cpus" in found else {}
+    return found | ({"lc_cpu_seconds_per_request": found["lc_cpus"]} if "lc_cpus" in found else {})
 
 
 def perf_sensors(lc: Group, be: Sequence[Group], interval_seconds: float) -> list[Sensor]:

@@ -6,7 +6,6 @@ simulator, so a seed has the same load with any version of numpy and in any proc
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from rlctl.envs.sim.noise import normals, uniforms
 from rlctl.envs.sim.plant import LoadModel
 from rlctl.envs.testbed import traces
-from rlctl.envs.testbed.traces import Trace, TraceError
+from rlctl.envs.testbed.traces import MOST_RATIO, Trace, TraceError, check_keys, share_beyond
 
 __all__ = ["Bursty", "Diurnal", "FlashCrowd", "RandomWalk", "Staircase", "Traced", "from_config"]
 
@@ -27,9 +26,6 @@ Order = Literal["triangle", "shuffled", "up", "down", "up-down"]
 
 LOAD_TICK = 1 << 40
 """Place of the loads' random numbers in the generator: a tick that no host ever reaches."""
-
-MOST_RATIO = 10.0
-"""A load beyond ten times the maximum is a percentage that was meant to be a share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +205,7 @@ class RandomWalk:
     sd_ratio: float
 
     def __post_init__(self) -> None:
-        _check_shares(low_ratio=self.low_ratio, high_ratio=self.high_ratio)
+        _check_shares(low_ratio=self.low_ratio, high_ratio=self.high_ratio, sd_ratio=self.sd_ratio)
         _check_positive(sd_ratio=self.sd_ratio)
 
     def __call__(self, seed: int, ticks: int, tick_seconds: float) -> Array:
@@ -273,10 +269,7 @@ def from_config(config: Mapping[str, Any]) -> LoadModel:
     build = KINDS.get(kind) if isinstance(kind, str) else None
     if build is None:
         raise TraceError(f"kind: one of {', '.join((*KINDS, *traces.KINDS))} is needed, not {kind!r}")
-    try:
-        inspect.signature(build).bind(**options)
-    except TypeError as error:
-        raise TraceError(f"{kind}: {error}") from error
+    check_keys(str(kind), build, options)
     return build(**options)
 
 
@@ -286,15 +279,17 @@ def _traced(kind: str, options: dict[str, Any]) -> LoadModel:
         raise TraceError(f"random_phase: true or false is needed, not {phase!r}")
     if phase and kind not in PERIODS:
         raise TraceError(f"random_phase: {kind} has no phase; {', '.join(PERIODS)} have one")
-    trace = traces.from_config({"kind": kind, **options})
+    trace = traces.shares_from_config({"kind": kind, **options})
     return Traced(trace, PERIODS[kind](options) if phase else 0.0)
 
 
 def _check_shares(*, name: str = "", **ratios: object) -> None:
     """Each a share of the maximum load; a low_ratio not above its high_ratio."""
     for key, value in ratios.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= MOST_RATIO:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= traces.LARGEST:
             raise TraceError(f"{name}{key}: a share from 0 to {MOST_RATIO:g} is needed, not {value!r}")
+        if value > MOST_RATIO:
+            raise TraceError(f"{name}{key}: {share_beyond(value)}")
     low, high = ratios.get("low_ratio", 0.0), ratios.get("high_ratio", MOST_RATIO)
     if low > high:  # type: ignore[operator]
         raise TraceError(f"{name}low_ratio ({low:g}) is above {name}high_ratio ({high:g})")

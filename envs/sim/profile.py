@@ -76,7 +76,7 @@ class BeConstants(_Strict):
     """CPU time more that they take per request."""
     phase_seconds: float = Field(60.0, gt=0.0)
     """Correlation time of BE's demand for cache and memory."""
-    phase_sd: float = Field(0.0, ge=0.0)
+    phase_sd: float = Field(0.0, ge=0.0, le=5.0)
     """Its standard deviation, by the mean."""
     pause_ratio: float = Field(0.0, ge=0.0, lt=1.0)
     """Share of the time without BE work: between jobs."""
@@ -118,22 +118,22 @@ class InterferenceConstants(_Strict):
     """Growth of CPI from idle to all its CPUs busy."""
     cpi_interference_ratio: float = Field(1.0, ge=0.0)
     """Growth of CPI by the growth of the service time."""
-    cpi_cv: float = Field(0.0, ge=0.0)
+    cpi_cv: float = Field(0.0, ge=0.0, le=2.0)
     """Noise of CPI."""
 
 
 class RealityConstants(_Strict):
     """What a measured host adds to a textbook."""
 
-    rate_cv: float = Field(0.0, ge=0.0)
+    rate_cv: float = Field(0.0, ge=0.0, le=2.0)
     """Noise of the offered rate against the configured one, beyond Poisson."""
     rate_seconds: float = Field(5.0, gt=0.0)
     """Its correlation time."""
-    drift_cv: float = Field(0.0, ge=0.0)
+    drift_cv: float = Field(0.0, ge=0.0, le=2.0)
     """Slow drift of the host's speed."""
     drift_seconds: float = Field(300.0, gt=0.0)
     """Its correlation time."""
-    tail_cv: float = Field(0.0, ge=0.0)
+    tail_cv: float = Field(0.0, ge=0.0, le=2.0)
     """Noise of a window's quantile beyond that of a finite sample."""
     spikes_per_hour: float = Field(0.0, ge=0.0)
     """Rare stalls of the LC that nobody is to blame for."""

@@ -7,6 +7,7 @@ can be compared under the very same load.
 from __future__ import annotations
 
 import bisect
+import difflib
 import inspect
 import itertools
 import math
@@ -18,10 +19,29 @@ from typing import Any, Literal, Protocol
 
 from rlctl.envs import errors
 
-__all__ = ["Trace", "TraceError", "bursts", "constant", "csv_replay", "from_config", "sinusoid", "steps"]
+__all__ = [
+    "MOST_RATIO",
+    "Trace",
+    "TraceError",
+    "bursts",
+    "check_keys",
+    "constant",
+    "csv_replay",
+    "from_config",
+    "share_beyond",
+    "shares_from_config",
+    "sinusoid",
+    "steps",
+]
 
 CSV_HEADER = "time_seconds,rate_rps"
 LARGEST = 1e12  # of a rate or a time: beyond it a slip of the pen, and arithmetic that overflows
+
+MOST_RATIO = 2.0
+"""A load beyond twice the LC's maximum is a percentage, or a rate, that was meant to be a share."""
+
+RATE_KEYS = ("rate", "low", "high", "rates", "base", "peak")
+"""Arguments of traces that are rates."""
 
 
 class TraceError(errors.TraceError, ValueError):
@@ -175,11 +195,48 @@ def from_config(config: Mapping[str, Any]) -> Trace:
     build = KINDS.get(kind) if isinstance(kind, str) else None
     if build is None:
         raise TraceError(f"kind: one of {', '.join(KINDS)} is needed, not {kind!r}")
-    try:
-        inspect.signature(build).bind(**options)
-    except TypeError as error:
-        raise TraceError(f"{kind}: {error}") from error
+    check_keys(str(kind), build, options)
     return build(**options)
+
+
+def shares_from_config(config: Mapping[str, Any]) -> Trace:
+    """As `from_config`, of a mapping whose rates are shares of the LC's maximum load, up to `MOST_RATIO`.
+
+    Raises:
+        TraceError: As `from_config`, or a rate that can be no share.
+    """
+    trace = from_config(config)
+    for key in RATE_KEYS:
+        rates = config.get(key, ())
+        highest = max(rates) if isinstance(rates, list | tuple) and rates else rates
+        if highest and highest > MOST_RATIO:
+            raise TraceError(f"{key}: {share_beyond(highest)}")
+    if isinstance(trace, _Replay) and (highest := max(trace.rates_rps)) > MOST_RATIO:
+        raise TraceError(share_beyond(highest), str(config["path"]))
+    return trace
+
+
+def share_beyond(value: float) -> str:
+    """What to say of a load that is beyond `MOST_RATIO`."""
+    hint = f" (a percentage? write {value / 100:.2f})" if value <= 100.0 * MOST_RATIO else ""
+    return f"{value:g} is above {MOST_RATIO:g}; a share of the LC's maximum load is needed{hint}"
+
+
+def check_keys(kind: str, build: Callable[..., object], options: Mapping[str, object]) -> None:
+    """Check that a kind of load takes these keys, and is given all that it needs.
+
+    Raises:
+        TraceError: An unknown key, or a missing one.
+    """
+    parameters = inspect.signature(build).parameters
+    for key in options:
+        if key not in parameters:
+            close = difflib.get_close_matches(key, parameters, n=1)
+            way_out = f"did you mean '{close[0]}'?" if close else f"it takes {', '.join(parameters)}"
+            raise TraceError(f"{kind}: unknown key '{key}'; {way_out}")
+    for key, parameter in parameters.items():
+        if parameter.default is parameter.empty and key not in options:
+            raise TraceError(f"{kind}: key '{key}' is missing; it takes {', '.join(parameters)}")
 
 
 KINDS: Mapping[str, Callable[..., Trace]] = {

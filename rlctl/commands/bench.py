@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
+from rlctl.commands.bench_outputs import check_outputs
+from rlctl.envs.errors import ConfigError, HostError
 from rlctl.scenario import Scenario, load_scenario, shipped_scenarios
 from rlctl.sim_scenario import SUITE, SimScenario
 
@@ -34,6 +33,20 @@ EXAMPLES = """examples:
 REPEATS = 3
 """Runs of each manager on the live host when no number is asked for."""
 
+SEARCH_SECONDS = 40.0
+"""About what the testbed takes to start and to search the LC's maximum load: 15 to 20 loads of 2 s each."""
+
+SETTLE_SECONDS = 4.0
+"""About what goes by around each run: the LC's backlog drains, BE starts, fills its arrays and is stopped."""
+
+SOLO_SECONDS = 8.0
+"""BE running alone, once per repeat (`rlctl.envs.testbed.session`)."""
+
+ALL = (
+    f"all: {', '.join(SUITE)} in the simulator, every live one with --plant host; "
+    "default: thesis in the simulator, live-nginx on the host"
+)
+
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command's arguments."""
@@ -44,9 +57,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--plant", choices=("sim", "host"), help="default: the scenario's, without one sim")
-    parser.add_argument(
-        "--scenario", metavar="NAME|FILE|all", help="default: thesis in the simulator, live-nginx on the host"
-    )
+    parser.add_argument("--scenario", metavar="NAME|FILE|all", help=ALL)
     parser.add_argument("--managers", default="all", metavar="A,B,...", help="names from `rlctl managers`, or all")
     parser.add_argument("--seeds", type=_positive_int, metavar="N", help="sim: evaluation seeds (default: 30)")
     parser.add_argument("--jobs", type=_positive_int, metavar="N", help="sim: processes (default: one for each CPU)")
@@ -103,18 +114,14 @@ def run(args: argparse.Namespace) -> int:
 
     simulated = [(name, one) for name, one in asked.items() if isinstance(one, SimScenario)]
     plans = [bench_sim.plan_of(args, one, names, name) for name, one in simulated]
-    bench_sim.check(plans)
-    _check(args)
+    check_outputs(args)
     return bench_sim.run_plans(args, plans)
 
 
 def _run_live(args: argparse.Namespace, plans: Sequence[Plan]) -> int:
-    from rlctl.lineup import NEEDS_MODEL
-    from rlctl.table import render, score_rows
+    from rlctl.table import LEGEND, render, score_rows
 
-    if any(NEEDS_MODEL & set(plan.managers) for plan in plans) and find_spec("sklearn") is None:
-        raise ConfigError("prm-eris and prm-thesis need scikit-learn for their model: pip install 'rlctl[baselines]'")
-    _check(args)
+    check_outputs(args)
     for plan in plans:
         _say(_effective(plan))
     if args.dry_run:
@@ -124,7 +131,7 @@ def _run_live(args: argparse.Namespace, plans: Sequence[Plan]) -> int:
         outcome = _measured(plan)
         outcomes.append(outcome)
         if args.json != "-":
-            print(render(score_rows(outcome.scores)), f"\n{outcome.caption}\n", sep="\n", flush=True)
+            print(render(score_rows(outcome.scores)), "", outcome.caption, LEGEND, "", sep="\n", flush=True)
         _remarks(outcome)
         _keep(args, outcomes)
         if outcome.interrupted:
@@ -155,18 +162,9 @@ def _keep(args: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
     elif args.json:
         write_json(outcomes, Path(args.json))
     if args.report:
-        write_report(outcomes[-1], args.report if len(outcomes) == 1 else args.report / outcomes[-1].plan.scenario.name)
-
-
-def _check(args: argparse.Namespace) -> None:
-    """What would otherwise fail after an hour of measuring."""
-    if args.report and find_spec("matplotlib") is None:
-        raise ConfigError("--report draws plots with matplotlib: pip install 'rlctl[cli]'")
-    if args.json not in (None, "-"):
-        folder = Path(args.json).resolve().parent
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise PermissionMissing(f"{folder}: may not be written; name another --json file")
+        folder = args.report if len(outcomes) == 1 else args.report / outcomes[-1].plan.scenario.name
+        write_report(outcomes[-1], folder)
+        _say(f"report: {folder / 'table.md'}")
 
 
 def _asked(args: argparse.Namespace) -> dict[str, Scenario | SimScenario]:
@@ -196,8 +194,9 @@ def _check_options(args: argparse.Namespace, *, live: bool) -> None:
 
 
 def _managers(listed: str, *, live: bool) -> tuple[str, ...]:
-    """The names asked for; bounds exist in the simulator only."""
+    """The names asked for; bounds exist in the simulator only, and `all` leaves out what lacks a library."""
     from rlctl.agents import catalogue
+    from rlctl.lineup import MODEL_WAY_OUT, lacking_library, require_library
     from rlctl.suite import BOUNDS
 
     every = catalogue.NAMES if live else (*catalogue.NAMES, *sorted(BOUNDS - set(catalogue.NAMES)))
@@ -206,6 +205,10 @@ def _managers(listed: str, *, live: bool) -> tuple[str, ...]:
         raise ConfigError("--managers names none; see `rlctl managers`")
     if len(set(names)) < len(names):
         raise ConfigError("--managers names one twice")
+    if listed == "all" and (lacking := lacking_library(names)):
+        _say(f"left out {' and '.join(lacking)}: {MODEL_WAY_OUT}")
+        names = tuple(name for name in names if name not in lacking)
+    require_library(names)
     if live and (bounds := BOUNDS & set(names)):
         raise ConfigError(f"{', '.join(sorted(bounds))}: in the simulator only; leave out --plant host")
     return names
@@ -236,15 +239,26 @@ def _adjusted(
 
 def _effective(plan: Plan) -> str:
     s = plan.scenario
-    minutes = len(plan.managers) * plan.repeats * (s.duration_seconds + 4.0) / 60.0
+    others = " (weights: minimum)" if "weights" in plan.managers else ""
     return (
         f"{s.name}: {s.description}\n"
         f"managers {', '.join(plan.managers)}; {plan.repeats} x {s.duration_seconds:g} s each, interleaved, "
-        f"about {minutes:.0f} min\n"
+        f"about {_minutes(plan)} min\n"
         f"tick {s.tick_seconds:g} s; p{s.slo.quantile_percent:g} <= {s.slo.target_milliseconds:g} ms; "
-        f"BE weight {s.be.weight}; shield {plan.profile.name} ({plan.profile.digest}); "
+        f"BE weight {s.be.weight}{others}; shield {plan.profile.name} ({plan.profile.digest}); "
         f"published periods / {s.time_scale:g}; a published core is {s.core_cpus:g} CPU"
     )
+
+
+def _minutes(plan: Plan) -> int:
+    """About how long a plan takes, all told, at least 1."""
+    from rlctl.lineup import NEEDS_MODEL
+
+    run_seconds = plan.scenario.duration_seconds + SETTLE_SECONDS
+    recordings = 1 if NEEDS_MODEL & set(plan.managers) else 0
+    seconds = SEARCH_SECONDS + plan.repeats * (SOLO_SECONDS + SETTLE_SECONDS)
+    seconds += (plan.repeats * len(plan.managers) + recordings) * run_seconds
+    return max(1, round(seconds / 60.0))
 
 
 @contextlib.contextmanager

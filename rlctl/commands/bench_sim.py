@@ -8,11 +8,9 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.envs.errors import ConfigError
 from rlctl.sim_scenario import SimScenario
 
 if TYPE_CHECKING:
@@ -32,7 +30,7 @@ def run_plans(args: argparse.Namespace, plans: Sequence[SimPlan]) -> int:
     """
     from rlctl.bench_results import results_as_json, write_json
     from rlctl.html_report import write_suite_report
-    from rlctl.table import render, score_rows
+    from rlctl.table import LEGEND, render, score_rows
 
     for plan in plans:
         say(_effective(plan))
@@ -43,7 +41,7 @@ def run_plans(args: argparse.Namespace, plans: Sequence[SimPlan]) -> int:
     for plan in plans:
         outcomes.append(simulated(plan, args.jobs))
         if args.json != "-":
-            print(render(score_rows(outcomes[-1].scores)), f"\n{outcomes[-1].caption}\n", sep="\n", flush=True)
+            print(render(score_rows(outcomes[-1].scores)), "", outcomes[-1].caption, LEGEND, "", sep="\n", flush=True)
         if args.json not in (None, "-"):
             write_json(outcomes, Path(args.json))
     _remarks(outcomes)
@@ -51,6 +49,7 @@ def run_plans(args: argparse.Namespace, plans: Sequence[SimPlan]) -> int:
         print(json.dumps(results_as_json(outcomes)))
     if args.report:
         write_suite_report([outcome.suite() for outcome in outcomes], args.report, _command(args, plans))
+        say(f"report: {args.report / 'index.html'}")
     return 0
 
 
@@ -103,10 +102,9 @@ def check(plans: Sequence[SimPlan]) -> None:
     Raises:
         ConfigError: scikit-learn is needed and not installed.
     """
-    from rlctl.lineup import NEEDS_MODEL
+    from rlctl.lineup import require_library
 
-    if any(NEEDS_MODEL & set(plan.managers) for plan in plans) and find_spec("sklearn") is None:
-        raise ConfigError("prm-eris and prm-thesis need scikit-learn for their model: pip install 'rlctl[baselines]'")
+    require_library([name for plan in plans for name in plan.managers])
 
 
 def warn_of_misfits(plan: SimPlan) -> None:
@@ -140,10 +138,16 @@ def _effective(plan: SimPlan) -> str:
         f"simulated host {plan.host.name} ({plan.host.digest}); managers {', '.join(plan.managers)}; "
         f"{plan.seeds} evaluation seeds x {plan.ticks} windows of {s.tick_seconds:g} s\n"
         f"p{100 * plan.host.lc.quantile_ratio:g} <= {1e3 * plan.host.lc.target_seconds:g} ms; "
-        f"BE weight {s.be.weight}; shield {plan.profile.name} ({plan.profile.digest}); "
+        f"BE weight {s.be.weight}{_others(plan)}; shield {plan.profile.name} ({plan.profile.digest}); "
         f"published periods / {s.time_scale:g}; a published core is {s.core_cpus:g} CPU"
         + (f"; constants {plan.tuned_source} ({plan.tuned.digest})" if plan.tuned else "")
     )
+
+
+def _others(plan: SimPlan) -> str:
+    """The weights of those whose weight is their point, as they are run."""
+    told = [f"{name}: {plan.weight(name)}" for name in ("none", "weights") if name in plan.managers]
+    return f" ({', '.join(told)})" if told else ""
 
 
 @contextlib.contextmanager

@@ -5,10 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rlctl.config import ServeConfig, describe, load_config, schema
+from rlctl.config import ServeConfig, describe, load_config, located, schema
 
-__all__ = ["add_parser", "run"]
+if TYPE_CHECKING:
+    from rlctl.agents.policy import Policy
+    from rlctl.safety.profile import Profile
+
+__all__ = ["add_parser", "policy_of", "profile_of", "run"]
 
 EXAMPLES = """examples:
   rlctl config show serve.yaml            # the configuration in effect; defaults are marked
@@ -47,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     config = load_config(args.file)
     if args.action == "check":
-        _check(config)
+        policy_of(config, args.file)
+        profile_of(config, args.file)
     if args.json:
         print(config.model_dump_json())
     elif args.action == "show":
@@ -57,9 +63,28 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check(config: ServeConfig) -> None:
+def policy_of(config: ServeConfig, path: Path) -> Policy:
+    """The policy that a configuration names.
+
+    Raises:
+        ConfigError: It cannot be; with file, line and key.
+        PermissionMissing: Its model may not be read.
+    """
+    from rlctl.agents.catalogue import NAMES
     from rlctl.deciding import build_policy
+
+    with located(path, "policy", "options" if config.policy.name in NAMES else "name"):
+        return build_policy(config.policy)
+
+
+def profile_of(config: ServeConfig, path: Path) -> Profile:
+    """The shield's constants that a configuration names.
+
+    Raises:
+        ConfigError: They cannot be; with file and line.
+        PermissionMissing: They may not be read.
+    """
     from rlctl.safety.profile import load_profile
 
-    build_policy(config.policy)
-    load_profile(config.shield)
+    with located(path, "shield"):
+        return load_profile(config.shield)

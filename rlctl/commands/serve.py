@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
+import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -18,12 +19,13 @@ from rlctl.config import ServeConfig, describe, load_config
 if TYPE_CHECKING:
     from rlctl.agents.policy import Policy
     from rlctl.control import Totals
+    from rlctl.envs.allocation import Limits
     from rlctl.envs.plant import Plant
     from rlctl.narrator import JsonLines
     from rlctl.record import TickLog
     from rlctl.safety.profile import Profile
 
-__all__ = ["add_parser", "run", "serve", "stop_on_signals"]
+__all__ = ["absent_in_words", "add_parser", "run", "serve", "stop_on_signals"]
 
 log = logging.getLogger("rlctl.serve")
 
@@ -55,23 +57,23 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; a stop on request is a success."""
+    from rlctl.commands.config import policy_of, profile_of
     from rlctl.deciding import build_policy
-    from rlctl.dry_run import DryRun
     from rlctl.logs import log_to_stderr
-    from rlctl.safety.profile import load_profile
 
-    config = _effective(load_config(args.config), args.policy)
-    policy, profile = build_policy(config.policy), load_profile(config.shield)
-    from rlctl.build import build_live  # opens the host: only for a configuration that is right
-
+    given = load_config(args.config)
+    config = _effective(given, args.policy)
+    # --policy stands on no line of the file
+    policy = policy_of(given, args.config) if config is given else build_policy(config.policy)
+    profile = profile_of(config, args.config)
     log_to_stderr(logging.INFO)
     log.info("configuration in effect:\n%s", describe(config).rstrip())
     with stop_on_signals() as stop:
-        plant: Plant = build_live(config, dry_run=args.dry_run)
-        if args.dry_run:
-            plant = DryRun(plant)
+        plant = _opened(config, policy, args.dry_run)
         log_file = None if args.dry_run else _tick_log(config, plant)
         serve(plant, policy, profile, log_file, stop, seconds=args.duration, as_json=args.json)
+    if args.dry_run and os.geteuid() != 0:
+        _tell_root(config)
     return 0
 
 
@@ -113,7 +115,8 @@ def serve(
         leaving.callback(plant.close)
         leaving.callback(notify, "STOPPING=1")
         shield = Shield(profile, plant.limits)
-        log.info("policy %s under shield %s (%s); %s", policy.name, profile.name, shield.digest, plant.limits)
+        range_of_be = _range_in_words(plant.limits)
+        log.info("policy %s under shield %s (%s); %s", policy.name, profile.name, shield.digest, range_of_be)
         recorder = Tee(tick_log or NullRecorder(), Narrator(lines or say), Heartbeat())
         controller = Controller(plant, policy, shield, recorder)
         if policy.weight is Weight.MINIMUM:  # never raise a weight that an operator has lowered
@@ -137,6 +140,46 @@ def stop_on_signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def absent_in_words(absent: Mapping[str, str], policy: Policy) -> Iterator[tuple[int, str]]:
+    """Level and line on the readings that there will never be, and on those of them that the policy needs."""
+    by_reason: dict[str, list[str]] = {}
+    for name in sorted(absent):
+        by_reason.setdefault(absent[name], []).append(name)
+    if by_reason:
+        told = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
+        yield logging.INFO, f"missing readings: {told}"
+    for name in policy.needs:
+        if name in absent:
+            yield logging.WARNING, f"policy {policy.name} needs {name}, which is missing: {absent[name]}"
+
+
+def _opened(config: ServeConfig, policy: Policy, dry_run: bool) -> Plant:
+    from rlctl.build import build_live  # opens the host: only for a configuration that is right
+    from rlctl.dry_run import DryRun
+
+    host = build_live(config, dry_run=dry_run)
+    for level, line in absent_in_words(host.absent, policy):
+        log.log(level, "%s", line)
+    return DryRun(host, host.controls) if dry_run else host
+
+
+def _tell_root(config: ServeConfig) -> None:
+    """The last line of a dry run by somebody who could not run it in earnest."""
+    from rlctl.build import unwritable
+    from rlctl.envs.errors import RlctlError
+
+    with contextlib.suppress(RlctlError):  # a group that has gone meanwhile
+        if refused := unwritable(config):
+            more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+            log.warning("would need root: user id %d may not write %s%s", os.geteuid(), refused[0], more)
+
+
+def _range_in_words(limits: Limits) -> str:
+    cpus = "1 CPU" if limits.cpus == 1 else f"{limits.cpus} CPUs"
+    quota = f"a quota of {limits.min_quota_cpus:g} CPU and more, in {limits.levels} levels"
+    return f"BE may get {cpus}, {quota}; the LC has {limits.lc_cpus:g}"
 
 
 def _effective(config: ServeConfig, policy: str | None) -> ServeConfig:

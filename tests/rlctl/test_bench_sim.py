@@ -155,3 +155,76 @@ def test_dry_run_says_what_it_would_do_and_does_nothing(capsys):
     assert out == ""
     for name in ("thesis", "diurnal", "bursty", "flash-crowd", "noisy", "two-core", "oracle-model"):
         assert name in told
+
+
+BRIEF = ["bench", "--seeds", "1", "--duration", "20", "--jobs", "1"]
+
+
+def without_sklearn(monkeypatch):
+    monkeypatch.setattr("rlctl.lineup.find_spec", lambda name: None)
+
+
+@pytest.mark.parametrize("plant", ["sim", "host"])
+def test_all_managers_leave_out_those_whose_library_is_missing(plant, capsys, monkeypatch):
+    without_sklearn(monkeypatch)
+    assert main(["bench", "--plant", plant, "--dry-run"]) == 0
+    lines = capsys.readouterr().err.split("\n")
+    assert lines[0].startswith("left out prm-eris and prm-thesis: scikit-learn")
+    assert "scripts/install cli,baselines" in lines[0]
+    assert "prm-latency" in "".join(lines[1:])
+    assert "prm-eris" not in "".join(lines[1:])
+
+
+@pytest.mark.parametrize("plant", ["sim", "host"])
+def test_a_manager_that_is_named_and_cannot_run_is_an_error(plant, capsys, monkeypatch):
+    without_sklearn(monkeypatch)
+    assert main(["bench", "--plant", plant, "--managers", "prm-eris,none", "--dry-run"]) == 78
+    assert "pip install 'rlctl[baselines]', or in a checkout scripts/install cli,baselines" in capsys.readouterr().err
+
+
+def test_the_plan_says_at_which_weight_the_references_run(capsys):
+    assert main(["bench", "--managers", "none,weights,frozen", "--dry-run"]) == 0
+    assert "BE weight minimum (none: equal, weights: minimum);" in capsys.readouterr().err
+    assert main(["bench", "--managers", "frozen", "--dry-run"]) == 0
+    assert "BE weight minimum;" in capsys.readouterr().err
+
+
+def test_the_help_names_what_all_scenarios_are(capsys):
+    main(["bench", "--help"])
+    words = "".join(capsys.readouterr().out.split())
+    assert "all:thesis,diurnal,bursty,flash-crowd,noisy,two-coreinthesimulator" in words
+
+
+@pytest.mark.parametrize("plant", ["sim", "host"])
+@pytest.mark.parametrize("option", ["--report", "--json"])
+def test_where_nothing_can_be_written_is_told_before_the_run(plant, option, capsys, tmp_path):
+    pytest.importorskip("matplotlib", reason="figures need rlctl[cli]")
+    (tmp_path / "file").write_text("")
+    arguments = ["bench", "--plant", plant, "--managers", "frozen", option, str(tmp_path / "file" / "out")]
+    for more in ([], ["--dry-run"]):
+        assert main([*arguments, *more]) == 78
+        error = capsys.readouterr().err
+        assert "file: is no folder; name another" in error
+        assert error.count("\n") == 1
+
+
+def test_a_folder_for_json_is_told_and_a_dry_run_makes_none(capsys, tmp_path):
+    assert main([*BRIEF, "--managers", "frozen", "--json", str(tmp_path)]) == 78
+    assert "is a folder; name a file" in capsys.readouterr().err
+    assert main([*BRIEF, "--managers", "frozen", "--json", str(tmp_path / "new" / "out.json"), "--dry-run"]) == 0
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_that_may_not_be_written_is_a_missing_permission(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("rlctl.commands.bench_outputs.os.access", lambda *_: False)
+    assert main([*BRIEF, "--managers", "frozen", "--json", str(tmp_path / "out.json")]) == 77
+    assert "may not be written" in capsys.readouterr().err
+
+
+def test_after_a_run_the_columns_and_the_report_are_told(capsys, tmp_path):
+    pytest.importorskip("matplotlib", reason="figures need rlctl[cli]")
+    assert main([*BRIEF, "--managers", "frozen", "--report", str(tmp_path / "out")]) == 0
+    told = capsys.readouterr()
+    assert "decide ms: p99 of the controller's own time" in told.out
+    assert f"report: {tmp_path / 'out' / 'index.html'}\n" in told.err
+    assert (tmp_path / "out" / "index.html").is_file()

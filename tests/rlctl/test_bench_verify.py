@@ -7,11 +7,13 @@ import pytest
 from rlctl.cli import main
 from rlctl.commands.bench_verify import differences
 
+GONE = object()
+
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     path = tmp_path_factory.mktemp("claim") / "result.json"
-    asked = ["--scenario", "noisy", "--managers", "frozen,feedforward", "--seeds", "3", "--duration", "40"]
+    asked = ["--scenario", "noisy", "--managers", "frozen,feedforward", "--seeds", "3", "--duration", "20"]
     assert main(["bench", *asked, "--jobs", "1", "--json", str(path)]) == 0
     return json.loads(path.read_text())
 
@@ -28,33 +30,108 @@ def verify(tmp_path, capsys):
     return run
 
 
-def test_what_was_measured_is_confirmed(written, verify):
-    code, out, _ = verify(written)
-    assert (code, out) == (0, "noisy: 2 managers x 3 seeds: equal\n")
+EQUAL = "noisy: 2 managers x 3 seeds: equal\nnot compared: decision_seconds_p99, controller_cpu_percent\n"
+
+
+def changed(result, *place, value=GONE):
+    """A copy with the value at a place set, or taken out."""
+    copy = json.loads(json.dumps(result))
+    at = copy
+    for name in place[:-1]:
+        at = at[name]
+    if value is GONE:
+        del at[place[-1]]
+    else:
+        at[place[-1]] = value
+    return copy
+
+
+def test_what_was_measured_is_confirmed_and_what_was_not_compared_is_said(written, verify):
+    assert verify(written) == (0, EQUAL, verify(written)[2])
+    assert "note" not in verify(written)[2]
     several = {"schema": 1, "scenarios": {"noisy": written}}
-    assert verify(several)[:2] == (0, "noisy: 2 managers x 3 seeds: equal\n")
+    assert verify(several)[:2] == (0, EQUAL)
 
 
-def test_times_of_another_machine_are_no_difference(written, verify):
-    managers = {name: {**one, "decision_seconds_p99": 9.0} for name, one in written["managers"].items()}
-    assert verify({**written, "managers": managers})[0] == 0
+@pytest.mark.parametrize("name", ["decision_seconds_p99", "controller_cpu_percent"])
+def test_times_of_another_machine_are_no_difference(written, verify, name):
+    assert verify(changed(written, "managers", "frozen", name, value=9.0))[0] == 0
+    assert verify(changed(written, "managers", "frozen", name))[0] == 0
 
 
 def test_a_number_that_was_touched_is_named(written, verify):
-    changed = json.loads(json.dumps(written))
-    changed["managers"]["feedforward"]["per_seed"]["be_throughput_percent"][1] += 0.01
-    changed["managers"]["feedforward"]["qos_guarantee_percent"]["ci95"][0] = 99.99
-    code, out, _ = verify(changed)
+    touched = json.loads(json.dumps(written))
+    touched["managers"]["feedforward"]["per_seed"]["be_throughput_percent"][1] += 0.01
+    touched["managers"]["feedforward"]["qos_guarantee_percent"]["ci95"][0] = 99.99
+    code, out, _ = verify(touched)
     assert code == 1
-    assert "noisy: feedforward.per_seed.be_throughput_percent[1]: claimed" in out
-    assert "noisy: feedforward.qos_guarantee_percent.ci95[0]: claimed 99.99" in out
+    assert "noisy: managers.feedforward.per_seed.be_throughput_percent[1]: claimed" in out
+    assert "noisy: managers.feedforward.qos_guarantee_percent.ci95[0]: claimed 99.99" in out
     assert "2 values differ" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("target_milliseconds", 20, "claimed 20"),
+        ("target_milliseconds", GONE, "claimed nothing"),
+        ("tick_seconds", 1.0001, "claimed 1.0001"),
+        ("core_cpus", 7, "claimed 7"),
+        ("be_weight", "equal", 'claimed "equal"'),
+        ("profile", "another", 'claimed "another"'),
+        ("shield", "heracles", 'claimed "heracles"'),
+        ("tuned_source", "tuned", "found nothing"),
+        ("decision_seconds_p99", 1.0, "found nothing"),
+    ],
+)
+def test_a_header_that_was_touched_is_named(written, verify, name, value, said):
+    assert written.get(name) != value
+    code, out, _ = verify(changed(written, name, value=value))
+    assert code == 1
+    assert f"noisy: {name}: " in out
+    assert said in out
+    assert "1 value differs" in out
+
+
+def test_another_version_is_a_note_and_no_difference(written, verify):
+    code, out, told = verify(changed(written, "rlctl", value="0.0.1"))
+    assert (code, out) == (0, EQUAL)
+    assert "note: noisy: was written by rlctl 0.0.1" in told
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        ("emu_percent",),
+        ("samples",),
+        ("remarks",),
+        ("emu_percent", "mean"),
+        ("emu_percent", "ci95"),
+        ("emu_percent", "ci99"),
+        ("per_seed",),
+        ("per_seed", "lc_cpus"),
+    ],
+)
+def test_a_claim_that_was_left_out_is_named(written, verify, place):
+    code, out, _ = verify(changed(written, "managers", "frozen", *place))
+    assert code == 1
+    assert f"noisy: managers.frozen.{'.'.join(place)}: claimed nothing, found " in out
+    assert "1 value differs" in out
+
+
+@pytest.mark.parametrize(
+    "place", [("luck",), ("managers", "frozen", "luck"), ("managers", "frozen", "lc_cpus", "ci90")]
+)
+def test_what_no_bench_writes_is_named(written, verify, place):
+    code, out, _ = verify(changed(written, *place, value=7))
+    assert code == 1
+    assert f"noisy: {'.'.join(place)}: claimed 7, found nothing" in out
 
 
 def test_more_seeds_than_were_run_are_a_difference(written, verify):
     code, out, _ = verify({**written, "seeds": 2})
     assert code == 1
-    assert "noisy: frozen.qos_guarantee_percent.ci95[0]" in out
+    assert "noisy: managers.frozen.qos_guarantee_percent.ci95[0]" in out
 
 
 @pytest.mark.parametrize("key", ["scenario_digest", "profile_digest", "shield_digest"])
@@ -69,21 +146,59 @@ def test_another_experiment_is_refused_before_it_is_run(written, verify, key):
     ("result", "said"),
     [
         ("no json at all", "cannot be read as JSON"),
+        ("[" * 100_000, "cannot be read as JSON: too deeply nested"),
         ({"schema": 2}, "no schema 1"),
         ({"schema": 1, "plant": "host"}, "live host"),
         ({"schema": 1, "plant": "sim"}, "scenario: Field required"),
-        ([1, 2], "no schema 1"),
-        ({"schema": 1, "scenarios": {"thesis": 3}}, "valid"),
+        ([1, 2], "no object, but [1, 2]"),
+        ("3", "no object, but 3"),
+        ({"schema": 1, "scenarios": {"thesis": 3}}, "thesis: Input should be a valid dictionary"),
+        ({"schema": 1, "scenarios": {}}, "scenarios: should hold results by scenario, not {}"),
+        ({"schema": 1, "scenarios": [1]}, "scenarios: should hold results by scenario, not [1]"),
     ],
 )
 def test_what_is_no_result_is_one_line(verify, result, said):
-    code, _, told = verify(result)
-    assert code == 78
+    code, out, told = verify(result)
+    assert (code, out) == (78, "")
     assert said in told
     assert told.count("\n") == 1
 
 
-def test_a_claim_that_nobody_found_differs():
-    assert list(differences({"a": {"mean": 1.0}}, {})) == [("a", {"mean": 1.0}, None)]
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (("managers",), GONE, "noisy.managers: Field required"),
+        (("managers",), {}, "noisy.managers: "),
+        (("managers", "frozen"), 3, "noisy.managers.frozen: "),
+        (("managers", "frozen", "lc_cpus"), 3, "noisy.managers.frozen.lc_cpus: "),
+        (("managers", "frozen", "lc_cpus", "mean"), "3", "noisy.managers.frozen.lc_cpus.mean: "),
+        (("managers", "frozen", "lc_cpus", "mean"), float("nan"), "noisy.managers.frozen.lc_cpus.mean: is no finite"),
+        (("managers", "frozen", "luck"), [1, float("inf")], "noisy.managers.frozen.luck[1]: is no finite"),
+        (("managers", "frozen", "lc_cpus", "ci95"), [1.0], "noisy.managers.frozen.lc_cpus.ci95: "),
+        (("managers", "frozen", "lc_cpus", "ci95", 0), "x", "noisy.managers.frozen.lc_cpus.ci95[0]: "),
+        (("managers", "frozen", "per_seed", "lc_cpus"), "x", "noisy.managers.frozen.per_seed.lc_cpus: "),
+        (("managers", "frozen", "decision_seconds_p99"), "x", "noisy.managers.frozen.decision_seconds_p99: "),
+        (("seeds",), "3", 'noisy.seeds: Input should be a valid integer, not "3"'),
+        (("seeds",), True, "noisy.seeds: "),
+        (("target_milliseconds",), "10", "noisy.target_milliseconds: "),
+        (("tuned",), True, "tuned_source is missing"),
+        (("scenario",), 3, "scenario: Input should be a valid string, not 3"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_one_line_with_its_place(written, verify, place, value, said):
+    wrong = changed(written, *place, value=value)
+    for result in (wrong, {"schema": 1, "scenarios": {"noisy": wrong}}):
+        if place == ("scenario",) and "scenarios" in result:
+            said = "noisy.scenario: is 3, but stands under noisy"
+        code, out, told = verify(result)
+        assert (code, out) == (78, "")
+        assert f"claimed.json: {said}" in told or (place == ("tuned",) and said in told)
+        assert told.count("\n") == 1
+
+
+def test_every_name_that_only_one_side_has_is_a_difference():
+    assert list(differences({"a": {"mean": 1.0}}, {})) == [("a", '{"mean": 1.0}', "nothing")]
+    assert list(differences({}, {"a": None})) == [("a", "nothing", "null")]
     assert list(differences({"a": [1.0, None]}, {"a": [1.0 + 1e-7, None]})) == []
-    assert list(differences({"a": [1.0]}, {"a": [1.0, 2.0]})) == [("a", [1.0], [1.0, 2.0])]
+    assert list(differences({"a": [1.0]}, {"a": [1.0, 2.0]})) == [("a", "[1.0]", "[1.0, 2.0]")]
+    assert list(differences(True, 1, "tuned")) == [("tuned", "true", "1")]

@@ -90,7 +90,7 @@ def test_an_unknown_manager_is_78_with_the_closest(capsys, serve_yaml):
     path = serve_yaml("name: frozen", "name: heracls")
     for words in (["config", "check", str(path)], ["serve", "--config", str(path)]):
         assert main(words) == 78
-        assert_one_line(said(capsys)[1], "'heracls'; did you mean 'heracles'?")
+        assert_one_line(said(capsys)[1], f"{path}:8: policy.name: no manager 'heracls'; did you mean 'heracles'?")
     assert main(["serve", "--config", str(serve_yaml()), "--policy", "oracle"]) == 78
     assert_one_line(said(capsys)[1], "simulator only")
 
@@ -98,12 +98,13 @@ def test_an_unknown_manager_is_78_with_the_closest(capsys, serve_yaml):
 def test_an_option_that_the_manager_does_not_take_is_78(capsys, serve_yaml):
     path = serve_yaml("{name: frozen}", "{name: frozen, options: {colour: red}}")
     assert main(["config", "check", str(path)]) == 78
-    assert_one_line(said(capsys)[1], "colour")
+    assert_one_line(said(capsys)[1], f"{path}:8: policy.options: ", "colour")
 
 
 def test_an_unknown_shield_is_78(capsys, serve_yaml):
-    assert main(["config", "check", str(serve_yaml(new="shield: titanium\n"))]) == 78
-    assert_one_line(said(capsys)[1], "titanium", "heracles")
+    path = serve_yaml(new="shield: titanium\n")
+    assert main(["config", "check", str(path)]) == 78
+    assert_one_line(said(capsys)[1], f"{path}:9: shield: ", "titanium", "heracles")
 
 
 def test_a_good_file_is_0(capsys, serve_yaml):

@@ -56,6 +56,7 @@ def test_an_empty_host_is_told_as_such_and_nothing_is_raised(tmp_path):
     assert not found["several CPUs"].present
     assert not found["free memory"].present
     assert found["state directory"].present
+    assert found["state directory"].reason.endswith("can be made")
 
 
 def test_topology_and_memory_are_read_from_the_host_tree(tmp_path):
@@ -110,3 +111,28 @@ def test_restore_under_a_live_controller_is_75_unless_forced(changed, capsys):
         assert knob.read_text() == "10\n"
         assert main(["restore", "--state", str(state), "--force"]) == 0
     assert knob.read_text().strip() == "-1"
+
+
+def test_restore_takes_the_directory_from_a_configuration(changed, serve_yaml, capsys):
+    knob, state = changed
+    assert main(["restore", "--config", str(serve_yaml(new=f"state_directory: {state}\n")), "--dry-run"]) == 0
+    assert capsys.readouterr().out == f"would restore {knob} to '-1'\n"
+
+
+def test_restore_without_a_journal_says_where_it_looked(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("rlctl.commands.restore.STATE_DIR", tmp_path / "none")
+    assert main(["restore", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert said == (
+        f"no journal in {tmp_path / 'none'}; if the configuration sets state_directory, give --state or --config\n"
+    )
+    assert main(["restore", "--dry-run", "--state", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"no journal in {tmp_path}\n"
+
+
+def test_doctor_names_no_command_that_does_not_exist(tmp_path):
+    from rlctl.cli import COMMANDS
+
+    found = doctor.examine(tmp_path, proc=tmp_path, sys=tmp_path, cgroup=tmp_path)
+    named = {words.split()[0] for one in found for words in one.disables.split("`rlctl ")[1:]}
+    assert {name.strip("`") for name in named} <= set(COMMANDS)

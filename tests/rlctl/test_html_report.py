@@ -116,6 +116,25 @@ def test_a_single_scenario_without_baselines_or_traces_is_a_report_too(tmp_path)
     Page((tmp_path / "index.html").read_text())
 
 
+def with_be(name, values):
+    whole = result()
+    changed = {**whole.managers, name: {**whole.managers[name], "be_throughput_percent": np.asarray(values, float)}}
+    return SuiteResult("s", "", "", changed, {}, 3000.0)
+
+
+def test_a_multiple_of_next_to_nothing_is_not_told():
+    few = with_be("frozen", [0.0, 0.0, 0.0, 0.0, 0.0, 2.9])
+    assert all(row[-2:] == ("-", "-") for row in paired_rows(few, "frozen")[1:])
+    assert all(row[-2] != "-" for row in paired_rows(with_be("frozen", np.full(6, 0.6)), "frozen")[1:])
+
+
+def test_what_reads_as_0_to_0_has_no_star():
+    close = with_be("prm-hybrid", 0.01 + 0.001 * np.arange(6))
+    row = next(row for row in paired_rows(close, "frozen") if row[0] == "prm-hybrid")
+    assert row[6:9] == ("0.0", "0.0 to 0.0", "0.0 to 0.0")
+    assert any(row[6].endswith(" *") for row in paired_rows(close, "frozen"))
+
+
 def test_almost_100_percent_is_not_told_as_100():
     assert [percent(value) for value in (100.0, 99.9999, 99.5, 0.0001, 0.0)] == [
         "100.00",

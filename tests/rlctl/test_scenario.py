@@ -3,6 +3,7 @@
 import pytest
 
 from rlctl.bench import Plan
+from rlctl.commands.bench import _minutes
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import load_profile
@@ -28,6 +29,7 @@ def test_an_unknown_scenario_lists_what_there_is():
     [
         (("duration_seconds: 60", "duration: 60"), "duration"),
         (("low: 0.22", "low: 0.9"), "low"),
+        (("high: 0.80", "high: 80"), r"high: 80 .*write 0\.80"),
         (("kind: sinusoid", "kind: sine"), "sinusoid"),
         (("weight: equal", "weight: huge"), "weight"),
         (("target_milliseconds: 10", "target_milliseconds: -1"), "target"),
@@ -64,3 +66,10 @@ def test_only_weights_sets_its_own_weight():
     one = plan("weights", "prm-hybrid")
     assert one.weight(one.policy("weights")) is Weight.MINIMUM
     assert one.weight(one.policy("prm-hybrid")) is Weight.EQUAL
+
+
+def test_the_time_told_is_the_time_taken_and_never_0():
+    short = load_scenario("live-nginx").model_copy(update={"duration_seconds": 5.0})
+    assert _minutes(Plan(short, ("frozen",), 1, load_profile("responsive"))) == 1
+    assert _minutes(plan("frozen", "none", repeats=1)) == 3  # search 40 s, solo 12 s, two runs of 64 s
+    assert _minutes(plan("prm-eris", "none", repeats=1)) == 4  # the threshold model's recording as well

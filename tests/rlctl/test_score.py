@@ -7,7 +7,7 @@ from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.record import Tick
 from rlctl.safety.verdict import Verdict
 from rlctl.score import Run, score
-from rlctl.table import render, score_rows
+from rlctl.table import LEGEND, render, score_rows
 
 RUNNING, FROZEN = Allocation(0.5, 1), Allocation(0.5, 1, frozen=True)
 
@@ -66,3 +66,13 @@ def test_the_table_is_markdown_with_aligned_columns():
     )
     assert len({len(line) for line in lines}) == 1
     assert lines[2].startswith("| prm-hybrid-tuned |")
+
+
+def test_the_controller_s_own_time_does_not_read_as_the_lc_s_latency():
+    header = score_rows({})[0]
+    assert header[-1] == "decide ms"
+    assert len(LEGEND.split("\n")) <= 2
+    assert all(len(line) <= 120 for line in LEGEND.split("\n"))
+    for column in ("EMU", "worst x", "recover s", "changes", "override %", "decide ms"):
+        assert column in LEGEND
+        assert any(column in title for title in header)

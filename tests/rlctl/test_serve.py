@@ -164,3 +164,9 @@ def test_the_policys_weight_is_set_before_the_first_tick(always):
     policy.weight = Weight.MINIMUM
     serve(plant, policy, PROFILE, None, Countdown(1))
     assert plant.weight is Weight.MINIMUM
+
+
+def test_the_range_is_told_in_words_and_not_as_python(always, shown):
+    serve(FakePlant(LIMITS), always(lambda o: o.current), PROFILE, None, Countdown(1))
+    assert "BE may get 2 CPUs, a quota of 0.01 CPU and more" in shown.text
+    assert "Limits(" not in shown.text

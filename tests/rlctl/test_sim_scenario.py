@@ -1,5 +1,7 @@
 """Simulated scenarios that ship are the suite of the contract; each is one that BE-frozen can hold."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -78,3 +80,23 @@ def test_a_wrong_scenario_says_where(tmp_path, change, said):
 def test_a_host_that_cannot_be_names_the_scenario(change, said):
     with pytest.raises(ConfigError, match=f"scenario thesis: .*{said}"):
         load_scenario("thesis").model_copy(update=change).host()
+
+
+def test_a_profile_file_is_looked_for_beside_the_scenario_then_here(tmp_path, monkeypatch):
+    folder, here = tmp_path / "scenarios", tmp_path / "here"
+    text = (_folder() / "thesis.yaml").read_text().replace("profile: thesis-host", "profile: mine.yaml")
+    host = (_folder().parent / "plants" / "thesis-host.yaml").read_text()
+    for place, name in ((folder, "beside"), (here, "current")):
+        place.mkdir()
+        (place / "mine.yaml").write_text(host.replace("name: thesis-host", f"name: {name}"))
+    (folder / "my.yaml").write_text(text)
+    monkeypatch.chdir(here)
+    assert load_scenario(str(folder / "my.yaml")).host().name == "beside"
+    Path(folder / "mine.yaml").unlink()
+    assert load_scenario(str(folder / "my.yaml")).host().name == "current"
+
+
+@pytest.mark.parametrize(("name", "value"), [("drift_cv", 15.0), ("tail_cv", 17.0), ("phase_sd", 10.0)])
+def test_a_percentage_for_noise_is_refused(name, value):
+    with pytest.raises(ConfigError, match=f"{name} is {value}: should be less than or equal"):
+        load_scenario("thesis").host().but(**{name: value})

@@ -108,7 +108,7 @@ class Reporter:
 
     def _judge(self, figures: Figures | Missing, now_seconds: float) -> dict[str, Reading]:
         if isinstance(figures, Missing):
-            return dict.fromkeys(PROVIDES, replace(figures, detail=f"{self.source}: {figures.detail}"))
+            return dict.fromkeys(PROVIDES, replace(figures, detail=self._named(figures.detail)))
         age_seconds = max(now_seconds - figures.end_seconds, 0.0)
         if age_seconds > self.stale_seconds:
             silence = Missing(Why.STALE, f"{self.source}: nothing new for {age_seconds:.1f} s")
@@ -126,11 +126,18 @@ class Reporter:
             "tail_is_lower_limit": tail if isinstance(tail, Missing) else Value(limit, age_seconds),
         }
 
+    def _named(self, detail: str) -> str:
+        """With the source's name in front, unless it names the same file or address itself."""
+        _, _, place = self.source.partition(" ")
+        return detail if place and place in detail else f"{self.source}: {detail}"
+
     def _tail(self, figures: Figures, age_seconds: float) -> Reading:
         if isinstance(figures.tail_seconds, Missing) and figures.tail_seconds.why is not Why.NO_DATA:
             return figures.tail_seconds
         if figures.samples < 1 or isinstance(figures.tail_seconds, Missing):
-            return Missing(Why.NO_DATA, f"{self.source}: {_silence(figures)} in {figures.window_seconds:.1f} s")
+            silence = f"{self.source}: {_silence(figures)} in {figures.window_seconds:.1f} s"
+            found = figures.tail_seconds.detail if isinstance(figures.tail_seconds, Missing) else ""
+            return Missing(Why.NO_DATA, f"{silence} ({found})" if found else silence)
         tail = measured(figures.tail_seconds, LONGEST_SECONDS)
         if isinstance(tail, Why):
             return Missing(tail, f"{self.source}: a tail latency of {figures.tail_seconds!r} s")

@@ -9,7 +9,7 @@ from pathlib import Path
 from rlctl.envs.host.decode import json_or_none, measured
 from rlctl.envs.host.latency.figures import LONGEST_SECONDS, PROVIDES, Figures, Reporter, TimeUnit
 from rlctl.envs.host.latency.follow import Follower
-from rlctl.envs.host.latency.keys import FigureKeys, lookup
+from rlctl.envs.host.latency.keys import FigureKeys, lookup, members
 from rlctl.envs.host.latency.window import SampleWindow
 from rlctl.envs.telemetry import Missing, Reading, Why
 from rlctl.envs.workload import SLO
@@ -61,6 +61,7 @@ class JsonlRequests:
         self._follower = Follower(path)
         self._window = SampleWindow(window_seconds, slo.quantile)
         self._reporter = Reporter(self.name, slo, stale_seconds=float("inf"))  # the window ends with every tick
+        self._unfit = ""
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """The window's figures as readings."""
@@ -71,10 +72,8 @@ class JsonlRequests:
         found = documents(lines)
         latencies, errors = self._requests(found)
         self._window.add(now_seconds, latencies, errors, rejected=len(found) - len(latencies))
-        return {
-            **self._reporter.readings(self._window.figures(), now_seconds),
-            "rejected_rps": self._window.rejected_rps(),
-        }
+        figures = Missing(Why.MALFORMED, self._unfit) if self._window.unfit else self._window.figures()
+        return {**self._reporter.readings(figures, now_seconds), "rejected_rps": self._window.rejected_rps()}
 
     def close(self) -> None:
         """Close the file."""
@@ -89,7 +88,18 @@ class JsonlRequests:
             if not isinstance(latency, Why):
                 latencies.append(latency * scale)
                 errors += self._keys.ok is not None and not lookup(document, self._keys.ok)
+        if found and not latencies:
+            self._unfit = self._complaint(found[0])
         return latencies, errors
+
+    def _complaint(self, document: object) -> str:
+        """Why there is no latency in a line."""
+        if not isinstance(document, Mapping):
+            return "its lines are no JSON objects"
+        raw = lookup(document, self._keys.latency)
+        if raw is None:
+            return f"no {self._keys.latency!r} in its lines; there is: {members(document)}"
+        return f"{self._keys.latency!r} is {str(raw)[:60]!r} in its lines, no latency in {self._keys.unit}"
 
 
 class JsonlIntervals:

@@ -10,7 +10,11 @@ from rlctl.envs.host.decode import measured
 from rlctl.envs.host.latency.figures import LONGEST_SECONDS, MOST_RPS, UNKNOWN, Figures, TimeUnit
 from rlctl.envs.telemetry import Missing, Why
 
-__all__ = ["FigureKeys", "lookup"]
+__all__ = ["FigureKeys", "lookup", "members"]
+
+
+MOST_NAMES, MOST_CHARACTERS = 8, 200
+"""Of what an operator is told; a document may have thousands of members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +86,16 @@ class FigureKeys:
             return UNKNOWN
         raw = lookup(document, key)
         if raw is None:
-            return Missing(Why.NO_DATA, f"{key!r} is absent or null")
+            return Missing(Why.NO_DATA, f"{key!r} is absent or null; there is: {members(document)}")
         number = measured(raw, most / scale)
         return Missing(number, f"{key!r} is {str(raw)[:60]!r}") if isinstance(number, Why) else number * scale
+
+
+def members(document: object) -> str:
+    """The first names in a JSON object, for an operator who looks for the right one."""
+    names = [str(name) for name in document] if isinstance(document, Mapping) else []
+    more = ", ..." if len(names) > MOST_NAMES else ""
+    return (", ".join(names[:MOST_NAMES]) + more)[:MOST_CHARACTERS] or "nothing"
 
 
 def lookup(document: object, dotted: str) -> object:

@@ -74,7 +74,8 @@ class NginxLog:
         latencies, errors, rejected = ([], 0, 0) if isinstance(lines, Missing) else self._requests(lines, now_seconds)
         self._before_seconds = now_seconds
         self._window.add(now_seconds, latencies, errors, rejected)
-        figures = lines if isinstance(lines, Missing) else self._window.figures()
+        unfit = Missing(Why.MALFORMED, "the pattern fits none of its lines; set log_format, or lc.latency.pattern")
+        figures = lines if isinstance(lines, Missing) else unfit if self._window.unfit else self._window.figures()
         return {**self._reporter.readings(figures, now_seconds), "rejected_rps": self._window.rejected_rps()}
 
     def close(self) -> None:

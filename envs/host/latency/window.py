@@ -73,6 +73,12 @@ class SampleWindow:
             error_rps=sum(batch.errors for batch in self._batches) / seconds,
         )
 
+    @property
+    def unfit(self) -> bool:
+        """Lines came, and in none of them a latency could be found: the source is not what it is taken for."""
+        rejected = any(batch.rejected for batch in self._batches)
+        return rejected and not any(batch.latencies for batch in self._batches)
+
     def rejected_rps(self) -> Reading:
         """Lines per second in which no latency could be found."""
         if not self._batches:

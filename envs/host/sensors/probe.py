@@ -25,7 +25,7 @@ _TOOLS = {
     "nginx": "testbed scenario live-nginx",
     "memcached": "testbed scenario live-memcached",
     "stress-ng": "testbed BE jobs",
-    "cyclictest": "wake-up latency in `rlctl measure`",
+    "cyclictest": "wake-up latency measurements",
 }
 _NEEDED_FOR = {"cycles": "CPI", "instructions": "CPI and BE work by instructions", "task-clock": "perf counters"}
 
@@ -139,7 +139,7 @@ def _schedstat(proc: Path) -> Capability:
 
 
 def _resctrl(proc: Path, sys: Path) -> Capability:
-    disables = "cache and memory-bandwidth partitions (`rlctl partition`)"
+    disables = "cache and memory-bandwidth partitions"
     mount = sys / "fs/resctrl"
     if (mount / "schemata").is_file():
         return Capability("resctrl", True, f"mounted at {mount}", disables)

@@ -130,3 +130,9 @@ def test_gymnasium_accepts_the_live_host_over_a_fake_tree(be):
         warnings.simplefilter("error")
         env = gym.make("rlctl/LiveHost-v0", plant=host(be, readings))
         check_env(env.unwrapped, skip_render_check=True)
+
+
+def test_a_reading_that_nobody_provides_says_why(be):
+    telemetry = host(be, Fixed(load_ratio=Value(0.3))).read()
+    missing = [getattr(telemetry, name) for name in ("cpi", "lc_cpus", "lc_pressure_ratio", "be_work_rate")]
+    assert all(isinstance(reading, Missing) and reading.detail for reading in missing)

@@ -133,7 +133,11 @@ def test_a_day_reaches_its_lowest_and_its_highest_load():
         ({**STAIRCASE, "rungs": 2.5}, "rungs"),
         ({**STAIRCASE, "rungs": 0}, "rungs"),
         ({**STAIRCASE, "low_ratio": 1.1}, "low_ratio"),
-        ({**STAIRCASE, "high_ratio": 100}, "high_ratio"),
+        ({**STAIRCASE, "high_ratio": 80}, r"high_ratio: 80 is above 2; .* \(a percentage\? write 0.80\)"),
+        ({**SINE, "high": 80}, r"high: 80 is above 2; .* \(a percentage\? write 0.80\)"),
+        ({"kind": "steps", "rates": [0.5, 70], "step_seconds": 9}, "rates: 70 is above 2"),
+        ({"kind": "staircase", "rung": 15}, "unknown key 'rung'; did you mean 'rungs'"),
+        ({"kind": "constant", "level": 0.5}, "constant: unknown key 'level'; it takes rate"),
         ({**STAIRCASE, "steps": 3}, "steps"),
         ({"kind": "staircase"}, "low_ratio"),
         ({**BURSTY, "burst_low_ratio": 0.99}, "burst_low_ratio"),
@@ -150,3 +154,10 @@ def test_a_wrong_load_says_what_is_wrong_in_one_line(config, said):
     with pytest.raises(TraceError, match=said) as caught:
         from_config(config)
     assert "\n" not in str(caught.value)
+
+
+def test_a_recorded_load_in_percent_names_its_file(tmp_path):
+    path = tmp_path / "day.csv"
+    path.write_text("time_seconds,rate_rps\n0,35\n60,80\n")
+    with pytest.raises(TraceError, match=r"day\.csv: 80 is above 2; .*write 0\.80"):
+        from_config({"kind": "csv_replay", "path": str(path)})

@@ -171,3 +171,32 @@ def test_one_bad_line_does_not_cost_the_others(rows: list[bytes]) -> None:
     good = b'{"latency_seconds": 0.5}'
     found = documents(b"\n".join([good, *rows, good]) + b"\n")
     assert found[0] == found[-1] == {"latency_seconds": 0.5}
+
+
+def test_lines_without_the_latency_say_what_they_have_instead(tmp_path: Path, slo: SLO) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.touch()
+    source = JsonlRequests(path, slo, RequestKeys("nosuch"))
+    source.read(0.0)
+    append(path, {"ms": 3}, {"ms": 4})
+    found = source.read(1.0)
+    source.close()
+    tail, load = found["tail_latency_seconds"], found["load_ratio"]
+    assert isinstance(tail, Missing)
+    assert tail.why is Why.MALFORMED
+    assert tail.detail.endswith("no 'nosuch' in its lines; there is: ms")
+    assert isinstance(load, Missing)  # a load of 0 would be good news from a source that nobody can read
+
+
+def test_a_file_that_is_not_there_is_named_once(tmp_path: Path, slo: SLO) -> None:
+    source = JsonlRequests(tmp_path / "x.jsonl", slo)
+    tail = source.read(0.0)["tail_latency_seconds"]
+    assert isinstance(tail, Missing)
+    assert tail.detail == f"{tmp_path / 'x.jsonl'}: No such file or directory"
+
+
+def test_a_member_that_is_not_there_is_told_with_those_that_are() -> None:
+    found = FigureKeys("p95", samples="n").figures({"p99": 1.0, "n": 3}, 0.0, 1.0)
+    assert isinstance(found, Figures)
+    assert isinstance(found.tail_seconds, Missing)
+    assert found.tail_seconds.detail == "'p95' is absent or null; there is: p99, n"

@@ -1,0 +1,64 @@
+"""What an operator hears of a tick: the cause first, nothing twice, and never silence about a lost latency."""
+
+import pytest
+
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
+from rlctl.narrator import Narrator, in_words
+from rlctl.record import Tick
+from rlctl.safety.verdict import Bound, Reason, Verdict
+
+SAFE = Limits(cpus=2).safe
+GONE = Missing(Why.NOT_SUPPORTED, "/tmp/x.jsonl: No such file or directory")
+
+
+def tick(second, latency, before=SAFE, applied=SAFE, bounds=()):
+    telemetry = Telemetry(float(second), 0.01, tail_latency_seconds=latency, load_ratio=Value(0.1))
+    return Tick(second, 0.0, telemetry, before, before, Verdict(applied, before, bounds), applied, "weights")
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+def test_a_missing_latency_is_told_with_its_reason_at_once_and_every_30_s(told):
+    narrator = Narrator(told.append)
+    for second in range(50):
+        narrator.write(tick(second, GONE))
+    assert [event.tick for event in told] == [0, 30]
+    assert told[0].event == "trouble"
+    assert told[0].text.startswith("no latency: /tmp/x.jsonl: No such file or directory; BE stays at ")
+
+
+def test_another_reason_is_told_at_once_and_a_flapping_one_is_not_told_each_time(told):
+    narrator = Narrator(told.append)
+    for second in range(20):
+        narrator.write(tick(second, GONE if second % 2 else Quantile(0.001, samples=50)))
+    narrator.write(tick(20, Missing(Why.MALFORMED, "no 'nosuch' in its lines; there is: ms")))
+    assert len(told) == 2
+    assert "no 'nosuch' in its lines; there is: ms" in told[1].text
+
+
+def test_lost_sensors_are_named_and_not_what_follows_from_them(told):
+    bounds = (
+        Bound("load-gate", Reason.COOLING_DOWN, SAFE),
+        Bound("sensors", Reason.LATENCY_MISSING, SAFE),
+        Bound("slack-gate", Reason.COOLING_DOWN, SAFE),
+    )
+    Narrator(told.append).write(tick(0, GONE, before=Allocation(1.0, 2), bounds=bounds))
+    change = next(event for event in told if event.event == "change")
+    assert "shield (sensors: latency-missing);" in change.text
+    assert len(change.fields["guards"]) == 3
+
+
+def test_nothing_that_did_not_change_is_told(told):
+    narrator = Narrator(told.append)
+    narrator.write(tick(0, Quantile(0.001, samples=50)))
+    narrator.write(tick(1, Quantile(0.001, samples=50), Allocation(0.501, 1), Allocation(0.502, 1)))
+    assert told == []
+
+
+def test_a_number_of_cpus_does_not_read_as_the_number_of_one():
+    assert in_words(Allocation(0.5, 1)) == "0.50 CPU on 1 CPU"
+    assert in_words(Allocation(float("inf"), 2, frozen=True)) == "unlimited on 2 CPUs, frozen"
