@@ -103,7 +103,9 @@ class Process:
         return self.exit_code
 
     def stop(self, number: signal.Signals = signal.SIGTERM, grace_seconds: float = GRACE_SECONDS) -> int:
-        """Thaw it, ask it to end, kill what is left of its session, reap it. Idempotent.
+        """Ask it to end, thaw it, kill what is left of its session, reap it. Idempotent.
+
+        In this order a frozen command meets the signal before it does anything else.
 
         Args:
             number: The signal that asks.
@@ -116,9 +118,9 @@ class Process:
             TestbedError: It does not die (stuck in the kernel).
         """
         if self._popen.returncode is None:
-            self._thaw()
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)  # not reaped, so the number is its own
+            self._thaw()
             self.wait(grace_seconds)
             self._kill_session()
             self._popen.wait()

@@ -52,6 +52,10 @@ class StressConfig:
         return cpu + (["--stream", str(streaming)] if streaming else [])
 
 
+ALL_ZERO = "all bogo-op counters are zero"
+"""What stress-ng says when no worker has finished a round; it then writes no metrics."""
+
+
 class StressNg:
     """A stress-ng that runs until it is stopped.
 
@@ -123,6 +127,8 @@ def _work(report: Path, seconds: float, process: Process) -> Work:
         by_stressor = parse_metrics(report.read_text(errors="replace"))
     except OSError as error:
         raise TestbedError(f"stress-ng left no metrics in {report}: {process.tail()}") from error
+    if not by_stressor and ALL_ZERO in process.tail():
+        return Work(0.0, seconds)  # ended between its start and its workers' first round
     if not by_stressor:
         raise TestbedError(f"stress-ng left no metrics in {report}: {process.tail()}")
     return Work(sum(by_stressor.values()), seconds, by_stressor)
