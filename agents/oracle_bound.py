@@ -2,8 +2,8 @@
 
 Which allocations are searched. BE's own CPUs come first in the order; at a given quota fewer shared CPUs help the LC
 only where contention itself costs it. There (slices, or a weight above the minimum) every size of the cpuset is tried
-with every quota: with equal weights on `thesis-host` at load 0.85 the sizes between BE's own and all are worth 18 %
-of the BE work. Elsewhere the quota on all CPUs is enough: to 0.8 % on `thesis-host` at load 1.0, less at lower loads.
+with every quota. Elsewhere the quota on all CPUs is searched alone; at full load the bound may be a little short of
+what fewer CPUs could add.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ class Difference:
     Attributes:
         mean: One manager less the other.
         t95: Student's t interval, 95 %.
-        bootstrap95: BCa bootstrap interval, 95 %, expanded for few seeds; better than t where differences are skewed,
-            as near 100 % QoS.
+        bootstrap95: BCa bootstrap interval, 95 %, expanded for few seeds. Both are too narrow where
+            differences are much skewed, as they are near 100 % QoS.
         seeds: How many.
     """
 

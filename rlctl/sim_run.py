@@ -268,7 +268,7 @@ def _batch(task: Task) -> SimBatch:
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without the garbage collector: a tick leaves no cycles, and to look for them costs a tenth of the time."""
+    """Without the garbage collector: a tick leaves no cycles, and looking for them costs time."""
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from rlctl.score import Score
 from rlctl.statistics import Estimate
 
-__all__ = ["LEGEND", "render", "score_rows"]
+__all__ = ["LEGEND", "render", "score_rows", "suite_rows"]
 
 HEADER = (
     "manager", "QoS %", "95 %", "BE %", "95 %", "EMU %", "mean worst x", "recover s", "frozen %", "changes",
@@ -46,6 +46,22 @@ def score_rows(scores: Mapping[str, Score]) -> list[tuple[str, ...]]:
                 f"{1e3 * one.decision_seconds_p99:.2f}",
             )
         )
+    return rows
+
+
+def suite_rows(suite: Mapping[str, Mapping[str, Score]]) -> list[tuple[str, ...]]:
+    """One row per manager, header first, one column per scenario: QoS %, BE % and its 95 % half-width.
+
+    Args:
+        suite: Scores by scenario and manager, all of the same managers.
+    """
+    rows: list[tuple[str, ...]] = [("manager", *suite, "mean QoS", "mean BE")]
+    for name in next(iter(suite.values())):
+        each = [scores[name] for scores in suite.values()]
+        qos = [one.qos_guarantee_percent.mean for one in each]
+        be = [one.be_throughput_percent for one in each]
+        cells = [f"{q:.2f} / {b.mean:.1f} ±{(b.ci95[1] - b.ci95[0]) / 2:.1f}" for q, b in zip(qos, be, strict=True)]
+        rows.append((name, *cells, f"{sum(qos) / len(qos):.2f}", f"{sum(b.mean for b in be) / len(be):.1f}"))
     return rows
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,14 +11,25 @@ from rlctl.envs.sim.hosts import Window
 from rlctl.envs.sim.profile import Constants
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
 
-__all__ = ["LATE", "Sensors"]
+__all__ = ["LATE", "Derived", "Sensors"]
 
 Array = NDArray[np.float64]
 
 LATE = ("tail_seconds", "oldest_seconds", "load_ratio", "samples", "lost")
 """What comes from the LC's side and may arrive late or not at all; the rest the host measures itself, at once."""
 
+QUIET_PRESSURE_RATIO = 0.002
+"""The LC's PSI with BE frozen (host.md: .001-.003); the host's own work is never nothing."""
+
 _ALIVE = Value(1.0)
+
+
+class Derived(NamedTuple):
+    """Readings that follow from a window, arrays of shape (n,); names and units as in `Telemetry`."""
+
+    lc_cpu_seconds_per_request: Array
+    lc_pressure_ratio: Array
+    lc_run_delay_ratio: Array
 
 
 class Sensors:
@@ -66,6 +79,15 @@ class Sensors:
         self.seen[-1] = ~came
         self.age_ticks = np.where(came, self._delay, self.age_ticks + 1.0)
 
+    def derived(self, window: Window) -> Derived:
+        """What the host's own sensors make of a window beyond what stands in it."""
+        waited = window.contended_ratio * np.minimum(window.utilisation_ratio, 1.0)
+        return Derived(
+            window.lc_cpus / np.maximum(window.done_rps, 1e-9),
+            np.clip(waited, QUIET_PRESSURE_RATIO, 1.0),
+            waited * self.constants.lc_cpus,
+        )
+
     def telemetry(self, window: Window, time_seconds: float) -> list[Telemetry]:
         """Each host's readings, in order.
 
@@ -73,21 +95,15 @@ class Sensors:
             window: The one taken last.
             time_seconds: Of the plant's clock.
         """
-        c = self.constants
-        waited = window.contended_ratio * np.minimum(window.utilisation_ratio, 1.0)
-        per_request = window.lc_cpus / np.maximum(window.done_rps, 1e-9)
         columns = (
             *self.seen,
             self.age_ticks * self.tick_seconds,
-            c.target_seconds,
+            self.constants.target_seconds,
             window.cpi,
-            per_request,
+            *self.derived(window),
             window.lc_cpus,
             window.be_cpus,
             window.host_cpus,
-            np.clip(waited, 0.002, 1.0),
-            np.clip(1.0 - window.be_work_ratio, 0.0, 1.0),
-            waited * c.lc_cpus,
             window.be_work_ratio,
             window.offered_rps,
             window.done_rps,
@@ -108,12 +124,11 @@ class Sensors:
         target: float,
         cpi: float,
         per_request: float,
+        lc_pressure: float,
+        run_delay: float,
         lc_cpus: float,
         be_cpus: float,
         host_cpus: float,
-        lc_pressure: float,
-        be_pressure: float,
-        run_delay: float,
         be_work: float,
         offered: float,
         done: float,
@@ -133,14 +148,13 @@ class Sensors:
             waiting,
             offered_load,
             _ALIVE,
-            Value(cpi),
-            Value(per_request),
-            Value(lc_cpus),
-            Value(be_cpus),
-            Value(host_cpus),
-            Value(lc_pressure),
-            Value(be_pressure),
-            Value(run_delay),
-            Value(be_work),
-            {"offered_rps": Value(offered), "done_rps": Value(done), "power_watts": Value(watts)},
+            cpi=Value(cpi),
+            lc_cpu_seconds_per_request=Value(per_request),
+            lc_cpus=Value(lc_cpus),
+            be_cpus=Value(be_cpus),
+            host_cpus=Value(host_cpus),
+            lc_pressure_ratio=Value(lc_pressure),
+            lc_run_delay_ratio=Value(run_delay),
+            be_work_rate=Value(be_work),
+            counters={"offered_rps": Value(offered), "done_rps": Value(done), "power_watts": Value(watts)},
         )

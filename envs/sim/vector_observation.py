@@ -67,7 +67,7 @@ def read(sensors: Sensors, window: Window, time_seconds: float) -> Readings:
     """
     c = sensors.constants
     tail, oldest, load, samples, lost = sensors.seen
-    waited = window.contended_ratio * np.minimum(window.utilisation_ratio, 1.0)
+    derived = sensors.derived(window)
     return Readings(
         time_seconds=np.full(len(tail), time_seconds),
         target_seconds=c.target_seconds,
@@ -78,12 +78,12 @@ def read(sensors: Sensors, window: Window, time_seconds: float) -> Readings:
         lost=lost != 0.0,
         age_seconds=sensors.age_ticks * sensors.tick_seconds,
         cpi=window.cpi,
-        lc_cpu_seconds_per_request=window.lc_cpus / np.maximum(window.done_rps, 1e-9),
+        lc_cpu_seconds_per_request=derived.lc_cpu_seconds_per_request,
         lc_cpus=window.lc_cpus,
         be_cpus=window.be_cpus,
         host_cpus=window.host_cpus,
-        lc_pressure_ratio=np.clip(waited, 0.002, 1.0),
-        lc_run_delay_ratio=waited * c.lc_cpus,
+        lc_pressure_ratio=derived.lc_pressure_ratio,
+        lc_run_delay_ratio=derived.lc_run_delay_ratio,
         be_work_rate=window.be_work_ratio,
     )
 

@@ -30,7 +30,7 @@ def run_plans(args: argparse.Namespace, plans: Sequence[SimPlan]) -> int:
     """
     from rlctl.bench_results import results_as_json, write_json
     from rlctl.html_report import write_suite_report
-    from rlctl.table import LEGEND, render, score_rows
+    from rlctl.table import LEGEND, render, score_rows, suite_rows
 
     for plan in plans:
         say(_effective(plan))
@@ -44,6 +44,11 @@ def run_plans(args: argparse.Namespace, plans: Sequence[SimPlan]) -> int:
             print(render(score_rows(outcomes[-1].scores)), "", outcomes[-1].caption, LEGEND, "", sep="\n", flush=True)
         if args.json not in (None, "-"):
             write_json(outcomes, Path(args.json))
+    if len(outcomes) > 1 and args.json != "-":
+        rows = suite_rows({outcome.plan.scenario.name: outcome.scores for outcome in outcomes})
+        print(
+            render(rows), "\nQoS % of windows / BE % of running alone, with its 95 % half-width", sep="\n", flush=True
+        )
     _remarks(outcomes)
     if args.json == "-":
         print(json.dumps(results_as_json(outcomes)))

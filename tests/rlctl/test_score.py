@@ -7,7 +7,7 @@ from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.record import Tick
 from rlctl.safety.verdict import Verdict
 from rlctl.score import Run, score
-from rlctl.table import LEGEND, render, score_rows
+from rlctl.table import LEGEND, render, score_rows, suite_rows
 
 RUNNING, FROZEN = Allocation(0.5, 1), Allocation(0.5, 1, frozen=True)
 
@@ -76,3 +76,12 @@ def test_the_controller_s_own_time_does_not_read_as_the_lc_s_latency():
     for column in ("EMU", "worst x", "recover s", "changes", "override %", "decide ms"):
         assert column in LEGEND
         assert any(column in title for title in header)
+
+
+def test_a_suite_has_a_row_per_manager_and_a_column_per_scenario():
+    good, bad = score([run(0.001, 0.001)] * 2), score([run(0.02, 0.02)] * 2)
+    rows = suite_rows({"thesis": {"a": good, "b": bad}, "noisy": {"a": good, "b": good}})
+    assert rows[0] == ("manager", "thesis", "noisy", "mean QoS", "mean BE")
+    assert [row[0] for row in rows[1:]] == ["a", "b"]
+    assert [row[-2] for row in rows[1:]] == ["100.00", "50.00"]
+    assert rows[2][1].startswith("0.00 / ")

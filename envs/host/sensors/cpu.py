@@ -142,8 +142,8 @@ class HostCpus:
 class LcAlive:
     """`lc_alive`: 1.0 while the LC has a process, else 0.0.
 
-    For sensors that are read after it in the same tick it is the `Members` as well: making the kernel list a v1 group
-    costs 50 us.
+    For sensors that are read after it in the same tick it is the `Members` as well: the kernel makes the list of a v1
+    group anew each time.
 
     Args:
         members: The LC's processes.
