@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.bootstrap import RESAMPLES, bca_interval, expanded_z, resample_weights
-from rlctl.seed_statistics import mean_over_seeds
+from rlctl.statistics import mean_interval
 from rlctl.suite import SuiteResult
 
 __all__ = [
@@ -125,7 +125,7 @@ def paired_difference(one: NDArray[np.float64], other: NDArray[np.float64], seed
     """
     _check(one, other)
     differences = np.asarray(one, float) - np.asarray(other, float)
-    estimate = mean_over_seeds(differences)
+    estimate = mean_interval(differences)
     number = len(differences)
     if number == 1:
         return Difference(estimate.mean, estimate.ci95, (-math.inf, math.inf), 1)

@@ -1,39 +1,15 @@
-"""Means and shares over seeds: a seed is the unit of repetition, the windows of one run are not independent."""
+"""Shares over seeds: a seed is the unit of repetition, the windows of one run are not independent."""
 
 from __future__ import annotations
 
-import functools
-import math
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.statistics import Estimate, mean_interval, student_t
+from rlctl.statistics import Estimate, student_t, wilson
 
-__all__ = ["mean_over_seeds", "share_over_seeds"]
-
-_NORMAL = NormalDist()
-_student_t = functools.lru_cache(maxsize=64)(student_t)
-"""A suite asks for the same few quantiles thousands of times, and each takes 10 ms."""
-
-
-def mean_over_seeds(values: NDArray[np.float64], low: float = -math.inf, high: float = math.inf) -> Estimate:
-    """Mean with Student's t intervals over seeds, clipped to [low, high].
-
-    Raises:
-        ValueError: No value.
-    """
-    if len(values) < 2:
-        return mean_interval([float(value) for value in values], low, high)
-    mean = float(np.mean(values))
-    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-
-    def around(confidence: float) -> tuple[float, float]:
-        half = _student_t(confidence, len(values) - 1) * error
-        return max(low, mean - half), min(high, mean + half)
-
-    return Estimate(mean, around(0.95), around(0.99))
+__all__ = ["share_over_seeds"]
 
 
 def share_over_seeds(percent: NDArray[np.float64], windows_per_seed: int) -> Estimate:
@@ -54,7 +30,7 @@ def share_over_seeds(percent: NDArray[np.float64], windows_per_seed: int) -> Est
     if not len(percent) or windows_per_seed < 1:
         raise ValueError("a share of no windows")
     share = float(np.mean(percent)) / 100.0
-    intervals = [_wilson(share, _effective(percent, windows_per_seed, c), c) for c in (0.95, 0.99)]
+    intervals = [wilson(share, _effective(percent, windows_per_seed, c), c) for c in (0.95, 0.99)]
     return Estimate(100.0 * share, intervals[0], intervals[1])
 
 
@@ -67,14 +43,5 @@ def _effective(percent: NDArray[np.float64], windows_per_seed: int, confidence: 
     variance = float(np.var(percent, ddof=1)) / 1e4 / seeds
     if variance <= share * (1.0 - share) / total:
         return total
-    z = _NORMAL.inv_cdf(0.5 + confidence / 2)
-    return min(total, share * (1.0 - share) / variance * (z / _student_t(confidence, seeds - 1)) ** 2)
-
-
-def _wilson(share: float, number: float, confidence: float) -> tuple[float, float]:
-    z = _NORMAL.inv_cdf(0.5 + confidence / 2)
-    centre = share + z * z / (2 * number)
-    half = z * math.sqrt(max(share * (1 - share), 0.0) / number + z * z / (4 * number * number))
-    scale = 100.0 / (1 + z * z / number)
-    low, high = max(0.0, (centre - half) * scale), min(100.0, (centre + half) * scale)
-    return min(low, 100.0 * share), max(high, 100.0 * share)  # the last bit may be on the wrong side
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    return min(total, share * (1.0 - share) / variance * (z / student_t(confidence, seeds - 1)) ** 2)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.score import Score
-from rlctl.seed_statistics import mean_over_seeds, share_over_seeds
-from rlctl.statistics import Estimate
+from rlctl.seed_statistics import share_over_seeds
+from rlctl.statistics import Estimate, mean_interval
 
 __all__ = ["METRICS", "TIMINGS", "Record", "SimScore", "per_seed", "score"]
 
@@ -120,7 +120,7 @@ def score(values: Mapping[str, Floats], ticks: int, tick_seconds: float) -> SimS
     """
 
     def mean(name: str, high: float = np.inf) -> Estimate:
-        return mean_over_seeds(values[name], 0.0, high)
+        return mean_interval(values[name], 0.0, high)
 
     apart = _samples_apart(tick_seconds)
     sampled = 1 + (ticks - min(apart, ticks)) // apart

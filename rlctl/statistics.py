@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["Estimate", "mean_interval", "share_interval", "student_t"]
+__all__ = ["Estimate", "mean_interval", "share_interval", "student_t", "wilson"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +41,35 @@ def share_interval(hits: int, total: int) -> Estimate:
     """
     if total < 1:
         raise ValueError("a share of no windows")
-    return Estimate(100.0 * hits / total, _wilson(hits, total, 0.95), _wilson(hits, total, 0.99))
-
-
-def _wilson(hits: int, total: int, confidence: float) -> tuple[float, float]:
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
     share = hits / total
-    centre = share + z * z / (2 * total)
-    half = z * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
-    scale = 100.0 / (1 + z * z / total)
-    return max(0.0, (centre - half) * scale), min(100.0, (centre + half) * scale)
+    return Estimate(100.0 * share, wilson(share, total, 0.95), wilson(share, total, 0.99))
 
 
-def mean_interval(samples: Sequence[float], low: float = -math.inf, high: float = math.inf) -> Estimate:
+def wilson(share: float, number: float, confidence: float) -> tuple[float, float]:
+    """Wilson's interval of a share, in percent; it never leaves out the share itself.
+
+    Args:
+        share: As a ratio.
+        number: Of independent trials; an effective number need not be whole.
+        confidence: Such as 0.95.
+    """
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    centre = share + z * z / (2 * number)
+    half = z * math.sqrt(max(share * (1 - share), 0.0) / number + z * z / (4 * number * number))
+    scale = 100.0 / (1 + z * z / number)
+    low, high = max(0.0, (centre - half) * scale), min(100.0, (centre + half) * scale)
+    return min(low, 100.0 * share), max(high, 100.0 * share)  # the last bit may be on the wrong side
+
+
+def mean_interval(
+    samples: Sequence[float] | NDArray[np.float64], low: float = -math.inf, high: float = math.inf
+) -> Estimate:
     """Mean over repeats with Student's t intervals, clipped to [low, high]; one repeat has an infinite interval.
 
     Raises:
         ValueError: No sample.
     """
-    if not samples:
+    if len(samples) == 0:
         raise ValueError("a mean of no samples")
     values = np.asarray(samples, float)
     mean = float(values.mean())

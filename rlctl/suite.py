@@ -9,8 +9,8 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.seed_statistics import mean_over_seeds, share_over_seeds
-from rlctl.statistics import Estimate
+from rlctl.seed_statistics import share_over_seeds
+from rlctl.statistics import Estimate, mean_interval
 
 __all__ = ["BOUNDS", "METRICS", "SHARES", "SuiteResult", "Trace"]
 
@@ -119,7 +119,7 @@ class SuiteResult:
         values = self.managers[manager][metric]
         if metric in SHARES:
             return share_over_seeds(values, self.windows(metric))
-        return mean_over_seeds(values, *METRICS[metric])
+        return mean_interval(values, *METRICS[metric])
 
     def windows(self, metric: str) -> int:
         """Windows of one run that a share is of."""
