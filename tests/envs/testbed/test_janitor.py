@@ -44,6 +44,7 @@ from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit it ignored
 state, name, keeper, frozen = sys.argv[1:]
 with Janitor(Path(state), keeper=keeper == "keeper") as janitor:
     group = None
