@@ -1,4 +1,4 @@
-"""The heuristic managers and references by name, with their constants and sources."""
+"""Everyone who can decide, by name: heuristic managers, references and learned policies, with their sources."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ import difflib
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
 from types import MappingProxyType
 
+from rlctl.agents import bundle
 from rlctl.agents.feedforward import Feedforward
 from rlctl.agents.greedy_shield import GreedyShield
 from rlctl.agents.heracles import Heracles
 from rlctl.agents.hipster import Hipster
 from rlctl.agents.koord_suppress import KoordSuppress
+from rlctl.agents.learned import BARE, LearnedPolicy
 from rlctl.agents.manager import Manager
 from rlctl.agents.parties import Parties
+from rlctl.agents.policy import Policy
 from rlctl.agents.prm_eris import PrmEris
 from rlctl.agents.prm_hybrid import TUNED, PrmHybrid
 from rlctl.agents.prm_latency import PrmLatency
@@ -22,9 +28,23 @@ from rlctl.agents.prm_model import PrmModel
 from rlctl.agents.prm_thesis import PrmThesis
 from rlctl.agents.references import Frozen, Static, Unmanaged, Weights
 from rlctl.agents.sideload import Sideload
-from rlctl.envs.errors import PolicyError
+from rlctl.envs.errors import BundleError, PolicyError
 
-__all__ = ["BOUNDS", "NAMES", "TABLE", "Bound", "Entry", "build", "describe", "options"]
+__all__ = [
+    "BOUNDS",
+    "LEARNED",
+    "NAMES",
+    "TABLE",
+    "Bound",
+    "Entry",
+    "Learned",
+    "build",
+    "describe",
+    "folder_of",
+    "label",
+    "lacking",
+    "options",
+]
 
 NOT_OPTIONS = frozenset({"name", "time_scale", "model"})
 """Parameters that the catalogue or the scenario as a whole sets."""
@@ -58,6 +78,19 @@ class Bound:
 
     law: str
     source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """A learned policy that ships as a bundle in configs/bundles.
+
+    Attributes:
+        law: What it is, in a line.
+        source: Where it is from.
+    """
+
+    law: str
+    source: str = "rlctl"
 
 
 TABLE: Mapping[str, Entry] = MappingProxyType(
@@ -140,23 +173,43 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             "knows plant, trace and state, not the noise to come: the most BE work at a risk of 0.0005 per window",
             "rlctl",
         ),
+        "oracle-shielded": Bound("oracle-model behind the shield: what the guards leave to any policy", "rlctl"),
     }
 )
 """What no manager can beat, simulator only: not in NAMES, and not for `build`."""
 
 
-def build(name: str, *, time_scale: float = 1.0, model: PrmModel | None = None, **options: object) -> Manager:
-    """A new manager.
+LEARNED: Mapping[str, Learned] = MappingProxyType(
+    {
+        "ppo": Learned(
+            "the shipped network, trained with PPO on simulated hosts; the best move that the shield allows"
+        ),
+        "dqn": Learned(
+            "the shipped network, trained with DQN on simulated hosts; the best move that the shield allows"
+        ),
+        "ppo-bare": Learned("ppo without shield and mask, to see how much it leans on them"),
+        "dqn-bare": Learned("dqn without shield and mask, to see how much it leans on them"),
+    }
+)
+"""Learned policies by name; not in NAMES, since a checkout may lack their bundles. The path of a bundle's folder, with
+a slash in it, is a name too."""
+
+
+def build(name: str, *, time_scale: float = 1.0, model: PrmModel | None = None, **options: object) -> Policy:
+    """A new manager, or a learned policy.
 
     Args:
-        name: One of NAMES.
+        name: One of NAMES or LEARNED, or a bundle's folder with a slash in it, or that with `-bare` behind it.
         time_scale: Divides every published period; managers without one ignore it.
         model: PRM's threshold model, for those that use one.
         options: Parameters of the manager's constructor.
 
     Raises:
-        PolicyError: An unknown name or option, a bound, or a value that cannot be.
+        PolicyError: An unknown name or option, a bound, a value that cannot be, or a bundle that cannot be served.
+        PermissionMissing: The bundle may not be read.
     """
+    if _is_learned(name):
+        return _learned(name, options)
     entry = _entry(name)
     parameters = inspect.signature(entry.manager).parameters
     for option in options:
@@ -173,7 +226,7 @@ def describe(name: str) -> str:
     Raises:
         PolicyError: An unknown name.
     """
-    entry = BOUNDS.get(name) or _entry(name)
+    entry = BOUNDS.get(name) or LEARNED.get(name) or _entry(name)
     return f"{name}: {entry.law} [{entry.source}]"
 
 
@@ -183,16 +236,74 @@ def options(name: str) -> dict[str, object]:
     Raises:
         PolicyError: An unknown name.
     """
+    if _is_learned(name):
+        return {}
     entry = _entry(name)
     parameters = inspect.signature(entry.manager).parameters
     return {option: entry.preset.get(option, parameters[option].default) for option in _options(entry)}
+
+
+def label(name: str) -> str:
+    """What a manager is called in a table: its name, or that of its bundle's folder; of a run's `bundle` the run's."""
+    if "/" not in name:
+        return name
+    folder = Path(name).resolve()
+    plain = folder.name.removesuffix(BARE)
+    return folder.parent.name + folder.name.removeprefix(plain) if plain == "bundle" else folder.name
+
+
+def lacking(name: str) -> str:
+    """Why a learned policy that should ship cannot run here, with the way out; empty when nothing is known against it.
+
+    A bundle that is there and does not fit is not lacking: `build` says what is wrong with it.
+    """
+    if name not in LEARNED:
+        return ""
+    if find_spec("onnxruntime") is None:
+        return bundle.NO_RUNTIME
+    folder = folder_of(name)
+    if (folder / bundle.CARD).exists():
+        return ""
+    algorithm = folder.name
+    return (
+        f"this checkout has no bundle {folder}; make one with `rlctl train --algo {algorithm} --out DIR` and give its "
+        "folder as the name"
+    )
+
+
+def folder_of(name: str) -> Path:
+    """Where a learned policy's bundle is.
+
+    Args:
+        name: One of LEARNED, or a folder; with `-bare` behind it, unless the folder's own name ends so.
+    """
+    if name in LEARNED:
+        # From the package, not from `rlctl.configs`: a folder without __init__ has no single place to look in.
+        return Path(str(files("rlctl") / "configs" / "bundles" / name.removesuffix(BARE)))
+    return Path(name) if Path(name).exists() else Path(name.removesuffix(BARE))
+
+
+def _is_learned(name: str) -> bool:
+    return name in LEARNED or "/" in name
+
+
+def _learned(name: str, options: Mapping[str, object]) -> LearnedPolicy:
+    if options:
+        raise PolicyError(f"'{name}' is a learned policy and takes no option '{next(iter(options))}'")
+    if reason := lacking(name):
+        raise BundleError(f"{name}: {reason}")
+    folder = folder_of(name)
+    bare = name.endswith(BARE) and folder != Path(name)
+    return LearnedPolicy(bundle.load(folder), shielded=not bare, name=name)
 
 
 def _entry(name: str) -> Entry:
     if name in BOUNDS:
         raise PolicyError(f"'{name}' is a bound, simulator only; give it to `rlctl bench --plant sim`")
     if name not in TABLE:
-        raise PolicyError(f"no manager '{name}'" + _closest(name, NAMES))
+        if Path(name).is_dir():
+            raise PolicyError(f"no manager '{name}'; a bundle's folder has a slash in it: ./{name}")
+        raise PolicyError(f"no manager '{name}'" + _closest(name, (*NAMES, *LEARNED)))
     return TABLE[name]
 
 

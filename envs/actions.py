@@ -1,13 +1,13 @@
 """The actions of learned policies, and what each asks for on a given host.
 
-Canonical is a small `Discrete` table of moves relative to the current allocation, because DQN-type learners take
-nothing else; the `MultiDiscrete` variant names quota level, cpuset size and freeze outright. Heuristic managers
-answer with an `Allocation`. `decode` turns all three into an Allocation; it never consults the shield.
+Canonical is a `Discrete` table of moves, most of them towards a quota, because DQN-type learners take nothing else; the
+`MultiDiscrete` variant names quota level, cpuset size and freeze outright. Heuristic managers answer with an
+`Allocation`. `decode` turns all three into an Allocation; it never consults the shield.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,51 +16,78 @@ from gymnasium import spaces
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError
 
-__all__ = ["MOVES", "Action", "Move", "decode", "discrete_space", "multi_discrete_space"]
+__all__ = ["MOVES", "MOVES_VERSION", "RISE_RATIO", "Action", "Move", "decode", "discrete_space", "multi_discrete_space"]
 
 Action = int | np.integer | Sequence[int] | np.ndarray | Allocation
 
+MOVES_VERSION = 2
+"""Bumped on any change of order or meaning of MOVES; bundles name it."""
 
-@dataclass(frozen=True, slots=True)
+
+RISE_RATIO = 0.10
+"""Most by which a move raises the quota in one tick, as a share of the host's CPUs: within what the shipped safety
+profiles let grow, so that a target far above is no reason for the shield to step in."""
+
+
+ALL_CPUS = 1 << 20
+"""More than any host has: takes the cpuset to one CPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
     """One row of the discrete action table.
 
+    A move towards a quota goes down at once and up by at most RISE_RATIO a tick, and opens one CPU more where the
+    cpuset could not hold the quota; all but those to the minimum thaw, too. A target, unlike a step, says the same
+    whatever is in force: a policy's most likely choice is its answer, where the most likely of many small steps may be
+    to stay for ever.
+
     Attributes:
         name: Stable name; bundles record the table by these.
-        of: Maps the current allocation to the proposed one.
+        quota_ratio: Share of the host's CPUs that the quota moves towards; 0 is the minimum, None leaves it.
+        cpuset_cpus: CPUs by which the cpuset changes.
+        frozen: What becomes of the freezer; None leaves it.
     """
 
     name: str
-    of: Callable[[Allocation, Limits], Allocation]
+    quota_ratio: float | None = None
+    cpuset_cpus: int = 0
+    frozen: bool | None = None
+
+    def of(self, current: Allocation, limits: Limits) -> Allocation:
+        """The allocation that the move asks for."""
+        quota_cpus, cpuset_cpus = current.quota_cpus, current.cpuset_cpus + self.cpuset_cpus
+        if self.quota_ratio is not None:
+            highest = _whole_nano(min(quota_cpus, float(limits.cpus)) + RISE_RATIO * limits.cpus)
+            quota_cpus = min(max(_whole_nano(self.quota_ratio * limits.cpus), limits.min_quota_cpus), highest)
+            cpuset_cpus += 0 < cpuset_cpus < quota_cpus
+        frozen = current.frozen if self.frozen is None else self.frozen
+        return Allocation(quota_cpus, min(max(cpuset_cpus, 1), limits.cpus), frozen)
 
 
-def _quota(levels: int) -> Callable[[Allocation, Limits], Allocation]:
-    def move(current: Allocation, limits: Limits) -> Allocation:
-        return current.but(quota_cpus=limits.quota_at(limits.level_of(current.quota_cpus) + levels))
-
-    return move
+def _whole_nano(cpus: float) -> float:
+    """To nano-CPUs, so that the same target is the same quota, to the last bit, on the way up and down."""
+    return round(cpus * 1e9) / 1e9
 
 
-def _cpuset(cpus: int) -> Callable[[Allocation, Limits], Allocation]:
-    def move(current: Allocation, limits: Limits) -> Allocation:
-        return current.but(cpuset_cpus=min(max(current.cpuset_cpus + cpus, 1), limits.cpus))
-
-    return move
-
+TARGET_PERCENTS = (
+    1, 1.2, 1.4, 1.7, 2, 2.4, 2.8, 3.4, 4, 4.7, 5.6, 6.7, 8, 9.5,
+    11, 13, 15.5, 18, 21, 25, 30, 36, 43, 51, 60, 71, 84, 100,
+)  # fmt: skip
+"""Quotas that can be aimed at, as percent of the host's CPUs: each about a fifth above the one before. What BE can use
+may be all of a small host or a few CPUs of a large one, and is met as finely in both."""
 
 MOVES: tuple[Move, ...] = (
-    Move("keep", lambda current, limits: current),
-    Move("quota-1", _quota(-1)),
-    Move("quota-2", _quota(-2)),
-    Move("quota+1", _quota(+1)),
-    Move("quota+2", _quota(+2)),
-    Move("quota-floor", lambda current, limits: current.but(quota_cpus=limits.min_quota_cpus)),
-    Move("cpuset-1", _cpuset(-1)),
-    Move("cpuset+1", _cpuset(+1)),
-    Move("freeze", lambda current, limits: current.but(frozen=True)),
-    Move("thaw", lambda current, limits: current.but(frozen=False)),
+    Move(name="keep"),
+    Move(name="freeze", quota_ratio=0.0, cpuset_cpus=-ALL_CPUS, frozen=True),
+    Move(name="thaw", frozen=False),
+    Move(name="minimum", quota_ratio=0.0, cpuset_cpus=-ALL_CPUS),
+    *(Move(name=f"quota-{percent:g}%", quota_ratio=percent / 100.0, frozen=False) for percent in TARGET_PERCENTS),
+    Move(name="cpuset-1", cpuset_cpus=-1),
+    Move(name="cpuset+1", cpuset_cpus=1),
 )
-"""The discrete action table, in the order of its indices; a change of order or meaning is a new version."""
+"""The discrete action table, in the order of its indices. `freeze` is the safe allocation, which every shield lets
+through, and `thaw` goes on from there; `minimum` is the least that runs, which all let through that do not suspend."""
 
 
 def discrete_space() -> spaces.Discrete:

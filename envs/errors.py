@@ -2,7 +2,8 @@
 
 RlctlError
  ├─ ConfigError            a file or an argument says something impossible        exit 78
- │   ├─ PolicyError        an action or a bundle does not fit this host
+ │   ├─ PolicyError        an action does not fit this host, or a policy has none
+ │   │   └─ BundleError    a deployable policy is damaged, foreign, or not for this rlctl
  │   └─ TraceError         a load trace cannot be read
  ├─ PermissionMissing      the kernel said EACCES/EPERM, or root is needed        exit 77
  ├─ HostError              the host could not do it now                           exit 75
@@ -20,6 +21,7 @@ from __future__ import annotations
 from pathlib import Path
 
 __all__ = [
+    "BundleError",
     "CgroupBusy",
     "CgroupError",
     "CgroupGone",
@@ -60,7 +62,11 @@ class ConfigError(RlctlError):
 
 
 class PolicyError(ConfigError):
-    """An action or a bundle does not fit this host."""
+    """An action does not fit this host, or a policy has none."""
+
+
+class BundleError(PolicyError):
+    """A deployable policy is damaged, foreign, or made for another rlctl."""
 
 
 class TraceError(ConfigError):

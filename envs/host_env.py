@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from rlctl.envs.actions import MOVES, Action, decode, discrete_space, multi_discrete_space
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import HostError
-from rlctl.envs.observation import Observer
+from rlctl.envs.observation import LAGS, Observer
 from rlctl.envs.plant import Plant
 from rlctl.envs.reward import reward
 from rlctl.envs.telemetry import Missing, Telemetry
@@ -24,7 +25,8 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
 
     ## Observation space
     `Box(-1, 1, (observer.size,), float32)`: the features of `rlctl.envs.observation.FEATURES` with their validity
-    flags, for each tick of a short history. Ranges are fixed; nothing is fitted.
+    flags and the latency's age, for the ticks `lags` back, oldest first. Ranges and scales are fixed and versioned
+    (`VERSION`), and relative to the host; nothing is fitted.
 
     ## Action space
     `Discrete(len(MOVES))`, an index into `rlctl.envs.actions.MOVES`; `MultiDiscreteActions` wraps it to (quota
@@ -32,8 +34,11 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
     heuristic managers act.
 
     ## Reward
-    `rlctl.envs.reward`: a violation is worth -1 or less whatever BE got, else BE work in [0, 1] less a small cost
-    of reconfiguring. The terms stand in `info["reward"]`.
+    `rlctl.envs.reward`: a tick that missed the target, or of which nobody knows, is worth -1 or less whatever BE got
+    (`qos`, `severity`); one that held it is worth BE's work at most, which is `WORK` for all that BE would do alone
+    (`be_work`), less a cost of coming near the target. Every change of a knob costs a little (`reconfiguration`), and
+    so does each action that the shield must change (`override`, by what its wrapper tells). The terms stand in
+    `info["reward"]`, each within [-1, 1]; the reward is their sum.
 
     ## Start and end
     A reset puts BE at the safe allocation (frozen). Episodes have no natural end; they are truncated by
@@ -41,23 +46,25 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
     in `info["missed_deadlines"]`.
 
     ## Version history
-    v0: first.
+    v0: first. It may change without a new number until it is in a release.
 
     Args:
         plant: The host. The environment owns it and closes it, which restores what was touched.
-        history: Ticks of history in the observation.
+        lags: Ticks back that the observation shows, oldest first.
         render_mode: None or "ansi".
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 - Gymnasium's own
 
-    def __init__(self, plant: Plant, history: int = 4, render_mode: str | None = None) -> None:
+    def __init__(self, plant: Plant, lags: Sequence[int] = LAGS, render_mode: str | None = None) -> None:
         self.plant = plant
-        self.observer = Observer(plant.limits, plant.tick_seconds, history)
+        self.observer = Observer(plant.limits, plant.tick_seconds, lags)
         self.observation_space: gym.Space[NDArray[np.float32]] = self.observer.space
         self.action_space = discrete_space()
         self.render_mode = render_mode
         self.missed_deadlines = 0
+        self.overridden = False
+        """The action of the next step is the shield's and not the policy's; set by the shield's wrapper."""
         self.telemetry: Telemetry | None = None
 
     @property
@@ -97,7 +104,7 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
         self._apply(decode(action, before, self.plant.limits))
         self.missed_deadlines += self.plant.wait()
         self.telemetry = self.plant.read()
-        terms = reward(self.telemetry, before, self.plant.current)
+        terms = reward(self.telemetry, before, self.plant.current, overridden=self.overridden)
         info = self._info() | {"reward": terms.as_info()}
         return self._observation(), terms.total, False, False, info
 

@@ -6,21 +6,28 @@ Normalisation is fixed here and versioned; nothing is fitted, so nothing hides i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any, cast
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.errors import ConfigError
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
 
-__all__ = ["FEATURES", "VERSION", "Feature", "Frame", "Observation", "Observer"]
+__all__ = ["BEND", "FEATURES", "LAGS", "VERSION", "Feature", "Frame", "Observation", "Observer", "Scale"]
 
-VERSION = 1
+VERSION = 2
 """Bumped on any change of order, range or meaning of FEATURES."""
+
+LAGS = (16, 8, 4, 2, 1, 0)
+"""Ticks back, oldest first, whose frames the vector holds: the last few show a trend and the sensors' delay, the older
+ones how this host's latency goes with its load."""
 
 
 class Frame:
@@ -67,6 +74,14 @@ class Observation:
         return np.concatenate([frame.values(self.tick_seconds) for frame in self.frames])
 
 
+class Scale(StrEnum):
+    """How a number is bent before its range is mapped to [-1, 1]."""
+
+    LINEAR = "linear"
+    SQRT = "sqrt"
+    LOG10 = "log10"
+
+
 @dataclass(frozen=True, slots=True)
 class Feature:
     """One row of the observation table.
@@ -74,8 +89,9 @@ class Feature:
     Attributes:
         name: Stable name.
         unit: Unit before scaling.
-        low, high: Range that is mapped linearly to [-1, 1]; values beyond it are clipped.
+        low, high: Range that is mapped to [-1, 1]; values beyond it are clipped.
         of: Reads the number, or a Missing; a missing one is 0 in the vector, with its validity flag at -1.
+        scale: Bends the range: a tail grows by factors, and a small BE share matters as a large one does.
         optional: A sensor that some hosts lack; it gets a validity flag of its own.
     """
 
@@ -84,6 +100,7 @@ class Feature:
     low: float
     high: float
     of: Callable[[Telemetry, Allocation, Limits], Reading | float]
+    scale: Scale = Scale.LINEAR
     optional: bool = False
 
 
@@ -96,12 +113,18 @@ def _slack(telemetry: Telemetry, *_: object) -> Reading | float:
 
 
 def _latency_ratio(telemetry: Telemetry, *_: object) -> Reading:
-    latency = telemetry.latency_seconds
-    if isinstance(latency, Missing):
-        return latency
-    if not telemetry.target_seconds > 0.0:
-        return Missing(Why.ABSURD, "no target")
-    return Value(latency.value / telemetry.target_seconds, latency.age_seconds)
+    return _quotient(telemetry.latency_seconds, telemetry.target_seconds, "no target")
+
+
+def _stretch(telemetry: Telemetry, *_: object) -> Reading:
+    demand = telemetry.lc_cpu_seconds_per_request
+    return demand if isinstance(demand, Missing) else _quotient(telemetry.latency_seconds, demand.value, "no CPU time")
+
+
+def _quotient(reading: Reading, by: float, lack: str) -> Reading:
+    if isinstance(reading, Missing):
+        return reading
+    return Value(reading.value / by, reading.age_seconds) if by > 0.0 else Missing(Why.ABSURD, lack)
 
 
 def _share(reading: Reading, of_cpus: float) -> Reading:
@@ -110,28 +133,30 @@ def _share(reading: Reading, of_cpus: float) -> Reading:
 
 FEATURES: tuple[Feature, ...] = (
     Feature("slack", "share of target", -1.0, 1.0, _slack, optional=True),
-    Feature("latency", "target", 0.0, 4.0, _latency_ratio, optional=True),
+    Feature("latency", "target", 1e-3, 10.0, _latency_ratio, Scale.LOG10, optional=True),
+    Feature("stretch", "latency by CPU time of a request", 1.0, 1e4, _stretch, Scale.LOG10, optional=True),
     Feature("load", "share of maximum", 0.0, 1.25, lambda t, a, m: t.load_ratio, optional=True),
-    Feature("cpi", "cycles per instruction", 0.0, 4.0, lambda t, a, m: t.cpi, optional=True),
+    Feature("cpi", "cycles per instruction", 0.25, 8.0, lambda t, a, m: t.cpi, Scale.LOG10, optional=True),
     Feature(
         "cpu_per_request",
         "target",
-        0.0,
+        1e-4,
         1.0,
-        lambda t, a, m: _share(t.lc_cpu_seconds_per_request, t.target_seconds),
+        lambda t, a, m: _quotient(t.lc_cpu_seconds_per_request, t.target_seconds, "no target"),
+        Scale.LOG10,
         optional=True,
     ),
     Feature("lc_cpus", "share of LC CPUs", 0.0, 1.0, lambda t, a, m: _share(t.lc_cpus, m.lc_cpus), optional=True),
-    Feature("be_cpus", "share of BE CPUs", 0.0, 1.0, lambda t, a, m: _share(t.be_cpus, m.cpus), optional=True),
-    Feature("host_cpus", "share of BE CPUs", 0.0, 2.0, lambda t, a, m: _share(t.host_cpus, m.cpus), optional=True),
-    Feature("lc_pressure", "share of time", 0.0, 1.0, lambda t, a, m: t.lc_pressure_ratio, optional=True),
-    Feature("lc_run_delay", "share of time", 0.0, 1.0, lambda t, a, m: t.lc_run_delay_ratio, optional=True),
-    Feature("quota", "share of levels", 0.0, 1.0, lambda t, a, m: m.level_of(a.quota_cpus) / m.levels),
-    Feature("cpuset", "share of BE CPUs", 0.0, 1.0, lambda t, a, m: a.cpuset_cpus / m.cpus),
+    Feature(
+        "be_cpus", "share of BE CPUs", 0.0, 1.0, lambda t, a, m: _share(t.be_cpus, m.cpus), Scale.SQRT, optional=True
+    ),
+    Feature("quota", "share of BE CPUs", 0.0, 1.0, lambda t, a, m: min(a.quota_cpus, m.cpus) / m.cpus, Scale.SQRT),
+    Feature("cpuset", "share of BE CPUs", 0.0, 1.0, lambda t, a, m: a.cpuset_cpus / m.cpus, Scale.SQRT),
     Feature("frozen", "0 or 1", 0.0, 1.0, lambda t, a, m: float(a.frozen)),
 )
-"""The observation table. The vector is, for each tick of the history (oldest first), every feature in this order,
-followed by the validity flags (+1 valid, -1 missing) of the optional ones, followed by the latency's age in ticks."""
+"""The observation table. The vector is, for each tick of `LAGS`, every feature in this order, followed by the validity
+flags (+1 valid, -1 missing) of the optional ones, followed by the latency's age in ticks. Every number is relative to
+the host: its target, its CPUs, its maximum load, the CPU time of its requests. So one policy fits hosts of any size."""
 
 
 class Observer:
@@ -140,19 +165,20 @@ class Observer:
     Args:
         limits: This host's range of allocations.
         tick_seconds: Control period, the unit of ages.
-        history: Ticks kept, at least 1; before the first they are filled with the first.
+        lags: Ticks back that the vector shows, oldest first; before the first tick there is the first.
     """
 
-    def __init__(self, limits: Limits, tick_seconds: float, history: int = 4) -> None:
+    def __init__(self, limits: Limits, tick_seconds: float, lags: Sequence[int] = LAGS) -> None:
         self.limits = limits
         self.tick_seconds = tick_seconds
-        self._frames: deque[Frame] = deque(maxlen=history)
+        self.lags = checked_lags(lags)
+        self._frames: deque[Frame] = deque(maxlen=self.lags[0] + 1)
 
     @property
     def size(self) -> int:
         """Length of the vector."""
         optional = sum(feature.optional for feature in FEATURES)
-        return (len(FEATURES) + optional + 1) * (self._frames.maxlen or 1)
+        return (len(FEATURES) + optional + 1) * len(self.lags)
 
     @property
     def space(self) -> spaces.Space[NDArray[np.float32]]:
@@ -169,7 +195,19 @@ class Observer:
         if not self._frames:
             self._frames.extend([frame] * (self._frames.maxlen or 1))
         self._frames.append(frame)
-        return Observation(telemetry, current, tuple(self._frames), self.tick_seconds, mask)
+        shown = tuple(self._frames[-1 - lag] for lag in self.lags)
+        return Observation(telemetry, current, shown, self.tick_seconds, mask)
+
+
+def checked_lags(lags: Sequence[int]) -> tuple[int, ...]:
+    """Lags as a tuple.
+
+    Raises:
+        ConfigError: They do not descend to 0.
+    """
+    if not lags or lags[-1] != 0 or any(older <= newer for older, newer in pairwise(lags)):
+        raise ConfigError(f"lags {list(lags)}: give ticks back, oldest first, the last one 0")
+    return tuple(lags)
 
 
 def _frame(telemetry: Telemetry, current: Allocation, limits: Limits, tick_seconds: float) -> NDArray[np.float32]:
@@ -188,5 +226,16 @@ def _scaled(feature: Feature, reading: Reading | float) -> float:
     if isinstance(reading, Missing):
         return 0.0
     value = reading.value if isinstance(reading, Value) else reading
-    scaled = 2.0 * (value - feature.low) / (feature.high - feature.low) - 1.0
-    return min(max(scaled, -1.0), 1.0) if scaled == scaled else 0.0  # NaN never reaches a network
+    if value != value:  # NaN never reaches a network
+        return 0.0
+    bend = BEND[feature.scale]
+    low = bend(feature.low)
+    return float(2.0 * (bend(min(max(value, feature.low), feature.high)) - low) / (bend(feature.high) - low) - 1.0)
+
+
+BEND: Mapping[Scale, Callable[[Any], Any]] = {
+    Scale.LINEAR: lambda value: value,
+    Scale.SQRT: np.sqrt,
+    Scale.LOG10: np.log10,
+}
+"""What each scale does to a number or an array."""

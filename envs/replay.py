@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from rlctl.envs.actions import Action
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError, PermissionMissing
 from rlctl.envs.host_env import HostEnv
+from rlctl.envs.observation import LAGS
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
 from rlctl.envs.workload import Weight
 
@@ -110,7 +111,7 @@ class ReplayHost(HostEnv):
 
     Args:
         path, limits, tick_seconds: As of `ReplayPlant`.
-        history, render_mode: As of `HostEnv`.
+        lags, render_mode: As of `HostEnv`.
     """
 
     plant: ReplayPlant
@@ -120,10 +121,10 @@ class ReplayHost(HostEnv):
         path: Path | str,
         limits: Limits | None = None,
         tick_seconds: float | None = None,
-        history: int = 4,
+        lags: Sequence[int] = LAGS,
         render_mode: str | None = None,
     ) -> None:
-        super().__init__(ReplayPlant(path, limits, tick_seconds), history, render_mode)
+        super().__init__(ReplayPlant(path, limits, tick_seconds), lags, render_mode)
 
     def step(self, action: Action) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """As of `HostEnv`; the recording is over at its last tick."""

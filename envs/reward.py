@@ -1,7 +1,8 @@
 """The reward as named terms, dominated by the SLO.
 
-A tick that misses the target is worth at most -1 whatever BE got; a tick that holds it is worth between -COSTS and
-1. So no BE gain outweighs a violation, which a reward such as "ways granted, or -2n" does not ensure.
+A tick that misses the target is worth -1 or less whatever BE got; a tick that holds it is worth WORK at most. So one
+violation outweighs `1 / WORK` ticks of a BE that has the host to itself, which a reward such as "ways granted, or -2n"
+does not ensure. Every term stays within [-1, 1].
 """
 
 from __future__ import annotations
@@ -12,10 +13,21 @@ from dataclasses import dataclass
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Missing, Telemetry, Value
 
-__all__ = ["RECONFIGURATION_COST", "RewardTerms", "reward"]
+__all__ = ["NEAR", "NEAR_COST", "OVERRIDE_COST", "RECONFIGURATION_COST", "WORK", "RewardTerms", "reward"]
 
-RECONFIGURATION_COST = 0.02
+WORK = 0.12
+"""Worth of a tick in which BE does what it would do alone, by a violation. At the margin a policy accepts a violation
+for as much BE work as that buys, so it sets how near to the knee policies go."""
+
+NEAR, NEAR_COST = 0.5, 0.04
+"""Beyond this share of the target latency costs, by the square, up to NEAR_COST at the target: near the knee the next
+window's latency is chance, and a slope teaches sooner than a cliff."""
+
+RECONFIGURATION_COST = 0.0002
 """Cost of changing any knob; small against one tick of BE work, large enough to stop idle flapping."""
+
+OVERRIDE_COST = 0.004
+"""Cost of asking for what the shield must refuse: a thirtieth of a tick of BE work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,42 +35,62 @@ class RewardTerms:
     """The parts of one tick's reward; `total` is their sum.
 
     Attributes:
-        qos: 0 when the target was held, else in [-2, -1] by how far it was missed; -2 when nobody knows.
-        be_work: Share of what BE running alone would have done, in [0, 1]; 0 in a tick that missed the target.
+        qos: -1 when the target was missed or nobody knows; else from -NEAR_COST (at the target) to 0.
+        severity: 0, or down to -1 by how far it was missed; -1 when nobody knows.
+        be_work: WORK times the share of what BE running alone would have done; 0 in a tick that missed the target.
         reconfiguration: 0 or -RECONFIGURATION_COST.
+        override: 0 or -OVERRIDE_COST.
     """
 
     qos: float
+    severity: float
     be_work: float
     reconfiguration: float
+    override: float
 
     @property
     def total(self) -> float:
         """The scalar that a learner gets."""
-        return self.qos + self.be_work + self.reconfiguration
+        return self.qos + self.severity + self.be_work + self.reconfiguration + self.override
 
     def as_info(self) -> dict[str, float]:
         """The terms by name, for `info["reward"]`."""
-        return {"qos": self.qos, "be_work": self.be_work, "reconfiguration": self.reconfiguration}
+        return {
+            "qos": self.qos,
+            "severity": self.severity,
+            "be_work": self.be_work,
+            "reconfiguration": self.reconfiguration,
+            "override": self.override,
+        }
 
 
-def reward(telemetry: Telemetry, before: Allocation, after: Allocation) -> RewardTerms:
+def reward(telemetry: Telemetry, before: Allocation, after: Allocation, *, overridden: bool = False) -> RewardTerms:
     """The reward of a tick.
 
     Args:
         telemetry: Readings of the period that the allocation `after` was in force.
         before: The allocation in force until then.
         after: The allocation as read back.
+        overridden: The shield changed what was asked for.
     """
-    qos = _qos(telemetry)
+    qos, severity = _qos(telemetry)
     work = telemetry.be_work_rate
-    be_work = min(max(work.value, 0.0), 1.0) if isinstance(work, Value) and qos == 0.0 else 0.0
-    return RewardTerms(qos, be_work, 0.0 if before == after else -RECONFIGURATION_COST)
+    held = qos > -1.0
+    return RewardTerms(
+        qos=qos,
+        severity=severity,
+        be_work=WORK * min(max(0.0, work.value), 1.0) if isinstance(work, Value) and held else 0.0,
+        reconfiguration=0.0 if before == after else -RECONFIGURATION_COST,
+        override=-OVERRIDE_COST if overridden else 0.0,
+    )
 
 
-def _qos(telemetry: Telemetry) -> float:
+def _qos(telemetry: Telemetry) -> tuple[float, float]:
     latency = telemetry.latency_seconds
-    if isinstance(latency, Missing) or not math.isfinite(latency.value):
-        return -2.0
+    if isinstance(latency, Missing) or not math.isfinite(latency.value) or not telemetry.target_seconds > 0.0:
+        return -1.0, -1.0
     over = latency.value / telemetry.target_seconds - 1.0
-    return 0.0 if over <= 0.0 else -1.0 - min(over, 1.0)
+    if over > 0.0:
+        return -1.0, -min(over, 1.0)
+    near = max(1.0 + over - NEAR, 0.0) / (1.0 - NEAR)
+    return -NEAR_COST * near * near, 0.0

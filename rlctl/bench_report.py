@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rlctl.agents.catalogue import label
 from rlctl.bench import Outcome
 from rlctl.bench_results import write_json
 from rlctl.plots import plot_run, plot_summary
@@ -29,7 +30,7 @@ def write_report(outcome: Outcome, folder: Path) -> None:
         write_ticks(folder / f"{name}.jsonl", run.ticks)
     scenario = outcome.plan.scenario
     plot_summary(
-        scores,
+        {label(name): one for name, one in scores.items()},
         folder / "summary.png",
         f"{scenario.name}: {outcome.plan.repeats} x {scenario.duration_seconds:g} s, "
         f"shield {outcome.plan.profile.name} where shielded",
@@ -43,5 +44,5 @@ def _named(outcome: Outcome) -> dict[str, Run]:
     named: dict[str, Run] = {}
     for run in outcome.runs:
         seen[run.manager] = seen.get(run.manager, 0) + 1
-        named[f"{run.manager}-{seen[run.manager]}"] = run
+        named[f"{label(run.manager)}-{seen[run.manager]}"] = run
     return named

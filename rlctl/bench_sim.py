@@ -25,7 +25,7 @@ from rlctl.safety.profile import Profile
 from rlctl.sim_run import Task, TaskResult, run_task
 from rlctl.sim_scenario import SimScenario
 from rlctl.sim_score import METRICS, Floats, SimScore, score
-from rlctl.suite import BOUNDS, SuiteResult, Trace
+from rlctl.suite import BOUNDS, SHIELDED_BOUNDS, SuiteResult, Trace
 from rlctl.tuned import Tuned
 
 __all__ = ["SimOutcome", "SimPlan", "record_model", "run_sim", "run_tasks"]
@@ -67,13 +67,13 @@ class SimPlan:
         return self.scenario.ticks
 
     def shielded(self, name: str) -> bool:
-        """True when a manager is judged behind the shield; bounds never are.
+        """True when a manager is judged behind the shield; of the bounds only one is.
 
         Raises:
             PolicyError: There is no such manager, or it does not take the scenario's options.
         """
         if name in BOUNDS:
-            return False
+            return name in SHIELDED_BOUNDS
         return policy_for(name, self.scenario, self.threshold_model, self.options(name)).shielded
 
     def options(self, name: str) -> Mapping[str, object]:
@@ -175,11 +175,11 @@ class SimOutcome:
             scenario=self.plan.scenario.name,
             description=self.plan.scenario.description,
             caption=self.caption,
-            managers=self.per_seed,
-            traces=self.traces,
+            managers={catalogue.label(name): values for name, values in self.per_seed.items()},
+            traces={catalogue.label(name): trace for name, trace in self.traces.items()},
             duration_seconds=self.plan.scenario.duration_seconds,
             tick_seconds=self.plan.scenario.tick_seconds,
-            remarks=self.remarks,
+            remarks={catalogue.label(name): said for name, said in self.remarks.items()},
             facts=facts,
         )
 

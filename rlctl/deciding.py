@@ -10,9 +10,6 @@ from rlctl.envs.errors import PolicyError
 
 __all__ = ["build_policy"]
 
-SIMULATED = frozenset({"oracle", "oracle-model"})
-"""Bounds that look into a simulated host's future; there is nothing to build them from on a live one."""
-
 
 def build_policy(section: PolicySection) -> Policy:
     """The policy that a configuration names.
@@ -21,7 +18,7 @@ def build_policy(section: PolicySection) -> Policy:
         ConfigError: An unknown name or option, a value that cannot be, or a model that cannot be read.
         PermissionMissing: The model may not be read.
     """
-    if section.name in SIMULATED:
+    if section.name in catalogue.BOUNDS:
         raise PolicyError(f"policy '{section.name}' exists in the simulator only; see `rlctl managers`")
     if taken := catalogue.NOT_OPTIONS & section.options.keys():
         raise PolicyError(f"policy.options: '{min(taken)}' is no option of a manager")

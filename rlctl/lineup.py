@@ -22,6 +22,7 @@ __all__ = [
     "Published",
     "fitted",
     "lacking_library",
+    "left_out",
     "policy_for",
     "require_library",
 ]
@@ -72,14 +73,14 @@ def policy_for(
     """A new policy of this name, as the scenario wants it.
 
     Args:
-        name: The manager's name.
+        name: The manager's name, or a bundle's folder with a slash in it.
         scenario: Whose options win over all others.
         model: PRM's threshold model.
         tuned: Constants in place of the published ones.
 
     Raises:
         ConfigError: The scenario sets what is not a manager's to set.
-        PolicyError: An unknown manager or option.
+        PolicyError: An unknown manager or option, or a bundle that cannot be served.
     """
     options = {**tuned, **scenario.managers.get(name, {})}
     if refused := catalogue.NOT_OPTIONS & options.keys():
@@ -93,6 +94,12 @@ def lacking_library(names: Collection[str]) -> tuple[str, ...]:
     """Those managers that need scikit-learn, each once, when it is not installed."""
     needing = tuple(name for name in dict.fromkeys(names) if name in NEEDS_MODEL)
     return needing if needing and find_spec("sklearn") is None else ()
+
+
+def left_out(names: Collection[str]) -> dict[str, str]:
+    """Those that cannot run here, with the reason: PRM without scikit-learn, a learned policy without its bundle."""
+    missing = dict.fromkeys(lacking_library(names), MODEL_WAY_OUT)
+    return missing | {name: reason for name in names if (reason := catalogue.lacking(name))}
 
 
 def require_library(names: Collection[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,7 +29,7 @@ from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 from rlctl.sim_scenario import SimScenario
 from rlctl.sim_score import Floats, Record, per_seed
-from rlctl.suite import BOUNDS, Trace
+from rlctl.suite import BOUNDS, SHIELDED_BOUNDS, Trace
 
 __all__ = ["Task", "TaskResult", "run_task"]
 
@@ -169,24 +169,41 @@ class Station:
 
 
 class Foreseeing:
-    """A bound, which looks into the batch itself and decides for all hosts at once."""
+    """A bound, which looks into the batch itself and decides for all hosts at once; one of them behind the shield."""
 
     remarks = ("a bound, no manager: it looks into the simulated host itself",)
 
     def __init__(self, task: Task, batch: SimBatch) -> None:
-        self._bound: Bound = {"oracle": Oracle, "oracle-model": OracleModel}[task.manager](batch)
-        self._count = batch.count
+        self._batch = batch
+        self._bound: Bound = FORESEEING[task.manager](batch)
+        shielded = task.manager in SHIELDED_BOUNDS
+        self._shields = [Shield(task.profile, batch.limits) for _ in range(batch.count)] if shielded else []
 
     def begin(self) -> list[Allocation]:
         """What it gives BE in the first window."""
-        return self._bound.act_all()
+        asked = self._bound.act_all()
+        return [self._batch.limits.safe] * self._batch.count if self._shields else asked
 
     def decide(self) -> Decisions:
         """What it gives BE in the next window."""
         begun = time.perf_counter()
-        allocations = self._bound.act_all()
-        each = (time.perf_counter() - begun) / self._count
-        return Decisions(allocations, [False] * self._count, [each] * self._count)
+        asked = self._bound.act_all()
+        allowed = self._ruled(asked) if self._shields else asked
+        each = (time.perf_counter() - begun) / self._batch.count
+        overridden = [one != was for one, was in zip(allowed, asked, strict=True)]
+        return Decisions(allowed, overridden, [each] * self._batch.count)
+
+    def _ruled(self, asked: list[Allocation]) -> list[Allocation]:
+        rows = zip(self._shields, self._batch.read(), self._batch.allocations, asked, strict=True)
+        return [shield.rule(telemetry, current, wanted).allocation for shield, telemetry, current, wanted in rows]
+
+
+FORESEEING: Mapping[str, Callable[[SimBatch], Bound]] = {
+    "oracle": Oracle,
+    "oracle-model": OracleModel,
+    "oracle-shielded": OracleModel,
+}
+"""Every bound by its name."""
 
 
 class Tape:

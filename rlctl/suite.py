@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rlctl.seed_statistics import share_over_seeds
 from rlctl.statistics import Estimate, mean_interval
 
-__all__ = ["BOUNDS", "METRICS", "SHARES", "SuiteResult", "Trace"]
+__all__ = ["BOUNDS", "METRICS", "SHARES", "SHIELDED_BOUNDS", "SuiteResult", "Trace"]
 
 Samples = NDArray[np.float64]
 
@@ -35,8 +35,11 @@ METRICS: Mapping[str, tuple[float, float]] = MappingProxyType(
 SHARES: Mapping[str, float] = MappingProxyType({"qos_guarantee_percent": 1.0, "qos_15s_percent": 15.0})
 """Metrics that are shares of windows, with the seconds from one window to the next; less than a tick is a tick."""
 
-BOUNDS = frozenset({"oracle", "oracle-model"})
+BOUNDS = frozenset({"oracle", "oracle-model", "oracle-shielded"})
 """Managers that know what no manager can: drawn and listed, never on the Pareto front."""
+
+SHIELDED_BOUNDS = frozenset({"oracle-shielded"})
+"""Those of them that run behind the shield."""
 
 
 @dataclass(frozen=True, slots=True)

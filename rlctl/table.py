@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from rlctl.agents.catalogue import label
 from rlctl.score import Score
 from rlctl.statistics import Estimate
 
@@ -32,7 +33,7 @@ def score_rows(scores: Mapping[str, Score]) -> list[tuple[str, ...]]:
     for name, one in scores.items():
         rows.append(
             (
-                name,
+                label(name),
                 f"{one.qos_guarantee_percent.mean:.{digits}f}",
                 _interval(one.qos_guarantee_percent, digits),
                 f"{one.be_throughput_percent.mean:.1f}",
@@ -61,7 +62,7 @@ def suite_rows(suite: Mapping[str, Mapping[str, Score]]) -> list[tuple[str, ...]
         qos = [one.qos_guarantee_percent.mean for one in each]
         be = [one.be_throughput_percent for one in each]
         cells = [f"{q:.2f} / {b.mean:.1f} ±{(b.ci95[1] - b.ci95[0]) / 2:.1f}" for q, b in zip(qos, be, strict=True)]
-        rows.append((name, *cells, f"{sum(qos) / len(qos):.2f}", f"{sum(b.mean for b in be) / len(be):.1f}"))
+        rows.append((label(name), *cells, f"{sum(qos) / len(qos):.2f}", f"{sum(b.mean for b in be) / len(be):.1f}"))
     return rows
 
 

@@ -12,21 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
-from rlctl.envs.sim.vector_actions import Allocations
+from rlctl.envs.sim.vector_actions import Allocations, moved
 from rlctl.envs.sim.vector_observation import Readings
 from rlctl.safety.batch_guards import GUARDS, Bounding, Bounds, Knobs, Memory, advance
 from rlctl.safety.batch_readings import Beliefs, GuardReadings, believed
 from rlctl.safety.profile import Profile
-from rlctl.safety.shield import RETREATS
 
 __all__ = ["BatchShield", "BatchVerdict"]
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-
-_RETREATS = np.array([move.name in RETREATS for move in MOVES])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,17 +116,14 @@ class BatchShield:
         return self.verdict
 
     def mask(self, readings: GuardReadings | Readings, current: Knobs) -> Flags:
-        """Which moves are allowed on each host: bool, shape (n, len(MOVES)).
-
-        Where `rule` would change every move, `freeze` and `quota-floor` stay allowed, as in `Shield.mask`.
-        """
-        most, asked = self._bounds(readings, current), moved(current, self.limits)
-        passed = (
+        """Which moves are allowed on each host: bool, shape (n, len(MOVES))."""
+        most, asked = self._bounds(readings, current), moved(_whole(current), self.limits)
+        passed: Flags = (
             (asked.quota_cpus <= most.quota_cpus.min(axis=0))
             & (asked.cpuset_cpus <= most.cpuset_cpus.min(axis=0))
             & (asked.frozen >= most.frozen.any(axis=0))
         )
-        return np.where(passed.any(axis=0), passed, _RETREATS[:, None]).T
+        return passed.T
 
     def _bounds(self, readings: GuardReadings | Readings, current: Knobs) -> Bounds:
         with np.errstate(all="ignore"):  # absurd readings overflow, as they do without a word in plain floats
@@ -148,22 +141,6 @@ class BatchShield:
         self._learnt, self._unlearnt = readings, np.zeros(self.count, bool)
 
 
-def moved(current: Knobs, limits: Limits) -> Allocations:
-    """What each of MOVES asks for on each host, shape (len(MOVES), n)."""
-    shape = (len(MOVES), len(current.frozen))
-    quota_cpus, cpuset_cpus, frozen = (
-        np.broadcast_to(knob, shape).copy() for knob in (current.quota_cpus, current.cpuset_cpus, current.frozen)
-    )
-    grid = np.array([limits.quota_at(level) for level in range(limits.levels + 1)])
-    within = np.minimum(current.quota_cpus, float(limits.cpus))  # the order of operations is `Limits.level_of`'s
-    level = np.where(within >= limits.cpus, limits.levels, (within / limits.cpus * limits.levels + 1e-9).astype(int))
-    for step in (-2, -1, 1, 2):
-        quota_cpus[_INDEX[f"quota{step:+d}"]] = grid[np.clip(level + step, 0, limits.levels)]
-    for step in (-1, 1):
-        cpuset_cpus[_INDEX[f"cpuset{step:+d}"]] = np.clip(current.cpuset_cpus + step, 1, limits.cpus)
-    quota_cpus[_INDEX["quota-floor"]] = limits.min_quota_cpus
-    frozen[_INDEX["freeze"]], frozen[_INDEX["thaw"]] = True, False
-    return Allocations(quota_cpus, cpuset_cpus, frozen)
-
-
-_INDEX = {move.name: index for index, move in enumerate(MOVES)}
+def _whole(knobs: Knobs) -> Allocations:
+    """The same as `Allocations`: guards count CPUs in floats."""
+    return Allocations(knobs.quota_cpus, np.asarray(knobs.cpuset_cpus).astype(np.int64), knobs.frozen)

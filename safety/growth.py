@@ -135,8 +135,8 @@ class GrowthRate:
     does not react faster because the constants of a controller were divided.
 
     Attributes:
-        ratio_per_second: Share of the host's CPUs by which the quota may grow each second. Below one level of the
-            quota grid per tick the relative moves of learned policies could never grow.
+        ratio_per_second: Share of the host's CPUs by which the quota may grow each second. Below `RISE_RATIO` per tick
+            every growing move of a learned policy would be an override.
         cpuset_cpus: CPUs by which the cpuset may grow each tick.
         gap_seconds: Most time that counts as passed between two readings; a late tick earns no leap.
     """

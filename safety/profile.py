@@ -1,4 +1,4 @@
-"""The constants of the guards, as YAML: two profiles ship, and an operator may write another."""
+"""The constants of the guards, as YAML: three profiles ship, and an operator may write another."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def load_profile(name_or_path: str | Path, time_scale: float = 1.0) -> Profile:
     """A shipped profile by its name, or a file by its path (anything with a slash or a YAML suffix).
 
     Args:
-        name_or_path: "heracles", "responsive", or the path of a YAML file.
+        name_or_path: "heracles", "knee", "responsive", or the path of a YAML file.
         time_scale: See `Profile.scaled`.
 
     Raises:

@@ -20,9 +20,6 @@ from rlctl.safety.verdict import Bound, Verdict
 
 __all__ = ["Shield", "advance", "bounds", "judge"]
 
-RETREATS = frozenset({"freeze", "quota-floor"})
-"""Moves that a mask leaves when no move passes unchanged: those that take most from BE."""
-
 
 def advance(guards: tuple[Guard[Any], ...], memories: tuple[Any, ...], telemetry: Telemetry) -> tuple[Any, ...]:
     """Every guard's memory after a tick; telemetry without a finite time teaches nothing."""
@@ -99,14 +96,12 @@ class Shield:
     def mask(self, telemetry: Telemetry, current: Allocation) -> NDArray[np.bool_]:
         """Which moves are allowed: bool, shape (len(MOVES),).
 
-        Allowed is a move that `rule` lets through unchanged. When it would change every one of them (BE must become
-        smaller than any single move makes it), `freeze` and `quota-floor` stay allowed, since a learner needs a move;
-        `rule` then corrects them too.
+        Allowed is a move that `rule` lets through unchanged. One always is: `freeze` asks for the safe allocation.
         """
         given = self._bounds(telemetry, current)
         proposals = [move.of(current, self.limits) for move in MOVES]
         passed = [all(proposed.at_most(bound.most) for bound in given) for proposed in proposals]
-        return np.array(passed if any(passed) else [move.name in RETREATS for move in MOVES], np.bool_)
+        return np.array(passed, np.bool_)
 
     def _bounds(self, telemetry: Telemetry, current: Allocation) -> tuple[Bound, ...]:
         # By identity: an equal copy is a tick in which no time passed, which earns BE nothing.

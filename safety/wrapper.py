@@ -65,6 +65,7 @@ class ShieldedEnv(gym.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], Any
         host, telemetry = self.host, self._telemetry()
         proposed = decode(action, host.current, host.plant.limits)
         self.verdict = self.shield.rule(telemetry, host.current, proposed)
+        host.overridden = self.verdict.overridden  # what leaning on the shield costs stands with the rest of the reward
         observation, reward, terminated, truncated, info = self.env.step(self.verdict.allocation)
         self._read_at = self._clock()
         info |= {

@@ -18,10 +18,10 @@ Array = NDArray[np.float64]
 SHAPE, LEVEL, BURST = 4000, 4100, 4200  # first noise channels: of the shape, of a step's level, of a burst's place
 DRAWS = 9
 
-LOWEST, HIGHEST = 0.02, 1.10  # loads stay within, as shares of the LC's maximum
+LOWEST, HIGHEST = 0.02, 1.03  # loads stay within, as shares of the LC's maximum
 WAVE_SHARE, STEPS_SHARE = 0.5, 0.35  # of the hosts; the rest has a constant level
 BURSTS_SHARE = 0.5  # of the hosts, on top
-PERIOD_SECONDS = (60.0, 1800.0)  # of a wave, log-uniform: from one that a manager can barely follow to a slow one
+PERIOD_SECONDS = (20.0, 1800.0)  # of a wave, log-uniform: from one that a manager can barely follow to a slow one
 STEP_SECONDS = (20.0, 180.0)
 GAP_SECONDS = (60.0, 600.0)  # one burst in each
 BURST_SECONDS = (5.0, 30.0)
@@ -47,7 +47,7 @@ def training_loads(seeds: NDArray[np.uint64], ticks: int, tick_seconds: float) -
     draws = uniforms(seeds, 0, DRAWS, SHAPE)
     kind, low, rise, period, phase, step = draws[:6]
     low = 0.10 + 0.60 * low
-    high = low + (1.05 - low) * (0.2 + 0.8 * rise)
+    high = low + (1.0 - low) * (0.2 + 0.8 * rise)
     time: Array = np.arange(ticks, dtype=np.float64)[:, None] * tick_seconds
     wave = 0.5 - 0.5 * np.cos(2.0 * np.pi * (time / _log_between(PERIOD_SECONDS, period) + phase))
     level = _levels(seeds, time / _between(STEP_SECONDS, step))

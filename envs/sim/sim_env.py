@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.host_env import HostEnv
+from rlctl.envs.observation import LAGS
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import LoadModel, SimPlant
 from rlctl.envs.sim.profile import HostProfile, load_profile
@@ -56,7 +59,7 @@ class SimHost(HostEnv):
         vary: Draw each episode's host from the profile's ranges.
         tick_seconds: Control period.
         ticks: Length of the load.
-        history: Ticks of history in the observation.
+        lags: Ticks back that the observation shows, oldest first.
         weight: BE's CPU weight against the LC's.
         render_mode: None or "ansi".
 
@@ -72,13 +75,13 @@ class SimHost(HostEnv):
         vary: bool = True,
         tick_seconds: float = 1.0,
         ticks: int = LOAD_TICKS,
-        history: int = 4,
+        lags: Sequence[int] = LAGS,
         weight: Weight = Weight.EQUAL,
         render_mode: str | None = None,
     ) -> None:
         plant = _EpisodePlant(as_profile(profile), load, ticks, tick_seconds, vary=vary)
         plant.set_weight(weight)
-        super().__init__(plant, history, render_mode)
+        super().__init__(plant, lags, render_mode)
 
 
 class _EpisodePlant(SimPlant):

@@ -1,6 +1,6 @@
 """Allocations of many hosts in arrays, and the decoding of many actions at once.
 
-What a move does is read off `MOVES` itself, so there is one table of moves and not two.
+What a move does stands in `MOVES`, so there is one table of moves and not two.
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.envs.actions import MOVES
+from rlctl.envs.actions import MOVES, RISE_RATIO
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import PolicyError
 
-__all__ = ["Allocations", "Decoder"]
+__all__ = ["Allocations", "Decoder", "moved"]
 
 Flags = NDArray[np.bool_]
-
-_KEEP = [move.name for move in MOVES].index("keep")
 
 
 class Allocations(NamedTuple):
@@ -87,12 +85,6 @@ class Decoder:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._level_quota = np.array([limits.quota_at(level) for level in range(limits.levels + 1)])
-        self._quota, self._cpuset, self._frozen = _tables(limits)
-
-    def level_of(self, quota_cpus: NDArray[np.float64]) -> NDArray[np.int64]:
-        """As `Limits.level_of`, shape (n,)."""
-        cpus, levels = self.limits.cpus, self.limits.levels
-        return (np.minimum(quota_cpus, cpus) / cpus * levels + 1e-9).astype(np.int64)
 
     def decode(self, actions: NDArray[np.integer] | Allocations, current: Allocations) -> Allocations:
         """What the actions ask for.
@@ -119,11 +111,7 @@ class Decoder:
 
     def useful(self, current: Allocations) -> Flags:
         """Moves that change something, and `keep`: shape (n, len(MOVES))."""
-        quota, cpuset, frozen = self._quota, self._cpuset, self._frozen
-        other_quota = quota[:, self.level_of(current.quota_cpus)]
-        changes: Flags = ~np.isnan(other_quota) & (other_quota != current.quota_cpus)
-        changes |= cpuset[:, current.cpuset_cpus] != current.cpuset_cpus
-        changes |= frozen[:, current.frozen.astype(np.int64)] != current.frozen
+        changes = moved(current, self.limits).differ(current)
         changes[_KEEP] = True
         return changes.T
 
@@ -131,12 +119,7 @@ class Decoder:
         if moves.size and not (moves.min() >= 0 and moves.max() < len(MOVES)):
             host = int(np.flatnonzero((moves < 0) | (moves >= len(MOVES)))[0])
             raise PolicyError(f"host {host}: action {moves[host]} is outside the table of {len(MOVES)} moves")
-        quota = self._quota[moves, self.level_of(current.quota_cpus)]
-        return Allocations(
-            np.where(np.isnan(quota), current.quota_cpus, quota),
-            self._cpuset[moves, current.cpuset_cpus],
-            self._frozen[moves, current.frozen.astype(np.int64)],
-        )
+        return _moved(moves, current, self.limits)
 
     def _named(self, triples: NDArray[np.integer]) -> Allocations:
         most = np.array([self.limits.levels, self.limits.cpus - 1, 1])
@@ -151,22 +134,32 @@ class Decoder:
         return Allocations(self._level_quota[level], cpus.astype(np.int64) + 1, frozen == 1)
 
 
-def _tables(limits: Limits) -> tuple[NDArray[np.float64], NDArray[np.int64], Flags]:
-    """What each move makes of each quota level (NaN: leaves it), cpuset size and frozen flag, by trying it out.
+def moved(current: Allocations, limits: Limits) -> Allocations:
+    """What each of MOVES asks for on each host, shape (len(MOVES), n)."""
+    return _moved(np.arange(len(MOVES))[:, None], current, limits)
 
-    The quota tried lies between two levels, where no move can end, so that one which comes back was left alone.
-    """
-    grid = limits.cpus / limits.levels
-    quotas = [*(grid * (level + 0.37) for level in range(limits.levels)), UNLIMITED]
-    quota = np.full((len(MOVES), limits.levels + 1), np.nan)
-    cpuset = np.zeros((len(MOVES), limits.cpus + 1), np.int64)
-    frozen = np.zeros((len(MOVES), 2), np.bool_)
-    for row, move in enumerate(MOVES):
-        for level, tried in enumerate(quotas):
-            came = move.of(Allocation(tried, 1), limits).quota_cpus
-            quota[row, level] = np.nan if came == tried else came
-        for cpus in range(1, limits.cpus + 1):
-            cpuset[row, cpus] = move.of(Allocation(UNLIMITED, cpus), limits).cpuset_cpus
-        for flag in (False, True):
-            frozen[row, int(flag)] = move.of(Allocation(UNLIMITED, 1, flag), limits).frozen
-    return quota, cpuset, frozen
+
+def _moved(moves: NDArray[np.integer], current: Allocations, limits: Limits) -> Allocations:
+    """As `Move.of` in arrays: the indices broadcast with the hosts, and the order of operations is the same."""
+    ratio, cpus = _QUOTA_RATIO[moves], float(limits.cpus)
+    highest = _whole_nano(np.minimum(current.quota_cpus, cpus) + RISE_RATIO * cpus)
+    target = np.minimum(np.maximum(_whole_nano(ratio * cpus), limits.min_quota_cpus), highest)
+    aims = ~np.isnan(ratio)
+    quota_cpus = np.where(aims, target, current.quota_cpus)
+    cpuset_cpus = current.cpuset_cpus + _CPUSET_CPUS[moves]
+    cpuset_cpus = cpuset_cpus + (aims & (cpuset_cpus > 0) & (cpuset_cpus < quota_cpus))
+    cpuset_cpus = np.minimum(np.maximum(cpuset_cpus, 1), limits.cpus).astype(np.int64)
+    frozen = np.where(_LEAVES_FREEZER[moves], current.frozen, _FROZEN[moves])
+    return Allocations(quota_cpus, cpuset_cpus, frozen)
+
+
+def _whole_nano(cpus: NDArray[np.float64]) -> NDArray[np.float64]:
+    whole: NDArray[np.float64] = np.rint(cpus * 1e9) / 1e9
+    return whole
+
+
+_KEEP = [move.name for move in MOVES].index("keep")
+_QUOTA_RATIO = np.array([np.nan if move.quota_ratio is None else move.quota_ratio for move in MOVES])
+_CPUSET_CPUS = np.array([move.cpuset_cpus for move in MOVES], np.int64)
+_LEAVES_FREEZER = np.array([move.frozen is None for move in MOVES])
+_FROZEN = np.array([bool(move.frozen) for move in MOVES])

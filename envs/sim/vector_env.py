@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from rlctl.envs.actions import discrete_space, multi_discrete_space
 from rlctl.envs.errors import ConfigError
+from rlctl.envs.observation import LAGS
+from rlctl.envs.reward import WORK
 from rlctl.envs.sim.cohort import Cohort, SimSetup
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import LoadModel
@@ -76,10 +78,13 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
 
     Args:
         num_envs: How many hosts.
-        profile, load, vary, tick_seconds, ticks, history, weight: As of `SimHost`.
+        profile, load, vary, tick_seconds, ticks, lags, weight: As of `SimHost`.
+        absent: Features whose sensor the hosts lack.
         max_episode_steps: Steps until truncation.
         multi_discrete: Take (quota level, cpuset size - 1, frozen) triples instead of moves.
         shield: Rules on every action; None takes them as they are.
+        true_rewards: Judge by what happened, not by what the sensors say of it; see `rewards`.
+        work: Worth of a tick in which BE does what it would do alone, by a violation.
 
     Raises:
         ConfigError: There is no such profile, or no host or no step is asked for.
@@ -97,10 +102,13 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         vary: bool = True,
         tick_seconds: float = 1.0,
         ticks: int = LOAD_TICKS,
-        history: int = 4,
+        lags: Sequence[int] = LAGS,
+        absent: Collection[str] = (),
         weight: Weight = Weight.EQUAL,
         multi_discrete: bool = False,
         shield: VectorShield | None = None,
+        true_rewards: bool = False,
+        work: float = WORK,
     ) -> None:
         if num_envs < 1 or max_episode_steps < 1:
             raise ConfigError(f"{num_envs} hosts for {max_episode_steps} steps: give at least one of each")
@@ -109,11 +117,12 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         self.limits, self.tick_seconds, self.shield = made.limits(), tick_seconds, shield
         self._setup = SimSetup(made, load, ticks, max_episode_steps + 1, tick_seconds, vary=vary, weight=weight)
         self._decoder = Decoder(self.limits)
-        self._observer = VectorObserver(self.limits, tick_seconds, history)
+        self._observer = VectorObserver(self.limits, tick_seconds, lags, absent)
         self.single_observation_space = self._observer.space
         self.single_action_space = multi_discrete_space(self.limits) if multi_discrete else discrete_space()
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
+        self._true_rewards, self.work = true_rewards, work
         self._safe = Allocations.same(self.limits.safe, num_envs)
         self._all = np.ones(num_envs, np.bool_)
         self._seeds: NDArray[np.uint64] | None = None
@@ -157,7 +166,9 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         self.current = proposed if self.shield is None else self._ruled(self.shield, readings, proposed)
         truncated = self._advance()
         after, readings = self.current, self._read()
-        terms = rewards(readings, before.differ(after))
+        terms = rewards(
+            readings, before.differ(after), overridden=proposed.differ(after), truly=self._true_rewards, work=self.work
+        )
         observation = self._observer.observe(readings, after)
         info = self._info(self._all) | {"reward": _masked(terms._asdict(), self._all), "_reward": self._all}
         if self.shield is not None:

@@ -5,14 +5,15 @@ Order and ranges come from `FEATURES`; only how a number is got from arrays stan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Limits
-from rlctl.envs.observation import FEATURES, Observer
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.observation import BEND, FEATURES, LAGS, Observer, Scale
 from rlctl.envs.sim.hosts import Window
 from rlctl.envs.sim.sensing import Sensors
 from rlctl.envs.sim.vector_actions import Allocations
@@ -31,6 +32,7 @@ class Readings(NamedTuple):
         lost: True where the tail, the oldest request and the load are missing; their numbers are then old ones.
         age_seconds: Of these three.
         samples: Requests behind the tail.
+        true_latency_seconds: What a sensor that is neither late nor silent would have said; no policy sees it.
     """
 
     time_seconds: Array
@@ -49,6 +51,7 @@ class Readings(NamedTuple):
     lc_pressure_ratio: Array
     lc_run_delay_ratio: Array
     be_work_rate: Array
+    true_latency_seconds: Array
 
     @property
     def latency_seconds(self) -> Array:
@@ -85,32 +88,35 @@ def read(sensors: Sensors, window: Window, time_seconds: float) -> Readings:
         lc_pressure_ratio=derived.lc_pressure_ratio,
         lc_run_delay_ratio=derived.lc_run_delay_ratio,
         be_work_rate=window.be_work_ratio,
+        true_latency_seconds=np.maximum(window.tail_seconds, window.oldest_seconds),
     )
-
-
-def _level(quota_cpus: Array, limits: Limits) -> Array:
-    return np.floor(np.minimum(quota_cpus, limits.cpus) / limits.cpus * limits.levels + 1e-9)
 
 
 _OF: Mapping[str, Callable[[Readings, Allocations, Limits], Array]] = {
     "slack": lambda r, a, m: (r.target_seconds - r.latency_seconds) / r.target_seconds,
     "latency": lambda r, a, m: r.latency_seconds / r.target_seconds,
+    "stretch": lambda r, a, m: r.latency_seconds / r.lc_cpu_seconds_per_request,
     "load": lambda r, a, m: r.load_ratio,
     "cpi": lambda r, a, m: r.cpi,
     "cpu_per_request": lambda r, a, m: r.lc_cpu_seconds_per_request / r.target_seconds,
     "lc_cpus": lambda r, a, m: r.lc_cpus / m.lc_cpus,
     "be_cpus": lambda r, a, m: r.be_cpus / m.cpus,
-    "host_cpus": lambda r, a, m: r.host_cpus / m.cpus,
-    "lc_pressure": lambda r, a, m: r.lc_pressure_ratio,
-    "lc_run_delay": lambda r, a, m: r.lc_run_delay_ratio,
-    "quota": lambda r, a, m: _level(a.quota_cpus, m) / m.levels,
+    "quota": lambda r, a, m: np.minimum(a.quota_cpus, m.cpus) / m.cpus,
     "cpuset": lambda r, a, m: a.cpuset_cpus / m.cpus,
     "frozen": lambda r, a, m: a.frozen.astype(np.float64),
 }
 """Every feature by its name in FEATURES."""
 
-_MAY_BE_LOST = frozenset({"slack", "latency", "load"})
+_MAY_BE_LOST = frozenset({"slack", "latency", "stretch", "load"})
 """Features of the readings that `lost` takes away; on a simulated host the others are always there."""
+
+_SAME_SENSOR = {"cpu_per_request": ("stretch",)}
+"""Features that go when another one's sensor is absent."""
+
+_OPTIONAL = tuple(feature.name for feature in FEATURES if feature.optional)
+_PLACE = {feature.name: place for place, feature in enumerate(FEATURES)}
+_FLAG = {name: len(FEATURES) + place for place, name in enumerate(_OPTIONAL)}
+_WIDTH = len(FEATURES) + len(_OPTIONAL) + 1
 
 
 class VectorObserver:
@@ -119,22 +125,30 @@ class VectorObserver:
     Args:
         limits: Range of allocations, the same on all hosts.
         tick_seconds: Control period, the unit of ages.
-        history: Ticks kept, at least 1.
+        lags: Ticks back that the vector shows, as in `Observer`.
+        absent: Features whose sensor these hosts lack; what else that sensor yields is hidden with them.
+
+    Raises:
+        ConfigError: Lags that do not descend to 0, or a feature that every host has or that there is not.
     """
 
-    def __init__(self, limits: Limits, tick_seconds: float, history: int = 4) -> None:
+    def __init__(
+        self, limits: Limits, tick_seconds: float, lags: Sequence[int] = LAGS, absent: Collection[str] = ()
+    ) -> None:
+        if unknown := sorted(set(absent) - set(_OPTIONAL)):
+            raise ConfigError(f"absent: {', '.join(unknown)}: no optional feature; there are {', '.join(_OPTIONAL)}")
         self.limits = limits
         self.tick_seconds = tick_seconds
-        self.history = history
-        self.space = Observer(limits, tick_seconds, history).space
-        self._low = np.array([[feature.low] for feature in FEATURES])
-        self._span = np.array([[feature.high - feature.low] for feature in FEATURES])
-        lossy = [place for place, feature in enumerate(FEATURES) if feature.name in _MAY_BE_LOST]
-        optional = [feature.name for feature in FEATURES if feature.optional]
-        flags = [len(FEATURES) + place for place, name in enumerate(optional) if name in _MAY_BE_LOST]
-        self._lossy, self._flags = np.array(lossy), np.array(flags)
-        self._width = len(FEATURES) + len(optional) + 1
-        self._frames = np.zeros((0, history, self._width), np.float32)
+        observer = Observer(limits, tick_seconds, lags)
+        self.lags, self.space = np.array(observer.lags), observer.space
+        self._low = _bent(np.array([[feature.low] for feature in FEATURES]))
+        self._span = _bent(np.array([[feature.high] for feature in FEATURES])) - self._low
+        self._least, self._most = (np.array([[of] for of in ends]) for ends in zip(*_ENDS, strict=True))
+        self._lossy = _columns(_MAY_BE_LOST)
+        self._absent = _columns({*absent, *(name for of in absent for name in _SAME_SENSOR.get(of, ()))})
+        self._depth = int(self.lags[0]) + 1
+        self._frames = np.zeros((self._depth, 0, _WIDTH), np.float32)  # a ring: the newest is at `_newest`
+        self._newest = 0
 
     def begin(self, readings: Readings, current: Allocations, which: Flags | None = None) -> NDArray[np.float32]:
         """Start the history anew with this tick, on the hosts in `which` or on all.
@@ -142,37 +156,73 @@ class VectorObserver:
         Returns:
             What the policies of all hosts see, shape (n, size).
         """
-        frame = np.repeat(self._frame(readings, current)[:, None], self.history, axis=1)
+        frame = self._frame(readings, current)
         if which is None or which.all():
-            self._frames = frame
+            self._frames = np.repeat(frame[None], self._depth, axis=0)
         else:
-            self._frames = np.where(which[:, None, None], frame, self._frames)
+            self._frames[:, which] = frame[which]
         return self._vector()
 
     def observe(self, readings: Readings, current: Allocations) -> NDArray[np.float32]:
         """Add one tick to the history of every host; float32, shape (n, size), each entry in [-1, 1]."""
-        frames = np.empty_like(self._frames)
-        frames[:, :-1] = self._frames[:, 1:]
-        frames[:, -1] = self._frame(readings, current)
-        self._frames = frames
+        self._newest = (self._newest + 1) % self._depth
+        self._frames[self._newest] = self._frame(readings, current)
         return self._vector()
 
     def _vector(self) -> NDArray[np.float32]:
         """A copy, since the caller may keep or change it."""
-        return self._frames.reshape(len(self._frames), -1).copy()
+        shown = self._frames[(self._newest - self.lags) % self._depth]
+        return np.ascontiguousarray(shown.transpose(1, 0, 2)).reshape(shown.shape[1], -1)
 
     def _frame(self, readings: Readings, current: Allocations) -> NDArray[np.float32]:
-        scaled = np.stack([_OF[feature.name](readings, current, self.limits) for feature in FEATURES])
-        scaled -= self._low  # in place, and in the order of operations of `Observer`
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scaled = np.stack([_OF[feature.name](readings, current, self.limits) for feature in FEATURES])
+        unknown = np.isnan(scaled)
+        np.clip(scaled, self._least, self._most, out=scaled)
+        scaled = _bent(scaled)  # and in the order of operations of `Observer`
+        scaled -= self._low
         scaled *= 2.0
         scaled /= self._span
         scaled -= 1.0
-        np.clip(scaled, -1.0, 1.0, out=scaled)
-        scaled[np.isnan(scaled)] = 0.0  # NaN never reaches a network
-        frame = np.ones((scaled.shape[1], self._width), np.float32)
+        scaled[unknown] = 0.0  # NaN never reaches a network
+        frame = np.ones((scaled.shape[1], _WIDTH), np.float32)
         frame[:, : len(FEATURES)] = scaled.T
-        if readings.lost.any():
-            frame[np.ix_(readings.lost, self._lossy)] = 0.0
-            frame[np.ix_(readings.lost, self._flags)] = -1.0
+        _hide(frame, readings.lost, self._lossy)
+        _hide(frame, ~(readings.lc_cpu_seconds_per_request > 0.0), _STRETCH)
+        values, flags = self._absent
+        frame[:, values], frame[:, flags] = 0.0, -1.0
         frame[:, -1] = np.minimum(readings.age_seconds / self.tick_seconds, 10.0) / 5.0 - 1.0
         return frame
+
+
+def _bent(values: Array) -> Array:
+    """Each feature's row by its scale."""
+    bent = values.copy()
+    for scale, rows in _ROWS.items():
+        bent[rows] = BEND[scale](values[rows])
+    return bent
+
+
+def _columns(names: Collection[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Where the values and the flags of some features stand in a frame."""
+    ordered = sorted(names)
+    return (
+        np.array([_PLACE[name] for name in ordered], np.intp),
+        np.array([_FLAG[name] for name in ordered], np.intp),
+    )
+
+
+def _hide(frame: NDArray[np.float32], where: Flags, columns: tuple[NDArray[np.intp], NDArray[np.intp]]) -> None:
+    """Make features missing on some hosts."""
+    if where.any():
+        values, flags = columns
+        frame[np.ix_(where, values)] = 0.0
+        frame[np.ix_(where, flags)] = -1.0
+
+
+_STRETCH = _columns({"stretch"})
+_ENDS = [(feature.low, feature.high) for feature in FEATURES]
+_ROWS = {
+    scale: np.array([place for place, feature in enumerate(FEATURES) if feature.scale is scale], np.intp)
+    for scale in (Scale.SQRT, Scale.LOG10)
+}

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ EXAMPLES = """examples:
   rlctl bench --scenario all --managers all --json result.json --report out/
   rlctl bench --scenario all --managers all --tuned --json tuned.json
   rlctl bench verify result.json
+  rlctl bench --managers ppo,ppo-bare,out/my-policy,prm-hybrid-tuned
   rlctl bench --plant host --scenario live-nginx --managers none,weights,frozen,greedy-shield
   rlctl bench --plant host --scenario live-memcached --managers all --repeats 3 --json out.json --report out/
 """
@@ -47,6 +48,11 @@ ALL = (
     "default: thesis in the simulator, live-nginx on the host"
 )
 
+MANAGERS = (
+    "names from `rlctl managers`, folders of bundles with a slash in them, or all; X-bare is the learned policy X "
+    "without shield and mask"
+)
+
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command's arguments."""
@@ -58,7 +64,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--plant", choices=("sim", "host"), help="default: the scenario's, without one sim")
     parser.add_argument("--scenario", metavar="NAME|FILE|all", help=ALL)
-    parser.add_argument("--managers", default="all", metavar="A,B,...", help="names from `rlctl managers`, or all")
+    parser.add_argument("--managers", default="all", metavar="A,B,...", help=MANAGERS)
     parser.add_argument("--seeds", type=_positive_int, metavar="N", help="sim: evaluation seeds (default: 30)")
     parser.add_argument("--jobs", type=_positive_int, metavar="N", help="sim: processes (default: one for each CPU)")
     parser.add_argument("--repeats", type=_positive_int, metavar="N", help="host: runs of each (default: 3)")
@@ -107,21 +113,25 @@ def run(args: argparse.Namespace) -> int:
     asked = _asked(args)
     live = [one for one in asked.values() if isinstance(one, Scenario)]
     _check_options(args, live=bool(live))
-    names = _managers(args.managers, live=bool(live))
+    names, notes = _managers(args.managers, live=bool(live))
     if live:
-        return _run_live(args, [plan_of(args, one, names) for one in live])
+        return _run_live(args, [plan_of(args, one, names) for one in live], notes)
     from rlctl.commands import bench_sim
 
     simulated = [(name, one) for name, one in asked.items() if isinstance(one, SimScenario)]
     plans = [bench_sim.plan_of(args, one, names, name) for name, one in simulated]
     check_outputs(args)
+    for note in notes:
+        _say(note)
     return bench_sim.run_plans(args, plans)
 
 
-def _run_live(args: argparse.Namespace, plans: Sequence[Plan]) -> int:
+def _run_live(args: argparse.Namespace, plans: Sequence[Plan], notes: Sequence[str]) -> int:
     from rlctl.table import LEGEND, render, score_rows
 
     check_outputs(args)
+    for note in notes:
+        _say(note)
     for plan in plans:
         _say(_effective(plan))
     if args.dry_run:
@@ -193,25 +203,41 @@ def _check_options(args: argparse.Namespace, *, live: bool) -> None:
         raise ConfigError("--repeats is the live host's; in the simulator give --seeds")
 
 
-def _managers(listed: str, *, live: bool) -> tuple[str, ...]:
-    """The names asked for; bounds exist in the simulator only, and `all` leaves out what lacks a library."""
+def _managers(listed: str, *, live: bool) -> tuple[tuple[str, ...], list[str]]:
+    """The names asked for, and for `all` a line on those that are left out because they cannot run here."""
     from rlctl.agents import catalogue
-    from rlctl.lineup import MODEL_WAY_OUT, lacking_library, require_library
+    from rlctl.lineup import left_out, require_library
     from rlctl.suite import BOUNDS
 
-    every = catalogue.NAMES if live else (*catalogue.NAMES, *sorted(BOUNDS - set(catalogue.NAMES)))
-    names = every if listed == "all" else tuple(name.strip() for name in listed.split(",") if name.strip())
+    asked = _everyone(live=live) if listed == "all" else [name.strip() for name in listed.split(",") if name.strip()]
+    missing = left_out(asked) if listed == "all" else {}
+    names = tuple(name for name in asked if name not in missing)
     if not names:
         raise ConfigError("--managers names none; see `rlctl managers`")
-    if len(set(names)) < len(names):
-        raise ConfigError("--managers names one twice")
-    if listed == "all" and (lacking := lacking_library(names)):
-        _say(f"left out {' and '.join(lacking)}: {MODEL_WAY_OUT}")
-        names = tuple(name for name in names if name not in lacking)
+    if len({catalogue.label(name) for name in names}) < len(names):
+        raise ConfigError("--managers names one twice; a bundle goes by the name of its folder")
     require_library(names)
     if live and (bounds := BOUNDS & set(names)):
         raise ConfigError(f"{', '.join(sorted(bounds))}: in the simulator only; leave out --plant host")
-    return names
+    return names, _notes(missing)
+
+
+def _everyone(*, live: bool) -> list[str]:
+    """All managers; bounds exist in the simulator only."""
+    from rlctl.agents import catalogue
+    from rlctl.agents.learned import BARE
+    from rlctl.suite import BOUNDS
+
+    learned = [name for name in catalogue.LEARNED if not name.endswith(BARE)]
+    return [*catalogue.NAMES, *learned, *([] if live else sorted(BOUNDS))]
+
+
+def _notes(missing: Mapping[str, str]) -> list[str]:
+    """One line for each reason."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in missing.items():
+        by_reason.setdefault(reason, []).append(name)
+    return [f"left out {' and '.join(names)}: {reason}" for reason, names in by_reason.items()]
 
 
 def plan_of(args: argparse.Namespace, scenario: Scenario, managers: tuple[str, ...]) -> Plan:

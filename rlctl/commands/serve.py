@@ -33,6 +33,7 @@ EXAMPLES = """examples:
   rlctl serve --config serve.yaml --dry-run --duration 60   # shows what it would do, writes nothing
   rlctl serve --config serve.yaml
   rlctl serve --config serve.yaml --policy weights --json
+  rlctl serve --config serve.yaml --policy ./my-policy      # a bundle; needs rlctl[serve], never torch
 
 SIGTERM or SIGINT stops it after the current tick; it then puts back what it found and exits with 0. After a crash,
 `rlctl restore` does the same.
@@ -49,7 +50,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="see configs/serve/example.yaml")
-    parser.add_argument("--policy", metavar="NAME", help="another policy than the file's, with its default options")
+    parser.add_argument(
+        "--policy",
+        metavar="NAME|BUNDLE",
+        help="another policy than the file's: from `rlctl managers`, or a bundle's folder with a slash in it",
+    )
     parser.add_argument("--dry-run", action="store_true", help="read, decide and say, but write nothing")
     parser.add_argument("--duration", type=_positive, metavar="SECONDS", help="stop by itself after this time")
     parser.add_argument("--json", action="store_true", help="changes, summaries and totals as JSON lines on stdout")

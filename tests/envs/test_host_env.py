@@ -41,10 +41,11 @@ def test_an_episode_begins_safe_and_names_its_reward(env):
     _, info = env.reset()
     assert info["allocation"] == env.plant.limits.safe
     env.step(INDEX["thaw"])
-    env.step(INDEX["quota+2"])
-    _, total, _, _, info = env.step(INDEX["quota+2"])
+    env.step(INDEX["quota-21%"])
+    _, total, _, _, info = env.step(INDEX["quota-21%"])
     assert total == pytest.approx(sum(info["reward"].values()))
     assert info["reward"]["be_work"] > 0
+    assert info["reward"]["override"] == 0.0
     assert info["missed_deadlines"] == 0
 
 
@@ -54,7 +55,11 @@ def test_masks_leave_out_what_changes_nothing(env):
     assert masks["keep"]
     assert masks["thaw"]
     assert not masks["freeze"]
-    assert not masks["quota-floor"]
+    assert not masks["minimum"]
+    assert masks["quota-1%"]  # the quota is there already, but it thaws
+    assert masks["quota-1.2%"]
+    env.step(INDEX["quota-1%"])
+    assert not dict(zip(INDEX, env.action_masks(), strict=True))["quota-1%"]
 
 
 def test_absolute_actions(env):

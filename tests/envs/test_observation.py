@@ -1,54 +1,179 @@
-"""The vector that learned policies see: bounded whatever the sensors say."""
+"""The vector that learned policies see: bounded whatever the sensors say, and the same for hosts of any size."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.observation import FEATURES, Observer
+from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.observation import FEATURES, LAGS, VERSION, Observer
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 
 LIMITS = Limits(cpus=2)
+NAMES = [feature.name for feature in FEATURES]
+OPTIONAL = [feature.name for feature in FEATURES if feature.optional]
 readings = st.one_of(
     st.builds(Value, st.floats(allow_nan=True, allow_infinity=True), st.floats(0, 100)),
     st.builds(Missing, st.sampled_from(Why)),
 )
 
 
-@given(readings, readings, readings, readings)
-def test_no_sensor_can_push_the_vector_out_of_its_space(latency, load, cpi, pressure):
+def seen(telemetry, current=LIMITS.safe, limits=LIMITS):
+    """One tick's numbers and validity flags by their features' names, and the latency's age."""
+    vector = Observer(limits, 1.0, lags=(0,)).observe(telemetry, current).vector
+    values, flags = vector[: len(NAMES)], vector[len(NAMES) : -1]
+    return dict(zip(NAMES, values, strict=True)), dict(zip(OPTIONAL, flags, strict=True)), vector[-1]
+
+
+def test_the_table_of_this_version():
+    """A bundle names a version and trusts it; whoever changes a row gives the table a new number."""
+    assert VERSION == 2
+    assert LAGS == (16, 8, 4, 2, 1, 0)
+    assert [(row.name, row.low, row.high, str(row.scale), row.optional) for row in FEATURES] == [
+        ("slack", -1.0, 1.0, "linear", True),
+        ("latency", 1e-3, 10.0, "log10", True),
+        ("stretch", 1.0, 1e4, "log10", True),
+        ("load", 0.0, 1.25, "linear", True),
+        ("cpi", 0.25, 8.0, "log10", True),
+        ("cpu_per_request", 1e-4, 1.0, "log10", True),
+        ("lc_cpus", 0.0, 1.0, "linear", True),
+        ("be_cpus", 0.0, 1.0, "sqrt", True),
+        ("quota", 0.0, 1.0, "sqrt", False),
+        ("cpuset", 0.0, 1.0, "sqrt", False),
+        ("frozen", 0.0, 1.0, "linear", False),
+    ]
+
+
+@given(readings, readings, readings, readings, readings, st.sampled_from([0.01, 0.0, -1.0, float("nan")]))
+def test_no_sensor_can_push_the_vector_out_of_its_space(latency, load, cpi, used, demand, target):
     observer = Observer(LIMITS, 1.0)
-    telemetry = Telemetry(0.0, 0.01, tail_latency_seconds=latency, load_ratio=load, cpi=cpi, lc_pressure_ratio=pressure)
-    vector = observer.observe(telemetry, LIMITS.safe).vector
-    assert observer.space.contains(vector)
+    telemetry = Telemetry(
+        0.0,
+        target,
+        tail_latency_seconds=latency,
+        load_ratio=load,
+        cpi=cpi,
+        lc_cpus=used,
+        lc_cpu_seconds_per_request=demand,
+        be_cpus=used,
+    )
+    assert observer.space.contains(observer.observe(telemetry, LIMITS.safe).vector)
 
 
 def test_missing_is_told_apart_from_zero():
-    def vector(reading):
-        return Observer(LIMITS, 1.0, history=1).observe(Telemetry(0.0, 0.01, cpi=reading), LIMITS.safe).vector
-
-    assert not np.array_equal(vector(Missing(Why.NOT_SUPPORTED)), vector(Value(2.0)))  # 2.0 scales to 0.0 too
-
-
-def test_history_is_oldest_first_and_filled_at_the_start():
-    observer = Observer(LIMITS, 1.0, history=2)
-    quiet = Telemetry(0.0, 0.01, load_ratio=Value(0.1))
-    busy = Telemetry(1.0, 0.01, load_ratio=Value(0.9))
-    first = observer.observe(quiet, LIMITS.safe).vector
-    second = observer.observe(busy, LIMITS.safe).vector
-    half = observer.size // 2
-    assert np.array_equal(first[:half], first[half:])
-    assert np.array_equal(second[:half], first[half:])
-    load = [feature.name for feature in FEATURES].index("load")
-    assert second[half + load] > second[load]
+    values, flags, _ = seen(Telemetry(0.0, 0.01, cpi=Missing(Why.NOT_SUPPORTED)))
+    middle, there, _ = seen(Telemetry(0.0, 0.01, cpi=Value(2**0.5)))  # scales to 0.0 too
+    assert values["cpi"] == pytest.approx(middle["cpi"], abs=1e-6) == 0.0
+    assert (flags["cpi"], there["cpi"]) == (-1.0, 1.0)
 
 
-def test_values_are_scaled_linearly():
-    observer = Observer(LIMITS, 1.0, history=1)
-    telemetry = Telemetry(0.0, 0.01, tail_latency_seconds=Quantile(0.005, samples=100))
-    vector = observer.observe(telemetry, Allocation(1.0, 2)).vector
-    names = [feature.name for feature in FEATURES]
-    assert vector[names.index("slack")] == pytest.approx(0.5)
-    assert vector[names.index("quota")] == pytest.approx(0.0)
-    assert vector[names.index("cpuset")] == pytest.approx(1.0)
+@pytest.mark.parametrize("demand", [Value(0.0), Missing(Why.NOT_SUPPORTED)])
+def test_without_the_cpu_time_of_a_request_there_is_no_stretch(demand):
+    tail = Quantile(0.005, samples=100)
+    values, flags, _ = seen(Telemetry(0.0, 0.01, tail_latency_seconds=tail, lc_cpu_seconds_per_request=demand))
+    assert (values["stretch"], flags["stretch"]) == (0.0, -1.0)
+    assert (values["slack"], flags["slack"]) == (0.5, 1.0)
+
+
+def test_values_are_scaled_as_their_rows_say():
+    telemetry = Telemetry(
+        0.0,
+        0.01,
+        tail_latency_seconds=Quantile(0.001, samples=100),
+        lc_cpu_seconds_per_request=Value(0.0001),
+        load_ratio=Value(0.625),
+        be_cpus=Value(0.5),
+        lc_cpus=Value(0.25),
+    )
+    values, _, _ = seen(telemetry, Allocation(0.5, 2))
+    expected = {
+        "slack": 0.9,
+        "latency": 0.0,  # a tenth of the target is half way from 1e-3 to 10
+        "stretch": -0.5,  # ten times its CPU time is a quarter of the way from 1 to 1e4
+        "load": 0.0,
+        "cpu_per_request": 0.0,
+        "be_cpus": 0.0,  # a quarter of the host
+        "lc_cpus": -0.5,
+        "quota": 0.0,
+        "cpuset": 1.0,
+        "frozen": -1.0,
+    }
+    assert {name: values[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+
+
+def test_what_lies_beyond_a_range_is_clipped():
+    slow = Telemetry(0.0, 0.01, tail_latency_seconds=Quantile(5.0, samples=100), lc_cpu_seconds_per_request=Value(1e-9))
+    values, _, _ = seen(slow, Allocation(UNLIMITED, 2))
+    assert [values[name] for name in ("slack", "latency", "stretch", "cpu_per_request", "quota")] == [-1, 1, 1, -1, 1]
+
+
+def test_hosts_of_any_size_look_alike():
+    """One bundle serves them all, so no number may tell how many CPUs there are or how fast requests must be."""
+
+    def host(cpus, target):
+        telemetry = Telemetry(
+            0.0,
+            target,
+            tail_latency_seconds=Quantile(target / 2, samples=100),
+            lc_cpu_seconds_per_request=Value(target / 50),
+            lc_cpus=Value(cpus / 4),
+            be_cpus=Value(cpus / 8),
+        )
+        limits = Limits(cpus, lc_cpus=cpus / 2)
+        return Observer(limits, 1.0).observe(telemetry, Allocation(cpus / 4, cpus // 2)).vector
+
+    np.testing.assert_allclose(host(2, 0.1), host(36, 0.0005), atol=1e-6)
+
+
+def test_frames_are_the_lags_oldest_first_and_filled_at_the_start():
+    observer = Observer(LIMITS, 1.0, lags=(4, 1, 0))
+    ticks = [
+        observer.observe(Telemetry(float(tick), 0.01, load_ratio=Value(tick / 10)), LIMITS.safe).vector.reshape(3, -1)
+        for tick in range(8)
+    ]
+    load = NAMES.index("load")
+    shown = [np.rint((vectors[:, load] + 1.0) * 0.625 * 10).astype(int).tolist() for vectors in ticks]
+    assert shown == [[max(tick - lag, 0) for lag in (4, 1, 0)] for tick in range(8)]
+    observer.reset()
+    first = observer.observe(Telemetry(0.0, 0.01, load_ratio=Value(0.9)), LIMITS.safe).vector.reshape(3, -1)
+    assert (first == first[0]).all()
+
+
+@pytest.mark.parametrize("lags", [(), (1,), (0, 1), (2, 2, 0), (3, -1, 0), (1, 0, -1)])
+def test_lags_that_do_not_descend_to_now_are_refused_in_one_line(lags):
+    with pytest.raises(ConfigError, match="oldest first, the last one 0"):
+        Observer(LIMITS, 1.0, lags)
+
+
+def test_a_late_reading_shows_its_age():
+    """L6: a tail that describes the window before the action must not look like the action's effect."""
+    ages = [
+        seen(Telemetry(0.0, 0.01, tail_latency_seconds=Quantile(0.005, age_seconds=age, samples=100)))[2]
+        for age in (0.0, 1.0, 2.0, 10.0, 99.0)
+    ]
+    assert ages == pytest.approx([-1.0, -0.8, -0.6, 1.0, 1.0])
+    assert seen(Telemetry(0.0, 0.01, tail_latency_seconds=Missing(Why.NO_DATA)))[2] == 1.0
+
+
+def test_what_was_done_while_the_reading_was_under_way_is_seen():
+    """L6: with the sensor two ticks late, the last three allocations are in the vector beside it."""
+    observer = Observer(LIMITS, 1.0)
+    quotas = [0.02, 0.5, 2.0]
+    late = Telemetry(0.0, 0.01, tail_latency_seconds=Quantile(0.005, age_seconds=2.0, samples=100))
+    vector = [observer.observe(late, Allocation(quota, 2)).vector for quota in quotas][-1].reshape(len(LAGS), -1)
+    shown = dict(zip(LAGS, vector[:, NAMES.index("quota")], strict=True))
+    assert [shown[lag] for lag in (2, 1, 0)] == pytest.approx([-0.8, 0.0, 1.0])
+
+
+def test_a_dead_lc_and_one_without_requests_do_not_look_like_low_latency():
+    """L4: zero latency is the best there is; nobody to ask is not."""
+    for reading in (Missing(Why.GONE), Missing(Why.NO_DATA, age_seconds=3.0)):
+        silent, flags, _ = seen(
+            Telemetry(0.0, 0.01, tail_latency_seconds=reading, oldest_request_seconds=Missing(Why.GONE))
+        )
+        assert flags["slack"] == flags["latency"] == flags["stretch"] == -1.0
+        assert silent["slack"] == 0.0
+    quick, there, _ = seen(Telemetry(0.0, 0.01, tail_latency_seconds=Quantile(1e-5, samples=100)))
+    assert there["slack"] == 1.0
+    assert quick["slack"] > 0.99

@@ -46,6 +46,15 @@ def test_every_manager_meets_the_same_host_and_load():
     assert found.scores["frozen"].be_throughput_percent.mean < 1.0
 
 
+def test_what_the_guards_leave_is_told_by_a_bound_behind_them():
+    """Without it a policy looks poor where the shield decides: at the upper loads of `thesis` no policy may run BE."""
+    found = run_sim(plan("oracle-model", "oracle-shielded", scenario="thesis", seconds=60.0))
+    bare, ruled = (found.per_seed[name] for name in ("oracle-model", "oracle-shielded"))
+    assert ruled["be_throughput_percent"].mean() < bare["be_throughput_percent"].mean()
+    assert ruled["shield_override_percent"].mean() > 0.0
+    assert bare["shield_override_percent"].max() == 0.0
+
+
 def test_what_is_reported_comes_from_evaluation_seeds():
     tasks = list(plan("frozen").tasks(2))
     assert [len(task.seeds) for task in tasks] == [2, 2, 1]

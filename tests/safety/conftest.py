@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
-from rlctl.safety.profile import Profile, load_profile
+from rlctl.safety.profile import Profile, load_profile, shipped_profiles
 
 Calm = Callable[..., Telemetry]
 
@@ -67,7 +67,7 @@ def limits() -> Limits:
     return Limits(cpus=4)
 
 
-@pytest.fixture(scope="session", params=["heracles", "responsive"])
+@pytest.fixture(scope="session", params=shipped_profiles())
 def profile(request: pytest.FixtureRequest) -> Profile:
     """Each profile that ships."""
     return load_profile(request.param)

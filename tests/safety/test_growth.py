@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from rlctl.envs.actions import MOVES, RISE_RATIO
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.growth import Ceiling, GrowthRate, Pace, SeenSlack, SlackFloor
@@ -16,6 +20,7 @@ from rlctl.safety.shield import Shield
 Calm = Callable[..., Telemetry]
 
 LIMITS = Limits(cpus=4)
+INDEX = {move.name: index for index, move in enumerate(MOVES)}
 TRUST = Trust(max_age_seconds=3.0, min_samples=20)
 
 
@@ -97,9 +102,60 @@ def test_a_ceiling_of_one_still_knows_the_size_of_the_host() -> None:
     assert bound.most == LIMITS.full
 
 
-def test_a_single_step_of_a_learned_policy_fits_into_a_second(profile: Profile) -> None:
-    """Otherwise the mask would forbid every growing move for ever."""
-    assert profile.growth_ratio_per_second >= 2 / LIMITS.levels
+@given(data=st.data())
+def test_no_move_of_a_running_be_outgrows_a_full_tick(data: st.DataObject, profile: Profile) -> None:
+    """Otherwise the mask would forbid growing moves for ever, and each target far above would be an override."""
+    limits = data.draw(st.sampled_from([Limits(1), Limits(4), Limits(36), Limits(3, min_quota_cpus=0.3)]))
+    quotas = st.one_of(st.floats(limits.min_quota_cpus, limits.cpus), st.just(UNLIMITED))
+    current = data.draw(st.builds(Allocation, quotas, st.integers(1, limits.cpus)))
+    guard = next(one for one in profile.guards() if isinstance(one, GrowthRate))
+    for begun in (current, limits.safe):  # a BE that was suspended resumes from the minimum
+        bound = guard.bound(Pace(0.0, 1.0), Telemetry(0.0, 0.010), begun, limits)
+        assert bound is not None
+        for move in MOVES:
+            assert move.of(begun, limits).at_most(bound.most), move.name
+
+
+@pytest.mark.parametrize("cpus", [1, 36])
+def test_a_far_target_is_reached_without_an_override(profile: Profile, calm: Calm, cpus: int) -> None:
+    limits, whole = Limits(cpus), next(move for move in MOVES if move.quota_ratio == 1.0)
+    shield, current = Shield(profile, limits), limits.safe
+    shield.rule(calm(0.0), current, current)
+    for second in range(1, 1 + max(10, cpus)):  # a CPU a second is opened, a tenth of the quota is
+        verdict = shield.rule(calm(float(second)), current, whole.of(current, limits))
+        assert not verdict.overridden
+        current = verdict.allocation
+    assert current == Allocation(float(cpus), cpus)
+
+
+@pytest.mark.parametrize("cpus", [1, 2, 36])
+@pytest.mark.parametrize("quota", ["half", "all", "lifted"])
+def test_after_its_own_freeze_a_policy_thaws_and_grows_at_the_rate(
+    profile: Profile, calm: Calm, cpus: int, quota: str
+) -> None:
+    """A freeze that left quota and cpuset wide would leave `thaw` no way through: it would ask for all at once."""
+    limits = Limits(cpus)
+    wide = Allocation({"half": cpus / 2, "all": float(cpus), "lifted": UNLIMITED}[quota], cpus)
+    shield, seconds = Shield(profile, limits), iter(range(1000))
+
+    def step(name: str, current: Allocation) -> Allocation:
+        telemetry = calm(float(next(seconds)))
+        assert shield.mask(telemetry, current)[INDEX[name]], name
+        verdict = shield.rule(telemetry, current, MOVES[INDEX[name]].of(current, limits))
+        assert not verdict.overridden, name
+        return verdict.allocation
+
+    assert step("freeze", step("keep", wide)) == limits.safe
+    assert step("thaw", limits.safe) == limits.minimum
+    current, grown = step("quota-100%", limits.safe), [limits.minimum]  # a target thaws as well, and is on its way
+    while len(grown) < 60 and current != grown[-1]:
+        grown.append(current)
+        current = step("quota-100%", current)
+    assert current == Allocation(float(cpus), cpus)
+    for before, after in pairwise(grown):
+        risen = after.quota_cpus - before.quota_cpus
+        assert risen == pytest.approx(RISE_RATIO * cpus) or after.quota_cpus == cpus
+        assert after.cpuset_cpus - before.cpuset_cpus <= profile.growth_cpuset_cpus
 
 
 def test_a_threshold_itself_is_enough_slack() -> None:

@@ -18,8 +18,9 @@ def text_of(name: str) -> str:
     return (importlib.resources.files("rlctl") / "configs" / "safety" / f"{name}.yaml").read_text(encoding="utf-8")
 
 
-def test_two_profiles_ship() -> None:
-    assert shipped_profiles() == ("heracles", "responsive")
+def test_these_profiles_ship() -> None:
+    assert shipped_profiles() == ("heracles", "knee", "responsive")
+    assert [load_profile(name).name for name in shipped_profiles()] == list(shipped_profiles())
 
 
 def test_heracles_has_the_published_constants() -> None:
@@ -36,7 +37,15 @@ def test_responsive_is_the_same_guards_judged_every_tick() -> None:
     assert [type(guard) for guard in responsive.guards()] == [type(guard) for guard in heracles.guards()]
 
 
-@pytest.mark.parametrize("name", ["heracles", "responsive"])
+def test_knee_is_responsive_with_another_load_gate() -> None:
+    """Who reads a table of both must know that nothing else was let go."""
+    knee, responsive = load_profile("knee"), load_profile("responsive")
+    gate = {"load_suspend_ratio": 1.00, "load_resume_ratio": 0.98}
+    assert knee.model_dump(exclude={"name"}) == responsive.model_dump(exclude={"name"}) | gate
+    assert knee.digest != responsive.digest
+
+
+@pytest.mark.parametrize("name", shipped_profiles())
 def test_every_constant_is_written_down(name: str) -> None:
     """No hidden defaults: what a profile file does not say is an error, not a guess."""
     assert all(field.is_required() for field in Profile.model_fields.values())
@@ -83,7 +92,7 @@ def test_a_path_may_be_given_as_text(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_lists_the_known() -> None:
-    with pytest.raises(ConfigError, match="no safety profile 'hercules'; there are heracles, responsive"):
+    with pytest.raises(ConfigError, match="no safety profile 'hercules'; there are heracles, knee, responsive"):
         load_profile("hercules")
 
 

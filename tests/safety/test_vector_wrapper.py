@@ -18,7 +18,7 @@ HOSTS, STEPS, EPISODE, SEED = 5, 70, 30, 11
 THAW = [move.name for move in MOVES].index("thaw")
 
 
-@pytest.mark.parametrize("safety", ["heracles", "responsive"])
+@pytest.mark.parametrize("safety", ["heracles", "knee", "responsive"])
 def test_it_is_so_many_shielded_environments_across_episodes(safety):
     host = load_host("thesis-host").but(missing_ratio=0.05, delay_ticks=1.0)
     together = ShieldedVectorEnv(HOSTS, host, safety=safety, max_episode_steps=EPISODE)
@@ -41,6 +41,7 @@ def test_it_is_so_many_shielded_environments_across_episodes(safety):
             assert (reward, over) == (rewards[index], truncated[index])
             assert info["overridden"] == told["overridden"][index] == together.verdict.overridden[index]
             assert info["executed"].quota_cpus == told["executed"]["quota_cpus"][index]
+            assert {name: told["reward"][name][index] for name in info["reward"]} == info["reward"]
             assert info["proposed"].quota_cpus == told["proposed"]["quota_cpus"][index]
             decisive = {name for name, where in together.verdict.decisive.items() if where[index]}
             assert decisive == {bound.guard for bound in info["verdict"].decisive}

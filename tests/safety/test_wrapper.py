@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 import rlctl.envs  # noqa: F401 - registers the ids
-from rlctl.envs.actions import MOVES
+from rlctl.envs.actions import MOVES, decode
 from rlctl.envs.allocation import Limits
 from rlctl.envs.fake import FakePlant
+from rlctl.envs.reward import OVERRIDE_COST, reward
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.wrapper import ShieldedEnv
@@ -38,25 +39,42 @@ def test_at_low_load_be_grows_and_the_executed_action_is_told():
     env.reset(seed=1)
     for _ in range(5):
         env.step(INDEX["thaw"])
-    *_, info = env.step(INDEX["quota+1"])
+    *_, info = env.step(INDEX["quota-2%"])
     assert info["executed"] == plant.current
     assert not plant.current.frozen
 
 
-def test_masked_moves_are_never_overridden():
+def test_leaning_on_the_shield_costs_once_and_both_allocations_are_told():
+    """L10: who stores its own action learns of a host that never was; who pays nothing leans on the shield for ever."""
+    plant, env = shielded(loads=(0.99,))
+    env.reset(seed=1)
+    for move, overridden in (("quota-11%", True), ("keep", False), ("thaw", True)):
+        before = plant.current
+        _, total, _, _, info = env.step(INDEX[move])
+        assert info["overridden"] == overridden
+        assert info["proposed"] == decode(INDEX[move], before, plant.limits)
+        assert info["executed"] == plant.current
+        assert (info["proposed"] != info["executed"]) == overridden
+        asked_the_shield = reward(env.host.telemetry, before, plant.current, overridden=overridden)
+        assert info["reward"] == asked_the_shield.as_info()
+        assert info["reward"]["override"] == (-OVERRIDE_COST if overridden else 0.0)
+        assert total == asked_the_shield.total
+    env.close()
+
+
+def test_there_is_always_a_masked_move_and_it_is_never_overridden():
     _, env = shielded(loads=(0.2, 0.5, 0.8, 0.97, 0.3))
     env.reset(seed=1)
     dice = np.random.default_rng(1)
     for _ in range(100):
         masks = env.action_masks()
-        passed = [index for index in np.flatnonzero(masks) if MOVES[index].name not in ("freeze", "quota-floor")]
-        action = int(dice.choice(passed)) if passed else INDEX["freeze"]
-        *_, info = env.step(action)
-        assert not (passed and info["overridden"])
+        assert masks[INDEX["freeze"]]
+        *_, info = env.step(int(dice.choice(np.flatnonzero(masks))))
+        assert not info["overridden"]
     env.close()
 
 
-@pytest.mark.parametrize("move", ["keep", "thaw", "quota+2"])
+@pytest.mark.parametrize("move", ["keep", "thaw", "quota-11%"])
 def test_a_reset_forgets_and_begins_safe(move):
     plant, env = shielded(loads=(0.2,))
     env.reset()

@@ -7,14 +7,20 @@ import pytest
 pytest.importorskip("torch", reason="needs rlctl[train]")
 pytest.importorskip("stable_baselines3", reason="needs rlctl[train]")
 
+import torch
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.vec_env import VecMonitor
 
 from rlctl.agents.training.sb3_vec_env import SimVecEnv
 from rlctl.envs.actions import MOVES
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.reward import WORK
+from rlctl.envs.sim.seeds import evaluation
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
+from rlctl.safety.vector_wrapper import ShieldedVectorEnv
 
 pytestmark = pytest.mark.train
+torch.set_num_threads(1)  # small networks are no faster on more, and much slower beside other work
 
 HOSTS, STEPS = 4, 50
 
@@ -62,9 +68,51 @@ def test_masks_and_attributes_are_asked_for_as_learners_ask(env):
         env.set_attr("shield", None, indices=0)
 
 
+def groups():
+    return [
+        SimHostVectorEnv(3, max_episode_steps=STEPS, true_rewards=True),
+        ShieldedVectorEnv(2, "two-core-host", max_episode_steps=STEPS - 10, absent=("cpi",), true_rewards=True),
+    ]
+
+
+def test_groups_that_differ_are_each_what_they_are_alone_and_their_counts_add_up():
+    together, alone = SimVecEnv(*groups()), groups()
+    together.seed(7)
+    seen = together.reset()
+    firsts = [alone[0].reset(seed=7)[0], alone[1].reset(seed=10)[0]]
+    assert np.array_equal(seen, np.concatenate(firsts))
+    missed, work, overridden = np.zeros(2), np.zeros(2), np.zeros(2)
+    for action in np.random.default_rng(0).integers(0, len(MOVES), (STEPS, 5)):
+        masks = np.concatenate([one.action_masks() for one in alone])
+        assert np.array_equal(together.env_method("action_masks"), masks)
+        seen, rewards, dones, infos = together.step(action)
+        each = [alone[0].step(action[:3]), alone[1].step(action[3:])]
+        assert np.array_equal(seen, np.concatenate([one[0] for one in each]))
+        assert np.array_equal(rewards, np.concatenate([one[1] for one in each]).astype(np.float32))
+        assert dones.tolist() == [info["TimeLimit.truncated"] for info in infos]
+        terms = [one[4]["reward"] for one in each]
+        missed += [(one["qos"] == -1.0).sum() for one in terms]
+        work += [one["be_work"].sum() / WORK for one in terms]
+        overridden += [(one["override"] < 0.0).sum() for one in terms]
+    counts = together.take_counts()
+    assert counts.ticks.tolist() == [3 * STEPS, 2 * STEPS]
+    assert np.array_equal(counts.missed, missed)
+    assert np.allclose(counts.be_work, work)
+    assert np.array_equal(counts.overridden, overridden)
+    assert sorted(counts.episode_steps) == [STEPS - 10] * 2 + [STEPS] * 3
+    assert together.take_counts().ticks.tolist() == [0, 0]
+
+
+def test_hosts_that_cannot_learn_together_are_refused(env):
+    with pytest.raises(ConfigError, match="differ"):
+        SimVecEnv(SimHostVectorEnv(2), SimHostVectorEnv(2, lags=(0,)))
+    with pytest.raises(ConfigError, match="evaluation seed"):
+        env.seed(evaluation(0))
+
+
 @pytest.mark.parametrize(
     ("learner", "options"),
-    [(PPO, {"n_steps": 64, "batch_size": 64}), (DQN, {"learning_starts": 200, "buffer_size": 2000})],
+    [(PPO, {"n_steps": 64, "batch_size": 64, "n_epochs": 2}), (DQN, {"learning_starts": 200, "buffer_size": 2000})],
 )
 def test_learners_learn(env, learner, options):
     model = learner("MlpPolicy", VecMonitor(env), seed=1, device="cpu", **options)

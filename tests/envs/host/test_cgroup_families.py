@@ -75,6 +75,6 @@ def test_any_family_follows_and_finds_its_way_back(
         be = BeActuator([pod], (2, 1, 0), LIMITS, Knobs(journal, kernel))
         for allocation in asked:
             assert be.apply(allocation) == allocation
-    report = restore(folder / "state", kernel=kernel, proc=kernel.proc, patience_seconds=0.05)
+    report = restore(folder / "state", kernel=kernel, proc=kernel.proc, patience_seconds=10.0)
     assert report.ok, str(report)
     assert contents(kernel) == before

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from rlctl.envs.actions import MOVES, decode
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
-from rlctl.envs.errors import PolicyError
-from rlctl.envs.observation import FEATURES, Observer
-from rlctl.envs.reward import reward
+from rlctl.envs.errors import ConfigError, PolicyError
+from rlctl.envs.observation import FEATURES, LAGS, Observer
+from rlctl.envs.reward import WORK, reward
 from rlctl.envs.sim import vector_observation
 from rlctl.envs.sim.loads_training import training_load, training_loads
 from rlctl.envs.sim.plant import SimBatch
@@ -17,7 +17,7 @@ from rlctl.envs.sim.profile import load_profile
 from rlctl.envs.sim.vector_actions import Allocations, Decoder
 from rlctl.envs.sim.vector_observation import VectorObserver, read
 from rlctl.envs.sim.vector_reward import rewards
-from rlctl.envs.telemetry import Value
+from rlctl.envs.telemetry import Missing, Value, Why
 
 HOSTS = 40
 
@@ -74,7 +74,7 @@ def test_allocations_are_clipped_as_limits_clip_them():
 @pytest.mark.parametrize(
     ("actions", "said"),
     [
-        (np.array([0, len(MOVES)]), "host 1: action 10"),
+        (np.array([0, len(MOVES)]), f"host 1: action {len(MOVES)}"),
         (np.array([-1, 0]), "host 0: action -1"),
         (np.array([[0, 0, 0], [0, 4, 0]]), r"host 1: action \(0, 4, 0\)"),
         (np.array([0.0, 1.0]), "float64"),
@@ -101,37 +101,64 @@ def _profile(delay_ticks):
     )
 
 
-@pytest.mark.parametrize("delay_ticks", [0, 3])
-def test_observation_and_reward_are_those_of_the_telemetry(delay_ticks):
+SENSOR_OF = {
+    "cpi": "cpi",
+    "cpu_per_request": "lc_cpu_seconds_per_request",
+    "lc_cpus": "lc_cpus",
+    "be_cpus": "be_cpus",
+}
+
+
+@pytest.mark.parametrize(
+    ("delay_ticks", "lags", "absent"),
+    [
+        (0, LAGS, ()),
+        (3, LAGS, {"cpi"}),
+        (3, (5, 2, 0), {"cpu_per_request", "lc_cpus"}),
+        (0, (0,), {"be_cpus", "cpi"}),
+    ],
+)
+def test_observation_and_reward_are_those_of_the_telemetry(delay_ticks, lags, absent):
     """Idle and overloaded hosts, with windows that come late or never, by their own readings and by arrays."""
     rng = np.random.default_rng(delay_ticks)
     batch = SimBatch(_profile(delay_ticks), list(range(HOSTS)), training_load, 60, vary=True)
     limits = batch.limits
-    single = [Observer(limits, 1.0, history=3) for _ in range(HOSTS)]
-    together = VectorObserver(limits, 1.0, history=3)
+    single = [Observer(limits, 1.0, lags) for _ in range(HOSTS)]
+    together = VectorObserver(limits, 1.0, lags, absent)
     seen_lost = seen_violations = 0
     for tick in range(60):
         before = list(batch.allocations)
         batch.apply(
-            [decode(int(move), one, limits) for move, one in zip(rng.integers(0, 10, HOSTS), before, strict=True)]
+            [
+                decode(int(move), one, limits)
+                for move, one in zip(rng.integers(0, len(MOVES), HOSTS), before, strict=True)
+            ]
         )
         window = batch.step()
         oldest = batch.sensors.seen[1] * rng.choice([1.0, 1000.0], HOSTS)  # a stalled server: its tail looks well
         readings = read(batch.sensors, window, batch.time_seconds)._replace(oldest_request_seconds=oldest)
+        demand = np.where(rng.random(HOSTS) < 0.1, 0.0, readings.lc_cpu_seconds_per_request)  # an LC without counters
+        readings = readings._replace(lc_cpu_seconds_per_request=demand)
         current = Allocations.of(batch.allocations)
         vectors = (together.begin if tick == 0 else together.observe)(readings, current)
-        terms = rewards(readings, Allocations.of(before).differ(current))
+        overridden = rng.random(HOSTS) < 0.5
+        terms = rewards(readings, Allocations.of(before).differ(current), overridden)
         for host, telemetry in enumerate(batch.read()):
             if isinstance(telemetry.oldest_request_seconds, Value):
                 age_seconds = telemetry.oldest_request_seconds.age_seconds
                 telemetry = telemetry.but(oldest_request_seconds=Value(float(oldest[host]), age_seconds))
+            telemetry = telemetry.but(lc_cpu_seconds_per_request=Value(float(demand[host])))
+            unsensed = telemetry.but(**{SENSOR_OF[name]: Missing(Why.NOT_SUPPORTED) for name in absent})
             after = batch.allocations[host]
-            assert np.array_equal(vectors[host], single[host].observe(telemetry, after).vector)
-            expected = reward(telemetry, before[host], after)
+            assert np.array_equal(vectors[host], single[host].observe(unsensed, after).vector)
+            expected = reward(telemetry, before[host], after, overridden=bool(overridden[host]))
             assert [float(part[host]) for part in terms] == list(expected.as_info().values())
             assert terms.total[host] == expected.total
+        priced = rewards(readings, Allocations.of(before).differ(current), overridden, work=2.0 * WORK)
+        for name, one in terms._asdict().items():
+            assert np.allclose(getattr(priced, name), 2.0 * one if name == "be_work" else one)
         seen_lost += int(readings.lost.sum())
-        seen_violations += int((terms.qos < 0.0).sum())
+        seen_violations += int((terms.qos <= -1.0).sum())
     assert vectors.dtype == np.float32
     assert together.space.contains(vectors[0])
     assert seen_lost > HOSTS
@@ -141,7 +168,7 @@ def test_observation_and_reward_are_those_of_the_telemetry(delay_ticks):
 def test_no_number_can_push_the_vector_out_of_its_space():
     batch = SimBatch(_profile(0), [1, 2, 3], training_load, 5)
     readings = read(batch.sensors, batch.step(), 1.0)
-    observer = VectorObserver(batch.limits, 1.0, history=2)
+    observer = VectorObserver(batch.limits, 1.0)
     for absurd in (np.nan, np.inf, -np.inf, 1e300):
         spoilt = readings._replace(
             tail_latency_seconds=np.full(3, absurd), cpi=np.full(3, absurd), load_ratio=np.full(3, absurd)
@@ -151,13 +178,42 @@ def test_no_number_can_push_the_vector_out_of_its_space():
 
 def test_history_begins_anew_on_chosen_hosts_only():
     batch = SimBatch(_profile(0), [1, 2], training_load, 5)
-    observer, current = VectorObserver(batch.limits, 1.0, history=2), Allocations.same(batch.limits.safe, 2)
+    observer, current = VectorObserver(batch.limits, 1.0, (1, 0)), Allocations.same(batch.limits.safe, 2)
     first = observer.begin(read(batch.sensors, batch.step(), 1.0), current)
     second = observer.begin(read(batch.sensors, batch.step(), 2.0), current, np.array([False, True]))
     half = first.shape[1] // 2
     assert np.array_equal(second[0], first[0])
     assert not np.array_equal(second[1], first[1])
     assert np.array_equal(second[1, :half], second[1, half:])
+
+
+def test_lags_reach_as_far_back_over_a_partial_beginning():
+    """The ring of frames turns; a host that began anew must not see what it was before."""
+    batch, limits = SimBatch(_profile(0), [1, 2], training_load, 30), load_profile("thesis-host").limits()
+    together, single = VectorObserver(limits, 1.0), [Observer(limits, 1.0) for _ in range(2)]
+    current, before = Allocations.same(limits.safe, 2), np.empty(0)
+    for tick in range(30):
+        readings = read(batch.sensors, batch.step(), batch.time_seconds)
+        anew = np.array([tick == 0, tick in {0, 21}])
+        seen = together.begin(readings, current, anew) if anew.any() else together.observe(readings, current)
+        for host, telemetry in enumerate(batch.read()):
+            if anew[host]:
+                single[host].reset()
+            if tick != 21 or anew[host]:
+                assert np.array_equal(seen[host], single[host].observe(telemetry, limits.safe).vector)
+            else:  # the others' history stands still, as it does in a partial reset
+                assert np.array_equal(seen[host], before[host])
+        before = seen
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"absent": {"quota"}}, "absent: quota: no optional feature"),
+    ({"absent": {"latncy"}}, "there are slack, latency"),
+    ({"lags": (0, 1)}, "oldest first"),
+])  # fmt: skip
+def test_what_cannot_be_seen_is_told_in_one_line(options, said):
+    with pytest.raises(ConfigError, match=said):
+        VectorObserver(Limits(4), 1.0, **options)
 
 
 def test_a_training_load_depends_on_seed_and_time_only():

@@ -1,0 +1,145 @@
+"""Policies compared while they learn: QoS first, by a price that no BE work can pay.
+
+The merit of a policy is its BE throughput, mean over the courses, less PRICE for every percentage point by which it
+falls short of the QoS that must be held, summed over the courses. That is what `frozen` holds on the same seeds less
+ALLOWANCE_POINTS, the bar that managers are tuned to (`rlctl.tuning`). There QoS comes first outright. Here a policy is
+judged every minute on few seeds, where a hundredth of a point is chance: a price lets BE weigh that up, and a point of
+QoS still outweighs all BE there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl.agents.training.hosts import validation_seed
+from rlctl.agents.training.trial import Course, Logits, Trial, always_frozen, score
+
+__all__ = ["Evaluation", "History", "Judge"]
+
+ALLOWANCE_POINTS = 0.1
+PRICE = 100.0
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One policy on all courses.
+
+    Attributes:
+        timesteps, seconds: When.
+        trials: By the course's name.
+        merit: The larger is the better.
+    """
+
+    timesteps: int
+    seconds: float
+    trials: dict[str, Trial]
+    merit: float
+
+    @property
+    def qos_percent(self) -> float:
+        """Mean over the courses."""
+        return float(np.mean([one.qos_percent.mean() for one in self.trials.values()]))
+
+    @property
+    def be_percent(self) -> float:
+        """Mean over the courses."""
+        return float(np.mean([one.be_percent.mean() for one in self.trials.values()]))
+
+    @property
+    def override_percent(self) -> float:
+        """Mean over the courses."""
+        return float(np.mean([one.override_percent.mean() for one in self.trials.values()]))
+
+
+class Judge:
+    """Scores policies on the same courses and validation seeds.
+
+    Args:
+        courses: The courses, with names of their own.
+        seeds: How many seeds of each.
+        lags: Ticks back that the policies see.
+    """
+
+    def __init__(self, courses: Sequence[Course], seeds: int, lags: Sequence[int]) -> None:
+        self.courses, self._lags = tuple(courses), tuple(lags)
+        self.seeds = tuple(validation_seed(number) for number in range(seeds))
+        self._least: dict[str, float] | None = None
+
+    def evaluate(self, logits: Callable[[], Logits], timesteps: int, seconds: float) -> Evaluation:
+        """Score one policy; `logits` gives it anew for each course, `timesteps` and `seconds` say when."""
+        trials = {course.name: score(course, logits(), self.seeds, self._lags) for course in self.courses}
+        return Evaluation(timesteps, seconds, trials, self._merit(trials))
+
+    def _merit(self, trials: dict[str, Trial]) -> float:
+        if self._least is None:
+            held = {course.name: score(course, always_frozen, self.seeds, self._lags) for course in self.courses}
+            self._least = {name: one.qos_percent.mean() - ALLOWANCE_POINTS for name, one in held.items()}
+        short = sum(max(self._least[name] - one.qos_percent.mean(), 0.0) for name, one in trials.items())
+        return float(np.mean([one.be_percent.mean() for one in trials.values()]) - PRICE * short)
+
+
+class History:
+    """All evaluations of a run, in its file.
+
+    Args:
+        file: evaluations.npz; what stands there is gone on with.
+        courses: What is evaluated on.
+    """
+
+    def __init__(self, file: Path, courses: Sequence[Course]) -> None:
+        self._file, self._courses = file, courses
+        self._rows: list[dict[str, Array]] = []
+        if file.is_file():
+            with np.load(file) as kept:
+                names = [name for name in kept.files if name not in ("courses", "ep_lengths")]
+                self._rows = [{name: kept[name][row] for name in names} for row in range(len(kept["timesteps"]))]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def best_merit(self) -> float:
+        """Of all evaluations; minus infinity before the first one."""
+        return max((float(row["merit"]) for row in self._rows), default=-np.inf)
+
+    @property
+    def without_gain(self) -> int:
+        """Evaluations since the best one."""
+        merits = [float(row["merit"]) for row in self._rows]
+        return len(merits) - 1 - merits.index(max(merits)) if merits else 0
+
+    def add(self, one: Evaluation) -> None:
+        """Write it down."""
+        trials = one.trials.values()
+        self._rows.append(
+            {
+                "timesteps": np.array(one.timesteps),
+                "seconds": np.array(one.seconds),
+                "results": np.concatenate([trial.returns for trial in trials]),
+                "qos_percent": np.array([trial.qos_percent for trial in trials]),
+                "be_percent": np.array([trial.be_percent for trial in trials]),
+                "override_percent": np.array([trial.override_percent for trial in trials]),
+                "merit": np.array(one.merit),
+            }
+        )
+        self._write(len(next(iter(trials)).returns))
+
+    def _write(self, seeds: int) -> None:
+        lengths = np.repeat([course.ticks for course in self._courses], seeds)
+        arrays = {name: np.array([row[name] for row in self._rows]) for name in self._rows[0]}
+        partial = self._file.with_name(self._file.name + ".part")
+        with partial.open("wb") as file:
+            np.savez(
+                file,
+                ep_lengths=np.tile(lengths, (len(self._rows), 1)),
+                courses=np.array([course.name for course in self._courses]),
+                **arrays,  # type: ignore[arg-type]
+            )
+        partial.replace(self._file)

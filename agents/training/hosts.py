@@ -1,0 +1,261 @@
+"""The hosts that policies learn on, as data: kinds of simulated hosts, and how many of each.
+
+hosts = load_hosts()                                     # configs/training/hosts.yaml, or a file
+hosts = hosts.with_profile(load_profile("nginx.yaml"), "nginx.yaml")   # one of one's own beside them
+env = build(hosts, count=1152, seed=0, lags=(8, 2, 1, 0))              # a SimVecEnv; env.take_counts() by kind
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.reward import WORK
+from rlctl.envs.sim.profile import HostProfile
+from rlctl.envs.sim.profile import load_profile as load_host
+from rlctl.envs.sim.seeds import training
+from rlctl.envs.sim.vector_env import SimHostVectorEnv
+from rlctl.envs.workload import Weight
+from rlctl.envs.yaml_edge import load_yaml, validated
+from rlctl.safety.profile import Profile, load_profile
+from rlctl.safety.vector_wrapper import ShieldedVectorEnv
+
+if TYPE_CHECKING:
+    from rlctl.agents.training.sb3_vec_env import SimVecEnv
+
+__all__ = ["Hosts", "Kind", "build", "first_seed", "group_of", "load_hosts", "present", "spread", "validation_seed"]
+
+OWN_SHARE = 1.0
+"""Of hosts of the user's own, by all others together."""
+
+SEED_BITS, BLOCK_BITS = 20, 14
+VALIDATION = 1 << 40
+"""First validation seed: a training seed, since what selects a policy has seen it, beyond those of all runs."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Kind(_Strict):
+    """One kind of host.
+
+    Attributes:
+        name: Shown in curves and in the card.
+        profile: A host profile, by name or file.
+        constants: Constants of the profile that are different here.
+        ranges: From where each episode draws constants, beside the profile's own ranges.
+        weight: BE's CPU weight.
+        safety: The shield's profile, by name or file; none learns without a shield.
+        absent: Optional features whose sensor these hosts lack.
+        work: Worth of BE's work by a violation, the reward's `WORK`: where the same price makes policies too bold, as
+            where sensors are late, or too shy.
+        share: Of the hosts, by the shares of the other kinds.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    profile: str
+    constants: dict[str, float] = Field(default_factory=dict)
+    ranges: dict[str, tuple[float, float]] = Field(default_factory=dict)
+    weight: Weight
+    safety: str | None
+    absent: tuple[str, ...] = ()
+    work: float = Field(default=WORK, gt=0.0, lt=1.0)
+    share: float = Field(gt=0.0)
+
+    def host(self) -> HostProfile:
+        """The profile with these constants and ranges.
+
+        Raises:
+            ConfigError: There is no such profile, constant or range.
+        """
+        try:
+            plain = load_host(self.profile).but(**self.constants)
+            data = plain.model_dump() | {"ranges": {**plain.ranges, **self.ranges}}
+            return validated(HostProfile, data, f"profile {plain.name}")
+        except ConfigError as error:
+            raise ConfigError(f"hosts {self.name}: {error}") from error
+
+    def shield(self) -> Profile | None:
+        """The safety profile, if any.
+
+        Raises:
+            ConfigError: There is no such profile.
+        """
+        return load_profile(self.safety) if self.safety else None
+
+
+class Hosts(_Strict):
+    """A file of kinds.
+
+    Attributes:
+        episode_steps: Steps of an episode.
+        kinds: The kinds; in a file, one may be `like` an earlier one.
+    """
+
+    episode_steps: int = Field(300, ge=1)
+    kinds: tuple[Kind, ...] = Field(min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spelt_out(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not isinstance(data.get("kinds"), (list, tuple)):
+            return data
+        made: dict[str, dict[str, Any]] = {}
+        for kind in data["kinds"]:
+            if not isinstance(kind, dict) or not isinstance(kind.get("name"), str):
+                return data
+            if kind["name"] in made:
+                raise ValueError(f"kinds: there are two {kind['name']!r}; give each its name")
+            made[kind["name"]] = _like(made, kind)
+        return {**data, "kinds": list(made.values())}
+
+    def with_profile(self, profile: HostProfile, file: str) -> Hosts:
+        """With a calibrated host of the user's own: as many of it as of all others together.
+
+        Args:
+            profile: The profile, for its name.
+            file: Where it is from.
+
+        Raises:
+            ConfigError: There is a kind of this name.
+        """
+        if any(kind.name == profile.name for kind in self.kinds):
+            raise ConfigError(f"{profile.name}: there is a kind of this name among the hosts; rename the profile", file)
+        share = OWN_SHARE * sum(kind.share for kind in self.kinds)
+        own = Kind(name=profile.name, profile=file, weight=Weight.EQUAL, safety="responsive", share=share)
+        return self.model_copy(update={"kinds": (*self.kinds, own)})
+
+
+def _like(made: dict[str, dict[str, Any]], kind: dict[str, Any]) -> dict[str, Any]:
+    """A kind with what it takes from an earlier one."""
+    own = {key: value for key, value in kind.items() if key != "like"}
+    if "like" not in kind:
+        return own
+    if kind["like"] not in made:
+        raise ValueError(f"kinds: {kind['name']} is like {kind['like']!r}, which is not among the kinds before it")
+    base = made[kind["like"]]
+    added = {key: {**base.get(key, {}), **own.get(key, {})} for key in ("constants", "ranges")}
+    return {**base, **own, **added}
+
+
+def load_hosts(path: Path | None = None) -> Hosts:
+    """The kinds that ship, or those of a file; profiles are looked for beside the file, too.
+
+    Raises:
+        ConfigError: The file is absent or wrong, with its line.
+    """
+    source = path or Path(str(files("rlctl") / "configs" / "training" / "hosts.yaml"))
+    data, lines = load_yaml(source)
+    hosts = validated(Hosts, data, source, lines)
+    kinds = tuple(kind.model_copy(update=_beside(source.parent, kind)) for kind in hosts.kinds)
+    for kind in kinds:
+        kind.host(), kind.shield()
+    return hosts.model_copy(update={"kinds": kinds})
+
+
+def _beside(folder: Path, kind: Kind) -> dict[str, str]:
+    """Files that stand beside the file of the kinds."""
+    named = {"profile": kind.profile, "safety": kind.safety or ""}
+    return {
+        key: str(folder / name)
+        for key, name in named.items()
+        if Path(name).suffix in {".yaml", ".yml"} and (folder / name).is_file()
+    }
+
+
+def spread(count: int, shares: Sequence[float]) -> list[int]:
+    """So many hosts by share; each kind gets one at least, unless there are fewer hosts than kinds.
+
+    Args:
+        count: Hosts.
+        shares: Of each kind, positive.
+
+    Returns:
+        Hosts of each kind; where they do not suffice, those of the largest shares, and 0 for the others.
+    """
+    order = sorted(range(len(shares)), key=lambda place: -shares[place])
+    got = [0] * len(shares)
+    for place in order[:count]:
+        got[place] = 1
+    total = sum(shares)
+    while sum(got) < count:
+        lacking = [count * share / total - has for share, has in zip(shares, got, strict=True)]
+        got[lacking.index(max(lacking))] += 1
+    return got
+
+
+def build(hosts: Hosts, count: int, seed: int, lags: Sequence[int], *, block: int = 0) -> SimVecEnv:
+    """All hosts as one environment of Stable-Baselines3, seeded; rewards are of what happened, not of what was sensed.
+
+    Args:
+        hosts: The kinds.
+        count: Hosts in all; kinds that get none are left out.
+        seed: The run's.
+        lags: Ticks back that observations show.
+        block: Which of the run's blocks of seeds: a resumed run takes the next one.
+
+    Raises:
+        ConfigError: A profile is wrong, or a seed or count too large.
+    """
+    from rlctl.agents.training.sb3_vec_env import SimVecEnv
+
+    kinds = present(hosts, count)
+    env = SimVecEnv(*(group_of(kind, number, hosts.episode_steps, lags) for kind, number in kinds))
+    env.seed(first_seed(seed, count, block))
+    return env
+
+
+def present(hosts: Hosts, count: int) -> list[tuple[Kind, int]]:
+    """The kinds and how many hosts each has among so many, in the order of the groups; those with none left out."""
+    numbers = spread(count, [kind.share for kind in hosts.kinds])
+    return [(kind, number) for kind, number in zip(hosts.kinds, numbers, strict=True) if number]
+
+
+def group_of(kind: Kind, count: int, episode_steps: int, lags: Sequence[int]) -> SimHostVectorEnv:
+    """Hosts of one kind.
+
+    Raises:
+        ConfigError: The kind's profile is wrong, or lags do not descend to 0.
+    """
+    options: dict[str, Any] = {
+        "max_episode_steps": episode_steps,
+        "weight": kind.weight,
+        "absent": kind.absent,
+        "lags": lags,
+        "true_rewards": True,
+        "work": kind.work,
+    }
+    shield = kind.shield()
+    if shield is None:
+        return SimHostVectorEnv(count, kind.host(), **options)
+    return ShieldedVectorEnv(count, kind.host(), safety=shield, **options)
+
+
+def first_seed(seed: int, count: int, block: int = 0) -> int:
+    """The seed of a run's first host; no two runs, nor two blocks of a run, share a host's seed.
+
+    Args:
+        seed: The run's.
+        count: Its hosts.
+        block: As in `build`; after 64 blocks they are the same again.
+
+    Raises:
+        ConfigError: A seed or a number of hosts that has no room.
+    """
+    if not 0 <= seed < 1 << SEED_BITS:
+        raise ConfigError(f"seed {seed}: give 0 to {(1 << SEED_BITS) - 1}")
+    if not 1 <= count <= 1 << BLOCK_BITS:
+        raise ConfigError(f"{count} hosts: give 1 to {1 << BLOCK_BITS}")
+    blocks = 1 << (SEED_BITS - BLOCK_BITS)
+    return training((seed << SEED_BITS) + (block % blocks << BLOCK_BITS))
+
+
+def validation_seed(number: int) -> int:
+    """A seed on which policies are compared while they learn: a training seed that no run learns on."""
+    return training(VALIDATION + number)

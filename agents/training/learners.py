@@ -1,0 +1,179 @@
+"""The algorithms of Stable-Baselines3 and its contrib package behind one door: make one, read its logits, load weights.
+
+model = make("ppo", recipe, env, budget)          # schedules go by what is left of the budget, time or timesteps
+logits = logits_of(model)                         # observations -> logits, numpy; see rlctl.agents.training.trial
+take_weights(model, Path("model.zip"))            # tensors only: nothing is unpickled
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sb3_contrib import QRDQN, MaskablePPO, RecurrentPPO
+from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.save_util import load_from_zip_file
+from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import VecEnv
+
+from rlctl.agents.training.neighbours import share_gradients
+from rlctl.agents.training.recipe import Recipe, linear
+from rlctl.agents.training.trial import Logits
+from rlctl.envs.errors import ConfigError
+
+__all__ = ["CLASSES", "RecurrentLogits", "logits_of", "make", "save", "take_weights", "tensor_logits"]
+
+CLASSES: Mapping[str, type[BaseAlgorithm]] = MappingProxyType(
+    {"ppo": PPO, "dqn": DQN, "maskable-ppo": MaskablePPO, "qrdqn": QRDQN, "recurrent-ppo": RecurrentPPO}
+)
+
+LAST_SHARE = 0.05
+"""Of what falls with the budget: what is left of it at the end."""
+
+BY_BUDGET = ("lr_schedule", "clip_range", "exploration_schedule")
+"""Attributes of models that Stable-Baselines3 asks for a number by what is left of the timesteps."""
+
+ACTIVATIONS: Mapping[str, type[torch.nn.Module]] = MappingProxyType(
+    {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU}
+)
+
+
+class ByBudget:
+    """A schedule that goes by what is left of the budget, in time or in timesteps, and not by timesteps alone.
+
+    Args:
+        schedule: From the share that is left to a number.
+        left: That share.
+    """
+
+    def __init__(self, schedule: Callable[[float], float], left: Callable[[], float]) -> None:
+        self._schedule, self._left = schedule, left
+
+    def __call__(self, _: float) -> float:
+        return self._schedule(self._left())
+
+
+def make(algorithm: str, recipe: Recipe, env: VecEnv, left: Callable[[], float]) -> Any:
+    """A new model; seeds are the caller's.
+
+    Args:
+        algorithm: A key of CLASSES.
+        recipe: Its hyperparameters, already fitted to the budget.
+        env: The hosts.
+        left: Share of the budget that is left, 1 to 0.
+    """
+    arguments = recipe.arguments() | {"learning_rate": _schedule(recipe.learning_rate)}
+    if hasattr(recipe, "clip_range"):
+        arguments["clip_range"] = _schedule(recipe.clip_range)
+    model = CLASSES[algorithm](
+        recipe.policy,
+        env,
+        policy_kwargs=_network(recipe.policy_kwargs.model_dump()),  # type: ignore[attr-defined]
+        device="cpu",
+        **arguments,
+    )
+    for layer in _heads(model):
+        share_gradients(layer)
+    for name in BY_BUDGET:
+        if callable(getattr(model, name, None)):
+            setattr(model, name, ByBudget(getattr(model, name), left))
+    return model
+
+
+def _heads(model: Any) -> list[torch.nn.Linear]:
+    """The layers whose rows are moves."""
+    policy = model.policy
+    if isinstance(model, DQN):
+        return [policy.q_net.q_net[-1]]
+    if isinstance(model, QRDQN):
+        return [policy.quantile_net.quantile_net[-1]]
+    return [policy.action_net]
+
+
+def _schedule(value: float | str) -> float | LinearSchedule:
+    number, falls = linear(value)
+    return LinearSchedule(number, LAST_SHARE * number, 1.0) if falls else number
+
+
+def _network(given: dict[str, Any]) -> dict[str, Any]:
+    arch = given["net_arch"]
+    layers = {arm: list(units) for arm, units in arch.items()} if isinstance(arch, dict) else list(arch)
+    return {**given, "net_arch": layers, "activation_fn": ACTIVATIONS[given["activation_fn"]]}
+
+
+def tensor_logits(model: Any, observations: torch.Tensor) -> torch.Tensor:
+    """What the model prefers among the moves: logits, or for DQN and QR-DQN values; shape (n, moves)."""
+    policy = model.policy
+    if isinstance(model, DQN):
+        return torch.as_tensor(policy.q_net(observations))
+    if isinstance(model, QRDQN):
+        return torch.as_tensor(policy.quantile_net(observations).mean(dim=1))
+    return torch.as_tensor(policy.action_net(policy.mlp_extractor.forward_actor(observations)))
+
+
+def logits_of(model: Any) -> Logits:
+    """The model as `rlctl.agents.training.trial` takes it; take a new one for each run: a recurrent one remembers."""
+    if isinstance(model, RecurrentPPO):
+        return RecurrentLogits(model)
+
+    def logits(observations: NDArray[np.float32]) -> NDArray[np.floating]:
+        with torch.no_grad():
+            return np.asarray(tensor_logits(model, torch.as_tensor(observations)).numpy())
+
+    return logits
+
+
+class RecurrentLogits:
+    """A recurrent model through one run of some hosts; its memory begins empty."""
+
+    def __init__(self, model: RecurrentPPO) -> None:
+        self._policy: Any = model.policy
+        self._states: tuple[torch.Tensor, ...] | None = None
+
+    def __call__(self, observations: NDArray[np.float32]) -> NDArray[np.floating]:
+        """Logits for the next tick, shape (n, moves)."""
+        count = len(observations)
+        if self._states is None:
+            layers, _, units = self._policy.lstm_hidden_state_shape
+            self._states = (torch.zeros(layers, count, units), torch.zeros(layers, count, units))
+        with torch.no_grad():
+            distribution, self._states = self._policy.get_distribution(
+                torch.as_tensor(observations), self._states, torch.zeros(count)
+            )
+        return np.asarray(distribution.distribution.logits.numpy())
+
+
+def save(model: Any, path: Path) -> None:
+    """Write the model as Stable-Baselines3 does, without what belongs to this process; whole or not at all."""
+    partial = path.with_name(path.name + ".part")
+    with partial.open("wb") as file:
+        model.save(file, exclude=[*BY_BUDGET, "_logger", "_last_obs", "_last_episode_starts", "_last_lstm_states"])
+    partial.replace(path)
+
+
+def take_weights(model: Any, path: Path, *, policy_only: bool = False) -> None:
+    """Give a model the weights of a file: tensors only, no pickle is opened.
+
+    Args:
+        model: Of the same algorithm and network.
+        path: What `save` or Stable-Baselines3 wrote.
+        policy_only: Without the optimiser's state.
+
+    Raises:
+        ConfigError: The file is no model, or one of another shape.
+    """
+    try:
+        _, parameters, _ = load_from_zip_file(path, device="cpu", load_data=False)
+        if policy_only:
+            model.policy.load_state_dict(parameters["policy"])
+        else:
+            model.set_parameters(parameters, exact_match=True, device="cpu")
+    except (ValueError, KeyError, RuntimeError, OSError) as error:
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise ConfigError(f"does not fit this algorithm and network: {said[0]}", path) from error

@@ -1,0 +1,333 @@
+"""Hyperparameters as YAML in the RL Zoo's shape, one file per algorithm, read as data: nothing in it is ever run.
+
+    recipe = load_recipe("ppo")                       # configs/training/ppo.yaml
+    recipe = load_recipe("ppo", Path("mine.yaml"))    # ConfigError with file:line and the closest name
+    recipe, notes = recipe.fitted(total_timesteps=2000, seconds=None)   # smaller where the budget is tiny
+
+The top key is the environment's id, `rlctl/SimHost-v0`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
+
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.observation import LAGS, checked_lags
+from rlctl.envs.yaml_edge import load_model, validated
+
+__all__ = [
+    "ALGORITHMS",
+    "ENV_ID",
+    "OffPolicy",
+    "OnPolicy",
+    "Recipe",
+    "RecurrentPpo",
+    "WarmStart",
+    "as_document",
+    "linear",
+    "load_recipe",
+    "recipe_from",
+]
+
+ENV_ID = "rlctl/SimHost-v0"
+
+SMALL_TIMESTEPS, SMALL_SECONDS = 200_000, 60.0
+"""A budget below either is a try-out: hosts and evaluations shrink with it."""
+
+ROLLOUTS = 8
+"""As many as a try-out has at least, so that there is something to see."""
+
+T = TypeVar("T", bound="Recipe")
+_LINEAR = re.compile(r"^lin_(\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)$")
+
+
+def linear(value: str | float) -> tuple[float, bool]:
+    """A number, and whether it falls with the budget that is left: `lin_2e-3` does.
+
+    Raises:
+        ValueError: Neither a positive number nor `lin_` and one.
+    """
+    found = _LINEAR.match(value) if isinstance(value, str) else None
+    if isinstance(value, str) and not found:
+        raise ValueError(f"{value!r}: give a number, or lin_ and a number (lin_1e-3) for one that falls to its end")
+    number = float(found[1]) if found else float(value)
+    if not number > 0.0:
+        raise ValueError(f"{value!r} is not positive")
+    return number, found is not None
+
+
+def _is_schedule(value: float | str) -> float | str:
+    linear(value)
+    return value
+
+
+def _is_history(value: tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        lags = checked_lags(value)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    if unknown := set(lags) - set(LAGS):
+        raise ValueError(f"observers do not show lag {min(unknown)}; choose among {', '.join(map(str, LAGS))}")
+    return lags
+
+
+Schedule = Annotated[float | str, AfterValidator(_is_schedule)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0.0)]
+Activation = Literal["tanh", "relu", "elu"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class WarmStart(_Strict):
+    """Behaviour cloning before learning; see `rlctl.agents.training.warm_start`.
+
+    Attributes:
+        manager: Who is imitated, a name of `rlctl managers`.
+        samples: Pairs of an observation and its move.
+        epochs: Passes over them.
+    """
+
+    manager: str
+    samples: Count = 20_000
+    epochs: Count = 4
+
+
+class Arms(_Strict):
+    """Layers of the actor and of the critic."""
+
+    pi: tuple[Count, ...]
+    vf: tuple[Count, ...]
+
+
+class Network(_Strict):
+    """`policy_kwargs`.
+
+    Attributes:
+        net_arch: Hidden units, layer by layer; PPO may have `{pi: [...], vf: [...]}`.
+        activation_fn: By name.
+    """
+
+    net_arch: tuple[Count, ...] | Arms = (64, 64)
+    activation_fn: Activation = "tanh"
+
+
+class QNetwork(_Strict):
+    """`policy_kwargs` of DQN."""
+
+    net_arch: tuple[Count, ...] = (64, 64)
+    activation_fn: Activation = "relu"
+
+
+class QuantileNetwork(QNetwork):
+    """`policy_kwargs` of QR-DQN."""
+
+    n_quantiles: Count = 25
+
+
+class RecurrentNetwork(Network):
+    """`policy_kwargs` of RecurrentPPO."""
+
+    lstm_hidden_size: Count = 64
+    n_lstm_layers: Count = 1
+    shared_lstm: bool = False
+    enable_critic_lstm: bool = True
+
+
+class Recipe(_Strict):
+    """What all algorithms have.
+
+    Attributes:
+        n_envs: Simulated hosts side by side.
+        n_timesteps: Control periods of all hosts together.
+        policy: As the algorithm calls it.
+        learning_rate: A number, or `lin_` and one, which falls to a twentieth of it by the end of the budget.
+        gamma, batch_size: The algorithm's.
+        lags: Ticks back that the policy sees.
+        eval_every_seconds, eval_every_timesteps: Time between two evaluations; whichever comes first.
+        early_stop: Evaluations without a gain after which the run ends; none goes on to its budget.
+    """
+
+    OWN: ClassVar[frozenset[str]] = frozenset(
+        {"n_envs", "n_timesteps", "policy", "policy_kwargs", "learning_rate", "warm_start", "lags", "early_stop"}
+        | {"eval_every_seconds", "eval_every_timesteps", "clip_range"}
+    )
+    """Keys that are no plain constructor arguments."""
+
+    n_envs: Count
+    n_timesteps: Count
+    policy: str = "MlpPolicy"
+    learning_rate: Schedule
+    gamma: Share
+    batch_size: Count
+    lags: Annotated[tuple[int, ...], AfterValidator(_is_history)] = LAGS
+    eval_every_seconds: Positive = 60.0
+    eval_every_timesteps: Count | None = None
+    early_stop: Count | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """What goes to the algorithm's constructor as it stands."""
+        return self.model_dump(exclude=set(self.OWN))
+
+    def fitted(self: T, timesteps: int, seconds: float | None, n_envs: int | None = None) -> tuple[T, dict[str, str]]:
+        """The recipe made to fit its budget, and why each key that was changed was.
+
+        Args:
+            timesteps: Control periods that the run has at most.
+            seconds: Seconds that it has, if limited.
+            n_envs: Hosts, if the user says how many.
+        """
+        tiny = small(timesteps, seconds)
+        few = min(self.n_envs, max(self._few(timesteps), ROLLOUTS)) if tiny else self.n_envs
+        hosts = {"n_envs": n_envs or few}
+        wanted = {**hosts, "n_timesteps": timesteps, **self._fitting(timesteps, hosts["n_envs"])}
+        changes = {key: value for key, value in wanted.items() if value != getattr(self, key)}
+        why = {key: f"{getattr(self, key)} does not fit the budget or the hosts" for key in changes}
+        asked = {"n_timesteps": "", "n_envs": "--n-envs" if n_envs else f"{self.n_envs} are too many for a try-out"}
+        return self.model_copy(update=changes), {key: asked.get(key, reason) for key, reason in why.items()}
+
+    def _few(self, timesteps: int) -> int:
+        """Hosts of a try-out."""
+        raise NotImplementedError
+
+    def _fitting(self, timesteps: int, n_envs: int) -> dict[str, Any]:
+        """What else must fit."""
+        raise NotImplementedError
+
+
+def small(timesteps: int, seconds: float | None) -> bool:
+    """True for a try-out, whose hosts and evaluations are few."""
+    return timesteps < SMALL_TIMESTEPS or (seconds is not None and seconds < SMALL_SECONDS)
+
+
+class OnPolicy(Recipe):
+    """PPO and MaskablePPO; `clip_range` falls as the learning rate does when it is written `lin_0.2`."""
+
+    policy_kwargs: Network = Network()
+    n_steps: Count
+    n_epochs: Count
+    gae_lambda: Share = 0.95
+    clip_range: Schedule = 0.2
+    normalize_advantage: bool = True
+    ent_coef: float = Field(0.0, ge=0.0)
+    vf_coef: float = Field(0.5, ge=0.0)
+    max_grad_norm: Positive = 0.5
+    target_kl: Positive | None = None
+    warm_start: WarmStart | None = None
+
+    def _few(self, timesteps: int) -> int:
+        return timesteps // (ROLLOUTS * self.n_steps)
+
+    def _fitting(self, timesteps: int, n_envs: int) -> dict[str, Any]:  # noqa: ARG002 - DQN needs it
+        return {"batch_size": _divisor(n_envs * self.n_steps, self.batch_size)}
+
+
+class RecurrentPpo(OnPolicy):
+    """RecurrentPPO: its policy cannot be cloned from single observations, so there is no warm start."""
+
+    policy: Literal["MlpLstmPolicy"] = "MlpLstmPolicy"
+    policy_kwargs: RecurrentNetwork = RecurrentNetwork()
+    warm_start: None = None
+
+
+class OffPolicy(Recipe):
+    """DQN.
+
+    A control period of all hosts together is one step: `train_freq` counts those, `learning_starts`,
+    `target_update_interval` and `buffer_size` count single hosts' periods, as Stable-Baselines3 has it.
+    """
+
+    policy_kwargs: QNetwork = QNetwork()
+    buffer_size: Count
+    learning_starts: int = Field(ge=0)
+    train_freq: Count
+    gradient_steps: Count
+    target_update_interval: Count
+    tau: Share = 1.0
+    n_steps: Count = 1
+    exploration_fraction: Share
+    exploration_initial_eps: Share = 1.0
+    exploration_final_eps: Share
+    max_grad_norm: Positive = 10.0
+    warm_start: WarmStart | None = None
+
+    def _few(self, timesteps: int) -> int:
+        return timesteps // 100
+
+    def _fitting(self, timesteps: int, n_envs: int) -> dict[str, Any]:
+        return {
+            "learning_starts": min(self.learning_starts, timesteps // 4),
+            "target_update_interval": max(self.target_update_interval, n_envs),
+        }
+
+
+class QuantileDqn(OffPolicy):
+    """QR-DQN."""
+
+    policy_kwargs: QuantileNetwork = QuantileNetwork()
+
+
+def _divisor(of: int, most: int) -> int:
+    """The largest divisor not above a number: minibatches of one size."""
+    return next(size for size in range(min(most, of), 0, -1) if of % size == 0)
+
+
+ALGORITHMS: Mapping[str, type[Recipe]] = MappingProxyType(
+    {
+        "ppo": OnPolicy,
+        "dqn": OffPolicy,
+        "maskable-ppo": OnPolicy,
+        "qrdqn": QuantileDqn,
+        "recurrent-ppo": RecurrentPpo,
+    }
+)
+"""What `--algo` may be, and what its file may say."""
+
+
+def load_recipe(algorithm: str, path: Path | None = None) -> Recipe:
+    """The hyperparameters that ship, or those of a file.
+
+    Args:
+        algorithm: A key of ALGORITHMS.
+        path: The file.
+
+    Raises:
+        ConfigError: The file is absent or wrong, with its line and, for an unknown key, the closest one.
+    """
+    source = path or Path(str(files("rlctl") / "configs" / "training" / f"{algorithm}.yaml"))
+    return _recipe_in(load_model(_document(algorithm), source))
+
+
+def recipe_from(algorithm: str, data: object, name: str) -> Recipe:
+    """The hyperparameters in data that were read already; `name` stands where a file's path would.
+
+    Raises:
+        ConfigError: They are wrong.
+    """
+    return _recipe_in(validated(_document(algorithm), data, name))
+
+
+def as_document(recipe: Recipe) -> dict[str, Any]:
+    """As a file has it."""
+    return {ENV_ID: recipe.model_dump(mode="json")}
+
+
+def _document(algorithm: str) -> type[BaseModel]:
+    """What a file is: the environment's id above the hyperparameters."""
+    recipe: Any = (ALGORITHMS[algorithm], Field(alias=ENV_ID))
+    return create_model("Document", __base__=_Strict, recipe=recipe)
+
+
+def _recipe_in(document: BaseModel) -> Recipe:
+    recipe: Recipe = document.recipe  # type: ignore[attr-defined]
+    return recipe

@@ -1,0 +1,234 @@
+"""The folder of a training run: everything that reproduces it, what came of it, and from where it can go on.
+
+best_model.zip       the best weights so far, as Stable-Baselines3 saves them
+checkpoints/N/       model.zip, state.json and, for DQN, replay.npz after N timesteps; the newest stays
+evaluations.npz      in Stable-Baselines3's shape, with QoS and BE beside the returns
+config.yml args.yml hosts.yml profiles/ command.txt versions.yml      what it was asked for, and with what
+tensorboard/ bundle/
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import yaml
+from pydantic import BaseModel, ConfigDict
+
+from rlctl import __version__
+from rlctl.agents.training.hosts import Hosts
+from rlctl.agents.training.recipe import Recipe, as_document
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.yaml_edge import validated
+
+__all__ = [
+    "ARGUMENTS",
+    "BEST",
+    "CONFIG",
+    "HOSTS",
+    "MODEL",
+    "Checkpoint",
+    "State",
+    "begin",
+    "checkpoint_folder",
+    "code_version",
+    "drop_older",
+    "is_run",
+    "newest_checkpoint",
+    "read_replay",
+    "versions",
+    "write_replay",
+    "write_state",
+]
+
+BEST, CONFIG, HOSTS, ARGUMENTS = "best_model.zip", "config.yml", "hosts.yml", "args.yml"
+MODEL, STATE, REPLAY = "model.zip", "state.json", "replay.npz"
+
+MOST_REPLAY_BYTES = 1 << 29
+"""A larger replay buffer is not kept: a resumed run fills it anew."""
+
+LIBRARIES = ("torch", "stable-baselines3", "sb3-contrib", "gymnasium", "numpy", "onnx", "onnxruntime")
+REPLAYED = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+
+
+class State(BaseModel):
+    """Counters of a checkpoint.
+
+    Attributes:
+        timesteps: Control periods learned from.
+        seconds: Wall-clock time that this took, over all sessions.
+        updates, calls, episodes: Of the learner.
+        block: The block of seeds that the hosts had, see `hosts.build`; the next session takes the next one.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    timesteps: int
+    seconds: float
+    updates: int
+    calls: int
+    episodes: int
+    block: int
+
+
+class Checkpoint(NamedTuple):
+    """Where a run can go on.
+
+    Attributes:
+        folder: With the model's file and perhaps the replay buffer's.
+        state: Its counters.
+    """
+
+    folder: Path
+    state: State
+
+    @property
+    def model(self) -> Path:
+        """The model's file."""
+        return self.folder / MODEL
+
+
+def is_run(folder: Path) -> bool:
+    """True when a run was begun there."""
+    return (folder / CONFIG).is_file()
+
+
+def begin(folder: Path, recipe: Recipe, hosts: Hosts, arguments: Mapping[str, Any], command: str) -> None:
+    """Make the folder of a new run.
+
+    Args:
+        folder: Made if need be.
+        recipe: As it is used.
+        hosts: As they are used; files that they name are copied.
+        arguments: Of the command, as they are used.
+        command: The command line.
+
+    Raises:
+        ConfigError: There is a run already.
+    """
+    if is_run(folder):
+        raise ConfigError("holds a run already; give another --out, or --resume it", folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_yaml(folder / HOSTS, _with_copies(folder, hosts).model_dump(mode="json"))
+    _write_yaml(folder / ARGUMENTS, dict(arguments))
+    _write_yaml(folder / "versions.yml", versions())
+    (folder / "command.txt").write_text(command + "\n")
+    _write_yaml(folder / CONFIG, as_document(recipe))  # the last one: its presence says that the others are there
+
+
+def _with_copies(folder: Path, hosts: Hosts) -> Hosts:
+    """The hosts with files of the user's copied beside them: those may change later."""
+    kinds = []
+    for kind in hosts.kinds:
+        named = {"profile": kind.profile, "safety": kind.safety or ""}
+        copies = {key: _copied(folder, Path(name)) for key, name in named.items() if Path(name).suffix}
+        kinds.append(kind.model_copy(update=copies))
+    return hosts.model_copy(update={"kinds": tuple(kinds)})
+
+
+def _copied(folder: Path, file: Path) -> str:
+    kept = Path("profiles") / file.name
+    (folder / "profiles").mkdir(exist_ok=True)
+    shutil.copyfile(file, folder / kept)
+    return str(kept)
+
+
+def versions() -> dict[str, str]:
+    """What the run was made with."""
+    found = {"rlctl": __version__, "code": code_version(), "python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def code_version() -> str:
+    """The commit that this rlctl runs from, with `+` where files were changed; its version outside of a checkout."""
+    here = Path(__file__).resolve().parent
+    commit, changed = (_git(here, *words) for words in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain")))
+    return f"{commit}{'+' if changed else ''}" if commit else __version__
+
+
+def _git(folder: Path, *words: str) -> str:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def newest_checkpoint(folder: Path) -> Checkpoint:
+    """From where a run goes on.
+
+    Raises:
+        ConfigError: There is no run, or it has not come to a checkpoint.
+    """
+    if not is_run(folder):
+        raise ConfigError("is no folder of a run: there is no config.yml", folder)
+    for one in sorted(_checkpoints(folder), key=lambda path: -int(path.name)):
+        if (one / STATE).is_file():
+            data = json.loads((one / STATE).read_text())
+            return Checkpoint(one, validated(State, data, one / STATE))
+    raise ConfigError("ended before its first checkpoint; start it anew with another --out", folder)
+
+
+def _checkpoints(folder: Path) -> Iterator[Path]:
+    return (path for path in (folder / "checkpoints").glob("*") if path.name.isdigit())
+
+
+def checkpoint_folder(folder: Path, timesteps: int) -> Path:
+    """Where the checkpoint after so many timesteps goes; made."""
+    made = folder / "checkpoints" / f"{timesteps:012d}"
+    made.mkdir(parents=True, exist_ok=True)
+    return made
+
+
+def write_state(folder: Path, state: State) -> None:
+    """Complete a checkpoint: one without this file does not count."""
+    partial = folder / (STATE + ".part")
+    partial.write_text(state.model_dump_json() + "\n")
+    partial.replace(folder / STATE)
+
+
+def drop_older(folder: Path, newest: Path) -> None:
+    """Remove all checkpoints but one."""
+    for one in _checkpoints(folder):
+        if one != newest:
+            shutil.rmtree(one)
+
+
+def write_replay(buffer: Any, folder: Path) -> bool:
+    """Keep a replay buffer of Stable-Baselines3 as plain arrays; False when it is too large for that."""
+    rows = buffer.buffer_size if buffer.full else buffer.pos
+    arrays = {name: getattr(buffer, name)[:rows] for name in REPLAYED}
+    if sum(array.nbytes for array in arrays.values()) > MOST_REPLAY_BYTES:
+        return False
+    with (folder / REPLAY).open("wb") as file:
+        np.savez(file, pos=buffer.pos, full=buffer.full, **arrays)
+    return True
+
+
+def read_replay(buffer: Any, folder: Path) -> bool:
+    """Fill a replay buffer with what `write_replay` kept; False when nothing was, or of another shape."""
+    if not (folder / REPLAY).is_file():
+        return False
+    with np.load(folder / REPLAY) as kept:
+        if kept["observations"].shape[1:] != buffer.observations.shape[1:] or len(kept["rewards"]) > buffer.buffer_size:
+            return False
+        for name in REPLAYED:
+            getattr(buffer, name)[: len(kept[name])] = kept[name]
+        buffer.pos, buffer.full = int(kept["pos"]), bool(kept["full"])
+    return True
+
+
+def _write_yaml(path: Path, data: Mapping[str, Any]) -> None:
+    path.write_text(yaml.safe_dump(dict(data), sort_keys=False, default_flow_style=None, width=110))

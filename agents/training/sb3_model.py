@@ -1,0 +1,134 @@
+"""Models of Stable-Baselines3 from their zip files, and the observations that an export is verified on.
+
+A zip holds pickles, so loading one runs whatever it says: for training hosts and files of one's own, never where a
+policy serves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rlctl import __version__
+from rlctl.agents.card import CardParts, Training
+from rlctl.agents.training.export import ALGORITHMS, FEWEST
+from rlctl.envs.errors import ConfigError, PermissionMissing
+from rlctl.envs.sim.seeds import training
+from rlctl.envs.sim.vector_env import SimHostVectorEnv
+from rlctl.envs.workload import Weight
+
+__all__ = ["load_model", "parts_of", "recorded"]
+
+_BY_POLICY = {
+    "stable_baselines3.common.policies": "PPO",
+    "sb3_contrib.common.maskable.policies": "MaskablePPO",
+    "stable_baselines3.dqn.policies": "DQN",
+    "sb3_contrib.qrdqn.policies": "QRDQN",
+}
+"""Learners by the module of their policy's class, which a zip names in plain text."""
+
+_GROUNDS = (("thesis-host", Weight.MINIMUM), ("two-core-nginx", Weight.EQUAL))
+
+HOSTS = 8
+
+
+def load_model(path: Path) -> Any:
+    """A trained model.
+
+    Raises:
+        ConfigError: It is no model, or one of a learner that cannot be exported.
+        PermissionMissing: It may not be read.
+    """
+    learner = ALGORITHMS[_learner(path)]
+    torch.set_num_threads(1)  # a small network is no faster on more, and what is recorded runs beside it
+    try:
+        return learner.load(path, device="cpu")
+    except Exception as error:  # whatever its pickles raise
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ConfigError(f"is no model that loads: {said}", path) from error
+
+
+def parts_of(model: Any, path: Path, lags: Sequence[int]) -> CardParts:
+    """What the zip itself says of its training; a training run knows more."""
+    settings = (
+        "learning_rate",
+        "gamma",
+        "batch_size",
+        "n_steps",
+        "n_epochs",
+        "ent_coef",
+        "buffer_size",
+        "policy_kwargs",
+    )
+    told = {name: _plain(getattr(model, name)) for name in settings if hasattr(model, name)}
+    config = json.dumps({"algorithm": type(model).__name__, **told}, sort_keys=True)
+    return CardParts(
+        algorithm=type(model).__name__,
+        tick_seconds=1.0,
+        lags=tuple(lags),
+        training=Training(
+            hyperparameters=told,
+            total_timesteps=int(model.num_timesteps),
+            wall_seconds=0.0,
+            seed=int(model.seed or 0),
+            code=f"unknown: {path.name} was exported by itself with rlctl {__version__}",
+            training_id=hashlib.sha256(config.encode()).hexdigest(),
+        ),
+    )
+
+
+def recorded(lags: Sequence[int], count: int = 2 * FEWEST) -> NDArray[np.float32]:
+    """Observations of simulated hosts of two kinds under random moves, on training seeds.
+
+    Args:
+        lags: The policy's history.
+        count: How many at least.
+
+    Returns:
+        float32, shape (n, size), n >= count.
+    """
+    rng = np.random.default_rng(0)
+    seen: list[NDArray[np.float32]] = []
+    for profile, weight in _GROUNDS:
+        hosts = SimHostVectorEnv(HOSTS, profile, lags=lags, weight=weight)
+        observation, _ = hosts.reset(seed=training(0))
+        for _ in range(-(-count // (HOSTS * len(_GROUNDS)))):
+            seen.append(observation)
+            choice = np.where(hosts.action_masks(), rng.random(hosts.action_masks().shape), -1.0)
+            observation = hosts.step(choice.argmax(axis=1))[0]
+        hosts.close()
+    return np.concatenate(seen)
+
+
+def _learner(path: Path) -> str:
+    try:
+        with zipfile.ZipFile(path) as file:
+            module = json.loads(file.read("data"))["policy_class"]["__module__"]
+    except PermissionError as error:
+        raise PermissionMissing(f"{path}: may not be read; run as a user who may, or change its mode") from error
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror or error}", path) from error
+    except (zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
+        raise ConfigError("is no zip file that a model of Stable-Baselines3 was saved to", path) from error
+    if module not in _BY_POLICY:
+        raise ConfigError(f"holds a policy of {module}; {', '.join(_BY_POLICY.values())} can be exported", path)
+    return _BY_POLICY[module]
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it; functions and classes by their names."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return getattr(value, "__name__", type(value).__name__)

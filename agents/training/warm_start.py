@@ -1,0 +1,191 @@
+"""Behaviour cloning: a heuristic manager drives the training hosts, and the network learns the moves it would make.
+
+The manager asks for an allocation, the network has moves. The nearest move is the allowed one whose allocation gives BE
+as much CPU as the wanted one, or nearest to it: the smaller of quota and cpuset, nothing when frozen. Of moves that are
+as near the one with the nearer quota and cpuset counts, then the first in the table. The hosts follow that move, so
+the pairs are of states that the network will get into.
+
+PPO learns them by cross-entropy on its logits. DQN and QR-DQN learn by the large margin of DQfD (Hester et al., AAAI
+2018, eq. 2) on their values: the teacher's move shall be worth MARGIN more than any other; their scale stays that of
+rewards.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sb3_contrib import QRDQN
+from stable_baselines3 import DQN
+from torch.nn.functional import cross_entropy
+
+from rlctl.agents import catalogue
+from rlctl.agents.training.hosts import Hosts, Kind, first_seed, present
+from rlctl.agents.training.learners import tensor_logits
+from rlctl.envs.actions import MOVES, decode
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.observation import Observer
+from rlctl.envs.reward import WORK
+from rlctl.envs.sim.loads_training import training_load
+from rlctl.envs.sim.plant import SimBatch
+from rlctl.envs.telemetry import Telemetry
+from rlctl.safety.shield import Shield
+
+__all__ = ["Pairs", "agreement", "clone", "nearest_move", "pairs_of"]
+
+HOSTS, TICKS = 24, 300
+"""Hosts that the manager drives at a time, and for how long."""
+
+MARGIN = WORK / 2.0
+BATCH, LEARNING_RATE = 256, 1e-3
+COUNTS = 0.01
+"""Weight of quota and cpuset by themselves, beside what BE gets of both."""
+
+SEEDS = 1 << 19
+"""Run seed whose hosts the manager drives; runs of that seed and it share hosts."""
+
+
+class Pairs(NamedTuple):
+    """What the manager did.
+
+    Attributes:
+        observations: float32, shape (n, size).
+        moves: Indices into MOVES, shape (n,).
+    """
+
+    observations: NDArray[np.float32]
+    moves: NDArray[np.int64]
+
+
+def nearest_move(wanted: Allocation, current: Allocation, limits: Limits, allowed: NDArray[np.bool_] | None) -> int:
+    """The move that comes nearest to what a manager asks for.
+
+    Args:
+        wanted: What it asks for.
+        current: What is in force.
+        limits: The host's range.
+        allowed: Moves to choose among, bool, shape (len(MOVES),); None for all.
+    """
+    distances = [_distance(move.of(current, limits), wanted, limits) for move in MOVES]
+    if allowed is not None:
+        distances = [far if may else np.inf for far, may in zip(distances, allowed, strict=True)]
+    return int(np.argmin(np.round(distances, 9)))
+
+
+def _distance(got: Allocation, wanted: Allocation, limits: Limits) -> float:
+    apart = abs(_power(got, limits) - _power(wanted, limits))
+    if wanted.frozen:
+        return apart
+    quotas = abs(min(got.quota_cpus, limits.cpus) - min(wanted.quota_cpus, limits.cpus)) / limits.cpus
+    cpusets = abs(got.cpuset_cpus - wanted.cpuset_cpus) / limits.cpus
+    return apart + COUNTS * (quotas + cpusets)
+
+
+def _power(allocation: Allocation, limits: Limits) -> float:
+    """What BE gets of the host's CPUs, a share."""
+    return 0.0 if allocation.frozen else min(allocation.quota_cpus, allocation.cpuset_cpus) / limits.cpus
+
+
+def pairs_of(hosts: Hosts, manager: str, samples: int, seed: int, lags: tuple[int, ...]) -> Pairs:
+    """Drive hosts of all kinds with a manager.
+
+    Args:
+        hosts: The kinds; each gives pairs by its share.
+        manager: Its name.
+        samples: Pairs in all, or a few more.
+        seed: The run's: another one meets other hosts.
+        lags: Ticks back that observations show.
+
+    Raises:
+        PolicyError: There is no such manager, or it does not fit a host.
+    """
+    rounds = -(-samples // (HOSTS * TICKS))
+    driven = [
+        _driven(kind, count, manager, first_seed(SEEDS + seed % SEEDS, HOSTS, number), lags)
+        for number in range(rounds)
+        for kind, count in present(hosts, HOSTS)
+    ]
+    return Pairs(*(np.concatenate(parts) for parts in zip(*driven, strict=True)))
+
+
+def _driven(kind: Kind, count: int, manager: str, seed: int, lags: tuple[int, ...]) -> Pairs:
+    """One kind's hosts under the manager for one run."""
+    batch = SimBatch(kind.host(), range(seed, seed + count), training_load, TICKS, vary=True)
+    for host in range(count):
+        batch.set_weight(host, kind.weight)
+    stations = [_Station(kind, manager, batch.limits, lags) for _ in range(count)]
+    seen, moves = [], []
+    for _ in range(TICKS):
+        batch.step()
+        each = zip(stations, batch.read(), batch.allocations, strict=True)
+        taken = [station.step(telemetry, current) for station, telemetry, current in each]
+        batch.apply([allocation for _, _, allocation in taken])
+        seen += [observation for observation, _, _ in taken]
+        moves += [move for _, move, _ in taken]
+    return Pairs(np.array(seen, np.float32), np.array(moves, np.int64))
+
+
+class _Station:
+    """A manager on one host, in the network's place."""
+
+    def __init__(self, kind: Kind, manager: str, limits: Limits, lags: tuple[int, ...]) -> None:
+        self._manager = catalogue.build(manager)
+        self._manager.start(limits)
+        self._observer = Observer(limits, 1.0, lags)
+        profile = kind.shield()
+        self._shield = Shield(profile, limits) if profile else None
+        self._limits = limits
+
+    def step(self, telemetry: Telemetry, current: Allocation) -> tuple[NDArray[np.float32], int, Allocation]:
+        """What is seen, the nearest move, and what the shield lets through of it."""
+        observation = self._observer.observe(telemetry, current)
+        wanted = self._manager.act(observation)
+        assert isinstance(wanted, Allocation)  # as of every manager
+        allowed = self._shield.mask(telemetry, current) if self._shield else None
+        move = nearest_move(wanted, current, self._limits, allowed)
+        asked = decode(move, current, self._limits)
+        applied = self._shield.rule(telemetry, current, asked).allocation if self._shield else asked
+        return observation.vector, move, applied
+
+
+def clone(model: Any, pairs: Pairs, epochs: int) -> float:
+    """Teach a model the pairs; its learning goes on from there with an optimiser that has not moved.
+
+    Args:
+        model: PPO, MaskablePPO, DQN or QR-DQN.
+        pairs: What the manager did.
+        epochs: Passes over them.
+
+    Returns:
+        Share of the pairs on which the model then prefers the manager's move.
+    """
+    observations, moves = torch.as_tensor(pairs.observations), torch.as_tensor(pairs.moves)
+    optimizer = torch.optim.Adam(model.policy.parameters(), lr=LEARNING_RATE)
+    by_margin = isinstance(model, DQN | QRDQN)
+    for _ in range(epochs):
+        for part in torch.split(torch.randperm(len(moves)), BATCH):
+            answers = tensor_logits(model, observations[part])
+            loss = _margin(answers, moves[part]) if by_margin else cross_entropy(answers, moves[part])
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    if isinstance(model, DQN):
+        model.q_net_target.load_state_dict(model.q_net.state_dict())
+    elif isinstance(model, QRDQN):
+        model.quantile_net_target.load_state_dict(model.quantile_net.state_dict())
+    return agreement(model, pairs)
+
+
+def agreement(model: Any, pairs: Pairs) -> float:
+    """Share of the pairs on which the model prefers the manager's move."""
+    with torch.no_grad():
+        preferred = tensor_logits(model, torch.as_tensor(pairs.observations)).argmax(dim=1).numpy()
+    return float(np.mean(preferred == pairs.moves))
+
+
+def _margin(values: torch.Tensor, moves: torch.Tensor) -> torch.Tensor:
+    others = values + MARGIN
+    others = others.scatter_add(1, moves[:, None], torch.full((len(moves), 1), -MARGIN))
+    return (others.max(dim=1).values - values.gather(1, moves[:, None])[:, 0]).mean()

@@ -1,0 +1,253 @@
+"""`rlctl evaluate`: a bundle's scores on the suite, beside the managers that it must beat."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlctl.envs.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rlctl.agents.card import Estimate, Score
+    from rlctl.bench_sim import SimOutcome, SimPlan
+    from rlctl.paired import Comparison
+    from rlctl.sim_scenario import SimScenario
+    from rlctl.statistics import Estimate as Measured
+
+__all__ = ["add_parser", "run"]
+
+EXAMPLES = """examples:
+  rlctl evaluate runs/ppo/1/bundle
+  rlctl evaluate runs/ppo/1/bundle --scenario thesis --seeds 10 --shield responsive
+  rlctl evaluate runs/ppo/1/bundle --managers prm-hybrid,heracles --json scores.json --write-card
+
+Evaluation seeds, as `rlctl bench` has them: no policy has learned on them, and the numbers are those of `rlctl bench`.
+"""
+
+RIVALS = ("frozen", "prm-hybrid-tuned", "feedforward", "greedy-shield")
+SHIELDS, SEEDS = "responsive,knee,heracles", 30
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command's arguments."""
+    parser = subparsers.add_parser(
+        "evaluate",
+        help="score a bundle on the suite",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="the bundle's folder")
+    parser.add_argument("--scenario", default="all", metavar="A,B,...|all", help="default: all, the suite")
+    parser.add_argument("--seeds", type=_several, default=SEEDS, metavar="N", help=f"default: {SEEDS}; at least 2")
+    parser.add_argument("--shield", default=SHIELDS, metavar="A,B,...", help=f"a table for each (default: {SHIELDS})")
+    parser.add_argument("--managers", metavar="A,B,...", help=f"further rivals, beside {', '.join(RIVALS)}")
+    parser.add_argument("--duration", type=_positive, metavar="SECONDS", help="of one run (default: the scenario's)")
+    parser.add_argument("--jobs", type=_positive_int, metavar="N", help="processes (default: one for each CPU)")
+    parser.add_argument("--write-card", action="store_true", help="put the scores into the bundle's card.json")
+    parser.add_argument(
+        "--json", nargs="?", const="-", metavar="FILE", help="everything as JSON; without FILE to stdout"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; tables go to stdout, all else to stderr.
+
+    Raises:
+        ConfigError: Something that is asked for cannot be, told before anything is run.
+    """
+    from rlctl.agents.bundle import add_scores, load
+
+    load(args.bundle)
+    if args.write_card and args.duration:
+        raise ConfigError("--write-card: a card holds scores of whole runs; leave out --duration")
+    us = _name(args.bundle)
+    by_shield = {shield: _plans(args, us, shield) for shield in _listed(args.shield)}
+    scored: dict[str, list[SimOutcome]] = {}
+    for shield, plans in by_shield.items():
+        scored[shield] = _measured(plans, args.jobs)
+        if args.json != "-":
+            _show(us, shield, scored[shield])
+    if args.write_card:
+        add_scores(args.bundle, _card_scores(us, scored))
+        _say(f"{args.bundle / 'card.json'}: scores written")
+    _write_json(args.json, us, scored)
+    return 0
+
+
+def _name(bundle: Path) -> str:
+    """As a manager is named: a bundle's folder has a slash in it."""
+    return str(bundle) if "/" in str(bundle) else f"./{bundle}"
+
+
+def _plans(args: argparse.Namespace, us: str, shield: str) -> list[SimPlan]:
+    from rlctl.bench_sim import SimPlan
+    from rlctl.lineup import require_library
+    from rlctl.safety.profile import load_profile
+
+    names = tuple(dict.fromkeys((us, *RIVALS, *_listed(args.managers or ""))))
+    require_library(names)
+    plans = []
+    for source, scenario in _scenarios(args.scenario, args.duration):
+        profile = load_profile(shield).scaled(scenario.time_scale)
+        plan = SimPlan(scenario, scenario.host(), names, args.seeds, profile, source, shield)
+        for name in names:
+            plan.shielded(name)
+        plans.append(plan)
+    return plans
+
+
+def _scenarios(listed: str, duration: float | None) -> list[tuple[str, SimScenario]]:
+    from rlctl.scenario import load_scenario
+    from rlctl.sim_scenario import SUITE, SimScenario
+
+    found = []
+    for name in SUITE if listed == "all" else _listed(listed):
+        one = load_scenario(name)
+        if not isinstance(one, SimScenario):
+            raise ConfigError(f"scenario {name} is for the live host; see `rlctl bench --plant host`")
+        found.append((name, one.model_copy(update={"duration_seconds": duration}) if duration else one))
+    return found
+
+
+def _measured(plans: Sequence[SimPlan], jobs: int | None) -> list[SimOutcome]:
+    from rlctl.bench_sim import run_sim, seeds_at_once
+    from rlctl.progress import progress
+
+    jobs = jobs or len(os.sched_getaffinity(0))
+    chunks = [seeds_at_once(plan, jobs) for plan in plans]
+    pieces = sum(len(list(plan.tasks(chunk))) for plan, chunk in zip(plans, chunks, strict=True))
+    with progress(pieces, f"runs under {plans[0].profile.name}") as done:
+        return [run_sim(plan, done, jobs=jobs, chunk=chunk) for plan, chunk in zip(plans, chunks, strict=True)]
+
+
+def _show(us: str, shield: str, outcomes: Sequence[SimOutcome]) -> None:
+    from rlctl.table import render, suite_rows
+
+    print(f"shield {shield}: QoS % of windows / BE % of running alone, with its 95 % half-width\n")
+    print(render(suite_rows({one.plan.scenario.name: one.scores for one in outcomes})))
+    overrides = ", ".join(
+        f"{one.plan.scenario.name} {one.scores[us].shield_override_percent.mean:.1f}" for one in outcomes
+    )
+    print(f"\nticks that the shield decided, %: {overrides}\n")
+    print("differences on the same seeds, with 95 % bootstrap intervals\n")
+    print(render(_paired_rows(us, outcomes)), "", sep="\n", flush=True)
+
+
+def _paired_rows(us: str, outcomes: Sequence[SimOutcome]) -> list[tuple[str, ...]]:
+    """A row for each scenario and rival: what the bundle has more."""
+    rows: list[tuple[str, ...]] = [("against", "scenario", "QoS points", "95 %", "BE points", "95 %", "BE x", "95 %")]
+    for rival, scenario, one in _comparisons(us, outcomes):
+        rows.append(
+            (
+                rival,
+                scenario,
+                f"{one.qos.mean:+.2f}",
+                _span(one.qos.bootstrap95, "+.2f"),
+                f"{one.be.mean:+.1f}",
+                _span(one.be.bootstrap95, "+.1f"),
+                f"{one.be_ratio.ratio:.2f}" if math.isfinite(one.be_ratio.ratio) else "-",
+                _span(one.be_ratio.bootstrap95, ".2f"),
+            )
+        )
+    return rows
+
+
+def _comparisons(us: str, outcomes: Sequence[SimOutcome]) -> list[tuple[str, str, Comparison]]:
+    """The bundle against each rival on each scenario."""
+    from rlctl.agents.catalogue import label
+    from rlctl.paired import compare
+
+    found = []
+    for rival in (name for name in outcomes[0].plan.managers if name != us):
+        for outcome in outcomes:
+            ours = next(one for one in compare(outcome.suite(), label(rival)) if one.manager == label(us))
+            found.append((rival, outcome.plan.scenario.name, ours))
+    return found
+
+
+def _span(interval: tuple[float, float], form: str) -> str:
+    low, high = interval
+    return f"{low:{form}} to {high:{form}}" if math.isfinite(low) and math.isfinite(high) else "-"
+
+
+def _card_scores(us: str, scored: Mapping[str, Sequence[SimOutcome]]) -> dict[str, dict[str, Score]]:
+    """Scenario to shield to score, as the card has it."""
+    from rlctl.agents.card import Score
+
+    scores: dict[str, dict[str, Score]] = {}
+    for shield, outcomes in scored.items():
+        for outcome in outcomes:
+            ours = outcome.scores[us]
+            scores.setdefault(outcome.plan.scenario.name, {})[outcome.plan.profile.name or shield] = Score(
+                qos_guarantee_percent=_estimate(ours.qos_guarantee_percent),
+                be_throughput_percent=_estimate(ours.be_throughput_percent),
+                shield_override_percent=_estimate(ours.shield_override_percent),
+                seeds=outcome.plan.seeds,
+            )
+    return scores
+
+
+def _estimate(measured: Measured) -> Estimate:
+    from rlctl.agents.card import Estimate
+
+    low, high = measured.ci95
+    return Estimate(mean=round(measured.mean, 4), ci95=(round(low, 4), round(high, 4)))
+
+
+def _write_json(target: str | None, us: str, scored: Mapping[str, Sequence[SimOutcome]]) -> None:
+    if target is None:
+        return
+    data = {
+        "schema": 1,
+        "bundle": us,
+        "shields": {
+            shield: {
+                "scenarios": {one.plan.scenario.name: one.as_json() for one in outcomes},
+                "differences": [
+                    {"against": rival, "scenario": scenario, **comparison.as_json()}
+                    for rival, scenario, comparison in _comparisons(us, outcomes)
+                ],
+            }
+            for shield, outcomes in scored.items()
+        },
+    }
+    if target == "-":
+        print(json.dumps(data))
+    else:
+        Path(target).write_text(json.dumps(data, indent=1) + "\n")
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0.0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+def _positive_int(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+def _several(text: str) -> int:
+    value = int(text)
+    if value < 2:
+        raise argparse.ArgumentTypeError(f"{text} seeds give no interval; at least 2 do")
+    return value

@@ -1,0 +1,131 @@
+"""`rlctl inspect`: what a bundle is, and what its policy does."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rlctl.agents.card import Card, Estimate
+    from rlctl.response import Surface
+
+__all__ = ["add_parser", "run"]
+
+EXAMPLES = """examples:
+  rlctl inspect ppo
+  rlctl inspect out/my-policy --plot response.png
+  rlctl inspect out/my-policy --json
+
+The card is what policy.onnx was verified against. The response surface holds a load and a slack, lets the policy move
+under the shield, and shows what BE may use in the end; it needs onnxruntime (rlctl[serve]), the card does not.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command's arguments."""
+    parser = subparsers.add_parser(
+        "inspect",
+        help="a bundle's card, and what the policy does over load and slack",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder, or a learned policy of `rlctl managers`")
+    parser.add_argument("--json", action="store_true", help="card and surfaces as JSON")
+    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the surfaces; needs rlctl[cli]")
+    parser.add_argument("--shield", default="responsive", metavar="NAME|FILE", help="default: responsive")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command.
+
+    Raises:
+        BundleError: The bundle would not be served; with the reason.
+        ConfigError: There is no such shield.
+    """
+    from rlctl.agents import bundle, catalogue
+
+    folder = catalogue.folder_of(args.bundle)
+    card, _ = bundle.read(folder)
+    surfaces = _surfaces(folder, args)
+    if args.plot:
+        _plot(surfaces, card, args)
+    if args.json:
+        responses = [one.as_json() for one in surfaces]
+        print(json.dumps({"card": card.model_dump(mode="json", by_alias=True), "response": responses}))
+        return 0
+    from rlctl.response import text
+
+    print("\n".join(_in_words(card)))
+    for one in surfaces:
+        print("", text(one), sep="\n")
+    return 0
+
+
+def _surfaces(folder: Path, args: argparse.Namespace) -> list[Surface]:
+    from importlib.util import find_spec
+
+    from rlctl.agents import bundle
+    from rlctl.envs.errors import BundleError
+    from rlctl.response import HOSTS, surface
+    from rlctl.safety.profile import load_profile
+
+    shield = load_profile(args.shield)
+    if find_spec("onnxruntime") is None:
+        if args.plot:
+            raise BundleError(f"--plot: {bundle.NO_RUNTIME}")
+        print(f"no response surface: {bundle.NO_RUNTIME}", file=sys.stderr)
+        return []
+    policy = bundle.load(folder)
+    return [surface(policy, host, shield) for host in HOSTS]
+
+
+def _plot(surfaces: list[Surface], card: Card, args: argparse.Namespace) -> None:
+    from rlctl.figure_output import png
+    from rlctl.response import draw
+
+    figure = draw(surfaces, f"{card.name} ({card.policy_sha256[:12]}) under shield {args.shield}")
+    args.plot.write_bytes(png(figure))
+    print(f"plot: {args.plot}", file=sys.stderr)
+
+
+def _in_words(card: Card) -> Iterator[str]:
+    seen, training = card.observation, card.training
+    yield f"{card.name}: {card.algorithm}, exported {card.created} by rlctl {card.rlctl_version}"
+    yield f"policy.onnx: sha256 {card.policy_sha256}"
+    yield f"network: {' > '.join(card.graph.operators)} (opset {card.graph.opset})"
+    history = ", ".join(f"-{lag}" if lag else "now" for lag in seen.lags)
+    yield (
+        f"sees: {seen.size} numbers, version {seen.version}: {len(seen.features)} features at ticks {history}, "
+        f"a tick being {card.tick_seconds:g} s"
+    )
+    yield f"features: {', '.join(row.name for row in seen.features)}"
+    yield f"moves, version {card.action.version}: {', '.join(move.name for move in card.action.moves)}"
+    yield (
+        f"trained: {training.total_timesteps} ticks in {training.wall_seconds:.0f} s, seed {training.seed}, code "
+        f"{training.code}, run {training.training_id[:12]}"
+    )
+    for plant in card.plants:
+        shield = f"shield {plant.shield} ({plant.shield_digest})" if plant.shield else "no shield"
+        absent = f", without {', '.join(plant.absent)}" if plant.absent else ""
+        drawn = f", {len(plant.ranges)} constants drawn" if plant.ranges else ""
+        kind = f"{plant.hosts} x {plant.profile} ({plant.digest})"
+        yield f"  on {kind}, BE weight {plant.weight}, {shield}{absent}{drawn}"
+    if card.scores is None:
+        yield "scores: none; `rlctl evaluate` adds them"
+        return
+    for scenario, by_shield in card.scores.items():
+        for shield, score in by_shield.items():
+            yield (
+                f"score {scenario}, {shield}: QoS {_told(score.qos_guarantee_percent)} %, "
+                f"BE {_told(score.be_throughput_percent)} %, overridden {_told(score.shield_override_percent)} % "
+                f"({score.seeds} seeds)"
+            )
+
+
+def _told(estimate: Estimate) -> str:
+    low, high = estimate.ci95
+    return f"{estimate.mean:.2f} [{low:.2f}, {high:.2f}]"

@@ -1,0 +1,334 @@
+"""`rlctl train`: a policy from simulated hosts, evaluated and exported; or one fine-tuned on the live testbed."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from rlctl.envs.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rlctl.agents.training.learn import Result
+    from rlctl.training_plan import Asked, TrainingPlan
+
+__all__ = ["add_parser", "run"]
+
+EXAMPLES = """examples:
+  rlctl train --algo ppo --max-seconds 600
+  rlctl train --algo dqn --total-timesteps 2000
+  rlctl train --algo ppo --config mine.yaml --hosts hosts.yaml --seeds 5
+  rlctl train --algo ppo --init runs/ppo/1/best_model.zip --profile nginx.yaml --max-seconds 300
+  rlctl train --resume runs/ppo/1
+  rlctl train --algo ppo --dry-run
+  rlctl train --plant host --scenario live-nginx --init runs/dqn/1/best_model.zip --total-timesteps 600
+
+It learns on randomised hosts (configs/training/hosts.yaml) and is compared, while it learns, on the suite's scenarios
+at seeds that no run learns on and no benchmark reports. Ctrl-C writes a checkpoint, evaluates, exports and ends; a
+second one ends at once. The folder of a run holds everything that reproduces it.
+
+With --plant host a trained policy goes on learning on the live testbed, behind the shield: it seldom tries a move next
+to its best one, and only with much slack; what does no better than the policy as it was is not kept.
+"""
+
+ALGORITHMS = ("ppo", "dqn", "maskable-ppo", "qrdqn", "recurrent-ppo")
+LIVE_ONLY = ("explore", "explore_slack")
+NEW_RUN_ONLY = ("algo", "config", "hosts", "profile", "init", "seed", "seeds", "n_envs", "shield", "scenario", "out")
+"""Arguments that a run that goes on has already."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command's arguments."""
+    parser = subparsers.add_parser(
+        "train",
+        help="train a policy in the simulator, evaluate it, export a bundle",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--algo", choices=ALGORITHMS, help="the learner")
+    parser.add_argument("--plant", choices=("sim", "host"), default="sim", help="default: sim")
+    parser.add_argument("--config", metavar="FILE", help="hyperparameters (default: configs/training/ALGO.yaml)")
+    parser.add_argument("--hosts", metavar="FILE", help="hosts to learn on (default: configs/training/hosts.yaml)")
+    parser.add_argument(
+        "--profile", action="append", metavar="FILE", help="a calibrated host: half of the hosts are such (repeatable)"
+    )
+    parser.add_argument("--init", metavar="MODEL.zip", help="begin with these weights")
+    parser.add_argument("--seed", type=_whole, metavar="N", help="the run's (default: 0)")
+    parser.add_argument("--seeds", type=_positive_int, metavar="N", help="so many runs, each with the next seed")
+    parser.add_argument("--total-timesteps", type=_positive_int, metavar="N", help="default: the configuration's")
+    parser.add_argument("--max-seconds", type=_positive, metavar="S", help="end after so long at the latest")
+    parser.add_argument("--n-envs", type=_positive_int, metavar="N", help="simulated hosts (default: configuration's)")
+    parser.add_argument(
+        "--scenario",
+        metavar="A,B,...|all",
+        help="compare policies on these while they learn (default: all); host: its testbed",
+    )
+    parser.add_argument("--shield", metavar="NAME|FILE", help="and under this shield (default: responsive)")
+    parser.add_argument("--threads", type=_positive_int, metavar="N", help="of torch (default: 1)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the run (default: runs/ALGO/NUMBER)")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in this folder")
+    parser.add_argument(
+        "--explore", type=float, metavar="SHARE", help="host: ticks that may try a neighbouring move (default: 0.1)"
+    )
+    parser.add_argument(
+        "--explore-slack", type=float, metavar="SHARE", help="host: slack from which on they may (default: 0.5)"
+    )
+    parser.add_argument("--no-export", action="store_true", help="write no bundle")
+    parser.add_argument("--dry-run", action="store_true", help="print the effective configuration and its sources")
+    parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="scores as JSON; without FILE to stdout")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; the table goes to stdout, all else to stderr.
+
+    Returns:
+        0, or 128 + n when signal n ended it early.
+
+    Raises:
+        ConfigError: Something that is asked for cannot be, or a library is not installed.
+    """
+    from rlctl.training_plan import require_libraries
+
+    if args.plant == "host":
+        from rlctl.commands import train_live
+
+        return train_live.run(args)
+    if given := [name for name in LIVE_ONLY if getattr(args, name) is not None]:
+        raise ConfigError(f"--{given[0].replace('_', '-')} goes with --plant host; a recipe says how to explore")
+    plans = _plans(args)
+    if args.dry_run:
+        print("\n".join(plans[0].lines()))
+        return 0
+    require_libraries(export=not args.no_export)
+    folders = _folders(args, len(plans))
+    results: list[Result] = []
+    with _until_signalled() as caught:
+        for plan, folder in zip(plans, folders, strict=True):
+            results.append(_trained(args, plan, folder, caught))
+            if caught:
+                break
+    _show(args, plans, results)
+    return 128 + caught[0] if caught else 0
+
+
+def _plans(args: argparse.Namespace) -> list[TrainingPlan]:
+    from rlctl.training_plan import new_plan, resumed_plan
+
+    if args.resume:
+        if given := [name for name in NEW_RUN_ONLY if getattr(args, name) is not None]:
+            raise ConfigError(f"--resume goes on with what the run has; leave out --{given[0].replace('_', '-')}")
+        changes = {name: getattr(args, name) for name in ("total_timesteps", "max_seconds", "threads")}
+        return [resumed_plan(args.resume, {key: value for key, value in changes.items() if value is not None})]
+    if not args.algo:
+        raise ConfigError(f"--algo is needed: {', '.join(ALGORITHMS)}; or --resume with the folder of a run")
+    return [new_plan(_asked(args, number)) for number in range(args.seeds or 1)]
+
+
+def _asked(args: argparse.Namespace, number: int) -> Asked:
+    from rlctl.training_plan import Asked
+
+    given: dict[str, Any] = {
+        "config": args.config,
+        "hosts": args.hosts,
+        "profiles": tuple(args.profile or ()) or None,
+        "init": args.init,
+        "total_timesteps": args.total_timesteps,
+        "max_seconds": args.max_seconds,
+        "n_envs": args.n_envs,
+        "shield": args.shield,
+        "threads": args.threads,
+        "scenarios": None if args.scenario in (None, "all") else tuple(args.scenario.split(",")),
+    }
+    named = {key: value for key, value in given.items() if value is not None}
+    if args.init and not Path(args.init).is_file():
+        raise ConfigError("is no file; --init takes a model that `rlctl train` wrote", args.init)
+    return Asked(algorithm=args.algo, seed=(args.seed or 0) + number, **named)
+
+
+def _folders(args: argparse.Namespace, count: int) -> list[Path]:
+    """A folder for each run; default ones are numbered on."""
+    from rlctl.training_plan import next_folder
+
+    if args.resume:
+        return [args.resume]
+    if args.out:
+        return [args.out] if count == 1 else [args.out / f"seed-{(args.seed or 0) + one}" for one in range(count)]
+    first = next_folder(args.algo)
+    return [first.with_name(str(int(first.name) + one)) for one in range(count)]
+
+
+def _trained(args: argparse.Namespace, plan: TrainingPlan, folder: Path, caught: list[int]) -> Result:
+    from rlctl.agents.training.learn import Run, learn
+    from rlctl.training_progress import training_progress
+
+    asked = plan.asked
+    _say("\n".join(plan.lines()))
+    _say(f"folder: {folder}" + (" (goes on)" if args.resume else ""))
+    todo = Run(
+        algorithm=asked.algorithm,
+        recipe=plan.recipe,
+        hosts=plan.hosts,
+        courses=plan.courses,
+        folder=folder,
+        seed=asked.seed,
+        validation_seeds=plan.validation_seeds,
+        max_seconds=asked.max_seconds,
+        init=Path(asked.init) if asked.init else None,
+        resume=bool(args.resume),
+        threads=asked.threads,
+        export=not args.no_export,
+        arguments=asked.model_dump(mode="json"),
+        command=_command(asked, folder, args.no_export),
+    )
+    with training_progress() as show:
+        result = learn(todo, show, lambda: bool(caught))
+    for remark in result.remarks:
+        _say(remark)
+    _say(f"{result.ending}: {result.timesteps:,} timesteps in {result.seconds:.0f} s")
+    if caught:
+        _say(f"go on with: rlctl train --resume {shlex.quote(str(folder))}")
+    return result
+
+
+def _command(asked: Asked, folder: Path, no_export: bool) -> str:
+    """The command line that does the same again."""
+    words = ["rlctl", "train", "--algo", asked.algorithm, "--seed", str(asked.seed), "--threads", str(asked.threads)]
+    for option in ("config", "hosts", "init", "total_timesteps", "max_seconds", "n_envs", "shield"):
+        value = getattr(asked, option)
+        words += [f"--{option.replace('_', '-')}", str(value)] if value is not None else []
+    for file in asked.profiles:
+        words += ["--profile", file]
+    words += ["--scenario", ",".join(asked.scenarios), "--out", str(folder)]
+    return shlex.join([*words, "--no-export"] if no_export else words)
+
+
+def _show(args: argparse.Namespace, plans: Sequence[TrainingPlan], results: Sequence[Result]) -> None:
+    from rlctl.table import render
+
+    if args.json == "-":
+        print(json.dumps(_as_json(plans, results)))
+        return
+    if args.json:
+        Path(args.json).write_text(json.dumps(_as_json(plans, results), indent=1) + "\n")
+    print(render(_rows(results)))
+    print("\nbest model on validation seeds: QoS % of windows / BE % of running alone / override %")
+    for one in results:
+        print(f"{one.folder}: " + (f"bundle {one.bundle}" if one.bundle else "no bundle"))
+
+
+def _rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
+    """One row per run, then their mean and spread."""
+    names = list(results[0].best.trials)
+    rows: list[tuple[str, ...]] = [("run", *names, "mean", "merit")]
+    for one in results:
+        cells = [
+            f"{trial.qos_percent.mean():.2f} / {trial.be_percent.mean():.1f} / {trial.override_percent.mean():.1f}"
+            for trial in one.best.trials.values()
+        ]
+        best = one.best
+        mean = f"{best.qos_percent:.2f} / {best.be_percent:.1f} / {best.override_percent:.1f}"
+        rows.append((one.folder.name, *cells, mean, f"{best.merit:.1f}"))
+    if len(results) > 1:
+        rows.append(_spread_row(results, names))
+    return rows
+
+
+def _spread_row(results: Sequence[Result], names: Sequence[str]) -> tuple[str, ...]:
+    import numpy as np
+
+    def span(values: Sequence[float], digits: int) -> str:
+        return f"{np.mean(values):.{digits}f} ±{np.std(values, ddof=1):.{digits}f}"
+
+    best = [one.best for one in results]
+    cells = [
+        span([float(one.trials[name].qos_percent.mean()) for one in best], 2)
+        + " / "
+        + span([float(one.trials[name].be_percent.mean()) for one in best], 1)
+        for name in names
+    ]
+    mean = span([one.qos_percent for one in best], 2) + " / " + span([one.be_percent for one in best], 1)
+    return ("mean ± sd", *cells, mean, span([one.merit for one in best], 1))
+
+
+def _as_json(plans: Sequence[TrainingPlan], results: Sequence[Result]) -> dict[str, object]:
+    return {
+        "schema": 1,
+        "algorithm": plans[0].asked.algorithm,
+        "runs": [
+            {
+                "folder": str(one.folder),
+                "seed": plan.asked.seed,
+                "ending": str(one.ending),
+                "timesteps": one.timesteps,
+                "seconds": round(one.seconds, 1),
+                "bundle": str(one.bundle) if one.bundle else None,
+                "merit": round(one.best.merit, 4),
+                "validation": {
+                    name: {
+                        "qos_percent": trial.qos_percent.round(6).tolist(),
+                        "be_percent": trial.be_percent.round(6).tolist(),
+                        "override_percent": trial.override_percent.round(6).tolist(),
+                    }
+                    for name, trial in one.best.trials.items()
+                },
+                "remarks": list(one.remarks),
+            }
+            for plan, one in zip(plans, results, strict=False)
+        ],
+    }
+
+
+@contextlib.contextmanager
+def _until_signalled() -> Iterator[list[int]]:
+    """The first SIGINT or SIGTERM is noted in the list, a second one does what it always does."""
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+
+    def note(number: int, _: FrameType | None) -> None:
+        caught.append(number)
+        for one, handler in before.items():
+            signal.signal(one, handler)
+        _say("ending: checkpoint, evaluation, export; once more to end at once")
+
+    before = {one: signal.signal(one, note) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _whole(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative")
+    return value
+
+
+def _positive_int(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0.0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value

@@ -1,0 +1,88 @@
+"""Learned policies by name: those that ship, and any bundle by its folder."""
+
+import subprocess
+import sys
+
+import pytest
+
+from rlctl.agents import catalogue
+from rlctl.agents.learned import LearnedPolicy
+from rlctl.envs.errors import BundleError, PolicyError
+
+
+@pytest.fixture
+def shipped(make_bundle, tmp_path, monkeypatch):
+    """A checkout with a ppo bundle and no dqn bundle."""
+    root = tmp_path / "package"
+    make_bundle(root / "configs" / "bundles" / "ppo", name="ppo")
+    monkeypatch.setattr(catalogue, "files", lambda package: root)
+    return root
+
+
+def test_learned_policies_are_listed_apart_from_managers():
+    assert list(catalogue.LEARNED) == ["ppo", "dqn", "ppo-bare", "dqn-bare"]
+    assert not set(catalogue.LEARNED) & set(catalogue.NAMES)
+    assert catalogue.describe("ppo").startswith("ppo: the shipped network")
+    assert catalogue.options("dqn") == {}
+
+
+def test_a_shipped_bundle_is_built_by_its_name_with_and_without_shield(shipped):
+    pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
+    assert catalogue.lacking("ppo") == ""
+    assert [(one.name, one.shielded) for one in map(catalogue.build, ("ppo", "ppo-bare"))] == [
+        ("ppo", True),
+        ("ppo-bare", False),
+    ]
+
+
+def test_a_bundle_that_did_not_ship_is_told_with_the_way_out(shipped):
+    pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
+    with pytest.raises(BundleError, match=r"dqn-bare: this checkout has no bundle .*/dqn; make one with `rlctl train"):
+        catalogue.build("dqn-bare")
+
+
+def test_without_onnxruntime_the_way_out_is_told(shipped, monkeypatch):
+    monkeypatch.setattr(catalogue, "find_spec", lambda name: None)
+    with pytest.raises(BundleError, match=r"pip install 'rlctl\[serve\]'"):
+        catalogue.build("ppo")
+
+
+def test_a_damaged_shipped_bundle_is_not_lacking_but_wrong(shipped):
+    pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
+    (shipped / "configs/bundles/ppo/policy.onnx").write_bytes(b"")
+    assert catalogue.lacking("ppo") == ""
+    with pytest.raises(BundleError, match="damaged or replaced"):
+        catalogue.build("ppo")
+
+
+def test_any_bundle_is_named_by_its_folder(make_bundle, tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
+    folder = make_bundle(tmp_path / "mine")
+    for name, shielded in ((str(folder), True), (f"{folder}/", True), (f"{folder}-bare", False)):
+        policy = catalogue.build(name, time_scale=10.0)
+        assert isinstance(policy, LearnedPolicy)
+        assert (policy.name, policy.shielded) == (name, shielded)
+    make_bundle(tmp_path / "odd-bare")
+    assert catalogue.build(str(tmp_path / "odd-bare")).shielded
+    monkeypatch.chdir(tmp_path)
+    named = [catalogue.label(name) for name in ("./mine", "mine/", "./mine-bare", "ppo")]
+    assert named == ["mine", "mine", "mine-bare", "ppo"]
+    assert [catalogue.label(f"out/run-3/bundle{bare}") for bare in ("", "-bare")] == ["run-3", "run-3-bare"]
+    with pytest.raises(PolicyError, match=r"no manager 'mine'; a bundle's folder has a slash in it: ./mine"):
+        catalogue.build("mine")
+
+
+def test_a_learned_policy_takes_no_options(make_bundle, tmp_path):
+    with pytest.raises(PolicyError, match="takes no option 'margin_ratio'"):
+        catalogue.build(str(make_bundle(tmp_path / "mine")), margin_ratio=0.1)
+
+
+def test_a_misspelt_learned_policy_is_answered_with_the_closest():
+    with pytest.raises(PolicyError, match=r"no manager 'pp0'; did you mean 'ppo'\?"):
+        catalogue.build("pp0")
+
+
+def test_the_catalogue_imports_no_runtime_before_a_bundle_is_loaded():
+    program = "import sys, rlctl.agents.catalogue; print(sorted({'onnxruntime', 'torch', 'onnx'} & set(sys.modules)))"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"

@@ -1,0 +1,186 @@
+"""An exported bundle moves as its model does, and a model that cannot be one is refused before anything is written."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="needs rlctl[train]")
+pytest.importorskip("stable_baselines3", reason="needs rlctl[train]")
+pytest.importorskip("sb3_contrib", reason="needs rlctl[train]")
+pytest.importorskip("onnx", reason="needs rlctl[train]")
+
+import torch
+from sb3_contrib import QRDQN, MaskablePPO
+from stable_baselines3 import DQN, PPO
+from torch import nn
+
+from rlctl.agents import bundle
+from rlctl.agents.training.export import FEWEST, as_onnx, export
+from rlctl.agents.training.sb3_model import load_model, parts_of, recorded
+from rlctl.agents.training.sb3_vec_env import SimVecEnv
+from rlctl.cli import main
+from rlctl.envs.errors import BundleError, ConfigError
+from rlctl.envs.observation import LAGS
+from rlctl.envs.sim.vector_env import SimHostVectorEnv
+
+pytestmark = pytest.mark.train
+
+ON_POLICY = {"n_steps": 4, "batch_size": 8}
+OFF_POLICY = {"learning_starts": 1, "buffer_size": 100, "batch_size": 4}
+LEARNERS = [
+    (PPO, ON_POLICY, {}),
+    (PPO, ON_POLICY, {"net_arch": [16], "activation_fn": nn.ELU}),
+    (PPO, ON_POLICY, {"net_arch": [], "share_features_extractor": False}),
+    (MaskablePPO, ON_POLICY, {"activation_fn": nn.LeakyReLU}),
+    (DQN, OFF_POLICY, {}),
+    (QRDQN, OFF_POLICY, {"n_quantiles": 7}),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def observations():
+    return recorded(LAGS, FEWEST)
+
+
+def trained(learner=PPO, settings=ON_POLICY, network=None, lags=LAGS):
+    """A model after its first update."""
+    env = SimVecEnv(SimHostVectorEnv(4, lags=lags))
+    model = learner("MlpPolicy", env, seed=1, device="cpu", policy_kwargs=network or {}, **settings)
+    return model.learn(16)
+
+
+def parts(model, lags=LAGS):
+    return parts_of(model, Path("model.zip"), lags)
+
+
+def refused(model, out, observations, *said):
+    with pytest.raises(BundleError) as caught:
+        export(model, out, name="x", card=parts(model), observations=observations)
+    assert all(part in str(caught.value) for part in said), caught.value
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(("learner", "settings", "network"), LEARNERS)
+def test_the_bundle_chooses_as_the_model_does(learner, settings, network, observations, tmp_path):
+    model = trained(learner, settings, network)
+    card = export(model, tmp_path / "b", name="b", card=parts(model), observations=observations)
+    loaded = bundle.load(tmp_path / "b")
+    assert loaded.card == card
+    assert card.algorithm == learner.__name__
+    unseen = np.random.default_rng(1).uniform(-1, 1, (200, observations.shape[1])).astype(np.float32)
+    expected, _ = model.predict(unseen, deterministic=True)
+    assert np.array_equal(loaded.logits(unseen).argmax(axis=1), expected)
+
+
+def test_a_model_without_history(tmp_path):
+    model = trained(lags=(0,))
+    export(model, tmp_path / "b", name="b", card=parts(model, (0,)), observations=recorded((0,), FEWEST))
+    assert bundle.load(tmp_path / "b").card.lags == (0,)
+
+
+def test_the_same_weights_give_the_same_bytes():
+    model = trained()
+    assert as_onnx(model) == as_onnx(model)
+
+
+def test_recorded_observations_are_the_same_every_time_and_differ_among_themselves(observations):
+    assert len(observations) >= FEWEST
+    assert observations.dtype == np.float32
+    assert np.array_equal(observations, recorded(LAGS, FEWEST))
+    assert len(np.unique(observations, axis=0)) > 0.9 * len(observations)
+
+
+def test_a_model_that_answers_otherwise_than_its_network_is_refused(observations, tmp_path, monkeypatch):
+    model = trained()
+    predict = model.predict
+
+    def tampered(seen, **options):
+        chosen, state = predict(seen, **options)
+        chosen[17] = (chosen[17] + 1) % model.action_space.n
+        return chosen, state
+
+    monkeypatch.setattr(model, "predict", tampered)
+    refused(model, tmp_path / "b", observations, "chooses otherwise than the model on 1 of")
+
+
+def test_a_model_whose_forward_was_changed_is_refused(observations, tmp_path):
+    model = trained()
+    model.policy.action_net.register_forward_hook(lambda layer, given, answer: answer + 0.01 * given[0].sum())
+    refused(model, tmp_path / "b", observations, "logits differ from the model's by up to")
+
+
+def test_a_model_that_diverged_is_refused(observations, tmp_path):
+    model = trained()
+    with torch.no_grad():
+        model.policy.action_net.bias[0] = float("nan")
+    refused(model, tmp_path / "b", observations, "not finite")
+
+
+def test_a_layer_that_no_bundle_takes_is_refused_by_name(observations, tmp_path):
+    model = trained(network={"activation_fn": nn.GELU})
+    refused(model, tmp_path / "b", observations, "a layer GELU; a bundle takes Linear and Tanh")
+
+
+def test_a_network_that_is_too_wide_is_refused(observations, tmp_path):
+    model = trained(network={"net_arch": [2048]})
+    refused(model, tmp_path / "b", observations, "weights of shape [2048")
+
+
+def test_other_spaces_and_too_few_observations_are_refused(observations, tmp_path):
+    refused(trained(lags=(0,)), tmp_path / "b", observations, "the model sees (", "it was trained on others")
+    refused(trained(), tmp_path / "b", observations[:-1][: FEWEST - 1], f"give {FEWEST} or more of")
+    refused(trained(), tmp_path / "b", observations[:, :-1], "observations of shape")
+    refused(trained(PPO, ON_POLICY), tmp_path / "b", observations.astype(float), "float32")
+
+
+def test_the_command_exports_a_zip_and_replaces_nothing_unasked(tmp_path, capsys):
+    model = trained(DQN, OFF_POLICY)
+    model.save(tmp_path / "model.zip")
+    words = ["export", str(tmp_path / "model.zip"), "--out", str(tmp_path / "mine")]
+    assert main(words) == 0
+    assert "mine, DQN, policy.onnx" in capsys.readouterr().out
+    card = bundle.load(tmp_path / "mine").card
+    assert (card.name, card.training.total_timesteps, card.training.seed) == ("mine", model.num_timesteps, 1)
+    assert card.training.hyperparameters["gamma"] == 0.99
+    assert main(words) == 78
+    assert "give --force to replace it" in capsys.readouterr().err
+    assert main([*words, "--force", "--name", "dqn"]) == 0
+    assert bundle.load(tmp_path / "mine").card.name == "dqn"
+
+
+def test_what_the_training_run_says_stands_in_the_card(tmp_path, capsys):
+    model = trained()
+    model.save(tmp_path / "model.zip")
+    said = parts(model).model_dump(mode="json")
+    said["training"]["code"] = "b785200"
+    (tmp_path / "card-parts.json").write_text(json.dumps(said))
+    assert main(["export", str(tmp_path / "model.zip"), "--out", str(tmp_path / "mine")]) == 0
+    assert bundle.load(tmp_path / "mine").card.training.code == "b785200"
+    (tmp_path / "card-parts.json").write_text("{}")
+    assert main(["export", str(tmp_path / "model.zip"), "--out", str(tmp_path / "other")]) == 78
+    assert "card-parts.json: key 'algorithm' is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04garbage", None])
+def test_what_is_no_model_is_one_line(content, tmp_path, capsys):
+    if content is not None:
+        (tmp_path / "model.zip").write_bytes(content)
+    assert main(["export", str(tmp_path / "model.zip"), "--out", str(tmp_path / "mine")]) == 78
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "model.zip: " in err
+
+
+def test_a_learner_that_cannot_be_exported_is_told_before_its_pickles_are_loaded(tmp_path):
+    with zipfile.ZipFile(tmp_path / "model.zip", "w") as file:
+        file.writestr("data", json.dumps({"policy_class": {"__module__": "stable_baselines3.td3.policies"}}))
+    with pytest.raises(ConfigError, match=r"holds a policy of stable_baselines3\.td3\.policies; PPO, MaskablePPO"):
+        load_model(tmp_path / "model.zip")

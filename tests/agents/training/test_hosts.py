@@ -1,0 +1,109 @@
+"""The hosts that policies learn on: kinds as data, spread by share, on seeds that nothing is reported on."""
+
+from itertools import pairwise
+
+import pytest
+
+from rlctl.agents.training.hosts import first_seed, group_of, load_hosts, present, spread, validation_seed
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.reward import WORK
+from rlctl.envs.sim.profile import load_profile
+from rlctl.envs.sim.seeds import Kind, kind_of
+
+HOSTS = """kinds:
+  - name: one
+    profile: thesis-host
+    constants: {threads: 8}
+    ranges: {tail_cv: [0.1, 0.2]}
+    weight: minimum
+    safety: responsive
+    work: 0.07
+    share: 2
+  - {name: two, like: one, safety: null, ranges: {rate_cv: [0.0, 0.1]}, share: 1}
+"""
+
+
+def written(tmp_path, text):
+    path = tmp_path / "hosts.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_the_shipped_kinds_are_hosts():
+    hosts = load_hosts()
+    for kind in hosts.kinds:
+        env = group_of(kind, 2, hosts.episode_steps, (1, 0))
+        assert env.reset(seed=0)[0].shape[0] == 2
+
+
+def test_a_kind_takes_from_another_what_it_does_not_say_itself(tmp_path):
+    one, two = load_hosts(written(tmp_path, HOSTS)).kinds
+    assert (two.profile, two.constants, two.weight) == (one.profile, one.constants, one.weight)
+    assert two.work == one.work == 0.07
+    assert two.ranges == {"tail_cv": (0.1, 0.2), "rate_cv": (0.0, 0.1)}
+    assert two.shield() is None
+    assert two.host().values()["threads"] == 8
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("share: 2", "shares: 2", "hosts.yaml:9: unknown key 'kinds.0.shares'; did you mean 'share'?"),
+        ("like: one", "like: none", "like 'none'"),
+        ("name: two", "name: one", "two 'one'"),
+        ("threads: 8", "treads: 8", "there is no constant 'treads'"),
+        ("tail_cv: [0.1, 0.2]", "tail_cv: [0.2, 0.1]", "hosts one"),
+        ("thesis-host", "no-host", "no host profile 'no-host'"),
+        ("safety: responsive", "safety: titanium", "no safety profile 'titanium'"),
+        ("share: 1", "share: 0", "share"),
+        ("work: 0.07", "work: 0.0", "hosts.yaml:8: kinds.0.work is"),
+        ("work: 0.07", "work: 1.0", "hosts.yaml:8: kinds.0.work is"),
+    ],
+)
+def test_what_cannot_be_is_one_line(old, new, said, tmp_path):
+    with pytest.raises(ConfigError) as refused:
+        load_hosts(written(tmp_path, HOSTS.replace(old, new)))
+    assert said in str(refused.value)
+
+
+def test_each_kind_learns_by_its_own_worth_of_work(tmp_path):
+    kinds = load_hosts(written(tmp_path, HOSTS + "  - {name: three, like: one, work: 0.2, share: 1}\n")).kinds
+    assert [group_of(kind, 1, 10, (0,)).work for kind in kinds] == [0.07, 0.07, 0.2]
+    without = load_hosts(written(tmp_path, HOSTS.replace("    work: 0.07\n", ""))).kinds[0]
+    assert group_of(without, 1, 10, (0,)).work == WORK
+
+
+def test_a_profile_beside_the_file_is_found(tmp_path):
+    (tmp_path / "mine.yaml").write_text(load_profile("two-core-nginx").model_dump_json())
+    hosts = load_hosts(written(tmp_path, HOSTS.replace("thesis-host", "mine.yaml").replace("threads: 8", "threads: 2")))
+    assert hosts.kinds[0].host().name == "two-core-nginx"
+
+
+def test_a_calibrated_host_of_the_users_gets_half(tmp_path):
+    profile = load_profile("two-core-nginx")
+    hosts = load_hosts(written(tmp_path, HOSTS)).with_profile(profile, "two-core-nginx")
+    assert [(kind.name, count) for kind, count in present(hosts, 12)] == [("one", 4), ("two", 2), (profile.name, 6)]
+    with pytest.raises(ConfigError, match="rename"):
+        hosts.with_profile(profile, "two-core-nginx")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 100, 1152])
+def test_all_hosts_are_spread_and_no_kind_goes_without(count):
+    got = spread(count, [2.0, 3.0, 0.01])
+    assert sum(got) == count
+    assert min(got) >= (1 if count >= 3 else 0)
+
+
+def test_seeds_are_for_training_and_no_two_runs_or_blocks_share_one():
+    blocks = [(first_seed(seed, 1 << 14, block), 1 << 14) for seed in (0, 1, (1 << 20) - 1) for block in (0, 1, 63)]
+    ends = sorted((first, first + count) for first, count in blocks)
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(ends))
+    assert ends[-1][1] <= validation_seed(0)
+    assert all(kind_of(first) is Kind.TRAINING for first, _ in ends)
+    for seed, count in ((1 << 20, 1), (-1, 1), (0, (1 << 14) + 1)):
+        with pytest.raises(ConfigError):
+            first_seed(seed, count)
+
+
+def test_validation_seeds_are_never_evaluation_seeds():
+    assert {kind_of(validation_seed(number)) for number in range(100)} == {Kind.TRAINING}

@@ -1,0 +1,246 @@
+"""A run can be repeated, stopped and gone on with, and ends with a policy that acts."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="needs rlctl[train]")
+pytest.importorskip("sb3_contrib", reason="needs rlctl[train]")
+pytest.importorskip("onnx", reason="needs rlctl[train]")
+
+import torch
+import yaml
+from stable_baselines3.common.save_util import load_from_zip_file
+
+from rlctl.agents.bundle import load
+from rlctl.agents.training import warm_start
+from rlctl.agents.training.hosts import build, load_hosts, present
+from rlctl.agents.training.learn import Ending, Run, learn
+from rlctl.agents.training.learners import logits_of, make, take_weights
+from rlctl.agents.training.recipe import ALGORITHMS, load_recipe
+from rlctl.agents.training.trial import Course
+from rlctl.envs.actions import MOVES
+from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.errors import ConfigError
+from rlctl.scenario import load_scenario
+
+pytestmark = pytest.mark.train
+
+HOSTS = load_hosts()
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+def run_of(folder, algorithm="ppo", timesteps=512, **changes):
+    """A run of a second or two: few hosts, small batches, one short course."""
+    recipe, _ = load_recipe(algorithm).fitted(timesteps, None)
+    recipe = recipe.model_copy(update={"batch_size": 64})
+    scenario = load_scenario("two-core")
+    course = Course("two-core", scenario.host(), scenario.load_model, scenario.be.weight, 10)
+    made = Run(algorithm, recipe, HOSTS, (course,), folder, validation_seeds=2, export=False)
+    return replace(made, **changes)
+
+
+def weights(path):
+    _, parameters, _ = load_from_zip_file(path, device="cpu", load_data=False)
+    return torch.cat([one.flatten() for one in parameters["policy"].values()])
+
+
+def checkpoint_of(folder):
+    (one,) = (folder / "checkpoints").iterdir()
+    return one, json.loads((one / "state.json").read_text())
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_the_same_seed_gives_the_same_weights_and_another_one_others(algorithm, tmp_path):
+    for name, seed in (("one", 3), ("again", 3), ("other", 4)):
+        learn(run_of(tmp_path / name, algorithm, timesteps=256, seed=seed))
+    one, again, other = (weights(checkpoint_of(tmp_path / name)[0] / "model.zip") for name in ("one", "again", "other"))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_a_run_that_was_stopped_goes_on_where_it_was(algorithm, tmp_path):
+    asked = iter([False] * 30)
+    stopped = learn(run_of(tmp_path, algorithm, 1024), stopped=lambda: next(asked, True))
+    assert stopped.ending is Ending.STOPPED
+    assert 0 < stopped.timesteps < 1024
+    folder, before = checkpoint_of(tmp_path)
+    assert before["timesteps"] == stopped.timesteps
+    assert (folder / "replay.npz").exists() == (algorithm == "dqn")
+    resumed = learn(run_of(tmp_path, algorithm, 1024, resume=True))
+    assert resumed.ending is Ending.BUDGET
+    assert 1024 <= resumed.timesteps < 1024 + 2 * 256
+    _, after = checkpoint_of(tmp_path)
+    assert after["updates"] > before["updates"]
+    assert after["block"] == before["block"] + 1
+    assert resumed.seconds > stopped.seconds
+    with np.load(tmp_path / "evaluations.npz") as kept:
+        assert kept["timesteps"].tolist() == [stopped.timesteps, resumed.timesteps]
+
+
+def test_a_checkpoint_that_was_cut_short_does_not_count(tmp_path):
+    learn(run_of(tmp_path))
+    (tmp_path / "checkpoints" / "000000999999").mkdir()
+    (tmp_path / "checkpoints" / "000000999999" / "model.zip.part").write_bytes(b"half")
+    assert learn(run_of(tmp_path, timesteps=512, resume=True)).timesteps == 512
+
+
+def test_a_folder_with_a_run_is_not_written_over(tmp_path):
+    learn(run_of(tmp_path))
+    with pytest.raises(ConfigError, match="--resume"):
+        learn(run_of(tmp_path))
+    with pytest.raises(ConfigError, match="no folder of a run"):
+        learn(run_of(tmp_path / "none", resume=True))
+
+
+def test_a_run_without_gain_ends_early(tmp_path):
+    run = run_of(tmp_path, timesteps=4096)
+    recipe = run.recipe.model_copy(
+        update={"learning_rate": 1e-12, "eval_every_timesteps": 256, "early_stop": 2, "n_epochs": 1}
+    )
+    result = learn(replace(run, recipe=recipe))
+    assert result.ending is Ending.NO_GAIN
+    assert result.timesteps < 4096
+
+
+def test_time_is_a_budget_too(tmp_path):
+    result = learn(run_of(tmp_path, timesteps=10**8, max_seconds=0.01))
+    assert result.ending is Ending.BUDGET
+    assert result.timesteps < 10**6
+
+
+def test_the_bundle_of_a_run_acts_and_says_where_it_is_from(tmp_path):
+    result = learn(run_of(tmp_path, "maskable-ppo", export=True, seed=5, arguments={"seed": 5}, command="rlctl train"))
+    bundle = load(result.bundle)
+    logits = bundle.logits(np.zeros((3, bundle.card.observation.size), np.float32))
+    assert logits.shape == (3, len(MOVES))
+    assert bundle.card.training.seed == 5
+    assert {plant.profile for plant in bundle.card.plants} >= {"thesis-host", "two-core-host", "two-core-nginx"}
+    kinds = [kind for kind, _ in present(HOSTS, load_recipe("maskable-ppo", tmp_path / "config.yml").n_envs)]
+    assert [plant.work for plant in bundle.card.plants] == [kind.work for kind in kinds]
+    names = {one.name for one in tmp_path.iterdir()}
+    assert names >= {
+        "best_model.zip",
+        "config.yml",
+        "args.yml",
+        "hosts.yml",
+        "command.txt",
+        "versions.yml",
+        "tensorboard",
+    }
+    assert yaml.safe_load((tmp_path / "versions.yml").read_text())["torch"] == torch.__version__
+    assert load_hosts(tmp_path / "hosts.yml") == HOSTS
+    assert load_recipe("maskable-ppo", tmp_path / "config.yml").n_timesteps == 512
+
+
+def test_curves_have_the_names_that_users_look_for(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    hosts = HOSTS.model_copy(update={"episode_steps": 20})
+    learn(run_of(tmp_path, hosts=hosts))
+    curves = accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
+    curves.Reload()
+    assert set(curves.Tags()["scalars"]) >= {
+        "rollout/ep_rew_mean",
+        "rollout/ep_len_mean",
+        "time/fps",
+        "train/approx_kl",
+        "rlctl/slo_violation_ratio",
+        "rlctl/be_throughput_ratio",
+        "rlctl/shield_override_ratio",
+        "rlctl/shared-nginx/slo_violation_ratio",
+        "eval/two-core/qos_percent",
+        "eval/two-core/be_percent",
+    }
+
+
+def test_a_recurrent_policy_learns_and_says_that_it_has_no_bundle(tmp_path):
+    result = learn(run_of(tmp_path, "recurrent-ppo", export=True))
+    assert result.bundle is None
+    assert any("no bundle" in remark for remark in result.remarks)
+
+
+def test_weights_of_another_shape_are_refused_in_one_line(tmp_path):
+    learn(run_of(tmp_path / "ppo"))
+    best = tmp_path / "ppo" / "best_model.zip"
+    began = run_of(tmp_path / "like", init=best)
+    learn(began)
+    with pytest.raises(ConfigError, match="does not fit"):
+        learn(run_of(tmp_path / "dqn", "dqn", init=best))
+    (tmp_path / "text.zip").write_text("no model")
+    with pytest.raises(ConfigError, match="does not fit"):
+        learn(run_of(tmp_path / "text", init=tmp_path / "text.zip"))
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(warm_start, "HOSTS", 6)
+        patch.setattr(warm_start, "TICKS", 150)
+        return warm_start.pairs_of(
+            HOSTS.model_copy(update={"kinds": HOSTS.kinds[:1]}), "feedforward", 1, 0, load_recipe("ppo").lags
+        )
+
+
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "recurrent-ppo"])
+def test_a_warm_start_makes_the_policy_agree_with_its_teacher_on_most_states(algorithm, pairs):
+    recipe, _ = load_recipe(algorithm).fitted(512, None)
+    model = make(algorithm, recipe, build(HOSTS, 8, 0, recipe.lags), lambda: 1.0)
+    before = warm_start.agreement(model, pairs)
+    assert len(set(pairs.moves.tolist())) > 3
+    assert warm_start.clone(model, pairs, 30) > max(0.6, before)
+
+
+def test_the_nearest_move_gives_what_was_asked_for_or_comes_nearest():
+    limits = Limits(10)
+    names = [move.name for move in MOVES]
+    running = Allocation(5.0, 10)
+    frozen = running.but(frozen=True)
+    assert names[warm_start.nearest_move(running, running, limits, None)] == "keep"
+    assert names[warm_start.nearest_move(frozen, running, limits, None)] == "freeze"
+    assert not MOVES[warm_start.nearest_move(running, frozen, limits, None)].of(frozen, limits).frozen
+    assert names[warm_start.nearest_move(limits.minimum, running, limits, None)] == "minimum"
+    up = MOVES[warm_start.nearest_move(Allocation(UNLIMITED, 10), running, limits, None)].of(running, limits)
+    assert up.quota_cpus > 5.0
+    only = np.array([name == "freeze" for name in names])
+    assert names[warm_start.nearest_move(running, running, limits, only)] == "freeze"
+
+
+def test_schedules_follow_what_is_left_of_the_budget():
+    left = [1.0]
+    recipe, _ = load_recipe("ppo").fitted(512, None)
+    recipe = recipe.model_copy(update={"learning_rate": "lin_1e-3"})
+    model = make("ppo", recipe, build(HOSTS, 8, 0, recipe.lags), lambda: left[0])
+    assert model.lr_schedule(0.3) == pytest.approx(1e-3)
+    left[0] = 0.0
+    assert model.lr_schedule(0.3) == pytest.approx(5e-5)
+
+
+def test_a_recurrent_policy_remembers_within_a_run_and_not_beyond():
+    recipe, _ = load_recipe("recurrent-ppo").fitted(512, None)
+    model = make("recurrent-ppo", recipe, build(HOSTS, 8, 0, recipe.lags), lambda: 1.0)
+    seen = np.random.default_rng(0).uniform(-1.0, 1.0, (2, model.observation_space.shape[0])).astype(np.float32)
+    first, second = logits_of(model), logits_of(model)
+    before = first(seen)
+    assert not np.allclose(first(seen), before)
+    assert np.array_equal(second(seen), before)
+
+
+def test_loading_weights_opens_no_pickle(tmp_path, monkeypatch):
+    import cloudpickle
+
+    learn(run_of(tmp_path))
+    recipe, _ = load_recipe("ppo").fitted(512, None)
+    model = make("ppo", recipe, build(HOSTS, 8, 0, recipe.lags), lambda: 1.0)
+
+    def refuse(*_, **__):
+        raise AssertionError("a pickle was opened")
+
+    monkeypatch.setattr(cloudpickle, "loads", refuse)
+    take_weights(model, tmp_path / "best_model.zip")

@@ -1,0 +1,222 @@
+"""Fine-tuning on a live host, here a fake one: what is learned, what is kept, and what a reader is told."""
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="needs rlctl[train]")
+pytest.importorskip("sb3_contrib", reason="needs rlctl[train]")
+
+import torch
+from sb3_contrib import QRDQN
+from stable_baselines3 import DQN, PPO
+
+from rlctl.agents.bundle import load
+from rlctl.agents.training import live
+from rlctl.agents.training.bounded import Bounds
+from rlctl.agents.training.live import Phase, Task, begin, export, fine_tune, rounds_of
+from rlctl.agents.training.patient_plant import PatientPlant
+from rlctl.envs.actions import MOVES
+from rlctl.envs.allocation import Limits
+from rlctl.envs.errors import CgroupBusy, ConfigError, HostError
+from rlctl.envs.fake import FakePlant
+from rlctl.envs.host_env import HostEnv
+from rlctl.safety.profile import load_profile
+from rlctl.safety.wrapper import ShieldedEnv
+
+pytestmark = pytest.mark.train
+torch.set_num_threads(1)
+
+SAFETY = load_profile("responsive")
+LIMITS = Limits(cpus=2)
+LEARNERS = {"dqn": DQN, "qrdqn": QRDQN, "ppo": PPO}
+
+
+def initial(path, algorithm="dqn", move="quota-11%"):
+    """A tiny model that prefers one move."""
+    env = HostEnv(FakePlant(LIMITS))
+    few = {"n_steps": 8, "batch_size": 8} if algorithm == "ppo" else {"buffer_size": 8}
+    model = LEARNERS[algorithm]("MlpPolicy", env, policy_kwargs={"net_arch": [8]}, device="cpu", seed=0, **few)
+    index = [one.name for one in MOVES].index(move)
+    with torch.no_grad():
+        last = {
+            "dqn": lambda: model.q_net.q_net[-1],
+            "qrdqn": lambda: model.quantile_net.quantile_net[-1],
+            "ppo": lambda: model.policy.action_net,
+        }[algorithm]()
+        bias = last.bias.view(-1, len(MOVES))
+        bias[:, index] += 3.0
+    model.save(path)
+    return path
+
+
+def task(tmp_path, algorithm="dqn", **changes):
+    given = {"timesteps": 90, "evaluation_ticks": 10, "seed": 1} | changes
+    return Task(init=initial(tmp_path / "initial.zip", algorithm), folder=tmp_path / "run", **given)
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / live.TRANSITIONS).read_text().splitlines()]
+
+
+@pytest.mark.parametrize("algorithm", list(LEARNERS))
+def test_it_measures_learns_measures_and_leaves_a_bundle(algorithm, tmp_path):
+    plant, restarts = FakePlant(LIMITS, loads=(0.2, 0.5, 0.3)), []
+    outcome = fine_tune(begin(task(tmp_path, algorithm)), plant, SAFETY, lambda: restarts.append(plant.ticks))
+    assert [one.name for one in outcome.phases] == ["before", "learning 1", "after 1"]
+    assert [one.ticks for one in outcome.phases] == [10, 90, 10]
+    assert len(restarts) == 3
+    assert outcome.timesteps == 90
+    assert outcome.phases[0].explored == outcome.phases[2].explored == 0
+    record = lines(tmp_path / "run")
+    assert [line["phase"] for line in record] == ["before"] * 10 + ["learning 1"] * 90 + ["after 1"] * 10
+    told = json.loads((tmp_path / "run" / "live.json").read_text())
+    assert told["improved"] == outcome.improved
+    card = load(export(outcome, "tiny")).card
+    assert card.training.hyperparameters["live"]["kept_initial"] == (not outcome.improved)
+
+
+def test_exploration_is_seldom_and_never_leaves_the_bounds(tmp_path):
+    plant = FakePlant(LIMITS, loads=(0.2,) * 20 + (0.95,) * 5)
+    outcome = fine_tune(begin(task(tmp_path, timesteps=250)), plant, SAFETY)
+    learning = outcome.phases[1]
+    assert 0 < learning.explored <= 0.2 * learning.ticks
+    for line in lines(tmp_path / "run"):
+        assert line["proposed"] == line["chosen"] or not line["overridden"]
+
+
+class LateMask(ShieldedEnv):
+    """As if the host had gone on between mask and verdict."""
+
+    def action_masks(self):
+        return np.ones(len(MOVES), bool)
+
+
+def test_a_transition_stores_the_executed_move_without_the_cost_of_asking(tmp_path, monkeypatch):
+    """L10. The policy asks for BE to run when the load has risen, and the shield freezes BE."""
+    monkeypatch.setattr(live, "ShieldedEnv", LateMask)
+    plant = FakePlant(LIMITS, loads=(0.2,) * 6 + (0.99,) * 4)
+    run = begin(task(tmp_path, timesteps=60))
+    session = live._Session(run, plant, SAFETY, lambda: None, lambda _: None)
+    with session:
+        session.run()
+    record = [line for line in lines(tmp_path / "run") if line["phase"] == "learning 1"]
+    buffer = session._model.replay_buffer
+    index = {move.name: place for place, move in enumerate(MOVES)}
+    assert buffer.actions[:60, 0, 0].tolist() == [index[line["executed"]] for line in record]
+    own = [sum(line["reward"].values()) - line["reward"]["override"] for line in record]
+    assert np.allclose(buffer.rewards[:60, 0], own, atol=1e-5)
+    assert any(line["overridden"] and line["proposed"] == "quota-11%" != line["executed"] for line in record)
+    assert np.allclose(buffer.observations[5, 0], record[5]["observation"], atol=1e-6)
+
+
+def test_ppo_is_rated_by_the_distribution_that_it_was_drawn_from(tmp_path):
+    """Where there was one move its probability is 1; rated as unbounded, moves would be taught that none could draw."""
+    one = task(tmp_path, "ppo", timesteps=60, bounds=Bounds(1.0, 0.5))
+    session = live._Session(begin(one), FakePlant(LIMITS, loads=(0.2, 0.2, 0.7)), SAFETY, lambda: None, lambda _: None)
+    with session:
+        session.run()
+    kept = session._model.rollout_buffer
+    masks = kept.action_masks.reshape(-1, len(MOVES)).astype(bool)
+    drawn, chances = kept.actions.reshape(-1).astype(int), np.exp(kept.log_probs.reshape(-1))
+    assert masks[np.arange(60), drawn].all()
+    alone = masks.sum(axis=1) == 1
+    assert np.allclose(chances[alone], 1.0)
+    assert (~alone).any()
+    assert (chances[~alone] < 1.0).all()
+
+
+def test_only_what_is_better_first_in_qos_then_in_be_is_kept(tmp_path, monkeypatch):
+    """A round that got more BE for a violation is thrown away."""
+
+    def phase(violations, be_work):
+        return Phase("x", ticks=10, violations=violations, be_work=be_work)
+
+    assert phase(0, 1.0).rank > phase(1, 9.0).rank
+    assert phase(0, 2.0).rank > phase(0, 1.0).rank
+    saved = []
+    monkeypatch.setattr(live, "save", lambda model, path: saved.append(path))
+    results = iter([phase(1, 2.0), phase(2, 9.0), phase(1, 3.0), phase(1, 3.0)])
+    monkeypatch.setattr(live._Session, "_learn", lambda self, number: None)
+    monkeypatch.setattr(live._Session, "_measured", lambda self, name: next(results))
+    monkeypatch.setattr(live, "rounds_of", lambda timesteps: (3, 30, 30))
+    session = live._Session(begin(task(tmp_path)), FakePlant(LIMITS), SAFETY, lambda: None, lambda _: None)
+    assert session.run() == ""
+    assert session.best.be_work == 3.0
+    assert len(saved) == 1, "as good is not better"
+
+
+class Broken(FakePlant):
+    """Fails at a tick."""
+
+    def __init__(self, at, error):
+        super().__init__(LIMITS, loads=(0.2,))
+        self.at, self.error, self.waits = at, error, 0
+
+    def wait(self):
+        self.waits += 1
+        if self.waits == self.at:
+            raise self.error
+        return super().wait()
+
+
+def test_what_was_measured_survives_an_error_and_the_initial_policy_is_kept(tmp_path):
+    outcome = fine_tune(begin(task(tmp_path)), Broken(40, HostError("gone")), SAFETY)
+    assert outcome.interrupted == "gone"
+    assert not outcome.improved
+    assert (tmp_path / "run" / "best_model.zip").read_bytes() == (tmp_path / "initial.zip").read_bytes()
+    assert len(lines(tmp_path / "run")) == outcome.phases[0].ticks + outcome.phases[1].ticks
+
+
+def test_an_error_before_the_first_measurement_is_raised(tmp_path):
+    with pytest.raises(HostError, match="gone"):
+        fine_tune(begin(task(tmp_path)), Broken(5, HostError("gone")), SAFETY)
+
+
+def test_a_folder_with_a_run_and_a_model_of_other_lags_are_refused(tmp_path):
+    one = task(tmp_path)
+    begin(one)
+    (tmp_path / "run" / live.TRANSITIONS).touch()
+    with pytest.raises(ConfigError, match="holds a run already"):
+        begin(one)
+    env = HostEnv(FakePlant(LIMITS), lags=(1, 0))
+    DQN("MlpPolicy", env, policy_kwargs={"net_arch": [8]}, buffer_size=8, device="cpu").save(tmp_path / "short.zip")
+    with pytest.raises(ConfigError, match="folder of its run"):
+        begin(Task(tmp_path / "short.zip", tmp_path / "other", 10))
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("timesteps", [2, 15, 60, 101, 300, 301, 600, 999])
+def test_rounds_spend_the_budget_and_no_more(timesteps):
+    count, each, rollout = rounds_of(timesteps)
+    assert each % rollout == 0
+    assert each <= 300
+    assert 0.9 * timesteps <= count * each <= timesteps
+
+
+class Reluctant(FakePlant):
+    """Its freezer does not come for so many writes."""
+
+    def __init__(self, refusals):
+        super().__init__(LIMITS)
+        self.refusals = refusals
+
+    def apply(self, allocation):
+        if allocation.frozen and self.refusals > 0:
+            self.refusals -= 1
+            self._current = allocation.but(frozen=False)
+            raise CgroupBusy("a task is deep in the kernel")
+        return super().apply(allocation)
+
+
+def test_a_freeze_that_comes_late_ends_nothing_and_one_that_never_comes_does():
+    late = PatientPlant(Reluctant(4))
+    assert late.apply(LIMITS.safe) == LIMITS.minimum
+    late.apply(LIMITS.safe)
+    assert late.apply(LIMITS.safe) == LIMITS.safe
+    never = PatientPlant(Reluctant(10**6))
+    for _ in range(9):
+        never.apply(LIMITS.safe)
+    with pytest.raises(CgroupBusy):
+        never.apply(LIMITS.safe)

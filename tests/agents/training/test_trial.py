@@ -1,0 +1,98 @@
+"""A policy scores the same here, on all hosts at once, as in the benchmark, host by host."""
+
+import numpy as np
+import pytest
+
+from rlctl import sim_run
+from rlctl.agents.training.evaluations import Evaluation, History, Judge
+from rlctl.agents.training.trial import Course, always_frozen, score
+from rlctl.envs.actions import MOVES
+from rlctl.envs.observation import LAGS
+from rlctl.envs.sim.seeds import evaluation, training
+from rlctl.envs.workload import Weight
+from rlctl.safety.profile import load_profile
+from rlctl.scenario import load_scenario
+from rlctl.sim_run import Task, run_task
+
+PREFERENCES = np.random.default_rng(3).normal(size=(400, len(MOVES))).astype(np.float32)
+SEEDS = tuple(evaluation(number) for number in range(3))
+
+
+def logits(observations):
+    """Anything that depends on what is seen, computed row by row: a matrix product of one row rounds otherwise."""
+    weights = PREFERENCES[: observations.shape[1]]
+    return np.array([(row[:, None] * weights).sum(axis=0) for row in observations])
+
+
+class HandMade:
+    """The same preferences as a policy."""
+
+    name, weight, masked, needs, note, remarks = "hand-made", Weight.EQUAL, True, (), "", ()
+
+    def __init__(self, shielded):
+        self.shielded = self.masked = shielded
+
+    def start(self, limits):
+        return limits.safe
+
+    def act(self, observation):
+        each = logits(observation.vector[None])[0]
+        return int(np.argmax(each if observation.mask is None else np.where(observation.mask, each, -np.inf)))
+
+
+@pytest.mark.parametrize("shielded", [True, False])
+@pytest.mark.parametrize("name", ["noisy", "two-core"])
+def test_a_trial_agrees_with_the_benchmark(name, shielded, monkeypatch):
+    scenario = load_scenario(name).model_copy(update={"duration_seconds": 60.0})
+    profile = load_profile("responsive").scaled(scenario.time_scale)
+    weight = scenario.be.weight
+    monkeypatch.setattr(sim_run, "policy_for", lambda *_: HandMade(shielded))
+    benched = run_task(Task(scenario, scenario.host(), "hand-made", 0, SEEDS, weight, profile)).values
+    safety = profile if shielded else None
+    course = Course(name, scenario.host(), scenario.load_model, weight, scenario.ticks, scenario.tick_seconds, safety)
+    trial = score(course, logits, SEEDS, LAGS)
+    assert np.array_equal(trial.qos_percent, benched["qos_guarantee_percent"])
+    assert np.array_equal(trial.be_percent, benched["be_throughput_percent"])
+    assert np.array_equal(trial.override_percent, benched["shield_override_percent"])
+    assert trial.be_percent.min() > 0.0
+
+
+def short_course(name="thesis", ticks=40):
+    scenario = load_scenario(name)
+    return Course(name, scenario.host(), scenario.load_model, scenario.be.weight, ticks, 1.0, None)
+
+
+def test_who_never_runs_be_holds_the_target_and_gains_nothing():
+    trial = score(short_course(), always_frozen, [training(1), training(2)], (1, 0))
+    assert (trial.qos_percent == 100.0).all()
+    assert (trial.be_percent < 0.5).all()
+
+
+def greedy(observations):
+    wanted = np.zeros((len(observations), len(MOVES)))
+    wanted[:, max(range(len(MOVES)), key=lambda move: MOVES[move].quota_ratio or 0.0)] = 1.0
+    return wanted
+
+
+def test_no_be_work_pays_for_a_point_of_qos():
+    judge = Judge([short_course("two-core")], 4, (1, 0))
+    careful = judge.evaluate(lambda: always_frozen, 0, 0.0)
+    careless = judge.evaluate(lambda: greedy, 0, 0.0)
+    assert careless.be_percent > careful.be_percent + 10.0
+    assert careless.qos_percent < careful.qos_percent - 1.0
+    assert careless.merit < careful.merit
+
+
+def test_a_history_has_the_shape_that_sb3_users_read_and_is_gone_on_with(tmp_path):
+    courses = [short_course(ticks=20), short_course("two-core", 30)]
+    judge, history = Judge(courses, 2, (0,)), History(tmp_path / "evaluations.npz", courses)
+    done = judge.evaluate(lambda: always_frozen, 100, 1.0)
+    for timesteps, merit in ((100, 5.0), (200, 7.0), (300, 6.0)):
+        history.add(Evaluation(timesteps, 1.0, done.trials, merit))
+    again = History(tmp_path / "evaluations.npz", courses)
+    assert (len(again), again.best_merit, again.without_gain) == (3, 7.0, 1)
+    again.add(Evaluation(400, 2.0, done.trials, 1.0))
+    with np.load(tmp_path / "evaluations.npz") as kept:
+        assert kept["timesteps"].tolist() == [100, 200, 300, 400]
+        assert kept["results"].shape == kept["ep_lengths"].shape == (4, 4)
+        assert kept["ep_lengths"][0].tolist() == [20, 20, 30, 30]
