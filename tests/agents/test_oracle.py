@@ -232,7 +232,7 @@ def test_only_the_oracle_looks_at_noise_to_come(profile: HostProfile) -> None:
 
 
 def test_bounds_are_listed_apart_and_not_built() -> None:
-    assert set(BOUNDS) == {Oracle.name, OracleModel.name}
+    assert set(BOUNDS) == {Oracle.name, OracleModel.name, "oracle-shielded"}
     assert not set(BOUNDS) & set(NAMES)
     for name in BOUNDS:
         assert describe(name).startswith(f"{name}: ")
