@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlctl.arguments import positive, positive_int, say
 from rlctl.commands.bench_outputs import check_outputs
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.scenario import Scenario, load_scenario, shipped_scenarios
@@ -65,10 +65,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--plant", choices=("sim", "host"), help="default: the scenario's, without one sim")
     parser.add_argument("--scenario", metavar="NAME|FILE|all", help=ALL)
     parser.add_argument("--managers", default="all", metavar="A,B,...", help=MANAGERS)
-    parser.add_argument("--seeds", type=_positive_int, metavar="N", help="sim: evaluation seeds (default: 30)")
-    parser.add_argument("--jobs", type=_positive_int, metavar="N", help="sim: processes (default: one for each CPU)")
-    parser.add_argument("--repeats", type=_positive_int, metavar="N", help="host: runs of each (default: 3)")
-    parser.add_argument("--duration", type=_positive, metavar="SECONDS", help="of one run (default: the scenario's)")
+    parser.add_argument("--seeds", type=positive_int, metavar="N", help="sim: evaluation seeds (default: 30)")
+    parser.add_argument("--jobs", type=positive_int, metavar="N", help="sim: processes (default: one for each CPU)")
+    parser.add_argument("--repeats", type=positive_int, metavar="N", help="host: runs of each (default: 3)")
+    parser.add_argument("--duration", type=positive, metavar="SECONDS", help="of one run (default: the scenario's)")
     parser.add_argument("--shield", default="responsive", metavar="NAME|FILE", help="default: responsive")
     parser.add_argument(
         "--tuned",
@@ -77,7 +77,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="FILE",
         help="sim: constants tuned on training seeds, those that ship or FILE's (default: published ones)",
     )
-    parser.add_argument("--time-scale", type=_positive, metavar="X", help="divide published periods by X")
+    parser.add_argument("--time-scale", type=positive, metavar="X", help="divide published periods by X")
     parser.add_argument(
         "--json", nargs="?", const="-", metavar="FILE", help="the result as JSON; without FILE to stdout"
     )
@@ -92,7 +92,7 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
     verify.add_argument("file", type=Path, metavar="FILE", help="what `bench --plant sim --json FILE` wrote")
     verify.add_argument(
         "--jobs",
-        type=_positive_int,
+        type=positive_int,
         metavar="N",
         default=argparse.SUPPRESS,
         help="processes (default: one for each CPU)",
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
     plans = [bench_sim.plan_of(args, one, names, name) for name, one in simulated]
     check_outputs(args)
     for note in notes:
-        _say(note)
+        say(note)
     return bench_sim.run_plans(args, plans)
 
 
@@ -131,9 +131,9 @@ def _run_live(args: argparse.Namespace, plans: Sequence[Plan], notes: Sequence[s
 
     check_outputs(args)
     for note in notes:
-        _say(note)
+        say(note)
     for plan in plans:
-        _say(_effective(plan))
+        say(_effective(plan))
     if args.dry_run:
         return 0
     outcomes: list[Outcome] = []
@@ -154,9 +154,9 @@ def _measured(plan: Plan) -> Outcome:
     from rlctl.envs.testbed.session import Testbed
     from rlctl.lineup import NEEDS_MODEL
 
-    with Testbed(plan.scenario.testbed(), _say) as bed:
+    with Testbed(plan.scenario.testbed(), say) as bed:
         if NEEDS_MODEL & set(plan.managers):
-            _say(f"recording the LC alone for PRM's threshold model, {plan.scenario.duration_seconds:g} s ...")
+            say(f"recording the LC alone for PRM's threshold model, {plan.scenario.duration_seconds:g} s ...")
             plan = replace(plan, threshold_model=profile(plan, bed))
         with _progress(plan) as done:
             return measure(plan, bed, done)
@@ -174,7 +174,7 @@ def _keep(args: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
     if args.report:
         folder = args.report if len(outcomes) == 1 else args.report / outcomes[-1].plan.scenario.name
         write_report(outcomes[-1], folder)
-        _say(f"report: {folder / 'table.md'}")
+        say(f"report: {folder / 'table.md'}")
 
 
 def _asked(args: argparse.Namespace) -> dict[str, Scenario | SimScenario]:
@@ -298,22 +298,4 @@ def _progress(plan: Plan) -> Iterator[Callable[[str, int], None]]:
 def _remarks(outcome: Outcome) -> None:
     for name, remarks in outcome.remarks.items():
         for remark in remarks:
-            _say(f"{name}: {remark}")
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0.0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
-
-
-def _positive_int(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
+            say(f"{name}: {remark}")

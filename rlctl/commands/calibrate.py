@@ -6,12 +6,12 @@ import argparse
 import contextlib
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlctl.arguments import say
 from rlctl.envs.errors import CheckFailed, ConfigError
 
 if TYPE_CHECKING:
@@ -99,18 +99,18 @@ def _sweep(args: argparse.Namespace) -> int:
     from rlctl.envs.testbed.session import Testbed
 
     plan = _plan(args)
-    _say(_effective(plan))
+    say(_effective(plan))
     if args.dry_run:
         return 0
     table = args.out.with_suffix(".csv")
-    with Testbed(plan.scenario.testbed(), _say) as bed:
+    with Testbed(plan.scenario.testbed(), say) as bed:
         with _progress(len(plan.points)) as done:
             sweep(plan, bed, table, done)
         most = bed.slo.max_load_rps
-    _say(f"{table}: {len(plan.points)} cells; fitting ...")
+    say(f"{table}: {len(plan.points)} cells; fitting ...")
     _, profile = fitted_profile(table, plan.scenario, most, args.out.stem)
     write_profile(profile, args.out)
-    _say(f"{args.out}: profile {profile.name} ({profile.digest})")
+    say(f"{args.out}: profile {profile.name} ({profile.digest})")
     _told(args, read_surface(table), {plan.scenario.lc.kind: profile})
     return 0
 
@@ -132,7 +132,7 @@ def _plan(args: argparse.Namespace) -> Sweep:
     windows = WINDOWS if args.windows is None else args.windows
     plan = Sweep(scenario, args.loads or LOADS, args.quotas or QUOTAS, windows)
     if plan.seconds > MOST_SECONDS:
-        _say(f"this takes more than {MOST_SECONDS / 60:g} min; fewer --loads, --quotas or --windows take less")
+        say(f"this takes more than {MOST_SECONDS / 60:g} min; fewer --loads, --quotas or --windows take less")
     return plan
 
 
@@ -169,12 +169,12 @@ def _refitted(cells: Sequence[Cell], profiles: Mapping[str, HostProfile]) -> dic
     from rlctl.envs.sim.fit import OWN, SHARED, fit
     from rlctl.envs.sim.surface import set_aside
 
-    _say("fitting, about a minute ...")
+    say("fitting, about a minute ...")
     came = fit(set_aside(cells)[0], profiles)
-    _say(f"loss {came.begun:.4f} -> {came.ended:.4f} in {came.calls} surfaces")
+    say(f"loss {came.begun:.4f} -> {came.ended:.4f} in {came.calls} surfaces")
     for service, profile in came.profiles.items():
         values = profile.values()
-        _say(f"{service}: " + ", ".join(f"{name} {values[name]:.4g}" for name in (*OWN, *SHARED)))
+        say(f"{service}: " + ", ".join(f"{name} {values[name]:.4g}" for name in (*OWN, *SHARED)))
     return dict(came.profiles)
 
 
@@ -238,7 +238,3 @@ def _shares(text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text} is no list of numbers such as 0.2,0.5,1") from None
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -6,11 +6,11 @@ import argparse
 import json
 import math
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlctl.arguments import positive, positive_int, say
 from rlctl.envs.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--seeds", type=_several, default=SEEDS, metavar="N", help=f"default: {SEEDS}; at least 2")
     parser.add_argument("--shield", default=SHIELDS, metavar="A,B,...", help=f"a table for each (default: {SHIELDS})")
     parser.add_argument("--managers", metavar="A,B,...", help=f"further rivals, beside {', '.join(RIVALS)}")
-    parser.add_argument("--duration", type=_positive, metavar="SECONDS", help="of one run (default: the scenario's)")
-    parser.add_argument("--jobs", type=_positive_int, metavar="N", help="processes (default: one for each CPU)")
+    parser.add_argument("--duration", type=positive, metavar="SECONDS", help="of one run (default: the scenario's)")
+    parser.add_argument("--jobs", type=positive_int, metavar="N", help="processes (default: one for each CPU)")
     parser.add_argument("--write-card", action="store_true", help="put the scores into the bundle's card.json")
     parser.add_argument(
         "--json", nargs="?", const="-", metavar="FILE", help="everything as JSON; without FILE to stdout"
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
             _show(us, shield, scored[shield])
     if args.write_card:
         add_scores(args.bundle, _card_scores(us, scored))
-        _say(f"{args.bundle / 'card.json'}: scores written")
+        say(f"{args.bundle / 'card.json'}: scores written")
     _write_json(args.json, us, scored)
     return 0
 
@@ -226,24 +226,6 @@ def _write_json(target: str | None, us: str, scored: Mapping[str, Sequence[SimOu
 
 def _listed(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0.0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
-
-
-def _positive_int(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
 
 
 def _several(text: str) -> int:

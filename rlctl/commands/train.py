@@ -7,13 +7,13 @@ import contextlib
 import json
 import shlex
 import signal
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from rlctl.arguments import positive_int, say
 from rlctl.envs.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -62,17 +62,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--init", metavar="MODEL.zip", help="begin with these weights")
     parser.add_argument("--seed", type=_whole, metavar="N", help="the run's (default: 0)")
-    parser.add_argument("--seeds", type=_positive_int, metavar="N", help="so many runs, each with the next seed")
-    parser.add_argument("--total-timesteps", type=_positive_int, metavar="N", help="default: the configuration's")
+    parser.add_argument("--seeds", type=positive_int, metavar="N", help="so many runs, each with the next seed")
+    parser.add_argument("--total-timesteps", type=positive_int, metavar="N", help="default: the configuration's")
     parser.add_argument("--max-seconds", type=_positive, metavar="S", help="end after so long at the latest")
-    parser.add_argument("--n-envs", type=_positive_int, metavar="N", help="simulated hosts (default: configuration's)")
+    parser.add_argument("--n-envs", type=positive_int, metavar="N", help="simulated hosts (default: configuration's)")
     parser.add_argument(
         "--scenario",
         metavar="A,B,...|all",
         help="compare policies on these while they learn (default: all); host: its testbed",
     )
     parser.add_argument("--shield", metavar="NAME|FILE", help="and under this shield (default: responsive)")
-    parser.add_argument("--threads", type=_positive_int, metavar="N", help="of torch (default: 1)")
+    parser.add_argument("--threads", type=positive_int, metavar="N", help="of torch (default: 1)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the run (default: runs/ALGO/NUMBER)")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in this folder")
     parser.add_argument(
@@ -171,8 +171,8 @@ def _trained(args: argparse.Namespace, plan: TrainingPlan, folder: Path, caught:
     from rlctl.training_progress import training_progress
 
     asked = plan.asked
-    _say("\n".join(plan.lines()))
-    _say(f"folder: {folder}" + (" (goes on)" if args.resume else ""))
+    say("\n".join(plan.lines()))
+    say(f"folder: {folder}" + (" (goes on)" if args.resume else ""))
     todo = Run(
         algorithm=asked.algorithm,
         recipe=plan.recipe,
@@ -192,10 +192,10 @@ def _trained(args: argparse.Namespace, plan: TrainingPlan, folder: Path, caught:
     with training_progress() as show:
         result = learn(todo, show, lambda: bool(caught))
     for remark in result.remarks:
-        _say(remark)
-    _say(f"{result.ending}: {result.timesteps:,} timesteps in {result.seconds:.0f} s")
+        say(remark)
+    say(f"{result.ending}: {result.timesteps:,} timesteps in {result.seconds:.0f} s")
     if caught:
-        _say(f"go on with: rlctl train --resume {shlex.quote(str(folder))}")
+        say(f"go on with: rlctl train --resume {shlex.quote(str(folder))}")
     return result
 
 
@@ -299,7 +299,7 @@ def _until_signalled() -> Iterator[list[int]]:
         caught.append(number)
         for one, handler in before.items():
             signal.signal(one, handler)
-        _say("ending: checkpoint, evaluation, export; once more to end at once")
+        say("ending: checkpoint, evaluation, export; once more to end at once")
 
     before = {one: signal.signal(one, note) for one in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -309,21 +309,10 @@ def _until_signalled() -> Iterator[list[int]]:
             signal.signal(one, handler)
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def _whole(text: str) -> int:
     value = int(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{text} is negative")
-    return value
-
-
-def _positive_int(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return value
 
 

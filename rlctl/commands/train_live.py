@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlctl.arguments import say
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.live_training import TIMESTEPS, LivePlan, Signalled, next_folder, run_live
 
@@ -39,12 +39,12 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     require_libraries(export=not args.no_export)
     plan = _plan(args)
-    _say(_effective(plan))
+    say(_effective(plan))
     if args.dry_run:
         return 0
     try:
         with progress(_ticks(plan), "ticks") as watch:
-            outcome = run_live(plan, _say, watch)
+            outcome = run_live(plan, say, watch)
     except Signalled as signalled:  # before anything was measured
         return 128 + signalled.number
     _finish(args, outcome)
@@ -127,7 +127,7 @@ def _finish(args: argparse.Namespace, outcome: Outcome) -> None:
         Path(args.json).write_text(json.dumps(said, indent=1) + "\n")
     print(json.dumps(said) if args.json == "-" else _table(outcome))
     kept = f"kept the policy measured {outcome.best.name!r}" if outcome.improved else "kept the initial policy"
-    _say(f"{kept}; every tick is in {outcome.task.folder}/transitions.jsonl")
+    say(f"{kept}; every tick is in {outcome.task.folder}/transitions.jsonl")
 
 
 def _table(outcome: Outcome) -> str:
@@ -159,7 +159,3 @@ def _code(outcome: Outcome) -> int:
     if outcome.interrupted in ended_by:
         return 128 + ended_by[outcome.interrupted]
     raise HostError(f"ended early: {outcome.interrupted}")
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,29 @@
+"""What commands have in common at their edges: types of arguments, and what is said beside the result."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+__all__ = ["positive", "positive_int", "say"]
+
+
+def positive(text: str) -> float:
+    """A number above 0 and below a million, for argparse."""
+    value = float(text)
+    if not 0.0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+def positive_int(text: str) -> int:
+    """A whole number of 1 or more, for argparse."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+def say(text: str) -> None:
+    """A line for the person at the terminal: to stderr, at once; stdout is the result's."""
+    print(text, file=sys.stderr, flush=True)
