@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -158,3 +160,28 @@ def test_hung_or_killed_it_is_an_error_and_gone(launcher: Launcher) -> None:
     assert not leftovers.session(parent)
     with pytest.raises(TestbedError, match="does not run"):
         job.stop()
+
+
+@pytest.mark.parametrize("doubt", [False, True])
+def test_starved_workers_that_it_had_to_kill_still_count_unless_it_doubts_them(
+    launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doubt: bool
+) -> None:
+    program = tmp_path / "stress-ng"
+    program.write_text(
+        "#!/bin/sh\n"
+        'while [ "$1" != --yaml ]; do shift; done\n'
+        f"trap 'cp {tmp_path}/report \"$2\"; {'echo fail: corrupted >&2; ' if doubt else ''}exit 2' INT\n"
+        f"touch {tmp_path}/listens\n"
+        "while :; do sleep 0.05; done\n"
+    )
+    program.chmod(0o755)
+    (tmp_path / "report").write_text(REPORT)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    job = StressNg()
+    job.start(launcher)
+    until((tmp_path / "listens").exists)
+    if doubt:
+        with pytest.raises(TestbedError, match="ended with code 2: fail: corrupted"):
+            job.stop()
+    else:
+        assert job.stop().bogo_ops == 3448 + 51
