@@ -53,7 +53,7 @@ class StressConfig:
 
 
 _UNSUCCESSFUL = 2
-"""Its code when a worker did not end by itself. A starved one does not, and is killed by its parent; its rounds stand in
+"""Its code when a worker did not end by itself. A starved one does not, and is killed by its parent; its rounds are in
 shared memory and count."""
 
 _CORRUPT = "fail:"
