@@ -138,6 +138,7 @@ class Training(_Strict):
         seed: The learner's.
         code: rlctl's commit or version.
         training_id: sha256 over the configuration of the run.
+        members: Where several runs were merged, the policy.onnx of each; then timesteps and seconds are their sums.
     """
 
     hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
@@ -146,6 +147,7 @@ class Training(_Strict):
     seed: int
     code: str
     training_id: Sha256
+    members: Tuple[Sha256] = ()
 
 
 class Estimate(_Strict):

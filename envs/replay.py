@@ -2,27 +2,56 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.envs.actions import Action
+from rlctl.envs.actions import ALL_CPUS, Action
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
-from rlctl.envs.errors import ConfigError, PermissionMissing
+from rlctl.envs.errors import ConfigError
 from rlctl.envs.host_env import HostEnv
 from rlctl.envs.observation import LAGS
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
+from rlctl.envs.ticklog import Damage, log_files, opened, read_lines
 from rlctl.envs.workload import Weight
 
-__all__ = ["RecordedTick", "ReplayHost", "ReplayPlant", "read_tick_log"]
+__all__ = [
+    "Recorded",
+    "RecordedTick",
+    "ReplayHost",
+    "ReplayPlant",
+    "allocation_of",
+    "limits_of",
+    "read_tick_log",
+    "telemetry_of",
+]
+
+
+class Recorded(Protocol):
+    """What a replay needs of a tick; `rlctl.record.Tick` has it too."""
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """What the sensors said."""
+        ...
+
+    @property
+    def before(self) -> Allocation:
+        """The allocation that was in force then."""
+        ...
+
+    @property
+    def applied(self) -> Allocation:
+        """What was in force afterwards."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +77,26 @@ class ReplayPlant:
     a reward over it pays for the BE work that was done then.
 
     Args:
-        path: A tick log, JSON lines as `rlctl serve` writes them.
+        log: A tick log, JSON lines as `rlctl serve` writes them: a file, the directory of all its files, or the ticks.
         limits: Of the host it was recorded on; None takes the largest cpuset in the log for all CPUs.
         tick_seconds: Control period; None takes the median time between two ticks.
 
     Raises:
-        ConfigError: The file is absent or holds no tick, or a line of it is none.
-        PermissionMissing: The file may not be read.
+        ConfigError: The log is absent or holds no tick, or a line of it is none.
+        PermissionMissing: The log may not be read.
     """
 
-    def __init__(self, path: Path | str, limits: Limits | None = None, tick_seconds: float | None = None) -> None:
-        self.ticks = read_tick_log(Path(path))
+    def __init__(
+        self,
+        log: Path | str | Sequence[Recorded],
+        limits: Limits | None = None,
+        tick_seconds: float | None = None,
+    ) -> None:
+        self.ticks: Sequence[Recorded] = read_tick_log(Path(log)) if isinstance(log, (Path, str)) else log
         if not self.ticks:
-            raise ConfigError("no tick is recorded here; give the log of a longer run", path)
-        self.limits = limits or _limits_of(self.ticks)
+            where = log if isinstance(log, (Path, str)) else None
+            raise ConfigError("no tick is recorded here; give the log of a longer run", where)
+        self.limits = limits or limits_of(self.ticks)
         self.tick_seconds = tick_seconds or _period_of(self.ticks)
         self._current = self.limits.clip(self.ticks[0].before)
         self._place = -1
@@ -77,7 +112,7 @@ class ReplayPlant:
         return self._place >= len(self.ticks) - 1
 
     @property
-    def recorded(self) -> RecordedTick:
+    def recorded(self) -> Recorded:
         """The tick of now, with the allocations that were in force then."""
         return self.ticks[max(self._place, 0)]
 
@@ -110,7 +145,8 @@ class ReplayHost(HostEnv):
     """`rlctl/ReplayHost-v0`: `HostEnv` over a tick log; truncated at its last tick.
 
     Args:
-        path, limits, tick_seconds: As of `ReplayPlant`.
+        path: A tick log: a file, or the directory of all its files.
+        limits, tick_seconds: As of `ReplayPlant`.
         lags, render_mode: As of `HostEnv`.
     """
 
@@ -133,70 +169,83 @@ class ReplayHost(HostEnv):
 
 
 def read_tick_log(path: Path) -> tuple[RecordedTick, ...]:
-    """The ticks of a log; a last line that a crash tore is passed over.
+    """The ticks of a log; a last line that a crash tore is passed over, and so is what a header says.
+
+    Args:
+        path: A file, or the directory of all files of the log.
 
     Raises:
-        ConfigError: The file is absent, or a line is no tick.
-        PermissionMissing: The file may not be read.
+        ConfigError: The log is absent, or a line is no tick.
+        PermissionMissing: The log may not be read.
     """
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except PermissionError as error:
-        raise PermissionMissing(f"{path}: may not be read") from error
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", path) from error
-    *lines, torn = text.split("\n")
-    lines += [torn] if _is_json(torn) else []
-    return tuple(_tick(line, path, number) for number, line in enumerate(lines, 1) if line.strip())
+    with contextlib.ExitStack() as stack:
+        lines = read_lines(opened(log_files(path), stack), _refuse)
+        return tuple(_tick(line.said, line.path, line.number) for line in lines if not line.is_header)
 
 
-def _is_json(line: str) -> bool:
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True
+def telemetry_of(said: Mapping[str, Any]) -> Telemetry:
+    """The telemetry of a tick as it stands in a log.
+
+    Raises:
+        ValueError, TypeError, KeyError, AttributeError, OverflowError: It is none.
+    """
+    return Telemetry(
+        time_seconds=float(said["time_seconds"]),
+        target_seconds=float(said["target_seconds"]),
+        **{name: _reading(one) for name, one in said["readings"].items()},
+        counters={name: _reading(one) for name, one in said["counters"].items()},
+    )
 
 
-def _tick(line: str, path: Path, number: int) -> RecordedTick:
-    try:
-        said = json.loads(line)
-        telemetry = Telemetry(
-            time_seconds=float(said["time_seconds"]),
-            target_seconds=float(said["target_seconds"]),
-            **{name: _reading(one) for name, one in said["readings"].items()},
-            counters={name: _reading(one) for name, one in said["counters"].items()},
-        )
-        return RecordedTick(telemetry, _allocation(said["before"]), _allocation(said["applied"]))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise ConfigError(
-            f"no tick of a tick log ({why}); remove the line, or give another log", path, number
-        ) from error
+def allocation_of(said: Mapping[str, Any]) -> Allocation:
+    """An allocation as it stands in a log.
+
+    Raises:
+        ValueError, TypeError, KeyError, OverflowError: It is none.
+    """
+    quota, cpuset_cpus = said["quota_cpus"], int(said["cpuset_cpus"])
+    if cpuset_cpus > ALL_CPUS:
+        raise ValueError(f"no host has {cpuset_cpus:.3g} CPUs")
+    return Allocation(UNLIMITED if quota is None else float(quota), cpuset_cpus, bool(said["frozen"]))
 
 
-def _reading(said: Mapping[str, Any]) -> Reading:
-    if "missing" in said:
-        return Missing(Why(said["missing"]), str(said.get("detail", "")))
-    value, age = said["value"], said["age"]
-    if value is None:
-        return Missing(Why.ABSURD, "recorded as not finite")
-    age_seconds = math.inf if age is None else float(age)
-    if "samples" in said:
-        return Quantile(float(value), age_seconds, int(said["samples"]), float(said["window"]))
-    return Value(float(value), age_seconds)
-
-
-def _allocation(said: Mapping[str, Any]) -> Allocation:
-    quota = said["quota_cpus"]
-    return Allocation(UNLIMITED if quota is None else float(quota), int(said["cpuset_cpus"]), bool(said["frozen"]))
-
-
-def _limits_of(ticks: tuple[RecordedTick, ...]) -> Limits:
+def limits_of(ticks: Sequence[Recorded]) -> Limits:
+    """What a log without a header shows of its host: the largest cpuset is taken for all CPUs."""
     return Limits(cpus=max(max(tick.before.cpuset_cpus, tick.applied.cpuset_cpus) for tick in ticks))
 
 
-def _period_of(ticks: tuple[RecordedTick, ...]) -> float:
+def _refuse(damage: Damage) -> None:
+    if not damage.missing:
+        raise _no_tick(damage.what, damage.path, damage.number)
+
+
+def _no_tick(why: str, path: Path, number: int) -> ConfigError:
+    return ConfigError(f"no tick of a tick log ({why}); remove the line, or give another log", path, number)
+
+
+def _tick(said: Mapping[str, Any], path: Path, number: int) -> RecordedTick:
+    try:
+        return RecordedTick(telemetry_of(said), allocation_of(said["before"]), allocation_of(said["applied"]))
+    except KeyError as error:
+        raise _no_tick(f"{error} is missing", path, number) from error
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise _no_tick(str(error), path, number) from error
+
+
+def _reading(said: Mapping[str, Any]) -> Reading:
+    age = said.get("age")
+    age_seconds = math.inf if age is None else float(age)
+    if "missing" in said:
+        return Missing(Why(said["missing"]), str(said.get("detail", "")), age_seconds)
+    if said["value"] is None:  # in older logs
+        return Missing(Why.ABSURD, "recorded as not finite")
+    value = float(said["value"])
+    if "samples" in said:
+        return Quantile(value, age_seconds, int(said["samples"]), float(said["window"]))
+    return Value(value, age_seconds)
+
+
+def _period_of(ticks: Sequence[Recorded]) -> float:
     times = [tick.telemetry.time_seconds for tick in ticks]
     gaps = [later - earlier for earlier, later in itertools.pairwise(times) if later > earlier]
     return statistics.median(gaps) if gaps else 1.0

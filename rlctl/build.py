@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterable
+import resource
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from rlctl import config_sources as source
@@ -18,8 +19,12 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.ownership import Ownership
 from rlctl.envs.host.cgroup.restore import restore
-from rlctl.envs.host.discovery import discover
+from rlctl.envs.host.cgroup.witness import Witness
+from rlctl.envs.host.discovery import discover, selects
+from rlctl.envs.host.events import Events
+from rlctl.envs.host.following import Follower
 from rlctl.envs.host.latency.http_json import JsonSource
 from rlctl.envs.host.latency.jsonl import JsonlRequests, RequestKeys
 from rlctl.envs.host.latency.keys import FigureKeys
@@ -33,6 +38,8 @@ from rlctl.envs.workload import SLO
 __all__ = ["build_live", "uncontrolled", "unwritable"]
 
 log = logging.getLogger(__name__)
+
+MOST_FILES = 1 << 16
 
 _MEANS = {"cpu": "held to a quota", "cpuset": "confined to CPUs", "freezer": "suspended"}
 _LEFT = {"cpu": "the quota", "cpuset": "the cpuset", "freezer": "the freezer"}
@@ -56,8 +63,13 @@ def build_live(config: ServeConfig, *, dry_run: bool = False) -> LiveHost:
         journal = None if dry_run else stack.enter_context(Journal.open(config.state_directory))
         if journal is not None:
             stack.callback(_put_back, config.state_directory)
+        _open_many_files()
         knobs = Knobs(journal, dry_run=dry_run)
         stack.callback(knobs.close)
+        events = Events()
+        witness = None if dry_run else Witness()
+        if witness is not None:
+            stack.callback(witness.close)
         lc = _one_group(config.lc.workload, layout, knobs)
         be = [group for workload in config.be.workloads for group in _groups(workload, layout, knobs)]
         _apart(lc, be)
@@ -76,11 +88,17 @@ def build_live(config: ServeConfig, *, dry_run: bool = False) -> LiveHost:
         for sensor in sensors:
             stack.callback(sensor.close)
         period_us = round(config.quota_period_milliseconds * 1e3)
-        actuator = BeActuator(be, order, limits, knobs, lc=lc, period_us=period_us)
+        actuator = BeActuator(
+            be, order, limits, knobs, lc=lc, period_us=period_us, ownership=_ownership(config, events, witness)
+        )
+        others = [one for workload in config.be.workloads if (one := _selects(workload, be)) is not None]
+        follower = Follower(
+            layout, knobs, lc, _selects(config.lc.workload, [lc]), others, actuator, sensors, events
+        )  # fmt: skip
         controls = frozenset(knob for knob in KNOBS if all(getattr(group, knob) is not None for group in be))
         host = LiveHost(
             limits, config.lc.slo.slo, config.tick_seconds, actuator, sensors, lambda: opened.close(),
-            absent=absent, controls=controls,
+            absent=absent, controls=controls, events=events, follow=follower.follow if others else None,
         )  # fmt: skip
         opened = stack.pop_all()
     return host
@@ -171,6 +189,22 @@ def _groups(workload: source.Workload, layout: Layout, knobs: Knobs) -> list[Gro
     return [Group.open(layout, name, knobs) for name in names]
 
 
+def _selects(workload: source.Workload, groups: Sequence[Group]) -> Callable[[str], bool] | None:
+    """How groups of a workload are known that come later; None if there can be none."""
+    return selects(workload.spec(), [group.name for group in groups])
+
+
+def _ownership(config: ServeConfig, events: Events, witness: Witness | None) -> Ownership:
+    ticks = max(round(config.ownership.most_backoff_seconds / config.tick_seconds), 1)
+    return Ownership(config.ownership.foreign, ticks, events, witness)
+
+
+def _open_many_files() -> None:
+    """Ten files of each group stay open, and the usual soft limit is 1024. Nothing here uses select()."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, MOST_FILES), most))
+
+
 def _one_group(workload: source.Workload, layout: Layout, knobs: Knobs) -> Group:
     groups = _groups(workload, layout, knobs)
     if len(groups) > 1:
@@ -181,10 +215,8 @@ def _one_group(workload: source.Workload, layout: Layout, knobs: Knobs) -> Group
 def _apart(lc: Group, be: Iterable[Group]) -> None:
     """What limits a group limits everything below it: LC and BE must not lie within one another."""
     for group in be:
-        for ours in group.directories:
-            for theirs in lc.directories:
-                if ours == theirs or ours in theirs.parents or theirs in ours.parents:
-                    raise ConfigError(f"BE group {ours} and LC group {theirs} overlap: what limits one limits both")
+        if both := group.overlap(lc):
+            raise ConfigError(f"BE group {both[0]} and LC group {both[1]} overlap: what limits one limits both")
 
 
 def _latency(latency: source.Latency, slo: SLO) -> Sensor:

@@ -10,8 +10,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, model_validator
 
+from rlctl.config_fallback import FallbackSection
 from rlctl.config_fields import Cpus, Name, QuantilePercent, Strict
+from rlctl.config_metrics import LimitsSection, MetricsSection
+from rlctl.config_ownership import OwnershipSection
 from rlctl.config_sources import Latency, Workload
+from rlctl.config_watchdog import WatchdogSection
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.units import Percent
 from rlctl.envs.workload import SLO
@@ -110,10 +114,15 @@ class ServeConfig(Strict):
         tick_seconds: Control period.
         lc, be: The workloads.
         policy: Who decides.
+        fallback: Who decides when a learned policy does not.
         shield: A shipped safety profile, or the path of one.
         quota_period_milliseconds: Period of the CPU quota; the longer, the longer the bursts that the LC meets.
         state_directory: Holds the journal of original values, from which `rlctl restore` works.
+        ownership: What another program's write to BE is answered with.
+        watchdog: The process that looks after BE when this one dies.
         log: The tick log.
+        metrics: The Prometheus endpoint; None listens nowhere.
+        limits: What rlctl itself may cost.
         perf: Read CPI and other hardware counters.
     """
 
@@ -121,10 +130,15 @@ class ServeConfig(Strict):
     lc: LcSection
     be: BeSection
     policy: PolicySection = PolicySection()
+    fallback: FallbackSection = FallbackSection()
     shield: Name = "responsive"
     quota_period_milliseconds: float = Field(default=10.0, ge=1.0, le=1000.0)
     state_directory: Path = Path("/var/lib/rlctl")
+    ownership: OwnershipSection = OwnershipSection()
+    watchdog: WatchdogSection = WatchdogSection()
     log: LogSection = LogSection()
+    metrics: MetricsSection | None = None
+    limits: LimitsSection = LimitsSection()
     perf: bool = False
 
     @model_validator(mode="after")

@@ -6,24 +6,45 @@ import gc
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
+from rlctl.agents.fallback import SAFE, Fallback, propose
 from rlctl.agents.policy import Policy
-from rlctl.envs.actions import decode
-from rlctl.envs.allocation import Allocation
-from rlctl.envs.errors import CgroupBusy, CgroupError, HostError, PermissionMissing
+from rlctl.agents.worker import in_words
+from rlctl.envs.allocation import Allocation, most_restrictive
+from rlctl.envs.errors import CgroupBusy, HostError, RlctlError
 from rlctl.envs.observation import Observation, Observer
 from rlctl.envs.plant import Plant
+from rlctl.envs.telemetry import Missing, Telemetry, Why
 from rlctl.record import Recorder, Tick
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Verdict
 
-__all__ = ["Controller", "Totals"]
+__all__ = ["Controller", "Lease", "Totals"]
 
 log = logging.getLogger(__name__)
 
-WRITE_FAILURES_IN_A_ROW = 10
-"""So many ticks in a row that could not be written end the loop: something is wrong that time does not heal."""
+FAILURES_IN_A_ROW = 10
+"""So many ticks in a row that could not be written, or that went wrong in a way nobody foresaw, end the loop:
+something is wrong that time does not heal."""
+
+
+class Lease(Protocol):
+    """What a watchdog lends the loop: while it is renewed, the watchdog leaves BE to the loop."""
+
+    def check(self) -> str:
+        """Why BE must be at the safe allocation in this tick; empty if all is well."""
+        ...
+
+    def renew(self) -> None:
+        """A tick is complete: the shield ruled, and its verdict is in force, or the safe allocation."""
+        ...
+
+    def lost(self) -> str:
+        """Why the loop is no longer in charge: the originals were restored behind its back; empty while it is."""
+        ...
 
 
 @dataclass(slots=True)
@@ -33,36 +54,75 @@ class Totals:
     ticks: int = 0
     policy_errors: int = 0
     write_errors: int = 0
+    tick_errors: int = 0
     overrides: int = 0
     missed_deadlines: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Proposal:
+    """What is asked for: by whom and why, why not by the policy, and whether that failed."""
+
+    allocation: Allocation
+    acting: str
+    note: str
+    fallback: str = ""
+    failed: bool = False
 
 
 class Controller:
     """Reads, decides, rules, writes and records, once per control period.
 
+    Whatever goes wrong before the write takes BE to the safe allocation for that tick, and the loop goes on.
+
     Args:
         plant: What is controlled.
-        policy: Who decides.
+        policy: Who decides; a `Fallback` is told what the shield makes of it.
         shield: Who has the last word; None only where a benchmark judges a manager bare, as it was published.
         recorder: Where each tick goes.
+        lease: A watchdog's; renewed after each tick that ends with BE where it should be.
+        events: What happened to the host since it was last asked, a line for each; goes into the tick.
     """
 
-    def __init__(self, plant: Plant, policy: Policy, shield: Shield | None, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        plant: Plant,
+        policy: Policy,
+        shield: Shield | None,
+        recorder: Recorder,
+        lease: Lease | None = None,
+        events: Callable[[], tuple[str, ...]] = tuple,
+    ) -> None:
         self.plant = plant
         self.policy = policy
         self.shield = shield
         self.recorder = recorder
+        self.lease = lease
+        self.events = events
         self.observer = Observer(plant.limits, plant.tick_seconds)
         self.totals = Totals()
-        self._failed_in_a_row = 0
+        self._last = Telemetry(time_seconds=0.0, target_seconds=0.0)
+        self._unwritten_in_a_row = self._wrong_in_a_row = 0
+        self._told = ""
 
     def run(
-        self, *, ticks: int | None = None, seconds: float | None = None, stop: threading.Event | None = None
+        self,
+        *,
+        ticks: int | None = None,
+        seconds: float | None = None,
+        stop: threading.Event | None = None,
+        between: Callable[[], None] = lambda: None,
     ) -> Totals:
         """Control until the given number of ticks or seconds is over, or `stop` is set.
 
+        Args:
+            ticks: Ends it.
+            seconds: Ends it too.
+            stop: And this.
+            between: Called in the idle time before each tick.
+
         Raises:
-            HostError: The host refuses every write.
+            HostError: The host refuses every write, tick after tick went wrong, or the lease is lost.
         """
         self.begin()
         begun = time.monotonic()
@@ -71,9 +131,15 @@ class Controller:
                 break
             if seconds is not None and time.monotonic() - begun >= seconds:
                 break
+            between()
             self.totals.missed_deadlines += self.plant.wait()
             self.tick()
         return self.totals
+
+    def exchange(self, policy: Policy, shield: Shield) -> None:
+        """Go on with others, from the safe allocation: what the old guards remembered is not known to the new ones."""
+        self.policy, self.shield = policy, shield
+        self.begin()
 
     def begin(self) -> None:
         """Reset everybody and put BE where the policy begins; under a shield that is the safe allocation."""
@@ -88,60 +154,119 @@ class Controller:
             self.plant.apply(start)
         except CgroupBusy as error:  # a task deep in the kernel; every tick tries again
             log.warning("the first allocation is not in force yet: %s", error)
+        self._renew()
         self.plant.reset()
+        self._renew()
 
     def tick(self) -> Tick:
         """One control period: the sentence.
 
         Raises:
-            HostError: The host refuses every write.
+            HostError: The host refuses every write, tick after tick went wrong, or the lease is lost.
         """
         begun = time.perf_counter()
         before = self.plant.current
-        telemetry = self.plant.read()
-        mask = self.shield.mask(telemetry, before) if self.shield and self.policy.masked else None
+        telemetry, unread = self._telemetry()
         read = time.perf_counter()
-        proposed, note, failed = self._decide(self.observer.observe(telemetry, before, mask))
-        verdict = self.shield.rule(telemetry, before, proposed) if self.shield else Verdict(proposed, proposed)
+        proposal, verdict, undecided = self._ruled(telemetry, before)
         decided = time.perf_counter()
-        applied, failure = self._apply(verdict.allocation)
+        self._stay_in_charge()
+        wrong, unwatched = unread or undecided, self._unwatched()
+        kept = wrong or unwatched
+        applied, failure = self._apply(self._tightened(verdict.allocation, kept))
         tick = Tick(
             index=self.totals.ticks,
             wall_seconds=time.time(),
             telemetry=telemetry,
             before=before,
-            proposed=proposed,
+            proposed=proposal.allocation,
             verdict=verdict,
             applied=applied,
             policy=self.policy.name,
-            note=note,
+            note=kept or proposal.note,
             error=failure,
             read_seconds=read - begun,
             decision_seconds=decided - read,
             tick_seconds=time.perf_counter() - begun,
             missed_deadlines=self.totals.missed_deadlines,
+            acting=SAFE if kept else proposal.acting,
+            fallback=kept or proposal.fallback,
+            events=self.events(),
         )
-        self._count(tick, failed)
-        self.recorder.write(tick)
+        self._finish(tick, wrong, policy_failed=proposal.failed)
         return tick
 
-    def _decide(self, observation: Observation) -> tuple[Allocation, str, bool]:
-        """Proposal, note, and whether the policy failed: then BE gets the safe allocation for this tick."""
-        limits = self.plant.limits
+    def _telemetry(self) -> tuple[Telemetry, str]:
+        """All readings; or, one period after the last, none of them and why."""
         try:
-            return decode(self.policy.act(observation), observation.current, limits), self.policy.note, False
+            self._last = self.plant.read()
+        except Exception as error:  # noqa: BLE001 - of a host that cannot be read nothing is known: the shield's matter
+            why = f"reading failed: {_said(error)}"
+            lost = Missing(Why.GONE, why)
+            self._last = Telemetry(
+                self._last.time_seconds + self.plant.tick_seconds,
+                self._last.target_seconds,
+                tail_latency_seconds=lost,
+                oldest_request_seconds=lost,
+                load_ratio=lost,
+            )
+            return self._last, why
+        return self._last, ""
+
+    def _ruled(self, telemetry: Telemetry, before: Allocation) -> tuple[_Proposal, Verdict, str]:
+        """What is asked for, what may be written, and what went wrong in finding that out."""
+        try:
+            mask = self.shield.mask(telemetry, before) if self.shield and self.policy.masked else None
+            proposal = self._proposed(self.observer.observe(telemetry, before, mask))
+            asked = proposal.allocation
+            verdict = self.shield.rule(telemetry, before, asked) if self.shield else Verdict(asked, asked)
+            if isinstance(self.policy, Fallback):
+                self.policy.judged(verdict)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not leave BE where it is
+            safe, why = self.plant.limits.safe, f"deciding failed: {_said(error)}"
+            return _Proposal(safe, SAFE, why), Verdict(safe, safe), why
+        return proposal, verdict, ""
+
+    def _proposed(self, observation: Observation) -> _Proposal:
+        """What the policy asks for; when it fails, the safe allocation."""
+        policy, limits = self.policy, self.plant.limits
+        try:
+            allocation, note = propose(policy, observation, limits)
         except Exception as error:  # noqa: BLE001 - a policy is not trusted to be right, nor to fail in a known way
-            log.warning("policy %s failed: %s; BE gets the safe allocation", self.policy.name, error)
-            return limits.safe, f"policy failed: {error!r}", True
+            log.warning("policy %s failed: %s; BE gets the safe allocation", policy.name, _said(error))
+            why = f"policy failed: {in_words(error)}"
+            return _Proposal(limits.safe, SAFE, why, why, failed=True)
+        if isinstance(policy, Fallback):
+            return _Proposal(allocation, policy.acting, note, policy.reason, policy.failed)
+        return _Proposal(allocation, policy.name, note)
+
+    def _stay_in_charge(self) -> None:
+        """Write nothing where somebody else has put back the originals: the loop would undo it, and for ever."""
+        if self.lease and (why := self.lease.lost()):
+            raise HostError(f"no longer in charge: {why}")
+
+    def _unwatched(self) -> str:
+        """Why the lease keeps BE at the safe allocation; empty if it does not."""
+        try:
+            return self.lease.check() if self.lease else ""
+        except Exception as error:  # noqa: BLE001 - a watchdog that cannot be asked does not watch
+            return f"the watchdog cannot be asked: {_said(error)}"
+
+    def _tightened(self, allocation: Allocation, kept: str) -> Allocation:
+        """The safe allocation where something keeps BE there; what, is said once."""
+        if kept and kept != self._told:
+            log.error("BE goes to the safe allocation: %s", kept)
+        self._told = kept
+        return most_restrictive(allocation, self.plant.limits.safe) if kept else allocation
 
     def _apply(self, allocation: Allocation) -> tuple[Allocation, str]:
         """Write the verdict; if that fails try the safe allocation, and report what is in force."""
         try:
             applied = self.plant.apply(allocation)
-        except (CgroupError, PermissionMissing) as error:
-            log.error("write failed: %s", error)
-            return self._retreat(), str(error)
-        self._failed_in_a_row = 0
+        except Exception as error:  # noqa: BLE001 - whatever it was, BE may be where it should not be
+            log.error("write failed: %s", _said(error))
+            return self._retreat(), _said(error)
+        self._unwritten_in_a_row = 0
         return applied, ""
 
     def _retreat(self) -> Allocation:
@@ -153,19 +278,46 @@ class Controller:
         safe = self.plant.limits.safe
         try:
             applied = self.plant.apply(safe)
-        except (CgroupError, PermissionMissing) as error:
+        except Exception as error:
             current = self.plant.current
             if isinstance(error, CgroupBusy) and current.but(frozen=True).at_most(safe):
+                self._unwritten_in_a_row = 0
                 return current
-            self._failed_in_a_row += 1
-            if self._failed_in_a_row >= WRITE_FAILURES_IN_A_ROW:
-                raise HostError(f"{self._failed_in_a_row} ticks in a row could not be written: {error}") from error
-            return self.plant.current
-        self._failed_in_a_row = 0
+            self._unwritten_in_a_row += 1
+            if self._unwritten_in_a_row >= FAILURES_IN_A_ROW:
+                why = f"{self._unwritten_in_a_row} ticks in a row could not be written: {_said(error)}"
+                raise HostError(why) from error
+            return current
+        self._unwritten_in_a_row = 0
         return applied
 
-    def _count(self, tick: Tick, policy_failed: bool) -> None:
+    def _finish(self, tick: Tick, wrong: str, *, policy_failed: bool) -> None:
+        """Count and record the tick, and renew the lease if BE is where it should be.
+
+        Raises:
+            HostError: One tick too many in a row went wrong; BE is at the safe allocation.
+        """
         self.totals.ticks += 1
         self.totals.policy_errors += policy_failed
         self.totals.write_errors += bool(tick.error)
+        self.totals.tick_errors += bool(wrong)
         self.totals.overrides += tick.verdict.overridden
+        try:
+            self.recorder.write(tick)
+            if not self._unwritten_in_a_row:
+                self._renew()
+        except Exception as error:  # noqa: BLE001 - a lost record frees nobody; without the lease the watchdog steps in
+            self.totals.tick_errors += not wrong
+            log.error("tick %d: %s", tick.index, _said(error))
+        self._wrong_in_a_row = self._wrong_in_a_row + 1 if wrong else 0
+        if self._wrong_in_a_row >= FAILURES_IN_A_ROW:
+            raise HostError(f"{self._wrong_in_a_row} ticks in a row went wrong: {wrong}")
+
+    def _renew(self) -> None:
+        if self.lease and self.shield:
+            self.lease.renew()
+
+
+def _said(error: Exception) -> str:
+    """Our own errors are one line already."""
+    return str(error) if isinstance(error, RlctlError) else in_words(error)

@@ -55,6 +55,7 @@ class _Minute:
     over_target: int = 0
     unknown: int = 0
     overrides: int = 0
+    fallbacks: int = 0
     errors: int = 0
     changes: int = 0
     worst_milliseconds: float = 0.0
@@ -66,6 +67,7 @@ class _Minute:
         self.over_target += slack is not None and slack < 0.0
         self.unknown += slack is None
         self.overrides += tick.verdict.overridden
+        self.fallbacks += bool(tick.fallback)
         self.errors += bool(tick.error)
         self.changes += changed
         if not isinstance(latency, Missing):
@@ -182,7 +184,7 @@ def _change(tick: Tick) -> Event:
     why = (
         f"shield ({cause.guard}: {cause.reason})"
         if cause
-        else f"{tick.policy}" + (f" ({tick.note})" if tick.note else "")
+        else (tick.acting or tick.policy) + (f" ({tick.note})" if tick.note else "")
     )
     return Event(
         "change",
@@ -193,6 +195,8 @@ def _change(tick: Tick) -> Event:
             "before": allocation_as_json(tick.before),
             "applied": allocation_as_json(tick.applied),
             "policy": tick.policy,
+            "acting": tick.acting,
+            "fallback": tick.fallback,
             "note": tick.note,
             "guards": [{"guard": bound.guard, "reason": bound.reason} for bound in tick.verdict.decisive],
         },
@@ -204,7 +208,8 @@ def _summary(tick: Tick, minute: _Minute) -> Event:
     text = (
         f"{minute.ticks} ticks: {minute.over_target} over target, {minute.unknown} without latency, "
         f"worst {minute.worst_milliseconds:.2f} ms; BE used {mean_be:.2f} CPU, now {in_words(tick.applied)}; "
-        f"{minute.changes} changes, {minute.overrides} overrides, {minute.errors} write errors"
+        f"{minute.changes} changes, {minute.overrides} overrides, {minute.fallbacks} fallbacks, "
+        f"{minute.errors} write errors"
     )
     fields = {key: value for key, value in asdict(minute).items() if key not in ("begun_seconds", "be_cpus")}
     return Event("summary", tick.wall_seconds, tick.index, text, fields | {"be_cpus": round(mean_be, 4)})

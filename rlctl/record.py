@@ -1,19 +1,20 @@
-"""The record of every decision: one JSON object per tick, append-only, bounded, readable after a crash."""
+"""The record of every decision: one JSON object per tick, append-only, sealed, bounded, readable after a crash."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import json
 import logging
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry
+from rlctl.envs.ticklog import Damage, last_checksum, opened, read_lines, seal
 from rlctl.safety.verdict import Verdict
 
 __all__ = [
@@ -51,6 +52,9 @@ class Tick:
         error: What went wrong in writing, or empty.
         read_seconds, decision_seconds, tick_seconds: Time for the sensors; to observe, decide and rule; for all of it.
         missed_deadlines: Deadlines missed since the start.
+        acting: Name of who decided this tick where that may be another than `policy`: it, a heuristic, or "safe".
+        fallback: Why it was not the policy, or empty.
+        events: What happened to the host's groups, a line `kind: text` for each; see `rlctl.envs.host.events`.
     """
 
     index: int
@@ -67,6 +71,9 @@ class Tick:
     decision_seconds: float = 0.0
     tick_seconds: float = 0.0
     missed_deadlines: int = 0
+    acting: str = ""
+    fallback: str = ""
+    events: tuple[str, ...] = ()
 
 
 class Recorder(Protocol):
@@ -108,14 +115,19 @@ class Tee:
 
 
 class TickLog:
-    """A JSON-lines file that is rotated before it grows beyond a bound.
+    """A JSON-lines file that is rotated before it grows beyond a bound; see `rlctl.envs.ticklog` for its lines.
 
-    A full disk costs records, never the loop: they are dropped, counted in `dropped`, and said once.
+    All files together never take more than `(keep + 1) * most_bytes`. A full disk costs records, never the loop: they
+    are dropped, counted in `dropped`, and said once.
 
     Args:
         path: The file; `path.1` is the one before it, and so on.
         most_bytes: Size at which it is rotated.
-        keep: Rotated files kept.
+        keep: Rotated files kept; others are removed.
+
+    Attributes:
+        header: What a header says, asked for with the tick that it comes before: at the start, in each new file, and
+            where records were dropped. None writes none.
 
     Raises:
         OSError: The file cannot be opened at the start.
@@ -126,18 +138,26 @@ class TickLog:
         self.most_bytes = most_bytes
         self.keep = keep
         self.dropped = 0
+        self.header: Callable[[Tick], Mapping[str, object]] | None = None
+        self._headed = False
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] | None = self._opened()
+        self._checksum = last_checksum(path) or (last_checksum(self._numbered(1)) if not path.stat().st_size else "")
+        self._remove_surplus()
 
     def write(self, tick: Tick) -> None:
         """Append one line with one system call, so that a crash tears at most the last one."""
-        line = json.dumps(tick_as_json(tick), separators=(",", ":"), allow_nan=False).encode() + b"\n"
         try:
-            self._append(line)
-        except OSError as error:
+            self._append(tick)
+        except (OSError, ValueError) as error:
             if not self.dropped:
                 log.warning("tick log %s: %s; records are dropped until it can be written again", self.path, error)
             self.dropped += 1
+            self._headed = False
+
+    def renew_header(self) -> None:
+        """Write a header before the next tick: what it says has changed."""
+        self._headed = False
 
     def close(self) -> None:
         """Close the file. Idempotent."""
@@ -145,14 +165,30 @@ class TickLog:
         if file is not None:
             file.close()
 
-    def _append(self, line: bytes) -> None:
+    def _append(self, tick: Tick) -> None:
         file = self._file = self._file or self._opened()
-        size = os.fstat(file.fileno()).st_size
-        if size and size + len(line) > self.most_bytes:
+        status = os.fstat(file.fileno())
+        if not status.st_nlink:  # somebody removed it: what is written there is lost, and takes up the disk
+            file, status = self._reopened()
+        lines, checksum = self._sealed(tick)
+        size = status.st_size
+        if size and size + len(lines) > self.most_bytes:
             file, size = self._rotated(), 0
-        if file.write(line) != len(line):
+            lines, checksum = self._sealed(tick)
+        if len(lines) > self.most_bytes:
+            raise OSError(errno.EFBIG, f"a record of {len(lines)} bytes is longer than a whole file may be")
+        if file.write(lines) != len(lines):
             file.truncate(size)  # half a line would spoil the next one too
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._checksum, self._headed = checksum, True
+
+    def _sealed(self, tick: Tick) -> tuple[bytes, str]:
+        """The tick's line, after a header where one is due, and the checksum to go on with."""
+        header, checksum = b"", self._checksum
+        if self.header and not self._headed:
+            header, checksum = seal(self.header(tick), checksum)
+        line, checksum = seal(tick_as_json(tick), checksum)
+        return header + line, checksum
 
     def _opened(self) -> IO[bytes]:
         file = self.path.open("a+b", buffering=0)
@@ -161,14 +197,38 @@ class TickLog:
             file.write(b"\n")  # ends the line that a crash tore
         return file
 
+    def _reopened(self) -> tuple[IO[bytes], os.stat_result]:
+        self.close()
+        self._headed = False
+        file = self._file = self._opened()
+        return file, os.fstat(file.fileno())
+
     def _rotated(self) -> IO[bytes]:
         self.close()
         for number in range(self.keep, 0, -1):
             newer = self.path if number == 1 else self._numbered(number - 1)
             if newer.exists():
                 os.replace(newer, self._numbered(number))
-        self._file = self._opened()
-        return self._file
+        self._remove_surplus()
+        return self._reopened()[0]
+
+    def _remove_surplus(self) -> None:
+        """Remove what an earlier run kept in more or larger files, the oldest first."""
+        left = self.most_bytes * self.keep
+        for number in sorted(self._numbers()):
+            path = self._numbered(number)
+            with contextlib.suppress(OSError):  # gone, or not ours to remove: no reason to stop
+                left -= path.stat().st_size
+                if number > self.keep or left < 0:
+                    path.unlink()
+
+    def _numbers(self) -> Iterator[int]:
+        prefix = f"{self.path.name}."
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self.path.parent):
+                number = name.removeprefix(prefix)
+                if name.startswith(prefix) and number.isascii() and number.isdecimal() and number[0] != "0":
+                    yield int(number)
 
     def _numbered(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}")
@@ -176,35 +236,43 @@ class TickLog:
 
 def write_ticks(path: Path, ticks: Iterable[Tick]) -> None:
     """Write a whole run as a tick log."""
-    with path.open("w") as file:
-        file.writelines(json.dumps(tick_as_json(tick), separators=(",", ":")) + "\n" for tick in ticks)
+    checksum = ""
+    with path.open("wb") as file:
+        for tick in ticks:
+            line, checksum = seal(tick_as_json(tick), checksum)
+            file.write(line)
 
 
-def read_ticks(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a tick log; a line torn by a crash is passed over.
+def read_ticks(path: Path, damaged: Callable[[Damage], None] | None = None) -> Iterator[dict[str, Any]]:
+    """The objects of one file of a tick log, headers left out; damaged lines are told and passed over.
+
+    Args:
+        path: The file.
+        damaged: Told of every damaged line and every gap; by default they are logged.
 
     Raises:
-        OSError: The file cannot be read.
+        ConfigError: The file is not there or cannot be read.
+        PermissionMissing: The file may not be read.
     """
-    with path.open("rb") as file:
-        for line in file:
-            try:
-                tick = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(tick, dict):
-                yield tick
+    with contextlib.ExitStack() as stack:
+        for line in read_lines(opened([path], stack), damaged or _warn):
+            if not line.is_header:
+                yield dict(line.said)
 
 
 def tick_as_json(tick: Tick) -> dict[str, Any]:
-    """A tick as plain data; readings are `{"value", "age"}` or `{"missing", "detail"}`."""
+    """A tick as plain data; readings are `{"value", "age"}` or `{"missing", "detail", "age"}`.
+
+    Numbers keep all their digits: a replay shall come to the same verdicts. What is not finite is "nan", "inf" or
+    "-inf", for JSON has no such numbers; an age of null is infinite.
+    """
     telemetry = tick.telemetry
     return {
         "tick": tick.index,
         "ts": round(tick.wall_seconds, 6),
         "time_seconds": _number(telemetry.time_seconds),
         "target_seconds": _number(telemetry.target_seconds),
-        "slack_ratio": _number(telemetry.slack_ratio),
+        "slack_ratio": _finite(telemetry.slack_ratio),
         "readings": {name: _reading(getattr(telemetry, name)) for name in READINGS},
         "counters": {name: _reading(reading) for name, reading in telemetry.counters.items()},
         "before": allocation_as_json(tick.before),
@@ -222,13 +290,20 @@ def tick_as_json(tick: Tick) -> dict[str, Any]:
         "decision_seconds": round(tick.decision_seconds, 6),
         "tick_seconds": round(tick.tick_seconds, 6),
         "missed_deadlines": tick.missed_deadlines,
+        "acting": tick.acting,
+        "fallback": tick.fallback,
+        "events": list(tick.events),
     }
+
+
+def _warn(damage: Damage) -> None:
+    log.warning("%s", damage)
 
 
 def _reading(reading: Reading) -> dict[str, Any]:
     if isinstance(reading, Missing):
-        return {"missing": reading.why, "detail": reading.detail}
-    said: dict[str, Any] = {"value": _number(reading.value), "age": _number(reading.age_seconds)}
+        return {"missing": reading.why, "detail": reading.detail, "age": _age(reading.age_seconds)}
+    said: dict[str, Any] = {"value": _number(reading.value), "age": _age(reading.age_seconds)}
     if isinstance(reading, Quantile):
         said |= {"samples": reading.samples, "window": _number(reading.window_seconds)}
     return said
@@ -236,10 +311,17 @@ def _reading(reading: Reading) -> dict[str, Any]:
 
 def allocation_as_json(allocation: Allocation) -> dict[str, Any]:
     """An allocation as plain data; a lifted quota is null."""
-    quota = None if allocation.quota_cpus == UNLIMITED else round(allocation.quota_cpus, 6)
+    quota = None if allocation.quota_cpus == UNLIMITED else float(allocation.quota_cpus)
     return {"quota_cpus": quota, "cpuset_cpus": allocation.cpuset_cpus, "frozen": allocation.frozen}
 
 
-def _number(value: float | None) -> float | None:
-    """JSON has no NaN and no infinity; null is what is left."""
-    return None if value is None or not math.isfinite(value) else float(f"{value:.9g}")
+def _number(value: float) -> float | str:
+    return float(value) if math.isfinite(value) else str(float(value))
+
+
+def _age(seconds: float) -> float | str | None:
+    return None if seconds == math.inf else _number(seconds)
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)

@@ -91,6 +91,8 @@ def _from_ticks(path: Path, lines: list[str]) -> Iterator[Row]:
     for number, line in enumerate(lines, 1):
         try:
             tick = json.loads(line)
+            if "log" in tick:  # a header
+                continue
             readings = {**tick["counters"], **tick["readings"]}
             values = {name: _value(reading) for name, reading in readings.items()}
             alone = tick["before"]["frozen"] or values.get("be_cpus", math.inf) <= IDLE_BE_CPUS

@@ -25,6 +25,7 @@ __all__ = [
     "Found",
     "WorkloadSpec",
     "discover",
+    "selects",
 ]
 
 _UNIT_KINDS = (".service", ".slice", ".scope", ".socket", ".mount", ".swap")
@@ -86,6 +87,35 @@ def discover(spec: WorkloadSpec, layout: Layout, proc: Path = Path("/proc"), sea
             return find_groups(qos_matcher(spec), "Kubernetes group or pod of class", qos, layout)
         case ByKubernetesPod(uid):
             return find_groups(pod_matcher(spec), "Kubernetes pod", uid, layout)
+
+
+def selects(spec: WorkloadSpec, names: Sequence[str]) -> Callable[[str], bool] | None:
+    """Tells, by its path alone, whether a group is one of a workload's; for groups that come and go.
+
+    Args:
+        spec: How the workload is named.
+        names: Its groups as found before. A container is followed by these: asking its runtime takes too long.
+
+    Returns:
+        None for a process, which has no other group than the one it was found in.
+
+    Raises:
+        ConfigError: The name is impossible.
+    """
+    match spec:
+        case ByCgroup(path):
+            return _path_matcher(path)
+        case ByUnit(unit):
+            return _unit_matcher(unit)
+        case ByKubernetesQos():
+            return qos_matcher(spec)
+        case ByKubernetesPod():
+            return pod_matcher(spec)
+        case ByContainer():
+            known = frozenset(f"/{name.strip('/')}" for name in names)
+            return lambda path: path in known
+        case ByPid():
+            return None
 
 
 def _path_matcher(pattern: str) -> Callable[[str], bool]:

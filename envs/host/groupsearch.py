@@ -6,6 +6,7 @@ The root group is never an answer: it holds the whole host.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,12 +16,13 @@ from pathlib import Path
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.cgroup.layout import Layout
 
-__all__ = ["UNIFIED", "Found", "find_groups", "groups_of_process"]
+__all__ = ["UNIFIED", "Found", "find_groups", "groups_of_process", "outermost"]
 
 UNIFIED = "unified"
 """Key of the cgroup2 hierarchy, be it the only one or beside v1."""
 
 NEAREST_NAMES = 3
+_LINKS_OF_A_LEAF = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,33 @@ def find_groups(matches: Callable[[str], bool], what: str, name: str, layout: La
     if not paths:
         raise HostError(f"no {what} {name} on this host now{_nearest(name, layout)}{hint}")
     return Found(paths, _pids_in(folders))
+
+
+def outermost(root: Path, matches: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
+    """Groups of one hierarchy whose paths match, none within another, as a tick can afford to look for them.
+
+    Neither the groups below one that matches are looked at, nor the files of one without children: its directory has
+    two links then, as each child's `..` is one. File systems that do not count report one link.
+
+    Args:
+        root: The hierarchy's root.
+        matches: Tells whether a path is wanted.
+
+    Yields:
+        Path below the root, beginning with a slash, and inode.
+    """
+    folders = [""]
+    while folders:
+        folder = folders.pop()
+        with contextlib.suppress(OSError), os.scandir(f"{root}{folder}") as entries:  # it may vanish meanwhile
+            for entry in entries:
+                path = f"{folder}/{entry.name}"
+                if not entry.is_dir(follow_symlinks=False):
+                    continue
+                if matches(path):
+                    yield path, entry.inode()
+                elif entry.stat(follow_symlinks=False).st_nlink != _LINKS_OF_A_LEAF:
+                    folders.append(path)
 
 
 def groups_of_process(pid: int, layout: Layout, proc: Path) -> Found:

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Protocol
 
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.errors import SensorError
+from rlctl.envs.errors import CgroupGone, RlctlError, SensorError
+from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.events import Events
 from rlctl.envs.host.sensors.cpu import GroupCpus, HostCpus, LcAlive, cpu_seconds_per_request
 from rlctl.envs.host.sensors.members import CgroupMembers
 from rlctl.envs.host.sensors.perf import PerfSensor, perf_root
@@ -21,7 +23,7 @@ from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
 from rlctl.envs.workload import SLO, Weight
 
-__all__ = ["KNOBS", "Actuator", "LiveHost", "absent_readings", "group_sensors", "perf_sensors"]
+__all__ = ["KNOBS", "Actuator", "LiveHost", "absent_readings", "follow_groups", "group_sensors", "perf_sensors"]
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +50,10 @@ class Actuator(Protocol):
         """Set BE's CPU weight against the LC's."""
         ...
 
+    def emergency_plan(self) -> EmergencyPlan:
+        """What takes the groups of now to the safe allocation."""
+        ...
+
 
 class LiveHost:
     """One LC and the BE groups of this host.
@@ -62,6 +68,12 @@ class LiveHost:
         solo_cpus: CPUs that BE keeps busy when it runs alone; the whole of `be_work_rate`.
         absent: Why there are no readings of some names; see `absent_readings`.
         controls: Those of KNOBS that every BE group has.
+        events: Is told what happens to the groups.
+        follow: Looks for groups that came or went, at the time of a tick; True when BE's are others now. With it BE
+            may be without any group for a while.
+
+    Attributes:
+        regrouped: Called with a new emergency plan whenever BE's groups are others; set it to the lease's `replan`.
     """
 
     def __init__(
@@ -75,12 +87,18 @@ class LiveHost:
         solo_cpus: float | None = None,
         absent: Mapping[str, str] | None = None,
         controls: frozenset[str] = frozenset(KNOBS),
+        events: Events | None = None,
+        follow: Callable[[float], bool] | None = None,
     ) -> None:
         self.limits = limits
         self.slo = slo
         self.tick_seconds = tick_seconds
         self.absent = dict(absent or {})
         self.controls = controls
+        self.regrouped: Callable[[EmergencyPlan], None] | None = None
+        self._events = events or Events()
+        self._follow = follow
+        self._plan_is_old = False
         self._actuator = actuator
         self._sensors = tuple(sensors)
         self._close: Callable[[], None] | None = close
@@ -104,6 +122,7 @@ class LiveHost:
         readings: dict[str, Reading] = {}
         for sensor in self._sensors:
             readings.update(_guarded(sensor, now))
+        self._follow_groups(now)
         self._explain(readings)
         self._derive(readings)
         known = {name: readings.pop(name) for name in _FIELDS & readings.keys()}
@@ -117,10 +136,29 @@ class LiveHost:
         """
         try:
             self._current = self._actuator.apply(allocation)
+        except CgroupGone:
+            if self._follow is None:
+                raise
+            self._current = self.limits.safe  # nobody is there to use more; whoever comes begins with it
         except Exception:
             self._current = self._actuator.read()
             raise
         return self._current
+
+    def events(self) -> tuple[str, ...]:
+        """What happened to the groups since the last call: foreign writes, groups that came or went, tighter parents.
+
+        Each is one line that begins with its kind and a colon, see `rlctl.envs.host.events.Events`.
+        """
+        return self._events.drain()
+
+    def emergency_plan(self) -> EmergencyPlan:
+        """What takes BE's groups of now to the safe allocation.
+
+        Raises:
+            HostError: A group vanished meanwhile, or originals could not be journalled.
+        """
+        return self._actuator.emergency_plan()
 
     def set_weight(self, weight: Weight) -> None:
         """Set BE's CPU weight against the LC's."""
@@ -147,6 +185,18 @@ class LiveHost:
                 sensor.close()
         finally:
             close()
+
+    def _follow_groups(self, now_seconds: float) -> None:
+        """Look for groups that came or went; the watchdog must know of them too."""
+        if self._follow is None:
+            return
+        self._plan_is_old |= self._follow(now_seconds)
+        if self._plan_is_old and self.regrouped is not None:
+            try:
+                self.regrouped(self._actuator.emergency_plan())
+                self._plan_is_old = False
+            except RlctlError as error:  # a group vanished meanwhile; the next tick makes another
+                log.warning("no new emergency plan yet: %s", error)
 
     def _explain(self, readings: dict[str, Reading]) -> None:
         """Give every reading that nobody provides its reason."""
@@ -183,6 +233,26 @@ def group_sensors(lc: Group, be: Sequence[Group]) -> list[Sensor]:
     return sensors
 
 
+def follow_groups(sensors: Iterable[Sensor], lc: Group, be: Sequence[Group], now_seconds: float) -> None:
+    """Point sensors as `group_sensors` and `perf_sensors` made them at other groups, right after they were read.
+
+    Raises:
+        SensorError: perf does not take a group's name; the other sensors follow.
+    """
+    for sensor in sensors:
+        match sensor:
+            case LcAlive():
+                sensor.follow(CgroupMembers(lc.procs_file))
+            case GroupCpus() if lc.usage_file:
+                sensor.follow(lc.usage_file, [group.usage_file for group in be if group.usage_file], now_seconds)
+            case Psi() if lc.pressure_file:
+                pressed = [group.pressure_file.parent for group in be if group.pressure_file]
+                sensor.follow(lc.pressure_file.parent, pressed)
+    for sensor in sensors:
+        if isinstance(sensor, PerfSensor):
+            sensor.follow(_perf_names([lc], sensor.root), _perf_names(be, sensor.root))
+
+
 def absent_readings(lc: Group, be: Sequence[Group], sensors: Sequence[Sensor], *, perf: bool) -> dict[str, str]:
     """Telemetry fields that these groups and sensors do not give, each with its reason.
 
@@ -215,15 +285,17 @@ def perf_sensors(lc: Group, be: Sequence[Group], interval_seconds: float) -> lis
         log.warning("perf finds cgroups by their cgroup2 or perf_event mount, and there is neither: no counters")
         return []
 
-    def names(groups: Iterable[Group]) -> list[str]:
-        folders = (folder for group in groups for folder in group.directories if folder.is_relative_to(root))
-        return [str(folder.relative_to(root)) for folder in folders]
-
     try:
-        return [PerfSensor(names([lc]), names(be), root, interval_seconds=interval_seconds)]
+        names = _perf_names([lc], root), _perf_names(be, root)
+        return [PerfSensor(*names, root, interval_seconds=interval_seconds)]
     except SensorError as error:
         log.warning("no perf counters: %s", error)
         return []
+
+
+def _perf_names(groups: Iterable[Group], root: Path) -> list[str]:
+    folders = (folder for group in groups for folder in group.directories if folder.is_relative_to(root))
+    return [str(folder.relative_to(root)) for folder in folders]
 
 
 def _guarded(sensor: Sensor, now_seconds: float) -> Mapping[str, Reading]:

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     config = load_config(args.file)
     if args.action == "check":
-        policy_of(config, args.file)
+        fallback_of(config, policy_of(config, args.file), args.file)
         profile_of(config, args.file)
     if args.json:
         print(config.model_dump_json())
@@ -75,6 +75,19 @@ def policy_of(config: ServeConfig, path: Path) -> Policy:
 
     with located(path, "policy", "options" if config.policy.name in NAMES else "name"):
         return build_policy(config.policy)
+
+
+def fallback_of(config: ServeConfig, policy: Policy, path: Path) -> Policy:
+    """The policy with the configured chain behind it, where it needs one.
+
+    Raises:
+        ConfigError: The heuristic cannot be; with file, line and key.
+        PermissionMissing: Its model may not be read.
+    """
+    from rlctl.falling_back import with_fallback
+
+    with located(path, "fallback"):
+        return with_fallback(policy, config.fallback, config.tick_seconds, config.policy.threshold_model)
 
 
 def profile_of(config: ServeConfig, path: Path) -> Profile:

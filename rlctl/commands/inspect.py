@@ -104,8 +104,9 @@ def _in_words(card: Card) -> Iterator[str]:
     )
     yield f"features: {', '.join(row.name for row in seen.features)}"
     yield f"moves, version {card.action.version}: {', '.join(move.name for move in card.action.moves)}"
+    runs = f"{len(training.members)} runs merged" if training.members else f"seed {training.seed}"
     yield (
-        f"trained: {training.total_timesteps} ticks in {training.wall_seconds:.0f} s, seed {training.seed}, code "
+        f"trained: {training.total_timesteps} ticks in {training.wall_seconds:.0f} s, {runs}, code "
         f"{training.code}, run {training.training_id[:12]}"
     )
     for plant in card.plants:

@@ -8,26 +8,31 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from rlctl.config import ServeConfig, describe, load_config
+from rlctl.config_metrics import LimitsSection, MetricsSection
 
 if TYPE_CHECKING:
     from rlctl.agents.policy import Policy
-    from rlctl.control import Totals
+    from rlctl.control import Controller, Totals
     from rlctl.envs.allocation import Limits
     from rlctl.envs.plant import Plant
     from rlctl.narrator import JsonLines
     from rlctl.record import TickLog
+    from rlctl.safety.lease import Lease
     from rlctl.safety.profile import Profile
 
-__all__ = ["absent_in_words", "add_parser", "run", "serve", "stop_on_signals"]
+__all__ = ["Around", "absent_in_words", "add_parser", "run", "serve", "stop_on_signals"]
 
 log = logging.getLogger("rlctl.serve")
+
+EXCHANGED = ("policy", "fallback", "shield")
+"""Sections that a reload exchanges; the others belong to what was opened at the start."""
 
 EXAMPLES = """examples:
   rlctl serve --config serve.yaml --dry-run --duration 60   # shows what it would do, writes nothing
@@ -35,8 +40,10 @@ EXAMPLES = """examples:
   rlctl serve --config serve.yaml --policy weights --json
   rlctl serve --config serve.yaml --policy ./my-policy      # a bundle; needs rlctl[serve], never torch
 
-SIGTERM or SIGINT stops it after the current tick; it then puts back what it found and exits with 0. After a crash,
-`rlctl restore` does the same.
+SIGTERM or SIGINT stops it after the current tick; it then puts back what it found and exits with 0. SIGHUP reads the
+file again: policy, fallback and shield are exchanged between two ticks, and a file with a mistake changes nothing.
+After a crash the watchdog takes BE to the safe allocation at once, and puts everything back when nobody returns;
+`rlctl restore` does the latter by hand.
 """
 
 
@@ -62,24 +69,41 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; a stop on request is a success."""
-    from rlctl.commands.config import policy_of, profile_of
-    from rlctl.deciding import build_policy
     from rlctl.logs import log_to_stderr
+    from rlctl.self_usage import bound_memory
 
-    given = load_config(args.config)
-    config = _effective(given, args.policy)
-    # --policy stands on no line of the file
-    policy = policy_of(given, args.config) if config is given else build_policy(config.policy)
-    profile = profile_of(config, args.config)
+    config, deciders = _read(args)
     log_to_stderr(logging.INFO)
     log.info("configuration in effect:\n%s", describe(config).rstrip())
-    with stop_on_signals() as stop:
-        plant = _opened(config, policy, args.dry_run)
-        log_file = None if args.dry_run else _tick_log(config, plant)
-        serve(plant, policy, profile, log_file, stop, seconds=args.duration, as_json=args.json)
+    bound_memory(config.limits.memory_bytes)
+    reread = _Reread(args, config)
+    with stop_on_signals(reread.asked) as stop, contextlib.ExitStack() as opened:
+        plant, around = _opened(config, deciders, args.dry_run, opened)
+        log_file = None if args.dry_run else _tick_log(config)
+        opened.pop_all()  # `serve` closes them
+        serve(
+            plant, *deciders, log_file, stop, around, reread=reread.changed, seconds=args.duration, as_json=args.json
+        )  # fmt: skip
     if args.dry_run and os.geteuid() != 0:
         _tell_root(config)
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What stands around the loop on a live host; a plant without a host has nothing of it.
+
+    Attributes:
+        lease: The watchdog's; released on return.
+        events: What happened to the host's groups since it was last asked.
+        metrics: The endpoint, if there is to be one.
+        limits: From where on rlctl itself is too dear.
+    """
+
+    lease: Lease | None = None
+    events: Callable[[], tuple[str, ...]] = tuple
+    metrics: MetricsSection | None = None
+    limits: LimitsSection = field(default_factory=LimitsSection)
 
 
 def serve(
@@ -88,7 +112,9 @@ def serve(
     profile: Profile,
     tick_log: TickLog | None,
     stop: threading.Event,
+    around: Around | None = None,
     *,
+    reread: Callable[[], tuple[Policy, Profile] | None] = lambda: None,
     seconds: float | None = None,
     as_json: bool = False,
 ) -> Totals:
@@ -100,44 +126,153 @@ def serve(
         profile: The shield's constants.
         tick_log: Takes every tick; closed on return. None keeps no record.
         stop: Ends the loop.
+        around: What stands around the loop.
+        reread: Asked before every tick for another policy and profile to go on with.
         seconds: Ends it too.
         as_json: Tell events as JSON on stdout rather than as text on stderr.
 
     Raises:
-        HostError: The host refuses every write.
+        ConfigError: The metrics endpoint cannot be opened as configured.
+        HostError: The host refuses every write, or another process has the endpoint's port.
     """
     from rlctl.control import Controller
     from rlctl.envs.workload import Weight
+    from rlctl.log_header import header_of
     from rlctl.narrator import JsonLines, Narrator, say
     from rlctl.notify import Heartbeat, notify
     from rlctl.record import NullRecorder, Tee
     from rlctl.safety.shield import Shield
+    from rlctl.self_usage import SelfCheck
 
-    lines = JsonLines() if as_json else None
+    lines, around = JsonLines() if as_json else None, around or Around()
     with contextlib.ExitStack() as leaving:
         if tick_log is not None:
             leaving.callback(tick_log.close)
+        if around.lease:
+            leaving.callback(around.lease.close)
         leaving.callback(plant.close)
+        if around.lease:
+            leaving.callback(around.lease.leave)  # before the originals go back, or it would undo that
         leaving.callback(notify, "STOPPING=1")
         shield = Shield(profile, plant.limits)
-        range_of_be = _range_in_words(plant.limits)
-        log.info("policy %s under shield %s (%s); %s", policy.name, profile.name, shield.digest, range_of_be)
-        recorder = Tee(tick_log or NullRecorder(), Narrator(lines or say), Heartbeat())
-        controller = Controller(plant, policy, shield, recorder)
+        own = Tee(tick_log or NullRecorder(), Narrator(lines or say), Heartbeat(), SelfCheck(around.limits))
+        controller = Controller(plant, policy, shield, own, around.lease, around.events)
+        leaving.callback(lambda: _done_with(controller.policy))
+        _expose(controller, tick_log, around, leaving)
+
+        def announce() -> None:
+            told = controller.policy.name, profile.name, shield.digest, _range_in_words(plant.limits)
+            log.info("policy %s under shield %s (%s); %s", *told)
+            if tick_log is not None:
+                tick_log.header = header_of(plant, controller.policy, shield)
+                tick_log.renew_header()
+
+        def between() -> None:
+            nonlocal profile, shield
+            if found := reread():
+                _done_with(controller.policy)
+                chosen, profile = found
+                shield = Shield(profile, plant.limits)
+                controller.exchange(chosen, shield)
+                announce()
+
+        announce()
         if policy.weight is Weight.MINIMUM:  # never raise a weight that an operator has lowered
             plant.set_weight(policy.weight)
-        controller.run(seconds=seconds, stop=stop)
+        controller.run(seconds=seconds, stop=stop, between=between)
         _farewell(controller.totals, tick_log.dropped if tick_log else 0, lines)
         return controller.totals
 
 
+class _Reread:
+    """Reads the configuration again when a signal asks for it; a mistake in it changes nothing.
+
+    Args:
+        args: Of the command.
+        config: In effect.
+    """
+
+    def __init__(self, args: argparse.Namespace, config: ServeConfig) -> None:
+        self.asked = threading.Event()
+        self._args, self._config = args, config
+
+    def changed(self) -> tuple[Policy, Profile] | None:
+        """What to go on with, if a signal asked for it and the file is right."""
+        from rlctl.envs.errors import RlctlError
+
+        if not self.asked.is_set():
+            return None
+        self.asked.clear()
+        try:
+            config, deciders = _read(self._args)
+        except RlctlError as error:
+            log.error("not reloaded, all stays as it was: %s", error)
+            return None
+        fixed = [name for name in type(config).model_fields if name not in EXCHANGED]
+        if changed := [name for name in fixed if getattr(config, name) != getattr(self._config, name)]:
+            log.warning("%s: changed, which takes effect at the next start", ", ".join(changed))
+        self._config = config
+        log.info("reloaded: policy %s, shield %s", deciders[0].name, deciders[1].name)
+        return deciders
+
+
+def _read(args: argparse.Namespace) -> tuple[ServeConfig, tuple[Policy, Profile]]:
+    """The configuration in effect, and who decides by it.
+
+    Raises:
+        ConfigError: The file, its policy or its shield profile is wrong.
+        PermissionMissing: One of them may not be read.
+    """
+    from rlctl.commands.config import fallback_of, policy_of, profile_of
+    from rlctl.deciding import build_policy
+
+    given = load_config(args.config)
+    config = _effective(given, args.policy)
+    # --policy stands on no line of the file
+    policy = policy_of(given, args.config) if config is given else build_policy(config.policy)
+    return config, (fallback_of(config, policy, args.config), profile_of(config, args.config))
+
+
+def _expose(controller: Controller, tick_log: TickLog | None, around: Around, leaving: contextlib.ExitStack) -> None:
+    """Open the metrics endpoint, if there is to be one."""
+    if around.metrics is None or controller.shield is None:
+        return
+    from rlctl.metrics import Metrics, Sources
+    from rlctl.metrics_server import MetricsServer
+    from rlctl.record import Tee
+
+    plant, shield, lease = controller.plant, controller.shield, around.lease
+    metrics = Metrics(controller.policy.name, (shield.profile_name, shield.digest), plant.limits, plant.tick_seconds)
+    metrics.sources = Sources(
+        policy_errors=lambda: controller.totals.policy_errors,
+        tick_errors=lambda: controller.totals.tick_errors,
+        dropped_records=lambda: tick_log.dropped if tick_log else 0,
+        watchdog_restarts=lambda: lease.restarts if lease else 0,
+    )
+    fresh_seconds = 3.0 * plant.tick_seconds + 1.0
+    server = leaving.enter_context(MetricsServer(metrics, around.metrics, fresh_seconds=fresh_seconds))
+    log.info("metrics at %s", server.url)
+    controller.recorder = Tee(metrics, controller.recorder)
+
+
+def _done_with(policy: Policy) -> None:
+    from rlctl.agents.fallback import Fallback
+
+    if isinstance(policy, Fallback):
+        policy.close()
+
+
 @contextlib.contextmanager
-def stop_on_signals() -> Iterator[threading.Event]:
-    """SIGTERM and SIGINT set the event, however often they come: nothing may interrupt the restoring."""
+def stop_on_signals(reread: threading.Event | None = None) -> Iterator[threading.Event]:
+    """SIGTERM and SIGINT set the event, however often they come: nothing may interrupt the restoring.
+
+    Args:
+        reread: Set by SIGHUP, which otherwise stops too.
+    """
     stop = threading.Event()
 
-    def ask(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
+    def ask(number: int, _frame: FrameType | None) -> None:
+        (reread if reread and number == signal.SIGHUP else stop).set()
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     try:
@@ -160,14 +295,28 @@ def absent_in_words(absent: Mapping[str, str], policy: Policy) -> Iterator[tuple
             yield logging.WARNING, f"policy {policy.name} needs {name}, which is missing: {absent[name]}"
 
 
-def _opened(config: ServeConfig, policy: Policy, dry_run: bool) -> Plant:
+def _opened(
+    config: ServeConfig, deciders: tuple[Policy, Profile], dry_run: bool, opened: contextlib.ExitStack
+) -> tuple[Plant, Around]:
+    """The host and what stands around the loop on it; `opened` closes both if something goes wrong on the way."""
     from rlctl.build import build_live  # opens the host: only for a configuration that is right
     from rlctl.dry_run import DryRun
+    from rlctl.safety.lease import Lease
 
     host = build_live(config, dry_run=dry_run)
-    for level, line in absent_in_words(host.absent, policy):
+    opened.callback(host.close)
+    for level, line in absent_in_words(host.absent, deciders[0]):
         log.log(level, "%s", line)
-    return DryRun(host, host.controls) if dry_run else host
+    if dry_run:
+        return DryRun(host, host.controls), Around(limits=config.limits)
+    lease, section = None, config.watchdog
+    if section.enabled:
+        seconds = section.lease_seconds(config.tick_seconds), section.restore_after_seconds
+        lease = Lease(host.emergency_plan(), config.state_directory, *seconds)
+        opened.callback(lease.close)
+        opened.callback(lease.leave)
+        host.regrouped = lease.replan
+    return host, Around(lease, host.events, config.metrics, config.limits)
 
 
 def _tell_root(config: ServeConfig) -> None:
@@ -195,23 +344,21 @@ def _effective(config: ServeConfig, policy: str | None) -> ServeConfig:
     return config.model_copy(update={"policy": section})
 
 
-def _tick_log(config: ServeConfig, plant: Plant) -> TickLog:
+def _tick_log(config: ServeConfig) -> TickLog:
     from rlctl.record import TickLog
 
-    try:
-        return TickLog(config.log.directory / "ticks.jsonl", config.log.rotate_bytes, config.log.keep)
-    except OSError:
-        plant.close()
-        raise
+    return TickLog(config.log.directory / "ticks.jsonl", config.log.rotate_bytes, config.log.keep)
 
 
 def _farewell(totals: Totals, dropped: int, lines: JsonLines | None) -> None:
     log.info(
-        "leaving after %d ticks: %d overrides, %d policy errors, %d write errors, %d missed deadlines, %d records lost",
+        "leaving after %d ticks: %d overrides, %d policy errors, %d write errors, %d ticks that went wrong, "
+        "%d missed deadlines, %d records lost",
         totals.ticks,
         totals.overrides,
         totals.policy_errors,
         totals.write_errors,
+        totals.tick_errors,
         totals.missed_deadlines,
         dropped,
     )

@@ -15,7 +15,7 @@ from rlctl.envs.replay import ReplayHost, ReplayPlant
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import load_profile
-from rlctl.envs.telemetry import Missing, Telemetry, Value, Why
+from rlctl.envs.telemetry import Missing, Value, Why
 from rlctl.record import Tick, TickLog, tick_as_json
 from rlctl.safety.verdict import Verdict
 
@@ -45,27 +45,13 @@ def path(recorded, tmp_path):
     return log.path
 
 
-def _rounded(telemetry):
-    """As the log keeps it: nine digits, and no age of what is missing."""
-
-    def one(reading):
-        if isinstance(reading, Missing):
-            return Missing(reading.why, reading.detail)
-        return type(reading)(**{name: float(f"{getattr(reading, name):.9g}") for name in reading.__dataclass_fields__})
-
-    plain = {name: getattr(telemetry, name) for name in Telemetry.__slots__}
-    counters = {name: one(reading) for name, reading in plain.pop("counters").items()}
-    times = {name: float(f"{plain.pop(name):.9g}") for name in ("time_seconds", "target_seconds")}
-    return Telemetry(**times, **{name: one(reading) for name, reading in plain.items()}, counters=counters)
-
-
 def test_telemetry_comes_back_whatever_is_applied(path, recorded):
     plant = ReplayPlant(path)
     assert plant.tick_seconds == 1.0
     assert plant.limits.cpus == 36
     for tick in recorded:
         plant.wait()
-        assert plant.read() == _rounded(tick.telemetry)
+        assert plant.read() == tick.telemetry
         assert plant.recorded.applied.frozen == tick.applied.frozen
         assert plant.apply(plant.limits.full) == plant.current == plant.limits.full
     assert plant.ended
@@ -109,12 +95,13 @@ def test_a_whole_last_line_counts_without_its_newline(path):
     assert len(ReplayPlant(path).ticks) == TICKS
 
 
-def test_numbers_that_json_cannot_hold_are_missing(tmp_path, recorded):
+@pytest.mark.parametrize("value", [float("inf"), float("-inf")])
+def test_numbers_that_json_cannot_hold_come_back_too(tmp_path, recorded, value):
     tick = recorded[0]
     absurd = Tick(
         0,
         0.0,
-        tick.telemetry.but(cpi=Value(float("inf"))),
+        tick.telemetry.but(cpi=Value(value)),
         tick.before,
         tick.proposed,
         tick.verdict,
@@ -123,7 +110,30 @@ def test_numbers_that_json_cannot_hold_are_missing(tmp_path, recorded):
     )
     path = tmp_path / "ticks.jsonl"
     path.write_text(json.dumps(tick_as_json(absurd)) + "\n")
+    assert ReplayPlant(path).read().cpi == Value(value)
+
+
+def test_older_logs_have_null_for_a_number_that_is_none(path):
+    tick = unsealed_lines(path)[0]
+    tick["readings"]["cpi"] = {"value": None, "age": 0.0}
+    path.write_text(json.dumps(tick) + "\n")
     assert ReplayPlant(path).read().cpi == Missing(Why.ABSURD, "recorded as not finite")
+
+
+def test_a_directory_is_a_log_with_its_rotated_files_and_headers(path, recorded):
+    path.rename(path.with_name("ticks.jsonl.1"))
+    log = TickLog(path)
+    log.header = lambda tick: {"log": 1}
+    log.write(recorded[0])
+    log.close()
+    assert len(ReplayPlant(path.parent).ticks) == TICKS + 1
+    assert len(ReplayPlant(path).ticks) == 1
+
+
+def unsealed_lines(path):
+    """The ticks as a log from before there were checksums has them."""
+    ticks = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{key: value for key, value in tick.items() if key not in ("prev", "crc")} for tick in ticks]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +146,7 @@ def test_numbers_that_json_cannot_hold_are_missing(tmp_path, recorded):
     ],
 )
 def test_a_bad_line_is_named_with_its_number(path, line, said):
-    lines = path.read_text().splitlines()
+    lines = [json.dumps(tick) for tick in unsealed_lines(path)]
     lines[2] = line
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(ConfigError, match=said):
@@ -152,7 +162,7 @@ def test_a_bad_line_is_named_with_its_number(path, line, said):
     ],
 )
 def test_a_tick_that_cannot_be_is_named_too(path, change, said):
-    tick = json.loads(path.read_text().splitlines()[0])
+    tick = unsealed_lines(path)[0]
     change(tick)
     path.write_text(json.dumps(tick) + "\n")
     with pytest.raises(ConfigError, match=said):

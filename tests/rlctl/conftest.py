@@ -1,13 +1,20 @@
 """A serve configuration and stand-ins that the tests of the service share."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from rlctl.control import Controller
 from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.fake import FakePlant
 from rlctl.envs.observation import Observation
 from rlctl.envs.workload import Weight
+from rlctl.log_header import header_of
+from rlctl.record import Tick, TickLog
+from rlctl.safety.profile import load_profile
+from rlctl.safety.shield import Shield
 
 SERVE = """\
 lc:
@@ -59,3 +66,41 @@ def serve_yaml(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+class RecordedRun:
+    """A run of a fake host under the responsive shield, in a log with its header."""
+
+    def __init__(self, folder: Path, rotate_bytes: int = 16 << 20) -> None:
+        self.folder = folder
+        self.plant = FakePlant(Limits(cpus=2), loads=tuple(0.2 + 0.1 * (n % 9) for n in range(40)))
+        self.shield = Shield(load_profile("responsive"), self.plant.limits)
+        self.policy = Always(lambda observation: self.plant.limits.full)
+        self.log = TickLog(folder / "ticks.jsonl", rotate_bytes)
+        self.log.header = header_of(self.plant, self.policy, self.shield)
+        self._controller = Controller(self.plant, self.policy, self.shield, self)
+        self._controller.begin()
+
+    def write(self, tick: Tick) -> None:
+        """A second per tick on the wall clock, too."""
+        self.log.write(replace(tick, wall_seconds=BEGAN_SECONDS + tick.index))
+
+    def go(self, ticks: int) -> Path:
+        """Run on; the log's directory."""
+        for _ in range(ticks):
+            self.plant.wait()
+            self._controller.tick()
+        return self.folder
+
+
+BEGAN_SECONDS = 1_800_000_000.0
+
+
+@pytest.fixture
+def recorded_run(tmp_path: Path) -> Callable[..., RecordedRun]:
+    """Begins a run that is recorded in a directory of its own."""
+
+    def begin(rotate_bytes: int = 16 << 20, name: str = "log") -> RecordedRun:
+        return RecordedRun(tmp_path / name, rotate_bytes)
+
+    return begin

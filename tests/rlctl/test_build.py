@@ -4,11 +4,13 @@ import logging
 import shutil
 
 import pytest
+from pydantic import ValidationError
 
-from rlctl.build import _online, uncontrolled, unwritable
+from rlctl.build import _online, build_live, uncontrolled, unwritable
 from rlctl.cli import main
 from rlctl.commands.serve import absent_in_words
 from rlctl.config import load_config
+from rlctl.config_ownership import OwnershipSection
 from rlctl.dry_run import DryRun
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import ConfigError
@@ -17,6 +19,7 @@ from rlctl.envs.host.cgroup.fake import FakeKernel
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.ownership import Foreign
 from rlctl.envs.host.live import absent_readings, group_sensors
 
 ACTUATORS = (Controller.CPU, Controller.CPUSET, Controller.FREEZER)
@@ -109,3 +112,26 @@ def test_a_dry_run_says_all_of_it_and_writes_nothing(serve_yaml, monkeypatch, v1
     assert lines[-1].startswith("would need root: user id 1000 may not write ")
     assert not any("frozen" in line and line.startswith(("BE ", "dry run: would set")) for line in lines)
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+def test_groups_that_the_configuration_selects_are_followed(serve_yaml, monkeypatch, v1):
+    layout, knobs = v1
+    for name in ("web", "batch-1"):
+        Group.create(layout, name, knobs)
+    monkeypatch.setattr("rlctl.build.Layout.detect", lambda: layout)
+    host = build_live(load_config(serve_yaml("path: /batch", 'path: "/batch-*"')), dry_run=True)
+    host.read()
+    assert host.events() == ()
+    monkeypatch.setattr("rlctl.envs.host.following.LOOK_SECONDS", 0.0)
+    Group.create(layout, "batch-2", knobs)
+    host._follow(float("inf"))
+    assert host.events() == ("group-appeared: BE group batch-2 has appeared: safe first, then its share",)
+    host.close()
+
+
+def test_what_another_program_writes_is_answered_as_the_section_says():
+    assert OwnershipSection().foreign is Foreign.REASSERT
+    assert OwnershipSection(foreign="alarm").foreign is Foreign.ALARM
+    for wrong in ({"foreign": "fight"}, {"most_backoff_seconds": 0}, {"other": 1}):
+        with pytest.raises(ValidationError):
+            OwnershipSection(**wrong)

@@ -1,5 +1,7 @@
 """What an operator hears of a tick: the cause first, nothing twice, and never silence about a lost latency."""
 
+from dataclasses import replace
+
 import pytest
 
 from rlctl.envs.allocation import Allocation, Limits
@@ -62,3 +64,14 @@ def test_nothing_that_did_not_change_is_told(told):
 def test_a_number_of_cpus_does_not_read_as_the_number_of_one():
     assert in_words(Allocation(0.5, 1)) == "0.50 CPU on 1 CPU"
     assert in_words(Allocation(float("inf"), 2, frozen=True)) == "unlimited on 2 CPUs, frozen"
+
+
+def test_a_change_names_who_acted_and_the_summary_counts_fallbacks(told):
+    narrator = Narrator(told.append, summary_seconds=1.0)
+    for second in range(2):
+        fallen = tick(second, Quantile(0.001, samples=50), before=Allocation(1.0, 2))
+        narrator.write(replace(fallen, acting="heracles", fallback="late answer"))
+    change, summary = told
+    assert ": heracles; " in change.text
+    assert change.fields["fallback"] == "late answer"
+    assert "2 fallbacks" in summary.text

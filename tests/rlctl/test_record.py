@@ -5,6 +5,7 @@ import json
 import logging
 import math
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def a_tick(index: int = 0, telemetry: Telemetry | None = None, note: str = "") -
 def test_a_tick_tells_all_that_is_needed_to_explain_it():
     said = json.loads(json.dumps(tick_as_json(a_tick()), allow_nan=False))
     assert said["readings"]["tail_latency_seconds"] == {"value": 0.02, "age": 0.1, "samples": 50, "window": 1.0}
-    assert said["readings"]["cpi"] == {"missing": "not-supported", "detail": "no such counter"}
+    assert said["readings"]["cpi"] == {"missing": "not-supported", "detail": "no such counter", "age": None}
     assert said["counters"]["page_faults"]["value"] == 3.0
     assert said["proposed"] == {"quota_cpus": None, "cpuset_cpus": 2, "frozen": False}
     assert said["applied"]["frozen"] is True
@@ -131,7 +132,7 @@ def test_a_full_disk_drops_records_says_so_once_and_tears_nothing(tmp_path, capl
 
 def test_a_folder_that_vanished_does_not_stop_the_loop(tmp_path):
     path = tmp_path / "log" / "ticks.jsonl"
-    log = TickLog(path, most_bytes=10)
+    log = TickLog(path)
     log.write(a_tick(0))
     path.unlink()
     path.parent.rmdir()
@@ -141,6 +142,77 @@ def test_a_folder_that_vanished_does_not_stop_the_loop(tmp_path):
     log.write(a_tick(2))
     log.close()
     assert [tick["tick"] for tick in read_ticks(path)] == [2]
+
+
+def test_a_log_that_somebody_removed_is_begun_anew(tmp_path):
+    log = TickLog(tmp_path / "ticks.jsonl")
+    log.header = lambda tick: {"log": 1}
+    log.write(a_tick(0))
+    log.path.unlink()
+    log.write(a_tick(1))
+    log.close()
+    assert [tick["tick"] for tick in read_ticks(log.path)] == [1]
+    assert log.path.read_text().startswith('{"log":1,')
+
+
+def test_fewer_or_smaller_files_than_an_earlier_run_kept_are_what_is_left(tmp_path):
+    path = tmp_path / "ticks.jsonl"
+    for number in (1, 2, 3, 10):
+        (tmp_path / f"ticks.jsonl.{number}").write_bytes(b"x" * 6000)
+    (tmp_path / "ticks.jsonl.old").write_text("somebody's own")
+    TickLog(path, most_bytes=4000, keep=2).close()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["ticks.jsonl", "ticks.jsonl.1", "ticks.jsonl.old"]
+
+
+def test_a_record_that_a_file_cannot_hold_is_dropped(tmp_path):
+    log = TickLog(tmp_path / "ticks.jsonl", most_bytes=4000, keep=1)
+    log.write(a_tick(0))
+    log.write(a_tick(1, note="x" * 5000))
+    log.write(a_tick(2))
+    log.close()
+    assert log.dropped == 1
+    assert sum(p.stat().st_size for p in tmp_path.iterdir()) <= 8000
+
+
+def headers(path):
+    return [number for number, line in enumerate(path.read_text().splitlines(), 1) if line.startswith('{"log"')]
+
+
+def test_a_header_stands_at_each_start_in_each_file_and_where_something_was_lost(tmp_path):
+    path = tmp_path / "ticks.jsonl"
+    for _ in range(2):
+        log = TickLog(path, most_bytes=9000)
+        log.header = lambda tick: {"log": 1, "before": tick.index}
+        log.write(a_tick(0))
+        log.write(a_tick(1, note="x" * 10000))
+        log.write(a_tick(2))
+        log.write(a_tick(3))
+        log.renew_header()
+        log.write(a_tick(4))
+        log.close()
+    assert headers(tmp_path / "ticks.jsonl.1")[0] == 1
+    assert headers(path)[0] == 1
+    assert log.dropped == 1
+    damages = []
+    assert [tick["tick"] for tick in read_ticks(path, damages.append)][-3:] == [2, 3, 4]
+    assert damages == [], "what was never written is no damage"
+
+
+def test_a_header_that_cannot_be_said_costs_records_and_not_the_loop(tmp_path):
+    log = TickLog(tmp_path / "ticks.jsonl")
+    log.header = lambda tick: {"log": 1, "guards": math.nan}
+    log.write(a_tick(0))
+    log.close()
+    assert log.dropped == 1
+
+
+def test_damage_is_logged_with_file_and_line_by_default(tmp_path, caplog):
+    path = tmp_path / "ticks.jsonl"
+    write_ticks(path, [a_tick(index) for index in range(3)])
+    path.write_bytes(path.read_bytes().replace(b'"tick":1,', b'"tick":7,'))
+    with caplog.at_level(logging.WARNING):
+        assert [tick["tick"] for tick in read_ticks(path)] == [0, 2]
+    assert f"{path}:2: its checksum does not fit" in caplog.text
 
 
 def test_a_log_that_cannot_be_opened_is_refused_at_the_start(tmp_path):
@@ -154,6 +226,11 @@ def test_tee_hands_the_same_tick_to_all():
     tick = a_tick()
     Tee(one, two).write(tick)
     assert one.ticks == two.ticks == [tick]
+
+
+def test_a_tick_says_who_acted_and_why_it_was_not_the_policy():
+    plain = tick_as_json(replace(a_tick(), acting="safe", fallback="late answer"))
+    assert (plain["acting"], plain["fallback"]) == ("safe", "late answer")
 
 
 def test_no_reading_of_telemetry_is_left_out_of_the_log():

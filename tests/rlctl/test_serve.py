@@ -56,7 +56,7 @@ def test_the_host_is_put_back_when_the_loop_dies(always):
 
     plant = Dying(LIMITS)
     with pytest.raises(HostError):
-        serve(plant, always(lambda o: o.current), PROFILE, None, Countdown(5))
+        serve(plant, always(lambda o: o.current), PROFILE, None, Countdown(50))
     assert plant.closed
 
 

@@ -82,7 +82,7 @@ def knobs(folders):
     return {str(f / name): (f / name).read_text() for f in folders for name in names if (f / name).exists()}
 
 
-def written(groups, tmp_path):
+def written(groups, tmp_path, more=""):
     path = tmp_path / "serve.yaml"
     path.write_text(
         f"""
@@ -96,6 +96,7 @@ be:
 policy: {{name: static}}
 state_directory: {tmp_path}/state
 log: {{directory: {tmp_path}/log}}
+{more}
 """
     )
     return path
@@ -143,7 +144,7 @@ def test_a_blind_controller_freezes_be_and_a_signal_puts_everything_back(groups,
 def test_after_a_crash_restore_puts_everything_back(groups, tmp_path):
     parent, folders = groups
     before, ticks = knobs(folders), tmp_path / "log" / "ticks.jsonl"
-    process = start("--config", written(parent, tmp_path))
+    process = start("--config", written(parent, tmp_path, "watchdog: {enabled: false}"))
     wait_for(lambda: process.poll() is not None or has_ticks(ticks, 1))
     process.kill()
     process.communicate(timeout=20)
@@ -151,6 +152,46 @@ def test_after_a_crash_restore_puts_everything_back(groups, tmp_path):
     words = [sys.executable, "-m", "rlctl", "restore", "--state", str(tmp_path / "state")]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert knobs(folders) == before
+
+
+def test_after_a_crash_that_nobody_sees_the_watchdog_puts_everything_back(groups, tmp_path):
+    parent, folders = groups
+    before, ticks = knobs(folders), tmp_path / "log" / "ticks.jsonl"
+    process = start("--config", written(parent, tmp_path, "watchdog: {restore_after_seconds: 1}"))
+    wait_for(lambda: process.poll() is not None or has_ticks(ticks, 1))
+    process.kill()
+    assert knobs(folders) != before
+    _, err = process.communicate(timeout=20)  # the watchdog has the same stderr, and ends when it is done
+    assert knobs(folders) == before, err
+    assert not list((tmp_path / "state").glob("journal.jsonl"))
+
+
+def test_a_hangup_exchanges_who_decides_and_a_mistake_changes_nothing(groups, tmp_path):
+    parent, folders = groups
+    before, ticks = knobs(folders), tmp_path / "log" / "ticks.jsonl"
+    config = written(parent, tmp_path)
+    right = config.read_text()
+    process = start("--config", config)
+    try:
+        wait_for(lambda: process.poll() is not None or has_ticks(ticks, 2))
+        for text, wanted in (
+            (right.replace("static", "statik"), "static"),
+            (right.replace("static", "frozen"), "frozen"),
+        ):
+            config.write_text(text)
+            process.send_signal(signal.SIGHUP)
+            so_far = len(list(read_ticks(ticks)))
+            wait_for(lambda so_far=so_far: process.poll() is not None or has_ticks(ticks, so_far + 3))
+            assert list(read_ticks(ticks))[-1]["policy"] == wanted
+        process.terminate()
+        _, err = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert "not reloaded, all stays as it was" in err
+    assert "did you mean 'static'" in err
+    assert "reloaded: policy frozen" in err
     assert knobs(folders) == before
 
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import CgroupBusy, CgroupGone, ConfigError, RlctlError
 from rlctl.envs.host.cgroup.driver import FreezerDriver
+from rlctl.envs.host.cgroup.emergency import EmergencyPlan, emergency_plan
 from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.kernel import Identity
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.nesting import fit_cpus, fit_quota
+from rlctl.envs.host.cgroup.ownership import Ownership
 from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
+from rlctl.envs.host.cgroup.state import Seen, Settings, in_words, see
 from rlctl.envs.workload import Weight
 
 __all__ = ["BeActuator"]
@@ -35,29 +37,14 @@ PERIODS_TO_SETTLE = 2
 MOST_THROTTLED_SECONDS = 0.75
 """A throttled task stops only in its next period: so much longer may its freeze take."""
 
-T = TypeVar("T")
+FREEZE, HEAD_START, TIGHTEN_WEIGHT, TIGHTEN_QUOTA, TIGHTEN_CPUS, SETTLE, WIDEN_CPUS, WIDEN_QUOTA, WIDEN_WEIGHT, THAW = (
+    range(10)
+)
+_SETTLED = (TIGHTEN_WEIGHT, TIGHTEN_QUOTA, WIDEN_QUOTA, WIDEN_WEIGHT)
+"""Nothing else comes of such a write than what it has read back itself."""
 
-_log = logging.getLogger(__name__)
-
-FREEZE, HEAD_START, TIGHTEN_QUOTA, TIGHTEN_CPUS, SETTLE, WIDEN_CPUS, WIDEN_QUOTA, THAW = range(8)
-_GROWING = (WIDEN_CPUS, WIDEN_QUOTA, THAW)
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What one group reads back: its own settings, and what comes of them below its ancestors."""
-
-    quota: Quota | None
-    cpus: frozenset[int] | None
-    ordered: bool
-    ceiling_cpus: float
-    effective: frozenset[int]
-    frozen: bool
-    errors: tuple[RlctlError, ...] = ()
-
-    @property
-    def settings(self) -> tuple[Quota | None, frozenset[int] | None, bool]:
-        return self.quota, self.cpus, self.ordered
+_GROWING = (WIDEN_CPUS, WIDEN_QUOTA, WIDEN_WEIGHT, THAW)
+_RESTRICTING = ("quota", "cpus", "frozen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +59,10 @@ class BeActuator:
 
     The quota is divided evenly, each part rounded down, as PRM does. The cpuset is a prefix of the CPU order.
     Restricting comes before growing: freeze, quota, cpuset; then cpuset, quota, thaw. Only settings that read back as
-    something else are written, and a group whose restriction failed is not given more in the same call.
+    something else are written, and a group whose restriction failed is not given more in the same call. What another
+    program wrote is `ownership`'s business; it can only restrict further. A group that runs elsewhere than on its CPUs
+    is frozen: in v2 it has its parent's when the parent has none of them. No part exceeds the quota of a group's
+    ancestors: v1 would refuse it, and with it every larger allocation.
 
     What is in force is reported as the most that BE could use: the sum of the quotas, the shortest prefix of the CPU
     order that holds every CPU of every group, frozen only if all groups are. A host without a controller reports its
@@ -87,6 +77,7 @@ class BeActuator:
         lc: Whose weight is "equal"; default the kernel's default weight.
         settle_seconds: How long to wait for a freeze.
         period_us: Period of the quota.
+        ownership: Notices and answers what other programs write, and takes the events.
 
     Raises:
         ConfigError: No groups, groups within groups, or an order that does not fit the limits.
@@ -102,20 +93,40 @@ class BeActuator:
         lc: Group | None = None,
         settle_seconds: float = SETTLE_SECONDS,
         period_us: int = PERIOD_US,
+        ownership: Ownership | None = None,
     ) -> None:
         _check(groups, order, limits)
         self.limits = limits
-        self.foreign_writes = 0
-        self._groups = [group.using(knobs) for group in groups]
+        self.ownership = ownership or Ownership()
         self._order = tuple(order[: limits.cpus])
         self._knobs = knobs
         self._lc = lc
         self._settle_seconds = settle_seconds
         self._period_us = period_us
         self._asked_cpus = UNLIMITED
-        self._left: dict[Group, _Seen] = {}
-        self._look()
-        knobs.remember(path for group in self._groups for path in _files(group))
+        self._asked_weight: Weight | None = None
+        self._identities: dict[Group, tuple[Identity, ...]] = {}
+        self._weights: dict[Group, int] = {}
+        self._left: dict[Group, Settings] = {}
+        self._gone: list[Path] = []
+        self._told_ceilings: set[tuple[Path, str]] = set()
+        self._take(groups)
+        if not self._identities:
+            raise CgroupGone("all BE groups have vanished")
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups under control now."""
+        return tuple(self._identities)
+
+    def controls(self, name: str) -> bool:
+        """Whether a group of that name is under control."""
+        return any(group.name == name for group in self._identities)
+
+    @property
+    def foreign_writes(self) -> int:
+        """How often another program has written a knob of ours."""
+        return self.ownership.foreign_writes
 
     def read(self) -> Allocation:
         """What is in force now; a knob that cannot be read counts as wide open.
@@ -123,7 +134,7 @@ class BeActuator:
         Raises:
             CgroupGone: All groups have vanished.
         """
-        return self._in_force(self._look())
+        return self._in_force(self._look(self.groups))
 
     def apply(self, allocation: Allocation) -> Allocation:
         """Write what differs, read back, and return what is in force.
@@ -136,96 +147,216 @@ class BeActuator:
             PermissionMissing: As above.
         """
         target = self.limits.clip(allocation)
-        seen = self._look()
-        self._note_foreign(seen)
+        self.ownership.begin_tick()
+        seen = self._look(self.groups)
+        self._compare(seen)
         self._asked_cpus = target.quota_cpus
-        steps = self._plan(target, seen)
-        errors = self._run(steps)
-        self._left = self._look() if steps else seen
-        errors += [error for one in self._left.values() for error in one.errors]
+        wanted = self._wanted(target, self._share(target.quota_cpus, len(seen)), seen)
+        self._tell_ceilings(seen, wanted)
+        seen, errors = self._carry_out(seen, wanted)
+        errors += [error for one in seen.values() for error in one.errors]
         if errors:
             if len(errors) > 1:
                 errors[0].add_note(f"and {len(errors) - 1} more: {errors[-1]}")
             raise errors[0]
-        return self._in_force(self._left)
+        return self._in_force(seen)
+
+    def adopt(self, groups: Sequence[Group]) -> None:
+        """Take further groups under control: journalled, then put into the safe allocation; `apply` gives them a share.
+
+        Args:
+            groups: None within another or within one that is under control. One whose name is under control already
+                takes its place.
+
+        Raises:
+            HostError: Their originals could not be journalled; they then are not under control.
+            RlctlError: They are under control, but not all is safe yet; the next `apply` tries again.
+        """
+        names = {group.name for group in groups}
+        for old in [group for group in self.groups if group.name in names]:
+            self._forget(old)
+        fresh = self._take(groups)
+        seen = self._look(fresh) if fresh else {}
+        least = Quota.of_cpus(self.limits.min_quota_cpus / max(len(self.groups), 1), self._period_us)
+        _, errors = self._carry_out(seen, self._wanted(self.limits.safe, least, seen))
+        if self._asked_weight is not None:
+            errors += self._run([_Step(TIGHTEN_WEIGHT, group, self._weigh(group)) for group in fresh])[0]
+        if errors:
+            raise errors[0]
 
     def set_weight(self, weight: Weight) -> None:
-        """Set the CPU weight of every BE group against the LC's.
+        """Set the CPU weight of every BE group against the LC's, and keep it so from now on.
 
         Raises:
             CgroupGone: All groups have vanished.
             CgroupError: A write failed; the others were tried.
         """
-        errors = self._run([_Step(FREEZE, group, self._weigh(group, weight)) for group in self._groups])
+        self._asked_weight = weight
+        errors, _ = self._run([_Step(TIGHTEN_WEIGHT, group, self._weigh(group)) for group in self.groups])
         if errors:
             raise errors[0]
-        if not self._groups:
+        if not self._identities:
             raise CgroupGone("all BE groups have vanished")
 
-    def _weigh(self, group: Group, weight: Weight) -> Callable[[], None]:
+    def emergency_plan(self) -> EmergencyPlan:
+        """What takes the groups of now to the safe allocation, for a process that knows no drivers.
+
+        Raises:
+            HostError: A group vanished meanwhile, or originals could not be journalled.
+        """
+        return emergency_plan(self.groups, self._order, self.limits, self._knobs, self._period_us)
+
+    def _weigh(self, group: Group) -> Callable[[], None]:
         def run() -> None:
-            if group.cpu is None:
+            cpu, weight = group.cpu, self._asked_weight
+            if cpu is None or weight is None:
                 return
             equal_to = self._lc.cpu if self._lc is not None and weight is Weight.EQUAL else None
-            native = group.cpu.native_weight(weight) if equal_to is None else equal_to.weight()
-            if group.cpu.weight() != native or group.cpu.idle():
-                group.cpu.set_weight(native)
+            native = cpu.native_weight(weight) if equal_to is None else equal_to.weight()
+            if cpu.weight() != native or cpu.idle():
+                cpu.set_weight(native)
+            self._weights[group] = native
 
         return run
 
-    def _look(self) -> dict[Group, _Seen]:
-        """Read every group; forget those that vanished."""
-        seen = {}
-        for group in tuple(self._groups):
+    def _take(self, groups: Iterable[Group]) -> list[Group]:
+        """Journal the groups that exist, with one fsync; from then on they are under control."""
+        fresh: dict[Group, tuple[Identity, ...]] = {}
+        for group in (group.using(self._knobs) for group in groups):
+            with contextlib.suppress(CgroupGone):
+                fresh[group] = group.identity()
+        self._knobs.remember(path for group in fresh for path in group.knob_files(*_RESTRICTING))
+        self._identities |= fresh
+        for group in fresh:
+            self.ownership.watch(group)
+        return list(fresh)
+
+    def _look(self, groups: Iterable[Group]) -> dict[Group, Seen]:
+        """Read groups; forget those that vanished."""
+        seen: dict[Group, Seen] = {}
+        ceilings: dict[Path, float] = {}
+        for group in groups:
             try:
-                seen[group] = _see(group)
+                seen[group] = see(group, weighed=group in self._weights, ceilings=ceilings)
             except CgroupGone as gone:
                 self._drop(group, gone)
-        if not seen:
+        if not self._identities:
             raise CgroupGone("all BE groups have vanished")
         return seen
 
-    def _plan(self, target: Allocation, seen: dict[Group, _Seen]) -> list[_Step]:
-        share = self._share(target.quota_cpus, len(seen))
-        cpus = frozenset(self._order[: target.cpuset_cpus])
-        steps = [step for group, one in seen.items() for step in self._steps(group, one, share, cpus, target.frozen)]
-        return sorted(steps, key=lambda step: step.turn)
+    def _compare(self, seen: dict[Group, Seen]) -> None:
+        """Whatever differs from what we left was written by somebody else, or belongs to another group of that name."""
+        for group, left in tuple(self._left.items()):
+            found = seen[group].settings
+            if self._knobs.dry_run or not left.changes(found) or self._is_safe(group, seen):
+                continue
+            try:
+                if self._replaced(group):
+                    self.ownership.events.tell("group-replaced", f"BE group {group.name} was removed and made anew")
+                else:
+                    self.ownership.compare(group, left, found)
+            except RlctlError as error:  # it vanished at this moment, or its originals cannot be journalled
+                self._drop(group, error)
+                del seen[group]
+        if not self._identities:
+            raise CgroupGone("all BE groups have vanished")
 
-    def _steps(self, group: Group, seen: _Seen, share: Quota, cpus: frozenset[int], frozen: bool) -> list[_Step]:
+    def _is_safe(self, group: Group, seen: Mapping[Group, Seen]) -> bool:
+        """It is as our own watchdog leaves it, when this process hung for a while: nobody else's claim."""
+        safe = self.limits.safe
+        own = self._own(safe, self._share(safe.quota_cpus, len(seen)), group, seen[group])
+        return not own.changes(seen[group].settings)
+
+    def _replaced(self, group: Group) -> bool:
+        """Another group has taken the name and is ours from now on; its own originals are journalled."""
+        before, now = self._identities[group], group.identity()
+        if now == before:
+            return False
+        self.ownership.forget(group)
+        self._identities[group] = now
+        self._knobs.remember(group.knob_files(*_RESTRICTING))
+        self.ownership.watch(group)
+        return True
+
+    def _own(self, target: Allocation, share: Quota, group: Group, one: Seen) -> Settings:
+        """A group's part of the target, below its ancestors."""
+        quota = share
+        if one.ceiling_cpus < share.cpus < UNLIMITED:
+            quota = Quota.of_cpus(one.ceiling_cpus, self._period_us)
+        return Settings(
+            quota if group.cpu else None,
+            frozenset(self._order[: target.cpuset_cpus]) if group.cpuset else None,
+            target.frozen if group.freezer else None,
+            self._weights.get(group),
+        )
+
+    def _wanted(self, target: Allocation, share: Quota, seen: Mapping[Group, Seen]) -> dict[Group, Settings]:
+        """What each group may have: its part of the target, below its ancestors and what other programs claim."""
+        wanted = {}
+        for group, one in seen.items():
+            wanted[group] = own = self.ownership.bound(group, self._own(target, share, group, one))
+            if group.freezer and own.cpus and one.settings.cpus == own.cpus and not one.effective <= own.cpus:
+                wanted[group] = replace(own, frozen=True)
+        return wanted
+
+    def _carry_out(
+        self, seen: dict[Group, Seen], wanted: Mapping[Group, Settings]
+    ) -> tuple[dict[Group, Seen], list[RlctlError]]:
+        """Write what differs; what is there afterwards, and what went wrong."""
+        steps = [step for group, one in seen.items() for step in self._steps(group, one, wanted[group])]
+        errors, failed = self._run(sorted(steps, key=lambda step: step.turn))
+        unsure = {step.group for step in steps if step.turn not in _SETTLED or self._knobs.dry_run} | failed
+        written = {step.group for step in steps if not seen[step.group].errors} - unsure
+        seen |= {group: replace(seen[group], settings=wanted[group]) for group in written}
+        if unsure:
+            seen |= self._look(group for group in self.groups if group in unsure)
+        seen = {group: one for group, one in seen.items() if group in self._identities}
+        for group, one in seen.items():
+            self._left[group] = one.settings if group in failed else wanted[group]
+        self._let_go()
+        return seen, errors
+
+    def _steps(self, group: Group, seen: Seen, wanted: Settings) -> list[_Step]:
+        if seen.settings == wanted and (seen.frozen or not wanted.frozen):
+            return []
         steps = []
-        cpu, cpuset, freezer = group.cpu, group.cpuset, group.freezer
-        if cpu is not None and seen.quota is not None and not seen.quota.same(share):
-            turn = WIDEN_QUOTA if share.cpus > seen.quota.cpus else TIGHTEN_QUOTA
-            steps.append(_Step(turn, group, lambda: fit_quota(cpu, share)))
-        if cpuset is not None and seen.cpus is not None and seen.cpus != cpus:
-            turn = WIDEN_CPUS if seen.cpus and seen.cpus < cpus else TIGHTEN_CPUS
+        cpu, cpuset, freezer, now = group.cpu, group.cpuset, group.freezer, seen.settings
+        quota, cpus, weight = wanted.quota, wanted.cpus, wanted.weight
+        if cpu is not None and quota is not None and now.quota is not None and now.quota != quota:
+            turn = WIDEN_QUOTA if quota.cpus > now.quota.cpus else TIGHTEN_QUOTA
+            steps.append(_Step(turn, group, lambda: fit_quota(cpu, quota)))
+        if cpuset is not None and cpus is not None and now.cpus is not None and now.cpus != cpus:
+            turn = WIDEN_CPUS if now.cpus and now.cpus < cpus else TIGHTEN_CPUS
             steps.append(_Step(turn, group, lambda: fit_cpus(cpuset, cpus)))
-        if freezer is not None:
-            period_seconds = 0.0 if cpu is None or share.quota_us is None else share.period_us * 1e-6
-            steps += self._freezer_steps(group, freezer, seen, frozen, period_seconds)
+        if cpu is not None and weight is not None and now.weight is not None and now.weight != weight:
+            turn = WIDEN_WEIGHT if weight > now.weight else TIGHTEN_WEIGHT
+            steps.append(_Step(turn, group, lambda: cpu.set_weight(weight)))
+        if freezer is not None and wanted.frozen is not None:
+            steps += self._freezer_steps(group, freezer, seen, wanted)
         return steps
 
-    def _freezer_steps(
-        self, group: Group, freezer: FreezerDriver, seen: _Seen, frozen: bool, period_seconds: float
-    ) -> list[_Step]:
+    def _freezer_steps(self, group: Group, freezer: FreezerDriver, seen: Seen, wanted: Settings) -> list[_Step]:
+        quota, ordered = wanted.quota, seen.settings.frozen
+        period_seconds = 0.0 if quota is None or quota.quota_us is None else quota.period_us * 1e-6
         patience_seconds = self._settle_seconds + min(PERIODS_TO_SETTLE * period_seconds, MOST_THROTTLED_SECONDS)
-        if not frozen:
+        if not wanted.frozen:
             thaw = _Step(THAW, group, lambda: freezer.order(False))
             settle = _Step(THAW, group, lambda: freezer.settle(False, self._settle_seconds))
-            return [thaw, settle] if seen.ordered else []
-        steps = [] if seen.ordered else [_Step(FREEZE, group, lambda: freezer.order(True))]
-        if not seen.ordered:
+            return [thaw, settle] if ordered else []
+        steps = [] if ordered else [_Step(FREEZE, group, lambda: freezer.order(True))]
+        if not ordered:
             head_start_ends = time.monotonic() + HEAD_START_SECONDS
             steps.append(_Step(HEAD_START, group, lambda: _wait_until(freezer, head_start_ends)))
-        if not seen.ordered or not seen.frozen:
+        if not ordered or not seen.frozen:
             steps.append(_Step(SETTLE, group, lambda: freezer.settle(True, patience_seconds)))
         return steps
 
-    def _run(self, steps: Sequence[_Step]) -> list[RlctlError]:
+    def _run(self, steps: Sequence[_Step]) -> tuple[list[RlctlError], set[Group]]:
+        """Take steps in their order; the errors, and the groups that they befell."""
         errors: list[RlctlError] = []
         failed: set[Group] = set()
         for step in steps:
-            if step.group not in self._groups or (step.turn in _GROWING and step.group in failed):
+            if step.group not in self._identities or (step.turn in _GROWING and step.group in failed):
                 continue
             try:
                 step.run()
@@ -234,19 +365,17 @@ class BeActuator:
             except RlctlError as error:
                 errors.append(error)
                 failed.add(step.group)
-        return errors
+        return errors, failed
 
-    def _in_force(self, seen: dict[Group, _Seen]) -> Allocation:
+    def _in_force(self, seen: Mapping[Group, Seen]) -> Allocation:
         highest = [self._prefix(one.effective) for one in seen.values()]
         return Allocation(self._quota_cpus(seen), max(highest), all(one.frozen for one in seen.values()))
 
-    def _quota_cpus(self, seen: dict[Group, _Seen]) -> float:
+    def _quota_cpus(self, seen: Mapping[Group, Seen]) -> float:
         share = self._share(self._asked_cpus, len(seen))
-        if all(
-            one.quota is not None and one.quota.same(share) and share.cpus <= one.ceiling_cpus for one in seen.values()
-        ):
+        if all(one.settings.quota == share and share.cpus <= one.ceiling_cpus for one in seen.values()):
             return self._asked_cpus
-        own = (UNLIMITED if one.quota is None else one.quota.cpus for one in seen.values())
+        own = (UNLIMITED if one.settings.quota is None else one.settings.quota.cpus for one in seen.values())
         return sum(min(cpus, one.ceiling_cpus) for cpus, one in zip(own, seen.values(), strict=True))
 
     def _prefix(self, effective: frozenset[int]) -> int:
@@ -257,58 +386,45 @@ class BeActuator:
     def _share(self, quota_cpus: float, groups: int) -> Quota:
         return Quota.of_cpus(quota_cpus / groups, self._period_us)
 
-    def _note_foreign(self, seen: dict[Group, _Seen]) -> None:
-        """Somebody else writes our knobs: kubelet and systemd reset quotas every so often (koordinator #1734)."""
+    def _tell_ceilings(self, seen: Mapping[Group, Seen], wanted: Mapping[Group, Settings]) -> None:
+        """Say once that a group above is tighter than what BE could have; siblings are told of together."""
         for group, one in seen.items():
-            if group in self._left and self._left[group].settings != one.settings and not self._knobs.dry_run:
-                self.foreign_writes += 1
-                _log.warning(
-                    "%s: another program changed %s to %s", group.name, self._left[group].settings, one.settings
-                )
+            quota, cpus = wanted[group].quota, wanted[group].cpus
+            if quota is not None and one.ceiling_cpus < self._share(self._asked_cpus, len(seen)).cpus:
+                self._tell_ceiling(group, "quota", f"{one.ceiling_cpus:.4g} CPU")
+            if cpus and one.effective and one.settings.cpus == cpus and one.effective != cpus:
+                self._tell_ceiling(group, "cpus", in_words(one.effective))
 
-    def _drop(self, group: Group, gone: CgroupGone) -> None:
-        _log.warning("BE group %s has vanished: %s", group.name, gone)
-        with contextlib.suppress(ValueError):
-            self._groups.remove(group)
+    def _tell_ceiling(self, group: Group, knob: str, value: str) -> None:
+        key = group.knob_files(knob)[0].parent.parent, f"{knob} {value}"
+        if key not in self._told_ceilings:
+            self._told_ceilings.add(key)
+            self.ownership.events.tell(
+                "tighter-parent", f"{group.name}: {key[1]} is in force, set above it in {key[0]}"
+            )
 
+    def _drop(self, group: Group, why: RlctlError) -> None:
+        if group in self._identities:
+            self.ownership.events.tell("group-vanished", f"BE group {group.name} is left out: {why}")
+            self._forget(group)
 
-def _see(group: Group) -> _Seen:
-    """Read one group. What cannot be read is taken for wide open, so that one lost controller stops no freeze."""
-    cpu, cpuset, freezer = group.cpu, group.cpuset, group.freezer
-    errors: list[RlctlError] = []
-    return _Seen(
-        quota=_or_open(errors, None, cpu.quota if cpu else None),
-        cpus=_or_open(errors, None, cpuset.cpus if cpuset else None),
-        ordered=_or_open(errors, False, freezer.ordered if freezer else None),
-        ceiling_cpus=_or_open(errors, UNLIMITED, cpu.ceiling_cpus if cpu else None),
-        effective=_or_open(errors, frozenset(), cpuset.effective if cpuset else None),
-        frozen=_or_open(errors, False, freezer.frozen if freezer else None),
-        errors=tuple(errors),
-    )
+    def _forget(self, group: Group) -> None:
+        for known in (self._identities, self._weights, self._left):
+            known.pop(group, None)
+        self.ownership.forget(group)
+        self._gone += group.directories
+
+    def _let_go(self) -> None:
+        """Forget files and originals of groups that are gone; together, as it takes a look at all that are kept."""
+        gone, self._gone = self._gone, []
+        if gone:
+            self._knobs.forget(gone)
 
 
 def _wait_until(freezer: FreezerDriver, ends_seconds: float) -> None:
     """Give a freeze time until a moment of the monotonic clock; that it has not happened by then is no failure yet."""
     with contextlib.suppress(CgroupBusy):
         freezer.settle(True, max(ends_seconds - time.monotonic(), 0.0))
-
-
-def _or_open(errors: list[RlctlError], wide_open: T, read: Callable[[], T] | None) -> T:
-    try:
-        return wide_open if read is None else read()
-    except CgroupGone:
-        raise
-    except RlctlError as error:
-        errors.append(error)
-        return wide_open
-
-
-def _files(group: Group) -> tuple[Path, ...]:
-    return (
-        *(group.cpu.quota_files if group.cpu else ()),
-        *(group.cpuset.cpus_files if group.cpuset else ()),
-        *(group.freezer.freezer_files if group.freezer else ()),
-    )
 
 
 def _check(groups: Sequence[Group], order: Sequence[int], limits: Limits) -> None:
@@ -319,8 +435,17 @@ def _check(groups: Sequence[Group], order: Sequence[int], limits: Limits) -> Non
     for group in groups:
         if group.cpu is None and group.cpuset is None and group.freezer is None:
             raise ConfigError(f"BE group {group.name}: no controller of this host can restrict it")
-    directories = [(group, path) for group in groups for path in group.directories]
-    for inner, path in directories:
-        for outer, above in directories:
-            if inner is not outer and (path == above or above in path.parents):
-                raise ConfigError(f"BE group {inner.name} lies within {outer.name}: name only the outer one")
+    _check_apart(groups)
+
+
+def _check_apart(groups: Sequence[Group]) -> None:
+    owners: dict[Path, Group] = {}
+    for group in groups:
+        for path in group.directories:
+            if path in owners:
+                raise ConfigError(f"BE group {group.name} is named twice")
+            owners[path] = group
+    for path, inner in owners.items():
+        for above in path.parents:
+            if above in owners:
+                raise ConfigError(f"BE group {inner.name} lies within {owners[above].name}: name only the outer one")

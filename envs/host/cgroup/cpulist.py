@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 __all__ = ["MOST_CPUS", "format_cpus", "parse_cpus"]
@@ -10,6 +11,7 @@ MOST_CPUS = 8192
 """The kernel's largest CONFIG_NR_CPUS; a longer range is a slip, and would fill the memory."""
 
 
+@functools.lru_cache(maxsize=64)  # the same few lists of every group, at every tick
 def parse_cpus(text: str) -> frozenset[int]:
     """The numbers in a kernel list (of CPUs or memory nodes); an empty list has none.
 

@@ -56,6 +56,11 @@ class CpuDriver(Protocol):
         """Child groups whose quota the kernel wants below this one's; none in v2."""
         ...
 
+    @property
+    def weight_files(self) -> tuple[Path, ...]:
+        """What `set_weight` and `set_idle` write."""
+        ...
+
     def weight(self) -> int:
         """cpu.shares or cpu.weight, in the kernel's own number."""
         ...

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, ConfigError, HostError
 from rlctl.envs.host.cgroup.driver import CpuDriver, CpusetDriver, FreezerDriver
-from rlctl.envs.host.cgroup.kernel import Kernel, refusal
+from rlctl.envs.host.cgroup.kernel import Identity, Kernel, refusal
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.cgroup.v1 import CpusetV1, CpuV1, FreezerV1
@@ -131,6 +131,31 @@ class Group:
         """Its distinct directories; that of the CPU controller first."""
         return tuple(dict.fromkeys(self.paths[one] for one in Controller if one in self.paths))
 
+    def knob_files(self, *knobs: str) -> tuple[Path, ...]:
+        """What setting some knobs writes; those that this group lacks are left out.
+
+        Args:
+            knobs: `quota`, `cpus`, `frozen`, `weight`, as in `Settings`.
+        """
+        files = {
+            "quota": self.cpu.quota_files if self.cpu else (),
+            "cpus": self.cpuset.cpus_files if self.cpuset else (),
+            "frozen": self.freezer.freezer_files if self.freezer else (),
+            "weight": self.cpu.weight_files if self.cpu else (),
+        }
+        return tuple(file for knob in knobs for file in files[knob])
+
+    def identity(self) -> tuple[Identity, ...]:
+        """Tells this group from a later one of its name.
+
+        Raises:
+            CgroupGone: It was removed, from one of its hierarchies at least.
+        """
+        try:
+            return tuple(self._knobs.kernel.identity(directory) for directory in self.directories)
+        except OSError as error:
+            raise refusal(error, self.directories[0], "find it", group=True) from error
+
     @property
     def usage_file(self) -> Path | None:
         """`cpuacct.usage` or `cpu.stat`, for sensors."""
@@ -145,6 +170,14 @@ class Group:
     def procs_file(self) -> Path:
         """A `cgroup.procs` that lists its processes."""
         return self.directories[0] / "cgroup.procs"
+
+    def overlap(self, other: Group) -> tuple[Path, Path] | None:
+        """A directory of this group and one of another, of which one holds the other: what limits one limits both."""
+        for ours in self.directories:
+            for theirs in other.directories:
+                if ours == theirs or ours in theirs.parents or theirs in ours.parents:
+                    return ours, theirs
+        return None
 
     def exists(self) -> bool:
         """True while it is there in every hierarchy."""

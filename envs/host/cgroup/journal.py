@@ -11,7 +11,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -24,8 +24,10 @@ __all__ = ["STATE_DIR", "Entry", "Journal", "Recorded", "StateLock", "boot_id", 
 
 STATE_DIR = Path("/var/lib/rlctl")
 JOURNAL = "journal.jsonl"
-_LOCK = "lock"
+LOCK = "lock"
 _VERSION = 1
+
+COMPACT_ENTRIES = 1000  # about 150 kB, of 150 groups that came and went
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ class StateLock:
     """
 
     def __init__(self, state_dir: Path) -> None:
-        path = state_dir / _LOCK
+        path = state_dir / LOCK
         try:
             self._file: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -172,6 +174,8 @@ class Journal:
     state_dir: Path
     entries: list[Entry] = field(default_factory=list)
     note: str = ""
+    _header: str = ""
+    _damaged: bool = False
     _lock: StateLock | None = None
     _file: int | None = None
 
@@ -204,6 +208,34 @@ class Journal:
         self._append("".join(f"{entry.to_line()}\n" for entry in entries))
         self.entries.extend(entries)
 
+    def compact(self, needed: Collection[tuple[Path, Identity]]) -> None:
+        """Drop entries of groups that are gone, once most of a long journal is about them.
+
+        The new file takes the old one's name when it is on the disk whole; a crash leaves either of the two. A full
+        disk leaves the old one, to which nothing is lost.
+
+        A journal with damaged lines stays as it is, for `restore` to tell of them.
+
+        Args:
+            needed: File and group of every entry to keep.
+        """
+        if self._damaged or len(self.entries) < max(COMPACT_ENTRIES, 2 * len(needed)):
+            return
+        kept = [entry for entry in self.entries if (entry.path, entry.identity) in needed]
+        path, fresh = self.state_dir / JOURNAL, self.state_dir / f"{JOURNAL}.new"
+        with contextlib.suppress(OSError):
+            text = "".join([self._header, *(f"{entry.to_line()}\n" for entry in kept)])
+            with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+                file.write(text.encode())
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(fresh, path)
+            ours, self._file = self._file, os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            if ours is not None:
+                os.close(ours)
+            self.entries = kept
+            sync_directory(self.state_dir)
+
     def close(self) -> None:
         """Give up file and lock; the journal itself stays until `restore` is done with it. Idempotent."""
         file, self._file = self._file, None
@@ -229,11 +261,13 @@ class Journal:
             self._file = os.open(self.state_dir / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             fresh = recorded.boot_id != boot
             os.ftruncate(self._file, 0 if fresh else recorded.good_bytes)  # a torn line must not spoil the next one
+        self._header = json.dumps({"journal": _VERSION, "boot_id": boot}) + "\n"
         if fresh:
-            self._append(json.dumps({"journal": _VERSION, "boot_id": boot}) + "\n")
+            self._append(self._header)
             sync_directory(self.state_dir)
         else:
             self.entries.extend(recorded.entries)
+            self._damaged = bool(recorded.unreadable)
 
     def _append(self, text: str) -> None:
         if self._file is None:

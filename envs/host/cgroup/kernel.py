@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -17,8 +18,9 @@ Identity = tuple[int, int]
 """Device and inode of a group's directory. kernfs never hands out an inode number twice within a boot."""
 
 MOST_BYTES = 4096
-KEPT_FILES = 512  # half of the usual soft limit of open files; beyond it a file is opened for each read
+KEPT_SHARE = 0.5  # of the files that this process may open; beyond it a file is opened for each read
 
+_LINKS_OF_A_LEAF = 2  # its name and its own `.`; each child's `..` is one more
 _NOT_KEPT = frozenset({"cgroup.procs"})  # of v1: a kept file goes on showing the pids of its first read
 _SUBSETS = frozenset({"cpuset.cpus", "cpuset.mems"})
 
@@ -62,15 +64,20 @@ class Kernel(Protocol):
 class KernelFiles:
     """The real thing. Files that are read stay open, since opening costs ten times as much as `pread`.
 
-    An open file of a removed group answers ENODEV for ever; it is then opened again, in case the name was reused.
+    An open file of a removed group answers ENODEV for ever; it is then opened again, in case the name was reused. The
+    group's other files are closed with it, so that groups may come and go for months.
 
     Args:
         open_file: Opens a path with flags; tests give one that refuses.
+        most_kept: Files kept open; default half of what this process may open now.
     """
 
-    def __init__(self, open_file: Callable[[Path, int], int] = os.open) -> None:
+    def __init__(self, open_file: Callable[[Path, int], int] = os.open, most_kept: int | None = None) -> None:
         self._open = open_file
         self._kept: dict[Path, int] = {}
+        if most_kept is None:
+            most_kept = int(KEPT_SHARE * resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self._most_kept = most_kept
 
     def read(self, path: Path) -> str:
         """The content of a file now."""
@@ -79,9 +86,13 @@ class KernelFiles:
             try:
                 return os.pread(kept, MOST_BYTES, 0).decode(errors="surrogateescape")
             except OSError:
-                self._forget(path)
-        file = self._open(path, os.O_RDONLY | os.O_CLOEXEC)
-        if len(self._kept) < KEPT_FILES and path.name not in _NOT_KEPT:
+                self._forget_group(path)
+        try:
+            file = self._open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._forget_group(path)
+            raise
+        if len(self._kept) < self._most_kept and path.name not in _NOT_KEPT:
             self._kept[path] = file
             return os.pread(file, MOST_BYTES, 0).decode(errors="surrogateescape")
         with os.fdopen(file, "rb") as stream:
@@ -110,6 +121,8 @@ class KernelFiles:
 
     def subgroups(self, group: Path) -> tuple[Path, ...]:
         """Its child groups, sorted by name."""
+        if os.stat(group).st_nlink == _LINKS_OF_A_LEAF:
+            return ()
         with os.scandir(group) as entries:
             return tuple(sorted(group / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)))
 
@@ -117,6 +130,12 @@ class KernelFiles:
         """Close all files."""
         for path in tuple(self._kept):
             self._forget(path)
+
+    def _forget_group(self, path: Path) -> None:
+        """Close all files in the directory of one."""
+        folder = f"{path.parent}/"
+        for kept in [kept for kept in self._kept if str(kept).startswith(folder)]:
+            self._forget(kept)
 
     def _forget(self, path: Path) -> None:
         with contextlib.suppress(OSError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable
 from pathlib import Path
@@ -49,12 +50,8 @@ class Knobs:
 
     def original(self, path: Path) -> str | None:
         """What the group that is there now had in this file before our first write; None if never written."""
-        if not self._originals:
-            return None
-        try:
-            return self._originals.get((path, self.kernel.identity(path.parent)))
-        except OSError:
-            return None
+        identity = self._identity(path.parent) if self._originals else None
+        return None if identity is None else self._originals.get((path, identity))
 
     def remember(self, paths: Iterable[Path]) -> None:
         """Journal the originals of several files with one fsync, ahead of their first writes.
@@ -108,9 +105,31 @@ class Knobs:
         except OSError as error:
             raise refusal(error, path, f"write {text.strip()!r}") from error
 
+    def forget(self, groups: Iterable[Path]) -> None:
+        """Groups were removed, with all below them: their files are let go, and their originals are nobody's any more.
+
+        Args:
+            groups: Their directories; another group may have taken the name since.
+        """
+        gone = tuple(f"{group}/" for group in groups)
+        for group in gone:
+            with contextlib.suppress(OSError):
+                self.kernel.read(Path(group, "cgroup.procs"))  # which closes what was kept open of a removed group
+        for path, identity in [key for key in self._originals if str(key[0]).startswith(gone)]:
+            if self._identity(path.parent) != identity:
+                del self._originals[path, identity]
+        if self._journal is not None and not self.dry_run:
+            self._journal.compact(self._originals.keys())
+
     def close(self) -> None:
         """Close the kernel's files; the journal stays with whoever opened it. Idempotent."""
         self.kernel.close()
+
+    def _identity(self, group: Path) -> Identity | None:
+        try:
+            return self.kernel.identity(group)
+        except OSError:
+            return None
 
     def _own(self, path: Path) -> str:
         try:

@@ -138,9 +138,10 @@ def _hierarchies(proc: Path, root: Path) -> Iterator[tuple[str, Mount]]:
     """Controller names (or `unified`) with their mounts, in mount order."""
     for line in _text(proc / "self/mountinfo").splitlines():
         mounted, _, source = line.partition(" - ")
-        fields, (kind, *_, options) = mounted.split(), source.split() or ["", ""]
-        if kind not in ("cgroup", "cgroup2") or len(fields) < 6:
+        fields, origin = mounted.split(), source.split()
+        if len(fields) < 6 or len(origin) < 2 or origin[0] not in ("cgroup", "cgroup2"):
             continue
+        kind, options = origin[0], origin[-1]
         path = _below(_unescaped(fields[4]), root)
         if path is None:
             continue

@@ -81,6 +81,11 @@ class CpuV1:
         """All child groups: the kernel wants quota/period of each below this one's."""
         return [CpuV1(self._knobs, child, self._mount) for child in child_groups(self._knobs, self.group)]
 
+    @property
+    def weight_files(self) -> tuple[Path, ...]:
+        """What `set_weight` and `set_idle` write."""
+        return (self._shares, self._idle) if self._has_idle else (self._shares,)
+
     def weight(self) -> int:
         """cpu.shares."""
         return number(self._knobs.read(self._shares), self._shares)

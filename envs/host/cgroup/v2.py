@@ -70,6 +70,11 @@ class CpuV2:
         """None: v2 lets children have any quota and enforces the tightest."""
         return ()
 
+    @property
+    def weight_files(self) -> tuple[Path, ...]:
+        """What `set_weight` and `set_idle` write."""
+        return (self._weight, self._idle) if self._has_idle else (self._weight,)
+
     def weight(self) -> int:
         """cpu.weight."""
         return number(self._knobs.read(self._weight), self._weight)

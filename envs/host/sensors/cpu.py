@@ -46,6 +46,7 @@ class CpuUsage:
     """
 
     def __init__(self, usage: Path, host_cpus: int) -> None:
+        self.path = usage
         self._file = KernelFile(usage)
         self._rate = Rate(most=float(host_cpus))
 
@@ -72,7 +73,7 @@ class GroupCpus:
     provides = ("lc_cpus", "be_cpus")
 
     def __init__(self, lc: Path, be: Sequence[Path] = (), host_cpus: int | None = None) -> None:
-        host_cpus = host_cpus or os.cpu_count() or 1
+        self._host_cpus = host_cpus = host_cpus or os.cpu_count() or 1
         self._lc = CpuUsage(lc, host_cpus)
         self._be = tuple(CpuUsage(path, host_cpus) for path in be)
 
@@ -83,10 +84,31 @@ class GroupCpus:
             "be_cpus": _sum([usage.read(now_seconds) for usage in self._be]),
         }
 
+    def follow(self, lc: Path, be: Sequence[Path], now_seconds: float) -> None:
+        """Other groups from now on; one that is new counts from this moment. Call it after `read` of the same tick.
+
+        Args:
+            lc: As above.
+            be: As above.
+            now_seconds: Monotonic time.
+        """
+        before = {usage.path: usage for usage in (self._lc, *self._be)}
+        self._lc, *others = (
+            before.pop(path) if path in before else self._begun(path, now_seconds) for path in (lc, *be)
+        )
+        self._be = tuple(others)
+        for usage in before.values():
+            usage.close()
+
     def close(self) -> None:
         """Close all files."""
         for usage in (self._lc, *self._be):
             usage.close()
+
+    def _begun(self, path: Path, now_seconds: float) -> CpuUsage:
+        usage = CpuUsage(path, self._host_cpus)
+        usage.read(now_seconds)
+        return usage
 
 
 def _sum(readings: Sequence[Reading]) -> Reading:
@@ -162,6 +184,11 @@ class LcAlive:
         if isinstance(pids, Missing):
             return {"lc_alive": Value(0.0) if pids.why is Why.GONE else pids}
         return {"lc_alive": Value(1.0 if pids else 0.0)}
+
+    def follow(self, members: Members) -> None:
+        """Other processes from now on."""
+        self._members.close()
+        self._members = members
 
     def pids(self) -> tuple[int, ...] | Missing:
         """The processes as of the last reading."""

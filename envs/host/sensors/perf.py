@@ -107,12 +107,8 @@ class PerfSensor:
         cpus: Collection[int] = (),
         start: Callable[[Sequence[str]], Child] | None = None,
     ) -> None:
-        self._roles = {"lc": tuple(lc), "be": tuple(be)}
-        self._names = tuple(dict.fromkeys((*lc, *be)))
-        for name in self._names:
-            if _PATTERN_CHARACTERS.intersection(name):
-                raise SensorError(f"perf takes the cgroup name {name!r} for a pattern: rename the group")
-        self._directories = tuple(str(root / name) for name in self._names)
+        self.root = root
+        self.follow(lc, be)
         self._perf = perf
         self._interval_seconds, self._events = interval_seconds, tuple(events)
         self._start = start or (lambda command: PerfChild(command, nice, cpus))
@@ -143,6 +139,19 @@ class PerfSensor:
         if missing is not None:
             return dict.fromkeys(self.provides, missing)
         return {name: r if isinstance(r, Missing) else Value(r.value, age_seconds) for name, r in self._last.items()}
+
+    def follow(self, lc: Sequence[str], be: Sequence[str]) -> None:
+        """Count these groups from now on; perf starts again for it.
+
+        Raises:
+            SensorError: A cgroup name that perf would not take literally; all stays as it was.
+        """
+        for name in (*lc, *be):
+            if _PATTERN_CHARACTERS.intersection(name):
+                raise SensorError(f"perf takes the cgroup name {name!r} for a pattern: rename the group")
+        self._roles = {"lc": tuple(lc), "be": tuple(be)}
+        self._names = tuple(dict.fromkeys((*lc, *be)))
+        self._directories = tuple(str(self.root / name) for name in self._names)
 
     def close(self) -> None:
         """End perf. Idempotent."""

@@ -49,11 +49,20 @@ class Psi:
     provides = tuple(name.format(role) for role in ("lc", "be") for name in _NAMES.values())
 
     def __init__(self, lc: Path, be: Sequence[Path] = ()) -> None:
-        self._gauges = {
-            name.format(role): tuple(_Gauge(KernelFile(group / f"{resource}.pressure"), Rate(1.0)) for group in groups)
-            for role, groups in (("lc", (lc,)), ("be", be))
-            for resource, name in _NAMES.items()
-        }
+        self._gauges: dict[str, tuple[_Gauge, ...]] = {}
+        self.follow(lc, be)
+
+    def follow(self, lc: Path, be: Sequence[Path]) -> None:
+        """Other groups from now on; one that is new counts from its second reading."""
+        before = {gauge.file.path: gauge for gauges in self._gauges.values() for gauge in gauges}
+        for role, groups in (("lc", (lc,)), ("be", be)):
+            for resource, name in _NAMES.items():
+                files = [group / f"{resource}.pressure" for group in groups]
+                self._gauges[name.format(role)] = tuple(
+                    before.pop(file) if file in before else _Gauge(KernelFile(file), Rate(1.0)) for file in files
+                )
+        for gauge in before.values():
+            gauge.file.close()
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """Shares of the time since the previous call, in [0, 1]."""

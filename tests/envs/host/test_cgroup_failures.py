@@ -119,9 +119,8 @@ def test_files_are_neither_made_nor_truncated(tmp_path: Path) -> None:
     assert (tmp_path / "cpu.max").read_text() == "993456"
 
 
-def test_more_files_than_may_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlctl.envs.host.cgroup.kernel.KEPT_FILES", 2)
-    kernel = KernelFiles()
+def test_more_files_than_may_stay_open(tmp_path: Path) -> None:
+    kernel = KernelFiles(most_kept=2)
     for number in range(5):
         (tmp_path / str(number)).write_text(str(number))
     for _ in range(2):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rlctl.envs.errors import HostError
@@ -117,6 +117,7 @@ def test_a_host_without_procfs(tmp_path: Path) -> None:
 
 
 @given(st.text(alphabet=st.sampled_from("0 1:/-cgroup2rw,\\\n"), max_size=120))
+@example("1 1 0:1 / / - 0")
 def test_no_mountinfo_breaks_it(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     folder = tmp_path_factory.mktemp("proc")
     (folder / "self").mkdir()

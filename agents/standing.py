@@ -1,0 +1,160 @@
+"""Whether a policy may act: budgets over sliding windows, and a hold-down that doubles when it disappoints again.
+
+All of it counts ticks, so it does the same in a replay as it did live, and no clock that jumps can change it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+__all__ = ["Budgets", "Meter", "Standing"]
+
+LEAST_FAILURES = 2
+"""One or two failures are no pattern, however few ticks the window has."""
+
+ANSWER_RATIO = 0.25
+"""Most of a tick that a policy may take; the rest is for reading and writing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budgets:
+    """How much trouble a policy may be.
+
+    Attributes:
+        answer_seconds: Time for one answer; a quarter of the tick where that is less.
+        failure_ratio: Share of the failure window's ticks that may go without a usable answer.
+        failure_window_seconds: That window; a policy that held for so long is forgiven earlier demotions.
+        override_ratio: Share of the window's ticks in which the shield may override it.
+        drift_ratio: Share of the window's ticks that may be unlike its training.
+        window_seconds: The window of these two.
+        hold_seconds: How long a first demotion lasts; each further one twice as long as the one before,
+        most_hold_seconds: up to this.
+    """
+
+    answer_seconds: float = 0.1
+    failure_ratio: float = 0.01
+    failure_window_seconds: float = 600.0
+    override_ratio: float = 0.5
+    drift_ratio: float = 0.5
+    window_seconds: float = 60.0
+    hold_seconds: float = 60.0
+    most_hold_seconds: float = 3600.0
+
+    def answer_within(self, tick_seconds: float) -> float:
+        """Seconds that a policy has for an answer."""
+        return min(self.answer_seconds, ANSWER_RATIO * tick_seconds)
+
+
+class Meter:
+    """Counts the marked ticks among the last ones.
+
+    Args:
+        ticks: How many ticks the window has.
+        ratio: Share of them that may be marked.
+        least: So many may be marked in any case.
+    """
+
+    def __init__(self, ticks: int, ratio: float, least: int = 0) -> None:
+        self.ticks = ticks
+        self.most = max(int(ratio * ticks), least)
+        self._marked: deque[int] = deque()
+
+    def mark(self, tick: int) -> None:
+        """Mark this tick."""
+        self._marked.append(tick)
+
+    def count(self, tick: int) -> int:
+        """How many are marked among the ticks up to this one."""
+        while self._marked and self._marked[0] <= tick - self.ticks:
+            self._marked.popleft()
+        return len(self._marked)
+
+    def exceeded(self, tick: int) -> bool:
+        """More are marked than may be."""
+        return self.count(tick) > self.most
+
+    def clear(self) -> None:
+        """Forget the marks."""
+        self._marked.clear()
+
+
+class Standing:
+    """A policy's standing: may it act, and if not, why and for how long.
+
+    Args:
+        budgets: What it may do wrong.
+        tick_seconds: Control period, which turns the budgets' seconds into ticks.
+
+    Attributes:
+        demoted: Why it may not act; empty while it may.
+        demotions: How often it was demoted since the start.
+    """
+
+    def __init__(self, budgets: Budgets, tick_seconds: float) -> None:
+        def ticks(seconds: float) -> int:
+            return max(round(seconds / tick_seconds), 1)
+
+        self.demoted = ""
+        self.demotions = 0
+        self._tick = 0
+        self._failures = Meter(ticks(budgets.failure_window_seconds), budgets.failure_ratio, LEAST_FAILURES)
+        self._overrides = Meter(ticks(budgets.window_seconds), budgets.override_ratio)
+        self._strange = Meter(ticks(budgets.window_seconds), budgets.drift_ratio)
+        self._first_hold, self._most_hold = ticks(budgets.hold_seconds), ticks(budgets.most_hold_seconds)
+        self._hold = 0
+        self._promoted = self._until = 0
+
+    @property
+    def failures(self) -> int:
+        """Ticks without a usable answer in the failure window."""
+        return self._failures.count(self._tick)
+
+    @property
+    def ticks_to_retry(self) -> int:
+        """Ticks until it gets another try, if nothing speaks against it then; 0 while it may act."""
+        return max(self._until - self._tick, 1) if self.demoted else 0
+
+    def next(self, strange: str, busy: bool) -> None:
+        """A tick begins.
+
+        Args:
+            strange: What of it is unlike the policy's training, or empty.
+            busy: A call of the policy still hangs.
+        """
+        self._tick += 1
+        if strange:
+            self._strange.mark(self._tick)
+        drifted = self._strange.exceeded(self._tick)
+        if self.demoted and self._tick >= self._until and not drifted and not busy:
+            self._promote()
+        elif drifted and not self.demoted:
+            self._demote(f"{self._share(self._strange)} unlike its training: {strange or 'until now'}")
+
+    def failed(self, why: str) -> None:
+        """It gave no usable answer in this tick."""
+        self._failures.mark(self._tick)
+        if self._failures.exceeded(self._tick):
+            self._demote(f"{self._share(self._failures)} without a usable answer, the last: {why}")
+
+    def overridden(self) -> None:
+        """The shield did not let its answer through as it was."""
+        self._overrides.mark(self._tick)
+        if self._overrides.exceeded(self._tick):
+            self._demote(f"{self._share(self._overrides)} overridden by the shield")
+
+    def _demote(self, why: str) -> None:
+        forgiven = self._tick - self._promoted >= self._failures.ticks
+        self._hold = self._first_hold if forgiven or not self._hold else min(2 * self._hold, self._most_hold)
+        self._until = self._tick + self._hold
+        self.demoted = why
+        self.demotions += 1
+
+    def _promote(self) -> None:
+        self.demoted = ""
+        self._promoted = self._tick
+        self._failures.clear()
+        self._overrides.clear()
+
+    def _share(self, meter: Meter) -> str:
+        return f"{meter.count(self._tick)} of {meter.ticks} ticks"

@@ -1,0 +1,184 @@
+"""What takes BE from anything to the safe allocation, worked out beforehand for a process that knows no drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from rlctl.envs.allocation import Limits
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.kernel import Identity, Kernel
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
+
+__all__ = ["EmergencyPlan", "Step", "emergency_plan"]
+
+_UNLIKE_ANY = {"cpu.cfs_period_us": "1", "cpu.cfs_burst_us": "1000000000", "cpu.max.burst": "1000000000"}
+"""What the drivers are told that these files hold, so that they never find a write unnecessary."""
+
+_STOPPED = {"freezer.state": ("freezer.state", "FROZEN"), "cgroup.freeze": ("cgroup.events", "frozen 1")}
+"""By the file that orders a freeze, the line that tells that all tasks have stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One write.
+
+    Attributes:
+        path: File.
+        text: What to write.
+        identity: Of the group's directory when the plan was made.
+        probe: File of the same group that tells whether it has taken.
+        wanted: A whole line of that file that says yes.
+    """
+
+    path: Path
+    text: str
+    identity: Identity
+    probe: str
+    wanted: str
+
+
+@dataclass(frozen=True, slots=True)
+class EmergencyPlan:
+    """Stages of writes: first the freeze of every group, then quotas and CPUs beneath it.
+
+    A step that fails is to be tried again, after the others. A v1 kernel refuses some orders of quota and period, and
+    going round finds one that it takes.
+    """
+
+    stages: tuple[tuple[Step, ...], ...]
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Every file that it may write, once."""
+        return tuple(dict.fromkeys(step.path for stage in self.stages for step in stage))
+
+    def to_bytes(self) -> bytes:
+        """For `rlctl.safety.watchdog`: lines of NUL-separated fields, an empty line between stages.
+
+        No control group has a newline in its name: the kernel refuses to make one.
+        """
+        return "\n\n".join("\n".join(map(_line, stage)) for stage in self.stages if stage).encode(
+            errors="surrogateescape"
+        )
+
+
+def emergency_plan(
+    groups: Sequence[Group],
+    order: Sequence[int],
+    limits: Limits,
+    knobs: Knobs,
+    period_us: int = PERIOD_US,
+) -> EmergencyPlan:
+    """The writes that bring `limits.safe` about, whatever the groups hold by then.
+
+    The drivers themselves write it, onto paper. Of v1 groups whose children have quotas or CPUs of their own these are
+    lowered first, as they are at this moment.
+
+    Args:
+        groups: BE's; one that vanished is left out.
+        order: CPUs, the safest for the LC first.
+        limits: As the actuator's, likewise the next two.
+        knobs: The originals of all files of the plan are journalled here and now, with one fsync.
+        period_us: Period of the quota.
+
+    Raises:
+        CgroupGone: A group vanished meanwhile: make another plan.
+        CgroupError: A file cannot be read.
+        HostError: The originals could not be journalled.
+    """
+    paper = _Paper(knobs.kernel)
+    pen = Knobs(None, paper)
+    found = [group.using(pen) for group in groups if group.exists()]
+    share = Quota.of_cpus(limits.safe.quota_cpus / max(len(found), 1), period_us)
+    cpus = frozenset(order[: limits.safe.cpuset_cpus])
+    for group in found:
+        if group.freezer is not None:
+            group.freezer.order(True)
+    freeze = paper.turn()
+    for group in found:
+        for cpu in _deepest_first(group.cpu):
+            if cpu is group.cpu or cpu.quota().quota_us is not None:
+                cpu.set_quota(share)
+    for group in found:
+        for cpuset in _deepest_first(group.cpuset):
+            if cpuset is group.cpuset or cpuset.cpus():
+                cpuset.set_cpus(cpus)
+    plan = EmergencyPlan(((*freeze, *map(_stopped, freeze)), paper.turn()))
+    knobs.remember(plan.paths)
+    return plan
+
+
+class _Paper:
+    """A `Kernel` that takes every write, remembers it as a step, and changes nothing."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._written: dict[Path, str] = {}
+        self._steps: list[Step] = []
+
+    def turn(self) -> tuple[Step, ...]:
+        """The steps since the last call."""
+        steps, self._steps = tuple(self._steps), []
+        return steps
+
+    def read(self, path: Path) -> str:
+        """What was written; else something that makes a driver write, or what the file holds."""
+        written = self._written.get(path, _UNLIKE_ANY.get(path.name))
+        return self._kernel.read(path) if written is None else written
+
+    def write(self, path: Path, text: str) -> None:
+        """Remember a step and its read-back: of `freezer.state`, the group's own order is told by another file."""
+        probe, wanted = (path.name, text) if path.name != "freezer.state" else ("freezer.self_freezing", "1")
+        self._written[path] = text
+        self._written[path.with_name(probe)] = wanted
+        self._steps.append(Step(path, text, self.identity(path.parent), probe, wanted))
+
+    def identity(self, group: Path) -> Identity:
+        """As the kernel beneath, likewise the next."""
+        return self._kernel.identity(group)
+
+    def subgroups(self, group: Path) -> tuple[Path, ...]:
+        """Child groups."""
+        return self._kernel.subgroups(group)
+
+    def make_group(self, group: Path) -> None:
+        """Never: a plan makes no groups."""
+        raise NotImplementedError
+
+    def remove_group(self, group: Path) -> None:
+        """Never, likewise."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing is open here."""
+
+
+T = TypeVar("T", bound="_Parent")
+
+
+class _Parent(Protocol):
+    def subordinates(self: T) -> Sequence[T]: ...
+
+
+def _deepest_first(driver: T | None) -> Iterator[T]:
+    if driver is not None:
+        for child in driver.subordinates():
+            yield from _deepest_first(child)
+        yield driver
+
+
+def _stopped(order: Step) -> Step:
+    """The order once more until all tasks stand still; v1 needs that for tasks that were forked meanwhile."""
+    probe, wanted = _STOPPED[order.path.name]
+    return Step(order.path, order.text, order.identity, probe, wanted)
+
+
+def _line(step: Step) -> str:
+    device, inode = step.identity
+    return "\0".join(
+        (f"{device}:{inode}", str(step.path.parent), step.path.name, step.text, step.probe, step.wanted),
+    )

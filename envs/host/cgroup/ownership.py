@@ -1,0 +1,130 @@
+"""One owner per knob: other writers are noticed, named as far as the host allows, and answered without a fight.
+
+kubelet and systemd put quotas back about every minute (koordinator #1734); operators want edits by hand to last
+(koordinator #2591). One rule serves both: what another program wrote is a *further bound* on that knob, beside the
+verdict. It can only restrict. A value that is freer than the verdict binds nothing and is corrected in the same tick,
+in every mode, however often it comes; one that is tighter binds for a while, by mode:
+
+`reassert`: not at all the first time, then 2, 4, 8 ... ticks, up to a limit; it starts over after a quiet time.
+`yield`: until the other program writes something else.
+`alarm`: as `yield`, and the log says so as an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.state import Knob, Settings, in_words, tighter
+from rlctl.envs.host.cgroup.witness import Witness, suspect
+from rlctl.envs.host.events import Events
+
+__all__ = ["Foreign", "Ownership"]
+
+MOST_BACKOFF_TICKS = 60
+QUIET_BACKOFFS = 2
+"""So many times the longest back-off without a foreign write, and the knob counts as undisputed again."""
+
+
+class Foreign(StrEnum):
+    """What another program's tighter setting of a BE knob is answered with; a freer one is always corrected."""
+
+    REASSERT = "reassert"
+    YIELD = "yield"
+    ALARM = "alarm"
+
+
+@dataclass(slots=True)
+class _Claim:
+    """Another program's hold on one knob."""
+
+    value: Knob
+    times: int
+    last_tick: int
+    ends_tick: float  # from then on it binds no more
+
+
+class Ownership:
+    """Foreign writes to BE's knobs, and the bounds that come of them.
+
+    Args:
+        foreign: How to answer.
+        most_backoff_ticks: The longest that `reassert` leaves a tighter value alone.
+        events: Is told of every foreign write; the log hears of the 1st, 2nd, 4th, 8th ... to a knob.
+        witness: Tells who wrote; without one the group's place in the tree has to do.
+
+    Attributes:
+        foreign_writes: How many there have been.
+    """
+
+    def __init__(
+        self,
+        foreign: Foreign = Foreign.REASSERT,
+        most_backoff_ticks: int = MOST_BACKOFF_TICKS,
+        events: Events | None = None,
+        witness: Witness | None = None,
+    ) -> None:
+        self.foreign = foreign
+        self.foreign_writes = 0
+        self.events = events or Events()
+        self._witness = witness
+        self._most_backoff_ticks = most_backoff_ticks
+        self._tick = 0
+        self._claims: dict[tuple[Group, str], _Claim] = {}
+
+    def watch(self, group: Group) -> None:
+        """A group comes under control."""
+        if self._witness:
+            self._witness.watch(path for knob in Settings.__slots__ for path in group.knob_files(knob))
+
+    def begin_tick(self) -> None:
+        """Time passes; knobs that nobody else wrote for long are undisputed again."""
+        self._tick += 1
+        quiet_ticks = QUIET_BACKOFFS * self._most_backoff_ticks
+        for key, claim in tuple(self._claims.items()):
+            if self._tick - claim.last_tick > quiet_ticks:
+                claim.times = 0
+                if self._tick >= claim.ends_tick:
+                    del self._claims[key]
+
+    def compare(self, group: Group, left: Settings, found: Settings) -> None:
+        """Take every knob that reads otherwise than we left it for another program's."""
+        for knob, (before, now) in left.changes(found).items():
+            claim = self._claims.setdefault((group, knob), _Claim(now, 0, 0, 0.0))
+            claim.value, claim.times, claim.last_tick = now, claim.times + 1, self._tick
+            claim.ends_tick = self._tick + self._patience_ticks(claim.times)
+            self.foreign_writes += 1
+            who = self._witness.writer(group, knob) if self._witness else suspect(group.name)
+            often = "" if claim.times == 1 else f", {claim.times} times now"
+            text = f"{group.name}: {knob} {in_words(before)} -> {in_words(now)}, by {who}{often}"
+            self.events.tell("foreign-write", text, self._level(claim.times))
+
+    def bound(self, group: Group, wanted: Settings) -> Settings:
+        """What a group may have: what we want for it, within what others claim. Never freer than what we want."""
+        for knob in Settings.__slots__ if self._claims else ():
+            claim, ours = self._claims.get((group, knob)), getattr(wanted, knob)
+            if claim is not None and ours is not None and self._tick < claim.ends_tick:
+                changed: dict[str, Any] = {knob: tighter(ours, claim.value)}
+                wanted = replace(wanted, **changed)
+        return wanted
+
+    def forget(self, group: Group) -> None:
+        """The group is gone, or another one has its name."""
+        for key in [key for key in self._claims if key[0] is group]:
+            del self._claims[key]
+        if self._witness:
+            self._witness.forget(group.directories)
+
+    def _patience_ticks(self, times: int) -> float:
+        if self.foreign is not Foreign.REASSERT:
+            return math.inf
+        return 0 if times == 1 else min(2 ** min(times - 1, 30), self._most_backoff_ticks)
+
+    def _level(self, times: int) -> int | None:
+        if times & (times - 1):
+            return None
+        return logging.ERROR if self.foreign is Foreign.ALARM else logging.WARNING

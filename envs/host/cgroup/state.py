@@ -1,0 +1,163 @@
+"""What one BE group is told and what comes of it: the settings that are compared, and how they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from rlctl.envs.allocation import UNLIMITED
+from rlctl.envs.errors import CgroupGone, RlctlError
+from rlctl.envs.host.cgroup.cpulist import format_cpus
+from rlctl.envs.host.cgroup.driver import CpuDriver
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.layout import Controller
+from rlctl.envs.host.cgroup.quota import Quota
+
+__all__ = ["IDLE", "Knob", "Seen", "Settings", "in_words", "see", "tighter"]
+
+Knob = Quota | frozenset[int] | bool | int
+"""A value of one of a group's knobs."""
+
+IDLE = 0
+"""As a weight: `cpu.idle`, under which a group runs only when nobody else wants the CPU."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A group's own knobs; None for one that it lacks, that cannot be read, or that is not ours.
+
+    Attributes:
+        quota: CPU time; two lifted quotas are equal.
+        cpus: As configured; empty is wide open.
+        frozen: Told to freeze, by itself.
+        weight: In the kernel's number, or IDLE. Ours only once we have set it.
+    """
+
+    quota: Quota | None = None
+    cpus: frozenset[int] | None = None
+    frozen: bool | None = None
+    weight: int | None = None
+
+    def changes(self, after: Settings) -> dict[str, tuple[Knob, Knob]]:
+        """Knobs that have another value in `after`, with both values."""
+        if self == after:
+            return {}
+        pairs = {name: (getattr(self, name), getattr(after, name)) for name in self.__slots__}
+        return {name: (a, b) for name, (a, b) in pairs.items() if a is not None and b is not None and a != b}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one group reads back.
+
+    Attributes:
+        settings: Its own knobs.
+        ceiling_cpus: The tightest quota of its ancestors.
+        effective: CPUs that its tasks may really run on.
+        frozen: All tasks are stopped, by whosever order.
+        errors: Readings that failed; what cannot be read is taken for wide open.
+    """
+
+    settings: Settings
+    ceiling_cpus: float
+    effective: frozenset[int]
+    frozen: bool
+    errors: tuple[RlctlError, ...] = ()
+
+
+def tighter(ours: Knob, theirs: Knob) -> Knob:
+    """The meet of two values of one knob; never freer than ours.
+
+    CPUs of theirs that are none of ours are no restriction but an escape: of two sets without a common CPU ours counts.
+    """
+    if isinstance(ours, Quota) and isinstance(theirs, Quota):
+        return theirs if theirs.cpus < ours.cpus else ours
+    if isinstance(ours, frozenset) and isinstance(theirs, frozenset):
+        return (ours & theirs) or ours
+    if isinstance(ours, bool) and isinstance(theirs, bool):
+        return ours or theirs
+    if isinstance(ours, int) and isinstance(theirs, int):
+        return min(ours, theirs)
+    return ours
+
+
+def in_words(value: Knob) -> str:
+    """A knob's value for the log."""
+    match value:
+        case Quota():
+            return "unlimited" if value.quota_us is None else f"{value.cpus:.4g} CPU"
+        case frozenset():
+            return format_cpus(value) or "all"
+        case bool():
+            return "frozen" if value else "thawed"
+    return "idle" if value == IDLE else str(value)
+
+
+def see(group: Group, *, weighed: bool, ceilings: dict[Path, float]) -> Seen:
+    """Read one group. What cannot be read is taken for wide open, so that one lost controller stops no freeze.
+
+    Args:
+        group: The group.
+        weighed: Whether its weight is ours.
+        ceilings: Ceilings by parent directory, for siblings to share; is added to.
+
+    Raises:
+        CgroupGone: It was removed.
+    """
+    cpu, cpuset, freezer = group.cpu, group.cpuset, group.freezer
+    errors: list[RlctlError] = []
+    settings = Settings(
+        _or(errors, None, _quota(cpu)) if cpu else None,
+        _or(errors, None, cpuset.cpus) if cpuset else None,
+        _or(errors, None, freezer.ordered) if freezer else None,
+        _or(errors, None, _weight(cpu)) if cpu and weighed else None,
+    )
+    return Seen(
+        settings,
+        _or(errors, UNLIMITED, _ceiling(group, cpu, ceilings)) if cpu else UNLIMITED,
+        _or(errors, frozenset(), cpuset.effective) if cpuset else frozenset(),
+        _or(errors, False, freezer.frozen) if freezer else False,
+        tuple(errors),
+    )
+
+
+def _or(errors: list[RlctlError], wide_open: T, read: Callable[[], T]) -> T:
+    try:
+        return read()
+    except CgroupGone:
+        raise
+    except RlctlError as error:
+        errors.append(error)
+        return wide_open
+
+
+def _quota(cpu: CpuDriver) -> Callable[[], Quota]:
+    """A lifted quota's period means nothing, and must not make two of them differ."""
+
+    def read() -> Quota:
+        quota = cpu.quota()
+        return _LIFTED if quota.quota_us is None else quota
+
+    return read
+
+
+_LIFTED = Quota(None)
+
+
+def _weight(cpu: CpuDriver) -> Callable[[], int]:
+    return lambda: IDLE if cpu.idle() else cpu.weight()
+
+
+def _ceiling(group: Group, cpu: CpuDriver, ceilings: dict[Path, float]) -> Callable[[], float]:
+    parent = group.paths[Controller.CPU].parent
+
+    def read() -> float:
+        if parent not in ceilings:
+            ceilings[parent] = cpu.ceiling_cpus()
+        return ceilings[parent]
+
+    return read

@@ -1,0 +1,127 @@
+"""Who wrote a knob: the kernel's word for it where it gives it, else the group's place in the tree.
+
+fanotify tells the process of every write to a marked file, control groups' included (seen on Linux 6.18 for cgroup v1).
+It needs CAP_SYS_ADMIN. Our own writes are told too; equal events are merged while nobody reads them, so there are never
+more in the queue than files and writers, and reading can wait until somebody asks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from rlctl.envs.host.cgroup.group import Group
+
+__all__ = ["Witness", "suspect"]
+
+_FAN_CLOEXEC, _FAN_NONBLOCK = 0x1, 0x2
+_FAN_MARK_ADD, _FAN_MARK_EVICTABLE = 0x1, 0x200
+_FAN_MODIFY = 0x2
+_AT_FDCWD = -100
+_EVENT = struct.Struct("=IBBHQii")  # struct fanotify_event_metadata, linux/fanotify.h
+_READ_BYTES = 1 << 14
+
+_SUSPECTS = (
+    (re.compile(r"kubepods"), "kubelet"),
+    (re.compile(r"(^|/)(docker|libpod|crio|cri-containerd|nerdctl)\b|libpod_parent"), "the container runtime"),
+    (re.compile(r"\.(slice|service|scope)(/|$)"), "systemd"),
+)
+
+
+def suspect(group: str) -> str:
+    """The program that manages groups in such a place.
+
+    Args:
+        group: Path below the hierarchy's root.
+
+    Returns:
+        A name with "probably", or "unknown".
+    """
+    return next((f"probably {name}" for pattern, name in _SUSPECTS if pattern.search(group)), "unknown")
+
+
+class Witness:
+    """Tells which process wrote the knobs of a group. Without the permission it only suspects.
+
+    Args:
+        proc: Where procfs is mounted.
+    """
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._file: int | None = None
+        self._writers: dict[str, dict[int, str]] = {}  # by file
+        self._watched: dict[tuple[int, int], str] = {}  # by device and inode
+
+    def watch(self, files: Iterable[Path]) -> None:
+        """Begin to watch files; what cannot be watched is not."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        if self._file is None:
+            file = libc.fanotify_init(_FAN_CLOEXEC | _FAN_NONBLOCK, os.O_RDONLY | os.O_CLOEXEC)
+            self._file = file if file >= 0 else None
+        for path in files if self._file is not None else ():
+            with contextlib.suppress(OSError):
+                status = os.stat(path)
+                flags = _FAN_MARK_ADD | _FAN_MARK_EVICTABLE  # a removed group's inodes must not stay for our sake
+                mask = ctypes.c_uint64(_FAN_MODIFY)
+                if libc.fanotify_mark(self._file, flags, mask, _AT_FDCWD, os.fsencode(path)) == 0:
+                    self._watched[status.st_dev, status.st_ino] = str(path)
+
+    def writer(self, group: Group, knob: str) -> str:
+        """Who wrote a knob since this was last asked, or who may have.
+
+        Args:
+            group: The group.
+            knob: As `Settings` names it.
+        """
+        self._drain()
+        files = [str(path) for path in group.knob_files(knob)]
+        writers = {pid: name for file in files for pid, name in self._writers.pop(file, {}).items()}
+        if writers:
+            return " and ".join(f"{name} (pid {pid})" for pid, name in writers.items())
+        return suspect(group.name)
+
+    def forget(self, folders: Iterable[Path]) -> None:
+        """Groups are gone, with the inodes that were theirs."""
+        gone = tuple(f"{folder}/" for folder in folders)
+        self._watched = {inode: path for inode, path in self._watched.items() if not path.startswith(gone)}
+        self._writers = {path: who for path, who in self._writers.items() if not path.startswith(gone)}
+
+    def close(self) -> None:
+        """Watch no more. Idempotent."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+    def _drain(self) -> None:
+        for inode, pid in self._events():
+            if inode in self._watched and pid != os.getpid():
+                self._writers.setdefault(self._watched[inode], {})[pid] = self._name(pid)
+
+    def _events(self) -> Iterator[tuple[tuple[int, int], int]]:
+        """File and writer of each write; the kernel hands over an open file with each of them."""
+        while self._file is not None:
+            try:
+                data = os.read(self._file, _READ_BYTES)
+            except OSError:  # nothing more
+                return
+            offset = 0
+            while offset + _EVENT.size <= len(data):
+                length, _, _, _, _, file, pid = _EVENT.unpack_from(data, offset)
+                offset += max(length, _EVENT.size)
+                if file >= 0:
+                    status = os.fstat(file)
+                    os.close(file)
+                    yield (status.st_dev, status.st_ino), pid
+
+    def _name(self, pid: int) -> str:
+        if pid == 0:
+            return "a process of another pid namespace"
+        with contextlib.suppress(OSError):
+            return (self._proc / str(pid) / "comm").read_text().strip()
+        return "a process that has ended"

@@ -1,0 +1,185 @@
+"""Groups that come and go while the controller runs: found by what the configuration selects."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+
+from rlctl.envs.errors import RlctlError, SensorError
+from rlctl.envs.host.cgroup.actuator import BeActuator
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.events import Events
+from rlctl.envs.host.groupsearch import outermost
+from rlctl.envs.host.live import follow_groups
+from rlctl.envs.host.sensors.sensor import Sensor
+
+__all__ = ["Follower"]
+
+LOOK_SECONDS = 0.95
+"""At least so long between two looks: one per tick at 1 Hz, whose ticks are not exactly a second apart."""
+
+_RESTRICTING = (Controller.CPU, Controller.CPUSET, Controller.FREEZER)
+
+Selects = Callable[[str], bool]
+
+
+class Follower:
+    """Keeps actuator and sensors on the groups that there are now.
+
+    A look lists one of the hierarchies that BE is restricted by, another one each time; a group is made in all of them
+    within milliseconds, and one that was not yet complete when it was found is found again. What is gone the actuator
+    learns by itself.
+
+    Args:
+        layout: Where the hierarchies are.
+        knobs: Reads and writes.
+        lc: The LC's group at the start.
+        lc_selects: Tells whether a path is the LC's; None if nothing but the group of the start can be.
+        be_selects: Tell whether a path is BE's.
+        actuator: Adopts BE's new groups.
+        sensors: Follow both; see `follow_groups`.
+        events: Is told.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        knobs: Knobs,
+        lc: Group,
+        lc_selects: Selects | None,
+        be_selects: Sequence[Selects],
+        actuator: BeActuator,
+        sensors: Sequence[Sensor],
+        events: Events,
+    ) -> None:
+        self._layout = layout
+        self._knobs = knobs
+        self._lc = lc
+        self._lc_selects = lc_selects or (lambda _: False)
+        self._be_selects = tuple(be_selects)
+        self._actuator = actuator
+        self._sensors = tuple(sensors)
+        self._events = events
+        self._roots = tuple(dict.fromkeys(layout.mounts[one].path for one in _RESTRICTING if one in layout.mounts))
+        self._looks = 0
+        self._next_seconds = float("-inf")
+        self._known = actuator.groups
+        self._inodes: dict[str, int] = {}
+        self._refused: dict[str, str] = {}
+        self._lc_inode = _inode(str(lc.directories[0]))
+        self._learn(self._known)
+
+    def follow(self, now_seconds: float) -> bool:
+        """Look, if it is time, and take over what is new; call it when the sensors of the tick have been read.
+
+        Args:
+            now_seconds: Monotonic time of the tick.
+
+        Returns:
+            True when BE's groups are others than at the last call.
+        """
+        lc = self._lc
+        if now_seconds >= self._next_seconds:
+            self._next_seconds = now_seconds + LOOK_SECONDS
+            self._look()
+        before, self._known = self._known, self._actuator.groups
+        if self._known == before and self._lc is lc:
+            return False
+        try:
+            follow_groups(self._sensors, self._lc, self._known, now_seconds)
+        except SensorError as error:
+            self._refuse("perf", str(error))
+        return self._known != before
+
+    def _look(self) -> None:
+        root = self._roots[self._looks % len(self._roots)]
+        self._looks += 1
+        controlled = {group.name for group in self._actuator.groups}
+        lc_names, fresh = [], []
+        for path, inode in outermost(root, self._selects):
+            name = path.strip("/")
+            if self._lc_selects(path):
+                lc_names.append(name)
+            elif name not in controlled or self._inodes.get(f"{root}{path}") != inode:
+                fresh.append(name)
+        self._see_lc(lc_names)
+        self._adopt(fresh)
+
+    def _selects(self, path: str) -> bool:
+        return self._lc_selects(path) or any(selects(path) for selects in self._be_selects)
+
+    def _adopt(self, names: Iterable[str]) -> None:
+        groups = [group for name in names if (group := self._opened(name)) is not None]
+        if not groups:
+            return
+        controlled = {group.name for group in self._actuator.groups}
+        self._learn(groups)
+        try:
+            self._actuator.adopt(groups)
+        except RlctlError as error:
+            self._refuse(", ".join(group.name for group in groups), str(error))
+        for group in groups:
+            if self._actuator.controls(group.name):
+                self._refused.pop(group.name, None)
+                kind, what = ("group-replaced", "was made anew") if group.name in controlled else _APPEARED
+                self._events.tell(kind, f"BE group {group.name} {what}: safe first, then its share", logging.INFO)
+
+    def _opened(self, name: str) -> Group | None:
+        """The group, unless it cannot be BE's."""
+        try:
+            group = Group.open(self._layout, name, self._knobs)
+        except RlctlError as error:
+            self._refuse(name, str(error))
+            return None
+        if not (group.cpu or group.cpuset or group.freezer):
+            return None  # in a hierarchy that restricts nothing; the others are looked at in turn
+        for other in (self._lc, *(one for one in self._actuator.groups if one.name != name)):
+            if group.overlap(other):
+                self._refuse(name, f"it overlaps {other.name}: what limits one limits both")
+                return None
+        return group
+
+    def _refuse(self, name: str, why: str) -> None:
+        """Said once, though it is tried again at every look."""
+        if self._refused.get(name) != why:
+            self._refused[name] = why
+            self._events.tell("group-refused", f"{name} is not followed: {why}", logging.ERROR)
+
+    def _learn(self, groups: Iterable[Group]) -> None:
+        """Remember which groups these are, and forget those of old."""
+        here = {str(directory) for group in self._actuator.groups for directory in group.directories}
+        self._inodes = {directory: inode for directory, inode in self._inodes.items() if directory in here}
+        for directory in (str(directory) for group in groups for directory in group.directories):
+            self._inodes[directory] = _inode(directory)
+
+    def _see_lc(self, names: Sequence[str]) -> None:
+        """Notice that the LC's group is gone or another one; sensors open it again by themselves under its old name."""
+        before, self._lc_inode = self._lc_inode, _inode(str(self._lc.directories[0]))
+        if self._lc_inode and before != self._lc_inode:
+            self._events.tell("lc-appeared", f"the LC's group {self._lc.name} was made anew", logging.INFO)
+        elif before and not self._lc_inode:
+            self._events.tell("lc-vanished", f"the LC's group {self._lc.name} is gone: no readings, so BE stays safe")
+        if self._lc_inode or not names:
+            return
+        if len(names) > 1:
+            self._refuse("the LC", f"{len(names)} groups could be it: {', '.join(sorted(names))}")
+            return
+        with contextlib.suppress(RlctlError):
+            self._lc = Group.open(self._layout, names[0], self._knobs)
+            self._lc_inode = _inode(str(self._lc.directories[0]))
+            self._events.tell("lc-appeared", f"the LC's group is {self._lc.name} now", logging.INFO)
+
+
+_APPEARED = "group-appeared", "has appeared"
+
+
+def _inode(directory: str) -> int:
+    """0 where there is none."""
+    try:
+        return os.stat(directory).st_ino
+    except OSError:
+        return 0

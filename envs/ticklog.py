@@ -1,0 +1,228 @@
+"""The lines of a tick log: JSON objects, each sealed with its checksum and that of the line before.
+
+`{..., "prev": "0f3a9c21", "crc": "5be7d2a4"}`: `crc` is the CRC-32 of the line up to it, `prev` the `crc` of the line
+before. So a line that was changed is known by its own checksum, and lines that were taken out or swapped by the next
+one's `prev`, across rotated files too. That finds accidents (disks, editors, copies), not forgers. Lines of rlctl logs
+from before there were checksums are taken as they are.
+
+A line with the key `log` is a header: under what the ticks after it were recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from rlctl.envs.errors import ConfigError, PermissionMissing
+
+__all__ = ["LOG_NAME", "Damage", "Line", "last_checksum", "log_files", "opened", "read_lines", "seal", "unsealed"]
+
+LOG_NAME = "ticks.jsonl"
+"""The newest file of a log; `ticks.jsonl.1` is the one before it, and so on."""
+
+MOST_LINE_BYTES = 1 << 20
+"""No tick is so long (2 kB is usual): a longer line is no line of ours, and is not taken into memory."""
+
+_SEAL = re.compile(rb',"prev":"([0-9a-f]{8}|)","crc":"([0-9a-f]{8})"\}\Z')
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A whole line.
+
+    Attributes:
+        path: Its file.
+        number: Its place in the file, from 1.
+        said: The object, without the seal.
+        unbroken: Nothing is known to be damaged or missing between it and the line before.
+    """
+
+    path: Path
+    number: int
+    said: Mapping[str, Any]
+    unbroken: bool = True
+
+    @property
+    def is_header(self) -> bool:
+        """It tells of the ticks after it, and is none."""
+        return "log" in self.said
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A line that cannot be believed, or lines that are no longer there.
+
+    Attributes:
+        path: The file.
+        number: The line, from 1; of missing lines the one after them.
+        what: What is wrong.
+        missing: It is a gap, and the line itself is sound.
+    """
+
+    path: Path
+    number: int
+    what: str
+    missing: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.number}: {self.what}"
+
+
+def seal(plain: Mapping[str, object], prev: str) -> tuple[bytes, str]:
+    """An object as a line with its newline, and the line's checksum.
+
+    Args:
+        plain: Plain data.
+        prev: Checksum of the line before; empty when there is none or it is not known.
+
+    Raises:
+        ValueError: A number in it is not finite.
+    """
+    body = json.dumps(plain, separators=(",", ":"), allow_nan=False)[:-1].encode()
+    body += b'%s"prev":"%s"' % (b"," if plain else b"", prev.encode())
+    crc = f"{zlib.crc32(body):08x}"
+    return b'%s,"crc":"%s"}\n' % (body, crc.encode()), crc
+
+
+def unsealed(raw: bytes) -> tuple[dict[str, Any], str | None, str]:
+    """A line's object, the checksum of the line before (None for a line without seal), and its own.
+
+    Raises:
+        ValueError: It is damaged, with what is wrong.
+    """
+    raw = raw.strip()
+    sealed = _SEAL.search(raw)
+    if sealed and f"{zlib.crc32(raw[: sealed.end(1) + 1]):08x}".encode() != sealed[2]:
+        raise ValueError("its checksum does not fit: the line was changed")
+    try:
+        said = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise ValueError("is no whole JSON: torn or changed") from None
+    if not isinstance(said, dict):
+        raise ValueError("is no JSON object")
+    said.pop("crc", None)
+    prev = said.pop("prev", None)
+    return said, prev if sealed else None, sealed[2].decode() if sealed else ""
+
+
+def last_checksum(path: Path) -> str:
+    """The checksum that a file's last line states; empty when it has none or cannot be read."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        tail = os.pread(file.fileno(), MOST_LINE_BYTES, max(0, size - MOST_LINE_BYTES))
+        sealed = _SEAL.search(tail.rstrip().rpartition(b"\n")[2])
+        return sealed[2].decode() if sealed else ""
+    return ""
+
+
+def log_files(path: Path) -> tuple[Path, ...]:
+    """The files of a log, oldest first.
+
+    Args:
+        path: A directory, all of whose files count, or one file, which counts alone.
+
+    Raises:
+        ConfigError: There is no log.
+        PermissionMissing: The directory may not be read.
+    """
+    if not path.is_dir():
+        return (path,)
+    try:
+        numbers = {_number(entry.name): entry for entry in path.iterdir()}
+    except PermissionError as error:
+        raise PermissionMissing(f"{path}: may not be read; run as a user who may") from error
+    found = tuple(numbers[number] for number in sorted(numbers, reverse=True) if number >= 0)
+    if not found:
+        raise ConfigError(f"holds no {LOG_NAME}: has `rlctl serve` run with this log directory?", path)
+    return found
+
+
+def opened(paths: Iterable[Path], stack: contextlib.ExitStack) -> list[tuple[Path, IO[bytes]]]:
+    """Files of a log that may be rotated just now, each opened once, oldest first.
+
+    Args:
+        paths: Oldest first.
+        stack: Closes them.
+
+    Raises:
+        ConfigError: None of them is there, or one cannot be read.
+        PermissionMissing: One may not be read.
+    """
+    found: dict[tuple[int, int], tuple[Path, IO[bytes]]] = {}
+    absent = None
+    for path in reversed(tuple(paths)):  # rotation moves files from new names to old ones: so none slips through
+        try:
+            file = stack.enter_context(path.open("rb"))
+        except FileNotFoundError:
+            absent = path
+            continue
+        except PermissionError as error:
+            raise PermissionMissing(f"{path}: may not be read; run as a user who may") from error
+        except OSError as error:
+            raise ConfigError(f"cannot be read: {error.strerror}", path) from error
+        status = os.fstat(file.fileno())
+        found.setdefault((status.st_dev, status.st_ino), (path, file))
+    if absent and not found:
+        raise ConfigError("cannot be read: No such file or directory", absent)
+    return list(reversed(found.values()))
+
+
+def read_lines(files: Iterable[tuple[Path, IO[bytes]]], damaged: Callable[[Damage], None]) -> Iterator[Line]:
+    """The whole lines of a log; damage is told and passed over.
+
+    Args:
+        files: Oldest first, as `opened` gives them.
+        damaged: Told of every damaged line and every gap.
+
+    Raises:
+        ConfigError: A file cannot be read on.
+    """
+    before = ""  # the checksum that the next line must name; empty where that is not known
+    unbroken = True
+    for path, file in files:
+        sealed = False
+        for number, raw in _raw_lines(path, file):
+            try:
+                said, prev, crc = unsealed(raw)
+                if prev is None and sealed:
+                    raise ValueError("has no checksum, unlike the lines before it")
+            except ValueError as error:
+                if raw.endswith(b"\n"):  # else it is being written, or was cut off by a crash: the end, not damage
+                    damaged(Damage(path, number, str(error)))
+                before, unbroken = "", False
+                continue
+            if prev is not None and before and prev != before:
+                damaged(Damage(path, number, "lines before it are missing or out of order", missing=True))
+                unbroken = False
+            yield Line(path, number, said, unbroken)
+            before, sealed, unbroken = crc, sealed or prev is not None, True
+
+
+def _raw_lines(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Numbered lines that are not blank, none longer than MOST_LINE_BYTES."""
+    number = 0
+    try:
+        while raw := file.readline(MOST_LINE_BYTES):
+            number += 1
+            rest = raw
+            while len(rest) == MOST_LINE_BYTES and not rest.endswith(b"\n"):
+                rest = file.readline(MOST_LINE_BYTES)
+            if raw.strip():
+                yield number, raw if rest is raw else raw[:-1] + b"\n"  # too long: cut, and so damaged
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", path) from error
+
+
+def _number(name: str) -> int:
+    """0 for the newest file of a log, its number for a rotated one, -1 for any other file."""
+    rest = name.removeprefix(LOG_NAME)
+    if rest == name:
+        return -1
+    return 0 if not rest else int(rest[1:]) if re.fullmatch(r"\.[1-9][0-9]{0,8}", rest) else -1

@@ -1,0 +1,236 @@
+"""`rlctl replay`: a tick log through the shield again, or through other policies."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlctl.envs.ticklog import Damage
+    from rlctl.replay import Answer, Contender, Difference, Recheck
+    from rlctl.safety.profile import Profile
+
+__all__ = ["add_parser", "run"]
+
+EXAMPLES = """examples:
+  rlctl replay /var/log/rlctl                           # does the shield still rule as it did?
+  rlctl replay ticks.jsonl.2 --shield heracles          # what another shield would have changed
+  rlctl replay /var/log/rlctl --policy ppo,feedforward  # what others would have asked for, and got
+  rlctl replay /var/log/rlctl --policy ./my-policy --json
+
+Without --policy the recorded proposals are judged again. Under the shield that ruled then the verdicts must be the
+same: one that differs is a finding, and the exit code 1. A replay is open loop: each tick has the readings and the
+allocation that were recorded, whatever a policy asks for; what would have come of it is not known.
+"""
+
+MOST_SHOWN = 20
+"""Differences told in words; --json has all."""
+
+HEADER = ("policy", "agrees %", "freer %", "tighter %", "overridden %", "frozen %", "asked CPUs", "got CPUs", "failed")
+
+LEGEND = (
+    "open loop: readings and allocations as recorded, whatever a policy asks for. agrees: it would have got what BE "
+    "got,\nto 1 % of BE's CPUs; asked, got: means of what BE could use, nothing while frozen; failed: ticks without an "
+    "answer"
+)
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command's arguments."""
+    parser = subparsers.add_parser(
+        "replay",
+        help="a tick log through the shield again, or through other policies",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("log", type=Path, metavar="LOG", help="a file, or a directory with all files of a log")
+    parser.add_argument(
+        "--policy",
+        type=_listed,
+        default=(),
+        metavar="NAME|BUNDLE,...",
+        help="who to ask at each tick; no threshold model",
+    )
+    parser.add_argument("--shield", metavar="NAME|FILE", help="default: the one under which the log was recorded")
+    parser.add_argument("--json", action="store_true", help="all differences, or every answer of every policy")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command.
+
+    Raises:
+        CheckFailed: A verdict differs under the same shield, or the log holds no tick.
+        ConfigError: No such log, policy or shield, or the log does not name its shield.
+        PermissionMissing: The log may not be read.
+    """
+    from rlctl.agents import catalogue
+    from rlctl.commands.why import tell_damage
+    from rlctl.decisions import read_decisions
+    from rlctl.envs.errors import CheckFailed
+    from rlctl.envs.ticklog import log_files
+    from rlctl.replay import Contender, replay
+    from rlctl.safety.profile import load_profile
+
+    profile = load_profile(args.shield) if args.shield else None
+    contenders = [Contender(catalogue.build(name)) for name in args.policy]
+    damages: list[Damage] = []
+
+    def damaged(damage: Damage) -> None:
+        tell_damage(damage)
+        damages.append(damage)
+
+    found = replay(read_decisions(log_files(args.log), damaged), profile, contenders)
+    if not found.ticks:
+        raise CheckFailed(f"{args.log}: no tick is recorded here")
+    if args.json:
+        print(json.dumps(_as_json(args.log, found, profile, contenders, len(damages))))
+    else:
+        print("\n".join(_compared(contenders) if contenders else _rechecked(args.log, found)))
+    if found.same_shield and found.differences and not contenders:
+        first = found.differences[0].decision
+        raise CheckFailed(
+            f"{len(found.differences)} of {found.ticks} verdicts are not the shield's, the first at tick "
+            f"{first.tick.index} ({first.where})"
+        )
+    return 0
+
+
+def _rechecked(log: Path, found: Recheck) -> Iterator[str]:
+    shield = "the shield that ruled then" if found.same_shield else "another shield than the one that ruled then"
+    yield f"{log}: {found.ticks} ticks of {found.runs} run{'s' if found.runs > 1 else ''} under {shield}"
+    yield f"{found.ticks - found.unknown} verdicts judged again, {len(found.differences)} differ"
+    if found.unknown:
+        yield f"{found.unknown} not judged: after damage, or without a beginning, what the guards remembered is unknown"
+    yield from map(_in_words, found.differences[:MOST_SHOWN])
+    if len(found.differences) > MOST_SHOWN:
+        yield f"... and {len(found.differences) - MOST_SHOWN} more; --json has all"
+
+
+def _in_words(difference: Difference) -> str:
+    from rlctl.narrator import in_words
+
+    tick, now = difference.decision.tick, difference.verdict
+    guards = ", ".join(f"{bound.guard}: {bound.reason}" for bound in now.decisive) or "no guard objects"
+    then = ", ".join(f"{bound.guard}: {bound.reason}" for bound in tick.verdict.decisive) or "no guard objected"
+    return (
+        f"tick {tick.index} ({difference.decision.where}): asked {in_words(tick.proposed)}; "
+        f"then {in_words(tick.verdict.allocation)} ({_plain(then)}), now {in_words(now.allocation)} ({guards})"
+    )
+
+
+def _plain(text: str) -> str:
+    from rlctl.decisions import shown
+
+    return shown(text)
+
+
+def _compared(contenders: Sequence[Contender]) -> Iterator[str]:
+    from rlctl.agents.catalogue import label
+    from rlctl.table import render
+
+    rows: list[tuple[str, ...]] = [HEADER, _row("recorded", _then(contenders[0].answers))]
+    rows += [_row(label(one.policy.name), one.answers) for one in contenders]
+    yield render(rows)
+    yield ""
+    yield LEGEND
+    for one in contenders:
+        if failed := next((answer for answer in one.answers if answer.failed), None):
+            yield f"{label(one.policy.name)} failed first at tick {failed.decision.tick.index}: {_plain(failed.failed)}"
+
+
+def _then(answers: Sequence[Answer]) -> list[Answer]:
+    """What was recorded, as if it were an answer."""
+    from rlctl.replay import Answer
+
+    return [Answer(one.decision, one.decision.tick.verdict, one.limits) for one in answers]
+
+
+def _row(name: str, answers: Sequence[Answer]) -> tuple[str, ...]:
+    one = _summary(answers)
+    return (
+        name,
+        *(f"{one[key]:.1f}" for key in ("agrees", "freer", "tighter", "overridden", "frozen")),
+        *(f"{one[key]:.3f}" for key in ("asked_cpus", "got_cpus")),
+        str(one["failed"]),
+    )
+
+
+def _summary(answers: Sequence[Answer]) -> dict[str, float]:
+    """Shares of the ticks in percent, means in CPUs."""
+    got = [one.cpus(one.verdict.allocation) for one in answers]
+    then = [one.cpus(one.decision.tick.verdict.allocation) for one in answers]
+    pairs = list(zip(answers, got, then, strict=True))
+    return {
+        "agrees": _percent([one.agrees for one in answers]),
+        "freer": _percent([not one.agrees and now > past for one, now, past in pairs]),
+        "tighter": _percent([not one.agrees and now < past for one, now, past in pairs]),
+        "overridden": _percent([one.verdict.overridden for one in answers]),
+        "frozen": _percent([one.verdict.allocation.frozen for one in answers]),
+        "asked_cpus": sum(one.cpus(one.verdict.proposed) for one in answers) / len(answers),
+        "got_cpus": sum(got) / len(answers),
+        "failed": sum(bool(one.failed) for one in answers),
+    }
+
+
+def _percent(flags: Sequence[bool]) -> float:
+    return 100.0 * sum(flags) / len(flags)
+
+
+def _as_json(
+    log: Path, found: Recheck, profile: Profile | None, contenders: Sequence[Contender], damaged: int
+) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "log": str(log),
+        "open_loop": True,
+        "shield": profile and {"name": profile.name, "digest": profile.digest},
+        "same_shield": found.same_shield,
+        "runs": found.runs,
+        "ticks": found.ticks,
+        "damaged": damaged,
+        "not_judged": found.unknown,
+        "differences": [_difference_as_json(one) for one in found.differences],
+        "policies": {one.policy.name: _contender_as_json(one.answers) for one in contenders},
+    }
+
+
+def _difference_as_json(one: Difference) -> dict[str, Any]:
+    from rlctl.record import allocation_as_json
+
+    tick = one.decision.tick
+    return {
+        "tick": tick.index,
+        "file": str(one.decision.path),
+        "line": one.decision.number,
+        "proposed": allocation_as_json(tick.proposed),
+        "then": allocation_as_json(tick.verdict.allocation),
+        "now": allocation_as_json(one.verdict.allocation),
+        "guards_then": [[bound.guard, bound.reason] for bound in tick.verdict.decisive],
+        "guards_now": [[bound.guard, bound.reason] for bound in one.verdict.decisive],
+    }
+
+
+def _contender_as_json(answers: Sequence[Answer]) -> dict[str, Any]:
+    from rlctl.record import allocation_as_json
+
+    return {
+        "percent_and_cpus": _summary(answers),
+        "ticks": [
+            {
+                "tick": one.decision.tick.index,
+                "ts": one.decision.tick.wall_seconds,
+                "asked": allocation_as_json(one.verdict.proposed),
+                "got": allocation_as_json(one.verdict.allocation),
+                "then": allocation_as_json(one.decision.tick.verdict.allocation),
+                "failed": one.failed,
+            }
+            for one in answers
+        ],
+    }
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())

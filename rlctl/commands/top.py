@@ -1,0 +1,132 @@
+"""`rlctl top`: what the running controller sees and does, live in the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from rlctl.arguments import positive
+from rlctl.commands.why import add_log_arguments, log_path
+
+if TYPE_CHECKING:
+    from rlctl.tail import LogTail
+    from rlctl.top import Row
+
+__all__ = ["add_parser", "run"]
+
+EXAMPLES = """examples:
+  rlctl top                                   # of the log in /var/log/rlctl, until Ctrl-C
+  rlctl top --config /etc/rlctl/serve.yaml
+  rlctl top --log /tmp/rlctl-log --once       # one look, as plain text
+  rlctl top --json --interval 5               # one JSON object per look and line
+
+It reads the tick log only, so that it takes nothing from the controller. Colours need rlctl[cli] and a terminal;
+NO_COLOR turns them off.
+"""
+
+STYLES = {"plain": "", "good": "green", "warn": "yellow", "bad": "bold red"}
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command's arguments."""
+    parser = subparsers.add_parser(
+        "top",
+        help="what the running controller sees and does, live in the terminal",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_log_arguments(parser)
+    parser.add_argument("--once", action="store_true", help="one look, then leave")
+    parser.add_argument("--interval", type=positive, default=1.0, metavar="SECONDS", help="between looks; default: 1")
+    parser.add_argument("--json", action="store_true", help="a JSON object per look, one to a line")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command, until a signal comes.
+
+    Raises:
+        ConfigError: There is no log.
+        PermissionMissing: It may not be read.
+    """
+    from rlctl.commands.serve import stop_on_signals
+    from rlctl.tail import LogTail
+
+    with contextlib.closing(LogTail(log_path(args))) as tail, contextlib.ExitStack() as leaving:
+        stop = threading.Event() if args.once else leaving.enter_context(stop_on_signals())
+        show = leaving.enter_context(_screen(once=args.once, as_json=args.json))
+        show(tail)
+        while not (args.once or stop.wait(args.interval)):
+            tail.poll()
+            show(tail)
+    return 0
+
+
+def _screen(*, once: bool, as_json: bool) -> contextlib.AbstractContextManager[Callable[[LogTail], None]]:
+    """The best way to show it here."""
+    if as_json:
+        return contextlib.nullcontext(_print_json)
+    terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    if once or not terminal or not _has_rich():
+        return contextlib.nullcontext(_print_text)
+    return _live()
+
+
+def _print_json(tail: LogTail) -> None:
+    from rlctl.top import as_json
+
+    print(json.dumps(as_json(tail.ticks, time.time(), tail.damaged)), flush=True)
+
+
+def _print_text(tail: LogTail) -> None:
+    columns = shutil.get_terminal_size().columns
+    print("\n".join(row.plain(columns) for row in _rows(tail, columns)), "", sep="\n", flush=True)
+
+
+@contextlib.contextmanager
+def _live() -> Iterator[Callable[[LogTail], None]]:
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from rlctl.top import WORD_COLUMNS
+
+    console = Console()
+
+    def line(row: Row) -> Text:
+        word = (f"{row.word:<{WORD_COLUMNS}}", "bold")
+        return Text.assemble(word, (row.text, STYLES[row.mood]), no_wrap=True, overflow="ellipsis")
+
+    with Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
+        yield lambda tail: live.update(Group(*map(line, _rows(tail, console.width))), refresh=True)
+
+
+def _rows(tail: LogTail, columns: int) -> list[Row]:
+    from rlctl.top import BLOCKS, PLAIN_BLOCKS, Mood, Row, rows
+
+    damaged = [Row("damaged", f"{tail.damaged} lines of the log", Mood.BAD)] if tail.damaged else []
+    blocks = BLOCKS if _can_show(BLOCKS) else PLAIN_BLOCKS
+    return [Row("log", str(tail.path)), *rows(tail.ticks, time.time(), columns, blocks), *damaged]
+
+
+def _can_show(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _has_rich() -> bool:
+    try:
+        import rich  # noqa: F401
+    except ImportError:
+        return False
+    return True

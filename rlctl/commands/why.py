@@ -1,0 +1,94 @@
+"""`rlctl why`: one decision of the controller in plain words."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rlctl.envs.ticklog import Damage
+
+__all__ = ["add_log_arguments", "add_parser", "log_path", "run", "tell_damage"]
+
+EXAMPLES = """examples:
+  rlctl why                        # the last decision
+  rlctl why 14:03:22               # the nearest one to the last time that it was 14:03:22 here
+  rlctl why 2026-01-31T14:03:22
+  rlctl why -90s                   # 90 seconds ago; m, h and d are known too
+  rlctl why tick 1234              # or '#1234', in quotes
+  rlctl why -5m --config /etc/rlctl/serve.yaml --json
+
+A directory's log is read with its rotated files, a file alone.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command's arguments."""
+    parser = subparsers.add_parser(
+        "why",
+        help="one decision of the controller in plain words",
+        description="What was seen, asked for, allowed, written and read back at a time, and what came of it.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser._negative_number_matcher = re.compile(r"-\d")  # -90s is a time and no option; Python 3.14 knows by itself
+    parser.add_argument("time", nargs="*", metavar="TIME", help="default: the last decision")
+    add_log_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="the tick as it is recorded, and the one after it")
+
+
+def add_log_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which log: `--log` or `--config`."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--log", type=Path, metavar="FILE|DIR", help="a tick log; default: /var/log/rlctl")
+    which.add_argument("--config", type=Path, metavar="FILE", help="the serve configuration that names the log")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command.
+
+    Raises:
+        ConfigError: There is no log, or TIME is no time.
+        CheckFailed: The log holds no tick.
+        PermissionMissing: The log may not be read.
+    """
+    from rlctl.envs.errors import CheckFailed, ConfigError
+    from rlctl.envs.ticklog import log_files
+    from rlctl.moments import find, parse_moment
+    from rlctl.why import as_json, in_plain_words
+
+    try:
+        moment = parse_moment(" ".join(args.time))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    path = log_path(args)
+    found = find(log_files(path), moment, tell_damage)
+    if found is None:
+        raise CheckFailed(f"{path}: no tick is recorded here")
+    if args.json:
+        print(json.dumps(as_json(found)))
+    else:
+        print("\n".join(in_plain_words(found, moment)))
+    return 0
+
+
+def log_path(args: argparse.Namespace) -> Path:
+    """The log that the arguments name.
+
+    Raises:
+        ConfigError: The configuration is wrong.
+    """
+    from rlctl.config import LogSection, load_config
+
+    if args.log is not None:
+        return Path(args.log)
+    return (load_config(args.config).log if args.config else LogSection()).directory
+
+
+def tell_damage(damage: Damage) -> None:
+    """A line on stderr for what is damaged; the rest of the log is as good as ever."""
+    print(f"rlctl: damaged: {damage}", file=sys.stderr)

@@ -1,0 +1,358 @@
+"""The watchdog: a process of its own that takes BE to the safe allocation when the controller falls silent.
+
+`rlctl.safety.lease` starts it as `python -I -S watchdog.py ...`; nobody calls it by hand. It shares nothing with the
+controller's interpreter and imports next to nothing, so that it stays below 10 MB and cannot hang where that one does.
+What it writes was worked out beforehand (`rlctl.envs.host.cgroup.emergency`): here is no notion of quotas and cpusets.
+
+Its life, top down as in `main`: it guards while word comes from the controller in time; else it holds BE at the safe
+allocation until the controller is back; when that stays away, it ends it for good and becomes `rlctl restore`.
+"""
+
+from __future__ import annotations
+
+import _socket  # not `socket`, which loads enum and selectors: .3 MB
+import errno
+import os
+import select
+import signal
+import sys
+import time
+
+__all__ = ["Link", "Plan", "Step", "guard", "hold", "main", "restore", "see_off", "successor"]
+
+HEAD_START_SECONDS = 0.025
+"""How long one stage of the plan, the freeze, may take before the next is begun beneath it; as in the actuator."""
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 1.0
+"""Between looks at what was written; each is twice the one before it."""
+
+END_SECONDS = 5.0
+"""How long a controller may take to die of SIGKILL; one that sleeps in the kernel takes longer."""
+
+OOM_SCORE = b"-999"  # the last to be killed for memory: it is small, and everything else relies on it
+PIPE_BUF = 4096  # so much fits whole into a pipe that select calls writable
+GONE = (errno.ENOENT, errno.ENODEV)
+
+_told_to_end: list[int] = []
+
+
+class Step:
+    """One write of the plan.
+
+    Attributes:
+        identity: `device:inode` of the group's directory.
+        folder: Its path.
+        name: File to write.
+        text: What to write.
+        probe: File of the same group that tells whether it has taken.
+        wanted: A whole line of that file that says yes.
+    """
+
+    __slots__ = ("folder", "identity", "name", "probe", "text", "wanted")
+
+    def __init__(self, line: bytes) -> None:
+        self.identity, self.folder, self.name, self.text, self.probe, self.wanted = line.split(b"\0")
+
+
+class Plan:
+    """What to write, in stages, with the groups' directories held open.
+
+    A held directory is the very group that the plan was made for: where it was removed, and be it that another took its
+    name, opening a file below it fails, and nothing is written to a group that is not known to be BE's.
+
+    Args:
+        data: One step per line, its fields between NULs; an empty line between stages.
+    """
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.stages = [[Step(line) for line in stage.split(b"\n")] for stage in data.split(b"\n\n") if stage]
+        self._open: dict[bytes, int] = {}
+        for stage in self.stages:
+            for step in stage:
+                self._hold(step)
+
+    def enforce(self) -> list[str]:
+        """Write stage by stage; returns what has not taken, each with its reason."""
+        refused: list[str] = []
+        for stage in self.stages:
+            if refused:
+                time.sleep(HEAD_START_SECONDS)
+            refused += self._sweep(stage)
+        return refused
+
+    def repeat(self) -> list[str]:
+        """Write once more what does not read as wanted; returns what still does not."""
+        return [one for stage in self.stages for one in self._sweep(stage)]
+
+    def close(self) -> None:
+        """Let go of the directories. Idempotent."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def _hold(self, step: Step) -> None:
+        if step.folder in self._open:
+            return
+        try:
+            folder = os.open(step.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in GONE:
+                return
+            raise
+        status = os.fstat(folder)
+        if b"%d:%d" % (status.st_dev, status.st_ino) == step.identity:
+            self._open[step.folder] = folder
+        else:
+            os.close(folder)
+
+    def _sweep(self, stage: list[Step]) -> list[str]:
+        said = [(step, self._settle(step)) for step in stage]
+        return [f"{os.fsdecode(step.folder)}/{os.fsdecode(step.name)}: {why}" for step, why in said if why]
+
+    def _settle(self, step: Step) -> str:
+        """Write what does not read as wanted; why it has not taken, or nothing."""
+        folder = self._open.get(step.folder)
+        if folder is None or _reads(folder, step):
+            return ""
+        try:
+            _write(folder, step)
+        except OSError as error:
+            return "" if error.errno in GONE else os.strerror(error.errno or 0)
+        return "" if _reads(folder, step) else f"does not read {os.fsdecode(step.wanted)!r} yet"
+
+
+def _reads(folder: int, step: Step) -> bool:
+    try:
+        file = os.open(step.probe, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            return step.wanted in os.read(file, 4096).split(b"\n")
+        finally:
+            os.close(file)
+    except OSError:
+        return False
+
+
+def _write(folder: int, step: Step) -> None:
+    file = os.open(step.name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        os.write(file, step.text)
+    finally:
+        os.close(file)
+
+
+class Link:
+    """The controller, as seen from here.
+
+    Its words are datagrams `renew N`, `leave N` and, with a file that holds a plan, `plan N`. Each is answered with N
+    when it is done, so that the controller knows that somebody is awake here.
+
+    Args:
+        channel: A connected AF_UNIX SOCK_SEQPACKET socket.
+        pid: The controller's.
+
+    Attributes:
+        plan: The one in force.
+        gone: It has closed its end, which the kernel does for a process that dies in whatever way.
+        leaving: It puts back the originals itself: BE is no longer ours.
+    """
+
+    def __init__(self, channel: _socket.socket, pid: int) -> None:
+        self.pid = pid
+        self.plan = Plan()
+        self.gone = False
+        self.leaving = False
+        self._channel = channel
+        self._process = _pidfd(pid)
+
+    def hear(self, seconds: float) -> bool:
+        """Wait for one word and heed it; False when none came, or none ever will."""
+        if self.gone:
+            time.sleep(seconds)
+            return False
+        if not select.select([self._channel], [], [], seconds)[0]:
+            return False
+        try:
+            word, ancillary, *_ = self._channel.recvmsg(64, _socket.CMSG_SPACE(4))
+        except ConnectionResetError:  # it ended with an answer unread; what it said before that comes next
+            return self.hear(0.0)
+        if not word:
+            self.gone = True
+            return False
+        _told_to_end.clear()
+        self._heed(word, ancillary)
+        return True
+
+    def ended(self, seconds: float) -> bool:
+        """Wait for its death; True when it is surely dead."""
+        return self._process >= 0 and bool(select.select([self._process], [], [], seconds)[0])
+
+    def end(self) -> bool:
+        """Kill it, lest it wakes up and writes on when the originals are back; True when it is surely dead."""
+        try:
+            if self._process >= 0:
+                signal.pidfd_send_signal(self._process, signal.SIGKILL)
+        except OSError:  # ended long ago, or somebody forbids it
+            pass
+        return self.ended(END_SECONDS)
+
+    def _heed(self, word: bytes, ancillary: list[tuple[int, int, bytes]]) -> None:
+        verb, _, number = word.partition(b" ")
+        if verb == b"plan":
+            file = int.from_bytes(ancillary[0][2][:4], sys.byteorder)
+            plan = Plan(_content(file))
+            self.plan.close()
+            self.plan = plan
+        self.leaving = self.leaving or verb == b"leave"
+        try:  # noqa: SIM105 - contextlib would be the largest import here, likewise below
+            self._channel.send(number)
+        except OSError:  # it has ended, or reads no answers: both will show
+            pass
+
+
+def _pidfd(pid: int) -> int:
+    """A handle of the controller that no later process of that number can be taken for; -1 if there is none."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return -1
+    return handle if os.getppid() == pid else -1
+
+
+def _content(file: int) -> bytes:
+    try:
+        return os.pread(file, os.fstat(file).st_size, 0)
+    finally:
+        os.close(file)
+
+
+def guard(link: Link, lease_seconds: float) -> str:
+    """Until the controller falls silent; returns how, or nothing when it leaves in good order."""
+    while link.hear(lease_seconds):
+        if link.leaving:
+            return ""
+    return "has ended" if link.gone else f"has not renewed its lease for {lease_seconds:g} s"
+
+
+def hold(link: Link, restore_after_seconds: float, lock: str, journal: str) -> str:
+    """BE at the safe allocation until the controller is `back`, `succeeded` by another, or `away`; returns which."""
+    ends = time.monotonic() + restore_after_seconds
+    refused, pause = link.plan.enforce(), FIRST_PAUSE_SECONDS
+    _report(refused)
+    while time.monotonic() < ends and not _told_to_end:
+        if link.hear(pause):
+            return "back"
+        if successor(lock, link.pid):
+            return "succeeded"
+        if not os.path.exists(journal):  # somebody ran `rlctl restore --force`
+            return "away"
+        pause = min(2.0 * pause, LONGEST_PAUSE_SECONDS)
+        before, refused = refused, link.plan.repeat()
+        if refused != before:
+            _report(refused)
+    return "away"
+
+
+def successor(lock: str, pid: int) -> int:
+    """Another live process that holds the state directory, and whose business BE is now; 0 if there is none."""
+    try:
+        file = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            holder = int(os.read(file, 32))
+        finally:
+            os.close(file)
+    except (OSError, ValueError):
+        return 0
+    return holder if holder not in (pid, os.getpid()) and os.path.exists(f"/proc/{holder}") else 0
+
+
+def restore(link: Link, journal: str, command: list[str]) -> int:
+    """Become `rlctl restore`; returns only if there is nothing to put back, or if that cannot be run."""
+    dead = link.end()
+    if not os.path.exists(journal):
+        _say("no journal, so there is nothing to put back")
+        return 0
+    if not dead:
+        command = [*command, "--force"]  # it may yet hold the lock, but will never run again
+    _say("putting the originals back")
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        os.dup2(2, 1)  # its report is for whoever reads our messages
+        os.execv(command[0], command)  # noqa: S606 - the controller named it
+    except OSError as error:
+        _say(f"cannot run {command[0]}: {error.strerror}; BE stays at the safe allocation: run `rlctl restore`")
+    return 75
+
+
+def main(arguments: list[str]) -> int:
+    """Guard one controller.
+
+    Args:
+        arguments: Its pid, lease and time until the originals are put back (seconds), paths of lock and journal, and
+            the command that puts them back. Standard input is the channel.
+    """
+    pid, lease_seconds, restore_after_seconds = int(arguments[0]), float(arguments[1]), float(arguments[2])
+    lock, journal, *command = arguments[3:]
+    _prepare()
+    link = Link(_socket.socket(fileno=0), pid)
+    while silence := guard(link, lease_seconds):
+        _say(f"controller {pid} {silence}: BE goes to the safe allocation")
+        outcome = hold(link, restore_after_seconds, lock, journal)
+        if outcome == "succeeded":
+            _say("another rlctl has taken over")
+            return 0
+        if outcome == "away":
+            return restore(link, journal, command)
+        _say(f"controller {pid} is back")
+        if link.leaving:
+            break
+    return see_off(link, restore_after_seconds, lock, journal, command)
+
+
+def see_off(link: Link, seconds: float, lock: str, journal: str, command: list[str]) -> int:
+    """A controller that leaves puts the originals back itself; done here only if it dies or hangs over it."""
+    ends = time.monotonic() + seconds
+    while not link.gone and time.monotonic() < ends:
+        link.hear(max(ends - time.monotonic(), 0.0))
+    if not os.path.exists(journal) or successor(lock, link.pid):
+        return 0
+    link.ended(max(ends - time.monotonic(), 0.0))  # it may have a last word to say
+    return restore(link, journal, command)
+
+
+def _prepare() -> None:
+    """Be there when it matters: before other processes, last to be killed, deaf while the controller lives."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, _frame: _told_to_end.append(number))
+    try:  # noqa: SIM105
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    except OSError:  # not root, or a v1 group without real-time budget
+        pass
+    try:
+        score = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(score, OOM_SCORE)
+        finally:
+            os.close(score)
+    except OSError:  # lowering it takes CAP_SYS_RESOURCE
+        pass
+
+
+def _report(refused: list[str]) -> None:
+    if refused:
+        _say(f"not in force yet, trying again: {'; '.join(refused[:3])}" + (", ..." if len(refused) > 3 else ""))
+    else:
+        _say("BE is at the safe allocation")
+
+
+def _say(text: str) -> None:
+    """One line on stderr, unless nobody takes it: this process must not wait for a reader."""
+    try:
+        if select.select([], [2], [], 0.0)[1]:
+            os.write(2, f"rlctl watchdog: {text}"[: PIPE_BUF - 1].encode(errors="replace")[: PIPE_BUF - 1] + b"\n")
+    except (OSError, ValueError):
+        pass
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

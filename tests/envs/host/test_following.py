@@ -1,0 +1,292 @@
+"""Groups that come, go and are made anew mid-run: BE's stay under the budget, the LC's readings come back."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.errors import CgroupGone, HostError
+from rlctl.envs.host.cgroup.actuator import BeActuator
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.journal import COMPACT_ENTRIES, Journal, load
+from rlctl.envs.host.cgroup.kernel import KernelFiles
+from rlctl.envs.host.cgroup.ownership import Ownership
+from rlctl.envs.host.discovery import ByCgroup, ByContainer, ByPid, selects
+from rlctl.envs.host.following import Follower
+from rlctl.envs.host.groupsearch import outermost
+from rlctl.envs.host.live import LiveHost, follow_groups, group_sensors
+from rlctl.envs.telemetry import Missing, Value
+from rlctl.envs.workload import SLO
+
+Bench = Any
+LIMITS = Limits(cpus=2)
+HALF = Allocation(0.5, 2)
+
+
+class Run:
+    """A host whose BE is every group `batch-*` and whose LC is `web*`, below a group of the test's own."""
+
+    def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+        monkeypatch.setattr("rlctl.envs.host.following.LOOK_SECONDS", 0.0)
+        self.bench = bench
+        self.top = bench.group().name
+        self.lc = bench.group(f"{self.top}/web")
+        be = [bench.group(f"{self.top}/{name}") for name in names]
+        self.ownership = Ownership()
+        self.knobs = bench.knobs()
+        self.actuator = BeActuator(be, (1, 0), LIMITS, self.knobs, ownership=self.ownership)
+        sensors = group_sensors(self.lc, be)
+        events = self.ownership.events
+        lc, batch = (selects(ByCgroup(f"/{self.top}/{name}"), []) for name in ("web*", "batch-*"))
+        assert batch is not None
+        self.follower = Follower(bench.layout, self.knobs, self.lc, lc, [batch], self.actuator, sensors, events)
+        self.plans: list[Any] = []
+        self.host = LiveHost(
+            LIMITS, SLO(0.01, max_load_rps=100.0), 1.0, self.actuator, sensors, lambda: None,
+            events=events, follow=self.follower.follow,
+        )  # fmt: skip
+        self.host.regrouped = self.plans.append
+
+    def tick(self, allocation: Allocation = HALF) -> Allocation:
+        self.telemetry = self.host.read()
+        return self.host.apply(allocation)
+
+    def make(self, name: str) -> Group:
+        return self.bench.group(f"{self.top}/{name}")
+
+    def kinds(self) -> list[str]:
+        return [event.partition(":")[0] for event in self.host.events()]
+
+
+def quota_cpus(group: Group) -> float:
+    assert group.cpu is not None
+    return group.cpu.quota().cpus
+
+
+def test_a_group_that_appears_is_under_the_budget_in_the_same_tick(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(bench, monkeypatch, "batch-1")
+    run.tick()
+    late = run.make("batch-2")
+    run.make("other")
+    assert run.tick() == HALF
+    assert run.kinds() == ["group-appeared"]
+    assert quota_cpus(late) == 0.25
+    assert [group.name for group in run.actuator.groups] == [f"{run.top}/batch-1", f"{run.top}/batch-2"]
+    (plan,) = run.plans
+    assert set(late.knob_files("frozen")) <= set(plan.paths), "the watchdog knows of it"
+    journalled = {entry.path for entry in bench.open_journal().entries}
+    assert set(late.knob_files("quota", "cpus", "frozen")) <= journalled
+    run.tick()
+    assert run.kinds() == []
+    assert isinstance(run.telemetry.be_cpus, Value)
+
+
+def test_who_appears_is_safe_before_it_has_a_share(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(fake, monkeypatch, "batch-1")
+    run.tick()
+    late = run.make("batch-2")
+    run.host.read()
+    assert late.freezer is not None
+    assert late.freezer.ordered()
+    assert quota_cpus(late) <= LIMITS.min_quota_cpus
+
+
+def test_a_group_that_vanishes_is_told_once_and_returns_under_its_name(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(bench, monkeypatch, "batch-1", "batch-2")
+    run.tick()
+    run.actuator.groups[1].remove()
+    run.tick()
+    run.tick()
+    assert run.kinds() == ["group-vanished"]
+    assert quota_cpus(run.actuator.groups[0]) == 0.5
+    again = run.make("batch-2")
+    assert run.tick() == HALF
+    assert run.kinds() == ["group-appeared"]
+    assert quota_cpus(again) == 0.25
+    assert bench.restore().ok
+    assert quota_cpus(again) > 1.0
+
+
+def test_be_may_be_without_a_group_for_a_while(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(bench, monkeypatch, "batch-1")
+    run.tick()
+    run.actuator.groups[0].remove()
+    assert [run.tick() for _ in range(3)] == [LIMITS.safe] * 3
+    run.make("batch-7")
+    assert run.tick() == HALF
+    assert run.kinds() == ["group-vanished", "group-appeared"]
+
+
+def test_a_lasting_group_that_only_a_process_named_still_ends_the_run(fake: Bench) -> None:
+    group = fake.group()
+    actuator = BeActuator([group], (1, 0), LIMITS, fake.knobs())
+    host = LiveHost(LIMITS, SLO(0.01, max_load_rps=1.0), 1.0, actuator, [], lambda: None)
+    group.remove()
+    with pytest.raises(CgroupGone):
+        host.apply(HALF)
+
+
+def test_a_group_that_cannot_be_journalled_is_told_once_and_tried_again(
+    fake: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(fake, monkeypatch, "batch-1")
+    journal = fake.open_journal()
+
+    def full(_: object) -> None:
+        raise HostError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "record", lambda self, entries: full(entries))
+        late = run.make("batch-2")
+        for _ in range(3):
+            run.tick()
+        assert run.kinds() == ["group-refused"]
+        assert quota_cpus(late) > 1.0, "what could not be put back is not touched"
+    run.tick()
+    assert run.kinds() == ["group-appeared"]
+    assert any(entry.path.parent.name == "batch-2" for entry in journal.entries)
+
+
+def test_the_lcs_readings_return_with_its_group(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(bench, monkeypatch, "batch-1")
+    run.tick()
+    run.tick()
+    assert isinstance(run.telemetry.lc_cpus, Value)
+    run.lc.remove()
+    run.tick()
+    assert isinstance(run.telemetry.lc_cpus, Missing) or not bench.real, "plain files outlive their names"
+    assert run.telemetry.lc_alive == Value(0.0)
+    run.make("web")
+    run.tick()
+    run.tick()
+    assert isinstance(run.telemetry.lc_cpus, Value)
+    assert run.kinds() == ["lc-vanished", "lc-appeared"]
+
+
+def test_the_lc_is_found_under_another_name_that_is_selected(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(bench, monkeypatch, "batch-1")
+    run.tick()
+    run.lc.remove()
+    fresh = run.make("web-2")
+    fresh.attach(bench.task())
+    run.tick()
+    run.tick()
+    assert isinstance(run.telemetry.lc_cpus, Value)
+    assert run.telemetry.lc_alive == Value(1.0)
+    assert run.kinds() == ["lc-vanished", "lc-appeared"]
+
+
+def test_two_candidates_for_the_lc_are_none(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(fake, monkeypatch, "batch-1")
+    run.lc.remove()
+    for name in ("web-2", "web-3"):
+        run.make(name)
+    run.tick()
+    run.tick()
+    assert run.kinds() == ["lc-vanished", "group-refused"]
+    assert run.telemetry.lc_alive == Value(0.0)
+
+
+@pytest.mark.host
+def test_groups_that_come_and_go_leave_nothing_open(real: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(real, monkeypatch, "batch-1")
+    run.tick()
+
+    def churn() -> int:
+        for _ in range(5):
+            late = run.make("batch-2")
+            run.tick()
+            late.remove()
+            real.groups.remove(late)
+            run.tick()
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    assert churn() == churn()
+    assert set(run.kinds()) == {"group-appeared", "group-vanished"}
+
+
+def test_a_long_journal_forgets_groups_that_are_gone(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlctl.envs.host.cgroup.journal.COMPACT_ENTRIES", 30)
+    run = Run(fake, monkeypatch, "batch-1")
+    for number in range(2, 30):
+        late = run.make(f"batch-{number}")
+        run.tick()
+        late.remove()
+        run.tick()
+    recorded = load(fake.state_dir)
+    assert len(recorded.entries) < 40
+    assert recorded.entries == tuple(fake.open_journal().entries)
+    assert any(entry.path.parent.name == "batch-1" for entry in recorded.entries)
+    assert quota_cpus(run.actuator.groups[0]) == 0.5
+    first = run.actuator.groups[0]
+    assert fake.restore().ok
+    assert quota_cpus(first) > 1.0
+
+
+def test_a_journal_on_a_full_disk_is_not_shortened(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlctl.envs.host.cgroup.journal.COMPACT_ENTRIES", 1)
+    group = fake.group()
+    BeActuator([group], (1, 0), LIMITS, fake.knobs())
+    before = load(fake.state_dir)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("rlctl.envs.host.cgroup.journal.os.fsync", full)
+    fake.open_journal().compact([])
+    assert load(fake.state_dir) == before
+    assert COMPACT_ENTRIES > 1
+
+
+def test_only_the_outermost_matches_are_found(real_tree: Path) -> None:
+    for name in ("a/batch/inner/batch", "batch", "b/c/batch", "b/other"):
+        (real_tree / name).mkdir(parents=True)
+    found = dict(outermost(real_tree, lambda path: path.endswith("/batch")))
+    assert found.keys() == {"/a/batch", "/batch", "/b/c/batch"}
+    assert found["/batch"] == (real_tree / "batch").stat().st_ino
+    assert dict(outermost(real_tree / "absent", lambda _: True)) == {}
+
+
+@pytest.fixture
+def real_tree(tmp_path: Path) -> Path:
+    return tmp_path / "tree"
+
+
+def test_what_no_path_tells_is_not_followed() -> None:
+    assert selects(ByPid(1), ["x"]) is None
+    container = selects(ByContainer("web"), ["docker/0123"])
+    assert container is not None
+    assert container("/docker/0123")
+    assert not container("/docker/4567")
+
+
+def test_sensors_without_files_stay_as_they_are(fake: Bench) -> None:
+    lc, be = fake.group(), fake.group()
+    sensors = group_sensors(lc, [be])
+    follow_groups(sensors, lc, [], 1.0)
+    follow_groups(sensors, lc, [be], 2.0)
+    readings = [sensor.read(3.0) for sensor in sensors]
+    assert readings
+    for sensor in sensors:
+        sensor.close()
+
+
+def test_one_file_of_a_removed_group_closes_them_all(tmp_path: Path) -> None:
+    kernel = KernelFiles()
+    folder = tmp_path / "group"
+    folder.mkdir()
+    for name in ("cpu.max", "cpu.weight"):
+        (folder / name).write_text("1")
+        kernel.read(folder / name)
+    assert len(kernel._kept) == 2
+    with pytest.raises(FileNotFoundError):
+        kernel.read(folder / "cgroup.procs")
+    assert not kernel._kept

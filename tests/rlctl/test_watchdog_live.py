@@ -1,0 +1,203 @@
+"""Controller and watchdog on this machine: a busy BE in real control groups, and either process killed or stopped."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rlctl.envs.errors import RlctlError
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Controller, Layout
+
+pytestmark = pytest.mark.host
+
+CONTROLLER = """
+import sys, time
+from pathlib import Path
+from rlctl.envs.allocation import Limits
+from rlctl.envs.host.cgroup.actuator import BeActuator
+from rlctl.envs.host.cgroup.emergency import emergency_plan
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.journal import Journal
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Layout
+from rlctl.safety.lease import Lease
+
+name, state, tick, restore_after = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
+limits, layout = Limits(2), Layout.detect()
+knobs = Knobs(Journal.open(state))
+groups = [Group.open(layout, name, knobs)]
+actuator = BeActuator(groups, (1, 0), limits, knobs)
+lease = Lease(emergency_plan(groups, (1, 0), limits, knobs), state, tick + 0.7, restore_after)
+while True:
+    why = lease.check()
+    actuator.apply(limits.safe if why else limits.full.but(quota_cpus=1.5))
+    lease.renew()
+    print("tick", lease.pid, why, flush=True)
+    time.sleep(tick)
+"""
+
+
+class Scene:
+    """BE's group with a busy process in it, and a controller that gives BE much in every tick."""
+
+    def __init__(self, group, state):
+        self.group, self.state = group, state
+        self.controller = None
+        self.before = self.knobs()
+
+    def knobs(self):
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.max", "cpuset.cpus", "freezer.state", "cgroup.freeze")
+        files = [folder / name for folder in self.group.directories for name in names]
+        return {str(file): file.read_text() for file in files if file.exists()}
+
+    def start(self, tick=1.0, restore_after=600.0):
+        words = (self.group.name, self.state, tick, restore_after)
+        self.controller = subprocess.Popen(
+            [sys.executable, "-c", CONTROLLER, *map(str, words)], stdout=subprocess.PIPE, text=True
+        )
+        self.next_tick()
+
+    def next_tick(self):
+        """Watchdog's pid and the reason of the next tick."""
+        _, pid, *why = self.controller.stdout.readline().split()
+        return int(pid), " ".join(why)
+
+    @property
+    def safe(self):
+        quota = self.group.cpu.quota().cpus
+        return self.group.freezer.frozen() and quota <= 0.01 and self.group.cpuset.cpus() == {1}
+
+    @property
+    def free(self):
+        return not self.group.freezer.ordered() and self.group.cpu.quota().cpus > 1.0
+
+    def restore(self):
+        words = [sys.executable, "-m", "rlctl", "restore", "--state", str(self.state)]
+        return subprocess.run(words, capture_output=True, text=True, check=False)
+
+
+def seconds_until(condition, most=60.0):
+    begun = time.monotonic()
+    while not condition():
+        assert time.monotonic() - begun < most, "did not happen in time"
+        time.sleep(0.002)
+    return time.monotonic() - begun
+
+
+def lacking():
+    layout = Layout.detect()
+    try:
+        for name in (Controller.CPU, Controller.CPUSET, Controller.FREEZER):
+            layout.mount(name)
+    except RlctlError as error:
+        return str(error)
+    return "" if os.geteuid() == 0 and os.cpu_count() > 1 else "needs root and two CPUs"
+
+
+@pytest.fixture
+def scene(tmp_path):
+    if reason := lacking():
+        pytest.skip(reason)
+    group = Group.create(Layout.detect(), f"rlctl-test-watchdog-{os.getpid()}", Knobs(None))
+    busy = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
+    made = Scene(group, tmp_path / "state")
+    try:
+        group.attach(busy.pid)
+        yield made
+    finally:
+        if made.controller is not None:
+            for pid in (watchdog_of(made), made.controller.pid):  # in this order: else it would go on for ten minutes
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            made.controller.wait()
+            made.controller.stdout.close()
+        group.freezer.order(False)
+        busy.kill()
+        busy.wait()
+        group.remove()
+
+
+def watchdog_of(scene):
+    """The latest watchdog that guards this scene; one that ended is no process any more."""
+    for status in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = status.read_bytes().split(b"\0")
+            if str(scene.state / "lock").encode() in words:
+                return int(status.parent.name)
+    return scene.controller.pid
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_controller_that_dies_or_stops_leaves_be_safe_within_two_seconds(scene, number, capsys):
+    scene.start()
+    assert scene.free
+    os.kill(scene.controller.pid, number)
+    seconds = seconds_until(lambda: scene.safe)
+    with capsys.disabled():
+        print(f" {signal.Signals(number).name}: safe after {seconds:.3f} s", end=" ")
+    assert seconds < 2.0
+
+
+def test_a_controller_that_was_stopped_goes_on_and_its_first_tick_is_safe(scene):
+    scene.start(tick=0.2)
+    os.kill(scene.controller.pid, signal.SIGSTOP)
+    seconds_until(lambda: scene.safe)
+    os.kill(scene.controller.pid, signal.SIGCONT)
+    reasons = [scene.next_tick()[1] for _ in range(10)]
+    assert any("no tick completed" in why for why in reasons)
+    seconds_until(lambda: scene.free)
+
+
+def test_a_watchdog_that_is_killed_costs_one_safe_tick_and_is_replaced(scene):
+    scene.start(tick=0.2)
+    pid, _ = scene.next_tick()
+    os.kill(pid, signal.SIGKILL)
+    reasons = [scene.next_tick() for _ in range(6)]
+    assert any("was killed by signal 9" in why for _, why in reasons)
+    seconds_until(lambda: scene.next_tick()[1] == "")
+    assert scene.next_tick()[0] != pid
+
+
+def test_both_killed_and_restore_puts_everything_back(scene):
+    scene.start()
+    watchdog = watchdog_of(scene)
+    assert watchdog != scene.controller.pid
+    os.kill(watchdog, signal.SIGKILL)
+    os.kill(scene.controller.pid, signal.SIGKILL)
+    scene.controller.wait()
+    assert scene.knobs() != scene.before
+    done = scene.restore()
+    assert done.returncode == 0, done.stderr
+    assert scene.knobs() == scene.before
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_controller_that_stays_away_is_ended_and_everything_is_put_back(scene, number):
+    scene.start(tick=0.2, restore_after=1.0)
+    os.kill(scene.controller.pid, number)
+    seconds_until(lambda: scene.safe)
+    assert scene.controller.wait(60) == -signal.SIGKILL
+    seconds_until(lambda: scene.knobs() == scene.before)
+    seconds_until(lambda: (scene.state / "journal.jsonl.restored").exists())
+
+
+def test_another_controller_takes_over_and_the_old_watchdog_goes(scene):
+    scene.start(restore_after=600.0)
+    old = watchdog_of(scene)
+    os.kill(scene.controller.pid, signal.SIGKILL)
+    scene.controller.wait()
+    scene.controller.stdout.close()
+    seconds_until(lambda: scene.safe)
+    scene.start()
+    seconds_until(lambda: not Path(f"/proc/{old}").exists())
+    scene.next_tick()
+    assert scene.free
+    os.kill(scene.controller.pid, signal.SIGSTOP)
+    seconds_until(lambda: scene.safe)

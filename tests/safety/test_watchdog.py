@@ -1,0 +1,330 @@
+"""The watchdog process, spoken to over its socket; its plan writes plain files that stand for a group's."""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.envs.host.cgroup.emergency import EmergencyPlan, Step
+from rlctl.safety import watchdog
+
+NOBODY = 2**22 + 1  # above the largest pid: nothing is ever killed by mistake
+LONG = 600.0
+
+
+def until(condition, seconds=20.0):
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends, "did not happen in time"
+        time.sleep(0.01)
+
+
+def a_group(folder):
+    folder.mkdir()
+    (folder / "freeze").write_text("0\n")
+    (folder / "quota").write_text("9\n")
+    return folder
+
+
+def is_safe(folder):
+    return (folder / "freeze").read_text() + (folder / "quota").read_text() == "1\n0\n"
+
+
+def a_plan(*folders):
+    def step(folder, name, text):
+        status = folder.stat()
+        return Step(folder / name, text, (status.st_dev, status.st_ino), name, text)
+
+    return EmergencyPlan(
+        (tuple(step(one, "freeze", "1") for one in folders), tuple(step(one, "quota", "0") for one in folders))
+    ).to_bytes()
+
+
+class Running:
+    """A watchdog and its controller's end of the socket."""
+
+    def __init__(self, folder, lease=LONG, restore_after=LONG, pid=NOBODY, stderr=None):
+        self.lock, self.journal, self.restored = folder / "lock", folder / "journal", folder / "restored"
+        self.journal.write_text("")
+        restore = f"import sys; open({str(self.restored)!r}, 'w').write(' '.join(sys.argv[1:]))"
+        words = (pid, lease, restore_after, self.lock, self.journal, sys.executable, "-S", "-c", restore)
+        self.ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.ours.settimeout(20.0)
+        self.words, self.said = 0, folder / "said"
+        with theirs, self.said.open("w") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-S", watchdog.__file__, *map(str, words)],
+                stdin=theirs.fileno(),
+                stderr=stderr or said,
+                start_new_session=True,
+            )
+
+    def say(self, verb, plan=None):
+        self.words += 1
+        word = f"{verb} {self.words}".encode()
+        if plan is None:
+            self.ours.send(word)
+        else:
+            with os.fdopen(os.memfd_create("plan"), "wb", buffering=0) as file:
+                file.write(plan)
+                socket.send_fds(self.ours, [word], [file.fileno()])
+        assert int(self.ours.recv(32)) == self.words
+
+    def end(self):
+        self.ours.close()
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def start(tmp_path):
+    with contextlib.ExitStack() as stack:
+
+        def begin(**options):
+            running = Running(tmp_path, **options)
+            stack.callback(running.end)
+            return running
+
+        yield begin
+
+
+def test_silence_makes_be_safe_and_a_word_lets_the_controller_go_on(start, tmp_path):
+    group, running = a_group(tmp_path / "be"), start(lease=0.3)
+    running.say("plan", a_plan(group))
+    until(lambda: is_safe(group))
+    until(lambda: "BE is at the safe allocation" in running.said.read_text())
+    running.say("renew")
+    until(lambda: "is back" in running.said.read_text())
+    (group / "freeze").write_text("0\n")
+    until(lambda: is_safe(group))  # and the next silence counts again
+    assert running.process.poll() is None
+
+
+def test_renewals_keep_it_quiet(start, tmp_path):
+    group, running = a_group(tmp_path / "be"), start(lease=1.0)
+    running.say("plan", a_plan(group))
+    ends = time.monotonic() + 1.5
+    while time.monotonic() < ends:
+        running.say("renew")
+        time.sleep(0.05)
+    assert not is_safe(group)
+    assert running.said.read_text() == ""
+
+
+def test_a_death_is_noticed_at_once_whatever_the_lease(start, tmp_path):
+    group, running = a_group(tmp_path / "be"), start()
+    running.say("plan", a_plan(group))
+    running.ours.close()
+    until(lambda: is_safe(group))
+    assert "has ended" in running.said.read_text()
+
+
+def test_a_death_with_answers_unread_is_no_error(start, tmp_path):
+    group, running = a_group(tmp_path / "be"), start()
+    running.say("plan", a_plan(group))
+    running.ours.send(b"renew 2")
+    select.select([running.ours], [], [], 20.0)
+    running.ours.close()
+    until(lambda: is_safe(group))
+
+
+def test_a_leave_that_is_still_unread_at_the_death_is_heeded(start, tmp_path):
+    group, running = a_group(tmp_path / "be"), start()
+    running.say("plan", a_plan(group))
+    running.process.send_signal(signal.SIGSTOP)
+    running.ours.send(b"renew 2")
+    running.ours.send(b"leave 3")
+    running.journal.unlink()
+    running.ours.close()
+    running.process.send_signal(signal.SIGCONT)
+    assert running.process.wait(20) == 0
+    assert not is_safe(group)
+
+
+def test_who_leaves_in_good_order_is_let_go(start, tmp_path):
+    group, running = a_group(tmp_path / "be"), start(lease=0.2)
+    running.say("plan", a_plan(group))
+    running.say("leave")
+    (group / "freeze").write_text("0\n")
+    (group / "quota").write_text("9\n")
+    running.journal.unlink()
+    running.ours.close()
+    assert running.process.wait(20) == 0
+    assert not is_safe(group)
+    assert not running.restored.exists()
+
+
+def test_who_dies_while_putting_back_is_finished_for(start, tmp_path):
+    group, running = a_group(tmp_path / "be"), start(restore_after=0.5)
+    running.say("plan", a_plan(group))
+    running.say("leave")
+    running.ours.close()
+    running.process.wait(20)
+    assert running.restored.exists()
+    assert not is_safe(group)
+
+
+def test_who_stays_away_gets_the_originals_put_back(start, tmp_path):
+    group, running = a_group(tmp_path / "be"), start(restore_after=0.3)
+    running.say("plan", a_plan(group))
+    running.ours.close()
+    running.process.wait(20)
+    assert is_safe(group)
+    assert running.restored.read_text() == "--force"  # it does not know that nobody is dead
+
+
+def test_who_hangs_for_too_long_is_ended_before_the_originals_come_back(start, tmp_path):
+    """The parent of this watchdog is a process that stops itself."""
+    group = a_group(tmp_path / "be")
+    script = (
+        "import os, sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import test_watchdog as t;"
+        "folder = Path(sys.argv[2]); r = t.Running(folder, lease=0.2, restore_after=0.3, pid=os.getpid());"
+        "r.say('plan', t.a_plan(folder / 'be')); os.kill(os.getpid(), 19)"
+    )
+    words = [sys.executable, "-c", script, str(Path(__file__).parent), str(tmp_path)]
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as controller:
+        assert controller.wait(20) == -signal.SIGKILL
+    until(lambda: (tmp_path / "restored").exists())
+    until(lambda: (tmp_path / "restored").read_text() == "")  # the lock is free: no --force
+    assert is_safe(group)
+
+
+def test_a_successor_is_left_alone(start, tmp_path):
+    group, running = a_group(tmp_path / "be"), start(restore_after=LONG)
+    running.say("plan", a_plan(group))
+    running.lock.write_text(f"{os.getpid()}\n")
+    running.ours.close()
+    assert running.process.wait(20) == 0
+    assert not running.restored.exists()
+
+
+@pytest.mark.parametrize("holder", ["", "nonsense", str(NOBODY)])
+def test_a_lock_of_nobody_is_no_successor(tmp_path, holder):
+    (tmp_path / "lock").write_text(holder)
+    assert watchdog.successor(str(tmp_path / "lock"), 1) == 0
+    assert watchdog.successor(str(tmp_path / "absent"), 1) == 0
+
+
+def test_originals_put_back_by_an_operator_end_the_hold(start, tmp_path):
+    running = start(lease=0.2)
+    running.say("plan", a_plan(a_group(tmp_path / "be")))
+    until(lambda: "BE is at the safe allocation" in running.said.read_text())
+    running.journal.unlink()
+    assert running.process.wait(20) == 0
+    assert not running.restored.exists()
+
+
+def test_another_group_of_the_same_name_is_not_written(start, tmp_path):
+    ours, replaced = a_group(tmp_path / "ours"), a_group(tmp_path / "be")
+    running = start()
+    running.say("plan", a_plan(ours, replaced))
+    replaced.rename(tmp_path / "removed")
+    for name in ("freeze", "quota"):
+        (tmp_path / "removed" / name).unlink()
+    other = a_group(tmp_path / "be")
+    running.ours.close()
+    until(lambda: is_safe(ours))
+    until(lambda: "BE is at the safe allocation" in running.said.read_text())
+    assert not is_safe(other)
+
+
+def test_a_group_replaced_before_the_plan_arrived_is_not_written(start, tmp_path):
+    ours, replaced = a_group(tmp_path / "ours"), a_group(tmp_path / "be")
+    plan = a_plan(ours, replaced)
+    replaced.rename(tmp_path / "kept")
+    other, running = a_group(tmp_path / "be"), start()
+    running.say("plan", plan)
+    running.ours.close()
+    until(lambda: is_safe(ours))
+    assert not is_safe(other)
+
+
+def test_what_is_refused_is_tried_again_and_keeps_nothing_else_waiting(start, tmp_path):
+    group, other = a_group(tmp_path / "be"), a_group(tmp_path / "other")
+    (group / "freeze").unlink()
+    (group / "freeze").mkdir()  # cannot be written, even by root
+    running = start()
+    running.say("plan", a_plan(group, other))
+    running.ours.close()
+    until(lambda: is_safe(other) and (group / "quota").read_text() == "0\n")
+    until(lambda: "Is a directory" in running.said.read_text())
+    (group / "freeze").rmdir()
+    (group / "freeze").write_text("0\n")
+    until(lambda: is_safe(group))
+
+
+def test_a_plan_can_be_replaced(start, tmp_path):
+    first, second, running = a_group(tmp_path / "first"), a_group(tmp_path / "second"), start()
+    running.say("plan", a_plan(first))
+    running.say("plan", a_plan(second))
+    running.ours.close()
+    until(lambda: is_safe(second))
+    assert not is_safe(first)
+
+
+def test_signals_do_not_end_it_while_the_controller_lives_and_hurry_it_afterwards(start, tmp_path):
+    group, running = a_group(tmp_path / "be"), start()
+    running.say("plan", a_plan(group))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        running.process.send_signal(number)
+        running.say("renew")
+    assert not is_safe(group)
+    running.ours.close()
+    until(lambda: "BE is at" in running.said.read_text())
+    running.process.send_signal(signal.SIGTERM)
+    running.process.wait(20)
+    assert is_safe(group)
+    assert running.restored.exists()
+
+
+def test_a_reader_that_takes_no_messages_does_not_stop_it(start, tmp_path):
+    group = a_group(tmp_path / "be")
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(write, b"x" * 4096):
+            pass
+    os.set_blocking(write, True)
+    running = start(stderr=write)
+    os.close(write)
+    running.say("plan", a_plan(group))
+    running.ours.close()
+    until(lambda: is_safe(group))
+    os.close(read)
+
+
+def test_it_is_small_holds_only_its_own_and_stands_apart(start, tmp_path):
+    folders = [a_group(tmp_path / f"be{number}") for number in range(100)]
+    running = start()
+    running.say("plan", a_plan(*folders))
+    proc = Path(f"/proc/{running.process.pid}")
+    status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
+    assert int(status["VmRSS"].split()[0]) <= 15 * 1024
+    assert os.getsid(running.process.pid) == running.process.pid
+    opened = {os.readlink(file) for file in (proc / "fd").iterdir() if int(file.name) > 2}
+    assert opened <= {*map(str, folders), "anon_inode:[pidfd]"}
+
+
+BYTES = st.binary(min_size=1).filter(lambda data: not {0, 10} & {*data})
+TEXT = BYTES.map(os.fsdecode)  # a name need not be UTF-8
+NAMES = BYTES.filter(lambda data: b"/" not in data and data.strip(b".")).map(os.fsdecode)
+STEPS = st.builds(
+    lambda name, text, probe, wanted: Step(Path("/none") / name, text, (7, 9), probe, wanted), NAMES, TEXT, NAMES, TEXT
+)
+
+
+@given(st.lists(st.lists(STEPS, min_size=1, max_size=3), max_size=3))
+def test_any_plan_arrives_as_it_was_written(stages):
+    read = watchdog.Plan(EmergencyPlan(tuple(map(tuple, stages))).to_bytes())
+    assert [[(s.identity, s.name, s.text, s.probe, s.wanted) for s in stage] for stage in read.stages] == [
+        [(b"7:9", *map(os.fsencode, (s.path.name, s.text, s.probe, s.wanted))) for s in stage] for stage in stages
+    ]
