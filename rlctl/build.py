@@ -61,8 +61,17 @@ def build_live(config: ServeConfig, *, dry_run: bool = False) -> LiveHost:
         _online(config.be.cpus)
         layout = Layout.detect()
         journal = None if dry_run else stack.enter_context(Journal.open(config.state_directory))
+        started, inherited = False, bool(journal and journal.entries)
+
+        def put_back() -> None:
+            """A start that fails leaves BE as a predecessor's watchdog has left it, rather than set it free."""
+            if started or not inherited:
+                _put_back(config.state_directory)
+            else:
+                log.error("BE stays as an earlier controller has left it, until another start or `rlctl restore`")
+
         if journal is not None:
-            stack.callback(_put_back, config.state_directory)
+            stack.callback(put_back)
         _open_many_files()
         knobs = Knobs(journal, dry_run=dry_run)
         stack.callback(knobs.close)
@@ -100,7 +109,7 @@ def build_live(config: ServeConfig, *, dry_run: bool = False) -> LiveHost:
             limits, config.lc.slo.slo, config.tick_seconds, actuator, sensors, lambda: opened.close(),
             absent=absent, controls=controls, events=events, follow=follower.follow if others else None,
         )  # fmt: skip
-        opened = stack.pop_all()
+        opened, started = stack.pop_all(), True
     return host
 
 

@@ -51,6 +51,10 @@ EXAMPLES = """examples:
 exit codes: 0 success, 1 failed check, 2 usage, 75 temporary host failure, 77 missing permission, 78 bad configuration
 """
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+"""numpy's library maps some 40 MB and starts a thread for each CPU, for matrices larger than any here. Said before it
+is first imported, and inherited by the `rlctl restore` of a watchdog."""
+
 INTERRUPTED = 130  # 128 + SIGINT
 
 

@@ -38,8 +38,8 @@ class Lease(Protocol):
         """Why BE must be at the safe allocation in this tick; empty if all is well."""
         ...
 
-    def renew(self) -> None:
-        """A tick is complete: the shield ruled, and its verdict is in force, or the safe allocation."""
+    def renew(self, *, safe: bool = False) -> None:
+        """A tick is complete: the shield ruled, and its verdict is in force; or the safe allocation is, as `safe`."""
         ...
 
     def lost(self) -> str:
@@ -137,12 +137,21 @@ class Controller:
         return self.totals
 
     def exchange(self, policy: Policy, shield: Shield) -> None:
-        """Go on with others, from the safe allocation: what the old guards remembered is not known to the new ones."""
+        """Go on with others, from the safe allocation: what the old guards remembered is not known to the new ones.
+
+        Raises:
+            HostError: The lease is lost.
+        """
+        self._stay_in_charge()
         self.policy, self.shield = policy, shield
-        self.begin()
+        try:
+            self.begin()
+        except Exception as error:  # noqa: BLE001 - the next tick reads, rules and writes as ever
+            log.error("not all is at the safe allocation yet: %s", _said(error))
 
     def begin(self) -> None:
         """Reset everybody and put BE where the policy begins; under a shield that is the safe allocation."""
+        gc.unfreeze()
         gc.collect()
         gc.freeze()  # what stands now is no garbage: a full collection amid a tick would take 10 ms to find that out
         self.observer.reset()
@@ -154,9 +163,9 @@ class Controller:
             self.plant.apply(start)
         except CgroupBusy as error:  # a task deep in the kernel; every tick tries again
             log.warning("the first allocation is not in force yet: %s", error)
-        self._renew()
+        self._renew(safe=True)
         self.plant.reset()
-        self._renew()
+        self._renew(safe=True)
 
     def tick(self) -> Tick:
         """One control period: the sentence.
@@ -270,7 +279,7 @@ class Controller:
         return applied, ""
 
     def _retreat(self) -> Allocation:
-        """Take BE to the safe allocation; a host that keeps refusing even that ends the loop.
+        """Take BE to the safe allocation; a host that keeps refusing even that ends the loop, unless BE is frozen.
 
         A freeze that is ordered and does not come, with all else in force, is no refusal: a task deep in the kernel or
         out of quota stops when it next runs, and the next tick looks again.
@@ -280,7 +289,7 @@ class Controller:
             applied = self.plant.apply(safe)
         except Exception as error:
             current = self.plant.current
-            if isinstance(error, CgroupBusy) and current.but(frozen=True).at_most(safe):
+            if current.frozen or (isinstance(error, CgroupBusy) and current.but(frozen=True).at_most(safe)):
                 self._unwritten_in_a_row = 0
                 return current
             self._unwritten_in_a_row += 1
@@ -305,7 +314,7 @@ class Controller:
         try:
             self.recorder.write(tick)
             if not self._unwritten_in_a_row:
-                self._renew()
+                self._renew(safe=bool(tick.error) or tick.applied.frozen)
         except Exception as error:  # noqa: BLE001 - a lost record frees nobody; without the lease the watchdog steps in
             self.totals.tick_errors += not wrong
             log.error("tick %d: %s", tick.index, _said(error))
@@ -313,9 +322,9 @@ class Controller:
         if self._wrong_in_a_row >= FAILURES_IN_A_ROW:
             raise HostError(f"{self._wrong_in_a_row} ticks in a row went wrong: {wrong}")
 
-    def _renew(self) -> None:
+    def _renew(self, *, safe: bool) -> None:
         if self.lease and self.shield:
-            self.lease.renew()
+            self.lease.renew(safe=safe)
 
 
 def _said(error: Exception) -> str:

@@ -142,6 +142,11 @@ class Metrics(Collector):
         self._decision = _Histogram(DECISION_BUCKETS)
         self._last: tuple[Tick, float] | None = None
 
+    def renamed(self, policy: str, shield: str, digest: str) -> None:
+        """Another policy and shield from now on: after a reload."""
+        self._policy, self._shield = policy, (shield, digest)
+        self._counts.acting.setdefault(policy, 0)
+
     def write(self, tick: Tick) -> None:
         """Count a tick and keep it."""
         counts, slack = self._counts, tick.telemetry.slack_ratio
@@ -153,7 +158,7 @@ class Metrics(Collector):
                 _add(counts.missing, (name, reading.why))
         for bound in tick.verdict.decisive:
             _add(counts.bounds, (bound.guard, bound.reason))
-        for event in getattr(tick, "events", ()):
+        for event in tick.events:
             _add(counts.events, event.partition(":")[0])
         counts.overrides += tick.verdict.overridden
         counts.fallbacks += bool(tick.fallback)

@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import logging
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.telemetry import Missing, Telemetry, Why
+from rlctl.logs import takes
 from rlctl.record import Tick, allocation_as_json
 from rlctl.safety.sensors import SensorGuard
 from rlctl.safety.verdict import Bound
@@ -146,7 +148,7 @@ class JsonLines:
 
     def write(self, plain: Mapping[str, Any]) -> None:
         """Print an object."""
-        if self.deserted:
+        if self.deserted or not takes(sys.stdout):  # a reader that stands still must not hold up the loop
             return
         try:
             print(json.dumps(plain), flush=True)

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlctl.config_metrics import LimitsSection
 from rlctl.record import Tick
 
-__all__ = ["SelfCheck", "SelfUsage", "bound_memory", "self_usage"]
+__all__ = ["SelfCheck", "SelfUsage", "bounded_memory", "self_usage"]
 
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 60.0
 REMIND_SECONDS = 3600.0
 """A warning that stays true is repeated this often."""
+
+ROOM_BYTES = 128 << 20
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -53,17 +56,34 @@ def self_usage(process: Path = Path("/proc/self")) -> SelfUsage:
     return SelfUsage(time.process_time(), resident_pages * PAGE_BYTES, len(os.listdir(process / "fd")))
 
 
-def bound_memory(most_bytes: int) -> None:
-    """Let the kernel refuse this process, and children started later, memory beyond a bound; never raises a bound.
+@contextlib.contextmanager
+def bounded_memory(most_bytes: int) -> Iterator[None]:
+    """Have the kernel refuse this process, and children started within, memory beyond a bound; never raises a bound.
 
-    RLIMIT_DATA counts what is private and writable, touched or not. RLIMIT_AS would count every mapped library.
+    RLIMIT_DATA counts what is private and writable, touched or not: libraries that map a buffer for each CPU of a
+    large host may have taken more already, so `ROOM_BYTES` are left in any case. RLIMIT_AS would count every library.
 
     Args:
         most_bytes: The bound; MemoryError is what comes beyond it.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    bounds = [bound for bound in (most_bytes, soft, hard) if bound != resource.RLIM_INFINITY]
+    room_bytes = max(most_bytes, _data_bytes() + ROOM_BYTES)
+    bounds = [bound for bound in (room_bytes, soft, hard) if bound != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_DATA, (min(bounds), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _data_bytes(process: Path = Path("/proc/self")) -> int:
+    """What RLIMIT_DATA counts now; 0 where procfs does not tell."""
+    with contextlib.suppress(OSError):
+        for line in (process / "status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == "VmData":
+                return int(value.split()[0]) << 10
+    return 0
 
 
 class SelfCheck:

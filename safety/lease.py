@@ -26,6 +26,9 @@ CONFIRM_SECONDS = 10.0
 LEAVE_SECONDS = 2.0
 """How long a watchdog may take to give up its claim on BE, before it is ended instead."""
 
+RELEASE_SECONDS = 0.5
+"""How long a watchdog is waited for that has nothing left to do; one that waits for us must not be waited for."""
+
 SHORTEST_SILENCE_SECONDS = 1.0
 """A watchdog that owes an answer for less is not taken to hang, however short the lease is."""
 
@@ -129,7 +132,7 @@ class Watchdog:
         """Let it end by itself, and wait for that, unless it is busy putting the originals back."""
         self._channel.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(CONFIRM_SECONDS)
+            self._process.wait(RELEASE_SECONDS)
 
     def _counted(self, now_seconds: float) -> None:
         self._said += 1
@@ -209,12 +212,23 @@ class Lease:
         Its watchdog ends it before it puts the originals back. Where it may not, or where an operator forced
         `rlctl restore`, the journal is gone: what is written now would never be put back.
         """
-        return "" if os.path.exists(self._journal) else f"{self._journal} is gone: somebody put the originals back"
+        try:
+            os.stat(self._journal)
+        except FileNotFoundError:
+            return f"{self._journal} is gone: somebody put the originals back"
+        except OSError:  # it cannot be looked at, which does not mean that it is gone
+            pass
+        return ""
 
-    def renew(self) -> None:
-        """The tick whose verdict was last checked is complete. One system call; never raises, never waits."""
+    def renew(self, *, safe: bool = False) -> None:
+        """The tick whose verdict was last checked is complete. One system call; never raises, never waits.
+
+        Args:
+            safe: BE is no freer than the safe allocation, which does not grow old however long the tick took.
+        """
         now = self._clock()
-        if now - self._checked <= self.lease_seconds and self._watchdog and self._watchdog.say("renew", now):
+        in_time = safe or now - self._checked <= self.lease_seconds
+        if in_time and self._watchdog and self._watchdog.say("renew", now):
             self._renewed = now
 
     def replan(self, plan: EmergencyPlan) -> None:

@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 
-__all__ = ["Link", "Plan", "Step", "guard", "hold", "main", "restore", "see_off", "successor"]
+__all__ = ["Link", "Plan", "Step", "absent", "guard", "hold", "main", "restore", "see_off", "successor"]
 
 HEAD_START_SECONDS = 0.025
 """How long one stage of the plan, the freeze, may take before the next is begun beneath it; as in the actuator."""
@@ -234,6 +234,8 @@ def guard(link: Link, lease_seconds: float) -> str:
 
 def hold(link: Link, restore_after_seconds: float, lock: str, journal: str) -> str:
     """BE at the safe allocation until the controller is `back`, `succeeded` by another, or `away`; returns which."""
+    if absent(journal):  # the originals are back: what is written now never would be
+        return "away"
     ends = time.monotonic() + restore_after_seconds
     refused, pause = link.plan.enforce(), FIRST_PAUSE_SECONDS
     _report(refused)
@@ -242,13 +244,24 @@ def hold(link: Link, restore_after_seconds: float, lock: str, journal: str) -> s
             return "back"
         if successor(lock, link.pid):
             return "succeeded"
-        if not os.path.exists(journal):  # somebody ran `rlctl restore --force`
+        if absent(journal):  # somebody ran `rlctl restore --force`
             return "away"
         pause = min(2.0 * pause, LONGEST_PAUSE_SECONDS)
         before, refused = refused, link.plan.repeat()
         if refused != before:
             _report(refused)
     return "away"
+
+
+def absent(path: str) -> bool:
+    """True when there surely is no such file, rather than one that cannot be looked at."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def successor(lock: str, pid: int) -> int:
@@ -267,7 +280,7 @@ def successor(lock: str, pid: int) -> int:
 def restore(link: Link, journal: str, command: list[str]) -> int:
     """Become `rlctl restore`; returns only if there is nothing to put back, or if that cannot be run."""
     dead = link.end()
-    if not os.path.exists(journal):
+    if absent(journal):
         _say("no journal, so there is nothing to put back")
         return 0
     if not dead:
@@ -314,7 +327,7 @@ def see_off(link: Link, seconds: float, lock: str, journal: str, command: list[s
     ends = time.monotonic() + seconds
     while not link.gone and time.monotonic() < ends:
         link.hear(max(ends - time.monotonic(), 0.0))
-    if not os.path.exists(journal) or successor(lock, link.pid):
+    if absent(journal) or successor(lock, link.pid):
         return 0
     link.ended(max(ends - time.monotonic(), 0.0))  # it may have a last word to say
     return restore(link, journal, command)

@@ -137,6 +137,10 @@ class Follower:
             return None
         if not (group.cpu or group.cpuset or group.freezer):
             return None  # in a hierarchy that restricts nothing; the others are looked at in turn
+        files = group.knob_files("quota", "cpus", "frozen")
+        if refused := [file for file in files if file.exists() and not os.access(file, os.W_OK)]:
+            self._refuse(name, f"{refused[0]} may not be written")
+            return None
         for other in (self._lc, *(one for one in self._actuator.groups if one.name != name)):
             if group.overlap(other):
                 self._refuse(name, f"it overlaps {other.name}: what limits one limits both")

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     config = load_config(args.file)
     if args.action == "check":
-        fallback_of(config, policy_of(config, args.file), args.file)
+        fallback_of(config, policy_of(config, args.file), args.file, config.tick_seconds)
         profile_of(config, args.file)
     if args.json:
         print(config.model_dump_json())
@@ -77,7 +77,7 @@ def policy_of(config: ServeConfig, path: Path) -> Policy:
         return build_policy(config.policy)
 
 
-def fallback_of(config: ServeConfig, policy: Policy, path: Path) -> Policy:
+def fallback_of(config: ServeConfig, policy: Policy, path: Path, tick_seconds: float) -> Policy:
     """The policy with the configured chain behind it, where it needs one.
 
     Raises:
@@ -87,7 +87,7 @@ def fallback_of(config: ServeConfig, policy: Policy, path: Path) -> Policy:
     from rlctl.falling_back import with_fallback
 
     with located(path, "fallback"):
-        return with_fallback(policy, config.fallback, config.tick_seconds, config.policy.threshold_model)
+        return with_fallback(policy, config.fallback, tick_seconds, config.policy.threshold_model)
 
 
 def profile_of(config: ServeConfig, path: Path) -> Profile:

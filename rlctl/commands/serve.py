@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from rlctl.control import Controller, Totals
     from rlctl.envs.allocation import Limits
     from rlctl.envs.plant import Plant
+    from rlctl.metrics import Metrics
     from rlctl.narrator import JsonLines
     from rlctl.record import TickLog
     from rlctl.safety.lease import Lease
     from rlctl.safety.profile import Profile
+    from rlctl.safety.shield import Shield
 
 __all__ = ["Around", "absent_in_words", "add_parser", "run", "serve", "stop_on_signals"]
 
@@ -70,14 +72,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Run the command; a stop on request is a success."""
     from rlctl.logs import log_to_stderr
-    from rlctl.self_usage import bound_memory
+    from rlctl.self_usage import bounded_memory
 
     config, deciders = _read(args)
     log_to_stderr(logging.INFO)
     log.info("configuration in effect:\n%s", describe(config).rstrip())
-    bound_memory(config.limits.memory_bytes)
     reread = _Reread(args, config)
-    with stop_on_signals(reread.asked) as stop, contextlib.ExitStack() as opened:
+    bound = bounded_memory(config.limits.memory_bytes)
+    with bound, stop_on_signals(reread.asked) as stop, contextlib.ExitStack() as opened:
         plant, around = _opened(config, deciders, args.dry_run, opened)
         log_file = None if args.dry_run else _tick_log(config)
         opened.pop_all()  # `serve` closes them
@@ -136,8 +138,6 @@ def serve(
         HostError: The host refuses every write, or another process has the endpoint's port.
     """
     from rlctl.control import Controller
-    from rlctl.envs.workload import Weight
-    from rlctl.log_header import header_of
     from rlctl.narrator import JsonLines, Narrator, say
     from rlctl.notify import Heartbeat, notify
     from rlctl.record import NullRecorder, Tee
@@ -148,40 +148,92 @@ def serve(
     with contextlib.ExitStack() as leaving:
         if tick_log is not None:
             leaving.callback(tick_log.close)
-        if around.lease:
-            leaving.callback(around.lease.close)
-        leaving.callback(plant.close)
-        if around.lease:
-            leaving.callback(around.lease.leave)  # before the originals go back, or it would undo that
+        giving_back = leaving.enter_context(_giving_back(plant, around.lease))
         leaving.callback(notify, "STOPPING=1")
         shield = Shield(profile, plant.limits)
         own = Tee(tick_log or NullRecorder(), Narrator(lines or say), Heartbeat(), SelfCheck(around.limits))
         controller = Controller(plant, policy, shield, own, around.lease, around.events)
         leaving.callback(lambda: _done_with(controller.policy))
-        _expose(controller, tick_log, around, leaving)
-
-        def announce() -> None:
-            told = controller.policy.name, profile.name, shield.digest, _range_in_words(plant.limits)
-            log.info("policy %s under shield %s (%s); %s", *told)
-            if tick_log is not None:
-                tick_log.header = header_of(plant, controller.policy, shield)
-                tick_log.renew_header()
-
-        def between() -> None:
-            nonlocal profile, shield
-            if found := reread():
-                _done_with(controller.policy)
-                chosen, profile = found
-                shield = Shield(profile, plant.limits)
-                controller.exchange(chosen, shield)
-                announce()
-
-        announce()
-        if policy.weight is Weight.MINIMUM:  # never raise a weight that an operator has lowered
-            plant.set_weight(policy.weight)
-        controller.run(seconds=seconds, stop=stop, between=between)
+        service = _Service(controller, tick_log, _expose(controller, tick_log, around, leaving), reread)
+        service.announce(policy, shield)
+        _weigh(plant, policy)
+        with _ending_as_in_a_crash(giving_back, around.lease):
+            controller.run(seconds=seconds, stop=stop, between=service.exchange)
         _farewell(controller.totals, tick_log.dropped if tick_log else 0, lines)
         return controller.totals
+
+
+def _giving_back(plant: Plant, lease: Lease | None) -> contextlib.ExitStack:
+    """Puts the originals back at its end, with the watchdog keeping out of the way and seeing to it."""
+    stack = contextlib.ExitStack()
+    if lease:
+        stack.callback(lease.close)
+    stack.callback(plant.close)
+    if lease:
+        stack.callback(lease.leave)  # before the originals go back, or it would undo that
+    return stack
+
+
+@contextlib.contextmanager
+def _ending_as_in_a_crash(giving_back: contextlib.ExitStack, lease: Lease | None) -> Iterator[None]:
+    """A loop that fails sets nobody free: the watchdog keeps BE safe for a successor, or gives it back if none is."""
+    try:
+        yield
+    except Exception:
+        if lease and lease.pid and not lease.lost():
+            giving_back.pop_all()
+        raise
+
+
+class _Service:
+    """A controller, what tells of it, and what a reload exchanges.
+
+    Args:
+        controller: The loop.
+        tick_log, metrics: What names policy and shield.
+        reread: Asked before every tick for another policy and profile.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        tick_log: TickLog | None,
+        metrics: Metrics | None,
+        reread: Callable[[], tuple[Policy, Profile] | None],
+    ) -> None:
+        self._controller, self._tick_log, self._metrics, self._reread = controller, tick_log, metrics, reread
+
+    def announce(self, policy: Policy, shield: Shield) -> None:
+        """Say who decides from now on, before the first tick of theirs."""
+        from rlctl.log_header import header_of
+
+        plant = self._controller.plant
+        told = policy.name, shield.profile_name, shield.digest, _range_in_words(plant.limits)
+        log.info("policy %s under shield %s (%s); %s", *told)
+        if self._metrics is not None:
+            self._metrics.renamed(policy.name, shield.profile_name, shield.digest)
+        if self._tick_log is not None:
+            self._tick_log.header = header_of(plant, policy, shield)
+            self._tick_log.renew_header()
+
+    def exchange(self) -> None:
+        """Go on with another policy and shield, if a reload found some."""
+        from rlctl.envs.errors import RlctlError
+        from rlctl.safety.shield import Shield
+
+        if (found := self._reread()) is None:
+            return
+        controller, (policy, profile) = self._controller, found
+        before, shield = controller.policy, Shield(profile, controller.plant.limits)
+        try:
+            _weigh(controller.plant, policy)
+        except RlctlError as error:
+            log.error("not reloaded, all stays as it was: %s", error)
+            _done_with(policy)
+            return
+        self.announce(policy, shield)
+        controller.exchange(policy, shield)
+        _done_with(before)
 
 
 class _Reread:
@@ -198,26 +250,28 @@ class _Reread:
 
     def changed(self) -> tuple[Policy, Profile] | None:
         """What to go on with, if a signal asked for it and the file is right."""
-        from rlctl.envs.errors import RlctlError
-
         if not self.asked.is_set():
             return None
         self.asked.clear()
         try:
-            config, deciders = _read(self._args)
-        except RlctlError as error:
+            config, deciders = _read(self._args, self._config.tick_seconds)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a new file, the loop goes on with the old one
             log.error("not reloaded, all stays as it was: %s", error)
             return None
         fixed = [name for name in type(config).model_fields if name not in EXCHANGED]
         if changed := [name for name in fixed if getattr(config, name) != getattr(self._config, name)]:
             log.warning("%s: changed, which takes effect at the next start", ", ".join(changed))
-        self._config = config
+        self._config = self._config.model_copy(update={name: getattr(config, name) for name in EXCHANGED})
         log.info("reloaded: policy %s, shield %s", deciders[0].name, deciders[1].name)
         return deciders
 
 
-def _read(args: argparse.Namespace) -> tuple[ServeConfig, tuple[Policy, Profile]]:
+def _read(args: argparse.Namespace, tick_seconds: float | None = None) -> tuple[ServeConfig, tuple[Policy, Profile]]:
     """The configuration in effect, and who decides by it.
+
+    Args:
+        args: Of the command.
+        tick_seconds: The control period, where it is settled.
 
     Raises:
         ConfigError: The file, its policy or its shield profile is wrong.
@@ -230,13 +284,16 @@ def _read(args: argparse.Namespace) -> tuple[ServeConfig, tuple[Policy, Profile]
     config = _effective(given, args.policy)
     # --policy stands on no line of the file
     policy = policy_of(given, args.config) if config is given else build_policy(config.policy)
-    return config, (fallback_of(config, policy, args.config), profile_of(config, args.config))
+    chain = fallback_of(config, policy, args.config, tick_seconds or config.tick_seconds)
+    return config, (chain, profile_of(config, args.config))
 
 
-def _expose(controller: Controller, tick_log: TickLog | None, around: Around, leaving: contextlib.ExitStack) -> None:
+def _expose(
+    controller: Controller, tick_log: TickLog | None, around: Around, leaving: contextlib.ExitStack
+) -> Metrics | None:
     """Open the metrics endpoint, if there is to be one."""
     if around.metrics is None or controller.shield is None:
-        return
+        return None
     from rlctl.metrics import Metrics, Sources
     from rlctl.metrics_server import MetricsServer
     from rlctl.record import Tee
@@ -250,9 +307,17 @@ def _expose(controller: Controller, tick_log: TickLog | None, around: Around, le
         watchdog_restarts=lambda: lease.restarts if lease else 0,
     )
     fresh_seconds = 3.0 * plant.tick_seconds + 1.0
-    server = leaving.enter_context(MetricsServer(metrics, around.metrics, fresh_seconds=fresh_seconds))
-    log.info("metrics at %s", server.url)
+    leaving.enter_context(MetricsServer(metrics, around.metrics, fresh_seconds=fresh_seconds))
     controller.recorder = Tee(metrics, controller.recorder)
+    return metrics
+
+
+def _weigh(plant: Plant, policy: Policy) -> None:
+    """Give BE the weight that a policy runs with; never raise one that an operator has lowered."""
+    from rlctl.envs.workload import Weight
+
+    if policy.weight is Weight.MINIMUM:
+        plant.set_weight(policy.weight)
 
 
 def _done_with(policy: Policy) -> None:
@@ -314,6 +379,7 @@ def _opened(
         seconds = section.lease_seconds(config.tick_seconds), section.restore_after_seconds
         lease = Lease(host.emergency_plan(), config.state_directory, *seconds)
         opened.callback(lease.close)
+        opened.callback(host.close)  # before the watchdog is released, which sees to it that this is done
         opened.callback(lease.leave)
         host.regrouped = lease.replan
     return host, Around(lease, host.events, config.metrics, config.limits)

@@ -56,17 +56,30 @@ def test_this_process_is_measured():
 def test_memory_beyond_the_bound_is_refused_and_a_bound_is_never_raised():
     program = """if True:
         import resource
-        from rlctl.self_usage import bound_memory
-        bound_memory(192 << 20)
-        bound_memory(1 << 40)
-        print(resource.getrlimit(resource.RLIMIT_DATA)[0])
-        try:
-            bytearray(256 << 20)
-        except MemoryError:
-            print("refused")
+        from rlctl import self_usage
+        self_usage.ROOM_BYTES = 0
+        before = resource.getrlimit(resource.RLIMIT_DATA)
+        with self_usage.bounded_memory(192 << 20), self_usage.bounded_memory(1 << 40):
+            print(resource.getrlimit(resource.RLIMIT_DATA)[0])
+            try:
+                bytearray(256 << 20)
+            except MemoryError:
+                print("refused")
+        print(resource.getrlimit(resource.RLIMIT_DATA) == before)
     """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [str(192 << 20), "refused"]
+    assert done.stdout.split() == [str(192 << 20), "refused", "True"]
+
+
+def test_who_has_more_than_the_bound_already_keeps_some_room():
+    program = """if True:
+        from rlctl import self_usage
+        held = bytearray(300 << 20)
+        with self_usage.bounded_memory(128 << 20):
+            print(len(bytearray(64 << 20)) >> 20)
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["64"]
 
 
 def test_little_is_no_news(warned):

@@ -216,6 +216,8 @@ class BeActuator:
             if cpu.weight() != native or cpu.idle():
                 cpu.set_weight(native)
             self._weights[group] = native
+            if group in self._left:  # ours, not another program's
+                self._left[group] = replace(self._left[group], weight=native)
 
         return run
 
@@ -263,9 +265,11 @@ class BeActuator:
 
     def _is_safe(self, group: Group, seen: Mapping[Group, Seen]) -> bool:
         """It is as our own watchdog leaves it, when this process hung for a while: nobody else's claim."""
-        safe = self.limits.safe
+        safe, found = self.limits.safe, seen[group].settings
         own = self._own(safe, self._share(safe.quota_cpus, len(seen)), group, seen[group])
-        return not own.changes(seen[group].settings)
+        if found.quota is not None and found.quota.cpus <= safe.quota_cpus:  # shared out when BE had other groups
+            own = replace(own, quota=found.quota)
+        return not own.changes(found)
 
     def _replaced(self, group: Group) -> bool:
         """Another group has taken the name and is ours from now on; its own originals are journalled."""
@@ -348,7 +352,8 @@ class BeActuator:
             head_start_ends = time.monotonic() + HEAD_START_SECONDS
             steps.append(_Step(HEAD_START, group, lambda: _wait_until(freezer, head_start_ends)))
         if not ordered or not seen.frozen:
-            steps.append(_Step(SETTLE, group, lambda: freezer.settle(True, patience_seconds)))
+            ends = time.monotonic() + HEAD_START_SECONDS + patience_seconds  # all groups together have this time
+            steps.append(_Step(SETTLE, group, lambda: freezer.settle(True, max(ends - time.monotonic(), 0.0))))
         return steps
 
     def _run(self, steps: Sequence[_Step]) -> tuple[list[RlctlError], set[Group]]:

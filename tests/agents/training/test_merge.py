@@ -13,6 +13,7 @@ from stable_baselines3 import DQN, PPO
 
 from rlctl.agents import bundle
 from rlctl.agents.training.export import FEWEST, export
+from rlctl.agents.training.rebuild import as_ppo
 from rlctl.agents.training.sb3_model import parts_of, recorded
 from rlctl.agents.training.sb3_vec_env import SimVecEnv
 from rlctl.cli import main
@@ -50,6 +51,8 @@ def test_it_answers_the_mean_and_names_its_members(members, tmp_path, capsys):
     merged = bundle.load(tmp_path / "mean")
     parts = [bundle.load(folder) for folder in members[:3]]
     assert merged.logits(seen) == pytest.approx(np.mean([one.logits(seen) for one in parts], axis=0), abs=1e-4)
+    chosen, _ = as_ppo(merged).predict(seen, deterministic=True)
+    assert np.array_equal(chosen, merged.logits(seen).argmax(axis=1))
     training = merged.card.training
     assert training.members == tuple(one.card.policy_sha256 for one in parts)
     assert training.total_timesteps == sum(one.card.training.total_timesteps for one in parts)

@@ -101,6 +101,14 @@ def test_what_our_own_watchdog_wrote_while_we_hung_is_nobody_elses_claim(bench: 
     assert (contest.be.foreign_writes, contest.events()) == (0, ())
 
 
+def test_a_weight_that_is_set_anew_is_no_foreign_write(bench: Bench) -> None:
+    contest = Contest(bench, Foreign.REASSERT)
+    for weight in (Weight.EQUAL, Weight.MINIMUM, Weight.EQUAL):
+        contest.be.set_weight(weight)
+        contest.be.apply(HALF)
+    assert (contest.be.foreign_writes, contest.events()) == (0, ())
+
+
 def test_other_cpus_are_no_restriction(fake: Bench) -> None:
     contest = Contest(fake, Foreign.YIELD)
     contest.be.apply(Allocation(0.5, 1))
