@@ -151,7 +151,6 @@ class Controller:
 
     def begin(self) -> None:
         """Reset everybody and put BE where the policy begins; under a shield that is the safe allocation."""
-        gc.unfreeze()
         gc.collect()
         gc.freeze()  # what stands now is no garbage: a full collection amid a tick would take 10 ms to find that out
         self.observer.reset()

@@ -143,7 +143,9 @@ def test_the_bundle_of_a_run_acts_and_says_where_it_is_from(tmp_path):
 def test_curves_have_the_names_that_users_look_for(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     hosts = HOSTS.model_copy(update={"episode_steps": 20})
-    learn(run_of(tmp_path, hosts=hosts))
+    run = run_of(tmp_path, hosts=hosts)
+    learn(run)
+    kind, _ = present(hosts, run.recipe.n_envs)[0]
     curves = accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
     curves.Reload()
     assert set(curves.Tags()["scalars"]) >= {
@@ -154,7 +156,7 @@ def test_curves_have_the_names_that_users_look_for(tmp_path):
         "rlctl/slo_violation_ratio",
         "rlctl/be_throughput_ratio",
         "rlctl/shield_override_ratio",
-        "rlctl/shared-nginx/slo_violation_ratio",
+        f"rlctl/{kind.name}/slo_violation_ratio",
         "eval/two-core/qos_percent",
         "eval/two-core/be_percent",
     }
