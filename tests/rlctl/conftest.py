@@ -1,6 +1,6 @@
 """A serve configuration and stand-ins that the tests of the service share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,10 +97,13 @@ BEGAN_SECONDS = 1_800_000_000.0
 
 
 @pytest.fixture
-def recorded_run(tmp_path: Path) -> Callable[..., RecordedRun]:
+def recorded_run(tmp_path: Path) -> Iterator[Callable[..., RecordedRun]]:
     """Begins a run that is recorded in a directory of its own."""
+    with contextlib.ExitStack() as stack:
 
-    def begin(rotate_bytes: int = 16 << 20, name: str = "log") -> RecordedRun:
-        return RecordedRun(tmp_path / name, rotate_bytes)
+        def begin(rotate_bytes: int = 16 << 20, name: str = "log") -> RecordedRun:
+            run = RecordedRun(tmp_path / name, rotate_bytes)
+            stack.callback(run.log.close)
+            return run
 
-    return begin
+        yield begin
