@@ -1,5 +1,6 @@
 """A serve configuration and stand-ins that the tests of the service share."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
