@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.agents import bundle
-from rlctl.agents.training.trial import Course, Trial, score
+from rlctl.agents.training.trial import Trial, score
 from rlctl.bench_sim import SimOutcome
 from rlctl.envs.sim.seeds import evaluation
 from rlctl.paired import paired_difference
-from rlctl.safety.profile import load_profile
 from rlctl.seed_statistics import share_over_seeds
 from rlctl.sim_scenario import SimScenario
 from rlctl.statistics import Estimate, mean_interval
 from rlctl.table import render
+from rlctl.training_plan import course_of
 
 __all__ = ["CONDITIONS", "METRICS", "SHOWN", "Condition", "Scores", "as_json", "of_outcomes", "scores_of", "table"]
 
@@ -113,15 +113,9 @@ def scores_of(folder: Path, condition: Condition, scenarios: Sequence[SimScenari
     """
     policy = bundle.load(folder)
     numbers, lags = [evaluation(number) for number in range(seeds)], policy.card.lags
-    courses = [_course(one, condition.shield) for one in scenarios]
+    courses = [course_of(one, condition.shield) for one in scenarios]
     trials = {one.name: score(one, policy.logits, numbers, lags, masked=condition.masked) for one in courses}
     return Scores({one.name: one.ticks for one in courses}, {name: _metrics(one) for name, one in trials.items()})
-
-
-def _course(scenario: SimScenario, shield: str | None) -> Course:
-    safety = load_profile(shield).scaled(scenario.time_scale) if shield else None
-    host, load, weight = scenario.host(), scenario.load_model, scenario.be.weight
-    return Course(scenario.name, host, load, weight, scenario.ticks, scenario.tick_seconds, safety)
 
 
 def _metrics(trial: Trial) -> dict[str, Array]:

@@ -39,7 +39,7 @@ MOST_CONNECTIONS = 16
 MOST_REQUEST_BYTES = 8192
 BACKLOG = 128
 ACCEPT_PAUSE_SECONDS = 0.02
-"""At most 50 connections a second: a flood costs some 4 % of a CPU (measured) and no more."""
+"""At most 50 connections a second: a flood costs a few percent of a CPU and no more."""
 
 LEAST_TOKEN_BYTES = 16
 

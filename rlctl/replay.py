@@ -11,11 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
+from rlctl.agents.fallback import propose
 from rlctl.agents.policy import Policy
 from rlctl.decisions import Decision
-from rlctl.envs.actions import MOVES, decode
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import Observer
@@ -23,7 +21,7 @@ from rlctl.envs.replay import ReplayPlant
 from rlctl.envs.telemetry import Telemetry
 from rlctl.log_header import limits_in, profile_in, run_in
 from rlctl.safety.profile import Profile
-from rlctl.safety.shield import advance, bounds, judge
+from rlctl.safety.shield import advance, allowed, bounds, judge
 from rlctl.safety.verdict import Bound, Verdict
 
 __all__ = ["Answer", "Contender", "Difference", "Recheck", "differing", "replay"]
@@ -108,9 +106,8 @@ class Contender:
         """Ask it, as the control loop does; one that fails gets the safe allocation."""
         failed = ""
         try:
-            allowed = [all(move.of(before, self._limits).at_most(bound.most) for bound in given) for move in MOVES]
-            mask = np.array(allowed, np.bool_) if self.policy.masked else None
-            proposed = decode(self.policy.act(self._observer.observe(telemetry, before, mask)), before, self._limits)
+            mask = allowed(given, before, self._limits) if self.policy.masked else None
+            proposed, _ = propose(self.policy, self._observer.observe(telemetry, before, mask), self._limits)
         except Exception as error:  # noqa: BLE001 - a policy is not trusted to fail in a known way
             proposed, failed = self._limits.safe, repr(error)
         self.answers.append(Answer(decision, judge(given, proposed), self._limits, failed))

@@ -23,7 +23,16 @@ from rlctl.safety.profile import load_profile
 from rlctl.scenario import load_scenario
 from rlctl.sim_scenario import SUITE, SimScenario
 
-__all__ = ["LIBRARIES", "Asked", "TrainingPlan", "new_plan", "next_folder", "require_libraries", "resumed_plan"]
+__all__ = [
+    "LIBRARIES",
+    "Asked",
+    "TrainingPlan",
+    "course_of",
+    "new_plan",
+    "next_folder",
+    "require_libraries",
+    "resumed_plan",
+]
 
 LIBRARIES = ("torch", "stable_baselines3", "sb3_contrib", "onnx", "onnxruntime")
 
@@ -193,10 +202,23 @@ def _course(name: str, shield: str, most_seconds: float) -> Course:
     scenario = load_scenario(name)
     if not isinstance(scenario, SimScenario):
         raise ConfigError(f"scenario {name} is for the live host; policies are trained in the simulator")
-    ticks = round(min(scenario.duration_seconds, most_seconds) / scenario.tick_seconds)
-    safety = load_profile(shield).scaled(scenario.time_scale)
-    weight, tick_seconds = scenario.be.weight, scenario.tick_seconds
-    return Course(scenario.name, scenario.host(), scenario.load_model, weight, ticks, tick_seconds, safety)
+    return course_of(scenario, shield, round(min(scenario.duration_seconds, most_seconds) / scenario.tick_seconds))
+
+
+def course_of(scenario: SimScenario, shield: str | None, ticks: int | None = None) -> Course:
+    """A scenario to score policies on.
+
+    Args:
+        scenario: With its time scale, which the shield's profile follows.
+        shield: Name or file of the profile; None for none.
+        ticks: How many; None for all.
+
+    Raises:
+        ConfigError: There is no such host or profile.
+    """
+    safety = load_profile(shield).scaled(scenario.time_scale) if shield else None
+    host, load, weight = scenario.host(), scenario.load_model, scenario.be.weight
+    return Course(scenario.name, host, load, weight, ticks or scenario.ticks, scenario.tick_seconds, safety)
 
 
 def _own_course(host: Any, shield: str, most_seconds: float) -> Course:

@@ -18,7 +18,7 @@ from rlctl.safety.guard import Guard
 from rlctl.safety.profile import Profile
 from rlctl.safety.verdict import Bound, Verdict
 
-__all__ = ["Shield", "advance", "bounds", "judge"]
+__all__ = ["Shield", "advance", "allowed", "bounds", "judge"]
 
 
 def advance(guards: tuple[Guard[Any], ...], memories: tuple[Any, ...], telemetry: Telemetry) -> tuple[Any, ...]:
@@ -98,10 +98,7 @@ class Shield:
 
         Allowed is a move that `rule` lets through unchanged. One always is: `freeze` asks for the safe allocation.
         """
-        given = self._bounds(telemetry, current)
-        proposals = [move.of(current, self.limits) for move in MOVES]
-        passed = [all(proposed.at_most(bound.most) for bound in given) for proposed in proposals]
-        return np.array(passed, np.bool_)
+        return allowed(self._bounds(telemetry, current), current, self.limits)
 
     def _bounds(self, telemetry: Telemetry, current: Allocation) -> tuple[Bound, ...]:
         # By identity: an equal copy is a tick in which no time passed, which earns BE nothing.
@@ -120,3 +117,9 @@ def _digest(profile: Profile, extra: tuple[Guard[Any], ...]) -> str:
         return profile.digest
     own = [f"{type(guard).__module__}.{type(guard).__qualname__}{_plain(guard)}" for guard in extra]
     return hashlib.sha256("\n".join([profile.digest, *own]).encode()).hexdigest()[:12]
+
+
+def allowed(given: tuple[Bound, ...], current: Allocation, limits: Limits) -> NDArray[np.bool_]:
+    """Which moves some bounds let through unchanged: bool, shape (len(MOVES),)."""
+    proposals = [move.of(current, limits) for move in MOVES]
+    return np.array([all(proposed.at_most(bound.most) for bound in given) for proposed in proposals], np.bool_)
