@@ -1,7 +1,8 @@
 """A deployable policy: a folder with `policy.onnx` (the network, logits only) and `card.json` (what its numbers mean).
 
 Whatever does not fit is refused before the network runs: a file that is damaged or was changed, another observation
-or action table than this rlctl's, an operator that no policy needs. Nothing here unpickles, and nothing imports torch.
+or action table than this rlctl's, an operator that no policy needs, and where only signed bundles are wanted, one
+that is not. Each file is read once: what was verified is what runs. Nothing here unpickles, and nothing imports torch.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -23,16 +24,30 @@ from numpy.typing import NDArray
 from rlctl import __version__
 from rlctl.agents.card import ActionTable, Card, CardParts, Graph, ObservationTable, Port, Score
 from rlctl.agents.onnx_graph import GraphError, read_graph
+from rlctl.agents.signature import SignatureError, check, statement
+from rlctl.agents.signature import sign as signature_of
 from rlctl.envs.actions import MOVES
 from rlctl.envs.errors import BundleError, ConfigError, PermissionMissing
 from rlctl.envs.observation import LAGS
 from rlctl.envs.yaml_edge import validated
 
-__all__ = ["CARD", "NO_RUNTIME", "POLICY", "Bundle", "add_scores", "load", "logits_of", "read", "save"]
+__all__ = [
+    "CARD",
+    "NO_RUNTIME",
+    "POLICY",
+    "SIGNATURE",
+    "Bundle",
+    "add_scores",
+    "load",
+    "logits_of",
+    "read",
+    "save",
+    "sign",
+]
 
-POLICY, CARD = "policy.onnx", "card.json"
+POLICY, CARD, SIGNATURE = "policy.onnx", "card.json", "bundle.sig"
 
-MOST_BYTES = {POLICY: 4 << 20, CARD: 1 << 20}
+MOST_BYTES = {POLICY: 4 << 20, CARD: 1 << 20, SIGNATURE: 1 << 16}
 """Beyond it a file is no policy of ours: a shipped one has 60 kB and 20 kB."""
 
 NO_RUNTIME = "learned policies need onnxruntime: pip install 'rlctl[serve]'"
@@ -73,17 +88,18 @@ class Bundle:
         return found if observations.ndim == 2 else found[0]
 
 
-def load(path: Path) -> Bundle:
+def load(path: Path, trusted: Sequence[Path] = ()) -> Bundle:
     """A bundle, verified, its network tried once.
 
     Args:
         path: The folder.
+        trusted: As in `read`.
 
     Raises:
         BundleError: Something in it is not as it must be, or onnxruntime is not installed.
         PermissionMissing: A file may not be read.
     """
-    card, policy = read(path)
+    card, policy = read(path, trusted)
     bundle = Bundle(path.resolve(), card, policy)
     tried = bundle.logits(np.zeros((1, card.observation.size), np.float32))
     if tried.shape != (1, len(MOVES)) or not np.isfinite(tried).all():
@@ -91,19 +107,23 @@ def load(path: Path) -> Bundle:
     return bundle
 
 
-def read(path: Path) -> tuple[Card, bytes]:
+def read(path: Path, trusted: Sequence[Path] = ()) -> tuple[Card, bytes]:
     """The card and the bytes of policy.onnx, verified; needs no onnxruntime and runs nothing.
 
     Args:
         path: The folder.
+        trusted: Files with public keys, of which one must have signed the bundle; if there are none, nobody must.
 
     Raises:
         BundleError: Something in it is not as it must be.
+        ConfigError: A file of trusted keys is none.
         PermissionMissing: A file may not be read.
     """
-    card = _card(path)
+    said, policy = _file(path, CARD), _file(path, POLICY)
+    if trusted:
+        _check_signature(path, statement(said, policy), trusted)
+    card = _card(said, path / CARD)
     _check_tables(card, path / CARD)
-    policy = _file(path, POLICY)
     found = hashlib.sha256(policy).hexdigest()
     if found != card.policy_sha256:
         raise BundleError(
@@ -115,6 +135,25 @@ def read(path: Path) -> tuple[Card, bytes]:
         raise BundleError("graph: is not what policy.onnx holds; " + ANEW, path / CARD)
     _check_ports(card, path / POLICY)
     return card, policy
+
+
+def sign(path: Path, key: Path) -> Card:
+    """Sign a bundle that is as it must be; whatever changes it afterwards takes the signature away.
+
+    Args:
+        path: The folder.
+        key: As in `rlctl.agents.signature.sign`.
+
+    Raises:
+        BundleError: It is no valid bundle, or changed meanwhile.
+        ConfigError: The key cannot be used.
+    """
+    card, policy = read(path)
+    said = _file(path, CARD)
+    if _card(said, path / CARD) != card:
+        raise BundleError("changed while it was read; sign it when it is done", path)
+    _write(path / SIGNATURE, signature_of(statement(said, policy), key))
+    return card
 
 
 def save(path: Path, name: str, parts: CardParts, policy: bytes) -> Card:
@@ -144,13 +183,14 @@ def save(path: Path, name: str, parts: CardParts, policy: bytes) -> Card:
     _check_tables(card, path / CARD)
     _check_ports(card, path / POLICY)
     path.mkdir(parents=True, exist_ok=True)
+    (path / SIGNATURE).unlink(missing_ok=True)
     _write(path / POLICY, policy)
     _write(path / CARD, _as_json(card))
     return card
 
 
 def add_scores(path: Path, scores: Mapping[str, Mapping[str, Score]]) -> Card:
-    """Put the scores of an evaluation into a bundle's card, in place of those that it had.
+    """Put the scores of an evaluation into a bundle's card, in place of those that it had; a signature goes.
 
     Args:
         path: The bundle's folder.
@@ -160,6 +200,7 @@ def add_scores(path: Path, scores: Mapping[str, Mapping[str, Score]]) -> Card:
         BundleError: It is no valid bundle.
     """
     card, _ = read(path)
+    (path / SIGNATURE).unlink(missing_ok=True)
     scored = card.model_copy(update={"scores": {name: dict(each) for name, each in scores.items()}})
     _write(path / CARD, _as_json(scored))
     return scored
@@ -194,17 +235,27 @@ def _session(policy: bytes) -> Any:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4  # what goes wrong is raised; its own lines would be second ones
     try:
-        return onnxruntime.InferenceSession(policy, options, providers=["CPUExecutionProvider"])
+        # A fallback would only try the same again, and say so on stdout.
+        return onnxruntime.InferenceSession(policy, options, providers=["CPUExecutionProvider"], enable_fallback=0)
     except Exception as error:  # its errors share no base of their own
         raise BundleError(f"{POLICY} is no network that runs: {_first_line(error)}") from error
 
 
-def _card(path: Path) -> Card:
-    data = _file(path, CARD)
+def _check_signature(path: Path, said: bytes, trusted: Sequence[Path]) -> None:
+    if not (path / SIGNATURE).exists():
+        raise BundleError("is not signed, and only bundles signed by a trusted key are taken: `rlctl sign`", path)
     try:
-        return _validated(json.loads(data, object_pairs_hook=_once, parse_constant=_no_number), path / CARD)
+        check(said, _file(path, SIGNATURE), trusted)
+    except SignatureError as error:
+        why = f"is no signature of these files by a trusted key ({error}); copy the bundle again, or `rlctl sign` it"
+        raise BundleError(why, path / SIGNATURE) from error
+
+
+def _card(data: bytes, file: Path) -> Card:
+    try:
+        return _validated(json.loads(data, object_pairs_hook=_once, parse_constant=_no_number), file)
     except (ValueError, RecursionError) as error:
-        raise BundleError(f"is no JSON: {_first_line(error)}; copy the bundle again", path / CARD) from error
+        raise BundleError(f"is no JSON: {_first_line(error)}; copy the bundle again", file) from error
 
 
 def _validated(data: object, file: Path) -> Card:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from importlib.util import find_spec
@@ -46,7 +46,7 @@ __all__ = [
     "options",
 ]
 
-NOT_OPTIONS = frozenset({"name", "time_scale", "model"})
+NOT_OPTIONS = frozenset({"name", "time_scale", "model", "trusted"})
 """Parameters that the catalogue or the scenario as a whole sets."""
 
 
@@ -195,13 +195,21 @@ LEARNED: Mapping[str, Learned] = MappingProxyType(
 a slash in it, is a name too."""
 
 
-def build(name: str, *, time_scale: float = 1.0, model: PrmModel | None = None, **options: object) -> Policy:
+def build(
+    name: str,
+    *,
+    time_scale: float = 1.0,
+    model: PrmModel | None = None,
+    trusted: Sequence[Path] = (),
+    **options: object,
+) -> Policy:
     """A new manager, or a learned policy.
 
     Args:
         name: One of NAMES or LEARNED, or a bundle's folder with a slash in it, or that with `-bare` behind it.
         time_scale: Divides every published period; managers without one ignore it.
         model: PRM's threshold model, for those that use one.
+        trusted: Files with public keys, of which one must have signed the bundle of a learned policy.
         options: Parameters of the manager's constructor.
 
     Raises:
@@ -209,7 +217,7 @@ def build(name: str, *, time_scale: float = 1.0, model: PrmModel | None = None, 
         PermissionMissing: The bundle may not be read.
     """
     if _is_learned(name):
-        return _learned(name, options)
+        return _learned(name, options, trusted)
     entry = _entry(name)
     parameters = inspect.signature(entry.manager).parameters
     for option in options:
@@ -287,14 +295,14 @@ def _is_learned(name: str) -> bool:
     return name in LEARNED or "/" in name
 
 
-def _learned(name: str, options: Mapping[str, object]) -> LearnedPolicy:
+def _learned(name: str, options: Mapping[str, object], trusted: Sequence[Path]) -> LearnedPolicy:
     if options:
         raise PolicyError(f"'{name}' is a learned policy and takes no option '{next(iter(options))}'")
     if reason := lacking(name):
         raise BundleError(f"{name}: {reason}")
     folder = folder_of(name)
     bare = name.endswith(BARE) and folder != Path(name)
-    return LearnedPolicy(bundle.load(folder), shielded=not bare, name=name)
+    return LearnedPolicy(bundle.load(folder, trusted), shielded=not bare, name=name)
 
 
 def _entry(name: str) -> Entry:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import operator
+import time
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,6 +31,9 @@ SAFE = "safe"
 """Who decides when nobody can: BE gets the safe allocation."""
 
 MOST_NOTE = 200
+
+REHEARSAL_SECONDS = 0.1
+"""For the very first answer, which touches everything for the first time."""
 
 Role = Literal["policy", "heuristic", "safe"]
 
@@ -132,6 +136,21 @@ class Fallback:
         else:
             self._take("safe", f"{why}; {self.heuristic.name}: {lack}", (self._limits.safe, lack), observation)
         return self._proposed
+
+    def rehearse(self, limits: Limits, observation: Observation) -> float:
+        """Have the policy answer twice, in its thread, before the run: the very first answer is slower than all others.
+
+        Returns:
+            Seconds that the second one took. `start` forgets both.
+
+        Raises:
+            CallFailed: It gave no usable answer within its budget.
+        """
+        self.start(limits)
+        self._worker.call(lambda: self._ask(observation), max(self._answer_seconds, REHEARSAL_SECONDS))
+        begun = time.perf_counter()
+        self._worker.call(lambda: self._ask(observation), self._answer_seconds)
+        return time.perf_counter() - begun
 
     def judged(self, verdict: Verdict) -> None:
         """What the shield made of the last proposal."""

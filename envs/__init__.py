@@ -1,21 +1,55 @@
 """What is controlled: vocabulary, live and simulated hosts, the testbed, and the Gymnasium environments over them.
 
 Importing this package makes `rlctl/LiveHost-v0`, `rlctl/SimHost-v0` and `rlctl/ReplayHost-v0` known to Gymnasium; the
-environments themselves are loaded on first use.
+environments themselves are loaded on first use. Gymnasium is not imported here: the daemon needs none of it.
 """
 
-import gymnasium
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
-gymnasium.register(
-    "rlctl/LiveHost-v0",
-    entry_point="rlctl.envs.host_env:HostEnv",
-    nondeterministic=True,
-    disable_env_checker=True,  # the checker steps twice and rebuilds the environment: not on a live host
-)
-gymnasium.register(
-    "rlctl/SimHost-v0",
-    entry_point="rlctl.envs.sim.sim_env:SimHost",
-    vector_entry_point="rlctl.envs.sim.vector_env:SimHostVectorEnv",
-    max_episode_steps=300,
-)
-gymnasium.register("rlctl/ReplayHost-v0", entry_point="rlctl.envs.replay:ReplayHost")
+
+def _register(gymnasium: ModuleType) -> None:
+    gymnasium.register(
+        "rlctl/LiveHost-v0",
+        entry_point="rlctl.envs.host_env:HostEnv",
+        nondeterministic=True,
+        disable_env_checker=True,  # the checker steps twice and rebuilds the environment: not on a live host
+    )
+    gymnasium.register(
+        "rlctl/SimHost-v0",
+        entry_point="rlctl.envs.sim.sim_env:SimHost",
+        vector_entry_point="rlctl.envs.sim.vector_env:SimHostVectorEnv",
+        max_episode_steps=300,
+    )
+    gymnasium.register("rlctl/ReplayHost-v0", entry_point="rlctl.envs.replay:ReplayHost")
+
+
+class _WhenImported(MetaPathFinder):
+    """Finds Gymnasium as the other finders do, and registers the environments once it is loaded."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Nothing but Gymnasium."""
+        if name != "gymnasium":
+            return None
+        others = (finder.find_spec(name, path, target) for finder in tuple(sys.meta_path) if finder is not self)
+        spec = next((found for found in others if found is not None), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader.exec_module = partial(self._load, spec.loader.exec_module)  # type: ignore[method-assign]
+        return spec
+
+    def _load(self, load: Callable[[ModuleType], None], module: ModuleType) -> None:
+        load(module)
+        sys.meta_path.remove(self)
+        _register(module)
+
+
+if "gymnasium" in sys.modules:
+    _register(sys.modules["gymnasium"])
+else:
+    sys.meta_path.insert(0, _WhenImported())

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from gymnasium import spaces
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError
+
+if TYPE_CHECKING:
+    from gymnasium import spaces
 
 __all__ = ["MOVES", "MOVES_VERSION", "RISE_RATIO", "Action", "Move", "decode", "discrete_space", "multi_discrete_space"]
 
@@ -92,11 +95,15 @@ through, and `thaw` goes on from there; `minimum` is the least that runs, which 
 
 def discrete_space() -> spaces.Discrete:
     """The canonical action space: an index into MOVES."""
+    from gymnasium import spaces  # here and below only: the daemon needs no Gymnasium
+
     return spaces.Discrete(len(MOVES))
 
 
 def multi_discrete_space(limits: Limits) -> spaces.MultiDiscrete:
     """(quota level 0..levels, cpuset size minus one, frozen 0/1), shape (3,)."""
+    from gymnasium import spaces
+
     return spaces.MultiDiscrete([limits.levels + 1, limits.cpus, 2])
 
 

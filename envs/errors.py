@@ -38,10 +38,20 @@ __all__ = [
 ]
 
 
+MOST_CHARACTERS = 2000
+"""Of a message: a file may hold a key of a megabyte."""
+
+
 class RlctlError(Exception):
     """Base of every error that rlctl raises on purpose; its text is one line for the user."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        """One line whatever it quotes: what would break it is a space, what steers a terminal `?`; the rest is cut."""
+        line = "".join(letter if letter.isprintable() else "?" for letter in " ".join(super().__str__().split()))
+        half = MOST_CHARACTERS // 2
+        return line if len(line) <= MOST_CHARACTERS else f"{line[:half]} ... {line[-half:]}"
 
 
 class ConfigError(RlctlError):

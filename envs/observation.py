@@ -10,15 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
+
+if TYPE_CHECKING:
+    from gymnasium import spaces
 
 __all__ = ["BEND", "FEATURES", "LAGS", "VERSION", "Feature", "Frame", "Observation", "Observer", "Scale"]
 
@@ -183,6 +185,8 @@ class Observer:
     @property
     def space(self) -> spaces.Space[NDArray[np.float32]]:
         """Box(-1, 1, (size,), float32)."""
+        from gymnasium import spaces  # here only: the daemon needs no Gymnasium
+
         return cast("spaces.Space[NDArray[np.float32]]", spaces.Box(-1.0, 1.0, (self.size,), np.float32))
 
     def reset(self) -> None:

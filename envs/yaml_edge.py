@@ -28,6 +28,16 @@ Lines = Mapping[Key, int]
 """1-based line of every key and list item, by its path from the top; `()` is the top itself."""
 
 
+MOST_DIGITS = 400
+"""Of a whole number: Python refuses to print those of some thousands, though it reads them when they are in hex."""
+
+
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+
+MOST_LEVELS = 100
+"""Of brackets within brackets."""
+
+
 class _Loader(yaml.SafeLoader):
     """SafeLoader without aliases; with YAML 1.2 floats."""
 
@@ -36,6 +46,11 @@ class _Loader(yaml.SafeLoader):
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
             raise yaml.composer.ComposerError(None, None, "aliases are not taken; write the value out", mark)
         return super().compose_node(parent, index)
+
+    def fetch_flow_collection_start(self, kind: Any) -> None:
+        if self.flow_level >= MOST_LEVELS:  # the scanner looks at every level for each token
+            raise yaml.scanner.ScannerError(None, None, "it is nested too deeply", self.get_mark())
+        super().fetch_flow_collection_start(kind)
 
 
 # PyYAML follows YAML 1.1, where 1e6 and 2.5e-4 without a sign or a dot are strings.
@@ -103,8 +118,9 @@ def parse_yaml(text: str, name: Path | str) -> tuple[dict[str, Any], Lines]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise ConfigError(f"is no YAML: {error.problem}", name, mark.line + 1 if mark else None) from error
-    except (yaml.YAMLError, ValueError) as error:  # unprintable characters; an impossible date
-        raise ConfigError(f"is no YAML: {str(error).splitlines()[0]}", name) from error
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
+        # Unprintable characters; an impossible date; `!!int ''` and other tags on which PyYAML stumbles.
+        raise ConfigError(f"is no YAML: {error}", name) from error
     except RecursionError as error:
         raise ConfigError("is nested too deeply", name) from error
     if not isinstance(data, dict):
@@ -114,18 +130,31 @@ def parse_yaml(text: str, name: Path | str) -> tuple[dict[str, Any], Lines]:
 
 def _walk(node: yaml.Node, where: Key, name: Path | str) -> Iterator[tuple[Key, int]]:
     yield where, node.start_mark.line + 1
+    _check(node, name)
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             yield from _walk(item, (*where, index), name)
     elif isinstance(node, yaml.MappingNode):
         seen: dict[str, int] = {}
         for key, value in node.value:
+            _check(key, name)
             line, text = key.start_mark.line + 1, str(key.value)
             if text in seen:
                 raise ConfigError(f"key '{text}' stands on line {seen[text]} already; keep one", name, line)
             seen[text] = line
             yield from _walk(value, (*where, text), name)
             yield (*where, text), line
+
+
+def _check(node: yaml.Node, name: Path | str) -> None:
+    """Scalars that nobody can print, open or write out again."""
+    if not isinstance(node, yaml.ScalarNode):
+        return
+    line = node.start_mark.line + 1
+    if node.tag == "tag:yaml.org,2002:int" and len(node.value) > MOST_DIGITS:
+        raise ConfigError(f"a number of {len(node.value)} digits is none", name, line)
+    if node.tag == "tag:yaml.org,2002:binary" or _NO_TEXT.search(node.value):
+        raise ConfigError("bytes, NUL and halves of surrogate pairs are no text; write it out", name, line)
 
 
 def validated(model: type[T], data: object, name: Path | str, lines: Lines | None = None) -> T:

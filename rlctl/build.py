@@ -16,7 +16,7 @@ from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.cpulist import format_cpus
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.journal import Journal
+from rlctl.envs.host.cgroup.journal import Entry, Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.cgroup.ownership import Ownership
@@ -35,7 +35,7 @@ from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.host.topology import SYS, cpu_order, read_list
 from rlctl.envs.workload import SLO
 
-__all__ = ["build_live", "uncontrolled", "unwritable"]
+__all__ = ["build_live", "uncontrolled", "unwritable", "within_reach"]
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def build_live(config: ServeConfig, *, dry_run: bool = False) -> LiveHost:
         def put_back() -> None:
             """A start that fails leaves BE as a predecessor's watchdog has left it, rather than set it free."""
             if started or not inherited:
-                _put_back(config.state_directory)
+                _put_back(config.state_directory, journal.held if journal else ())
             else:
                 log.error("BE stays as an earlier controller has left it, until another start or `rlctl restore`")
 
@@ -86,7 +86,7 @@ def build_live(config: ServeConfig, *, dry_run: bool = False) -> LiveHost:
             if lack := uncontrolled(group, layout):
                 log.warning("%s", lack)
         lc_cpus = config.lc.cpus or tuple(lc.cpuset.effective() if lc.cpuset else ())
-        order = config.be.cpus or cpu_order(lc_cpus)
+        order = config.be.cpus or cpu_order(lc_cpus, within_reach(be))
         limits = Limits(
             len(order), max(1.0, float(len(lc_cpus))), config.be.min_quota_cpus, levels=config.be.quota_levels
         )
@@ -143,6 +143,15 @@ def uncontrolled(group: Group, layout: Layout) -> str:
     return f"BE group {name} has {none} group: BE cannot be {cannot}; {rest} ({way}, to allow it)"
 
 
+def within_reach(be: Iterable[Group]) -> frozenset[int] | None:
+    """CPUs that every BE group may have; None if there are no such.
+
+    Others are a partition's or beyond its parent's limit. To write them gains nothing, and breaks up the partition.
+    """
+    reach = [group.cpuset.available() for group in be if group.cpuset]
+    return frozenset.intersection(*reach) or None if reach else None
+
+
 def _way_out(knob: str, group: Group, layout: Layout) -> str:
     controller = Controller(knob)
     if controller not in layout.mounts:
@@ -175,13 +184,13 @@ def _nearest(directory: Path) -> Path:
     return next((path for path in (directory, *directory.parents) if path.exists()), Path("/"))
 
 
-def _put_back(state_directory: Path) -> None:
+def _put_back(state_directory: Path, held: Sequence[Entry]) -> None:
     """Restore, with the directory still locked: no other controller may journal our settings as originals.
 
     Raises:
         HostError: Something could not be put back.
     """
-    report = restore(state_directory, force=True)
+    report = restore(state_directory, force=True, held=held)
     log.info("originals: %s", report)
     if not report.ok:
         raise HostError(

@@ -26,9 +26,11 @@ COMMANDS = {
     "evaluate": "score a bundle on the suite",
     "export": "turn a trained model into a bundle: ONNX and a card, no pickle",
     "merge": "one bundle that answers the mean of several",
+    "sign": "vouch for a bundle with an Ed25519 key",
     "inspect": "a bundle's card, and what the policy does over load and slack",
     "why": "one decision of the controller in plain words",
     "replay": "a tick log through the shield again, or through other policies",
+    "shadow": "policies that watch and say what they would have done, and whether one may act",
     "top": "what the running controller sees and does, live in the terminal",
     "restore": "put back every knob that a controller touched",
     "managers": "who can decide: heuristic managers, references, learned policies",
@@ -147,7 +149,7 @@ def _log_more(verbose: int) -> None:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
 
 
 def _discard_stdout() -> None:

@@ -86,11 +86,14 @@ class PolicySection(Strict):
         name: From `rlctl managers`.
         options: Constructor options of that manager.
         threshold_model: PRM's model from `rlctl fit-prm`.
+        trusted_keys: Files with public Ed25519 keys, as `ssh-keygen -t ed25519` makes them; a learned policy is then
+            taken only if one of them signed its bundle, see `rlctl sign`.
     """
 
     name: Name = "prm-hybrid-tuned"
     options: dict[str, Any] = Field(default_factory=dict)
     threshold_model: Path | None = None
+    trusted_keys: tuple[Path, ...] = ()
 
 
 class LogSection(Strict):
@@ -198,7 +201,7 @@ def _described(model: BaseModel, indent: str) -> Iterator[str]:
         if isinstance(value, BaseModel):
             yield f"{indent}{name}:{mark}"
             yield from _described(value, indent + "  ")
-        elif isinstance(value, tuple) and isinstance(value[0], BaseModel):
+        elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
             yield f"{indent}{name}:{mark}"
             for item in value:
                 first, *rest = _described(item, "")

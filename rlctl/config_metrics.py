@@ -24,7 +24,7 @@ class MetricsSection(Strict):
         tls_certificate: PEM file with the certificate and its chain.
         tls_key: PEM file with its key, without a passphrase.
         bearer_token_file: One line that a scraper has to send as `Authorization: Bearer ...` to read /metrics; not
-            readable by everybody.
+            readable by everybody. The files are read again when they have changed.
     """
 
     listen: str = "127.0.0.1:9842"

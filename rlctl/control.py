@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from rlctl.envs.telemetry import Missing, Telemetry, Why
 from rlctl.record import Recorder, Tick
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Verdict
+from rlctl.stopping import Request
 
 __all__ = ["Controller", "Lease", "Totals"]
 
@@ -110,15 +110,15 @@ class Controller:
         *,
         ticks: int | None = None,
         seconds: float | None = None,
-        stop: threading.Event | None = None,
+        stop: Request | None = None,
         between: Callable[[], None] = lambda: None,
     ) -> Totals:
-        """Control until the given number of ticks or seconds is over, or `stop` is set.
+        """Control until the given number of ticks or seconds is over, or a stop is requested.
 
         Args:
             ticks: Ends it.
             seconds: Ends it too.
-            stop: And this.
+            stop: And this, amid the wait for a tick if the plant's `wait` heeds it.
             between: Called in the idle time before each tick.
 
         Raises:
@@ -126,13 +126,13 @@ class Controller:
         """
         self.begin()
         begun = time.monotonic()
-        while not (stop and stop.is_set()):
-            if ticks is not None and self.totals.ticks >= ticks:
-                break
+        while ticks is None or self.totals.ticks < ticks:
             if seconds is not None and time.monotonic() - begun >= seconds:
                 break
             between()
             self.totals.missed_deadlines += self.plant.wait()
+            if stop and stop.is_set():
+                break
             self.tick()
         return self.totals
 

@@ -24,6 +24,6 @@ def build_policy(section: PolicySection) -> Policy:
         raise PolicyError(f"policy.options: '{min(taken)}' is no option of a manager")
     model = PrmModel.load(section.threshold_model) if section.threshold_model else None
     try:
-        return catalogue.build(section.name, model=model, **section.options)
+        return catalogue.build(section.name, model=model, trusted=section.trusted_keys, **section.options)
     except TypeError as error:  # a value of another type than the option's
         raise PolicyError(f"policy '{section.name}' does not take its options: {error}") from error

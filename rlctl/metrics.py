@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from rlctl import __version__
 from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.host.events import KINDS
 from rlctl.envs.telemetry import Missing, Value
 from rlctl.record import READINGS, Tick
 from rlctl.self_usage import SelfUsage, self_usage
@@ -102,7 +103,7 @@ class _Counts:
     acting: dict[str, int] = field(default_factory=dict)
     missing: dict[tuple[str, str], int] = field(default_factory=dict)
     bounds: dict[tuple[str, str], int] = field(default_factory=dict)
-    events: dict[str, int] = field(default_factory=lambda: {"foreign-write": 0})
+    events: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))  # a rate needs a 0 to rise from
     overrides: int = 0
     fallbacks: int = 0
     write_errors: int = 0

@@ -25,7 +25,7 @@ from typing import Self
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from rlctl.config_metrics import MetricsSection
-from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
+from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError
 from rlctl.metrics import Metrics
 
 __all__ = ["MetricsServer"]
@@ -57,7 +57,8 @@ Answer = tuple[int, bytes, str]
 class MetricsServer:
     """Serves metrics from construction until `close`; use it as a context.
 
-    `/healthz` says whether ticks are completed, and needs no token: kubelet has none.
+    `/healthz` says whether ticks are completed, and needs no token: kubelet has none. Certificate, key and token are
+    read again when their files have changed, so that they may be rotated.
 
     Args:
         metrics: What to serve.
@@ -73,11 +74,10 @@ class MetricsServer:
     def __init__(self, metrics: Metrics, section: MetricsSection, fresh_seconds: float) -> None:
         self._metrics = metrics
         self._fresh_seconds = fresh_seconds
-        self._token = None if section.bearer_token_file is None else _token(section.bearer_token_file)
-        self._tls = _tls(section)
+        self._secrets = _Secrets(section)
         self._socket = _listening(section)
         host, port = self._socket.getsockname()[:2]
-        scheme = "http" if self._tls is None else "https"
+        scheme = "http" if self._secrets.tls is None else "https"
         self.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/metrics"
         self._attended: dict[asyncio.Task[None], None] = {}  # oldest first
         self._loop = asyncio.new_event_loop()
@@ -121,6 +121,7 @@ class MetricsServer:
             with contextlib.suppress(OSError):  # the peer has left, or there are no descriptors left: try again
                 peer, _ = await self._loop.sock_accept(self._socket)
                 peer.setblocking(False)
+                self._secrets.renew()
                 if len(self._attended) >= MOST_CONNECTIONS:
                     next(iter(self._attended)).cancel()
                 task = self._loop.create_task(self._attend(peer))
@@ -135,7 +136,7 @@ class MetricsServer:
         transport: asyncio.Transport | None = None
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                transport, _ = await self._loop.connect_accepted_socket(lambda: protocol, peer, ssl=self._tls)
+                transport, _ = await self._loop.connect_accepted_socket(lambda: protocol, peer, ssl=self._secrets.tls)
                 writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
                 writer.write(await self._reply(reader))
                 await writer.drain()
@@ -190,13 +191,62 @@ class MetricsServer:
         return 503, f"{since}\n".encode(), _TEXT
 
     def _admits(self, headers: list[str]) -> bool:
-        if self._token is None:
+        wanted = self._secrets.token
+        if wanted is None:
             return True
         given = [
             value for name, _, value in (line.partition(":") for line in headers) if name.lower() == "authorization"
         ]
         scheme, _, token = (given[0] if len(given) == 1 else "").strip().partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode("latin-1"), self._token)
+        return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode("latin-1"), wanted)
+
+
+class _Secrets:
+    """Certificate with key, and token, as their files hold them; the last good ones while those have a mistake.
+
+    Attributes:
+        tls: None for plain HTTP.
+        token: None if there is to be none.
+
+    Raises:
+        ConfigError: At the start there are no last good ones.
+        PermissionMissing: Likewise.
+    """
+
+    def __init__(self, section: MetricsSection) -> None:
+        self._section = section
+        self._seen = self._look()
+        self.tls, self.token = self._read()
+
+    def renew(self) -> None:
+        """Read them again if a file has changed; costs three `stat`."""
+        seen = self._look()
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            self.tls, self.token = self._read()
+        except RlctlError as error:
+            log.error("the metrics' old certificate and token stay in effect: %s", error)
+        else:
+            log.info("the metrics' certificate and token are read again")
+
+    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
+        section = self._section
+        return tuple(map(_stamp, (section.tls_certificate, section.tls_key, section.bearer_token_file)))
+
+    def _read(self) -> tuple[ssl.SSLContext | None, bytes | None]:
+        file = self._section.bearer_token_file
+        return _tls(self._section), None if file is None else _token(file)
+
+
+def _stamp(path: Path | None) -> tuple[int, int, int] | None:
+    """Tells a file from what it was before; links are followed, as Kubernetes exchanges a whole folder by one."""
+    if path is not None:
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            return status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+    return None
 
 
 def _token(path: Path) -> bytes:

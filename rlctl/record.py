@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Generic, Protocol, TypeVar
 
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry
@@ -21,6 +21,7 @@ __all__ = [
     "MemoryRecorder",
     "NullRecorder",
     "Recorder",
+    "SealedLog",
     "Tee",
     "Tick",
     "TickLog",
@@ -114,7 +115,10 @@ class Tee:
             recorder.write(tick)
 
 
-class TickLog:
+T = TypeVar("T")
+
+
+class SealedLog(Generic[T]):
     """A JSON-lines file that is rotated before it grows beyond a bound; see `rlctl.envs.ticklog` for its lines.
 
     All files together never take more than `(keep + 1) * most_bytes`. A full disk costs records, never the loop: they
@@ -122,41 +126,45 @@ class TickLog:
 
     Args:
         path: The file; `path.1` is the one before it, and so on.
+        as_json: A record as plain data.
         most_bytes: Size at which it is rotated.
         keep: Rotated files kept; others are removed.
 
     Attributes:
-        header: What a header says, asked for with the tick that it comes before: at the start, in each new file, and
+        header: What a header says, asked for with the record that it comes before: at the start, in each new file, and
             where records were dropped. None writes none.
 
     Raises:
         OSError: The file cannot be opened at the start.
     """
 
-    def __init__(self, path: Path, most_bytes: int = 16 << 20, keep: int = 4) -> None:
+    def __init__(
+        self, path: Path, as_json: Callable[[T], Mapping[str, object]], most_bytes: int = 16 << 20, keep: int = 4
+    ) -> None:
         self.path = path
+        self._as_json = as_json
         self.most_bytes = most_bytes
         self.keep = keep
         self.dropped = 0
-        self.header: Callable[[Tick], Mapping[str, object]] | None = None
+        self.header: Callable[[T], Mapping[str, object]] | None = None
         self._headed = False
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] | None = self._opened()
         self._checksum = last_checksum(path) or (last_checksum(self._numbered(1)) if not path.stat().st_size else "")
         self._remove_surplus()
 
-    def write(self, tick: Tick) -> None:
+    def write(self, record: T) -> None:
         """Append one line with one system call, so that a crash tears at most the last one."""
         try:
-            self._append(tick)
+            self._append(record)
         except (OSError, ValueError) as error:
             if not self.dropped:
-                log.warning("tick log %s: %s; records are dropped until it can be written again", self.path, error)
+                log.warning("%s: %s; records are dropped until it can be written again", self.path, error)
             self.dropped += 1
             self._headed = False
 
     def renew_header(self) -> None:
-        """Write a header before the next tick: what it says has changed."""
+        """Write a header before the next record: what it says has changed."""
         self._headed = False
 
     def close(self) -> None:
@@ -165,16 +173,16 @@ class TickLog:
         if file is not None:
             file.close()
 
-    def _append(self, tick: Tick) -> None:
+    def _append(self, record: T) -> None:
         file = self._file = self._file or self._opened()
         status = os.fstat(file.fileno())
         if not status.st_nlink:  # somebody removed it: what is written there is lost, and takes up the disk
             file, status = self._reopened()
-        lines, checksum = self._sealed(tick)
+        lines, checksum = self._sealed(record)
         size = status.st_size
         if size and size + len(lines) > self.most_bytes:
             file, size = self._rotated(), 0
-            lines, checksum = self._sealed(tick)
+            lines, checksum = self._sealed(record)
         if len(lines) > self.most_bytes:
             raise OSError(errno.EFBIG, f"a record of {len(lines)} bytes is longer than a whole file may be")
         if file.write(lines) != len(lines):
@@ -182,12 +190,12 @@ class TickLog:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._checksum, self._headed = checksum, True
 
-    def _sealed(self, tick: Tick) -> tuple[bytes, str]:
-        """The tick's line, after a header where one is due, and the checksum to go on with."""
+    def _sealed(self, record: T) -> tuple[bytes, str]:
+        """The record's line, after a header where one is due, and the checksum to go on with."""
         header, checksum = b"", self._checksum
         if self.header and not self._headed:
-            header, checksum = seal(self.header(tick), checksum)
-        line, checksum = seal(tick_as_json(tick), checksum)
+            header, checksum = seal(self.header(record), checksum)
+        line, checksum = seal(self._as_json(record), checksum)
         return header + line, checksum
 
     def _opened(self) -> IO[bytes]:
@@ -232,6 +240,20 @@ class TickLog:
 
     def _numbered(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}")
+
+
+class TickLog(SealedLog[Tick]):
+    """The log of every tick.
+
+    Args:
+        path, most_bytes, keep: As of `SealedLog`.
+
+    Raises:
+        OSError: The file cannot be opened at the start.
+    """
+
+    def __init__(self, path: Path, most_bytes: int = 16 << 20, keep: int = 4) -> None:
+        super().__init__(path, tick_as_json, most_bytes, keep)
 
 
 def write_ticks(path: Path, ticks: Iterable[Tick]) -> None:

@@ -24,7 +24,20 @@ from rlctl.safety.profile import Profile
 from rlctl.safety.shield import advance, allowed, bounds, judge
 from rlctl.safety.verdict import Bound, Verdict
 
-__all__ = ["Answer", "Contender", "Difference", "Recheck", "differing", "replay"]
+__all__ = [
+    "Answer",
+    "Contender",
+    "Difference",
+    "Guards",
+    "Recheck",
+    "alike",
+    "begins_anew",
+    "differing",
+    "digest_in",
+    "period_in",
+    "replay",
+    "usable_cpus",
+]
 
 TOLERANCE_CPUS = 1e-6
 """Logs from before all digits were kept have six of a quota."""
@@ -73,16 +86,12 @@ class Answer:
 
     @property
     def agrees(self) -> bool:
-        """It would have got what was got then: frozen alike, as many CPUs, the quota within 1 % of BE's CPUs."""
-        now, then = self.verdict.allocation, self.decision.tick.verdict.allocation
-        if now.frozen or then.frozen:
-            return now.frozen == then.frozen
-        near = abs(self.cpus(now) - self.cpus(then)) <= 0.01 * self.limits.cpus
-        return near and now.cpuset_cpus == then.cpuset_cpus
+        """It would have got what was got then."""
+        return alike(self.verdict.allocation, self.decision.tick.verdict.allocation, self.limits)
 
     def cpus(self, allocation: Allocation) -> float:
         """CPUs that BE could use under an allocation."""
-        return 0.0 if allocation.frozen else min(allocation.quota_cpus, allocation.cpuset_cpus, self.limits.cpus)
+        return usable_cpus(allocation, self.limits)
 
 
 class Contender:
@@ -113,7 +122,7 @@ class Contender:
         self.answers.append(Answer(decision, judge(given, proposed), self._limits, failed))
 
 
-class _Guards:
+class Guards:
     """The shield's guards, with what they remember, in the hands of a log rather than of a host."""
 
     def __init__(self, profile: Profile, limits: Limits) -> None:
@@ -125,7 +134,7 @@ class _Guards:
         """Take over what a header says that they remembered; False when it does not fit."""
         try:
             self._memories = tuple(_memory(guard.start(), remembered.get(guard.name)) for guard in self._guards)
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             return False
         return True
 
@@ -157,7 +166,7 @@ def replay(decisions: Iterable[Decision], profile: Profile | None, contenders: S
             raise ConfigError(
                 "does not say under which shield it was recorded; name one with --shield", run[0].path, run[0].number
             )
-        plant = ReplayPlant([decision.tick for decision in run], limits_in(header), _period_in(header))
+        plant = ReplayPlant([decision.tick for decision in run], limits_in(header), period_in(header))
         for contender in contenders:
             contender.start(plant.limits, plant.tick_seconds)
         _replay_run(run, plant, shield, contenders, found)
@@ -167,10 +176,10 @@ def replay(decisions: Iterable[Decision], profile: Profile | None, contenders: S
 def _replay_run(
     run: Sequence[Decision], plant: ReplayPlant, shield: Profile, contenders: Sequence[Contender], found: Recheck
 ) -> None:
-    same = _digest_in(run[0].header) == shield.digest
+    same = digest_in(run[0].header) == shield.digest
     found.runs += 1
     found.same_shield &= same
-    guards = _Guards(shield, plant.limits)
+    guards = Guards(shield, plant.limits)
     known, expected = True, 0
     for decision in run:
         plant.wait()
@@ -191,6 +200,19 @@ def _replay_run(
             found.differences.append(Difference(decision, verdict))
 
 
+def alike(one: Allocation, other: Allocation, limits: Limits) -> bool:
+    """Two allocations come to the same: frozen alike, as many CPUs, the quota within 1 % of BE's CPUs."""
+    if one.frozen or other.frozen:
+        return one.frozen == other.frozen
+    near = abs(usable_cpus(one, limits) - usable_cpus(other, limits)) <= 0.01 * limits.cpus
+    return near and one.cpuset_cpus == other.cpuset_cpus
+
+
+def usable_cpus(allocation: Allocation, limits: Limits) -> float:
+    """CPUs that BE could use under an allocation."""
+    return 0.0 if allocation.frozen else min(allocation.quota_cpus, allocation.cpuset_cpus, limits.cpus)
+
+
 def differing(now: Verdict, then: Verdict) -> bool:
     """Two verdicts on the same proposal give BE something else, or for other reasons."""
     one, other = now.allocation, then.allocation
@@ -209,7 +231,7 @@ def _runs(decisions: Iterable[Decision]) -> Iterator[list[Decision]]:
     """The runs of the service that a log holds, one after the other."""
     run: list[Decision] = []
     for decision in decisions:
-        if run and _begins_anew(run[-1], decision):
+        if run and begins_anew(run[-1], decision):
             yield run
             run = []
         run.append(decision)
@@ -217,18 +239,21 @@ def _runs(decisions: Iterable[Decision]) -> Iterator[list[Decision]]:
         yield run
 
 
-def _begins_anew(last: Decision, decision: Decision) -> bool:
+def begins_anew(last: Decision, decision: Decision) -> bool:
+    """A tick is of another run of the service than the one before it."""
     return decision.tick.index <= last.tick.index or (
         decision.header is not last.header and run_in(decision.header) != run_in(last.header)
     )
 
 
-def _digest_in(header: Mapping[str, Any]) -> object:
+def digest_in(header: Mapping[str, Any]) -> object:
+    """The digest of the shield that a header names."""
     shield = header.get("shield")
     return shield.get("digest") if isinstance(shield, Mapping) else None
 
 
-def _period_in(header: Mapping[str, Any]) -> float | None:
+def period_in(header: Mapping[str, Any]) -> float | None:
+    """The control period in seconds that a header names; None when it names none that can be."""
     period = header.get("tick_seconds")
     return float(period) if isinstance(period, (int, float)) and 0.0 < period < 1e6 else None
 
@@ -241,7 +266,7 @@ def _memory(start: Any, said: Mapping[str, Any] | None) -> Any:
         said: What the header says.
 
     Raises:
-        KeyError, TypeError, ValueError: It is no memory of this guard.
+        KeyError, OverflowError, TypeError, ValueError: It is no memory of this guard.
     """
     if start is None:
         return None
@@ -254,4 +279,6 @@ def _memory(start: Any, said: Mapping[str, Any] | None) -> Any:
             raise TypeError(f"{name} cannot be {one!r}")
         if one is None and usual is not None:
             raise TypeError(f"{name} cannot be missing")
+        if one is not None and math.isnan(float(one)):
+            raise ValueError(f"{name} cannot be {one!r}")
     return type(start)(**remembered)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import deque
 from pathlib import Path
@@ -42,7 +43,7 @@ class LogTail:
         self.ticks: deque[Tick] = deque(maxlen=HISTORY_TICKS)
         self.damaged = 0
         self._part = b""
-        file = self._opened()
+        file = self._opened(self.path)
         if file is None:
             raise ConfigError("there is no tick log: does `rlctl serve` run with this log directory?", self.path)
         self._file = file
@@ -51,31 +52,51 @@ class LogTail:
     def poll(self) -> None:
         """Take what has been written since the last call; a log that is gone for now gives nothing."""
         self._take()
-        newest = self._opened()
+        newest = self._opened(self.path)
         if newest is None:
             return
-        if os.path.sameopenfile(newest.fileno(), self._file.fileno()):
+        if _same(newest, self._file):
             newest.close()
             self._follow_truncation()
-        else:
-            self._take()  # what came just before the rotation
+            return
+        self._take()  # what came just before the rotation
+        for file in (*self._between(newest), newest):
             self._file.close()
-            self._file, self._part = newest, b""
+            self._file, self._part = file, b""
             self._take()
 
     def close(self) -> None:
         """Let go of the file. Idempotent."""
         self._file.close()
 
-    def _opened(self) -> IO[bytes] | None:
+    def _opened(self, path: Path) -> IO[bytes] | None:
         try:
-            return self.path.open("rb")
+            return path.open("rb")
         except FileNotFoundError:
             return None
         except PermissionError as error:
-            raise PermissionMissing(f"{self.path}: may not be read; run as a user who may") from error
+            raise PermissionMissing(f"{path}: may not be read; run as a user who may") from error
         except OSError as error:
-            raise ConfigError(f"cannot be read: {error.strerror}", self.path) from error
+            raise ConfigError(f"cannot be read: {error.strerror}", path) from error
+
+    def _between(self, newest: IO[bytes]) -> list[IO[bytes]]:
+        """Files that came after ours and before the newest, oldest first: who was stopped for long missed whole ones.
+
+        None where ours is no longer among the numbered files: which of those are new cannot be told then.
+        """
+        found: list[IO[bytes]] = []
+        for number in itertools.count(1):
+            file = self._opened(self.path.with_name(f"{self.path.name}.{number}"))
+            if file is None or _same(file, self._file):
+                break
+            found.append(file)
+        if file is not None:
+            file.close()
+        kept = [] if file is None else [one for one in found if not _same(one, newest)]  # rotated again just now
+        for one in found:
+            if one not in kept:
+                one.close()
+        return kept[::-1]
 
     def _look_back(self) -> None:
         """The ends of the file before, if there is one, and of this one."""
@@ -85,11 +106,22 @@ class LogTail:
             before = None
         if before is not None:
             with before:
-                _to_tail(before)
+                self._to_tail(before)
                 self._learn(before.read(TAIL_BYTES))
             self._part = b""
-        _to_tail(self._file)
+        self._to_tail(self._file)
         self._take()
+
+    def _to_tail(self, file: IO[bytes]) -> None:
+        """To the first whole line of the file's end."""
+        size = os.fstat(file.fileno()).st_size
+        if size > TAIL_BYTES:
+            self._pass_over(file, size - TAIL_BYTES)
+            file.seek(size - TAIL_BYTES)
+            file.readline(TAIL_BYTES)
+
+    def _pass_over(self, file: IO[bytes], end: int) -> None:
+        """What comes before a file's tail: nothing that matters here."""
 
     def _follow_truncation(self) -> None:
         if os.fstat(self._file.fileno()).st_size < self._file.tell():
@@ -104,20 +136,22 @@ class LogTail:
     def _learn(self, data: bytes) -> None:
         *lines, self._part = (self._part + data).split(b"\n")
         self._part = self._part[-TAIL_BYTES:]  # a line without an end is no line of ours
-        for raw in lines:
-            if not raw.strip():
-                continue
+        for raw in filter(bytes.strip, lines):
             try:
-                line = Line(self.path, 0, unsealed(raw)[0])
-                if not line.is_header:
-                    self.ticks.append(decision_of(line, {}).tick)
+                self._line(raw)
             except ValueError:
                 self.damaged += 1
 
+    def _line(self, raw: bytes) -> None:
+        """Take a whole line.
 
-def _to_tail(file: IO[bytes]) -> None:
-    """To the first whole line of the file's end."""
-    size = os.fstat(file.fileno()).st_size
-    if size > TAIL_BYTES:
-        file.seek(size - TAIL_BYTES)
-        file.readline(TAIL_BYTES)
+        Raises:
+            ValueError: It is damaged, or no tick.
+        """
+        line = Line(self.path, 0, unsealed(raw)[0])
+        if not line.is_header:
+            self.ticks.append(decision_of(line, {}).tick)
+
+
+def _same(one: IO[bytes], other: IO[bytes]) -> bool:
+    return os.path.sameopenfile(one.fileno(), other.fileno())

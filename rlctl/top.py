@@ -48,8 +48,9 @@ class Row:
     mood: Mood = Mood.PLAIN
 
     def plain(self, columns: int) -> str:
-        """The line, cut to so many columns."""
-        return f"{self.word:<{WORD_COLUMNS}}{self.text}"[:columns].rstrip()
+        """The line, cut to so many columns, with three dots where it was."""
+        line = f"{self.word:<{WORD_COLUMNS}}{self.text}"
+        return (line if len(line) <= columns else f"{line[: max(0, columns - 3)]}...").rstrip()
 
 
 def rows(ticks: Sequence[Tick], now_seconds: float, columns: int = 80, blocks: str = BLOCKS) -> list[Row]:

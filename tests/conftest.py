@@ -1,9 +1,13 @@
 """Settings that every floor's tests share, and bundles written byte by byte: without torch and the onnx package."""
 
+import contextlib
+import os
 import struct
+import tempfile
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -11,6 +15,12 @@ settings.register_profile(
     "default", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("default")
+
+
+@pytest.fixture(scope="session")
+def slowness():
+    """How many times slower than a machine this one runs, for promises in seconds: scripts/guest emulates its CPUs."""
+    return 7.0 if "RLCTL_GUEST" in os.environ else 1.0
 
 
 def _varint(value):
@@ -104,3 +114,88 @@ def make_bundle():
         return folder
 
     return make
+
+
+class RayCluster:
+    """A head without CPUs, to which tests connect, and nodes that may die; all are real processes of this machine.
+
+    Attributes:
+        address: HOST:PORT, as `--ray` takes it.
+        nodes: All but the head.
+    """
+
+    def __init__(self):
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        from ray.cluster_utils import Cluster
+
+        self._folder = tempfile.TemporaryDirectory(prefix="rlctl-ray-", dir="/tmp")  # sockets want a short path
+        self._small = {
+            "object_store_memory": 80 << 20,
+            "include_log_monitor": False,
+            "temp_dir": self._folder.name,
+        }
+        os.makedirs("/tmp/ray", exist_ok=True)  # where it notes its address, whatever the folder
+        head = {"num_cpus": 0, "include_dashboard": False, "no_monitor": True}
+        self._cluster = Cluster(initialize_head=True, head_node_args=head | self._small)
+        self.address, self.nodes = self._cluster.address, []
+
+    def add(self, **options):
+        """A node of one CPU that is a testbed, unless the options of `Cluster.add_node` say otherwise."""
+        made = self._cluster.add_node(**{"num_cpus": 1, "resources": {"testbed": 1}} | self._small | options)
+        self.nodes.append(made)
+        return made
+
+    def kill(self, node):
+        """All its processes at once, as a host that loses power: workers outlive their raylet by seconds otherwise."""
+        self._end(node, self._processes(node))
+
+    def crash(self, node):
+        """Ray and its workers at once; what workers have started lives on, as on a host whose Ray was killed."""
+        raylet, *_ = self._processes(node)
+        self._end(node, [raylet, *raylet.children()])
+
+    def _end(self, node, processes):
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.nodes.remove(node)
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def running(self, function):
+        """The nodes on which a task of this name runs now; its worker takes the name."""
+        return [node for node in self.nodes if any(f"ray::{function}" in name for name in self._names(node))]
+
+    def _processes(self, node):
+        raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
+        return [raylet, *raylet.children(recursive=True)]
+
+    def _names(self, node):
+        for process in self._processes(node):
+            with contextlib.suppress(psutil.Error):
+                yield from process.cmdline()[:1]
+
+    def to(self, count):
+        """As many nodes as are asked for, new ones in place of the dead."""
+        while len(self.nodes) > count:
+            self.kill(self.nodes[-1])
+        while len(self.nodes) < count:
+            self.add()
+        return self
+
+    def close(self):
+        self._cluster.shutdown()
+        self._folder.cleanup()
+
+
+@pytest.fixture(scope="session")
+def ray_processes():
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlctl[distributed]'")
+    cluster = RayCluster()
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def ray_cluster(ray_processes):
+    """A Ray cluster of a head and three nodes; a test may add and kill nodes. Mark such tests `ray`."""
+    return ray_processes.to(3)

@@ -5,9 +5,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 
-__all__ = ["Events"]
+__all__ = ["KINDS", "Events"]
 
 _log = logging.getLogger(__name__)
+
+KINDS = (
+    "foreign-write", "group-vanished", "group-appeared", "group-replaced", "group-reduced", "group-refused",
+    "tighter-parent", "lc-vanished", "lc-appeared",
+)  # fmt: skip
 
 MOST_KEPT = 1000  # a caller that never drains must not fill the memory
 
@@ -15,8 +20,7 @@ MOST_KEPT = 1000  # a caller that never drains must not fill the memory
 class Events:
     """Takes events from whoever sees them; hands them to whoever records the tick.
 
-    An event is one line that begins with its kind and a colon: `foreign-write`, `group-vanished`, `group-appeared`,
-    `group-replaced`, `tighter-parent`, `lc-vanished`, `lc-appeared`, `group-refused`.
+    An event is one line that begins with its kind, one of KINDS, and a colon.
     """
 
     def __init__(self) -> None:

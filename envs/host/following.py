@@ -89,6 +89,7 @@ class Follower:
         before, self._known = self._known, self._actuator.groups
         if self._known == before and self._lc is lc:
             return False
+        self._learn(())
         try:
             follow_groups(self._sensors, self._lc, self._known, now_seconds)
         except SensorError as error:

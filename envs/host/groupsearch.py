@@ -111,7 +111,7 @@ def groups_of_process(pid: int, layout: Layout, proc: Path) -> Found:
         ConfigError: It is in root groups only.
     """
     try:
-        lines = (proc / str(pid) / "cgroup").read_text().splitlines()
+        lines = (proc / str(pid) / "cgroup").read_text(errors="surrogateescape").splitlines()
     except OSError as error:
         raise HostError(f"process {pid}: {error.strerror}: has it ended?") from error
     inside = dict(_memberships(lines))

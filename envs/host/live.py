@@ -54,6 +54,10 @@ class Actuator(Protocol):
         """What takes the groups of now to the safe allocation."""
         ...
 
+    def rehearse(self) -> int:
+        """Write to every knob the value that it has; how many."""
+        ...
+
 
 class LiveHost:
     """One LC and the BE groups of this host.
@@ -74,6 +78,7 @@ class LiveHost:
 
     Attributes:
         regrouped: Called with a new emergency plan whenever BE's groups are others; set it to the lease's `replan`.
+        sleep: How `wait` spends so many seconds; may return early.
     """
 
     def __init__(
@@ -96,6 +101,7 @@ class LiveHost:
         self.absent = dict(absent or {})
         self.controls = controls
         self.regrouped: Callable[[EmergencyPlan], None] | None = None
+        self.sleep: Callable[[float], object] = time.sleep
         self._events = events or Events()
         self._follow = follow
         self._plan_is_old = False
@@ -160,6 +166,15 @@ class LiveHost:
         """
         return self._actuator.emergency_plan()
 
+    def rehearse(self) -> int:
+        """Write to every knob of BE the value that it has, and read it back; how many.
+
+        Raises:
+            CgroupError: One does not take it.
+            PermissionMissing: One may not be written.
+        """
+        return self._actuator.rehearse()
+
     def set_weight(self, weight: Weight) -> None:
         """Set BE's CPU weight against the LC's."""
         self._actuator.set_weight(weight)
@@ -168,7 +183,7 @@ class LiveHost:
         """Sleep until the period ends on the monotonic clock; deadlines that have gone by are skipped and counted."""
         late_seconds = time.monotonic() - self._deadline
         if late_seconds <= 0.0:
-            time.sleep(-late_seconds)
+            self.sleep(-late_seconds)
             self._deadline += self.tick_seconds
             return 0
         skipped = int(late_seconds / self.tick_seconds)
@@ -280,7 +295,7 @@ def absent_readings(lc: Group, be: Sequence[Group], sensors: Sequence[Sensor], *
 
 def perf_sensors(lc: Group, be: Sequence[Group], interval_seconds: float) -> list[Sensor]:
     """Hardware and software counters of these groups, where perf can find them; else none, and the log says why."""
-    root = perf_root(Path("/proc/self/mounts").read_text())
+    root = perf_root(Path("/proc/self/mounts").read_text(errors="surrogateescape"))
     if root is None:
         log.warning("perf finds cgroups by their cgroup2 or perf_event mount, and there is neither: no counters")
         return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from rlctl.envs.host.sensors.probe import Capability
@@ -49,7 +50,7 @@ def _numa(sys: Path) -> Capability:
 def _memory(proc: Path) -> Capability:
     fields = dict(line.split(":", 1) for line in _text(proc / "meminfo").splitlines() if ":" in line)
     words = fields.get("MemAvailable", "").split()
-    if not words or not words[0].isdecimal():
+    if not words or not re.fullmatch(r"[0-9]{1,19}", words[0]):
         return Capability("free memory", False, f"{proc / 'meminfo'} does not say", "")
     free_bytes = int(words[0]) * 1024
     return Capability(

@@ -101,15 +101,17 @@ def read_topology(sys: Path = SYS) -> Mapping[int, CpuPlace]:
     if not online:
         raise HostError(f"{folder}: lists no CPU; is sysfs mounted?")
     nodes = [read_list(path) & online for path in sorted((sys / "devices/system/node").glob("node*/cpulist"))]
-    packages = {cpu: _text(folder / f"cpu{cpu}/topology/physical_package_id") for cpu in online}
-    return {cpu: _place(folder, cpu, online, nodes, packages) for cpu in sorted(online)}
+    packages: dict[str, set[int]] = {}
+    for cpu in sorted(online):
+        packages.setdefault(_text(folder / f"cpu{cpu}/topology/physical_package_id"), set()).add(cpu)
+    sockets = [frozenset(cpus) for cpus in packages.values()]
+    return {cpu: _place(folder, cpu, online, nodes, package) for package in sockets for cpu in package}
 
 
 def _place(
-    folder: Path, cpu: int, online: frozenset[int], nodes: list[frozenset[int]], packages: Mapping[int, str]
+    folder: Path, cpu: int, online: frozenset[int], nodes: list[frozenset[int]], package: frozenset[int]
 ) -> CpuPlace:
     itself = frozenset({cpu})
-    package = frozenset(other for other in online if packages[other] == packages[cpu])
     core = read_list(folder / f"cpu{cpu}/topology/thread_siblings_list") & online | itself
     cache = _last_level_cache(folder / f"cpu{cpu}/cache") & online
     node = next((node for node in nodes if cpu in node), package)
@@ -137,6 +139,6 @@ def read_list(path: Path) -> frozenset[int]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text().strip()
+        return path.read_text(errors="replace").strip()
     except OSError:
         return ""

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -216,7 +216,7 @@ class Launcher:
         output, errors = _log_files(self.folder, name)
         held = [sys.executable, "-I", "-S", gate.__file__, str(os.getpid()), *command]
         try:
-            with output.open("wb") as out, errors.open("wb") as err:
+            with output.open("wb") as out, errors.open("wb") as err, _interrupts_waiting():
                 return subprocess.Popen(
                     held,
                     bufsize=0,
@@ -241,6 +241,16 @@ class Launcher:
             for pid in pids:
                 leftovers.kill(pid)
             time.sleep(PAUSE_SECONDS)
+
+
+@contextlib.contextmanager
+def _interrupts_waiting() -> Iterator[None]:
+    """A child that is begun here meets SIGINT only when it no longer is a Python that makes an exception of it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _make_ordinary(pid: int) -> None:

@@ -196,7 +196,10 @@ def from_config(config: Mapping[str, Any]) -> Trace:
     if build is None:
         raise TraceError(f"kind: one of {', '.join(KINDS)} is needed, not {kind!r}")
     check_keys(str(kind), build, options)
-    return build(**options)
+    try:
+        return build(**options)
+    except TypeError as error:
+        raise TraceError(f"{kind}: a value is of another type than its key takes: {error}") from error
 
 
 def shares_from_config(config: Mapping[str, Any]) -> Trace:

@@ -6,16 +6,14 @@ import argparse
 import contextlib
 import logging
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from rlctl.config import ServeConfig, describe, load_config
 from rlctl.config_metrics import LimitsSection, MetricsSection
+from rlctl.stopping import Request, stop_on_signals
 
 if TYPE_CHECKING:
     from rlctl.agents.policy import Policy
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from rlctl.safety.profile import Profile
     from rlctl.safety.shield import Shield
 
-__all__ = ["Around", "absent_in_words", "add_parser", "run", "serve", "stop_on_signals"]
+__all__ = ["Around", "absent_in_words", "add_parser", "run", "serve"]
 
 log = logging.getLogger("rlctl.serve")
 
@@ -42,8 +40,9 @@ EXAMPLES = """examples:
   rlctl serve --config serve.yaml --policy weights --json
   rlctl serve --config serve.yaml --policy ./my-policy      # a bundle; needs rlctl[serve], never torch
 
-SIGTERM or SIGINT stops it after the current tick; it then puts back what it found and exits with 0. SIGHUP reads the
-file again: policy, fallback and shield are exchanged between two ticks, and a file with a mistake changes nothing.
+SIGTERM or SIGINT stops it, at once or after the tick that it is in; it then puts back what it found and exits with 0.
+SIGHUP reads the file again: policy, fallback and shield are exchanged between two ticks, and a file with a mistake
+changes nothing.
 After a crash the watchdog takes BE to the safe allocation at once, and puts everything back when nobody returns;
 `rlctl restore` does the latter by hand.
 """
@@ -64,6 +63,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="NAME|BUNDLE",
         help="another policy than the file's: from `rlctl managers`, or a bundle's folder with a slash in it",
     )
+    parser.add_argument(
+        "--strict", action="store_true", help="a bundle that is refused ends the start, fallback or not"
+    )
     parser.add_argument("--dry-run", action="store_true", help="read, decide and say, but write nothing")
     parser.add_argument("--duration", type=_positive, metavar="SECONDS", help="stop by itself after this time")
     parser.add_argument("--json", action="store_true", help="changes, summaries and totals as JSON lines on stdout")
@@ -80,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     reread = _Reread(args, config)
     bound = bounded_memory(config.limits.memory_bytes)
     with bound, stop_on_signals(reread.asked) as stop, contextlib.ExitStack() as opened:
-        plant, around = _opened(config, deciders, args.dry_run, opened)
+        plant, around = _opened(config, deciders, args.dry_run, stop, opened)
         log_file = None if args.dry_run else _tick_log(config)
         opened.pop_all()  # `serve` closes them
         serve(
@@ -113,14 +115,14 @@ def serve(
     policy: Policy,
     profile: Profile,
     tick_log: TickLog | None,
-    stop: threading.Event,
+    stop: Request,
     around: Around | None = None,
     *,
     reread: Callable[[], tuple[Policy, Profile] | None] = lambda: None,
     seconds: float | None = None,
     as_json: bool = False,
 ) -> Totals:
-    """Control a plant until `stop` is set, then restore and close it, whatever happened.
+    """Control a plant until a stop is requested, then restore and close it, whatever happened.
 
     Args:
         plant: What is controlled; closed on return.
@@ -143,6 +145,7 @@ def serve(
     from rlctl.record import NullRecorder, Tee
     from rlctl.safety.shield import Shield
     from rlctl.self_usage import SelfCheck
+    from rlctl.start_pages import let_go
 
     lines, around = JsonLines() if as_json else None, around or Around()
     with contextlib.ExitStack() as leaving:
@@ -157,6 +160,7 @@ def serve(
         service = _Service(controller, tick_log, _expose(controller, tick_log, around, leaving), reread)
         service.announce(policy, shield)
         _weigh(plant, policy)
+        let_go()
         with _ending_as_in_a_crash(giving_back, around.lease):
             controller.run(seconds=seconds, stop=stop, between=service.exchange)
         _farewell(controller.totals, tick_log.dropped if tick_log else 0, lines)
@@ -205,11 +209,14 @@ class _Service:
 
     def announce(self, policy: Policy, shield: Shield) -> None:
         """Say who decides from now on, before the first tick of theirs."""
+        from rlctl.falling_back import untrained_shield
         from rlctl.log_header import header_of
 
         plant = self._controller.plant
         told = policy.name, shield.profile_name, shield.digest, _range_in_words(plant.limits)
         log.info("policy %s under shield %s (%s); %s", *told)
+        if unlike := untrained_shield(policy, shield):
+            log.warning("%s", unlike)
         if self._metrics is not None:
             self._metrics.renamed(policy.name, shield.profile_name, shield.digest)
         if self._tick_log is not None:
@@ -245,7 +252,7 @@ class _Reread:
     """
 
     def __init__(self, args: argparse.Namespace, config: ServeConfig) -> None:
-        self.asked = threading.Event()
+        self.asked = Request()
         self._args, self._config = args, config
 
     def changed(self) -> tuple[Policy, Profile] | None:
@@ -277,13 +284,22 @@ def _read(args: argparse.Namespace, tick_seconds: float | None = None) -> tuple[
         ConfigError: The file, its policy or its shield profile is wrong.
         PermissionMissing: One of them may not be read.
     """
+    from rlctl.agents.refused import Refused
     from rlctl.commands.config import fallback_of, policy_of, profile_of
     from rlctl.deciding import build_policy
+    from rlctl.envs.errors import BundleError
 
     given = load_config(args.config)
     config = _effective(given, args.policy)
-    # --policy stands on no line of the file
-    policy = policy_of(given, args.config) if config is given else build_policy(config.policy)
+    try:  # --policy stands on no line of the file
+        policy = policy_of(given, args.config) if config is given else build_policy(config.policy)
+    except BundleError as error:
+        # Whoever wrote a fallback into the file wants BE controlled, whatever becomes of the bundle; at a reload the
+        # policy that is there is better still, and whoever types --policy sees what is wrong.
+        if tick_seconds is not None or config is not given or args.strict or "fallback" not in given.model_fields_set:
+            raise
+        log.error("policy %s is refused, %s decides in its place: %s", config.policy.name, config.fallback.name, error)
+        policy = Refused(config.policy.name, str(error))
     chain = fallback_of(config, policy, args.config, tick_seconds or config.tick_seconds)
     return config, (chain, profile_of(config, args.config))
 
@@ -327,26 +343,6 @@ def _done_with(policy: Policy) -> None:
         policy.close()
 
 
-@contextlib.contextmanager
-def stop_on_signals(reread: threading.Event | None = None) -> Iterator[threading.Event]:
-    """SIGTERM and SIGINT set the event, however often they come: nothing may interrupt the restoring.
-
-    Args:
-        reread: Set by SIGHUP, which otherwise stops too.
-    """
-    stop = threading.Event()
-
-    def ask(number: int, _frame: FrameType | None) -> None:
-        (reread if reread and number == signal.SIGHUP else stop).set()
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def absent_in_words(absent: Mapping[str, str], policy: Policy) -> Iterator[tuple[int, str]]:
     """Level and line on the readings that there will never be, and on those of them that the policy needs."""
     by_reason: dict[str, list[str]] = {}
@@ -361,18 +357,21 @@ def absent_in_words(absent: Mapping[str, str], policy: Policy) -> Iterator[tuple
 
 
 def _opened(
-    config: ServeConfig, deciders: tuple[Policy, Profile], dry_run: bool, opened: contextlib.ExitStack
+    config: ServeConfig, deciders: tuple[Policy, Profile], dry_run: bool, stop: Request, opened: contextlib.ExitStack
 ) -> tuple[Plant, Around]:
     """The host and what stands around the loop on it; `opened` closes both if something goes wrong on the way."""
     from rlctl.build import build_live  # opens the host: only for a configuration that is right
     from rlctl.dry_run import DryRun
     from rlctl.safety.lease import Lease
+    from rlctl.self_test import self_test
 
     host = build_live(config, dry_run=dry_run)
     opened.callback(host.close)
+    host.sleep = stop.wait
     for level, line in absent_in_words(host.absent, deciders[0]):
         log.log(level, "%s", line)
     if dry_run:
+        self_test(host, deciders[0], None, dry_run=True)
         return DryRun(host, host.controls), Around(limits=config.limits)
     lease, section = None, config.watchdog
     if section.enabled:
@@ -382,6 +381,7 @@ def _opened(
         opened.callback(host.close)  # before the watchdog is released, which sees to it that this is done
         opened.callback(lease.leave)
         host.regrouped = lease.replan
+    self_test(host, deciders[0], lease.pid if lease else None)
     return host, Around(lease, host.events, config.metrics, config.limits)
 
 

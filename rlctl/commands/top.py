@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -56,11 +55,11 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: There is no log.
         PermissionMissing: It may not be read.
     """
-    from rlctl.commands.serve import stop_on_signals
+    from rlctl.stopping import Request, stop_on_signals
     from rlctl.tail import LogTail
 
     with contextlib.closing(LogTail(log_path(args))) as tail, contextlib.ExitStack() as leaving:
-        stop = threading.Event() if args.once else leaving.enter_context(stop_on_signals())
+        stop = Request() if args.once else leaving.enter_context(stop_on_signals())
         show = leaving.enter_context(_screen(once=args.once, as_json=args.json))
         show(tail)
         while not (args.once or stop.wait(args.interval)):

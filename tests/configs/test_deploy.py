@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import stat
@@ -15,7 +16,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from prometheus_client import generate_latest
 
+from rlctl.cli import _parser
 from rlctl.config import load_config
 from rlctl.config_metrics import LimitsSection
 from rlctl.envs.allocation import Limits
@@ -30,7 +33,7 @@ from rlctl.safety.verdict import Bound, Reason, Verdict
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "configs/deploy"
-UNITS = ("rlctl.service", "rlctl-restore.service", "rlctl.slice")
+UNITS = ("rlctl.service", "rlctl-restore.service", "rlctl-shadow.service", "rlctl.slice")
 ALERTS = yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"][0]["rules"]
 DASHBOARD = json.loads((DEPLOY / "grafana-dashboard.json").read_text())
 SAFE = Limits(2).safe
@@ -40,20 +43,25 @@ def needs(tool):
     return pytest.mark.skipif(shutil.which(tool) is None, reason=f"{tool} is not installed")
 
 
+EVERYTHING = Telemetry(1.0, 0.01, **dict.fromkeys(READINGS, Value(0.5)))
+
+
+def ticked():
+    """Metrics of a controller that has seen all there is, and nothing."""
+    metrics = Metrics("ppo", ("responsive", "0a"), Limits(2), 1.0)
+    verdict = Verdict(SAFE, Limits(2).full, (Bound("ceiling", Reason.CEILING, SAFE),))
+    for telemetry in (Telemetry(1.0, 0.01), EVERYTHING):
+        metrics.write(Tick(0, 1e9, telemetry, SAFE, verdict.proposed, verdict, SAFE, "ppo"))
+    return metrics
+
+
 @pytest.fixture(scope="module")
 def exposed():
     """Labels of every metric, by the name in the exposition."""
-    metrics = Metrics("ppo", ("responsive", "0a"), Limits(2), 1.0)
-    everything = Telemetry(1.0, 0.01, **dict.fromkeys(READINGS, Value(0.5)))
-    verdict = Verdict(SAFE, Limits(2).full, (Bound("ceiling", Reason.CEILING, SAFE),))
-    for telemetry in (everything, Telemetry(2.0, 0.01)):
-        metrics.write(Tick(0, 1e9, telemetry, SAFE, verdict.proposed, verdict, SAFE, "ppo"))
     found = {}
-    for telemetry in (Telemetry(3.0, 0.01), everything):
-        metrics.write(Tick(0, 1e9, telemetry, SAFE, verdict.proposed, verdict, SAFE, "ppo"))
-        for family in metrics.collect():
-            for sample in family.samples:
-                found.setdefault(sample.name, set()).update(sample.labels)
+    for family in ticked().collect():
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
     return found
 
 
@@ -125,6 +133,15 @@ tests:
       - {{series: 'rlctl_tick_period_seconds{{instance="a", job="rlctl"}}', values: '1x80'}}
       - {{series: 'rlctl_shield_overrides_total{{instance="b", job="rlctl"}}', values: '0+12x200'}}
       - {{series: 'rlctl_fallback_active{{instance="b", job="rlctl"}}', values: '0x20 1x60'}}
+      - {{series: 'rlctl_ticks_total{{instance="c", job="rlctl", slo="unknown"}}', values: '0+15x80'}}
+      - {{series: 'rlctl_be_frozen{{instance="c", job="rlctl"}}', values: '1x200'}}
+      - {{series: 'up{{instance="c", job="rlctl"}}', values: '1x20 0x60'}}
+      - {{series: 'rlctl_policy_errors_total{{instance="b", job="rlctl"}}', values: '0x80'}}
+      - {{series: 'rlctl_tick_errors_total{{instance="b", job="rlctl"}}', values: '0x20 1x60'}}
+      - {{series: 'rlctl_host_events_total{{instance="a", job="rlctl", kind="group-appeared"}}', values: '0x10 1x70'}}
+      - {{series: 'rlctl_host_events_total{{instance="a", job="rlctl", kind="foreign-write"}}', values: '0x20 3x60'}}
+      - {{series: 'rlctl_watchdog_restarts_total{{instance="a", job="rlctl"}}', values: '0x20 1x60'}}
+      - {{series: 'rlctl_log_records_dropped_total{{instance="a", job="rlctl"}}', values: '0x20 1+1x60'}}
     alert_rule_test:
 {alerts}
 """
@@ -147,7 +164,21 @@ ALERTED = """\
         ("RlctlStale", "8m", "critical", "a"),
         ("RlctlPolicyDemoted", "6m", "warning", None),
         ("RlctlPolicyDemoted", "20m", "warning", "b"),
-        ("RlctlForeignWriter", "20m", "warning", None),
+        ("RlctlForeignWriter", "4m", "warning", None),
+        ("RlctlForeignWriter", "7m", "warning", "a, kind: foreign-write"),
+        ("RlctlLatencyUnknown", "4m", "warning", None),
+        ("RlctlLatencyUnknown", "12m", "warning", "c"),
+        ("RlctlBeSuspendedLong", "36m", "warning", "c"),
+        ("RlctlDown", "6m", "critical", None),
+        ("RlctlDown", "8m", "critical", "c"),
+        ("RlctlShieldOverridesMuch", "10m", "warning", None),
+        ("RlctlShieldOverridesMuch", "19m", "warning", "b"),
+        ("RlctlPolicyErrors", "4m", "warning", None),
+        ("RlctlPolicyErrors", "7m", "warning", "b"),
+        ("RlctlWatchdogRestarted", "4m", "warning", None),
+        ("RlctlWatchdogRestarted", "7m", "warning", "a"),
+        ("RlctlLogRecordsDropped", "4m", "warning", None),
+        ("RlctlLogRecordsDropped", "7m", "warning", "a"),
     ],
 )
 def test_alerts_fire_when_they_should_and_only_then(tmp_path, name, at, severity, instance):
@@ -161,6 +192,13 @@ def test_alerts_fire_when_they_should_and_only_then(tmp_path, name, at, severity
         ["promtool", "test", "rules", "test.yaml"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs("promtool")
+def test_promtool_takes_the_metrics():
+    text = generate_latest(ticked())
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 @needs("promtool")
@@ -196,6 +234,42 @@ def test_nothing_ends_the_watchdog_or_frees_be_between_a_crash_and_the_restart()
     assert " restore " in unit("rlctl-restore.service")["Service"]["ExecStart"]
 
 
+@pytest.mark.parametrize(
+    ("state", "restores"),
+    [("failed", True), ("inactive", True), ("activating", False), ("active", False), ("", False)],
+)
+def test_what_systemd_starts_after_every_crash_frees_nobody_while_a_successor_is_to_come(tmp_path, state, restores):
+    """OnFailure= comes with every crash since systemd 254; `activating` is the wait for RestartSec= too."""
+    (tmp_path / "systemctl").write_text(f'#!/bin/sh\n[ "$*" = "show -P ActiveState rlctl.service" ] && echo {state}\n')
+    (tmp_path / "systemctl").chmod(0o755)
+    command = shlex.split(unit("rlctl-restore.service")["Service"]["ExecCondition"].replace("$$", "$"))
+    done = subprocess.run(command, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, check=False)
+    assert (done.returncode == 0) is restores
+
+
+def test_shadows_take_nothing_from_the_controller_and_may_touch_nothing():
+    service = unit("rlctl-shadow.service")["Service"]
+    assert "Slice" not in service, "what counts against rlctl.slice counts against the controller"
+    assert (service["Nice"], service["CPUSchedulingPolicy"], service["OOMScoreAdjust"]) == ("19", "idle", "1000")
+    assert {"CPUQuota", "MemoryMax", "TasksMax"} <= set(service)
+    assert (service["CapabilityBoundingSet"], service["ProtectControlGroups"], service["DynamicUser"]) == (
+        "",
+        "yes",
+        "yes",
+    )
+    assert "ReadWritePaths" not in service
+    assert service["RestartPreventExitStatus"] == "2 77 78"
+
+
+def test_the_command_of_the_shadows_is_one_that_rlctl_takes(tmp_path):
+    service = unit("rlctl-shadow.service")["Service"]
+    given = dict(pair.strip('"').split("=", 1) for pair in service["Environment"].split())
+    words = re.sub(r"\$\{(\w+)\}", lambda found: given[found[1]], service["ExecStart"]).split()[1:]
+    args = _parser(words).parse_args(words)
+    assert (args.action, args.policy, args.log) == ("watch", ["ppo"], Path("/var/log/rlctl"))
+    assert args.out.parent == Path("/var/log") / service["LogsDirectory"]
+
+
 def test_bounds_from_outside_leave_room_for_what_rlctl_allows_itself():
     memory = unit("rlctl.slice")["Slice"]
     megabytes = {key: int(memory[key].removesuffix("M")) for key in ("MemoryMin", "MemoryHigh", "MemoryMax")}
@@ -221,8 +295,8 @@ def test_systemd_takes_the_units(installed_units):
 
 @needs("systemd-analyze")
 def test_exposure_stays_where_it_is(installed_units):
-    """2.8 and 1.7 of 10 with systemd 252; what is left is root, the network, and the control groups."""
-    for name, most in (("rlctl.service", 3.0), ("rlctl-restore.service", 2.0)):
+    """2.8, 1.7 and 0.8 of 10 with systemd 252; what is left is root, the network, and the control groups."""
+    for name, most in (("rlctl.service", 3.0), ("rlctl-restore.service", 2.0), ("rlctl-shadow.service", 1.0)):
         done = subprocess.run(
             ["systemd-analyze", "security", "--offline=true", installed_units / name],
             capture_output=True, text=True, check=False, env={**os.environ, "SYSTEMD_PAGER": "cat"},

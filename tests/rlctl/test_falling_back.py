@@ -2,14 +2,19 @@
 
 import pytest
 
+from rlctl.agents.card import TrainedOn
 from rlctl.agents.catalogue import build
 from rlctl.agents.fallback import Fallback
 from rlctl.agents.standing import Budgets
 from rlctl.config import PolicySection
 from rlctl.config_fallback import FallbackSection
 from rlctl.deciding import build_policy
+from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import PolicyError
-from rlctl.falling_back import with_fallback
+from rlctl.envs.workload import Weight
+from rlctl.falling_back import untrained_shield, with_fallback
+from rlctl.safety.profile import load_profile
+from rlctl.safety.shield import Shield
 
 
 def test_the_section_and_the_chain_have_the_same_defaults():
@@ -53,4 +58,20 @@ def test_a_learned_policy_gets_the_chain(make_bundle, tmp_path):
     chain = with_fallback(policy, FallbackSection(name="feedforward"), 1.0)
     assert isinstance(chain, Fallback)
     assert (chain.policy, chain.heuristic.name) == (policy, "feedforward")
+    chain.close()
+
+
+def test_a_shield_that_training_never_had_is_told(make_bundle, tmp_path):
+    pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
+    usual, other = (Shield(load_profile(name), Limits(2)) for name in ("responsive", "heracles"))
+    host = TrainedOn(
+        profile="thesis-host", digest="0" * 12, weight=Weight.EQUAL, work=0.1, hosts=1,
+        shield="responsive", shield_digest=usual.digest,
+    )  # fmt: skip
+    policy = build_policy(PolicySection(name=str(make_bundle(tmp_path / "tiny", plants=(host,)))))
+    chain = with_fallback(policy, FallbackSection(), 1.0)
+    assert untrained_shield(chain, usual) == untrained_shield(build("heracles"), other) == ""
+    assert f"trained with shield responsive ({usual.digest}), not with heracles ({other.digest})" in untrained_shield(
+        chain, other
+    )
     chain.close()

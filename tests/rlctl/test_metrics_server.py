@@ -68,11 +68,14 @@ def token(tmp_path):
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tls")
-    key, certificate = folder / "tls.key", folder / "tls.crt"
+    return self_signed(tmp_path_factory.mktemp("tls"), "localhost")
+
+
+def self_signed(folder, name):
+    key, certificate = folder / f"{name}.key", folder / f"{name}.crt"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-         "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
+         "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
         check=True, capture_output=True,
     )  # fmt: skip
     return certificate, key
@@ -342,3 +345,47 @@ def test_no_event_loop_of_another_thread_is_touched(serve):
     serve()
     with pytest.raises(RuntimeError, match="no running event loop"):
         asyncio.get_running_loop()
+
+
+def exchange(path, content):
+    """As whoever rotates secrets should do it: in one step."""
+    path.with_suffix(".new").write_text(content)
+    path.with_suffix(".new").chmod(0o400)
+    path.with_suffix(".new").replace(path)
+
+
+def test_a_token_that_is_rotated_is_the_token_and_a_wrong_one_changes_nothing(serve, token, caplog):
+    server = serve(MetricsSection(listen="127.0.0.1:0", bearer_token_file=token))
+    other = TOKEN[::-1]
+    assert ask(server, Authorization=f"Bearer {other}")[0] == 401
+    exchange(token, other)
+    assert ask(server, Authorization=f"Bearer {other}")[0] == 200
+    assert ask(server, Authorization=f"Bearer {TOKEN}")[0] == 401
+    exchange(token, "short")
+    for _ in range(2):
+        assert ask(server, Authorization=f"Bearer {other}")[0] == 200
+    assert sum("old certificate and token stay in effect" in line for line in caplog.messages) == 1
+    token.unlink()
+    assert ask(server, Authorization=f"Bearer {other}")[0] == 200
+    exchange(token, TOKEN)
+    assert ask(server, Authorization=f"Bearer {TOKEN}")[0] == 200
+
+
+def test_a_certificate_that_is_rotated_is_shown_once_its_key_is_there_too(serve, tmp_path, certificate, caplog):
+    now, new = tmp_path / "tls.crt", self_signed(tmp_path, "new")
+    key = tmp_path / "tls.key"
+    exchange(now, certificate[0].read_text())
+    exchange(key, certificate[1].read_text())
+    server = serve(MetricsSection(listen="127.0.0.1:0", tls_certificate=now, tls_key=key))
+
+    def shown(trusted):
+        return ask(server, tls=ssl.create_default_context(cafile=trusted))[0]
+
+    assert shown(certificate[0]) == 200
+    exchange(now, new[0].read_text())
+    assert shown(certificate[0]) == 200, "the new certificate has no key yet"
+    assert "stay in effect" in caplog.text
+    exchange(key, new[1].read_text())
+    assert shown(new[0]) == 200
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shown(certificate[0])

@@ -3,13 +3,12 @@
 import json
 import logging
 import os
-import signal
 import socket
 import threading
 
 import pytest
 
-from rlctl.commands.serve import serve, stop_on_signals
+from rlctl.commands.serve import serve
 from rlctl.dry_run import DryRun
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupError, HostError
@@ -125,16 +124,6 @@ def test_json_lines_are_whole_and_end_with_the_totals(always, capsys):
     assert summary["over_target"] == 0
     change = next(event for event in events if event["event"] == "change")
     assert {"ts", "tick", "before", "applied", "policy", "guards"} <= change.keys()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_a_request_and_the_old_handlers_come_back(number):
-    before = signal.getsignal(number)
-    with stop_on_signals() as stop:
-        os.kill(os.getpid(), number)
-        os.kill(os.getpid(), number)
-        assert stop.wait(5)
-    assert signal.getsignal(number) is before
 
 
 @pytest.mark.parametrize("abstract", [False, True])

@@ -15,7 +15,7 @@ import pytest
 from rlctl.cli import main
 from rlctl.record import TickLog
 from rlctl.tail import LogTail
-from rlctl.top import PLAIN_BLOCKS, Mood, is_stale, rows, sparkline
+from rlctl.top import PLAIN_BLOCKS, Mood, Row, is_stale, rows, sparkline
 
 BEGAN = 1_800_000_000.0
 
@@ -104,6 +104,7 @@ def test_no_row_is_wider_than_the_screen(recorded_run, follow):
     for columns in (20, 80, 200):
         assert max(len(row.plain(columns)) for row in rows(ticks, BEGAN, columns)) <= columns
     assert all(len(row.plain(1000)) <= 80 for row in rows(ticks, BEGAN, 80)), "80 columns cut nothing usual"
+    assert Row("asked", "0.5 CPU on 1 CPU").plain(20) == "asked     0.5 CPU..."
     assert len(rows(ticks, BEGAN)) < 24
 
 

@@ -17,6 +17,8 @@ from rlctl.envs.host.cgroup.layout import Controller, Layout
 
 pytestmark = pytest.mark.host
 
+LEASE_SECONDS = 1.7  # a tick and its grace, by the clock; only what comes after it takes a slow machine longer
+
 CONTROLLER = """
 import sys, time
 from pathlib import Path
@@ -83,7 +85,7 @@ class Scene:
         return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
-def seconds_until(condition, most=60.0):
+def seconds_until(condition, most=120.0):
     begun = time.monotonic()
     while not condition():
         assert time.monotonic() - begun < most, "did not happen in time"
@@ -106,6 +108,7 @@ def scene(tmp_path):
     if reason := lacking():
         pytest.skip(reason)
     group = Group.create(Layout.detect(), f"rlctl-test-watchdog-{os.getpid()}", Knobs(None))
+    group.cpuset.set_cpus({0, 1})  # v2 begins with an empty list, which the kernel does not take back
     busy = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
     made = Scene(group, tmp_path / "state")
     try:
@@ -135,14 +138,14 @@ def watchdog_of(scene):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_controller_that_dies_or_stops_leaves_be_safe_within_two_seconds(scene, number, capsys):
+def test_a_controller_that_dies_or_stops_leaves_be_safe_within_two_seconds(scene, number, capsys, slowness):
     scene.start()
     assert scene.free
     os.kill(scene.controller.pid, number)
     seconds = seconds_until(lambda: scene.safe)
     with capsys.disabled():
         print(f" {signal.Signals(number).name}: safe after {seconds:.3f} s", end=" ")
-    assert seconds < 2.0
+    assert seconds < LEASE_SECONDS + 0.3 * slowness
 
 
 def test_a_controller_that_was_stopped_goes_on_and_its_first_tick_is_safe(scene):
@@ -183,7 +186,7 @@ def test_a_controller_that_stays_away_is_ended_and_everything_is_put_back(scene,
     scene.start(tick=0.2, restore_after=1.0)
     os.kill(scene.controller.pid, number)
     seconds_until(lambda: scene.safe)
-    assert scene.controller.wait(60) == -signal.SIGKILL
+    assert scene.controller.wait(120) == -signal.SIGKILL
     seconds_until(lambda: scene.knobs() == scene.before)
     seconds_until(lambda: (scene.state / "journal.jsonl.restored").exists())
 

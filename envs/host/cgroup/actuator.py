@@ -61,7 +61,8 @@ class BeActuator:
     Restricting comes before growing: freeze, quota, cpuset; then cpuset, quota, thaw. Only settings that read back as
     something else are written, and a group whose restriction failed is not given more in the same call. What another
     program wrote is `ownership`'s business; it can only restrict further. A group that runs elsewhere than on its CPUs
-    is frozen: in v2 it has its parent's when the parent has none of them. No part exceeds the quota of a group's
+    is frozen: in v2 it has its parent's when the parent has none of them. So is one that was removed from the hierarchy
+    of a controller (v1) while BE may not have all of what that restricts. No part exceeds the quota of a group's
     ancestors: v1 would refuse it, and with it every larger allocation.
 
     What is in force is reported as the most that BE could use: the sum of the quotas, the shortest prefix of the CPU
@@ -73,7 +74,8 @@ class BeActuator:
         order: CPUs, the safest for the LC first.
         limits: Range of allocations; `limits.cpus` of the order are used.
         knobs: Reads and writes, whatever the groups were opened with. Originals of quota, cpuset and freezer are
-            journalled here and now, with one fsync, so that no tick pays for it.
+            journalled here and now, with one fsync, so that no tick pays for it. From then on groups are restricted
+            even while the journal takes nothing.
         lc: Whose weight is "equal"; default the kernel's default weight.
         settle_seconds: How long to wait for a freeze.
         period_us: Period of the quota.
@@ -108,11 +110,13 @@ class BeActuator:
         self._identities: dict[Group, tuple[Identity, ...]] = {}
         self._weights: dict[Group, int] = {}
         self._left: dict[Group, Settings] = {}
+        self._lost: dict[Group, frozenset[str]] = {}  # what a group was restricted by and is no more
         self._gone: list[Path] = []
         self._told_ceilings: set[tuple[Path, str]] = set()
         self._take(groups)
         if not self._identities:
             raise CgroupGone("all BE groups have vanished")
+        knobs.hold = True
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -147,6 +151,7 @@ class BeActuator:
             PermissionMissing: As above.
         """
         target = self.limits.clip(allocation)
+        self._knobs.store()
         self.ownership.begin_tick()
         seen = self._look(self.groups)
         self._compare(seen)
@@ -198,6 +203,24 @@ class BeActuator:
         if not self._identities:
             raise CgroupGone("all BE groups have vanished")
 
+    def rehearse(self) -> int:
+        """Write to every knob the value that it has: `apply` writes only what differs, and must be able to then.
+
+        Returns:
+            How many files; those of groups that vanish meanwhile are left out.
+
+        Raises:
+            CgroupError: A file does not take it.
+            PermissionMissing: A file may not be written.
+        """
+        written = 0
+        for group in self.groups:
+            with contextlib.suppress(CgroupGone):
+                for file in group.knob_files(*_RESTRICTING):
+                    self._knobs.rewrite(file)
+                    written += 1
+        return written
+
     def emergency_plan(self) -> EmergencyPlan:
         """What takes the groups of now to the safe allocation, for a process that knows no drivers.
 
@@ -241,7 +264,8 @@ class BeActuator:
             try:
                 seen[group] = see(group, weighed=group in self._weights, ceilings=ceilings)
             except CgroupGone as gone:
-                self._drop(group, gone)
+                if rest := self._drop(group, gone):
+                    seen |= self._look([rest])
         if not self._identities:
             raise CgroupGone("all BE groups have vanished")
         return seen
@@ -299,9 +323,17 @@ class BeActuator:
         wanted = {}
         for group, one in seen.items():
             wanted[group] = own = self.ownership.bound(group, self._own(target, share, group, one))
-            if group.freezer and own.cpus and one.settings.cpus == own.cpus and not one.effective <= own.cpus:
+            outside = own.cpus and one.settings.cpus == own.cpus and not one.effective <= own.cpus
+            if group.freezer and (outside or self._exceeds(group, target)):
                 wanted[group] = replace(own, frozen=True)
         return wanted
+
+    def _exceeds(self, group: Group, target: Allocation) -> bool:
+        """Nothing holds the group to the target any more."""
+        lost, full = self._lost.get(group, frozenset()), self.limits
+        return ("quota" in lost and target.quota_cpus < full.cpus) or (
+            "cpus" in lost and target.cpuset_cpus < full.cpus
+        )
 
     def _carry_out(
         self, seen: dict[Group, Seen], wanted: Mapping[Group, Settings]
@@ -310,13 +342,14 @@ class BeActuator:
         steps = [step for group, one in seen.items() for step in self._steps(group, one, wanted[group])]
         errors, failed = self._run(sorted(steps, key=lambda step: step.turn))
         unsure = {step.group for step in steps if step.turn not in _SETTLED or self._knobs.dry_run} | failed
+        unsure |= self._lost.keys() - seen.keys()  # what is left of a group that was whole when it was last looked at
         written = {step.group for step in steps if not seen[step.group].errors} - unsure
         seen |= {group: replace(seen[group], settings=wanted[group]) for group in written}
         if unsure:
             seen |= self._look(group for group in self.groups if group in unsure)
         seen = {group: one for group, one in seen.items() if group in self._identities}
         for group, one in seen.items():
-            self._left[group] = one.settings if group in failed else wanted[group]
+            self._left[group] = wanted[group] if group in wanted.keys() - failed else one.settings
         self._let_go()
         return seen, errors
 
@@ -373,15 +406,19 @@ class BeActuator:
         return errors, failed
 
     def _in_force(self, seen: Mapping[Group, Seen]) -> Allocation:
-        highest = [self._prefix(one.effective) for one in seen.values()]
-        return Allocation(self._quota_cpus(seen), max(highest), all(one.frozen for one in seen.values()))
+        """Of groups that only their freeze restricts none counts while it is in force."""
+        held = [one for group, one in seen.items() if not (one.frozen and group in self._lost)]
+        if not held:
+            return self.limits.safe
+        highest = max(self._prefix(one.effective) for one in held)
+        return Allocation(self._quota_cpus(held, len(seen)), highest, all(one.frozen for one in held))
 
-    def _quota_cpus(self, seen: Mapping[Group, Seen]) -> float:
-        share = self._share(self._asked_cpus, len(seen))
-        if all(one.settings.quota == share and share.cpus <= one.ceiling_cpus for one in seen.values()):
+    def _quota_cpus(self, seen: Sequence[Seen], groups: int) -> float:
+        share = self._share(self._asked_cpus, groups)
+        if all(one.settings.quota == share and share.cpus <= one.ceiling_cpus for one in seen):
             return self._asked_cpus
-        own = (UNLIMITED if one.settings.quota is None else one.settings.quota.cpus for one in seen.values())
-        return sum(min(cpus, one.ceiling_cpus) for cpus, one in zip(own, seen.values(), strict=True))
+        own = (UNLIMITED if one.settings.quota is None else one.settings.quota.cpus for one in seen)
+        return sum(min(cpus, one.ceiling_cpus) for cpus, one in zip(own, seen, strict=True))
 
     def _prefix(self, effective: frozenset[int]) -> int:
         if not effective or not effective <= frozenset(self._order):
@@ -408,13 +445,26 @@ class BeActuator:
                 "tighter-parent", f"{group.name}: {key[1]} is in force, set above it in {key[0]}"
             )
 
-    def _drop(self, group: Group, why: RlctlError) -> None:
-        if group in self._identities:
+    def _drop(self, group: Group, why: RlctlError) -> Group | None:
+        """Go on without a group, or with what is left of it, which is returned."""
+        if group not in self._identities:
+            return None
+        left, weight, lost = group.rest(), self._weights.get(group), self._lost.get(group, frozenset())
+        self._forget(group)
+        if not (taken := self._take([left] if left else [])):
             self.ownership.events.tell("group-vanished", f"BE group {group.name} is left out: {why}")
-            self._forget(group)
+            return None
+        (rest,) = taken
+        gone = {knob for knob in _RESTRICTING if group.knob_files(knob) and not rest.knob_files(knob)}
+        self._lost[rest] = lost | gone
+        if weight is not None and rest.cpu:
+            self._weights[rest] = weight
+        what = f"without {' and '.join(sorted(gone))} from now on"
+        self.ownership.events.tell("group-reduced", f"BE group {group.name} was removed from a hierarchy: {what}")
+        return rest
 
     def _forget(self, group: Group) -> None:
-        for known in (self._identities, self._weights, self._left):
+        for known in (self._identities, self._weights, self._left, self._lost):
             known.pop(group, None)
         self.ownership.forget(group)
         self._gone += group.directories

@@ -19,6 +19,8 @@ def parse_cpus(text: str) -> frozenset[int]:
         ValueError: It is no such list.
     """
     numbers: set[int] = set()
+    if not text.isascii():  # other scripts have digits too, but no kernel writes them
+        raise ValueError(f"{text.strip()!r} is no list of CPUs such as 0-2,5")
     for part in filter(None, text.strip().split(",")):
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):

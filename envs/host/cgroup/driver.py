@@ -102,6 +102,10 @@ class CpusetDriver(Protocol):
         """CPUs that the group's tasks may really run on."""
         ...
 
+    def available(self) -> frozenset[int]:
+        """CPUs that the group may have: its own and its parent's, who lacks those of a partition beside it (v2)."""
+        ...
+
     def set_cpus(self, cpus: Iterable[int]) -> None:
         """Write the CPUs; see `nesting.fit_cpus` for groups with children."""
         ...

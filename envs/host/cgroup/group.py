@@ -13,6 +13,7 @@ from rlctl.envs.host.cgroup.driver import CpuDriver, CpusetDriver, FreezerDriver
 from rlctl.envs.host.cgroup.kernel import Identity, Kernel, refusal
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.parse import number
 from rlctl.envs.host.cgroup.v1 import CpusetV1, CpuV1, FreezerV1
 from rlctl.envs.host.cgroup.v2 import CpusetV2, CpuV2, FreezerV2
 from rlctl.envs.host.sensors.cpu import usage_seconds
@@ -109,7 +110,7 @@ class Group:
             ConfigError: It is in no group of its own.
         """
         try:
-            lines = (proc / str(pid) / "cgroup").read_text().splitlines()
+            lines = (proc / str(pid) / "cgroup").read_text(errors="surrogateescape").splitlines()
         except OSError as error:
             raise HostError(f"process {pid}: {error.strerror}: has it ended?") from error
         inside = {name: Path(where.lstrip("/")) for name, where in _memberships(lines)}
@@ -125,6 +126,12 @@ class Group:
     def using(self, knobs: Knobs) -> Group:
         """The same group, read and written with other knobs."""
         return Group(self.name, self.paths, self._layout, knobs)
+
+    def rest(self) -> Group | None:
+        """The same group in those hierarchies that still have it; None if it is gone, or in none that restricts."""
+        left = {controller: path for controller, path in self.paths.items() if path.is_dir()}
+        rest = Group(self.name, left, self._layout, self._knobs)
+        return rest if len(left) < len(self.paths) and (rest.cpu or rest.cpuset or rest.freezer) else None
 
     @property
     def directories(self) -> tuple[Path, ...]:
@@ -199,9 +206,10 @@ class Group:
 
         Raises:
             CgroupGone: It was removed.
+            CgroupError: A list holds something else than processes.
         """
-        listings = (self._knobs.read(directory / "cgroup.procs") for directory in self.directories)
-        return frozenset(int(word) for listing in listings for word in listing.split())
+        files = (directory / "cgroup.procs" for directory in self.directories)
+        return frozenset(number(word, file) for file in files for word in self._knobs.read(file).split())
 
     def usage_cpu_seconds(self) -> float:
         """CPU time of all its tasks since it was made.
@@ -212,7 +220,7 @@ class Group:
         """
         if self.usage_file is None:
             raise CgroupError(f"{self.name}: cgroup cpuacct: {self._layout.missing.get(Controller.CPUACCT, 'absent')}")
-        usage = usage_seconds(self._knobs.read(self.usage_file).encode())
+        usage = usage_seconds(self._knobs.read(self.usage_file).encode(errors="surrogateescape"))
         if isinstance(usage, Missing):
             raise CgroupError(f"{self.usage_file}: {usage.detail}")
         return usage
@@ -277,6 +285,10 @@ def _enable(knobs: Knobs, group: Path, controllers: list[str]) -> None:
     real = [name for name in controllers if name in ("cpu", "cpuset")]
     if not real:
         return
+    if (group / "cgroup.type").exists() and knobs.read(group / "cgroup.procs").split():  # only the true root may
+        raise CgroupBusy(
+            f"{group} has processes of its own, and none could join a group below it: move them to a group of their own"
+        )
     enabled = knobs.read(group / "cgroup.subtree_control").split()
     absent = [f"+{name}" for name in real if name not in enabled]
     if absent:

@@ -1,7 +1,9 @@
 """The journal: what every kernel file held before our first write to it, safe on disk before that write.
 
-One JSON object per line in STATE/journal.jsonl: a header with the boot id, then one entry per file and group. A last
-line that was torn by a crash is ignored, since its file cannot have been written yet. `restore` puts it all back.
+One JSON object per line in STATE/journal.jsonl, sealed with its checksum as the lines of a tick log are: a header with
+the boot id, then one entry per file and group. What follows the last whole line is ignored: a line that was torn by a
+crash, since its file cannot have been written yet, and the space that is reserved for entries to come, so that a full
+disk leaves no new group unrestricted. `restore` puts it all back.
 """
 
 from __future__ import annotations
@@ -9,16 +11,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import json
+import logging
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rlctl.envs.errors import HostError, PermissionMissing
 from rlctl.envs.host.cgroup.kernel import Identity
+from rlctl.envs.ticklog import seal, unsealed
 
 __all__ = ["STATE_DIR", "Entry", "Journal", "Recorded", "StateLock", "boot_id", "load"]
 
@@ -26,6 +29,11 @@ STATE_DIR = Path("/var/lib/rlctl")
 JOURNAL = "journal.jsonl"
 LOCK = "lock"
 _VERSION = 1
+
+_log = logging.getLogger(__name__)
+
+RESERVED_BYTES = 256 << 10
+"""Allocated behind the journal's end; less than half of it is made up for. 150 kB hold the originals of 150 groups."""
 
 COMPACT_ENTRIES = 1000  # about 150 kB, of 150 groups that came and went
 
@@ -45,21 +53,21 @@ class Entry:
     identity: Identity
 
     def to_line(self) -> str:
-        """As a journal line, without the newline."""
-        return json.dumps({"path": str(self.path), "original": self.original, "identity": list(self.identity)})
+        """As a journal line with its checksum, without the newline."""
+        return _sealed({"path": str(self.path), "original": self.original, "identity": list(self.identity)})
 
     @classmethod
     def from_line(cls, line: str) -> Entry:
         """From a journal line.
 
         Raises:
-            ValueError: It is no entry.
+            ValueError: It is no entry, or not as it was written: what an accident made of it must not be put back.
         """
+        record = _unsealed(line)
         try:
-            record = json.loads(line)
             device, inode = record["identity"]
             path, original = Path(record["path"]), str(record["original"])
-        except (KeyError, TypeError, RecursionError) as error:
+        except (KeyError, TypeError) as error:
             raise ValueError(f"no journal entry: {line[:80]!r}") from error
         return cls(path, original, (int(device), int(inode)))
 
@@ -69,7 +77,7 @@ class Recorded:
     """What a journal file says.
 
     Attributes:
-        boot_id: Boot that it belongs to; empty for a journal without a header.
+        boot_id: Boot that it belongs to; empty for a journal without a header, or with a damaged one.
         entries: In the order in which they were recorded.
         unreadable: Numbers of damaged lines other than the last.
         good_bytes: Length up to the end of the last whole line.
@@ -79,6 +87,10 @@ class Recorded:
     entries: tuple[Entry, ...] = ()
     unreadable: tuple[int, ...] = ()
     good_bytes: int = 0
+
+    def is_of(self, boot: str) -> bool:
+        """It belongs to this boot. One whose header is damaged may: each entry still names its very group."""
+        return self.boot_id == boot or bool(self.entries and not self.boot_id)
 
 
 def boot_id(proc: Path = Path("/proc")) -> str:
@@ -109,21 +121,31 @@ def load(state_dir: Path) -> Recorded:
         ) from None
     whole = content[: content.rfind(b"\n") + 1]
     lines = whole.decode(errors="replace").splitlines()
-    entries, unreadable = [], []
+    entries, boot = [], _header(lines)
+    unreadable = [1] if lines and not boot else []
     for number, line in enumerate(lines[1:], start=2):
         try:
             entries.append(Entry.from_line(line))
         except ValueError:
             unreadable.append(number)
-    return Recorded(_header(lines), tuple(entries), tuple(unreadable), len(whole))
+    return Recorded(boot, tuple(entries), tuple(unreadable), len(whole))
 
 
 def _header(lines: Sequence[str]) -> str:
-    with contextlib.suppress(ValueError, RecursionError):
-        header = json.loads(lines[0]) if lines else None
-        if isinstance(header, dict):
-            return str(header.get("boot_id", ""))
+    with contextlib.suppress(ValueError):
+        return str(_unsealed(lines[0]).get("boot_id", "")) if lines else ""
     return ""
+
+
+def _sealed(record: Mapping[str, object]) -> str:
+    return seal(record, "")[0].decode().removesuffix("\n")
+
+
+def _unsealed(line: str) -> Mapping[str, Any]:
+    record, prev, _ = unsealed(line.encode(errors="surrogateescape"))
+    if prev is None:
+        raise ValueError(f"no checksum: {line[:80]!r}")
+    return record
 
 
 class StateLock:
@@ -168,16 +190,20 @@ class Journal:
     Attributes:
         state_dir: Where it lives.
         entries: Everything recorded, by this process or by one that crashed before it in this boot.
+        held: What could not be stored yet: originals that only this process knows.
         note: What became of the journal of an earlier boot, if there was one.
     """
 
     state_dir: Path
     entries: list[Entry] = field(default_factory=list)
+    held: list[Entry] = field(default_factory=list)
     note: str = ""
     _header: str = ""
     _damaged: bool = False
     _lock: StateLock | None = None
     _file: int | None = None
+    _end_bytes: int = 0
+    _reserved_bytes: int = 0
 
     @classmethod
     def open(cls, state_dir: Path = STATE_DIR, proc: Path = Path("/proc")) -> Journal:
@@ -199,14 +225,30 @@ class Journal:
             raise
         return journal
 
-    def record(self, entries: Sequence[Entry]) -> None:
-        """Append entries; they are on the disk when this returns.
+    def record(self, entries: Sequence[Entry], *, hold: bool = False) -> None:
+        """Append entries, and those that are held; they are on the disk when this returns.
+
+        Args:
+            entries: In the order of their first writes.
+            hold: Keep what cannot be stored in memory, for another try, rather than raise.
 
         Raises:
             HostError: They could not be stored.
         """
-        self._append("".join(f"{entry.to_line()}\n" for entry in entries))
-        self.entries.extend(entries)
+        pending = [*self.held, *entries]
+        try:
+            self._append("".join(f"{entry.to_line()}\n" for entry in pending))
+        except HostError as error:
+            if not hold:
+                raise
+            if not self.held:
+                _log.error("%s; originals are in memory only: `rlctl restore` after a crash will not know them", error)
+            self.held = pending
+            return
+        if self.held:
+            _log.info("%s: all originals are stored again", self.state_dir / JOURNAL)
+        self.entries.extend(pending)
+        self.held = []
 
     def compact(self, needed: Collection[tuple[Path, Identity]]) -> None:
         """Drop entries of groups that are gone, once most of a long journal is about them.
@@ -221,19 +263,8 @@ class Journal:
         """
         if self._damaged or len(self.entries) < max(COMPACT_ENTRIES, 2 * len(needed)):
             return
-        kept = [entry for entry in self.entries if (entry.path, entry.identity) in needed]
-        path, fresh = self.state_dir / JOURNAL, self.state_dir / f"{JOURNAL}.new"
         with contextlib.suppress(OSError):
-            text = "".join([self._header, *(f"{entry.to_line()}\n" for entry in kept)])
-            with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-                file.write(text.encode())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(fresh, path)
-            ours, self._file = self._file, os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-            if ours is not None:
-                os.close(ours)
-            self.entries = kept
+            self._rewrite([entry for entry in self.entries if (entry.path, entry.identity) in needed])
             sync_directory(self.state_dir)
 
     def close(self) -> None:
@@ -241,6 +272,8 @@ class Journal:
         file, self._file = self._file, None
         lock, self._lock = self._lock, None
         if file is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(file, self._end_bytes)
             os.close(file)
         if lock is not None:
             lock.close()
@@ -254,30 +287,71 @@ class Journal:
         self.close()
 
     def _begin(self, boot: str) -> None:
-        recorded = load(self.state_dir)
-        if recorded.entries and recorded.boot_id != boot:
-            self.note = archive(self.state_dir, "obsolete")
-        with _storing(self.state_dir / JOURNAL):
-            self._file = os.open(self.state_dir / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            fresh = recorded.boot_id != boot
-            os.ftruncate(self._file, 0 if fresh else recorded.good_bytes)  # a torn line must not spoil the next one
-        self._header = json.dumps({"journal": _VERSION, "boot_id": boot}) + "\n"
+        recorded, path = load(self.state_dir), self.state_dir / JOURNAL
+        fresh = not recorded.is_of(boot)
+        self._end_bytes = 0 if fresh else recorded.good_bytes
+        self._header = _sealed({"journal": _VERSION, "boot_id": boot}) + "\n"
+        with _storing(path):
+            if recorded.entries and fresh:
+                self.note = archive(self.state_dir, "obsolete")
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if fresh:
+                os.ftruncate(self._file, 0)
         if fresh:
             self._append(self._header)
-            sync_directory(self.state_dir)
+            with _storing(path):
+                sync_directory(self.state_dir)
         else:
             self.entries.extend(recorded.entries)
             self._damaged = bool(recorded.unreadable)
+            self._reserve()
 
     def _append(self, text: str) -> None:
+        """Write behind the end, over what is reserved or was torn."""
         if self._file is None:
             raise HostError(f"{self.state_dir / JOURNAL}: is closed")
         with _storing(self.state_dir / JOURNAL):
-            data, size_bytes = text.encode(), os.fstat(self._file).st_size
-            if os.write(self._file, data) != len(data):
-                os.ftruncate(self._file, size_bytes)
-                raise OSError(errno.ENOSPC, "the disk is full")
-            os.fdatasync(self._file)
+            data = text.encode()
+            try:
+                _write_whole(self._file, data, self._end_bytes)
+                os.fdatasync(self._file)
+            except OSError:
+                with contextlib.suppress(OSError):  # what is not surely there must not be read as if it were
+                    os.ftruncate(self._file, self._end_bytes)
+                self._reserved_bytes = self._end_bytes
+                raise
+        self._end_bytes += len(data)
+        self._reserve()
+
+    def _reserve(self) -> None:
+        """Have the file system set space aside for what comes next; one that cannot may be full by then."""
+        if self._file is not None and self._reserved_bytes - self._end_bytes < RESERVED_BYTES // 2:
+            with contextlib.suppress(OSError):
+                os.posix_fallocate(self._file, self._end_bytes, RESERVED_BYTES)
+                self._reserved_bytes = self._end_bytes + RESERVED_BYTES
+
+    def _rewrite(self, entries: list[Entry]) -> None:
+        """Another file in the journal's place; open before it is there, as no descriptor may be left to open it."""
+        fresh = self.state_dir / f"{JOURNAL}.new"
+        data = "".join([self._header, *(f"{entry.to_line()}\n" for entry in entries)]).encode()
+        with contextlib.ExitStack() as failing:
+            file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            failing.callback(fresh.unlink, missing_ok=True)
+            failing.callback(os.close, file)
+            _write_whole(file, data, 0)
+            os.fsync(file)
+            os.replace(fresh, self.state_dir / JOURNAL)
+            failing.pop_all()
+        ours, self._file = self._file, file
+        if ours is not None:
+            os.close(ours)
+        self.entries, self._end_bytes, self._reserved_bytes = entries, len(data), 0
+        self._reserve()
+
+
+def _write_whole(file: int, data: bytes, at_bytes: int) -> None:
+    if os.pwrite(file, data, at_bytes) != len(data):
+        raise OSError(errno.ENOSPC, "the disk is full")
 
 
 @contextlib.contextmanager
@@ -289,10 +363,15 @@ def _storing(path: Path) -> Iterator[None]:
 
 
 def archive(state_dir: Path, why: str) -> str:
-    """Move the journal out of the way, over an older one of the same kind; returns a line for the operator."""
+    """Move the journal out of the way, over an older one of the same kind; returns a line for the operator.
+
+    Raises:
+        OSError: It stays where it is.
+    """
     kept = state_dir / f"{JOURNAL}.{why}"
     os.replace(state_dir / JOURNAL, kept)
-    sync_directory(state_dir)
+    with contextlib.suppress(OSError):  # after a power failure it is of an earlier boot in any case
+        sync_directory(state_dir)
     return f"kept as {kept}"
 
 

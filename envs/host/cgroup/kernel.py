@@ -152,7 +152,7 @@ _BY_ERRNO: dict[int, tuple[type[RlctlError], str]] = {
     errno.ENOTEMPTY: (CgroupBusy, "child groups are in the way"),
     errno.EEXIST: (CgroupBusy, "it exists already; remove it, or choose another name"),
     errno.ENOSPC: (CgroupBusy, "tasks in the group need at least one CPU and one memory node"),
-    errno.EINVAL: (CgroupRejected, "out of range, or in conflict with the parent or a child group"),
+    errno.EINVAL: (CgroupRejected, "out of range, or in conflict with the parent, a child or an exclusive sibling"),
     errno.ERANGE: (CgroupRejected, "out of this host's range"),
     errno.ESRCH: (CgroupError, "the process has ended"),
     errno.EOPNOTSUPP: (CgroupRejected, "not possible in a group of this type"),

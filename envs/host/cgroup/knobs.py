@@ -25,11 +25,16 @@ class Knobs:
             removed afterwards: nothing can then be put back.
         kernel: The tree of control groups.
         dry_run: Only log what would be written; the journal is left alone as well.
+
+    Attributes:
+        hold: Go on with originals in memory when they cannot be stored. Once a controller has begun, a BE group that
+            runs free is worse than one whose originals are lost if the controller is killed before they are stored.
     """
 
     def __init__(self, journal: Journal | None, kernel: Kernel | None = None, *, dry_run: bool = False) -> None:
         self.kernel = kernel or KernelFiles()
         self.dry_run = dry_run
+        self.hold = False
         self._journal = journal
         self._originals: dict[tuple[Path, Identity], str] = {}
         if journal is not None:
@@ -64,8 +69,13 @@ class Knobs:
             return
         new = [self._entry(path) for path in paths if self.original(path) is None]
         if self._journal is not None and new:
-            self._journal.record(new)
+            self._journal.record(new, hold=self.hold)
         self._originals.update({(entry.path, entry.identity): entry.original for entry in new})
+
+    def store(self) -> None:
+        """Try again to store originals that are in memory only."""
+        if self._journal is not None and self._journal.held:
+            self._journal.record((), hold=True)
 
     def write(self, path: Path, text: str) -> None:
         """Write a value and make sure that the kernel took it.
@@ -90,6 +100,15 @@ class Knobs:
             raise CgroupError(
                 f"{path}: wanted {text.strip()!r}, reads back {got.strip()!r}: another program writes it too"
             )
+
+    def rewrite(self, path: Path) -> None:
+        """Write the value that the file has: whether it takes one.
+
+        Raises:
+            PermissionMissing, CgroupError, HostError: As `write`.
+        """
+        own = self._own(path)
+        self.write(path, kind_of(path).to_write(own, own))
 
     def poke(self, path: Path, text: str) -> None:
         """Write what is no setting and cannot be read back, such as a pid to cgroup.procs.

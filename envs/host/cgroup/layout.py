@@ -143,7 +143,7 @@ def _hierarchies(proc: Path, root: Path) -> Iterator[tuple[str, Mount]]:
             continue
         kind, options = origin[0], origin[-1]
         path = _below(_unescaped(fields[4]), root)
-        if path is None:
+        if path is None or "\0" in str(path):
             continue
         writable = "ro" not in fields[5].split(",") and os.access(path, os.W_OK)
         if kind == "cgroup2":
@@ -197,7 +197,9 @@ def _why_missing(name: Controller, first: Mapping[str, Mount], table: Mapping[st
 def _v1_table(proc: Path) -> dict[str, tuple[int, bool]]:
     """/proc/cgroups: hierarchy (0 for cgroup2 or none) and whether it is enabled, by controller."""
     rows = (line.split() for line in _text(proc / "cgroups").splitlines() if not line.startswith("#"))
-    return {row[0]: (int(row[1]), row[3] == "1") for row in rows if len(row) == 4 and row[1].isdecimal()}
+    return {
+        row[0]: (int(row[1]), row[3] == "1") for row in rows if len(row) == 4 and re.fullmatch(r"[0-9]{1,9}", row[1])
+    }
 
 
 def _release(proc: Path) -> tuple[int, ...]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 
 from rlctl.envs.errors import CgroupError
 from rlctl.envs.host.cgroup.cpulist import parse_cpus
 from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.quota import Quota
 
-__all__ = ["child_groups", "cpu_set", "number", "table"]
+__all__ = ["child_groups", "cpu_set", "number", "quota_of", "table"]
+
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,19})")
+"""As a kernel prints it; `int` takes 01, 1_000 and other scripts' digits too."""
 
 
 def number(content: str, path: Path) -> int:
@@ -18,10 +23,21 @@ def number(content: str, path: Path) -> int:
     Raises:
         CgroupError: It holds something else.
     """
-    try:
-        return int(content)
-    except ValueError:
-        raise CgroupError(f"{path}: {content.strip()!r} is no number") from None
+    text = content.strip()
+    if not _NUMBER.fullmatch(text):
+        raise CgroupError(f"{path}: {text[:60]!r} is no number")
+    return int(text)
+
+
+def quota_of(quota_us: int | None, period_us: int, path: Path) -> Quota:
+    """A quota that can be: of no CPU time, or in no time, there is none.
+
+    Raises:
+        CgroupError: It cannot be.
+    """
+    if quota_us is not None and not (quota_us > 0 and period_us > 0):
+        raise CgroupError(f"{path}: {quota_us} us in {period_us} us is no quota")
+    return Quota(quota_us, period_us)
 
 
 def table(content: str, path: Path) -> dict[str, int]:
@@ -31,8 +47,8 @@ def table(content: str, path: Path) -> dict[str, int]:
         CgroupError: A line is of another form.
     """
     try:
-        return {key: int(value) for key, value in map(str.split, content.splitlines())}
-    except ValueError:
+        return {key: number(value, path) for key, value in map(str.split, content.splitlines())}
+    except (ValueError, CgroupError):
         raise CgroupError(f"{path}: {content[:60]!r} is no table of numbers") from None
 
 

@@ -77,6 +77,7 @@ def restore(
     kernel: Kernel | None = None,
     proc: Path = Path("/proc"),
     force: bool = False,
+    held: Sequence[Entry] = (),
     patience_seconds: float = PATIENCE_SECONDS,
 ) -> RestoreReport:
     """Put back every original that the journal holds, then set the journal aside.
@@ -86,6 +87,7 @@ def restore(
         kernel: The tree of control groups.
         proc: Where procfs is mounted.
         force: Do not ask whether a live controller holds the directory.
+        held: Originals that could not be stored.
         patience_seconds: How long files that answer EBUSY and the like are tried again.
 
     Raises:
@@ -97,7 +99,7 @@ def restore(
     lock = None if force else StateLock(state_dir)
     own_kernel = None if kernel else KernelFiles()
     try:
-        return _restore_locked(state_dir, kernel or own_kernel or KernelFiles(), boot_id(proc), patience_seconds)
+        return _restore_locked(state_dir, kernel or own_kernel or KernelFiles(), boot_id(proc), held, patience_seconds)
     finally:
         if own_kernel is not None:
             own_kernel.close()
@@ -105,23 +107,33 @@ def restore(
             lock.close()
 
 
-def _restore_locked(state_dir: Path, kernel: Kernel, boot: str, patience_seconds: float) -> RestoreReport:
+def _restore_locked(
+    state_dir: Path, kernel: Kernel, boot: str, held: Sequence[Entry], patience_seconds: float
+) -> RestoreReport:
     report, recorded = RestoreReport(), load(state_dir)
-    if recorded.entries and recorded.boot_id != boot:
-        report.note = f"the journal is of an earlier boot, whose groups are gone: {archive(state_dir, 'obsolete')}"
+    if recorded.entries and not recorded.is_of(boot):
+        report.note = f"the journal is of an earlier boot, whose groups are gone: {_set_aside(state_dir, 'obsolete')}"
         return report
     pending = _Pending(kernel, report)
-    pending.take(recorded.entries)
+    pending.take([*recorded.entries, *held])
     pending.work(patience_seconds)
     report.failed += [
         Skipped(state_dir / JOURNAL, f"line {line} is unreadable: what it held must be put back by hand")
         for line in recorded.unreadable
     ]
     if report.ok:
-        report.note = f"the journal is {archive(state_dir, 'restored')}"
+        report.note = f"the journal is {_set_aside(state_dir, 'restored')}"
     else:
         report.note = f"the journal stays at {state_dir / JOURNAL}: run restore again, or remove it"
     return report
+
+
+def _set_aside(state_dir: Path, why: str) -> str:
+    """A disk that does not let the journal be renamed must not hide that all is back."""
+    try:
+        return archive(state_dir, why)
+    except OSError as error:
+        return f"still {state_dir / JOURNAL} ({error.strerror}): remove it before the next start"
 
 
 class _Pending:

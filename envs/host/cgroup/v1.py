@@ -12,7 +12,7 @@ from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupRejected
 from rlctl.envs.host.cgroup.cpulist import format_cpus
 from rlctl.envs.host.cgroup.driver import Throttled
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.parse import child_groups, cpu_set, number, table
+from rlctl.envs.host.cgroup.parse import child_groups, cpu_set, number, quota_of, table
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.workload import Weight
 
@@ -153,7 +153,7 @@ def _number_of(quota: Quota) -> int:
 
 def _quota(quota: str, period: str, path: Path) -> Quota:
     quota_us = number(quota, path)
-    return Quota(quota_us if quota_us >= 0 else None, number(period, path))
+    return quota_of(quota_us if quota_us >= 0 else None, number(period, path), path)
 
 
 class CpusetV1:
@@ -183,6 +183,11 @@ class CpusetV1:
     def effective(self) -> frozenset[int]:
         """CPUs that the group's tasks may really run on."""
         return cpu_set(self._knobs.read(self._effective), self._effective)
+
+    def available(self) -> frozenset[int]:
+        """The group's own CPUs and its parent's; the kernel refuses others."""
+        above = self.group.parent / self._effective.name
+        return self.effective() | cpu_set(self._knobs.read(above), above)
 
     def set_cpus(self, cpus: Iterable[int]) -> None:
         """Write the CPUs."""

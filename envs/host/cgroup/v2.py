@@ -11,7 +11,7 @@ from rlctl.envs.errors import CgroupBusy, CgroupError
 from rlctl.envs.host.cgroup.cpulist import format_cpus
 from rlctl.envs.host.cgroup.driver import Throttled
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.parse import cpu_set, number, table
+from rlctl.envs.host.cgroup.parse import cpu_set, number, quota_of, table
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.workload import Weight
 
@@ -114,7 +114,7 @@ class CpuV2:
 
 def _quota(content: str, path: Path) -> Quota:
     quota, _, period = content.strip().partition(" ")
-    return Quota(None if quota == "max" else number(quota, path), number(period, path))
+    return quota_of(None if quota == "max" else number(quota, path), number(period, path), path)
 
 
 class CpusetV2:
@@ -142,6 +142,11 @@ class CpusetV2:
     def effective(self) -> frozenset[int]:
         """CPUs that the group's tasks may really run on: the parent's, where the two have none in common."""
         return cpu_set(self._knobs.read(self._effective), self._effective)
+
+    def available(self) -> frozenset[int]:
+        """The group's own CPUs and its parent's. To write another would break up the partition that holds it."""
+        above = self._effective.parent.parent / self._effective.name
+        return self.effective() | cpu_set(self._knobs.read(above), above)
 
     def set_cpus(self, cpus: Iterable[int]) -> None:
         """Write the CPUs; none for the parent's."""

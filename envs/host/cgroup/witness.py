@@ -1,8 +1,8 @@
 """Who wrote a knob: the kernel's word for it where it gives it, else the group's place in the tree.
 
-fanotify tells the process of every write to a marked file, control groups' included (seen on Linux 6.18 for cgroup v1).
-It needs CAP_SYS_ADMIN. Our own writes are told too; equal events are merged while nobody reads them, so there are never
-more in the queue than files and writers, and reading can wait until somebody asks.
+fanotify tells the process of every write to a marked file, control groups' included (seen on Linux 6.18 for cgroup v1
+and 6.1 for v2). It needs CAP_SYS_ADMIN. Our own writes are told too; equal events are merged while nobody reads them,
+so there are never more in the queue than files and writers, and reading can wait until somebody asks.
 """
 
 from __future__ import annotations
@@ -123,5 +123,5 @@ class Witness:
         if pid == 0:
             return "a process of another pid namespace"
         with contextlib.suppress(OSError):
-            return (self._proc / str(pid) / "comm").read_text().strip()
+            return (self._proc / str(pid) / "comm").read_text(errors="replace").strip()  # may be cut amid a letter
         return "a process that has ended"

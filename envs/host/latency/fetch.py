@@ -28,7 +28,7 @@ def fetch(url: str, timeout_seconds: float) -> bytes | Missing:
 
     Args:
         url: http or https.
-        timeout_seconds: For the whole answer, however slowly it drips.
+        timeout_seconds: For the whole body, however slowly it drips; of the header for each piece.
 
     Returns:
         The body, at most 4 MiB; or why there is none.

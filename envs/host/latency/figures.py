@@ -110,7 +110,7 @@ class Reporter:
         if isinstance(figures, Missing):
             return dict.fromkeys(PROVIDES, replace(figures, detail=self._named(figures.detail)))
         age_seconds = max(now_seconds - figures.end_seconds, 0.0)
-        if age_seconds > self.stale_seconds:
+        if not age_seconds <= self.stale_seconds:  # NaN, too, is no age
             silence = Missing(Why.STALE, f"{self.source}: nothing new for {age_seconds:.1f} s")
             return dict.fromkeys(PROVIDES, silence)
         offered, done = (_checked(rps, MOST_RPS, age_seconds) for rps in (figures.offered_rps, figures.done_rps))

@@ -107,7 +107,8 @@ class Follower:
         if size - self._offset > MOST_BYTES:
             self.skipped_bytes += size - MOST_BYTES - self._offset
             self._offset, self._partial, self._resync = size - MOST_BYTES, b"", True
-        data = os.pread(self._descriptor, MOST_BYTES, self._offset)
+        # no more than there is: a megabyte asked for at every tick, and shrunk to some lines, wears the heap out
+        data = os.pread(self._descriptor, size - self._offset, self._offset)
         self._offset += len(data)
         return data
 

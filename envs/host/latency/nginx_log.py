@@ -33,6 +33,9 @@ class NginxLog:
 
     `$request_time` runs from the first byte of the request to the last byte of the answer, in steps of 1 ms: a slow
     client counts as a slow server. A log holds completed requests only; in overload its tail comes too late.
+    Both ends are read from a clock that nginx sets once per round of its event loop: what a worker serves by itself
+    (static files, its own CPU) is often 0 ms, however long it waited. It tells of what nginx waits for, such as an
+    upstream; for the rest take a client's figures.
     With `$msec` a line that comes late (a buffered log, a paused controller) counts for its own time, not for now.
 
     Args:

@@ -155,7 +155,7 @@ class HostCpus:
     def _host(self) -> dict[str, float | Missing]:
         try:
             times: Mapping[str, float] = self._times()._asdict()
-        except (OSError, psutil.Error, ValueError) as error:
+        except (OSError, psutil.Error, ValueError, TypeError) as error:  # the last for a line that is cut short
             return dict.fromkeys(("host_cpus", "steal_cpus"), Missing(Why.NOT_SUPPORTED, f"CPU times: {error}"))
         busy = sum(seconds for kind, seconds in times.items() if kind not in _IDLE + _NOT_OURS)
         return {"host_cpus": busy, "steal_cpus": times.get("steal", 0.0)}

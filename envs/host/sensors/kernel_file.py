@@ -113,7 +113,7 @@ class Rate:
         if before is None:
             return Missing(Why.NO_DATA, "a rate takes two readings")
         seconds, growth = now_seconds - before[0], total - before[1]
-        if seconds <= 0.0 or growth < 0.0:
+        if not (seconds > 0.0 and growth >= 0.0):  # nor is NaN a counter
             return Missing(Why.NO_DATA, "the counter or the clock started anew")
         rate = growth / seconds
         if rate > 2.0 * self._most:

@@ -41,7 +41,7 @@ class CgroupMembers:
         content = self._file.read()
         if isinstance(content, Missing):
             return content
-        return tuple(int(word) for word in content.split() if word.isdigit() and int(word) > 0)
+        return tuple(int(word) for word in content.split() if word.isdigit() and len(word) < 20 and int(word) > 0)
 
     def close(self) -> None:
         """Nothing stays open."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -251,4 +252,5 @@ def _rate(counts: Sequence[Count], seconds: float) -> Reading:
     running_ratio = min(ratio for _, ratio in known)
     if running_ratio < LEAST_RUNNING_RATIO:
         return Missing(Why.MULTIPLEXED, f"perf: counted for {running_ratio:.0%} of the interval")
-    return Value(sum(number for number, _ in known) / seconds)
+    rate = sum(number for number, _ in known) / seconds
+    return Value(rate) if math.isfinite(rate) else Missing(Why.ABSURD, f"perf: {rate:g} per second")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -15,7 +16,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import HostError, PermissionMissing
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.journal import JOURNAL, Entry, Journal, load
+from rlctl.envs.host.cgroup.journal import COMPACT_ENTRIES, JOURNAL, Entry, Journal, load
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.restore import restore
 
@@ -78,6 +79,62 @@ def test_a_full_disk_stops_the_write_that_would_follow(tmp_path: Path, fake: Ben
     with pytest.raises(HostError, match=r"cannot store the originals.*nothing is changed"):
         BeActuator([group], (1, 0), LIMITS, fake.knobs())
     assert not fake.fake.writes
+
+
+def test_the_disk_has_room_for_new_groups_when_it_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, write = tmp_path / JOURNAL, os.pwrite
+    with Journal.open(tmp_path) as journal:
+        allocated = path.stat().st_blocks * 512
+
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        def only_within(file: int, data: bytes, at: int) -> int:
+            return write(file, data, at) if at + len(data) <= allocated else write(file, data[:100], at)
+
+        monkeypatch.setattr("rlctl.envs.host.cgroup.journal.os.pwrite", only_within)
+        monkeypatch.setattr("rlctl.envs.host.cgroup.journal.os.posix_fallocate", full)
+        for _ in range(10):
+            journal.record([entry(f"cpu.{number}") for number in range(100)])
+        with pytest.raises(HostError, match="the disk is full"):
+            journal.record([entry(f"cpu.{number}") for number in range(10_000)])
+        assert len(load(tmp_path).entries) == 1000, "what was not recorded is not there"
+    assert path.stat().st_size < allocated, "a journal that is closed holds no room"
+    with Journal.open(tmp_path) as journal:
+        assert len(journal.entries) == 1000
+
+
+def test_a_file_system_that_sets_nothing_aside_takes_entries_as_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr("rlctl.envs.host.cgroup.journal.os.posix_fallocate", none)
+    with Journal.open(tmp_path) as journal:
+        journal.record([entry()])
+        assert load(tmp_path).entries == (entry(),)
+
+
+def test_a_shortage_of_descriptors_loses_no_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal that is made shorter gives up its old file only for one that it can write to."""
+    entries = [entry(f"cpu.{number}") for number in range(COMPACT_ENTRIES)]
+    with Journal.open(tmp_path) as journal:
+        journal.record(entries)
+        replace, open_file = os.replace, os.open
+
+        def used_up(*_: object) -> int:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        def replaced(fresh: Path, path: Path) -> None:
+            replace(fresh, path)
+            monkeypatch.setattr("rlctl.envs.host.cgroup.journal.os.open", used_up)
+
+        monkeypatch.setattr("rlctl.envs.host.cgroup.journal.os.replace", replaced)
+        journal.compact([(entries[0].path, entries[0].identity)])
+        journal.record([entry("cpu.max")])
+        monkeypatch.setattr("rlctl.envs.host.cgroup.journal.os.open", open_file)
+        assert load(tmp_path).entries == (entries[0], entry("cpu.max"))
 
 
 def test_a_closed_journal_takes_nothing(tmp_path: Path) -> None:
@@ -189,7 +246,9 @@ def test_a_journal_is_plain_json_lines(tmp_path: Path) -> None:
         journal.record([entry()])
     header, line = map(json.loads, (tmp_path / JOURNAL).read_text().splitlines())
     assert header["journal"] == 1
-    assert line == {"path": "/sys/fs/cgroup/be/cpu.max", "original": "max 100000\n", "identity": [31, 4711]}
+    assert line.keys() - {"path", "original", "identity"} == {"prev", "crc"}, "its seal, as in a tick log"
+    assert line["path"] == "/sys/fs/cgroup/be/cpu.max"
+    assert (line["original"], line["identity"]) == ("max 100000\n", [31, 4711])
 
 
 def test_nothing_to_restore_makes_no_directory(tmp_path: Path) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.errors import CgroupGone, HostError
+from rlctl.envs.errors import CgroupGone
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.journal import COMPACT_ENTRIES, Journal, load
+from rlctl.envs.host.cgroup.journal import COMPACT_ENTRIES, load
 from rlctl.envs.host.cgroup.kernel import KernelFiles
+from rlctl.envs.host.cgroup.layout import Controller
 from rlctl.envs.host.cgroup.ownership import Ownership
+from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.discovery import ByCgroup, ByContainer, ByPid, selects
 from rlctl.envs.host.following import Follower
 from rlctl.envs.host.groupsearch import outermost
@@ -134,25 +137,84 @@ def test_a_lasting_group_that_only_a_process_named_still_ends_the_run(fake: Benc
         host.apply(HALF)
 
 
-def test_a_group_that_cannot_be_journalled_is_told_once_and_tried_again(
-    fake: Bench, monkeypatch: pytest.MonkeyPatch
+def test_a_group_that_cannot_be_journalled_is_restricted_all_the_same_and_stored_later(
+    fake: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = Run(fake, monkeypatch, "batch-1")
     journal = fake.open_journal()
-
-    def full(_: object) -> None:
-        raise HostError("the disk is full")
-
     with monkeypatch.context() as patched:
-        patched.setattr(Journal, "record", lambda self, entries: full(entries))
+        patched.setattr("rlctl.envs.host.cgroup.journal.os.pwrite", read_only)
         late = run.make("batch-2")
+        before = {path: fake.kernel.read(path) for path in late.knob_files("quota", "cpus", "frozen")}
         for _ in range(3):
             run.tick()
-        assert run.kinds() == ["group-refused"]
-        assert quota_cpus(late) > 1.0, "what could not be put back is not touched"
+        assert run.kinds() == ["group-appeared"]
+        assert quota_cpus(late) == 0.25
+        assert {step.path.parent for step in run.plans[-1].stages[0]} >= {late.knob_files("frozen")[0].parent}
+        assert sum("in memory only" in line for line in caplog.messages) == 1
+        assert not any(entry.path.parent.name == "batch-2" for entry in load(fake.state_dir).entries)
     run.tick()
-    assert run.kinds() == ["group-appeared"]
-    assert any(entry.path.parent.name == "batch-2" for entry in journal.entries)
+    assert not journal.held
+    assert any(entry.path.parent.name == "batch-2" for entry in load(fake.state_dir).entries)
+    assert fake.restore().ok
+    assert {path: fake.kernel.read(path) for path in before} == before
+
+
+def test_originals_that_were_never_stored_come_back_at_a_stop(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(fake, monkeypatch, "batch-1")
+    late = run.make("batch-2")
+    before = {path: fake.kernel.read(path) for path in late.knob_files("quota", "cpus", "frozen")}
+    monkeypatch.setattr("rlctl.envs.host.cgroup.journal.os.pwrite", read_only)
+    monkeypatch.setattr("rlctl.envs.host.cgroup.journal.os.replace", read_only)
+    run.tick()
+    assert {path: fake.kernel.read(path) for path in before} != before
+    held = fake.open_journal().held
+    report = restore(fake.state_dir, kernel=fake.kernel, proc=fake.proc, force=True, held=held)
+    assert report.ok
+    assert "Read-only file system): remove it" in report.note
+    assert {path: fake.kernel.read(path) for path in before} == before
+
+
+def read_only(*_: object) -> None:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+LOST = {
+    Controller.CPU: (Allocation(0.5, 1), True),
+    Controller.CPUSET: (Allocation(0.5, 1), True),
+    Controller.FREEZER: (LIMITS.safe, False),
+}
+
+
+@pytest.mark.parametrize("controller", LOST)
+def test_a_group_that_is_removed_from_one_hierarchy_is_restricted_by_what_is_left(
+    fake: Bench, monkeypatch: pytest.MonkeyPatch, controller: Controller
+) -> None:
+    """As systemd does with a v1 controller that nobody asks for any more: the tasks move up, out of the quota."""
+    if fake.layout.mounts[controller].version == 2:
+        pytest.skip("v2 has one hierarchy")
+    run = Run(fake, monkeypatch, "batch-1")
+    (group,) = run.actuator.groups
+    before = {path: fake.kernel.read(path) for path in group.knob_files("quota", "cpus", "frozen")}
+    run.tick(HALF)
+    fake.kernel.remove_group(group.paths[controller])
+    asked, frozen = LOST[controller]
+    assert run.tick(asked) == (LIMITS.safe if frozen else asked.but(frozen=False))
+    assert run.kinds() == ["group-reduced"]
+    (rest,) = run.actuator.groups
+    assert rest.freezer is None or rest.freezer.ordered() is frozen
+    run.tick(LIMITS.full)
+    assert rest.freezer is None or not rest.freezer.ordered(), "with all of the host nothing is missing"
+    assert {path.parent for path in run.plans[-1].paths} <= set(rest.directories)
+    fake.kernel.make_group(group.paths[controller])
+    for _ in range(3):  # each look is at another hierarchy
+        run.tick(HALF)
+    (whole,) = run.actuator.groups
+    assert set(whole.directories) == set(group.directories)
+    assert fake.restore().ok
+    assert {path: fake.kernel.read(path) for path in before if path.name != "cpuset.cpus"} == {
+        path: before[path] for path in before if path.name != "cpuset.cpus"
+    }, "a cpuset that was made anew has none"
 
 
 def test_the_lcs_readings_return_with_its_group(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

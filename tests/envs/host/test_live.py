@@ -110,6 +110,14 @@ def test_deadlines_that_have_gone_by_are_counted_not_queued(be):
     assert time.monotonic() - begun < 0.2
 
 
+def test_a_wait_may_be_cut_short(be):
+    plant, asked = host(be, tick_seconds=600.0), []
+    plant.sleep = asked.append
+    plant.reset()
+    assert plant.wait() == 0
+    assert asked == [pytest.approx(600.0, abs=60.0)]
+
+
 def test_close_restores_once_even_if_a_sensor_does_not_close(be):
     calls = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import subprocess
@@ -12,10 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
-from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.journal import Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.ownership import Foreign, Ownership
 from rlctl.envs.host.cgroup.quota import Quota
@@ -266,13 +265,21 @@ def test_a_group_whose_cpus_its_parent_takes_away_is_frozen(fake: Bench) -> None
     assert not be.apply(Allocation(0.5, 1)).frozen
 
 
-def test_a_group_made_anew_that_cannot_be_journalled_is_left_out(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_made_anew_is_restricted_also_while_it_cannot_be_journalled(
+    fake: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     contest, lasting = Contest(fake, Foreign.REASSERT), fake.group()
     contest.be.adopt([lasting])
     contest.be.apply(HALF)
     contest.group.remove()
-    fake.group(contest.group.name)
-    monkeypatch.setattr(Journal, "record", lambda *_: (_ for _ in ()).throw(HostError("the disk is full")))
+    again = fake.group(contest.group.name)
+
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("rlctl.envs.host.cgroup.journal.os.pwrite", broken)
     assert contest.be.apply(HALF) == HALF
-    assert [group.name for group in contest.be.groups] == [lasting.name]
-    assert [event.partition(":")[0] for event in contest.events()] == ["group-vanished"]
+    assert again.cpu is not None
+    assert again.cpu.quota().cpus == HALF.quota_cpus / 2
+    assert {entry.path.parent.name for entry in fake.open_journal().held} == {again.name}
+    assert [event.partition(":")[0] for event in contest.events()] == ["group-replaced"]

@@ -22,7 +22,7 @@ from rlctl.envs.testbed.janitor import Janitor, sweep
 pytestmark = pytest.mark.host  # real processes
 
 
-def until(condition: Callable[[], Any], timeout_seconds: float = 10.0) -> Any:
+def until(condition: Callable[[], Any], timeout_seconds: float = 60.0) -> Any:
     deadline = time.monotonic() + timeout_seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, "it never happened"
@@ -53,7 +53,7 @@ with Janitor(Path(state), keeper=keeper == "keeper") as janitor:
         janitor.note_group(*group.directories)
     folder = janitor.make_folder()
     with Launcher(folder, group, janitor) as launcher:
-        deaf = "trap '' TERM; (while :; do sleep 0.05; done) & echo up; while :; do sleep 0.05; done"
+        deaf = "trap '' TERM; sleep 60 & echo up; sleep 60"
         process = launcher.start("deaf", ["/bin/sh", "-c", deaf])
         while not process.output.read_text():
             time.sleep(0.01)

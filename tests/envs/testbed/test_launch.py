@@ -24,7 +24,7 @@ pytestmark = pytest.mark.host  # real processes
 SH = shutil.which("sh") or "sh"
 
 
-def until(condition: Callable[[], Any], timeout_seconds: float = 5.0) -> Any:
+def until(condition: Callable[[], Any], timeout_seconds: float = 60.0) -> Any:
     deadline = time.monotonic() + timeout_seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, "it never happened"

@@ -109,6 +109,8 @@ def test_service_that_ends_or_hangs_is_told_with_its_last_words(launcher: Launch
     with pytest.raises(TestbedError, match="fake ended with code 1: bind: no way"):
         await_ready(process, lambda: False, 5.0)
     hung = launcher.start("hung", ["/bin/sh", "-c", "echo thinking; sleep 60"])
+    while not hung.output.read_text():
+        time.sleep(0.01)
     with pytest.raises(TestbedError, match=r"hung did not answer in 0\.2 s: thinking"):
         await_ready(hung, lambda: False, 0.2)
 

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlctl.envs.errors import HostError
+from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.sensors.members import ProcessMembers
 from rlctl.envs.host.sensors.psi import Psi, some_seconds
 from rlctl.envs.host.sensors.schedstat import MOST_THREADS, RunDelay, run_delay_seconds
@@ -144,12 +146,11 @@ def test_this_very_process_with_a_thread_that_comes_and_goes() -> None:
 
 @pytest.mark.host
 def test_this_host_has_pressure_in_a_group_of_cgroup2() -> None:
-    root = Path("/sys/fs/cgroup/unified")
-    group = root / f"rlctl-test-psi-{os.getpid()}"
     try:
+        group = Layout.detect().mount(Controller.PRESSURE).path / f"rlctl-test-psi-{os.getpid()}"
         group.mkdir()
-    except OSError as error:
-        pytest.skip(f"cannot make {group}: {error.strerror}")
+    except (HostError, OSError) as error:
+        pytest.skip(f"cannot make a group: {error}")
     try:
         sensor = Psi(group)
         first = sensor.read(time.monotonic())["lc_pressure_ratio"]

@@ -1,0 +1,119 @@
+"""Who vouches for a bundle: an Ed25519 signature over its files' hashes, made and checked by OpenSSH's `ssh-keygen -Y`.
+
+Operators have such keys, in files, agents or hardware, and the tool that goes with them; a process of its own leaves
+nothing in the daemon's memory. What is checked are bytes that were read already, never the files once more.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rlctl.envs.errors import ConfigError, PermissionMissing
+
+__all__ = ["SignatureError", "check", "sign", "statement"]
+
+NAMESPACE = "rlctl-bundle"
+"""A signature that the same key made for another purpose, such as a git commit, is none for a bundle."""
+
+SIGNER = "rlctl"
+TOOL = "ssh-keygen"
+CHECK_SECONDS = 5.0
+
+_PUBLIC = re.compile(r"((?:sk-)?ssh-ed25519(?:@openssh\.com)? [A-Za-z0-9+/=]+)( .*)?")
+
+
+class SignatureError(ValueError):
+    """The signature is not by a trusted key over this statement; the text is one line."""
+
+
+def statement(card: bytes, policy: bytes) -> bytes:
+    """What is signed: the hashes of both files, a line for each."""
+    hashes = (hashlib.sha256(card).hexdigest(), hashlib.sha256(policy).hexdigest())
+    return "rlctl bundle 1\ncard.json {}\npolicy.onnx {}\n".format(*hashes).encode()
+
+
+def sign(said: bytes, key: Path) -> bytes:
+    """A signature; asks for the key's passphrase or its agent where there is one.
+
+    Args:
+        said: The statement.
+        key: A private Ed25519 key as `ssh-keygen -t ed25519` makes it, or the public one of a key that an agent holds.
+
+    Raises:
+        ConfigError: The key cannot be used, or there is no ssh-keygen.
+    """
+    done = _run(["-Y", "sign", "-q", "-f", str(key), "-n", NAMESPACE], said)
+    if done.returncode:
+        raise ConfigError(f"cannot sign: {_last_line(done.stderr)}", key)
+    if b"ssh-ed25519" not in base64.b64decode(b"".join(done.stdout.splitlines()[1:-1]))[:64]:
+        raise ConfigError("is no Ed25519 key: ssh-keygen -t ed25519 -f KEY makes one", key)
+    return done.stdout
+
+
+def check(said: bytes, signature: bytes, trusted: Sequence[Path]) -> None:
+    """Make sure that one of the trusted keys signed the statement.
+
+    Args:
+        said: The statement.
+        signature: The signature file's bytes.
+        trusted: Files with public keys, one a line as in `id_ed25519.pub`.
+
+    Raises:
+        SignatureError: None did.
+        ConfigError: A file of keys is none, or there is no ssh-keygen.
+        PermissionMissing: A file of keys may not be read.
+    """
+    signers = [f'{SIGNER} namespaces="{NAMESPACE}" {key}\n' for file in trusted for key in _keys(file)]
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(_in_memory(data)) for data in ("".join(signers).encode(), signature)]
+        allowed, signed = (f"/proc/self/fd/{one}" for one in files)
+        words = ["-Y", "verify", "-f", allowed, "-I", SIGNER, "-n", NAMESPACE, "-s", signed]
+        done = _run(words, said, files)
+    if done.returncode:
+        raise SignatureError(_last_line(done.stderr or done.stdout))
+
+
+def _keys(file: Path) -> list[str]:
+    try:
+        lines = [line.strip() for line in file.read_text(encoding="ascii").splitlines()]
+    except PermissionError as error:
+        raise PermissionMissing(f"{file}: may not be read; run as a user who may, or change its mode") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError("is no file of public keys", file) from error
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", file) from error
+    found = [_PUBLIC.fullmatch(line) for line in lines if line and not line.startswith("#")]
+    if not found or None in found:
+        raise ConfigError("is no Ed25519 public key: `ssh-keygen -t ed25519 -f KEY` makes a pair; give KEY.pub", file)
+    return [key[1] for key in found if key]
+
+
+@contextlib.contextmanager
+def _in_memory(data: bytes) -> Iterator[int]:
+    with open(os.memfd_create("rlctl-signature"), "wb", buffering=0) as file:
+        file.write(data)
+        yield file.fileno()
+
+
+def _run(words: Sequence[str], said: bytes, files: Sequence[int] = ()) -> subprocess.CompletedProcess[bytes]:
+    seconds = CHECK_SECONDS if files else None  # whoever signs may have to type a passphrase
+    try:
+        return subprocess.run(
+            [TOOL, *words], input=said, capture_output=True, pass_fds=files, timeout=seconds, check=False
+        )
+    except FileNotFoundError as error:
+        raise ConfigError(f"signed bundles need {TOOL}: install openssh-client") from error
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(f"{TOOL} gave no answer within {CHECK_SECONDS:g} s") from error
+
+
+def _last_line(said: bytes) -> str:
+    lines = said.decode("utf-8", "replace").strip().splitlines()
+    return f"{TOOL} says: {lines[-1][:200]}" if lines else f"{TOOL} says nothing"

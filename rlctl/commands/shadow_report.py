@@ -1,0 +1,206 @@
+"""`rlctl shadow report`: shadows against who acted, by the log and in the simulator, and the promotion gate."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from rlctl.agents import catalogue
+from rlctl.agents.policy import Policy
+from rlctl.arguments import say
+from rlctl.commands.bench_outputs import check_outputs
+from rlctl.commands.shadow_watch import policies_of
+from rlctl.decisions import read_decisions
+from rlctl.envs.errors import CheckFailed, ConfigError, RlctlError
+from rlctl.envs.sim.profile import load_profile
+from rlctl.envs.ticklog import Damage, log_files
+from rlctl.envs.workload import Weight
+from rlctl.log_header import policy_hash
+from rlctl.progress import progress
+from rlctl.shadow import Shadows
+from rlctl.shadow_columns import Columns, Subject, columns
+from rlctl.shadow_gate import Check, allows, load_gate
+from rlctl.shadow_log import read_watched, shadow_files
+from rlctl.shadow_report import Report, report_of
+from rlctl.shadow_sim import Simulation, Twin, load_trace, simulate
+from rlctl.shadow_tables import gate_lines, report_lines
+
+__all__ = ["run"]
+
+MOST_TOLD = 5
+"""Damaged lines that are told one by one."""
+
+NO_PROFILE = "name this host's profile with --profile; `rlctl calibrate --out FILE` makes one"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command.
+
+    Raises:
+        CheckFailed: The gate says no to every shadow, or there is no watched tick.
+        ConfigError: No such log, policy, profile or gate.
+        PermissionMissing: A log may not be read, or an output not be written.
+    """
+    args.dry_run = False  # which is the bench's
+    check_outputs(args)
+    gate = load_gate(None if args.gate == "-" else Path(args.gate)) if args.gate else None
+    found, source = _read(args)
+    simulation, why = _simulated(args, found)
+    report = report_of(found, source, simulation, why)
+    checks = {name: allows(gate, report, name) for name in report.shadows} if gate else {}
+    _tell(args, report, found, checks)
+    if checks and not any(all(check.passed for check in one) for one in checks.values()):
+        raise CheckFailed(f"the gate lets none of {', '.join(map(catalogue.label, checks))} be promoted")
+    return 0
+
+
+def _read(args: argparse.Namespace) -> tuple[Columns, str]:
+    """The watched ticks, and where they are from."""
+    damage = _Damages()
+    if args.policy is not None:
+        if args.log is None:
+            raise ConfigError("--policy asks about the ticks of a LOG; name one")
+        source, found = args.log, _asked(args.log, args.policy, damage)
+    else:
+        source = args.shadow or args.log
+        if source is None:
+            raise ConfigError("name a LOG, or what `rlctl shadow watch` wrote with --shadow FILE")
+        found = columns(read_watched(shadow_files(source), damage))
+    damage.sum_up()
+    if found is None:
+        raise CheckFailed(f"{source}: no tick here that a shadow could be asked about, under a header that says how")
+    return found, str(source)
+
+
+def _asked(log: Path, names: Sequence[str], damaged: Callable[[Damage], None]) -> Columns | None:
+    shadows = Shadows(policies_of(names))
+    try:
+        seen = (shadows.see(decision) for decision in read_decisions(log_files(log), damaged))
+        return columns(watched for watched in seen if watched is not None)
+    finally:
+        shadows.close()
+
+
+class _Damages:
+    """Tells the first few damaged lines, and how many more there are."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, damage: Damage) -> None:
+        self.count += 1
+        if self.count <= MOST_TOLD:
+            say(f"rlctl: damaged: {damage}")
+
+    def sum_up(self) -> None:
+        if self.count > MOST_TOLD:
+            say(f"rlctl: damaged: {self.count - MOST_TOLD} more")
+
+
+def _simulated(args: argparse.Namespace, found: Columns) -> tuple[Simulation | None, str]:
+    """All policies in the simulator, or why not."""
+    if args.profile is None:
+        return None, NO_PROFILE
+    subject, trace = found.subject, load_trace(found)
+    if trace is None:
+        return None, "the load was never measured"
+    twin = Twin(load_profile(args.profile), subject, trace, Weight(args.weight))
+    builders, why = _builders(subject, args.config)
+    if why:
+        return None, why
+    with progress(len(builders), "policies simulated") as advance:
+        runs = {
+            name: simulate(build, twin, args.seeds, lambda name=name: advance(catalogue.label(name) or "acting"))  # type: ignore[misc]
+            for name, build in builders.items()
+        }
+    acting = runs.pop("")
+    return Simulation(twin.host, args.seeds, acting, runs, (*twin.remarks, *_weights(builders, twin))), ""
+
+
+def _weights(builders: Mapping[str, Callable[[], Policy]], twin: Twin) -> Iterator[str]:
+    """What was measured at one weight says little of a policy that runs with another."""
+    weights = {name: twin.weight_of(build()) for name, build in builders.items()}
+    others = [catalogue.label(name) for name, weight in weights.items() if weight is not weights[""]]
+    if others:
+        yield (
+            f"{twin.subject.acting} ran with BE at {weights['']} CPU weight, as all readings of the log did; "
+            f"{', '.join(others)} would not: only the simulator knows of that"
+        )
+
+
+def _builders(subject: Subject, config: Path | None) -> tuple[dict[str, Callable[[], Policy]], str]:
+    """What makes the acting policy (under the name "") and the shadows; or why one cannot be made as it was."""
+    wanted = {"": subject.acting_hash} | {name: its_hash for name, (its_hash, _) in subject.shadows.items()}
+    builders: dict[str, Callable[[], Policy]] = {
+        name: (lambda name=name: catalogue.build(name))  # type: ignore[misc]
+        for name in subject.shadows
+    }
+    builders[""] = _acting(subject, config)
+    for name, build in sorted(builders.items()):
+        who = f"acting policy {subject.acting}" if not name else f"shadow {catalogue.label(name)}"
+        way = "; its options stand in the serve configuration: --config FILE" if not name and config is None else ""
+        try:
+            made = policy_hash(build())
+        except RlctlError as error:
+            return {}, f"{who} cannot be made here: {error}{way}"
+        if made != wanted[name]:
+            return {}, f"{who} is not the one of the log any more ({made}, then {wanted[name]}){way}"
+    return builders, ""
+
+
+def _acting(subject: Subject, config: Path | None) -> Callable[[], Policy]:
+    if config is None:
+        return lambda: catalogue.build(subject.acting)
+    from rlctl.config import load_config
+    from rlctl.deciding import build_policy
+
+    section = load_config(config).policy
+    return lambda: build_policy(section)
+
+
+def _tell(args: argparse.Namespace, report: Report, found: Columns, checks: Mapping[str, Sequence[Check]]) -> None:
+    plain = _as_json(report, checks)
+    if args.json == "-":
+        print(json.dumps(plain))
+    else:
+        print("\n".join([*report_lines(report), *gate_lines(checks)]))
+        if args.json:
+            Path(args.json).write_text(json.dumps(plain, indent=1) + "\n")
+    if args.report:
+        _write(args.report, report, found, checks, plain)
+        print(f"report: {args.report / 'table.md'}", file=sys.stderr)
+
+
+def _write(
+    folder: Path, report: Report, found: Columns, checks: Mapping[str, Sequence[Check]], plain: Mapping[str, object]
+) -> None:
+    from rlctl.shadow_plots import figures
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "result.json").write_text(json.dumps(plain, indent=1) + "\n")
+    (folder / "table.md").write_text("\n".join([*report_lines(report), *gate_lines(checks)]) + "\n")
+    for name, data in figures(report, found).items():
+        (folder / name).write_bytes(data)
+
+
+def _as_json(report: Report, checks: Mapping[str, Sequence[Check]]) -> dict[str, object]:
+    said = report.as_json()
+    if checks:
+        said["gate"] = {
+            name: {
+                "promote": all(check.passed for check in found),
+                "reasons": [_check_as_json(check) for check in found],
+            }
+            for name, found in checks.items()
+        }
+    return said
+
+
+def _check_as_json(check: Check) -> dict[str, object]:
+    def number(value: float) -> float | None:
+        return value if abs(value) < float("inf") else None
+
+    return {"passed": check.passed, "text": check.text, "figure": number(check.figure), "bound": number(check.bound)}

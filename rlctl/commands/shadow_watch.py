@@ -1,0 +1,220 @@
+"""`rlctl shadow watch`: the tick log followed, every tick put to the shadows, their answers recorded."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from rlctl.agents import catalogue
+from rlctl.agents.policy import Policy
+from rlctl.decision_tail import DecisionTail
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.ticklog import LOG_NAME, unsealed
+from rlctl.logs import log_to_stderr
+from rlctl.notify import notify
+from rlctl.shadow import Shadows, Watched
+from rlctl.shadow_log import SHADOW_LOG_NAME, ShadowLog
+from rlctl.stopping import Request, stop_on_signals
+
+__all__ = ["policies_of", "run"]
+
+log = logging.getLogger("rlctl.shadow")
+
+POLL_SECONDS = 1.0
+SUMMARY_SECONDS = 60.0
+LAST_BYTES = 1 << 16
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command, until a signal comes or the time is over.
+
+    Raises:
+        ConfigError: A policy that cannot be, or no directory with a log.
+        PermissionMissing: The log may not be read, or --out not be written.
+    """
+    log_to_stderr(logging.INFO)
+    out = args.out or (args.log if args.log.is_dir() else args.log.parent) / SHADOW_LOG_NAME
+    if out.is_dir():
+        raise ConfigError("is a folder; name a file for --out", out)
+    if out.name.startswith(LOG_NAME) or out.resolve() == args.log.resolve():
+        raise ConfigError("is a tick log, and the acting loop's; name another file for --out", out)
+    ends = time.monotonic() + args.duration if args.duration else float("inf")
+    with stop_on_signals() as stop, contextlib.ExitStack() as leaving:
+        shadows = Shadows(policies_of(args.policy))
+        leaving.callback(shadows.close)
+        last = _last_said(out)
+        record = leaving.enter_context(contextlib.closing(ShadowLog(out, args.rotate_bytes, args.keep)))
+        notify("READY=1")
+        tail = _opened(args.log, stop, ends)
+        if tail is None:
+            return 0
+        leaving.callback(tail.close)
+        _watch(tail, shadows, record, _Summary(as_json=args.json), last, stop, ends)
+    return 0
+
+
+def policies_of(names: Sequence[str]) -> list[Policy]:
+    """The policies of these names.
+
+    Raises:
+        ConfigError: One that cannot be, or the same name twice.
+        PermissionMissing: A bundle may not be read.
+    """
+    policies = [catalogue.build(name) for name in names]
+    if not policies:
+        raise ConfigError("--policy names none; see `rlctl managers`")
+    if twice := [name for name, count in Counter(catalogue.label(one.name) for one in policies).items() if count > 1]:
+        raise ConfigError(f"--policy names '{twice[0]}' twice; a bundle goes by the name of its folder")
+    return policies
+
+
+def _opened(path: Path, stop: Request, ends: float) -> DecisionTail | None:
+    """The log's end; waits for a log that is yet to be begun. None when told to stop before."""
+    told = False
+    while not stop.is_set() and time.monotonic() < ends:
+        newest = path / LOG_NAME if path.is_dir() else path
+        if newest.exists() or not newest.parent.is_dir():
+            return DecisionTail(path)
+        if not told:
+            log.info("waiting for %s", newest)
+        told = True
+        stop.wait(POLL_SECONDS)
+    return None
+
+
+def _watch(
+    tail: DecisionTail,
+    shadows: Shadows,
+    record: ShadowLog,
+    summary: _Summary,
+    last: _Place | None,
+    stop: Request,
+    ends: float,
+) -> None:
+    """What the end of the log held already warms the shadows up; said is only what an earlier watch did not say.
+
+    Without one nothing of it is: shadows that have just begun are colder than the policy that acts.
+    """
+    warming = [watched for decision in tail.take() if (watched := shadows.see(decision))]
+    for watched in _unsaid(warming, last):
+        record.write(watched)
+        summary.add(watched)
+    log.info("%s look on, warm after %d ticks; said in %s", _named(shadows), shadows.ticks, record.path)
+    while True:
+        summary.tell(shadows, record, tail)
+        left = ends - time.monotonic()
+        if left <= 0.0 or stop.wait(min(POLL_SECONDS, left)):
+            break
+        tail.poll()
+        for decision in tail.take():
+            if watched := shadows.see(decision):
+                record.write(watched)
+                summary.add(watched)
+    summary.tell(shadows, record, tail, last=True)
+
+
+@dataclass(slots=True)
+class _Summary:
+    """A line now and then."""
+
+    as_json: bool
+    ticks: int = 0
+    behind_seconds: float = 0.0
+    same: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    _due: float = 0.0
+
+    def add(self, watched: Watched) -> None:
+        self.ticks += 1
+        self.behind_seconds = max(time.time() - watched.wall_seconds, 0.0)
+        for name, answer in watched.answers.items():
+            self.same[name] += answer.got == watched.applied
+            self.failed[name] += bool(answer.failed)
+
+    def tell(self, shadows: Shadows, record: ShadowLog, tail: DecisionTail, *, last: bool = False) -> None:
+        """Once a minute, and at the end."""
+        now = time.monotonic()
+        if not (last or now >= self._due):
+            return
+        self._due = now + SUMMARY_SECONDS
+        if self.as_json:
+            print(json.dumps(self._plain(shadows, record, tail)), flush=True)
+        elif self.ticks or last:
+            log.info("%s", "; ".join(self._words(shadows, record, tail)))
+
+    def _plain(self, shadows: Shadows, record: ShadowLog, tail: DecisionTail) -> dict[str, object]:
+        return {
+            "ts": round(time.time(), 3),
+            "ticks": self.ticks,
+            "behind_seconds": round(self.behind_seconds, 3),
+            "damaged": tail.damaged,
+            "unruled": shadows.unruled,
+            "dropped": record.dropped,
+            "shadows": {
+                one.policy.name: {"equal": self.same[one.policy.name], "failed": self.failed[one.policy.name]}
+                for one in shadows.shadows
+            },
+        }
+
+    def _words(self, shadows: Shadows, record: ShadowLog, tail: DecisionTail) -> Iterator[str]:
+        yield f"{self.ticks} ticks, {self.behind_seconds:.1f} s behind"
+        for one in shadows.shadows:
+            name, failed = one.policy.name, self.failed[one.policy.name]
+            share = f"{100.0 * self.same[name] / self.ticks:.1f} %" if self.ticks else "nothing"
+            yield f"{catalogue.label(name)} as in force in {share}" + (f", failed in {failed}" if failed else "")
+        for count, what in (
+            (tail.damaged, "damaged lines"),
+            (shadows.unruled, "ticks under no known shield"),
+            (record.dropped, "records dropped"),
+        ):
+            if count:
+                yield f"{count} {what}"
+
+
+def _named(shadows: Shadows) -> str:
+    return ", ".join(catalogue.label(one.policy.name) for one in shadows.shadows)
+
+
+class _Place(NamedTuple):
+    """A tick of some run, and its Unix time."""
+
+    run: str
+    tick: int
+    wall_seconds: float
+
+
+def _unsaid(seen: Sequence[Watched], last: _Place | None) -> Sequence[Watched]:
+    """What came after the last tick that was said; by the clock where that is no longer in sight."""
+    if last is None:
+        return ()
+    places = [place for place, one in enumerate(seen) if (one.run, one.index) == (last.run, last.tick)]
+    if places:
+        return seen[places[-1] + 1 :]
+    return [one for one in seen if one.wall_seconds > last.wall_seconds]
+
+
+def _last_said(out: Path) -> _Place | None:
+    """The last tick that an earlier watch recorded, if there was one."""
+    for path in (out, out.with_name(f"{out.name}.1")):
+        for raw in reversed(_end_of(path).splitlines()):
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # torn, or a header
+                said = unsealed(raw)[0]
+                return _Place(str(said["run"]), int(said["tick"]), float(said["ts"]))
+    return None
+
+
+def _end_of(path: Path) -> bytes:
+    """The last lines of a file; nothing where there is none."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - LAST_BYTES, 0))
+        return file.read()
+    return b""

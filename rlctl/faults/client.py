@@ -1,0 +1,136 @@
+"""Where the latency of a faulty run comes from: a client of a real LC, or an endpoint that tells what it is told."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+__all__ = ["ANSWERING", "Client", "Endpoint"]
+
+ANSWERING = """
+import socket, sys
+here = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+here.bind(sys.argv[1])
+while True:
+    asked, who = here.recvfrom(64)
+    here.sendto(asked, who)
+"""
+"""The LC: answers every datagram with itself."""
+
+OLDEST_ANSWER_SECONDS = 0.5
+
+
+class Client:
+    """Asks the LC at a steady rate and writes a line for each answer, as `latency: {kind: jsonl}` reads them.
+
+    Args:
+        folder: Takes the sockets and the lines.
+        interval_seconds: Between two requests.
+
+    Attributes:
+        server: Where the LC is to listen.
+        lines: The file.
+    """
+
+    def __init__(self, folder: Path, interval_seconds: float) -> None:
+        self.server, self.lines = folder / "lc", folder / "requests.jsonl"
+        self._interval_seconds = interval_seconds
+        self._stalled, self._ended = threading.Event(), threading.Event()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(folder / "client"))
+        self._socket.setblocking(False)
+        self._thread = threading.Thread(target=self._run, name="client", daemon=True)
+        self._thread.start()
+
+    @property
+    def config(self) -> dict[str, object]:
+        """The section `lc.latency`."""
+        return {"kind": "jsonl", "path": str(self.lines)}
+
+    def stall(self) -> None:
+        """Send nothing and write nothing any more."""
+        self._stalled.set()
+
+    def close(self) -> None:
+        """End it. Idempotent."""
+        self._ended.set()
+        self._thread.join()
+        self._socket.close()
+
+    def _run(self) -> None:
+        with self.lines.open("ab", buffering=0) as lines:
+            while not self._ended.wait(self._interval_seconds):
+                if not self._stalled.is_set():
+                    self._ask()
+                    lines.write(b"".join(self._answers()))
+
+    def _ask(self) -> None:
+        with contextlib.suppress(OSError):  # the LC is not there, or does not take it
+            self._socket.sendto(repr(time.monotonic()).encode(), str(self.server))
+
+    def _answers(self) -> list[bytes]:
+        """A line for each request that was answered."""
+        found = []
+        with contextlib.suppress(OSError):  # nothing more
+            while True:
+                seconds = time.monotonic() - float(self._socket.recv(64))
+                if seconds < OLDEST_ANSWER_SECONDS:
+                    found.append(b'{"latency_seconds": %.6f}\n' % max(seconds, 1e-6))
+        return found
+
+
+class Endpoint:
+    """Tells figures as JSON, as `latency: {kind: http}` reads them: good ones until it is told to tell others."""
+
+    def __init__(self) -> None:
+        self.figures: dict[str, Any] = {"tail": 0.002, "samples": 50, "rps": 50.0}
+        self._stalled_stamp: int | None = None
+        endpoint = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = endpoint._body()
+                with contextlib.suppress(OSError):  # who asked has given up
+                    self.send_response(200)
+                    self.send_header("Content-Length", str(len(body)))
+                    self.end_headers()
+                    self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as the base class has it
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="endpoint", daemon=True)
+        self._thread.start()
+
+    @property
+    def config(self) -> dict[str, object]:
+        """The section `lc.latency`."""
+        url = f"http://127.0.0.1:{self._server.server_address[1]}/"
+        keys = {"tail": "tail", "samples": "samples", "done_rps": "rps", "stamp": "stamp"}
+        return {"kind": "http", "url": url, "timeout_seconds": 2.0, **keys}
+
+    def stall(self) -> None:
+        """Tell the figures of now for ever."""
+        self._stalled_stamp = self._stamp()
+
+    def close(self) -> None:
+        """End it. Idempotent."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def _body(self) -> bytes:
+        stamp = self._stamp() if self._stalled_stamp is None else self._stalled_stamp
+        return json.dumps({**self.figures, "stamp": stamp}).encode()
+
+    @staticmethod
+    def _stamp() -> int:
+        return int(time.monotonic() * 20)

@@ -1,0 +1,248 @@
+"""Shadows see what was in force, never what they asked for; and whatever one of them does, the others go on."""
+
+import math
+import threading
+from dataclasses import replace
+
+import pytest
+
+from rlctl import shadow as module
+from rlctl import tail as tail_module
+from rlctl.agents import catalogue
+from rlctl.decision_tail import DecisionTail
+from rlctl.decisions import read_decisions
+from rlctl.envs.allocation import Allocation
+from rlctl.envs.ticklog import log_files
+from rlctl.replay import Contender, replay
+from rlctl.shadow import Shadows
+from rlctl.shadow_log import ShadowLog, read_watched, shadow_files
+
+
+def refuse(damage):
+    raise AssertionError(str(damage))
+
+
+def decisions(folder):
+    return list(read_decisions(log_files(folder), refuse))
+
+
+@pytest.fixture
+def watch(request):
+    """What some policies say of a log."""
+
+    def watched(folder, *policies):
+        shadows = Shadows(policies)
+        request.addfinalizer(shadows.close)
+        return [shadows.see(decision) for decision in decisions(folder)]
+
+    return watched
+
+
+def named(always, name, decide):
+    policy = always(decide)
+    policy.name = name
+    return policy
+
+
+def test_readings_history_and_allocation_are_those_that_were_in_force(recorded_run, watch, always):
+    folder = recorded_run().go(30)
+    seen = []
+
+    def decide(observation):
+        seen.append(observation)
+        return Allocation(0.5, 1)  # never in force
+
+    watch(folder, always(decide))
+    ticks = [decision.tick for decision in decisions(folder)]
+    assert [one.current for one in seen] == [tick.before for tick in ticks]
+    assert [one.telemetry for one in seen] == [tick.telemetry for tick in ticks]
+    shown = [frame._of[1] for frame in seen[20].frames]
+    assert shown == [ticks[20 - lag].before for lag in (16, 8, 4, 2, 1, 0)]
+
+
+def test_a_shadow_gets_what_a_replay_says_it_would_have_got(recorded_run, watch):
+    folder = recorded_run(rotate_bytes=30_000).go(60)
+    names = ("feedforward", "hipster", "frozen")
+    contenders = [Contender(catalogue.build(name)) for name in names]
+    replay(decisions(folder), None, contenders)
+    said = watch(folder, *map(catalogue.build, names))
+    for contender in contenders:
+        answers = [watched.answers[contender.policy.name] for watched in said]
+        assert [one.asked for one in answers] == [one.verdict.proposed for one in contender.answers]
+        assert [one.got for one in answers] == [one.verdict.allocation for one in contender.answers]
+
+
+def test_the_policy_that_acts_agrees_with_itself(recorded_run, watch, always):
+    run = recorded_run()
+    folder = run.go(40)
+    for watched in watch(folder, always(lambda observation: run.plant.limits.full)):
+        assert watched.answers["always"].got == watched.applied
+
+
+def test_who_raises_leaves_or_asks_nonsense_is_counted_and_gets_the_safe_allocation(recorded_run, watch, always):
+    folder = recorded_run().go(6)
+
+    def raises(observation):
+        raise RuntimeError("no idea")
+
+    def leaves(observation):
+        raise SystemExit(3)
+
+    said = watch(
+        folder,
+        named(always, "raises", raises),
+        named(always, "leaves", leaves),
+        named(always, "nonsense", lambda observation: 999),
+        named(always, "good", lambda observation: Allocation(0.02, 1)),
+    )
+    for watched in said:
+        assert watched.answers["raises"].failed == "RuntimeError: no idea"
+        assert watched.answers["leaves"].failed.startswith("SystemExit")
+        assert "PolicyError" in watched.answers["nonsense"].failed
+        assert all(watched.answers[name].got.frozen for name in ("raises", "leaves", "nonsense"))
+        assert not any(one.late for one in watched.answers.values())
+        assert watched.answers["good"].failed == ""
+
+
+def test_who_hangs_is_late_and_holds_the_others_up_once(recorded_run, watch, always, monkeypatch):
+    monkeypatch.setattr(module, "HANG_SECONDS", 0.05)
+    folder = recorded_run().go(5)
+    release = threading.Event()
+    try:
+        said = watch(
+            folder,
+            named(always, "hangs", lambda observation: release.wait(20) and None),
+            named(always, "good", lambda observation: Allocation(0.02, 1)),
+        )
+    finally:
+        release.set()
+    answers = [watched.answers["hangs"] for watched in said]
+    assert all(one.late for one in answers)
+    assert answers[0].failed == "no answer within 50 ms"
+    assert all(one.failed == "an earlier call still hangs" for one in answers[1:])
+    assert not any(watched.answers["good"].failed for watched in said)
+
+
+def test_who_takes_more_than_its_budget_of_cpu_time_is_late(recorded_run, watch, always, monkeypatch):
+    monkeypatch.setattr(module.Budgets, "answer_within", lambda self, tick_seconds: 1e-9)
+    (watched, *_) = watch(recorded_run().go(2), always(lambda observation: Allocation(0.02, 1)))
+    answer = watched.answers["always"]
+    assert answer.late
+    assert answer.asked.frozen
+    assert "of CPU time" in answer.failed
+
+
+def test_a_policy_is_started_anew_with_each_run_and_after_a_start_that_failed(recorded_run, watch, always):
+    recorded_run().go(3)
+    folder = recorded_run().go(3)
+    starts = []
+    policy = always(lambda observation: Allocation(0.02, 1))
+
+    def start(limits):
+        starts.append(limits)
+        if len(starts) == 1:
+            raise RuntimeError("not yet")
+
+    policy.start = start
+    said = watch(folder, policy)
+    assert [bool(one.answers["always"].failed) for one in said] == [True, False, False, False, False, False]
+    assert len(starts) == 3
+    assert len({one.run for one in said}) == 2
+
+
+def test_a_bound_that_counts_from_what_is_in_force_refuses_nobody(recorded_run, watch):
+    run = recorded_run()
+    (*_, watched) = watch(run.go(4), catalogue.build("greedy-shield"))
+    answer = watched.answers["greedy-shield"]
+    assert (answer.guards, answer.overridden, answer.refused) == (("growth-rate",), True, False)
+
+
+def test_ticks_without_a_header_are_passed_over_and_counted(recorded_run):
+    shadows = Shadows([catalogue.build("frozen")])
+    said = [shadows.see(replace(one, header={})) for one in decisions(recorded_run().go(3))]
+    shadows.close()
+    assert said == [None] * 3
+    assert (shadows.ticks, shadows.unruled) == (3, 3)
+
+
+def test_what_was_said_is_read_back_through_rotations_and_runs(recorded_run, watch, tmp_path, always):
+    def raises(observation):
+        raise RuntimeError("no idea")
+
+    recorded_run().go(30)
+    said = watch(recorded_run().go(30), catalogue.build("feedforward"), named(always, "raises", raises))
+    path = tmp_path / "shadow.jsonl"
+    log = ShadowLog(path, 10_000, keep=9)
+    for watched in said:
+        log.write(watched)
+    log.close()
+    files = shadow_files(tmp_path)
+    assert len(files) > 2
+    read = list(read_watched(files, refuse))
+    known = ("run", "index", "wall_seconds", "acting", "load_ratio", "met", "be_cpus", "applied", "overridden")
+    for one, was in zip(read, said, strict=True):
+        assert all(getattr(one, name) == getattr(was, name) for name in known)
+        for name, answer in one.answers.items():
+            assert replace(answer, cpu_seconds=0.0) == replace(was.answers[name], cpu_seconds=0.0)
+            assert math.isclose(answer.cpu_seconds, was.answers[name].cpu_seconds, abs_tol=1e-6)
+        assert one.header["shadows"].keys() == {"feedforward", "raises"}
+        assert one.header["started"] == was.header["started"]
+
+
+def test_a_growing_log_is_followed_with_its_headers_through_rotations_and_runs(recorded_run):
+    run = recorded_run(rotate_bytes=30_000)
+    tail = DecisionTail(run.go(3))
+    found = tail.take()
+    for _ in range(4):
+        run.go(4)
+        tail.poll()
+        found += tail.take()
+    run.log.close()
+    other = recorded_run(rotate_bytes=30_000)
+    other.go(5)
+    tail.poll()
+    found += tail.take()
+    tail.close()
+    assert [one.tick.index for one in found] == [*range(19), *range(5)]
+    assert len({one.header["started"] for one in found}) == 2
+    assert all(one.unbroken for one in found[1:])
+    assert found[0].first
+
+
+def test_who_was_stopped_for_long_catches_up_with_whole_files(recorded_run):
+    run = recorded_run(rotate_bytes=20_000)
+    run.log.keep = 50
+    tail = DecisionTail(run.go(3))
+    found = tail.take()
+    run.go(60)
+    assert len(list(run.folder.iterdir())) > 4
+    tail.poll()
+    found += tail.take()
+    tail.close()
+    assert [one.tick.index for one in found] == list(range(63))
+    assert all(one.unbroken for one in found[1:])
+
+
+def test_the_header_in_force_is_found_before_the_part_that_is_read(recorded_run, monkeypatch):
+    monkeypatch.setattr(tail_module, "TAIL_BYTES", 8000)
+    tail = DecisionTail(recorded_run().go(40))
+    found = tail.take()
+    tail.close()
+    assert 1 < len(found) < 10
+    assert found[-1].tick.index == 39
+    assert not any(one.first for one in found), "what the guards remembered was of a tick that is passed over"
+    assert all(one.header["limits"]["cpus"] == 2 for one in found)
+
+
+def test_damage_in_a_growing_log_is_counted_and_passed_over(recorded_run):
+    run = recorded_run()
+    tail = DecisionTail(run.go(2))
+    tail.take()
+    with run.log.path.open("ab") as file:
+        file.write(b'nonsense\n{"log":1,"prev":"","crc":"00000000"}\n')
+    run.go(2)
+    tail.poll()
+    found = tail.take()
+    tail.close()
+    assert ([one.tick.index for one in found], tail.damaged) == ([2, 3], 2)
+    assert [one.unbroken for one in found] == [False, True]

@@ -1,0 +1,132 @@
+"""`rlctl shadow watch`: every tick of a log that really grows is said once, whatever happens to the log meanwhile."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rlctl.cli import main
+from rlctl.shadow_log import read_watched, shadow_files
+
+PATIENCE_SECONDS = 60.0
+
+
+def refuse(damage):
+    raise AssertionError(str(damage))
+
+
+def said(folder):
+    """(run, tick) of everything that was said."""
+    return [(one.run, one.index) for one in read_watched(shadow_files(folder), refuse)]
+
+
+def until(true, process):
+    """Wait for something that another process is to do."""
+    ends = time.monotonic() + PATIENCE_SECONDS
+    while not true():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def watcher():
+    """Starts `rlctl shadow watch`; ends it when the test does."""
+    started = []
+
+    def start(folder, *words):
+        argv = [sys.executable, "-m", "rlctl", "shadow", "watch", str(folder), *words]
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def stopped(process):
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 0, err
+    return out, err
+
+
+def test_a_log_that_grows_is_followed_from_its_begin_through_all_that_happens_to_it(recorded_run, watcher, tmp_path):
+    folder = tmp_path / "log"
+    folder.mkdir()
+    process = watcher(folder, "--policy", "feedforward", "--policy", "hipster", "--rotate-bytes", "20000", "--json")
+    run = recorded_run(rotate_bytes=30_000)
+    run.go(1)
+    shadow = folder / "shadow.jsonl"
+    until(lambda: shadow.exists(), process)
+    for _ in range(6):  # through rotations
+        before = len(said(folder))
+        run.go(8)
+        until(lambda before=before: len(said(folder)) > before, process)
+    with run.log.path.open("ab") as file:
+        file.write(b"no tick at all\n")
+    run.log.close()
+    other = recorded_run(rotate_bytes=30_000)  # the service is started again
+    other.go(9)
+    until(lambda: said(folder)[-1][1] == 8, process)
+    first, _ = stopped(process)
+    second = watcher(folder, "--policy", "feedforward,hipster", "--json")
+    other.go(7)  # while nobody looked, or just began to
+    until(lambda: said(folder)[-1][1] == 15, second)
+    stopped(second)
+    runs = {}
+    for run_id, index in said(folder):
+        runs.setdefault(run_id, []).append(index)
+    begun, restarted = runs.values()
+    assert begun == list(range(begun[0], 49))
+    assert begun[0] <= 1, "nothing before the first look is said, and nothing after it is left out"
+    assert restarted == list(range(16))
+    told = json.loads(first.splitlines()[-1])
+    assert told["damaged"] == 1
+    assert told["shadows"].keys() == {"feedforward", "hipster"}
+    assert len(shadow_files(folder)) > 1
+
+
+def test_a_duration_ends_it_and_what_was_there_before_only_warms_up(recorded_run, tmp_path, capsys):
+    folder = recorded_run().go(20)
+    out = tmp_path / "elsewhere.jsonl"
+    assert main(["shadow", "watch", str(folder), "--policy", "frozen", "--out", str(out), "--duration", "0.05"]) == 0
+    assert out.read_bytes() == b""
+
+
+def test_a_log_that_is_yet_to_be_begun_is_waited_for_one_without_a_folder_is_not(tmp_path):
+    words = ["--policy", "frozen", "--out", str(tmp_path / "x.jsonl"), "--duration", "0.05"]
+    assert main(["shadow", "watch", str(tmp_path), *words]) == 0
+    assert main(["shadow", "watch", str(tmp_path / "no" / "ticks.jsonl"), *words]) == 78
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--policy", "heracls"), "did you mean 'heracles'?"),
+        (("--policy", "frozen", "--out", "LOG/ticks.jsonl"), "is a tick log"),
+        (("--policy", "frozen", "--out", "LOG/ticks.jsonl.1"), "is a tick log"),
+        (("--policy", "frozen", "--out", "LOG"), "is a folder"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_touches_nothing(recorded_run, capsys, words, said):
+    folder = recorded_run().go(3)
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    code = main(["shadow", "watch", str(folder), *(word.replace("LOG", str(folder)) for word in words)])
+    err = capsys.readouterr().err
+    assert code == 78
+    assert err.startswith("rlctl: error: ")
+    assert said in err
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_it_loads_no_library_that_it_does_not_use():
+    code = "import rlctl.commands.shadow_watch, sys; print([n for n in {} if n in sys.modules])"
+    heavy = ("torch", "sklearn", "matplotlib", "rich", "onnxruntime", "rlctl.envs.sim.hosts", "rlctl.paired")
+    done = subprocess.run([sys.executable, "-c", code.format(heavy)], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
