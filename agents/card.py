@@ -24,6 +24,7 @@ __all__ = [
     "ObservationTable",
     "Port",
     "Score",
+    "SearchOrigin",
     "TrainedOn",
     "Training",
 ]
@@ -128,6 +129,24 @@ class TrainedOn(_Strict):
     hosts: int = Field(ge=1)
 
 
+class SearchOrigin(_Strict):
+    """The search that it won.
+
+    Attributes:
+        space: sha256 over what was searched.
+        trials: How many were tried.
+        seed: Of the first one; each other had the next.
+        trial: Its name there.
+        place: 1 for the winner.
+    """
+
+    space: Sha256
+    trials: int = Field(ge=1)
+    seed: int
+    trial: str
+    place: int = Field(ge=1)
+
+
 class Training(_Strict):
     """The run that it came out of.
 
@@ -139,6 +158,7 @@ class Training(_Strict):
         code: rlctl's commit or version.
         training_id: sha256 over the configuration of the run.
         members: Where several runs were merged, the policy.onnx of each; then timesteps and seconds are their sums.
+        search: Where it is the winner of a search, of which.
     """
 
     hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
@@ -148,6 +168,7 @@ class Training(_Strict):
     code: str
     training_id: Sha256
     members: Tuple[Sha256] = ()
+    search: SearchOrigin | None = None
 
 
 class Estimate(_Strict):

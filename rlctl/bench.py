@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rlctl import __version__
 from rlctl.agents import catalogue
@@ -16,14 +16,14 @@ from rlctl.envs.errors import RlctlError
 from rlctl.envs.testbed.session import Testbed
 from rlctl.envs.testbed.workloads import Work
 from rlctl.envs.workload import Weight
-from rlctl.lineup import fitted, policy_for
+from rlctl.lineup import NEEDS_MODEL, fitted, policy_for
 from rlctl.record import MemoryRecorder
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 from rlctl.scenario import Scenario
 from rlctl.score import Run, Score, score
 
-__all__ = ["Outcome", "Plan", "measure", "profile"]
+__all__ = ["Outcome", "Plan", "measure", "profile", "run_once", "this_host", "with_model"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,19 @@ class Plan:
         """BE's weight: the scenario's, but for `weights`, which is nothing else."""
         return policy.weight if policy.name == "weights" else self.scenario.be.weight
 
+    def described(self, load: str) -> str:
+        """What a table has to say beneath it, with what was found of the maximum load."""
+        scenario = self.scenario
+        return (
+            f"{scenario.name}: {self.repeats} x {scenario.duration_seconds:g} s, interleaved; "
+            f"p{scenario.slo.quantile_percent:g} <= {scenario.slo.target_milliseconds:g} ms over "
+            f"{scenario.tick_seconds:g}-s windows; {load}; "
+            f"BE weight {scenario.be.weight}; shield {self.profile.name} ({self.profile.digest}) for those shielded: "
+            f"{', '.join(name for name in self.managers if self.policy(name).shielded) or 'none'}; "
+            f"published periods / {scenario.time_scale:g}; a published core is {scenario.core_cpus:g} CPU. "
+            "Intervals: Wilson over windows (which are not independent), Student's t over repeats."
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -69,6 +82,7 @@ class Outcome:
         solos: BE running alone on its CPUs, once per repeat: the host's speed drifts.
         remarks: What a reader of a manager's row must know.
         interrupted: Why it ended early; empty when it is complete.
+        host: What it was measured on, as `this_host` has it.
     """
 
     plan: Plan
@@ -77,6 +91,7 @@ class Outcome:
     solos: tuple[Work, ...]
     remarks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     interrupted: str = ""
+    host: Mapping[str, str] = field(default_factory=lambda: this_host())
 
     @property
     def scores(self) -> dict[str, Score]:
@@ -87,17 +102,8 @@ class Outcome:
     @property
     def caption(self) -> str:
         """What a table of this outcome has to say beneath it."""
-        plan, scenario = self.plan, self.plan.scenario
-        return (
-            f"{scenario.name}: {plan.repeats} x {scenario.duration_seconds:g} s, interleaved; "
-            f"p{scenario.slo.quantile_percent:g} <= {scenario.slo.target_milliseconds:g} ms over "
-            f"{scenario.tick_seconds:g}-s windows; maximum load {self.max_load_rps:.0f} rps; "
-            f"BE weight {scenario.be.weight}; shield {plan.profile.name} ({plan.profile.digest}) for those shielded: "
-            f"{', '.join(name for name in plan.managers if plan.policy(name).shielded) or 'none'}; "
-            f"published periods / {scenario.time_scale:g}; a published core is {scenario.core_cpus:g} CPU. "
-            "Intervals: Wilson over windows (which are not independent), Student's t over repeats."
-            + (f" INCOMPLETE: {self.interrupted}" if self.interrupted else "")
-        )
+        said = self.plan.described(f"maximum load {self.max_load_rps:.0f} rps")
+        return said + (f" INCOMPLETE: {self.interrupted}" if self.interrupted else "")
 
     def as_json(self) -> dict[str, object]:
         """The contract's JSON, with what else a reader needs to judge it."""
@@ -118,12 +124,29 @@ class Outcome:
             "max_load_rps": round(self.max_load_rps, 1),
             "solo_rate": round(sum(solo.rate for solo in self.solos) / len(self.solos), 2),
             "interrupted": self.interrupted,
-            "host": {"kernel": platform.release(), "machine": platform.machine(), "rlctl": __version__},
+            "host": dict(self.host),
             "managers": {
                 name: {**one.as_json(), "remarks": list(self.remarks.get(name, ()))}
                 for name, one in self.scores.items()
             },
         }
+
+
+def this_host() -> dict[str, str]:
+    """What a reader must know of where it was measured."""
+    return {"kernel": platform.release(), "machine": platform.machine(), "rlctl": __version__}
+
+
+def with_model(plan: Plan, bed: Testbed, say: Callable[[str], None] = lambda _: None) -> Plan:
+    """The plan with PRM's threshold model, recorded now if a manager needs one.
+
+    Raises:
+        ConfigError: scikit-learn is not installed.
+    """
+    if not NEEDS_MODEL & set(plan.managers):
+        return plan
+    say(f"recording the LC alone for PRM's threshold model, {plan.scenario.duration_seconds:g} s ...")
+    return replace(plan, threshold_model=profile(plan, bed))
 
 
 def profile(plan: Plan, bed: Testbed) -> PrmModel:

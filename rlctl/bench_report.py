@@ -6,17 +6,20 @@ from pathlib import Path
 
 from rlctl.agents.catalogue import label
 from rlctl.bench import Outcome
+from rlctl.bench_hosts import HostsOutcome
 from rlctl.bench_results import write_json
 from rlctl.plots import plot_run, plot_summary
 from rlctl.record import write_ticks
 from rlctl.score import Run
 from rlctl.table import render, score_rows
 
-__all__ = ["write_report"]
+__all__ = ["tables", "write_report"]
 
 
-def write_report(outcome: Outcome, folder: Path) -> None:
+def write_report(outcome: Outcome | HostsOutcome, folder: Path) -> None:
     """Write `result.json`, `table.md`, `summary.png`, and for every run `MANAGER-REPEAT.{png,jsonl}`.
+
+    Of several hosts, the runs of each are in a folder with its name.
 
     Raises:
         RlctlError: matplotlib is not installed; table, JSON and tick logs have been written by then.
@@ -24,10 +27,11 @@ def write_report(outcome: Outcome, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_json([outcome], folder / "result.json")
     scores = outcome.scores
-    (folder / "table.md").write_text(f"{render(score_rows(scores))}\n\n{outcome.caption}\n")
-    named = _named(outcome)
-    for name, run in named.items():
-        write_ticks(folder / f"{name}.jsonl", run.ticks)
+    (folder / "table.md").write_text(f"{tables(outcome)}\n\n{outcome.caption}\n")
+    named = {path: run for place, one in _by_folder(outcome, folder) for path, run in _named(one, place).items()}
+    for path, run in named.items():
+        path.parent.mkdir(exist_ok=True)
+        write_ticks(path.with_name(f"{path.name}.jsonl"), run.ticks)
     scenario = outcome.plan.scenario
     plot_summary(
         {label(name): one for name, one in scores.items()},
@@ -35,14 +39,34 @@ def write_report(outcome: Outcome, folder: Path) -> None:
         f"{scenario.name}: {outcome.plan.repeats} x {scenario.duration_seconds:g} s, "
         f"shield {outcome.plan.profile.name} where shielded",
     )
-    for name, run in named.items():
-        plot_run(run, folder / f"{name}.png", len(scenario.be.cpus))
+    for path, run in named.items():
+        plot_run(run, path.with_name(f"{path.name}.png"), len(scenario.be.cpus))
 
 
-def _named(outcome: Outcome) -> dict[str, Run]:
+def tables(outcome: Outcome | HostsOutcome) -> str:
+    """All managers; and once more host by host where there are several."""
+    table = render(score_rows(outcome.scores))
+    if isinstance(outcome, Outcome) or len(outcome.hosts) == 1:
+        return table
+    header = score_rows({})[0]
+    rows = [
+        (f"{host}: {first}", *others)
+        for host, one in outcome.hosts.items()
+        for first, *others in score_rows(one.scores)[1:]
+    ]
+    return f"{table}\n\n{render([('host: manager', *header[1:]), *rows])}"
+
+
+def _by_folder(outcome: Outcome | HostsOutcome, folder: Path) -> list[tuple[Path, Outcome]]:
+    if isinstance(outcome, Outcome):
+        return [(folder, outcome)]
+    return [(folder / name if len(outcome.hosts) > 1 else folder, one) for name, one in outcome.hosts.items()]
+
+
+def _named(outcome: Outcome, folder: Path) -> dict[Path, Run]:
     seen: dict[str, int] = {}
-    named: dict[str, Run] = {}
+    named: dict[Path, Run] = {}
     for run in outcome.runs:
         seen[run.manager] = seen.get(run.manager, 0) + 1
-        named[f"{label(run.manager)}-{seen[run.manager]}"] = run
+        named[folder / f"{label(run.manager)}-{seen[run.manager]}"] = run
     return named

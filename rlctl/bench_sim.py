@@ -28,7 +28,10 @@ from rlctl.sim_score import METRICS, Floats, SimScore, score
 from rlctl.suite import BOUNDS, SHIELDED_BOUNDS, SuiteResult, Trace
 from rlctl.tuned import Tuned
 
-__all__ = ["SimOutcome", "SimPlan", "record_model", "run_sim", "run_tasks"]
+__all__ = ["Runner", "SimOutcome", "SimPlan", "record_model", "run_sim", "run_tasks"]
+
+Runner = Callable[[list[Task], int, Callable[[str], None]], Iterator[TaskResult]]
+"""Runs pieces of work as `run_tasks` does, on processes or elsewhere."""
 
 TRAINING_RUNS = 4
 """Training seeds that PRM's threshold model is recorded on."""
@@ -195,7 +198,12 @@ class SimOutcome:
 
 
 def run_sim(
-    plan: SimPlan, done: Callable[[str], None] = lambda _: None, *, jobs: int = 1, chunk: int = 0
+    plan: SimPlan,
+    done: Callable[[str], None] = lambda _: None,
+    *,
+    jobs: int = 1,
+    chunk: int = 0,
+    run: Runner | None = None,
 ) -> SimOutcome:
     """Run the plan.
 
@@ -204,6 +212,7 @@ def run_sim(
         done: Called after each piece of work with the manager's name, for progress.
         jobs: Processes; 1 runs all here. No number in the result depends on it.
         chunk: Seeds that one piece of work holds; 0 is as many as keep all processes busy. None depends on it either.
+        run: Who runs the work; None is `run_tasks`.
 
     Raises:
         ConfigError: scikit-learn is needed and not installed.
@@ -211,7 +220,7 @@ def run_sim(
     if NEEDS_MODEL & set(plan.managers) and plan.threshold_model is None:
         plan = replace(plan, threshold_model=record_model(plan))
     tasks = list(plan.tasks(chunk or seeds_at_once(plan, jobs)))
-    results = sorted(run_tasks(tasks, jobs, done), key=lambda result: result.task.first)
+    results = sorted((run or run_tasks)(tasks, jobs, done), key=lambda result: result.task.first)
     by_name = {name: [one for one in results if one.task.manager == name] for name in plan.managers}
     return SimOutcome(
         plan=plan,

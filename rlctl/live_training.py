@@ -16,13 +16,15 @@ from rlctl.calibrate import Bed
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.plant import Plant
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
-from rlctl.safety.profile import Profile
-from rlctl.scenario import Scenario
+from rlctl.safety.profile import Profile, load_profile
+from rlctl.scenario import Scenario, load_scenario
 
 if TYPE_CHECKING:
     from rlctl.agents.training.live import Outcome, Task
+    from rlctl.agents.training.rollout_live import LiveTestbed
+    from rlctl.training_plan import Asked
 
-__all__ = ["LivePlan", "Signalled", "run_live", "signals_raised"]
+__all__ = ["LivePlan", "Signalled", "live_scenario", "live_testbed", "run_live", "signals_raised"]
 
 LEAST_TIMESTEPS = 2
 TIMESTEPS = 600
@@ -82,6 +84,42 @@ class LivePlan:
         rounds, each, _ = rounds_of(self.task.timesteps)
         ticks = rounds * (each + 1) + (rounds + 1) * (self.task.evaluation_ticks + 1)
         return START_SECONDS + ticks * self.scenario.tick_seconds
+
+
+def live_scenario(name: str) -> Scenario:
+    """A scenario for the live host.
+
+    Raises:
+        ConfigError: There is none of this name, or it is the simulator's.
+    """
+    scenario = load_scenario(name)
+    if not isinstance(scenario, Scenario):
+        raise ConfigError(f"scenario {name} runs in the simulator; give a live one, such as live-nginx")
+    return scenario
+
+
+def live_testbed(asked: Asked, lags: tuple[int, ...]) -> LiveTestbed | None:
+    """What nodes of a cluster that offer `live` run for a training run, if it wants any.
+
+    Raises:
+        ConfigError: There is no such scenario or shield, or the bounds of exploration are none.
+    """
+    if asked.live is None:
+        return None
+    from rlctl.agents.training.bounded import Bounds
+    from rlctl.agents.training.rollout_live import LiveTestbed
+
+    scenario = live_scenario(asked.live)
+    return LiveTestbed(
+        name=scenario.name,
+        spec=scenario.testbed(),
+        trace=scenario.trace,
+        weight=scenario.be.weight,
+        safety=load_profile(asked.shield).scaled(scenario.time_scale),
+        bounds=Bounds(asked.explore, asked.explore_slack),
+        lags=lags,
+        seed=asked.seed,
+    )
 
 
 def run_live(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -61,33 +62,36 @@ class Score:
         return {name: value.as_json() if isinstance(value, Estimate) else value for name, value in pairs}
 
 
-def score(runs: Sequence[Run]) -> Score:
+def score(runs: Sequence[Run], hosts: Sequence[str] = ()) -> Score:
     """Score one manager.
 
     Args:
         runs: Its repeats; each of at least two ticks.
+        hosts: Where each was, the strata of the intervals; empty is all on one.
 
     Raises:
         ValueError: No run.
     """
+
+    def mean(values: Sequence[float], high: float = math.inf) -> Estimate:
+        return mean_interval(values, 0.0, high, hosts)
+
     windows = [[met(tick) for tick in run.ticks] for run in runs]
     flat = list(itertools.chain.from_iterable(windows))
     be = [100.0 * run.be_work_ratio for run in runs]
     return Score(
         qos_guarantee_percent=share_interval(sum(flat), len(flat)),
-        be_throughput_percent=mean_interval(be, low=0.0),
-        emu_percent=mean_interval([b + 100.0 * _mean_load(run) for b, run in zip(be, runs, strict=True)], low=0.0),
-        worst_window_over_target=mean_interval([max(map(over_target, run.ticks)) for run in runs], low=0.0),
-        time_to_recover_seconds=mean_interval([_longest_violation_seconds(run) for run in runs], low=0.0),
-        suspensions=mean_interval([_suspensions(run) for run in runs], low=0.0),
-        reconfigurations=mean_interval([_reconfigurations(run) for run in runs], low=0.0),
-        shield_override_percent=mean_interval(
-            [100.0 * _share([tick.verdict.overridden for tick in run.ticks]) for run in runs], low=0.0, high=100.0
+        be_throughput_percent=mean(be),
+        emu_percent=mean([b + 100.0 * _mean_load(run) for b, run in zip(be, runs, strict=True)]),
+        worst_window_over_target=mean([max(map(over_target, run.ticks)) for run in runs]),
+        time_to_recover_seconds=mean([_longest_violation_seconds(run) for run in runs]),
+        suspensions=mean([_suspensions(run) for run in runs]),
+        reconfigurations=mean([_reconfigurations(run) for run in runs]),
+        shield_override_percent=mean(
+            [100.0 * _share([tick.verdict.overridden for tick in run.ticks]) for run in runs], 100.0
         ),
-        frozen_percent=mean_interval(
-            [100.0 * _share([tick.applied.frozen for tick in run.ticks]) for run in runs], low=0.0, high=100.0
-        ),
-        lc_cpus=mean_interval([_mean_reading([t.telemetry.lc_cpus for t in run.ticks]) for run in runs], low=0.0),
+        frozen_percent=mean([100.0 * _share([tick.applied.frozen for tick in run.ticks]) for run in runs], 100.0),
+        lc_cpus=mean([_mean_reading([t.telemetry.lc_cpus for t in run.ticks]) for run in runs]),
         decision_seconds_p99=float(
             np.quantile([tick.decision_seconds for run in runs for tick in run.ticks], 0.99, method="higher")
         ),

@@ -62,9 +62,19 @@ def wilson(share: float, number: float, confidence: float) -> tuple[float, float
 
 
 def mean_interval(
-    samples: Sequence[float] | NDArray[np.float64], low: float = -math.inf, high: float = math.inf
+    samples: Sequence[float] | NDArray[np.float64],
+    low: float = -math.inf,
+    high: float = math.inf,
+    strata: Sequence[str] = (),
 ) -> Estimate:
     """Mean over repeats with Student's t intervals, clipped to [low, high]; one repeat has an infinite interval.
+
+    Args:
+        samples: One for each repeat.
+        low: No value can be lower.
+        high: Or higher.
+        strata: Where each sample was taken, such as its host; empty is all in one place. What differs between them is
+            no doubt about the mean over these: only the spread within counts, and each costs a degree of freedom.
 
     Raises:
         ValueError: No sample.
@@ -73,15 +83,24 @@ def mean_interval(
         raise ValueError("a mean of no samples")
     values = np.asarray(samples, float)
     mean = float(values.mean())
-    if len(values) == 1:
+    degrees = len(values) - max(len(set(strata)), 1)
+    if degrees == 0:
         return Estimate(mean, (low, high), (low, high))
-    error = float(values.std(ddof=1)) / math.sqrt(len(values))
+    squares = (values - (_means_within(values, strata) if strata else mean)) ** 2
+    error = math.sqrt(float(squares.sum()) / degrees) / math.sqrt(len(values))
 
     def around(confidence: float) -> tuple[float, float]:
-        half = student_t(confidence, len(values) - 1) * error
+        half = student_t(confidence, degrees) * error
         return max(low, mean - half), min(high, mean + half)
 
     return Estimate(mean, around(0.95), around(0.99))
+
+
+def _means_within(values: NDArray[np.float64], strata: Sequence[str]) -> NDArray[np.float64]:
+    """For each value the mean of its stratum, shape as the values."""
+    _, place = np.unique(strata, return_inverse=True)
+    means: NDArray[np.float64] = np.bincount(place, values) / np.bincount(place)
+    return means[place]
 
 
 @functools.cache

@@ -24,10 +24,13 @@ from rlctl.scenario import load_scenario
 from rlctl.sim_scenario import SUITE, SimScenario
 
 __all__ = [
+    "EXPLORE",
+    "EXPLORE_SLACK",
     "LIBRARIES",
     "Asked",
     "TrainingPlan",
     "course_of",
+    "courses_of",
     "new_plan",
     "next_folder",
     "require_libraries",
@@ -35,6 +38,9 @@ __all__ = [
 ]
 
 LIBRARIES = ("torch", "stable_baselines3", "sb3_contrib", "onnx", "onnxruntime")
+
+EXPLORE, EXPLORE_SLACK = 0.1, 0.5
+"""On a live host: share of ticks that may try another move, and the slack from which on they may."""
 
 VALIDATION_SECONDS, VALIDATION_SEEDS = 600.0, 16
 TRY_OUT_SECONDS, TRY_OUT_SEEDS = 30.0, 2
@@ -52,6 +58,8 @@ class Asked(BaseModel):
         total_timesteps, max_seconds: The budget; None for the recipe's, and for no limit.
         shield: Profile of the courses that policies are compared on.
         scenarios: These courses.
+        live: Scenario of the live testbeds among those of a cluster, if any.
+        explore, explore_slack: Bounds of exploration there, see `rlctl.agents.training.bounded`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -68,6 +76,9 @@ class Asked(BaseModel):
     shield: str = "responsive"
     scenarios: tuple[str, ...] = SUITE
     threads: int = 1
+    live: str | None = None
+    explore: float = EXPLORE
+    explore_slack: float = EXPLORE_SLACK
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +200,15 @@ def _plan(asked: Asked, recipe: Recipe, hosts: Hosts) -> TrainingPlan:
     sources = why | ({"n_timesteps": "--total-timesteps"} if asked.total_timesteps else {})
     try_out = small(timesteps, asked.max_seconds)
     seconds, seeds = (TRY_OUT_SECONDS, TRY_OUT_SEEDS) if try_out else (VALIDATION_SECONDS, VALIDATION_SEEDS)
-    return TrainingPlan(asked, fitted, hosts, _courses(asked, seconds), seeds, sources)
+    return TrainingPlan(asked, fitted, hosts, courses_of(asked, seconds), seeds, sources)
 
 
-def _courses(asked: Asked, most_seconds: float) -> tuple[Course, ...]:
-    """The scenarios, and the user's own hosts under a training load."""
+def courses_of(asked: Asked, most_seconds: float = VALIDATION_SECONDS) -> tuple[Course, ...]:
+    """The scenarios, and the user's own hosts under a training load.
+
+    Raises:
+        ConfigError: A scenario is none of the simulator's, or a host's profile or the shield is not there.
+    """
     own = [_own_course(load_host(file), asked.shield, most_seconds) for file in asked.profiles]
     return (*(_course(name, asked.shield, most_seconds) for name in asked.scenarios), *own)
 

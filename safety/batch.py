@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Limits
-from rlctl.envs.sim.vector_actions import Allocations, moved
+from rlctl.envs.sim.vector_actions import Allocations, VectorLimits, moved
 from rlctl.envs.sim.vector_observation import Readings
 from rlctl.safety.batch_guards import GUARDS, Bounding, Bounds, Knobs, Memory, advance
 from rlctl.safety.batch_readings import Beliefs, GuardReadings, believed
@@ -43,7 +43,7 @@ class BatchVerdict:
 
 
 class BatchShield:
-    """The guards of n hosts of one kind, and what they remember.
+    """The guards of n hosts, and what they remember.
 
     It opens no file and reads no clock. It learns from each object of readings once; to rule or mask again on the same
     one changes nothing. Apply one verdict for each.
@@ -57,14 +57,14 @@ class BatchShield:
 
     Args:
         profile: Constants of the guards.
-        limits: The hosts' range of allocations.
+        limits: Range of allocations, of all hosts or of each.
         count: How many hosts.
 
     Attributes:
         verdict: The last one; for statistics of who overrides.
     """
 
-    def __init__(self, profile: Profile, limits: Limits, count: int) -> None:
+    def __init__(self, profile: Profile, limits: Limits | VectorLimits, count: int) -> None:
         self.profile = profile
         self.limits = limits
         self.count = count

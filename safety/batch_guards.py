@@ -6,12 +6,14 @@ arrays, to the last bit, and tests hold the two together. None is NaN here, so t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.sim.vector_actions import Allocations, VectorLimits
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.batch_readings import Beliefs
 from rlctl.safety.gates import LoadGate, SlackGate
@@ -121,17 +123,8 @@ class Bounds(NamedTuple):
     cpuset_cpus: Array
     frozen: Flags
 
-    def put(self, guard: str, where: Flags, most: Allocation) -> None:
-        """On some hosts a guard allows this much."""
-        if not where.any():
-            return
-        row = GUARDS.index(guard)
-        self.quota_cpus[row][where] = most.quota_cpus
-        self.cpuset_cpus[row][where] = most.cpuset_cpus
-        self.frozen[row][where] = most.frozen
-
-    def put_each(self, guard: str, where: Flags, most: Knobs) -> None:
-        """On some hosts a guard allows so much of each knob, host by host."""
+    def put(self, guard: str, where: Flags, most: Allocation | Knobs) -> None:
+        """On some hosts a guard allows so much of each knob: the same on all, or host by host."""
         if not where.any():
             return
         row = GUARDS.index(guard)
@@ -141,21 +134,21 @@ class Bounds(NamedTuple):
 
 
 class Bounding:
-    """The guards' bounds for one profile on hosts of one kind.
+    """The guards' bounds for one profile.
 
     Args:
         profile: Constants of the guards.
-        limits: The hosts' range of allocations.
+        limits: Range of allocations, of all hosts or of each.
     """
 
-    def __init__(self, profile: Profile, limits: Limits) -> None:
+    def __init__(self, profile: Profile, limits: Limits | VectorLimits) -> None:
         self.profile, self.limits = profile, limits
         p = profile
         trust = Trust(p.max_age_seconds, p.min_samples)
-        self._floor = SlackFloor(p.slack_floor_ratio, p.floor_cpus, p.floor_ratio, p.poll_seconds, trust).floor(limits)
+        floor = SlackFloor(p.slack_floor_ratio, p.floor_cpus, p.floor_ratio, p.poll_seconds, trust)
+        self._floor = _of_each(limits, floor.floor)
         # The ceiling looks at nothing but the limits, so it may be asked once.
-        (ceiling,) = bounds((Ceiling(p.ceiling_ratio),), (None,), Telemetry(0.0, 1.0), limits.safe, limits)
-        self._ceiling = ceiling.most
+        self._ceiling = _of_each(limits, lambda one: _ceiling(p.ceiling_ratio, one))
 
     def bounds(self, memory: Memory, beliefs: Beliefs, current: Knobs) -> Bounds:
         """Every guard's bound of a tick, whatever is proposed."""
@@ -170,7 +163,7 @@ class Bounding:
         given.put(SlackGate.name, suspended, self.limits.safe)
         # Not "below": a slack that was never seen is too small as well.
         given.put(SlackFloor.name, ~(slack >= p.slack_floor_ratio), self._floor)
-        given.put_each(SlackHold.name, ~(slack >= p.slack_hold_ratio), current)
+        given.put(SlackHold.name, ~(slack >= p.slack_hold_ratio), current)
         growth, ceiling = GUARDS.index(GrowthRate.name), GUARDS.index(Ceiling.name)
         given.quota_cpus[growth], given.cpuset_cpus[growth] = self._grown(memory.passed_seconds, current)
         given.quota_cpus[ceiling], given.cpuset_cpus[ceiling] = self._ceiling.quota_cpus, self._ceiling.cpuset_cpus
@@ -182,9 +175,22 @@ class Bounding:
         base_cpus = np.where(current.frozen, least.quota_cpus, current.quota_cpus)
         quota_cpus = _nano_rounded(base_cpus + p.growth_ratio_per_second * limits.cpus * passed_seconds)
         lifted = (quota_cpus > base_cpus) & (quota_cpus >= limits.cpus)
-        cpuset_cpus = np.where(current.frozen, float(least.cpuset_cpus), current.cpuset_cpus)
+        cpuset_cpus = np.where(current.frozen, least.cpuset_cpus, current.cpuset_cpus)
         step_cpus = p.growth_cpuset_cpus * (passed_seconds > 0.0)
         return np.where(lifted, UNLIMITED, np.maximum(quota_cpus, base_cpus)), cpuset_cpus + step_cpus
+
+
+def _of_each(limits: Limits | VectorLimits, rule: Callable[[Limits], Allocation]) -> Allocation | Allocations:
+    """What follows from the limits alone."""
+    if isinstance(limits, Limits):
+        return rule(limits)
+    found = {one: rule(one) for one in set(limits.each)}
+    return Allocations.of([found[one] for one in limits.each])
+
+
+def _ceiling(ratio: float, limits: Limits) -> Allocation:
+    (bound,) = bounds((Ceiling(ratio),), (None,), Telemetry(0.0, 1.0), limits.safe, limits)
+    return bound.most
 
 
 def _counted(

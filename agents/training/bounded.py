@@ -76,6 +76,7 @@ class Step:
 
     Attributes:
         observation: What the policy saw, float32, shape (size,).
+        mask: Moves that the shield would have let through, shape (len(MOVES),).
         telemetry: What came of it.
         chosen, proposed, executed: Moves: the policy's best one, the one taken, and the one nearest to what happened.
         before, asked, ruled, in_force: Allocations: until then, asked for, let through, and read back.
@@ -85,6 +86,7 @@ class Step:
     """
 
     observation: NDArray[np.float32]
+    mask: Mask
     telemetry: Telemetry
     chosen: int
     proposed: int
@@ -116,6 +118,7 @@ class Step:
         return {
             "time_seconds": round(self.telemetry.time_seconds, 3),
             "observation": np.round(self.observation.astype(float), 7).tolist(),
+            "mask": "".join("01"[may] for may in self.mask.astype(int)),
             "chosen": MOVES[self.chosen].name,
             "proposed": MOVES[self.proposed].name,
             "executed": MOVES[self.executed].name,
@@ -220,6 +223,7 @@ class BoundedHost(gym.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], Any
         self._dice = np.random.default_rng(seed)
         self._seen = np.zeros(0, np.float32)
         self._chosen, self._allowed, self._missed = KEEP, np.zeros(0, np.bool_), 0
+        self._passed = np.zeros(0, np.bool_)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -252,6 +256,7 @@ class BoundedHost(gym.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], Any
         self._note(
             Step(
                 observation=self._seen,
+                mask=self._passed,
                 telemetry=info["telemetry"],
                 chosen=self._chosen,
                 proposed=move,
@@ -269,7 +274,7 @@ class BoundedHost(gym.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], Any
         return seen, reward, terminated, truncated, info
 
     def _drawn(self) -> Mask:
-        passed = self._shielded.action_masks()  # it reads anew where the host went on without us
+        passed = self._passed = self._shielded.action_masks()  # it reads anew where the host went on without us
         logits = np.asarray(self.logits(self._seen[np.newaxis]))[0]
         if not np.isfinite(logits).all():
             raise PolicyError("the network's answer is not finite: its training diverged")

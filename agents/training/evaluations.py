@@ -53,6 +53,11 @@ class Evaluation:
         return float(np.mean([one.be_percent.mean() for one in self.trials.values()]))
 
     @property
+    def shortfall_points(self) -> float:
+        """QoS that lacks, summed over the courses, not negative."""
+        return max((self.be_percent - self.merit) / PRICE, 0.0)
+
+    @property
     def override_percent(self) -> float:
         """Mean over the courses."""
         return float(np.mean([one.override_percent.mean() for one in self.trials.values()]))

@@ -8,6 +8,7 @@ env = build(hosts, count=1152, seed=0, lags=(8, 2, 1, 0))              # a SimVe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,18 @@ from rlctl.safety.vector_wrapper import ShieldedVectorEnv
 if TYPE_CHECKING:
     from rlctl.agents.training.sb3_vec_env import SimVecEnv
 
-__all__ = ["Hosts", "Kind", "build", "first_seed", "group_of", "load_hosts", "present", "spread", "validation_seed"]
+__all__ = [
+    "Group",
+    "Hosts",
+    "Kind",
+    "build",
+    "first_seed",
+    "group_of",
+    "load_hosts",
+    "present",
+    "spread",
+    "validation_seed",
+]
 
 OWN_SHARE = 1.0
 """Of hosts of the user's own, by all others together."""
@@ -217,24 +229,62 @@ def present(hosts: Hosts, count: int) -> list[tuple[Kind, int]]:
     return [(kind, number) for kind, number in zip(hosts.kinds, numbers, strict=True) if number]
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Hosts of one kind as they are simulated, with no file left to read: it can be sent to another machine.
+
+    Attributes:
+        name: Of the kind.
+        count: Hosts.
+        profile: Of each.
+        shield: Their safety profile, if any.
+        episode_steps, weight, absent, work: As of `Hosts` and `Kind`.
+    """
+
+    name: str
+    count: int
+    profile: HostProfile
+    shield: Profile | None
+    episode_steps: int
+    weight: Weight
+    absent: tuple[str, ...]
+    work: float
+
+    @classmethod
+    def of(cls, kind: Kind, count: int, episode_steps: int) -> Group:
+        """So many of a kind.
+
+        Raises:
+            ConfigError: The kind's profile is wrong.
+        """
+        return cls(kind.name, count, kind.host(), kind.shield(), episode_steps, kind.weight, kind.absent, kind.work)
+
+    def simulated(self, lags: Sequence[int]) -> SimHostVectorEnv:
+        """The hosts.
+
+        Raises:
+            ConfigError: Lags do not descend to 0.
+        """
+        options: dict[str, Any] = {
+            "max_episode_steps": self.episode_steps,
+            "weight": self.weight,
+            "absent": self.absent,
+            "lags": lags,
+            "true_rewards": True,
+            "work": self.work,
+        }
+        if self.shield is None:
+            return SimHostVectorEnv(self.count, self.profile, **options)
+        return ShieldedVectorEnv(self.count, self.profile, safety=self.shield, **options)
+
+
 def group_of(kind: Kind, count: int, episode_steps: int, lags: Sequence[int]) -> SimHostVectorEnv:
     """Hosts of one kind.
 
     Raises:
         ConfigError: The kind's profile is wrong, or lags do not descend to 0.
     """
-    options: dict[str, Any] = {
-        "max_episode_steps": episode_steps,
-        "weight": kind.weight,
-        "absent": kind.absent,
-        "lags": lags,
-        "true_rewards": True,
-        "work": kind.work,
-    }
-    shield = kind.shield()
-    if shield is None:
-        return SimHostVectorEnv(count, kind.host(), **options)
-    return ShieldedVectorEnv(count, kind.host(), safety=shield, **options)
+    return Group.of(kind, count, episode_steps).simulated(lags)
 
 
 def first_seed(seed: int, count: int, block: int = 0) -> int:

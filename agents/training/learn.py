@@ -16,28 +16,33 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.utils import set_random_seed
 
-from rlctl.agents.card import CardParts, TrainedOn, Training
+from rlctl.agents.card import CardParts, SearchOrigin, TrainedOn, Training
 from rlctl.agents.training import run_folder as files
 from rlctl.agents.training.evaluations import Evaluation, History, Judge
 from rlctl.agents.training.hosts import Hosts, build, present
 from rlctl.agents.training.learners import CLASSES, logits_of, make, save, take_weights
 from rlctl.agents.training.recipe import Recipe, as_document
+from rlctl.agents.training.rollout_tally import Tally
 from rlctl.agents.training.run_folder import Checkpoint, State
-from rlctl.agents.training.sb3_vec_env import SimVecEnv
 from rlctl.agents.training.trial import Course
 from rlctl.agents.training.warm_start import clone, pairs_of
+from rlctl.envs.errors import HostError
 
-__all__ = ["Ending", "Result", "Run", "Status", "learn"]
+if TYPE_CHECKING:
+    from rlctl.agents.training.rollouts import Rollouts
+
+__all__ = ["Ending", "Result", "Run", "Status", "export_best", "learn"]
 
 LOG_SECONDS = 5.0
 OBSERVATIONS, RECORDED_TICKS = 1000, 50
@@ -73,6 +78,7 @@ class Run:
         export: Write a bundle at the end.
         checkpoint_seconds: Between two checkpoints.
         arguments, command: For the folder: what the user asked for.
+        search: Of which search it is a trial, for the card.
     """
 
     algorithm: str
@@ -90,6 +96,7 @@ class Run:
     checkpoint_seconds: float = 120.0
     arguments: Mapping[str, Any] = field(default_factory=dict)
     command: str = ""
+    search: SearchOrigin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +129,7 @@ class Result:
         best: The best model's evaluation.
         bundle: The exported policy, if any.
         remarks: What its reader must know.
+        tally: What became of the transitions, where they came from testbeds.
     """
 
     folder: Path
@@ -131,6 +139,7 @@ class Result:
     best: Evaluation
     bundle: Path | None
     remarks: tuple[str, ...] = ()
+    tally: Tally | None = None
 
 
 class Budget:
@@ -166,7 +175,11 @@ class Budget:
 
 
 def learn(
-    run: Run, watch: Callable[[Status], None] = lambda _: None, stopped: Callable[[], bool] = lambda: False
+    run: Run,
+    watch: Callable[[Status], None] = lambda _: None,
+    stopped: Callable[[], bool] = lambda: False,
+    rollouts: Rollouts | None = None,
+    evaluated: Callable[[Evaluation], None] | None = None,
 ) -> Result:
     """Train.
 
@@ -174,18 +187,40 @@ def learn(
         run: What to do.
         watch: Called with how far it has come, several times a minute.
         stopped: True asks to end early.
+        rollouts: The testbeds of a cluster, which act instead of simulated hosts in this process.
+        evaluated: Called after each evaluation, with a checkpoint of that moment in the folder.
 
     Raises:
         ConfigError: Something does not fit: a host's profile, a seed, the weights to begin with, the folder.
+        HostError: No testbed is left; there is a checkpoint.
         BundleError: The export failed; the model's files are there.
     """
     torch.set_num_threads(run.threads)
     checkpoint = files.newest_checkpoint(run.folder) if run.resume else None
     if not run.resume:
         files.begin(run.folder, run.recipe, run.hosts, run.arguments, run.command)
-    session = _Session(run, checkpoint, watch, stopped)
+    session = _Session(run, checkpoint, watch, stopped, rollouts, evaluated)
     try:
         return session.result(session.learn())
+    finally:
+        session.env.close()
+
+
+def export_best(run: Run, ending: Ending) -> Result:
+    """The best model of a run that goes on no more, judged and exported.
+
+    Args:
+        run: Whose folder holds a checkpoint.
+        ending: Why it ended.
+
+    Raises:
+        ConfigError: There is no checkpoint, or something does not fit it.
+        BundleError: The export failed.
+    """
+    torch.set_num_threads(run.threads)
+    session = _Session(run, files.newest_checkpoint(run.folder))
+    try:
+        return session.result(ending)
     finally:
         session.env.close()
 
@@ -197,10 +232,12 @@ class _Session:
         self,
         run: Run,
         checkpoint: Checkpoint | None,
-        watch: Callable[[Status], None],
-        stopped: Callable[[], bool],
+        watch: Callable[[Status], None] = lambda _: None,
+        stopped: Callable[[], bool] = lambda: False,
+        rollouts: Rollouts | None = None,
+        evaluated: Callable[[Evaluation], None] | None = None,
     ) -> None:
-        self.run, self.watch, self.stopped = run, watch, stopped
+        self.run, self.watch, self.stopped, self.evaluated = run, watch, stopped, evaluated
         state = checkpoint.state if checkpoint else None
         self.block = state.block + 1 if state else 0
         self.budget = Budget(run.recipe.n_timesteps, run.max_seconds, state.seconds if state else 0.0)
@@ -210,9 +247,9 @@ class _Session:
         self.last: Evaluation | None = None
         self.best: Evaluation | None = None
         set_random_seed(run.seed + self.block * 1_000_003)
-        self.env: SimVecEnv = build(run.hosts, run.recipe.n_envs, run.seed, run.recipe.lags, block=self.block)
-        self.kinds = [kind.name for kind, _ in present(run.hosts, run.recipe.n_envs)]
-        self.model = make(run.algorithm, run.recipe, self.env, self.budget.left)
+        self.tally = Tally.read(run.folder) if rollouts else None
+        self.env, self.kinds, classes = self._hosts(rollouts)
+        self.model = make(run.algorithm, run.recipe, self.env, self.budget.left, classes)
         self.model.action_space.seed(run.seed + self.block)
         self.model.set_logger(configure(str(run.folder / "tensorboard"), self._outputs()))
         self._begin(checkpoint)
@@ -222,7 +259,7 @@ class _Session:
         left = self.run.recipe.n_timesteps - self.model.num_timesteps
         overseer = _Overseer(self)
         if left > 0:
-            self.model.learn(left, overseer, log_interval=None, reset_num_timesteps=self.model.num_timesteps == 0)
+            self._learn(left, overseer)
         self.budget.timesteps = self.model.num_timesteps
         self.checkpoint()
         if self.last is None or self.last.timesteps < self.model.num_timesteps:
@@ -230,6 +267,13 @@ class _Session:
         if left > 0:
             overseer.log()
         return overseer.ending
+
+    def _learn(self, left: int, overseer: _Overseer) -> None:
+        try:
+            self.model.learn(left, overseer, log_interval=None, reset_num_timesteps=self.model.num_timesteps == 0)
+        except HostError as error:
+            self.checkpoint()
+            raise HostError(f"{error}; what was learned is in {self.run.folder}, which can be resumed") from error
 
     def evaluate(self) -> None:
         """Score the policy as it is, and keep it if it is the best."""
@@ -247,6 +291,9 @@ class _Session:
             self.model.logger.record(f"eval/{name}/override_percent", float(trial.override_percent.mean()))
         self.model.logger.record("eval/merit", now.merit)
         self.tell("")
+        if self.evaluated is not None:
+            self.checkpoint()
+            self.evaluated(now)
 
     def checkpoint(self) -> None:
         """Write down everything from which the run goes on."""
@@ -264,6 +311,8 @@ class _Session:
         )
         files.write_state(into, state)
         files.drop_older(self.run.folder, into)
+        if self.tally:
+            self.tally.write(self.run.folder)
 
     def result(self, ending: Ending) -> Result:
         """The best model judged and, where asked for, exported."""
@@ -273,13 +322,32 @@ class _Session:
             best = self.judge.evaluate(lambda: logits_of(self.model), self.model.num_timesteps, self.budget.seconds)
         bundle = self._exported() if self.run.export else None
         return Result(
-            self.run.folder, ending, self.model.num_timesteps, self.budget.seconds, best, bundle, tuple(self.remarks)
+            self.run.folder,
+            ending,
+            self.model.num_timesteps,
+            self.budget.seconds,
+            best,
+            bundle,
+            tuple(self.remarks),
+            self.tally,
         )
 
     def tell(self, doing: str) -> None:
         """Let the watcher know."""
         done = 1.0 - self.budget.left()
         self.watch(Status(self.model.num_timesteps, done, self.budget.seconds, doing, self.last))
+
+    def _hosts(self, rollouts: Rollouts | None) -> tuple[Any, list[str], Mapping[str, type[BaseAlgorithm]]]:
+        """What is learned on: the environment, its kinds of hosts, and the learners that it takes."""
+        run, recipe = self.run, self.run.recipe
+        if rollouts is None:
+            env = build(run.hosts, recipe.n_envs, run.seed, recipe.lags, block=self.block)
+            return env, [kind.name for kind, _ in present(run.hosts, recipe.n_envs)], CLASSES
+        from rlctl.agents.training.rollout_learners import ROLLOUT_CLASSES
+
+        assert self.tally is not None
+        far = rollouts.env(run.hosts, recipe.n_envs, run.seed, recipe.lags, self.block, self.tally)
+        return far, far.kinds, ROLLOUT_CLASSES
 
     def _outputs(self) -> list[str]:
         if find_spec("tensorboard") is None:
@@ -325,12 +393,15 @@ class _Session:
 
     def _observations(self) -> NDArray[np.float32]:
         """What the policy sees on the training hosts."""
-        apart = max(self.env.num_envs * RECORDED_TICKS // OBSERVATIONS, 1)
-        seen, logits = self.env.reset(), logits_of(self.model)
+        run, env = self.run, self.env
+        if self.tally is not None:  # those are elsewhere, and busy
+            env = build(run.hosts, OBSERVATIONS // RECORDED_TICKS, run.seed, run.recipe.lags, block=self.block)
+        apart = max(env.num_envs * RECORDED_TICKS // OBSERVATIONS, 1)
+        seen, logits = env.reset(), logits_of(self.model)
         found = [seen[::apart]]
         while sum(len(each) for each in found) < OBSERVATIONS:
-            self.env.step_async(logits(seen).argmax(axis=1))
-            seen, *_ = self.env.step_wait()
+            env.step_async(logits(seen).argmax(axis=1))
+            seen, *_ = env.step_wait()
             found.append(seen[::apart])
         return np.concatenate(found)
 
@@ -351,14 +422,18 @@ class _Session:
             lags=run.recipe.lags,
             plants=tuple(self._trained_on()),
             training=Training(
-                hyperparameters=run.recipe.model_dump(mode="json"),
+                hyperparameters=run.recipe.model_dump(mode="json") | self._rollouts(),
                 total_timesteps=self.model.num_timesteps,
                 wall_seconds=round(self.budget.seconds, 1),
                 seed=run.seed,
                 code=files.code_version(),
+                search=run.search,
                 training_id=hashlib.sha256(text.encode()).hexdigest(),
             ),
         )
+
+    def _rollouts(self) -> dict[str, Any]:
+        return {"rollouts": self.tally.as_json()} if self.tally else {}
 
     def _trained_on(self) -> list[TrainedOn]:
         found = []
@@ -437,5 +512,10 @@ class _Overseer(BaseCallback):
             for name, values in sums.items():
                 record(f"rlctl/{name}", float(values.sum() / counts.ticks.sum()))
                 for kind, value, ticks in zip(session.kinds, values, counts.ticks, strict=True):
-                    record(f"rlctl/{kind}/{name}", float(value / ticks))
+                    if ticks:
+                        record(f"rlctl/{kind}/{name}", float(value / ticks))
+        if session.tally:
+            for name, total in session.tally.curves().items():
+                record(f"rollouts/{name}", total)
+            session.tally.write(session.run.folder)
         session.model.dump_logs()

@@ -59,7 +59,13 @@ class ByBudget:
         return self._schedule(self._left())
 
 
-def make(algorithm: str, recipe: Recipe, env: VecEnv, left: Callable[[], float]) -> Any:
+def make(
+    algorithm: str,
+    recipe: Recipe,
+    env: VecEnv,
+    left: Callable[[], float],
+    classes: Mapping[str, type[BaseAlgorithm]] = CLASSES,
+) -> Any:
     """A new model; seeds are the caller's.
 
     Args:
@@ -67,11 +73,13 @@ def make(algorithm: str, recipe: Recipe, env: VecEnv, left: Callable[[], float])
         recipe: Its hyperparameters, already fitted to the budget.
         env: The hosts.
         left: Share of the budget that is left, 1 to 0.
+        classes: The learners, or what was made from them for another kind of environment.
     """
     arguments = recipe.arguments() | {"learning_rate": _schedule(recipe.learning_rate)}
     if hasattr(recipe, "clip_range"):
         arguments["clip_range"] = _schedule(recipe.clip_range)
-    model = CLASSES[algorithm](
+    learner: Any = classes[algorithm]
+    model = learner(
         recipe.policy,
         env,
         policy_kwargs=_network(recipe.policy_kwargs.model_dump()),  # type: ignore[attr-defined]

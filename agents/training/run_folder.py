@@ -34,6 +34,7 @@ __all__ = [
     "CONFIG",
     "HOSTS",
     "MODEL",
+    "REPLAY",
     "Checkpoint",
     "State",
     "begin",

@@ -7,7 +7,6 @@ may have several vector environments at once, groups of hosts that differ in siz
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -15,35 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv
 
+from rlctl.agents.training.sim_hosts import Counts, SimHosts
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.seeds import Kind, kind_of
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
 
-__all__ = ["Counts", "SimVecEnv"]
+__all__ = ["SimVecEnv"]
 
-Array = NDArray[np.float64]
 Indices = None | int | Iterable[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """What happened since the counts were taken last.
-
-    Attributes:
-        ticks: Control periods of all hosts of a group, shape (groups,).
-        missed: Those that missed the target, shape (groups,).
-        be_work: Sum over those that held it of BE's work, as a share of BE running alone, shape (groups,).
-        overridden: Those in which the shield changed what was asked for, shape (groups,).
-        episode_rewards: Return of each episode that ended, shape (episodes,).
-        episode_steps: Its steps, shape (episodes,).
-    """
-
-    ticks: Array
-    missed: Array
-    be_work: Array
-    overridden: Array
-    episode_rewards: Array
-    episode_steps: Array
 
 
 class SimVecEnv(VecEnv):
@@ -64,20 +42,11 @@ class SimVecEnv(VecEnv):
     """
 
     def __init__(self, *groups: SimHostVectorEnv) -> None:
-        if not groups:
-            raise ConfigError("no hosts to learn on: give one group at least")
-        first = groups[0]
-        spaces = (first.single_observation_space, first.single_action_space)
-        if any((one.single_observation_space, one.single_action_space) != spaces for one in groups):
-            raise ConfigError("groups of hosts differ in observations or actions: give all the same lags and actions")
-        self.groups = groups
-        self._cuts = np.cumsum([0, *(one.num_envs for one in groups)]).tolist()
+        self._hosts = SimHosts(*groups)
+        self.groups, first = groups, groups[0]
         self._actions: NDArray[np.integer] | None = None
-        count = self._cuts[-1]
-        self._uneventful: list[dict[str, Any]] = [{"TimeLimit.truncated": False} for _ in range(count)]
-        self._rewards, self._steps = np.zeros(count), np.zeros(count)
-        self._clear()
-        super().__init__(count, *spaces)
+        self._uneventful: list[dict[str, Any]] = [{"TimeLimit.truncated": False} for _ in range(self._hosts.count)]
+        super().__init__(self._hosts.count, first.single_observation_space, first.single_action_space)
 
     @property
     def hosts(self) -> SimHostVectorEnv:
@@ -97,12 +66,11 @@ class SimVecEnv(VecEnv):
 
     def reset(self) -> NDArray[np.float32]:
         """Begin on all hosts, with the seeds that `seed` gave; later resets go on to the next episodes."""
-        seen = [group.reset(seed=self._seeds[start:end])[0] for group, start, end in self._parts()]
+        seen = self._hosts.reset(self._seeds)
         self.reset_infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         self._reset_seeds()
         self._reset_options()
-        self._rewards[:], self._steps[:] = 0.0, 0.0
-        return np.concatenate(seen)
+        return seen
 
     def step_async(self, actions: NDArray[np.integer]) -> None:
         """Keep the actions for `step_wait`."""
@@ -111,34 +79,25 @@ class SimVecEnv(VecEnv):
     def step_wait(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]:
         """Observations, rewards, ends of episodes, and infos."""
         assert self._actions is not None
-        stepped = [group.step(self._actions[start:end]) for group, start, end in self._parts()]
-        observations, rewards, terminated, truncated, each_info = zip(*stepped, strict=True)
-        for place, info in enumerate(each_info):
-            self._count(place, info["reward"])
-        reward, done = np.concatenate(rewards), np.concatenate(truncated) | np.concatenate(terminated)
-        self._rewards += reward
-        self._steps += 1.0
+        observations, rewards, done, finals = self._hosts.step(self._actions)
         infos = self._uneventful
         if done.any():
-            self._note_episodes(done)
-            infos = self._eventful(truncated, each_info)
-        return np.concatenate(observations), reward.astype(np.float32), done, infos
+            infos = list(infos)
+            for host, final in zip(np.flatnonzero(done), finals, strict=True):
+                infos[host] = {"TimeLimit.truncated": True, "terminal_observation": final}
+        return observations, rewards, done, infos
 
     def take_counts(self) -> Counts:
         """What happened since the last call, by group."""
-        ticks, missed, be_work, overridden = self._counts.T
-        rewards, steps = (np.concatenate([[], *parts]) for parts in (self._ended_rewards, self._ended_steps))
-        self._clear()
-        return Counts(ticks, missed, be_work, overridden, rewards, steps)
+        return self._hosts.take_counts()
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Moves that the shields let through, or that change something; shape (hosts, moves)."""
-        return np.concatenate([group.action_masks() for group in self.groups])
+        return self._hosts.action_masks()
 
     def close(self) -> None:
         """Close the hosts."""
-        for group in self.groups:
-            group.close()
+        self._hosts.close()
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
         """An attribute of the hosts' vector environment, host by host."""
@@ -171,38 +130,6 @@ class SimVecEnv(VecEnv):
     ) -> list[bool]:
         """There is no wrapper around a single host."""
         return [False] * len(self._chosen(indices))
-
-    def _parts(self) -> Iterable[tuple[SimHostVectorEnv, int, int]]:
-        return zip(self.groups, self._cuts[:-1], self._cuts[1:], strict=True)
-
-    def _count(self, place: int, terms: dict[str, Any]) -> None:
-        """Terms of all hosts of a group: also of those whose episode has ended with this step."""
-        qos, be_work, override = terms["qos"], terms["be_work"], terms["override"]
-        self._counts[place] += (
-            len(qos),
-            np.count_nonzero(qos <= -1.0),
-            be_work.sum() / self.groups[place].work,
-            np.count_nonzero(override),
-        )
-
-    def _note_episodes(self, done: NDArray[np.bool_]) -> None:
-        self._ended_rewards.append(self._rewards[done])
-        self._ended_steps.append(self._steps[done])
-        self._rewards[done], self._steps[done] = 0.0, 0.0
-
-    def _eventful(
-        self, truncated: Sequence[NDArray[np.bool_]], each_info: Sequence[dict[str, Any]]
-    ) -> list[dict[str, Any]]:
-        infos = list(self._uneventful)
-        for start, ended, info in zip(self._cuts, truncated, each_info, strict=False):
-            for host in np.flatnonzero(ended):
-                infos[start + host] = {"TimeLimit.truncated": True, "terminal_observation": info["final_obs"][host]}
-        return infos
-
-    def _clear(self) -> None:
-        self._counts = np.zeros((len(self.groups), 4))
-        self._ended_rewards: list[Array] = []
-        self._ended_steps: list[Array] = []
 
     def _chosen(self, indices: Indices) -> Sequence[int]:
         if indices is None:

@@ -1,9 +1,7 @@
 """Behaviour cloning: a heuristic manager drives the training hosts, and the network learns the moves it would make.
 
-The manager asks for an allocation, the network has moves. The nearest move is the allowed one whose allocation gives BE
-as much CPU as the wanted one, or nearest to it: the smaller of quota and cpuset, nothing when frozen. Of moves that are
-as near the one with the nearer quota and cpuset counts, then the first in the table. The hosts follow that move, so
-the pairs are of states that the network will get into.
+The manager asks for an allocation, the network has moves: the hosts follow the nearest one (`nearest_move`), so the
+pairs are of states that the network will get into.
 
 PPO learns them by cross-entropy on its logits. DQN and QR-DQN learn by the large margin of DQfD (Hester et al., AAAI
 2018, eq. 2) on their values: the teacher's move shall be worth MARGIN more than any other; their scale stays that of
@@ -24,7 +22,8 @@ from torch.nn.functional import cross_entropy
 from rlctl.agents import catalogue
 from rlctl.agents.training.hosts import Hosts, Kind, first_seed, present
 from rlctl.agents.training.learners import tensor_logits
-from rlctl.envs.actions import MOVES, decode
+from rlctl.agents.training.nearest_move import nearest_move
+from rlctl.envs.actions import decode
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observer
 from rlctl.envs.reward import WORK
@@ -40,9 +39,6 @@ HOSTS, TICKS = 24, 300
 
 MARGIN = WORK / 2.0
 BATCH, LEARNING_RATE = 256, 1e-3
-COUNTS = 0.01
-"""Weight of quota and cpuset by themselves, beside what BE gets of both."""
-
 SEEDS = 1 << 19
 """Run seed whose hosts the manager drives; runs of that seed and it share hosts."""
 
@@ -57,35 +53,6 @@ class Pairs(NamedTuple):
 
     observations: NDArray[np.float32]
     moves: NDArray[np.int64]
-
-
-def nearest_move(wanted: Allocation, current: Allocation, limits: Limits, allowed: NDArray[np.bool_] | None) -> int:
-    """The move that comes nearest to what a manager asks for.
-
-    Args:
-        wanted: What it asks for.
-        current: What is in force.
-        limits: The host's range.
-        allowed: Moves to choose among, bool, shape (len(MOVES),); None for all.
-    """
-    distances = [_distance(move.of(current, limits), wanted, limits) for move in MOVES]
-    if allowed is not None:
-        distances = [far if may else np.inf for far, may in zip(distances, allowed, strict=True)]
-    return int(np.argmin(np.round(distances, 9)))
-
-
-def _distance(got: Allocation, wanted: Allocation, limits: Limits) -> float:
-    apart = abs(_power(got, limits) - _power(wanted, limits))
-    if wanted.frozen:
-        return apart
-    quotas = abs(min(got.quota_cpus, limits.cpus) - min(wanted.quota_cpus, limits.cpus)) / limits.cpus
-    cpusets = abs(got.cpuset_cpus - wanted.cpuset_cpus) / limits.cpus
-    return apart + COUNTS * (quotas + cpusets)
-
-
-def _power(allocation: Allocation, limits: Limits) -> float:
-    """What BE gets of the host's CPUs, a share."""
-    return 0.0 if allocation.frozen else min(allocation.quota_cpus, allocation.cpuset_cpus) / limits.cpus
 
 
 def pairs_of(hosts: Hosts, manager: str, samples: int, seed: int, lags: tuple[int, ...]) -> Pairs:

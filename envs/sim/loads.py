@@ -264,13 +264,16 @@ def from_config(config: Mapping[str, Any]) -> LoadModel:
     """
     options = {str(key): value for key, value in config.items()}
     kind = options.pop("kind", None)
-    if kind in traces.KINDS:
+    if isinstance(kind, str) and kind in traces.KINDS:
         return _traced(kind, options)
     build = KINDS.get(kind) if isinstance(kind, str) else None
     if build is None:
         raise TraceError(f"kind: one of {', '.join((*KINDS, *traces.KINDS))} is needed, not {kind!r}")
     check_keys(str(kind), build, options)
-    return build(**options)
+    try:
+        return build(**options)
+    except TypeError as error:
+        raise TraceError(f"{kind}: a value is of another type than its key takes: {error}") from error
 
 
 def _traced(kind: str, options: dict[str, Any]) -> LoadModel:

@@ -15,7 +15,7 @@ from rlctl.envs.actions import MOVES, RISE_RATIO
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import PolicyError
 
-__all__ = ["Allocations", "Decoder", "moved"]
+__all__ = ["Allocations", "Decoder", "VectorLimits", "chosen", "moved"]
 
 Flags = NDArray[np.bool_]
 
@@ -65,14 +65,36 @@ class Allocations(NamedTuple):
         differ: Flags = quota | cpuset | frozen
         return differ
 
-    def clipped(self, limits: Limits) -> Allocations:
+    def clipped(self, limits: Limits | VectorLimits) -> Allocations:
         """As `Limits.clip`, host by host."""
-        quota = np.clip(self.quota_cpus, limits.min_quota_cpus, float(limits.cpus))
+        quota = np.clip(self.quota_cpus, limits.min_quota_cpus, limits.cpus)
         return Allocations(
             np.where(self.quota_cpus == UNLIMITED, UNLIMITED, quota),
-            np.minimum(self.cpuset_cpus, limits.cpus),
+            np.minimum(self.cpuset_cpus, limits.cpus).astype(np.int64),
             self.frozen,
         )
+
+
+class VectorLimits:
+    """The ranges of allocations on n hosts of different sizes: `Limits` in arrays, by the same names.
+
+    Args:
+        each: Host by host.
+
+    Attributes:
+        each: Host by host.
+        cpus, lc_cpus, min_quota_cpus: float64, shape (n,).
+        full, safe, minimum: As of each host's `Limits`.
+    """
+
+    def __init__(self, each: Sequence[Limits]) -> None:
+        self.each = tuple(each)
+        self.cpus = np.array([one.cpus for one in each], np.float64)
+        self.lc_cpus = np.array([one.lc_cpus for one in each], np.float64)
+        self.min_quota_cpus = np.array([one.min_quota_cpus for one in each], np.float64)
+        self.full = Allocations.of([one.full for one in each])
+        self.safe = Allocations.of([one.safe for one in each])
+        self.minimum = Allocations.of([one.minimum for one in each])
 
 
 class Decoder:
@@ -119,7 +141,7 @@ class Decoder:
         if moves.size and not (moves.min() >= 0 and moves.max() < len(MOVES)):
             host = int(np.flatnonzero((moves < 0) | (moves >= len(MOVES)))[0])
             raise PolicyError(f"host {host}: action {moves[host]} is outside the table of {len(MOVES)} moves")
-        return _moved(moves, current, self.limits)
+        return chosen(moves, current, self.limits)
 
     def _named(self, triples: NDArray[np.integer]) -> Allocations:
         most = np.array([self.limits.levels, self.limits.cpus - 1, 1])
@@ -134,14 +156,20 @@ class Decoder:
         return Allocations(self._level_quota[level], cpus.astype(np.int64) + 1, frozen == 1)
 
 
-def moved(current: Allocations, limits: Limits) -> Allocations:
+def moved(current: Allocations, limits: Limits | VectorLimits) -> Allocations:
     """What each of MOVES asks for on each host, shape (len(MOVES), n)."""
-    return _moved(np.arange(len(MOVES))[:, None], current, limits)
+    return chosen(np.arange(len(MOVES))[:, None], current, limits)
 
 
-def _moved(moves: NDArray[np.integer], current: Allocations, limits: Limits) -> Allocations:
-    """As `Move.of` in arrays: the indices broadcast with the hosts, and the order of operations is the same."""
-    ratio, cpus = _QUOTA_RATIO[moves], float(limits.cpus)
+def chosen(moves: NDArray[np.integer], current: Allocations, limits: Limits | VectorLimits) -> Allocations:
+    """As `Move.of` in arrays: the indices broadcast with the hosts, and the order of operations is the same.
+
+    Args:
+        moves: Indices into MOVES.
+        current: The allocations in force.
+        limits: Range of allocations, of all hosts or of each.
+    """
+    ratio, cpus = _QUOTA_RATIO[moves], np.asarray(limits.cpus, np.float64)
     highest = _whole_nano(np.minimum(current.quota_cpus, cpus) + RISE_RATIO * cpus)
     target = np.minimum(np.maximum(_whole_nano(ratio * cpus), limits.min_quota_cpus), highest)
     aims = ~np.isnan(ratio)

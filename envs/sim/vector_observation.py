@@ -16,7 +16,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import BEND, FEATURES, LAGS, Observer, Scale
 from rlctl.envs.sim.hosts import Window
 from rlctl.envs.sim.sensing import Sensors
-from rlctl.envs.sim.vector_actions import Allocations
+from rlctl.envs.sim.vector_actions import Allocations, VectorLimits
 
 __all__ = ["Readings", "VectorObserver", "read"]
 
@@ -92,7 +92,7 @@ def read(sensors: Sensors, window: Window, time_seconds: float) -> Readings:
     )
 
 
-_OF: Mapping[str, Callable[[Readings, Allocations, Limits], Array]] = {
+_OF: Mapping[str, Callable[[Readings, Allocations, Limits | VectorLimits], Array]] = {
     "slack": lambda r, a, m: (r.target_seconds - r.latency_seconds) / r.target_seconds,
     "latency": lambda r, a, m: r.latency_seconds / r.target_seconds,
     "stretch": lambda r, a, m: r.latency_seconds / r.lc_cpu_seconds_per_request,
@@ -123,7 +123,7 @@ class VectorObserver:
     """Turns the readings of n hosts into observations, with a short history.
 
     Args:
-        limits: Range of allocations, the same on all hosts.
+        limits: Range of allocations, of all hosts or of each.
         tick_seconds: Control period, the unit of ages.
         lags: Ticks back that the vector shows, as in `Observer`.
         absent: Features whose sensor these hosts lack; what else that sensor yields is hidden with them.
@@ -133,13 +133,17 @@ class VectorObserver:
     """
 
     def __init__(
-        self, limits: Limits, tick_seconds: float, lags: Sequence[int] = LAGS, absent: Collection[str] = ()
+        self,
+        limits: Limits | VectorLimits,
+        tick_seconds: float,
+        lags: Sequence[int] = LAGS,
+        absent: Collection[str] = (),
     ) -> None:
         if unknown := sorted(set(absent) - set(_OPTIONAL)):
             raise ConfigError(f"absent: {', '.join(unknown)}: no optional feature; there are {', '.join(_OPTIONAL)}")
         self.limits = limits
         self.tick_seconds = tick_seconds
-        observer = Observer(limits, tick_seconds, lags)
+        observer = Observer(limits if isinstance(limits, Limits) else limits.each[0], tick_seconds, lags)
         self.lags, self.space = np.array(observer.lags), observer.space
         self._low = _bent(np.array([[feature.low] for feature in FEATURES]))
         self._span = _bent(np.array([[feature.high] for feature in FEATURES])) - self._low

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from rlctl.sim_scenario import SUITE, SimScenario
 
 if TYPE_CHECKING:
     from rlctl.bench import Outcome, Plan
+    from rlctl.bench_hosts import HostsOutcome
 
 __all__ = ["add_parser", "run"]
 
@@ -26,8 +26,10 @@ EXAMPLES = """examples:
   rlctl bench --scenario all --managers all --json result.json --report out/
   rlctl bench --scenario all --managers all --tuned --json tuned.json
   rlctl bench verify result.json
+  rlctl bench --scenario all --ray auto --json result.json
   rlctl bench --managers ppo,ppo-bare,out/my-policy,prm-hybrid-tuned
   rlctl bench --plant host --scenario live-nginx --managers none,weights,frozen,greedy-shield
+  rlctl bench --plant host --repeats 6 --ray auto --json out.json
   rlctl bench --plant host --scenario live-memcached --managers all --repeats 3 --json out.json --report out/
 """
 
@@ -67,6 +69,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--managers", default="all", metavar="A,B,...", help=MANAGERS)
     parser.add_argument("--seeds", type=positive_int, metavar="N", help="sim: evaluation seeds (default: 30)")
     parser.add_argument("--jobs", type=positive_int, metavar="N", help="sim: processes (default: one for each CPU)")
+    _add_ray(parser)
     parser.add_argument("--repeats", type=positive_int, metavar="N", help="host: runs of each (default: 3)")
     parser.add_argument("--duration", type=positive, metavar="SECONDS", help="of one run (default: the scenario's)")
     parser.add_argument("--shield", default="responsive", metavar="NAME|FILE", help="default: responsive")
@@ -97,6 +100,17 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="processes (default: one for each CPU)",
     )  # suppressed: the default of a subcommand would overwrite what the command was given
+    _add_ray(verify, default=argparse.SUPPRESS)
+
+
+def _add_ray(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    parser.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        default=default,
+        help="on a Ray cluster: local starts one here, auto is this machine's, or HOST:PORT; sim: the result is the "
+        "same; host: repeats are shared out to all its live testbeds",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -106,6 +120,7 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: Something that is asked for cannot be, told before anything is started.
         HostError: The testbed could not be run, or not to the end; what was measured until then has been written.
     """
+    _check_ray(args)
     if args.action == "verify":
         from rlctl.commands import bench_verify
 
@@ -127,7 +142,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_live(args: argparse.Namespace, plans: Sequence[Plan], notes: Sequence[str]) -> int:
-    from rlctl.table import LEGEND, render, score_rows
+    from rlctl.bench_report import tables
+    from rlctl.table import LEGEND
 
     check_outputs(args)
     for note in notes:
@@ -136,33 +152,48 @@ def _run_live(args: argparse.Namespace, plans: Sequence[Plan], notes: Sequence[s
         say(_effective(plan))
     if args.dry_run:
         return 0
-    outcomes: list[Outcome] = []
-    for plan in plans:
-        outcome = _measured(plan)
-        outcomes.append(outcome)
-        if args.json != "-":
-            print(render(score_rows(outcome.scores)), "", outcome.caption, LEGEND, "", sep="\n", flush=True)
-        _remarks(outcome)
-        _keep(args, outcomes)
-        if outcome.interrupted:
-            raise HostError(f"ended early: {outcome.interrupted}")
+    outcomes: list[Outcome | HostsOutcome] = []
+    with _measuring(args) as measured:
+        for plan in plans:
+            outcome = measured(plan)
+            outcomes.append(outcome)
+            if args.json != "-":
+                print(tables(outcome), "", outcome.caption, LEGEND, "", sep="\n", flush=True)
+            _remarks(outcome)
+            _keep(args, outcomes)
+            if outcome.interrupted:
+                raise HostError(f"ended early: {outcome.interrupted}")
     return 0
 
 
-def _measured(plan: Plan) -> Outcome:
-    from rlctl.bench import measure, profile
+@contextlib.contextmanager
+def _measuring(args: argparse.Namespace) -> Iterator[Callable[[Plan], Outcome | HostsOutcome]]:
+    """What measures a plan: this host, or those of a Ray cluster."""
+    if not args.ray:
+        yield _measured_here
+        return
+    from rlctl.bench_ray import live_on_ray
+
+    with live_on_ray(args.ray, say, logs=args.verbose > 0) as measure:
+
+        def measured(plan: Plan) -> HostsOutcome:
+            with _progress(plan) as done:
+                return measure(plan, done)
+
+        yield measured
+
+
+def _measured_here(plan: Plan) -> Outcome:
+    from rlctl.bench import measure, with_model
     from rlctl.envs.testbed.session import Testbed
-    from rlctl.lineup import NEEDS_MODEL
 
     with Testbed(plan.scenario.testbed(), say) as bed:
-        if NEEDS_MODEL & set(plan.managers):
-            say(f"recording the LC alone for PRM's threshold model, {plan.scenario.duration_seconds:g} s ...")
-            plan = replace(plan, threshold_model=profile(plan, bed))
+        plan = with_model(plan, bed, say)
         with _progress(plan) as done:
             return measure(plan, bed, done)
 
 
-def _keep(args: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
+def _keep(args: argparse.Namespace, outcomes: Sequence[Outcome | HostsOutcome]) -> None:
     """Write what there is so far; one scenario is written by itself, several by name."""
     from rlctl.bench_report import write_report
     from rlctl.bench_results import results_as_json, write_json
@@ -201,6 +232,17 @@ def _check_options(args: argparse.Namespace, *, live: bool) -> None:
         raise ConfigError("--tuned constants were found in the simulator, for the simulator; leave it out on the host")
     if not live and args.repeats:
         raise ConfigError("--repeats is the live host's; in the simulator give --seeds")
+
+
+def _check_ray(args: argparse.Namespace) -> None:
+    """What would otherwise fail only when a cluster is looked for."""
+    if not args.ray:
+        return
+    from rlctl.agents.training.cluster import LOCAL, require_ray
+
+    if args.jobs and args.ray != LOCAL:
+        raise ConfigError(f"--jobs is for --ray {LOCAL}; another cluster does as many tasks at a time as it has CPUs")
+    require_ray()
 
 
 def _managers(listed: str, *, live: bool) -> tuple[tuple[str, ...], list[str]]:
@@ -295,7 +337,7 @@ def _progress(plan: Plan) -> Iterator[Callable[[str, int], None]]:
         yield lambda name, repeat: advance(f"{name} #{repeat + 1}")
 
 
-def _remarks(outcome: Outcome) -> None:
+def _remarks(outcome: Outcome | HostsOutcome) -> None:
     for name, remarks in outcome.remarks.items():
         for remark in remarks:
             say(f"{name}: {remark}")

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from rlctl.sim_scenario import SimScenario
 
 if TYPE_CHECKING:
-    from rlctl.bench_sim import SimOutcome, SimPlan
+    from rlctl.bench_sim import Runner, SimOutcome, SimPlan
 
-__all__ = ["check", "plan_of", "run_plans", "say", "simulated", "warn_of_misfits"]
+__all__ = ["check", "plan_of", "run_plans", "say", "simulated", "warn_of_misfits", "workforce"]
 
 SEEDS = 30
 """Seeds when none are asked for: as many as the acceptance tables have."""
@@ -38,12 +38,15 @@ def run_plans(args: argparse.Namespace, plans: Sequence[SimPlan]) -> int:
     if args.dry_run:
         return 0
     outcomes: list[SimOutcome] = []
-    for plan in plans:
-        outcomes.append(simulated(plan, args.jobs))
-        if args.json != "-":
-            print(render(score_rows(outcomes[-1].scores)), "", outcomes[-1].caption, LEGEND, "", sep="\n", flush=True)
-        if args.json not in (None, "-"):
-            write_json(outcomes, Path(args.json))
+    with workforce(args) as (jobs, run):
+        for plan in plans:
+            outcomes.append(simulated(plan, jobs, run))
+            if args.json != "-":
+                print(
+                    render(score_rows(outcomes[-1].scores)), "", outcomes[-1].caption, LEGEND, "", sep="\n", flush=True
+                )
+            if args.json not in (None, "-"):
+                write_json(outcomes, Path(args.json))
     if len(outcomes) > 1 and args.json != "-":
         rows = suite_rows({outcome.plan.scenario.name: outcome.scores for outcome in outcomes})
         print(
@@ -58,14 +61,35 @@ def run_plans(args: argparse.Namespace, plans: Sequence[SimPlan]) -> int:
     return 0
 
 
-def simulated(plan: SimPlan, jobs: int | None) -> SimOutcome:
-    """Run one plan with a progress bar; `jobs` None is one for each CPU that we may use."""
-    from rlctl.bench_sim import run_sim, seeds_at_once, usable_cpus
+@contextlib.contextmanager
+def workforce(args: argparse.Namespace) -> Iterator[tuple[int, Runner]]:
+    """How many pieces of work are done at a time, and what runs them: processes here, or a Ray cluster.
 
-    jobs = jobs or usable_cpus()
+    Args:
+        args: Arguments of `rlctl bench`: `jobs`, `ray` and `verbose`.
+
+    Raises:
+        ConfigError: Ray is not installed, the address is none, or a node has another rlctl.
+        HostError: Nobody answers there.
+    """
+    if args.ray:
+        from rlctl.bench_ray import on_ray
+
+        with on_ray(args.ray, args.jobs, say, logs=args.verbose > 0) as found:
+            yield found
+    else:
+        from rlctl.bench_sim import run_tasks, usable_cpus
+
+        yield args.jobs or usable_cpus(), run_tasks
+
+
+def simulated(plan: SimPlan, jobs: int, run: Runner) -> SimOutcome:
+    """Run one plan with a progress bar."""
+    from rlctl.bench_sim import run_sim, seeds_at_once
+
     chunk = seeds_at_once(plan, jobs)
     with _progress(len(list(plan.tasks(chunk)))) as done:
-        return run_sim(plan, done, jobs=jobs, chunk=chunk)
+        return run_sim(plan, done, jobs=jobs, chunk=chunk, run=run)
 
 
 def plan_of(args: argparse.Namespace, scenario: SimScenario, managers: tuple[str, ...], source: str) -> SimPlan:

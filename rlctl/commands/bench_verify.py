@@ -42,17 +42,18 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: The file is no such result, or what it was measured with is not what there is now.
     """
-    from rlctl.commands.bench_sim import check, say, simulated
+    from rlctl.commands.bench_sim import check, say, simulated, workforce
 
     claims = read_claims(args.file)
     plans = [plan_of(claim) for claim in claims]  # all of them, before minutes are spent on the first
     check(plans)
     differing = 0
-    for claim, plan in zip(claims, plans, strict=True):
-        if claim.rlctl != __version__:
-            say(f"note: {claim.scenario}: was written by rlctl {claim.rlctl}, this is {__version__}")
-        found: Any = json.loads(json.dumps(simulated(plan, args.jobs).as_json()))
-        differing += _told(claim, list(_compared(claim.as_json(), found)))
+    with workforce(args) as (jobs, runner):
+        for claim, plan in zip(claims, plans, strict=True):
+            if claim.rlctl != __version__:
+                say(f"note: {claim.scenario}: was written by rlctl {claim.rlctl}, this is {__version__}")
+            found: Any = json.loads(json.dumps(simulated(plan, jobs, runner).as_json()))
+            differing += _told(claim, list(_compared(claim.as_json(), found)))
     print(f"not compared: {', '.join(NOT_REPEATABLE)}", flush=True)
     return 1 if differing else 0
 

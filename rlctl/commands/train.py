@@ -1,10 +1,11 @@
-"""`rlctl train`: a policy from simulated hosts, evaluated and exported; or one fine-tuned on the live testbed."""
+"""`rlctl train`: a policy from simulated hosts, from a dataset, or fine-tuned on the live testbed; with its bundle."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import json
+import os
 import shlex
 import signal
 import threading
@@ -17,7 +18,9 @@ from rlctl.arguments import positive_int, say
 from rlctl.envs.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rlctl.agents.training.cluster import Cluster
     from rlctl.agents.training.learn import Result
+    from rlctl.agents.training.rollouts import Rollouts
     from rlctl.training_plan import Asked, TrainingPlan
 
 __all__ = ["add_parser", "run"]
@@ -30,6 +33,9 @@ EXAMPLES = """examples:
   rlctl train --resume runs/ppo/1
   rlctl train --algo ppo --dry-run
   rlctl train --plant host --scenario live-nginx --init runs/dqn/1/best_model.zip --total-timesteps 600
+  rlctl train --algo ppo --ray auto --n-envs 256
+  rlctl train --algo dqn --ray 10.0.0.1:6379 --live live-nginx --init runs/dqn/1/best_model.zip
+  rlctl train --offline nginx-v0 --algo cql
 
 It learns on randomised hosts (configs/training/hosts.yaml) and is compared, while it learns, on the suite's scenarios
 at seeds that no run learns on and no benchmark reports. Ctrl-C writes a checkpoint, evaluates, exports and ends; a
@@ -37,11 +43,23 @@ second one ends at once. The folder of a run holds everything that reproduces it
 
 With --plant host a trained policy goes on learning on the live testbed, behind the shield: it seldom tries a move next
 to its best one, and only with much slack; what does no better than the policy as it was is not kept.
+
+With --ray the hosts are elsewhere: every node of the cluster that offers the resource `testbed` acts for the learner,
+and with --live those that also offer `live` run that scenario's testbed, behind the shield and within the same bounds.
+Nodes may join late, be slow, or die; what was lost with them, and what came too late to learn from, is counted.
+
+With --offline it learns from a dataset alone (`rlctl dataset`), and touches no host: bc clones the dataset's best
+policy, cql learns from all of them. The round that is kept is the one with the best value on held-out episodes, or with
+--scenario the best one in the simulator. --total-timesteps are updates then.
 """
 
 ALGORITHMS = ("ppo", "dqn", "maskable-ppo", "qrdqn", "recurrent-ppo")
+OFFLINE = ("bc", "cql")
 LIVE_ONLY = ("explore", "explore_slack")
-NEW_RUN_ONLY = ("algo", "config", "hosts", "profile", "init", "seed", "seeds", "n_envs", "shield", "scenario", "out")
+NEW_RUN_ONLY = (
+    *("algo", "config", "hosts", "profile", "init", "seed", "seeds", "n_envs", "shield", "scenario", "out"),
+    *("live", "explore", "explore_slack"),
+)
 """Arguments that a run that goes on has already."""
 
 
@@ -53,8 +71,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--algo", choices=ALGORITHMS, help="the learner")
+    parser.add_argument("--algo", choices=(*ALGORITHMS, *OFFLINE), help="the learner; bc and cql go with --offline")
     parser.add_argument("--plant", choices=("sim", "host"), default="sim", help="default: sim")
+    parser.add_argument("--offline", metavar="ID|DIR", help="learn from this dataset, without any host")
     parser.add_argument("--config", metavar="FILE", help="hyperparameters (default: configs/training/ALGO.yaml)")
     parser.add_argument("--hosts", metavar="FILE", help="hosts to learn on (default: configs/training/hosts.yaml)")
     parser.add_argument(
@@ -76,11 +95,23 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the run (default: runs/ALGO/NUMBER)")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in this folder")
     parser.add_argument(
-        "--explore", type=float, metavar="SHARE", help="host: ticks that may try a neighbouring move (default: 0.1)"
+        "--explore", type=float, metavar="SHARE", help="live: ticks that may try a neighbouring move (default: 0.1)"
     )
     parser.add_argument(
-        "--explore-slack", type=float, metavar="SHARE", help="host: slack from which on they may (default: 0.5)"
+        "--explore-slack", type=float, metavar="SHARE", help="live: slack from which on they may (default: 0.5)"
     )
+    parser.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="learn from a Ray cluster's testbeds: local starts one here, auto is this machine's, or HOST:PORT",
+    )
+    parser.add_argument(
+        "--ray-wait",
+        type=_positive,
+        metavar="S",
+        help="end when nothing comes from any testbed for so long (default: 300)",
+    )
+    parser.add_argument("--live", metavar="SCENARIO", help="testbed of nodes that offer `live`, such as live-nginx")
     parser.add_argument("--no-export", action="store_true", help="write no bundle")
     parser.add_argument("--dry-run", action="store_true", help="print the effective configuration and its sources")
     parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="scores as JSON; without FILE to stdout")
@@ -102,8 +133,13 @@ def run(args: argparse.Namespace) -> int:
         from rlctl.commands import train_live
 
         return train_live.run(args)
-    if given := [name for name in LIVE_ONLY if getattr(args, name) is not None]:
-        raise ConfigError(f"--{given[0].replace('_', '-')} goes with --plant host; a recipe says how to explore")
+    if args.offline:
+        from rlctl.commands import train_offline
+
+        return train_offline.run(args)
+    if args.algo in OFFLINE:
+        raise ConfigError(f"--algo {args.algo} learns from a dataset: give --offline ID|DIR, see `rlctl dataset`")
+    _check_ray(args)
     plans = _plans(args)
     if args.dry_run:
         print("\n".join(plans[0].lines()))
@@ -111,13 +147,43 @@ def run(args: argparse.Namespace) -> int:
     require_libraries(export=not args.no_export)
     folders = _folders(args, len(plans))
     results: list[Result] = []
-    with _until_signalled() as caught:
+    with _until_signalled() as caught, _cluster(args) as cluster:
         for plan, folder in zip(plans, folders, strict=True):
-            results.append(_trained(args, plan, folder, caught))
+            results.append(_trained(args, plan, folder, caught, cluster))
             if caught:
                 break
     _show(args, plans, results)
     return 128 + caught[0] if caught else 0
+
+
+def _check_ray(args: argparse.Namespace) -> None:
+    """What would otherwise fail only when the cluster is there, or go unnoticed."""
+    if not args.ray:
+        if given := [name for name in ("ray_wait", "live") if getattr(args, name) is not None]:
+            raise ConfigError(f"--{given[0].replace('_', '-')} goes with --ray")
+    elif args.algo == "recurrent-ppo":
+        raise ConfigError("--ray sends policies as bundles, which do not hold the memory of recurrent-ppo")
+    if not args.live:
+        if given := [name for name in LIVE_ONLY if getattr(args, name) is not None]:
+            raise ConfigError(f"--{given[0].replace('_', '-')} goes with --plant host or --live; see the recipe's keys")
+    elif args.algo == "ppo":
+        raise ConfigError("--live allows few moves at a time, which ppo cannot learn from: give --algo maskable-ppo")
+    elif not args.init:
+        raise ConfigError("--live lets a policy act on a live host: give a trained one, --init MODEL.zip")
+
+
+@contextlib.contextmanager
+def _cluster(args: argparse.Namespace) -> Iterator[Cluster | None]:
+    """The one that is asked for; one of this machine's own offers a testbed for each CPU."""
+    if not args.ray:
+        yield None
+        return
+    from rlctl.agents.training.cluster import LOCAL, connected
+
+    cpus = len(os.sched_getaffinity(0))
+    resources = {"testbed": cpus, "live": 1} if args.ray == LOCAL else {}
+    with connected(args.ray, resources=resources) as cluster:
+        yield cluster
 
 
 def _plans(args: argparse.Namespace) -> list[TrainingPlan]:
@@ -146,6 +212,9 @@ def _asked(args: argparse.Namespace, number: int) -> Asked:
         "n_envs": args.n_envs,
         "shield": args.shield,
         "threads": args.threads,
+        "live": args.live,
+        "explore": args.explore,
+        "explore_slack": args.explore_slack,
         "scenarios": None if args.scenario in (None, "all") else tuple(args.scenario.split(",")),
     }
     named = {key: value for key, value in given.items() if value is not None}
@@ -166,7 +235,9 @@ def _folders(args: argparse.Namespace, count: int) -> list[Path]:
     return [first.with_name(str(int(first.name) + one)) for one in range(count)]
 
 
-def _trained(args: argparse.Namespace, plan: TrainingPlan, folder: Path, caught: list[int]) -> Result:
+def _trained(
+    args: argparse.Namespace, plan: TrainingPlan, folder: Path, caught: list[int], cluster: Cluster | None
+) -> Result:
     from rlctl.agents.training.learn import Run, learn
     from rlctl.training_progress import training_progress
 
@@ -187,19 +258,30 @@ def _trained(args: argparse.Namespace, plan: TrainingPlan, folder: Path, caught:
         threads=asked.threads,
         export=not args.no_export,
         arguments=asked.model_dump(mode="json"),
-        command=_command(asked, folder, args.no_export),
+        command=_command(args, asked, folder),
     )
     with training_progress() as show:
-        result = learn(todo, show, lambda: bool(caught))
+        result = learn(todo, show, lambda: bool(caught), _rollouts(args, plan, cluster))
     for remark in result.remarks:
         say(remark)
+    if result.tally:
+        say(result.tally.line())
     say(f"{result.ending}: {result.timesteps:,} timesteps in {result.seconds:.0f} s")
     if caught:
         say(f"go on with: rlctl train --resume {shlex.quote(str(folder))}")
     return result
 
 
-def _command(asked: Asked, folder: Path, no_export: bool) -> str:
+def _rollouts(args: argparse.Namespace, plan: TrainingPlan, cluster: Cluster | None) -> Rollouts | None:
+    if cluster is None:
+        return None
+    from rlctl.agents.training.rollouts import WAIT_SECONDS, Rollouts
+    from rlctl.live_training import live_testbed
+
+    return Rollouts(cluster, live_testbed(plan.asked, plan.recipe.lags), args.ray_wait or WAIT_SECONDS, say)
+
+
+def _command(args: argparse.Namespace, asked: Asked, folder: Path) -> str:
     """The command line that does the same again."""
     words = ["rlctl", "train", "--algo", asked.algorithm, "--seed", str(asked.seed), "--threads", str(asked.threads)]
     for option in ("config", "hosts", "init", "total_timesteps", "max_seconds", "n_envs", "shield"):
@@ -207,8 +289,11 @@ def _command(asked: Asked, folder: Path, no_export: bool) -> str:
         words += [f"--{option.replace('_', '-')}", str(value)] if value is not None else []
     for file in asked.profiles:
         words += ["--profile", file]
+    words += ["--ray", args.ray] if args.ray else []
+    if asked.live:
+        words += ["--live", asked.live, "--explore", str(asked.explore), "--explore-slack", str(asked.explore_slack)]
     words += ["--scenario", ",".join(asked.scenarios), "--out", str(folder)]
-    return shlex.join([*words, "--no-export"] if no_export else words)
+    return shlex.join([*words, "--no-export"] if args.no_export else words)
 
 
 def _show(args: argparse.Namespace, plans: Sequence[TrainingPlan], results: Sequence[Result]) -> None:
@@ -220,6 +305,9 @@ def _show(args: argparse.Namespace, plans: Sequence[TrainingPlan], results: Sequ
     if args.json:
         Path(args.json).write_text(json.dumps(_as_json(plans, results), indent=1) + "\n")
     print(render(_rows(results)))
+    for one in results:
+        if one.tally:
+            print(f"\n{render(one.tally.rows())}")
     print("\nbest model on validation seeds: QoS % of windows / BE % of running alone / override %")
     for one in results:
         print(f"{one.folder}: " + (f"bundle {one.bundle}" if one.bundle else "no bundle"))
@@ -281,6 +369,7 @@ def _as_json(plans: Sequence[TrainingPlan], results: Sequence[Result]) -> dict[s
                     for name, trial in one.best.trials.items()
                 },
                 "remarks": list(one.remarks),
+                "rollouts": one.tally.as_json() if one.tally else None,
             }
             for plan, one in zip(plans, results, strict=False)
         ],

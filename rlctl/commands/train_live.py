@@ -17,10 +17,21 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
-SIMULATOR_ONLY = ("algo", "config", "hosts", "profile", "seeds", "max_seconds", "n_envs", "threads", "resume")
+SIMULATOR_ONLY = (
+    "algo",
+    "config",
+    "hosts",
+    "profile",
+    "seeds",
+    "max_seconds",
+    "n_envs",
+    "threads",
+    "resume",
+    "ray",
+    "ray_wait",
+    "live",
+)
 """Arguments that mean nothing on a live host."""
-
-EXPLORE, EXPLORE_SLACK = 0.1, 0.5
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,6 +86,7 @@ def _plan(args: argparse.Namespace) -> LivePlan:
 def _task(args: argparse.Namespace, evaluation_ticks: float) -> Task:
     from rlctl.agents.training.bounded import Bounds
     from rlctl.agents.training.live import Task
+    from rlctl.training_plan import EXPLORE, EXPLORE_SLACK
 
     given = {
         "scenario": args.scenario or "live-nginx",

@@ -1,0 +1,103 @@
+"""Hyperparameters of learning from a dataset, as YAML in the shape of the other recipes (`recipe`).
+
+recipe = load_offline_recipe("cql")                       # configs/training/cql.yaml
+recipe = load_offline_recipe("bc", Path("mine.yaml"))     # ConfigError with file:line and the closest name
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
+
+from rlctl.agents.training.recipe import ENV_ID, Network, QuantileNetwork, linear
+from rlctl.envs.yaml_edge import load_model
+
+__all__ = ["OFFLINE", "Cloning", "Conservative", "OfflineRecipe", "load_offline_recipe"]
+
+
+def _is_schedule(value: float | str) -> float | str:
+    linear(value)
+    return value
+
+
+Schedule = Annotated[float | str, AfterValidator(_is_schedule)]
+Share = Annotated[float, Field(ge=0.0, lt=1.0)]
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0.0)]
+
+
+class OfflineRecipe(BaseModel):
+    """What both have.
+
+    Attributes:
+        n_updates: Steps of the optimiser.
+        rounds: Between them the policy is judged so many times, and the best one is kept.
+        learning_rate: A number, or `lin_` and one, which falls to a twentieth of it.
+        batch_size: Transitions of an update.
+        gamma: Discount; also of the off-policy value by which policies are judged.
+        work: Worth of BE's work by a violation, in place of `rlctl.envs.reward.WORK`; none takes what each of the
+            dataset's sources says, which is WORK for real hosts.
+        held_out: Share of the episodes that is judged on and not learned from.
+        max_grad_norm: Gradients are cut to it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    n_updates: Count
+    rounds: Count = 8
+    learning_rate: Schedule
+    batch_size: Count
+    gamma: Share = 0.9
+    work: Positive | None = None
+    held_out: Share = 0.1
+    max_grad_norm: Positive = 10.0
+
+
+class Cloning(OfflineRecipe):
+    """Behaviour cloning."""
+
+    policy_kwargs: Network = Network()
+
+
+class Conservative(OfflineRecipe):
+    """Conservative Q-learning, CQL(H) of Kumar et al. (NeurIPS 2020), on a quantile network.
+
+    Attributes:
+        n_steps: Ticks whose rewards are summed before the target network is asked.
+        target_update_interval: Updates between two target networks.
+        alpha: Weight of the conservative term.
+        temperature: Of its soft maximum, in units of the reward: differences of values that are less hardly count.
+    """
+
+    policy_kwargs: QuantileNetwork = QuantileNetwork()
+    n_steps: Count = 1
+    target_update_interval: Count
+    alpha: float = Field(ge=0.0)
+    temperature: Positive
+
+
+OFFLINE: Mapping[str, type[OfflineRecipe]] = MappingProxyType({"bc": Cloning, "cql": Conservative})
+"""What `--algo` may be with `--offline`, and what its file may say."""
+
+
+def load_offline_recipe(algorithm: str, path: Path | None = None) -> OfflineRecipe:
+    """The hyperparameters that ship, or those of a file.
+
+    Args:
+        algorithm: A key of OFFLINE.
+        path: The file.
+
+    Raises:
+        ConfigError: The file is absent or wrong, with its line and, for an unknown key, the closest one.
+    """
+    source = path or Path(str(files("rlctl") / "configs" / "training" / f"{algorithm}.yaml"))
+    inner: Any = (OFFLINE[algorithm], Field(alias=ENV_ID))
+    strict = ConfigDict(extra="forbid", frozen=True)
+    document: Any = load_model(create_model("Document", __config__=strict, recipe=inner), source)
+    recipe: OfflineRecipe = document.recipe
+    return recipe

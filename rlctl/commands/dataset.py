@@ -1,0 +1,199 @@
+"""`rlctl dataset`: transitions from logs and from simulated hosts as a Minari dataset, and what one is made of."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlctl.arguments import positive, positive_int, say
+
+if TYPE_CHECKING:
+    from rlctl.agents.training.dataset import Origin, Place, Recording
+    from rlctl.dataset_sim import Ground
+
+__all__ = ["add_parser", "run"]
+
+EXAMPLES = """examples:
+  rlctl dataset export /var/log/rlctl --out nginx-v0
+  rlctl dataset export report/feedforward-1.jsonl runs/live/1 --shield responsive --out ./nginx
+  rlctl dataset record --managers prm-hybrid-tuned,feedforward --hosts 96 --out ./hosts
+  rlctl dataset show ./hosts
+  rlctl train --offline ./hosts --algo cql
+
+A source is a tick log of `rlctl serve` (its folder, or a file of it), a log in the report of a live `rlctl bench`, or
+the folder of an `rlctl train --plant host`. What no policy can be blamed for is left out and counted. An ID (nginx-v0)
+is placed where Minari looks for it: below MINARI_DATASETS_PATH or ~/.minari/datasets; anything else is a folder.
+"""
+
+MANAGERS = "prm-hybrid-tuned,feedforward,heracles,greedy-shield"
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command's arguments."""
+    parser = subparsers.add_parser(
+        "dataset",
+        help="transitions as a Minari dataset",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=type(parser))
+    export = actions.add_parser("export", help="from tick logs and live training runs")
+    export.add_argument("sources", type=Path, nargs="+", metavar="SOURCE", help="tick logs, folders of runs")
+    export.add_argument("--shield", metavar="NAME|FILE", help="of logs that do not say theirs, as those of a bench")
+    record = actions.add_parser("record", help="from simulated hosts under managers, with a little exploration")
+    record.add_argument("--managers", default=MANAGERS, metavar="A,B,...", help=f"default: {MANAGERS}")
+    record.add_argument("--scenario", metavar="A,B,...|all", help="record on these, on training seeds")
+    record.add_argument("--seeds", type=positive_int, default=1, metavar="N", help="of each scenario (default: 1)")
+    record.add_argument("--duration", type=positive, metavar="S", help="longest run of a scenario (default: its own)")
+    record.add_argument("--hosts", type=positive_int, metavar="N", help="record on so many randomised training hosts")
+    record.add_argument("--hosts-file", metavar="FILE", help="and their kinds (default: configs/training/hosts.yaml)")
+    record.add_argument("--explore", type=_share, default=0.2, metavar="SHARE", help="ticks with another move: 0.2")
+    record.add_argument("--seed", type=int, default=0, metavar="N", help="of the training hosts, and of exploration")
+    record.add_argument("--shield", default="responsive", metavar="NAME|FILE", help="of scenarios: responsive")
+    for one in (export, record):
+        one.add_argument("--out", required=True, metavar="ID|DIR", help="where the dataset goes")
+    show = actions.add_parser("show", help="what a dataset is made of")
+    show.add_argument("dataset", metavar="ID|DIR")
+    for one in (export, record, show):
+        one.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; the table goes to stdout, all else to stderr.
+
+    Raises:
+        ConfigError: Something that is asked for cannot be, or Minari is not installed.
+        PermissionMissing: A log may not be read.
+    """
+    from rlctl.agents.training.dataset import place_of, read_origin
+
+    if args.action == "show":
+        place = place_of(args.dataset)
+        _show(args, place, read_origin(place))
+        return 0
+    place = place_of(args.out)
+    origin = _written(args, place)
+    say(f"{place.folder}: dataset {place.name}")
+    _show(args, place, origin)
+    return 0
+
+
+def _written(args: argparse.Namespace, place: Place) -> Origin:
+    from rlctl.agents.training.dataset import require_minari, write
+    from rlctl.agents.training.run_folder import code_version
+
+    require_minari()
+    recordings = _exported(args) if args.action == "export" else _recorded(args)
+    return write(place, recordings, code_version())
+
+
+def _exported(args: argparse.Namespace) -> Iterator[Recording]:
+    from rlctl.dataset_sources import recording_of
+    from rlctl.safety.profile import load_profile
+
+    safety = load_profile(args.shield) if args.shield else None
+    for source in args.sources:
+        yield recording_of(source, safety, lambda damage: say(f"warning: {damage}"))
+
+
+def _recorded(args: argparse.Namespace) -> Iterator[Recording]:
+    from rlctl.dataset_sim import record
+    from rlctl.lineup import require_library
+    from rlctl.progress import progress
+
+    managers = tuple(dict.fromkeys(name for name in args.managers.split(",") if name))
+    require_library(managers)
+    grounds = list(_grounds(args))
+    for name in managers:
+        grounds[0].policy(name)  # unknown ones are told before anything is recorded
+    with progress(len(grounds), "kinds of run") as done:
+        for ground in grounds:
+            yield record(ground, managers, args.explore, args.seed)
+            done(ground.name)
+
+
+def _grounds(args: argparse.Namespace) -> Iterator[Ground]:
+    from rlctl.agents.training.hosts import load_hosts
+    from rlctl.dataset_sim import grounds_of_hosts, grounds_of_scenarios
+    from rlctl.envs.errors import ConfigError
+    from rlctl.safety.profile import load_profile
+    from rlctl.scenario import load_scenario
+    from rlctl.sim_scenario import SUITE, SimScenario
+
+    if not (args.scenario or args.hosts):
+        raise ConfigError("nothing to record on: give --hosts N, --scenario all, or both")
+    if args.scenario:
+        names = SUITE if args.scenario == "all" else tuple(args.scenario.split(","))
+        scenarios = [load_scenario(name) for name in names]
+        simulated = [one for one in scenarios if isinstance(one, SimScenario)]
+        if len(simulated) < len(scenarios):
+            raise ConfigError(
+                f"{args.scenario}: a live scenario leaves tick logs (`rlctl bench --report`); export those"
+            )
+        yield from grounds_of_scenarios(simulated, args.seeds, load_profile(args.shield), args.duration)
+    if args.hosts:
+        hosts = load_hosts(Path(args.hosts_file) if args.hosts_file else None)
+        yield from grounds_of_hosts(hosts, args.hosts, args.seed)
+
+
+def _show(args: argparse.Namespace, place: Place, origin: Origin) -> None:
+    if args.json:
+        print(json.dumps({"id": place.name, "folder": str(place.folder), **origin.model_dump(mode="json")}))
+        return
+    from rlctl.table import render
+
+    print(
+        f"{place.name}: {origin.transitions} transitions of {origin.ticks} ticks of {origin.tick_seconds:g} s in "
+        f"{origin.episodes} episodes, sha256 {origin.sha256[:12]}, rlctl {origin.rlctl} ({origin.code})"
+    )
+    cut = ", ".join(f"{reason} {count}" for reason, count in origin.censored.items())
+    print(f"left out and cut for: {cut or 'nothing'}\n")
+    print(render(_policy_rows(origin)), "", render(_source_rows(origin)), sep="\n")
+
+
+def _policy_rows(origin: Origin) -> list[tuple[str, ...]]:
+    head = ("policy", "transitions", "QoS %", "BE %", "override %", "explored %")
+    return [
+        head,
+        *(
+            (
+                name,
+                str(one.transitions),
+                f"{one.qos_percent:.2f}",
+                f"{one.be_percent:.1f}",
+                f"{one.override_percent:.1f}",
+                f"{one.explored_percent:.1f}",
+            )
+            for name, one in origin.policies.items()
+        ),
+    ]
+
+
+def _source_rows(origin: Origin) -> list[tuple[str, ...]]:
+    head = ("source", "kind", "host", "shield", "hosts", "ticks", "transitions", "sha256")
+    return [
+        head,
+        *(
+            (
+                one.name,
+                one.kind,
+                f"{one.host} {one.host_digest}".strip(),
+                f"{one.shield} {one.shield_digest}".strip() or "none",
+                str(one.hosts),
+                str(one.ticks),
+                str(one.transitions),
+                one.sha256[:12],
+            )
+            for one in origin.sources
+        ),
+    ]
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0.0 <= value <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text} is no share from 0 to 1")
+    return value

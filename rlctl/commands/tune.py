@@ -1,0 +1,241 @@
+"""`rlctl tune`: many training runs on Ray, most of them stopped early; the best one with its bundle and its history."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlctl.arguments import positive, positive_int, say
+from rlctl.envs.errors import CheckFailed, ConfigError
+
+if TYPE_CHECKING:
+    from rlctl.agents.training.cluster import Cluster
+    from rlctl.agents.training.search import Job
+    from rlctl.search_history import Found
+    from rlctl.search_plan import SearchPlan
+
+__all__ = ["add_parser", "run"]
+
+EXAMPLES = """examples:
+  rlctl tune --algo ppo --trials 24 --max-seconds 600
+  rlctl tune --algo dqn --space mine.yaml --scheduler pbt --trials 8 --total-timesteps 2000000 --ray auto
+  rlctl tune --resume --out runs/tune-ppo/1
+  rlctl tune --algo ppo --dry-run
+
+Trials are drawn from configs/tuning/ALGO.yaml before anything runs: hyperparameters, and margins of the shield, which
+may only be tightened. The first one is the recipe and the shield as they ship. Budgets are each trial's. While trials
+run they are compared by QoS first and BE throughput second; asha stops the worse two thirds at a ninth and at a third
+of the budget, pbt replaces the worst quarter by changed copies of the best three times. The winner is chosen by the
+same order on seeds that no trial has seen, and exported to DIR/winner.
+
+A search that was ended, by whatever, goes on with --resume: finished trials are kept, the others go on from their last
+evaluation. Each trial takes a CPU and a GiB of memory, dqn more by its replay buffer. On a cluster every node must see
+DIR.
+"""
+
+ALGORITHMS = ("ppo", "dqn", "maskable-ppo", "qrdqn")
+SCHEDULERS = ("asha", "pbt", "none")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command's arguments."""
+    parser = subparsers.add_parser(
+        "tune",
+        help="search hyperparameters and shield margins on Ray, QoS first",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--algo", choices=ALGORITHMS, help="the learner")
+    parser.add_argument("--space", metavar="FILE", help="what is searched (default: configs/tuning/ALGO.yaml)")
+    parser.add_argument("--trials", type=positive_int, metavar="N", help="how many (default: 16)")
+    parser.add_argument("--scheduler", choices=SCHEDULERS, help="what ends trials early (default: asha)")
+    budget = parser.add_mutually_exclusive_group()
+    budget.add_argument("--total-timesteps", type=positive_int, metavar="N", help="of a trial (default: the recipe's)")
+    budget.add_argument("--max-seconds", type=positive, metavar="S", help="a trial ends after so long")
+    parser.add_argument("--seed", type=int, metavar="N", help="of the draw and of the first trial (default: 0)")
+    parser.add_argument("--config", metavar="FILE", help="hyperparameters around which (default: as `rlctl train`)")
+    parser.add_argument("--hosts", metavar="FILE", help="hosts to learn on (default: as `rlctl train`)")
+    parser.add_argument("--scenario", metavar="A,B,...|all", help="compare trials on these (default: all)")
+    parser.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        default="local",
+        help="local starts one here (default), auto is this machine's, or HOST:PORT",
+    )
+    parser.add_argument(
+        "--jobs", type=positive_int, metavar="N", help="local: trials at a time (default: each CPU one)"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the search (default: runs/tune-ALGO/NUMBER)")
+    parser.add_argument("--resume", action="store_true", help="go on with the search in --out")
+    parser.add_argument("--retry-failed", action="store_true", help="resume: failed trials go on, too")
+    parser.add_argument("--dry-run", action="store_true", help="print the trials and start nothing")
+    parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="history as JSON; without FILE to stdout")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; tables go to stdout, all else to stderr.
+
+    Raises:
+        ConfigError: Something that is asked for cannot be, or a library is not installed.
+        HostError: The cluster does not answer or was lost.
+        CheckFailed: No trial came to a policy.
+    """
+    from rlctl.agents.training.cluster import LOCAL, connected, require_ray
+    from rlctl.search_plan import begin
+    from rlctl.training_plan import next_folder, require_libraries
+
+    _check(args, LOCAL)
+    plan = _plan(args)
+    if args.dry_run:
+        _print_trials(plan)
+        return 0
+    require_ray()
+    if find_spec("pyarrow") is None or find_spec("pandas") is None:
+        raise ConfigError("Ray is installed without Ray Tune: pip install 'rlctl[distributed]'")
+    require_libraries(export=True)
+    out: Path = args.out or next_folder(f"tune-{plan.asked.algorithm}")
+    if not args.resume:
+        begin(plan, out)
+    say(f"folder: {out}" + (" (goes on)" if args.resume else ""))
+    try:
+        with connected(args.ray, cpus=args.jobs) as cluster:
+            found = _found(args, plan, out, cluster)
+    except (KeyboardInterrupt, SystemExit):
+        say(f"go on with: rlctl tune --resume --out {shlex.quote(str(out))}")
+        raise
+    _show(args, found, out)
+    return 0
+
+
+def _check(args: argparse.Namespace, local: str) -> None:
+    if args.resume and args.out is None:
+        raise ConfigError("--resume needs the folder of the search: --out DIR")
+    if args.retry_failed and not args.resume:
+        raise ConfigError("--retry-failed goes with --resume")
+    if args.jobs and args.ray != local:
+        raise ConfigError(f"--jobs is for --ray {local}; another cluster does as many trials at a time as it has CPUs")
+
+
+def _plan(args: argparse.Namespace) -> SearchPlan:
+    from pydantic import ValidationError
+
+    from rlctl.search_plan import SearchAsked, new_search, resumed_search
+
+    given: dict[str, Any] = {
+        "algorithm": args.algo,
+        "space": args.space,
+        "scheduler": args.scheduler,
+        "trials": args.trials,
+        "seed": args.seed,
+        "config": args.config,
+        "hosts": args.hosts,
+        "scenarios": None if args.scenario in (None, "all") else tuple(args.scenario.split(",")),
+        "total_timesteps": args.total_timesteps,
+        "max_seconds": args.max_seconds,
+    }
+    named = {key: value for key, value in given.items() if value is not None}
+    if args.resume:
+        return resumed_search(args.out, named)
+    if not args.algo:
+        raise ConfigError(f"--algo is needed: {', '.join(ALGORITHMS)}; or --resume with --out")
+    try:
+        return new_search(SearchAsked(**named))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"--{first['loc'][0]} {first['input']}: {first['msg'].lower()}") from error
+
+
+def _print_trials(plan: SearchPlan) -> None:
+    from rlctl.table import render
+
+    keys = list(plan.space.base)
+    rows = [("trial", "seed", *keys)]
+    rows += [(one.name, str(one.seed), *(str(one.values[key]) for key in keys)) for one in plan.candidates]
+    print(render(rows))
+
+
+def _found(args: argparse.Namespace, plan: SearchPlan, out: Path, cluster: Cluster) -> Found:
+    """Search, choose, export, write."""
+    from rlctl.agents.training import search as ray_side
+    from rlctl.progress import progress
+    from rlctl.search_choice import lead, ranked
+    from rlctl.search_history import HISTORY, Found, write
+
+    job = _job(plan, out)
+    say(
+        f"Ray at {args.ray}: nodes: {len(cluster.nodes)}, CPUs: {cluster.cpus}; each of {len(job.candidates)} trials "
+        f"takes a CPU and {job.memory_bytes >> 20} MiB"
+    )
+    with progress(len(job.candidates), "trials") as told:
+        ended = ray_side.search(job, cluster, told, retry_failed=args.retry_failed)
+    judged = {one.candidate.name: one for one in ended if one.folder}
+    if not judged:
+        raise CheckFailed(f"no trial came to a policy; {ended[0].candidate.name} failed: {ended[0].error}")
+    say(f"choosing among {len(judged)} on {len(job.choice_seeds)} seeds that none has seen")
+    plain = plan.space.base
+    examined = [(None, plain), *((one.folder, one.values) for one in judged.values())]
+    frozen, *scores = ray_side.judge(job, examined, cluster)
+    ticks = {course.name: course.ticks for course in job.courses}
+    standings = ranked(dict(zip(judged, scores, strict=True)), frozen, ticks)
+    winner, as_shipped = judged[standings[0].name], None
+    if plan.space.margins(winner.values) != plan.space.margins(plain):
+        (score,) = ray_side.judge(job, [(winner.folder, plain)], cluster)
+        (as_shipped,) = ranked({winner.candidate.name: score}, frozen, ticks)
+    found = Found(
+        plan=plan,
+        ended=ended,
+        standings=standings,
+        lead=lead(standings[0], standings[1]) if len(standings) > 1 else None,
+        as_shipped=as_shipped,
+        seeds=job.choice_seeds,
+        reports=tuple(ray_side.reports(out / ray_side.REPORTS)),
+        lineage={name: ray_side.lineage(one.folder) for name, one in judged.items() if one.folder},
+        place=args.ray,
+    )
+    ray_side.export_winner(job, winner)
+    for remark in write(found, out):
+        say(remark)
+    shutil.copyfile(out / HISTORY, out / ray_side.WINNER / HISTORY)
+    return found
+
+
+def _job(plan: SearchPlan, out: Path) -> Job:
+    from rlctl.agents.training.search import Job
+
+    asked = plan.asked
+    return Job(
+        algorithm=asked.algorithm,
+        space=plan.space,
+        candidates=plan.candidates,
+        recipe=plan.recipe,
+        hosts=plan.hosts,
+        courses=plan.courses,
+        validation_seeds=plan.validation_seeds,
+        timesteps=plan.timesteps,
+        max_seconds=asked.max_seconds,
+        scheduler=asked.scheduler,
+        seed=asked.seed,
+        out=out,
+        arguments=plan.training.model_dump(mode="json"),
+        command=f"rlctl tune --resume --out {shlex.quote(str(out))}",
+    )
+
+
+def _show(args: argparse.Namespace, found: Found, out: Path) -> None:
+    from rlctl.search_history import document, tables, verdict
+
+    if args.json == "-":
+        print(json.dumps(document(found)))
+        return
+    if args.json:
+        Path(args.json).write_text(json.dumps(document(found), indent=1) + "\n")
+    print(tables(found))
+    print("\nshort: QoS points that a trial may lack, by the upper ends of its intervals, over all scenarios\n")
+    print("\n".join(verdict(found)))
+    print(f"{out / 'winner'}: bundle {out / 'winner' / 'bundle'}, history {out / 'winner' / 'history.json'}")

@@ -1,0 +1,236 @@
+"""Fleets as YAML: which kinds of hosts there are, in which regions, and how a new bundle is rolled out over them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache, cached_property
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from rlctl.agents.training.hosts import Kind, load_hosts
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.sim.loads_day import DayLoad
+from rlctl.envs.sim.profile import HostProfile
+from rlctl.envs.sim.profile import load_profile as load_host
+from rlctl.envs.workload import Weight
+from rlctl.envs.yaml_edge import load_yaml, validated
+
+__all__ = ["TICK_SECONDS", "CanaryPlan", "Fleet", "FleetKind", "Region", "load_fleet"]
+
+TICK_SECONDS = 1.0
+"""Control period of every host: that of the shipped policies."""
+
+QUANTILE = 0.95
+"""Of every host's SLO; the simulator has one for all hosts under a clock."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Region(_Strict):
+    """Where hosts stand.
+
+    Attributes:
+        ahead_hours: By how much their clocks, and so their days, are ahead.
+        share: Of the hosts, by the shares of the other regions.
+    """
+
+    ahead_hours: float = Field(0.0, ge=-24.0, le=24.0)
+    share: float = Field(gt=0.0)
+
+
+class FleetKind(_Strict):
+    """One kind of host.
+
+    Attributes:
+        name: Shown in tables.
+        profile: A host profile, by name or file.
+        constants: Constants of the profile that are different here.
+        ranges: From where each host draws constants, beside the profile's own ranges.
+        weight: BE's CPU weight.
+        share: Of the hosts, by the shares of the other kinds.
+        load: Its days.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    profile: str
+    constants: dict[str, float] = Field(default_factory=dict)
+    ranges: dict[str, tuple[float, float]] = Field(default_factory=dict)
+    weight: Weight
+    share: float = Field(gt=0.0)
+    load: DayLoad
+
+    @cached_property
+    def host(self) -> HostProfile:
+        """The profile with these constants and ranges.
+
+        Raises:
+            ConfigError: There is no such profile, constant or range.
+        """
+        plain = load_host(self.profile).but(**self.constants)
+        data = plain.model_dump() | {"ranges": {**plain.ranges, **self.ranges}}
+        return validated(HostProfile, data, f"profile {plain.name}")
+
+    @cached_property
+    def untrained(self) -> tuple[str, ...]:
+        """What leaves the ranges of the nearest training kind: names of constants, or `weight`.
+
+        Empty when the policies that ship have learnt on such hosts.
+        """
+        own = _spans(self.host, self.weight)
+        found = [
+            tuple(name for name, (low, high) in own.items() if not theirs[name][0] <= low <= high <= theirs[name][1])
+            for theirs in (_spans(one.host(), one.weight) for one in _training_kinds())
+        ]
+        return min(found, key=len)
+
+
+class CanaryPlan(_Strict):
+    """How a bundle is rolled out; the shipped file says what each key means."""
+
+    begin_hours: float = Field(6.0, ge=0.0)
+    baseline_minutes: float = Field(60.0, gt=0.0)
+    stages_percent: tuple[float, ...] = Field((1.0, 5.0, 25.0, 100.0), min_length=2)
+    soak_minutes: float = Field(60.0, gt=0.0)
+    check_minutes: float = Field(10.0, gt=0.0)
+    false_alarm_ratio: float = Field(0.05, gt=0.0, lt=0.5)
+    qos_tolerance_points: float = Field(0.0, ge=0.0)
+    be_tolerance_points: float = Field(2.0, ge=0.0)
+    most_failure_ratio: float = Field(0.01, gt=0.0, le=1.0)
+    most_override_ratio: float = Field(0.5, gt=0.0, le=1.0)
+    most_drift_ratio: float = Field(0.5, gt=0.0, le=1.0)
+    after_minutes: float = Field(30.0, ge=0.0)
+
+    @model_validator(mode="after")
+    def _can_be_done(self) -> CanaryPlan:
+        stages = self.stages_percent
+        if stages[0] <= 0.0 or stages[-1] != 100.0 or any(one >= after for one, after in pairwise(stages)):
+            raise ValueError(f"stages_percent: {list(stages)} do not rise from above 0 to 100")
+        for name in ("baseline_minutes", "soak_minutes", "after_minutes"):
+            if getattr(self, name) % self.check_minutes:
+                raise ValueError(f"{name}: is no multiple of check_minutes ({self.check_minutes:g})")
+        if 60.0 * self.check_minutes % TICK_SECONDS:
+            raise ValueError(f"check_minutes: is no multiple of the {TICK_SECONDS:g}-s tick")
+        if 60.0 * self.begin_hours < self.baseline_minutes + self.check_minutes:
+            raise ValueError("begin_hours: the baseline would begin on the day before; begin later")
+        return self
+
+
+class Fleet(_Strict):
+    """A fleet.
+
+    Attributes:
+        hosts: How many, when nobody says otherwise.
+        hours: For how long, when nobody says otherwise.
+        shield: Safety profile of policies that are judged behind one, by name or file.
+        machine_cpus: CPUs of the standard machine that BE's work is counted in.
+        regions, kinds: What hosts are drawn from; in a file, a kind may be `like` another.
+        canary: How a bundle is rolled out.
+    """
+
+    name: str
+    description: str = ""
+    hosts: int = Field(500, ge=1)
+    hours: float = Field(24.0, gt=0.0)
+    shield: str = "responsive"
+    machine_cpus: float = Field(36.0, gt=0.0)
+    regions: dict[str, Region] = Field(min_length=1)
+    kinds: tuple[FleetKind, ...] = Field(min_length=1)
+    canary: CanaryPlan = Field(default_factory=lambda: CanaryPlan.model_validate({}))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spelt_out(cls, data: Any) -> Any:
+        kinds = data.get("kinds") if isinstance(data, dict) else None
+        if not isinstance(kinds, (list, tuple)) or not all(isinstance(one, dict) for one in kinds):
+            return data
+        made: dict[str, dict[str, Any]] = {}
+        for kind in kinds:
+            name = str(kind.get("name"))
+            if name in made:
+                raise ValueError(f"kinds: there are two {name!r}; give each its name")
+            made[name] = _like(made, kind)
+        return {**data, "kinds": list(made.values())}
+
+    @field_validator("kinds")
+    @classmethod
+    def _are_hosts(cls, kinds: tuple[FleetKind, ...]) -> tuple[FleetKind, ...]:
+        for kind in kinds:
+            try:
+                quantile = kind.host.lc.quantile_ratio
+            except ConfigError as error:
+                raise ValueError(f"{kind.name}: {error}") from error
+            if quantile != QUANTILE:
+                raise ValueError(f"{kind.name}: quantile_ratio is {quantile:g}; a fleet's hosts all have {QUANTILE:g}")
+        return kinds
+
+    @property
+    def digest(self) -> str:
+        """Hash of all that decides which hosts there are and how loaded they are."""
+        text = self.model_dump_json(exclude={"name", "description", "hosts", "hours", "machine_cpus", "canary"})
+        hosts = "".join(kind.host.digest for kind in self.kinds)
+        return hashlib.sha256((text + hosts).encode()).hexdigest()[:12]
+
+
+def load_fleet(source: str = "default") -> Fleet:
+    """A shipped fleet by name, or one of the user's by path; profiles are looked for beside the file, too.
+
+    Raises:
+        ConfigError: Neither exists, or the file is wrong, with its line.
+    """
+    shipped = _folder() / f"{source}.yaml"
+    path = shipped if shipped.is_file() else Path(source)
+    if path.suffix not in {".yaml", ".yml"}:
+        names = ", ".join(sorted(one.stem for one in _folder().glob("*.yaml")))
+        raise ConfigError(f"no fleet {source!r}; there are {names}, or give a .yaml file")
+    data, lines = load_yaml(path)
+    for kind in data["kinds"] if isinstance(data.get("kinds"), list) else ():
+        _look_beside(path.parent, kind)
+    return validated(Fleet, data, path, lines)
+
+
+def _look_beside(folder: Path, kind: object) -> None:
+    """A profile that is a file may stand beside the fleet's."""
+    if not isinstance(kind, dict) or Path(str(kind.get("profile"))).suffix not in {".yaml", ".yml"}:
+        return
+    beside = folder / str(kind["profile"])
+    if beside.is_file():
+        kind["profile"] = str(beside)
+
+
+def _like(made: Mapping[str, Mapping[str, Any]], kind: Mapping[str, Any]) -> dict[str, Any]:
+    """A kind with what it takes from another one."""
+    own = {key: value for key, value in kind.items() if key != "like"}
+    if "like" not in kind:
+        return own
+    base = made.get(str(kind["like"])) or _training_kind(str(kind["like"]))
+    if base is None:
+        raise ValueError(f"kinds: {kind.get('name')} is like {kind['like']!r}: no kind before it, nor one of training")
+    both = [key for key in ("constants", "ranges") if isinstance(own.get(key, {}), dict)]  # what is none is told later
+    return {**base, **own, **{key: {**base.get(key, {}), **own.get(key, {})} for key in both}}
+
+
+def _training_kind(name: str) -> dict[str, Any] | None:
+    taken = {"profile", "constants", "ranges", "weight"}
+    return next((kind.model_dump(include=taken) for kind in _training_kinds() if kind.name == name), None)
+
+
+@cache
+def _training_kinds() -> tuple[Kind, ...]:
+    return load_hosts().kinds
+
+
+def _spans(host: HostProfile, weight: Weight) -> dict[str, tuple[float, float]]:
+    """Every constant's range, and the weight as one; without a range it is the value alone."""
+    equal = float(weight is Weight.EQUAL)
+    return {name: (value, value) for name, value in host.values().items()} | host.ranges | {"weight": (equal, equal)}
+
+
+def _folder() -> Path:
+    return Path(str(files("rlctl") / "configs" / "fleet"))

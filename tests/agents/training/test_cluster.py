@@ -1,0 +1,60 @@
+"""What stands in the way of a Ray cluster is told in one line, and soon."""
+
+import socket
+import sys
+
+import pytest
+
+from rlctl.agents.training.cluster import Node, check_version, connected, require_ray
+from rlctl.envs.errors import ConfigError, HostError
+
+
+def test_without_ray_it_is_said_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"pip install 'rlctl\[distributed\]'"):
+        require_ray()
+
+
+@pytest.mark.parametrize("address", ["here", "ray://10.0.0.1:10001", "10.0.0.1", ":6379", "10.0.0.1:six", ""])
+def test_what_is_no_address_is_refused(address):
+    pytest.importorskip("ray")
+    with pytest.raises(ConfigError, match="HOST:PORT"), connected(address):
+        pass
+
+
+def test_an_address_where_nobody_listens_is_not_waited_for():
+    pytest.importorskip("ray")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(HostError, match=f"no Ray cluster answers at 127.0.0.1:{port}"), connected(f"127.0.0.1:{port}"):
+        pass
+
+
+OURS = ("1.2.0", "0123456789ab")
+
+
+@pytest.mark.parametrize("theirs", [OURS, ("1.2.0", "1.2.0")])  # the second is installed from a wheel
+def test_the_same_rlctl_is_taken(theirs):
+    check_version("10.0.0.7", theirs, OURS)
+    check_version("10.0.0.7", OURS, theirs)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [
+        (("1.1.0", "1.1.0"), "10.0.0.7 runs rlctl 1.1.0"),
+        (("1.2.0", "0123456789ab+"), r"0123456789ab\+"),
+        (("", "No module named 'rlctl'"), "10.0.0.7 has no rlctl .*install 1.2.0"),
+    ],
+)
+def test_a_node_with_another_rlctl_is_refused_by_its_address(theirs, said):
+    with pytest.raises(ConfigError, match=said):
+        check_version("10.0.0.7", theirs, OURS)
+
+
+def test_a_node_holds_what_it_offers_and_no_more():
+    node = Node("1", "10.0.0.7", {"CPU": 2.0, "testbed": 1.0})
+    assert node.holds({"CPU": 2.0, "testbed": 1.0})
+    assert node.holds({"CPU": 0.0, "elsewhere": 0.0})
+    assert not node.holds({"CPU": 3.0})
+    assert not node.holds({"elsewhere": 1.0})

@@ -1,0 +1,68 @@
+"""What is compared meets one host from its first step to its last, whatever becomes of hosts meanwhile."""
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlctl[distributed]'")
+
+from rlctl.agents.training.cluster import connected
+from rlctl.agents.training.cluster_blocks import map_blocks
+from rlctl.envs.errors import ConfigError, HostError
+
+BED = {"bed": 1.0}
+
+
+def held(folder, refusing=False):
+    """Holds a file in the folder, named by its process, for as long as it is entered; steps tell who did them."""
+
+    @contextlib.contextmanager
+    def hold():
+        if refusing:
+            raise HostError("nginx is not installed")
+        file = Path(folder) / str(os.getpid())
+        file.touch()
+
+        def step(number):
+            time.sleep(number)
+            return os.getpid()
+
+        yield step
+        file.unlink()
+
+    return hold
+
+
+@pytest.mark.ray
+def test_a_block_is_done_on_one_host_and_hosts_that_join_late_or_leave_are_made_up_for(ray_cluster, tmp_path):
+    first = ray_cluster.add(resources=BED)
+    blocks, came, said = [[0.0, 0.1, 0.1]] * 6, [], []
+    with connected(ray_cluster.address) as cluster:
+        for one in map_blocks(cluster, held(tmp_path), blocks, said.append, resources=BED):
+            came.append(one)
+            if len(came) == 1:
+                ray_cluster.add(resources=BED)
+            if len(came) == 8:
+                assert one.step == 1
+                ray_cluster.kill(first)
+    assert len({one.host for one in came}) == 2
+    for place in range(len(blocks)):
+        tried = [one for one in came if one.block == place]
+        last = tried[-3:]
+        assert [one.step for one in last] == [0, 1, 2]
+        assert len({one.result for one in last}) == 1
+    assert [line for line in said if "was lost in step" in line] == said
+    assert len(list(tmp_path.iterdir())) == 1  # what the other one held was put back
+
+
+@pytest.mark.ray
+def test_where_no_host_can_it_is_told_why_in_one_line(ray_cluster, tmp_path):
+    with connected(ray_cluster.address) as cluster:
+        with pytest.raises(ConfigError, match=r"ray start --resources '\{\"moon\": 1\}'"):
+            list(map_blocks(cluster, held(tmp_path), [[0.0]], resources={"moon": 1.0}))
+        ray_cluster.add(resources=BED)
+        with pytest.raises(HostError, match=r"no host is left to measure on: .*nginx is not installed"):
+            list(map_blocks(cluster, held(tmp_path, refusing=True), [[0.0]], resources=BED))

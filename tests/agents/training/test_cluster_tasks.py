@@ -1,0 +1,156 @@
+"""Tasks on a real Ray cluster: nothing is lost with a node, and what fails is told in one line.
+
+Functions are nested, so that they get to the workers by value: those cannot import a test.
+"""
+
+import itertools
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlctl[distributed]'")
+
+from rlctl.agents.training.cluster import connected
+from rlctl.agents.training.cluster_tasks import map_tasks
+from rlctl.envs.errors import CheckFailed, ConfigError, HostError
+
+pytestmark = pytest.mark.ray
+
+PATIENCE_SECONDS = 60.0
+
+
+def until(true):
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def cluster(ray_cluster, tmp_path, monkeypatch):
+    """Connected from an empty folder: Ray puts the driver's before all others that workers import from."""
+    monkeypatch.chdir(tmp_path)
+    with connected(ray_cluster.address) as found:
+        yield found
+
+
+def test_each_item_has_its_result_and_a_worker_has_one_thread(cluster):
+    def task(item):
+        return item * item, os.environ["OMP_NUM_THREADS"], os.environ["OPENBLAS_NUM_THREADS"]
+
+    assert sorted(map_tasks(cluster, task, [3, 4])) == [(0, (9, "1", "1")), (1, (16, "1", "1"))]
+    assert (len(cluster.nodes), cluster.cpus) == (4, 3)
+
+
+def test_what_a_killed_node_was_doing_is_done_elsewhere(cluster, ray_cluster, tmp_path):
+    def task(item):
+        (tmp_path / f"begun-{item}").touch()
+        while not (tmp_path / "go").exists():
+            time.sleep(0.02)
+        return -item
+
+    lost = []
+    results = map_tasks(cluster, task, list(range(7)), lost=lost.append)
+
+    def strike():
+        until(lambda: len(list(tmp_path.glob("begun-*"))) == 3)  # one on each node
+        ray_cluster.kill(ray_cluster.nodes[0])
+        (tmp_path / "go").touch()
+
+    striker = threading.Thread(target=strike)
+    striker.start()
+    assert sorted(results) == [(item, -item) for item in range(7)]
+    striker.join()
+    assert len(lost) == 1
+    assert "of 7 was lost" in lost[0]
+    assert "\n" not in lost[0]
+
+
+def test_a_task_that_kills_its_worker_each_time_comes_to_an_end(cluster):
+    def task(item):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    lost = []
+    with pytest.raises(HostError, match=r"task 1 of 1 was lost: .*; that was the 2\. time"):
+        list(map_tasks(cluster, task, [0], retries=1, lost=lost.append))
+    assert len(lost) == 1
+
+
+def test_what_a_task_raises_is_no_loss(cluster):
+    def task(error):
+        raise error
+
+    for error in (CheckFailed("no good"), ZeroDivisionError("by zero")):
+        with pytest.raises(type(error), match=str(error)):
+            list(map_tasks(cluster, task, [error], lost=lambda line: pytest.fail(line)))
+
+
+def test_what_no_node_offers_is_told_before_anything_waits_for_it(cluster):
+    with pytest.raises(ConfigError, match="offers CPU 1, moon 2"):
+        list(map_tasks(cluster, abs, [1], resources={"moon": 2}))
+    with pytest.raises(ConfigError, match="offers CPU 2"):
+        list(map_tasks(cluster, abs, [1], cpus=2))
+
+
+def test_a_testbed_does_one_task_at_a_time(cluster):
+    def task(item):
+        import ray
+
+        begun = time.monotonic()
+        time.sleep(0.2)
+        return ray.get_runtime_context().get_node_id(), begun, time.monotonic()
+
+    done = sorted(result for _, result in map_tasks(cluster, task, list(range(6)), cpus=0, resources={"testbed": 1}))
+    assert len({node for node, _, _ in done}) == 3
+    for (node, _, end), (following, begun, _) in itertools.pairwise(done):
+        assert node != following or begun >= end
+
+
+def test_left_early_a_task_is_interrupted_and_cleans_up(cluster, tmp_path):
+    def task(item):
+        try:
+            (tmp_path / f"begun-{item}").touch()
+            while item:
+                time.sleep(0.02)  # Ray interrupts Python, and no sleep
+        except KeyboardInterrupt:
+            (tmp_path / f"cleaned-{item}").touch()
+            raise
+
+    results = map_tasks(cluster, task, list(range(4)))
+    next(results)
+    until(lambda: len(list(tmp_path.glob("begun-*"))) == 4)
+    results.close()
+    assert len(list(tmp_path.glob("cleaned-*"))) == 3
+
+
+def another(folder, text):
+    package = folder / "elsewhere" / "rlctl"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(text)
+    return {"env_vars": {"PYTHONPATH": str(package.parent)}, "resources": {"odd": 1}, "num_cpus": 0}
+
+
+def test_a_node_with_another_rlctl_is_refused(ray_cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    odd = ray_cluster.add(**another(tmp_path, '__version__ = "0.0.1"'))
+    with pytest.raises(ConfigError, match=r"node [\d.]+ runs rlctl 0\.0\.1"), connected(ray_cluster.address):
+        pass
+    ray_cluster.kill(odd)
+
+
+def test_a_node_without_rlctl_is_refused(ray_cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    odd = ray_cluster.add(**another(tmp_path, 'raise ImportError("gone")'))
+    with pytest.raises(ConfigError, match=r"node [\d.]+ has no rlctl to run \(gone\)"), connected(ray_cluster.address):
+        pass
+    ray_cluster.kill(odd)
+
+
+def test_one_that_joins_late_with_another_rlctl_does_nothing(cluster, ray_cluster, tmp_path):
+    odd = ray_cluster.add(**another(tmp_path, '__version__ = "0.0.1"'))
+    with pytest.raises(Exception, match="rlctl"):
+        list(map_tasks(cluster, abs, [1], cpus=0, resources={"odd": 1}))
+    ray_cluster.kill(odd)

@@ -1,0 +1,35 @@
+"""The number that trials are compared by while they run: QoS first, whatever BE comes to."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.agents.training.objective import RESOLUTION_POINTS, score, steps
+
+SHORT, BE = st.floats(0.0, 600.0), st.floats(0.0, 100.0)
+
+
+@given(SHORT, SHORT, BE, BE)
+def test_no_be_throughput_makes_up_for_a_step_of_qos(one, other, be_one, be_other):
+    if steps(one) != steps(other):
+        assert (score(one, be_one) > score(other, be_other)) == (steps(one) < steps(other))
+    else:
+        assert (score(one, be_one) > score(other, be_other)) <= (be_one > be_other)
+
+
+@given(SHORT, SHORT)
+def test_less_shortfall_is_never_worse(one, other):
+    assert score(min(one, other), 50.0) >= score(max(one, other), 50.0)
+
+
+def test_nothing_short_is_a_step_of_its_own():
+    assert steps(0.0) == 0
+    assert steps(1e-5) == 1
+    assert steps(RESOLUTION_POINTS) == 1
+    assert steps(3 * RESOLUTION_POINTS) == 3  # whatever floats make of it
+    assert steps(1e-12) == 0  # a difference of floats, not of QoS
+
+
+def test_within_a_step_more_be_is_better_and_equal_is_a_tie():
+    assert score(0.02, 40.1) > score(0.01, 40.0)
+    assert score(0.02, 40.0) == score(0.01, 40.0)
+    assert score(0.0, 130.0) < 1.0  # a host that ran BE faster than it ever ran alone does not win a step

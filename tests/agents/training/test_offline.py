@@ -1,0 +1,251 @@
+"""Learning from a dataset alone: what is learned, from what, and a bundle like any other at the end."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="needs rlctl[train]")
+pytest.importorskip("sb3_contrib", reason="needs rlctl[train]")
+
+import torch
+
+from rlctl.agents.bundle import load
+from rlctl.agents.learned import LearnedPolicy
+from rlctl.agents.training import offline
+from rlctl.agents.training.dataset import Dataset, Origin, PolicyCounts, Source
+from rlctl.agents.training.fqe import value_of
+from rlctl.agents.training.live import lags_of
+from rlctl.agents.training.offline import OfflineRun, learn_offline, rewards_of, teacher_of
+from rlctl.agents.training.offline_recipe import OFFLINE, load_offline_recipe
+from rlctl.agents.training.sb3_model import load_model
+from rlctl.agents.training.trial import Course
+from rlctl.control import Controller
+from rlctl.envs.actions import MOVES, MOVES_VERSION
+from rlctl.envs.allocation import Limits
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.fake import FakePlant
+from rlctl.envs.observation import LAGS, VERSION, Observer
+from rlctl.envs.reward import WORK
+from rlctl.envs.sim.loads_training import training_load
+from rlctl.envs.sim.profile import load_profile as load_profile_of_host
+from rlctl.envs.workload import Weight
+from rlctl.record import MemoryRecorder
+from rlctl.safety.profile import load_profile
+from rlctl.safety.shield import Shield
+
+pytestmark = pytest.mark.train
+torch.set_num_threads(1)
+
+SIZE = Observer(Limits(1), 1.0).size
+STEPS = 10
+NAMES = [move.name for move in MOVES]
+GOOD, BAD, BARRED = NAMES.index("quota-25%"), NAMES.index("quota-100%"), NAMES.index("quota-51%")
+
+
+def counts(qos, be, transitions=100):
+    return PolicyCounts(
+        transitions=transitions, qos_percent=qos, be_percent=be, override_percent=0.0, explored_percent=0.0
+    )
+
+
+def source(transitions, **changes):
+    given = {"kind": "tick log", "name": "log", "sha256": "0" * 64, "host": "2 CPUs", "hosts": 1}
+    return Source(**given | {"ticks": transitions, "transitions": transitions} | changes)
+
+
+def origin(transitions, policies=None, sources=None):
+    return Origin(
+        rlctl="0",
+        code="0",
+        observation_version=VERSION,
+        moves_version=MOVES_VERSION,
+        lags=LAGS,
+        tick_seconds=1.0,
+        sha256="ab" * 32,
+        episodes=transitions // STEPS,
+        ticks=transitions,
+        transitions=transitions,
+        censored={},
+        policies=policies or {"cautious": counts(99.9, 20.0, transitions // 2), "bold": counts(90.0, 60.0)},
+        guards=(),
+        sources=sources or (source(transitions),),
+    )
+
+
+def bandit(episodes=40, seed=0):
+    """States that say nothing, a good move and a bad one, and one that the shield bars everywhere."""
+    dice, n = np.random.default_rng(seed), episodes * STEPS
+    policy = np.repeat(np.arange(episodes) % 2, STEPS)
+    actions = np.where(dice.random(n) < 0.8, np.where(policy == 0, GOOD, BAD), np.where(policy == 0, BAD, GOOD))
+    terms = np.zeros((n, 5), np.float32)
+    terms[:, 0] = np.where(actions == BAD, -1.0, 0.0)
+    terms[:, 2] = np.where(actions == GOOD, 0.06, 0.0)
+    masks = np.ones((episodes * (STEPS + 1), len(MOVES)), np.bool_)
+    masks[:, BARRED] = False
+    first = np.repeat(np.arange(episodes) * (STEPS + 1), STEPS)
+    return Dataset(
+        name="bandit-v0",
+        origin=origin(n),
+        observations=dice.uniform(-1, 1, (len(masks), SIZE)).astype(np.float32),
+        masks=masks,
+        state=first + np.tile(np.arange(STEPS), episodes),
+        last=first + STEPS,
+        episode=np.repeat(np.arange(episodes), STEPS),
+        actions=actions,
+        proposed=actions,
+        terms=terms,
+        policy=policy,
+        explored=np.zeros(n, np.bool_),
+    )
+
+
+def task(tmp_path, algorithm="cql", data=None, **changes):
+    small = {"n_updates": 200, "rounds": 2, "batch_size": 64} | changes
+    recipe = load_offline_recipe(algorithm).model_copy(update=small)
+    if algorithm == "cql":
+        network = recipe.policy_kwargs.model_copy(update={"net_arch": (16,), "n_quantiles": 4})
+        recipe = recipe.model_copy(update={"policy_kwargs": network, "target_update_interval": 20})
+    return OfflineRun(algorithm, recipe, data or bandit(), tmp_path / "run", arguments={"algo": algorithm})
+
+
+def chosen(outcome):
+    """What the bundle does in most states, where nothing is barred."""
+    bundle = load(outcome.bundle)
+    logits = bundle.logits(outcome.run.dataset.observations)
+    return NAMES[np.bincount(logits.argmax(axis=1), minlength=len(MOVES)).argmax()]
+
+
+@pytest.mark.parametrize("algorithm", list(OFFLINE))
+def test_two_hundred_updates_end_in_a_bundle_that_serves(algorithm, tmp_path):
+    """It finds the good move among what two policies did, one of which mostly violated."""
+    outcome = learn_offline(task(tmp_path, algorithm))
+    assert chosen(outcome) == "quota-25%"
+    card = load(outcome.bundle).card
+    assert card.algorithm == algorithm.upper()
+    told = card.training.hyperparameters
+    assert told["dataset"]["id"] == "bandit-v0"
+    assert told["dataset"]["transitions"] == card.training.total_timesteps == 400
+    assert told["dataset"]["sources"] == ["tick log log, sha256 000000000000"]
+    assert told["selected_by"].startswith("fitted Q evaluation")
+    assert told.get("teacher") == ("cautious" if algorithm == "bc" else None)
+    kept = json.loads((tmp_path / "run" / "offline.json").read_text())
+    assert kept["best"] == outcome.best.updates
+    plant, recorder = FakePlant(Limits(cpus=2), loads=(0.2,)), MemoryRecorder()
+    policy = LearnedPolicy(load(outcome.bundle))
+    controller = Controller(plant, policy, Shield(load_profile("responsive"), plant.limits), recorder)
+    controller.begin()
+    for _ in range(5):
+        plant.wait()
+        controller.tick()
+    assert len(recorder.ticks) == 5
+    with pytest.raises(ConfigError, match="holds a run already"):
+        learn_offline(task(tmp_path, algorithm))
+
+
+@pytest.mark.parametrize("algorithm", list(OFFLINE))
+def test_the_model_can_be_fine_tuned_like_any_other(algorithm, tmp_path):
+    learn_offline(task(tmp_path, algorithm, n_updates=2))
+    model = tmp_path / "run" / "best_model.zip"
+    assert lags_of(model, load_model(model)) == LAGS
+
+
+def test_the_same_seed_learns_the_same(tmp_path):
+    one, other = (learn_offline(task(tmp_path / name, n_updates=20)) for name in ("a", "b"))
+    assert (one.bundle / "policy.onnx").read_bytes() == (other.bundle / "policy.onnx").read_bytes()
+
+
+def test_moves_that_the_shield_bars_are_neither_feared_nor_hoped_for(tmp_path):
+    """Their values are nobody's: no data, no part in the maximum, no gradient."""
+    learner = offline._learner(task(tmp_path))
+    last = learner.model.quantile_net.quantile_net[-1]
+    with torch.no_grad():
+        last.bias.view(-1, len(MOVES))[:, BARRED] += 1e3
+    rows = np.arange(32)
+    targets = learner._targets(rows)
+    assert targets.abs().max() < 10.0
+    loss = learner.update(rows)
+    assert loss.item() < 10.0
+    last.bias._backward_hooks.clear()  # what neighbours would share is not the question
+    loss.backward()
+    assert last.bias.grad.view(-1, len(MOVES))[:, BARRED].abs().max() == 0.0
+
+
+def test_the_move_that_happened_counts_whatever_the_mask_says():
+    """A shield's own quota may lie nearest to a move that it would not have let through."""
+    data = bandit(2)
+    data.masks[:, GOOD] = False
+    allowed = offline._allowed(data, data.state[:3], np.array([GOOD, GOOD, BAD]))
+    assert allowed[:2, GOOD].all()
+    assert not allowed[2, GOOD]
+    assert not data.masks[:, GOOD].any(), "the dataset stays as it is"
+
+
+def test_several_steps_sum_up_to_an_episode_s_end_and_no_further():
+    data = bandit(2)
+    recipe = load_offline_recipe("cql").model_copy(update={"n_steps": 3, "gamma": 0.5})
+    rewards = np.arange(len(data), dtype=np.float32)
+    total, after, discount = offline._steps(data, rewards, recipe)
+    assert total[0] == 0 + 0.5 * 1 + 0.25 * 2
+    assert (after[0], discount[0]) == (3, 0.125)
+    assert total[STEPS - 1] == STEPS - 1
+    assert (after[STEPS - 1], discount[STEPS - 1]) == (STEPS, 0.5)
+    assert total[STEPS - 2] == STEPS - 2 + 0.5 * (STEPS - 1)
+    assert after[STEPS] == STEPS + 1 + 3, "the next episode begins in its own state"
+
+
+def test_the_teacher_is_the_best_by_qos_then_by_be():
+    policies = {
+        "frozen": counts(99.95, 0.0),
+        "b": counts(99.9, 40.0),
+        "c": counts(99.88, 50.0),
+        "d": counts(98.0, 90.0),
+    }
+    assert teacher_of(origin(400, policies)) == "c", "0.1 points are no difference"
+    assert teacher_of(origin(400, {**policies, "e": counts(99.99, 10.0)})) == "b"
+
+
+def test_rewards_leave_out_the_cost_of_asking_and_take_each_source_s_price():
+    data = bandit(4)
+    terms = np.tile(np.array([-0.01, 0.0, 0.5 * WORK, -0.002, -0.004], np.float32), (40, 1))
+    priced = origin(40, sources=(source(10), source(30, kind="simulator", work=2 * WORK)))
+    data = replace(data, terms=terms, origin=priced)
+    found = rewards_of(data, None)
+    assert found[:10] == pytest.approx(-0.012 + 0.5 * WORK, abs=1e-6)
+    assert found[10:] == pytest.approx(-0.012 + WORK, abs=1e-6)
+    assert rewards_of(data, WORK)[10:] == pytest.approx(-0.012 + 0.5 * WORK, abs=1e-6)
+
+
+def test_a_dataset_s_own_judge_tells_a_good_policy_from_a_bad_one():
+    data = bandit(60)
+    rows, rewards = np.arange(len(data)), rewards_of(data, None)
+
+    def value(move):
+        moves = np.full(len(rows), move)
+        return value_of(data, rows, rewards, moves, moves, 0.5, updates=200, seed=0)
+
+    assert value(GOOD) == pytest.approx(0.12, abs=0.06)
+    assert value(BAD) < -1.0
+
+
+def test_too_few_episodes_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be held out; record more"):
+        learn_offline(task(tmp_path, data=bandit(2)))
+
+
+def test_a_recipe_s_mistake_is_told_with_its_line(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("rlctl/SimHost-v0:\n  n_updates: 10\n  learning_rate: 1.0e-3\n  batch_size: 8\n  alfa: 1\n")
+    with pytest.raises(ConfigError, match=r"mine.yaml:5: .*alfa"):
+        load_offline_recipe("cql", file)
+
+
+def test_a_selection_in_the_simulator_is_by_merit_and_said_in_the_card(tmp_path):
+    host = load_profile_of_host("two-core-host")
+    course = Course("short", host, training_load, Weight.EQUAL, 20, 1.0, load_profile("responsive"))
+    run = replace(task(tmp_path, n_updates=4), courses=(course,), validation_seeds=2)
+    outcome = learn_offline(run)
+    assert [one.evaluation.merit for one in outcome.rounds] == [one.criterion for one in outcome.rounds]
+    said = load(outcome.bundle).card.training.hyperparameters["selected_by"]
+    assert said == "validation in the simulator: merit on short, 2 validation seeds"

@@ -1,0 +1,128 @@
+"""A live testbed that acts for a learner, here a fake one: bounded, shielded, and never left to itself."""
+
+import contextlib
+import threading
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
+
+from rlctl.agents.card import ObservationTable
+from rlctl.agents.training.bounded import Bounds
+from rlctl.agents.training.rollout_live import LiveRunning, LiveTestbed
+from rlctl.agents.training.rollout_worker import Worker
+from rlctl.agents.training.segments import Orders
+from rlctl.envs.actions import MOVES
+from rlctl.envs.allocation import Limits
+from rlctl.envs.errors import CgroupGone, HostError
+from rlctl.envs.fake import FakePlant
+from rlctl.safety.profile import load_profile
+from rlctl.scenario import load_scenario
+
+LAGS, LIMITS = (1, 0), Limits(cpus=2)
+NAMES = [move.name for move in MOVES]
+
+
+class Bed:
+    """A testbed without a host."""
+
+    def __init__(self, plant):
+        self.plant, self.did = plant, []
+
+    def __getattr__(self, name):
+        return lambda *_: self.did.append(name)
+
+
+class Watched(FakePlant):
+    """Says when BE is suspended."""
+
+    def __init__(self, **options):
+        super().__init__(LIMITS, **options)
+        self.suspended = threading.Event()
+
+    def apply(self, allocation):
+        applied = super().apply(allocation)
+        if applied == self.limits.safe:
+            self.suspended.set()
+        return applied
+
+
+@pytest.fixture
+def begun(monkeypatch):
+    """A worker on a fake testbed, its bed, and the plant."""
+    stack = contextlib.ExitStack()
+
+    def begin(plant, bounds=Bounds(1.0, 0.0)):  # noqa: B008 - frozen
+        scenario, bed = load_scenario("live-nginx"), Bed(plant)
+        plan = LiveTestbed(
+            "live-nginx",
+            scenario.testbed(),
+            scenario.trace,
+            scenario.be.weight,
+            load_profile("responsive"),
+            bounds,
+            LAGS,
+            0,
+        )
+        monkeypatch.setattr(LiveTestbed, "start", lambda one: LiveRunning(one, lambda _: contextlib.nullcontext(bed)))
+        worker = Worker(plan, seed=1)
+        stack.callback(worker.close)
+        worker.begin()
+        return worker, bed
+
+    yield begin
+    stack.close()
+
+
+def prefers(onnx_writer, name):
+    size = ObservationTable.here(LAGS).size
+    bias = np.zeros(len(MOVES))
+    bias[NAMES.index(name)] = 5.0
+    return onnx_writer.linear(np.zeros((len(MOVES), size)), bias)
+
+
+def test_it_acts_within_the_bounds_and_off_policy_tells_what_was_executed(begun, onnx_writer):
+    worker, bed = begun(FakePlant(LIMITS, loads=(0.2,)))
+    policy = prefers(onnx_writer, "quota-11%")
+    one = worker.segment(Orders(4, 40, epsilon=0.05), policy)
+    assert one.observations.shape[:2] == (41, 1)
+    assert not one.dones.any()
+    assert one.happened["live-nginx"].ticks == 40
+    assert 1 < len(set(one.actions.flatten())) <= 6  # the best move, its neighbours, and keeping
+    assert bed.did[:3] == ["settle", "start_be", "follow"]
+    assert worker.segment(Orders(5, 4), policy).log_probs.shape == (4, 1)
+
+
+def test_without_slack_there_is_one_move_whose_probability_is_one(begun, onnx_writer):
+    worker, _ = begun(FakePlant(LIMITS, loads=(0.2,)), Bounds(0.0, 0.0))
+    one = worker.segment(Orders(1, 10, masked=True), prefers(onnx_writer, "quota-11%"))
+    assert (one.masks.sum(axis=2) == 1).all()
+    assert not one.log_probs.any()
+
+
+def test_be_is_suspended_when_the_learner_stays_away_and_then_begins_anew(begun, onnx_writer):
+    plant = Watched(loads=(0.2,), tick_seconds=0.01)
+    worker, _ = begun(plant)
+    policy = prefers(onnx_writer, "quota-11%")
+    worker.segment(Orders(1, 10), policy)
+    plant.suspended.clear()
+    assert plant.suspended.wait(10.0)
+    ticks = plant.ticks
+    worker.segment(Orders(2, 3), policy)
+    assert plant.ticks < ticks + 3  # its reset counts from 0
+
+
+def test_closing_ends_be_and_a_host_that_fails_says_so(begun, onnx_writer):
+    plant = FakePlant(LIMITS)
+    worker, bed = begun(plant)
+
+    def gone(_):
+        raise CgroupGone("the group is gone")
+
+    plant.apply = gone
+    with pytest.raises(HostError, match="is gone"):
+        worker.segment(Orders(1, 3), prefers(onnx_writer, "quota-11%"))
+    worker.close()
+    worker.close()
+    assert bed.did[-1] == "stop_be"

@@ -1,0 +1,85 @@
+"""Who acts on a testbed does what the learner's own process would have done, by the network of a bundle."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
+
+from rlctl.agents.card import ObservationTable
+from rlctl.agents.training.hosts import Group, first_seed, load_hosts, present
+from rlctl.agents.training.rollout_worker import SimTestbed, Worker
+from rlctl.agents.training.segments import Orders, transitions
+from rlctl.agents.training.sim_hosts import SimHosts
+from rlctl.envs.actions import MOVES
+from rlctl.envs.errors import BundleError, PolicyError
+
+LAGS, HOSTS, EPISODE_STEPS, SEED = (1, 0), 12, 10, first_seed(3, 12)
+SIZE = ObservationTable.here(LAGS).size
+
+
+def groups():
+    hosts = load_hosts()
+    return tuple(Group.of(kind, number, EPISODE_STEPS) for kind, number in present(hosts, HOSTS))
+
+
+@pytest.fixture
+def policy(onnx_writer):
+    rng = np.random.default_rng(0)
+    return onnx_writer.linear(rng.normal(size=(len(MOVES), SIZE)), rng.normal(size=len(MOVES)))
+
+
+@pytest.fixture
+def worker():
+    made = Worker(SimTestbed(groups(), LAGS, SEED), seed=1)
+    assert made.begin().count == HOSTS
+    yield made
+    made.close()
+
+
+def test_segments_follow_one_another_as_steps_of_the_same_hosts_do(worker, policy):
+    parts = [worker.segment(Orders(version, 8), policy) for version in (1, 2)]
+    assert [one.version for one in parts] == [1, 2]
+    hosts = SimHosts(*(one.simulated(LAGS) for one in groups()))
+    seen = hosts.reset(range(SEED, SEED + HOSTS))
+    for part in parts:
+        for step, moves in enumerate(part.actions):
+            assert np.array_equal(part.observations[step], seen)
+            seen, rewards, done, _ = hosts.step(moves)
+            assert np.array_equal(part.rewards[step], rewards)
+            assert np.array_equal(part.dones[step], done)
+    assert np.array_equal(parts[1].observations[-1], seen)
+    assert parts[1].finals.shape == (HOSTS, SIZE)
+    ended = transitions(parts[1]).dones
+    assert not np.array_equal(transitions(parts[1]).next_observations[ended], parts[1].observations[2])
+    assert sum(one.ticks for one in parts[0].happened.values()) == parts[0].size == 8 * HOSTS
+    assert (len(parts[0].episode_steps), set(parts[1].episode_steps)) == (0, {EPISODE_STEPS})
+
+
+def test_moves_are_the_policys_and_masked_ones_are_never_made(worker, policy):
+    from rlctl.agents.bundle import logits_of
+
+    one = worker.segment(Orders(1, 6, epsilon=0.0, masked=True), policy)
+    shown = transitions(one)
+    logits = np.where(one.masks.reshape(-1, len(MOVES)), logits_of(policy, shown.observations), -np.inf)
+    assert np.array_equal(shown.actions, logits.argmax(axis=1))
+    assert worker.segment(Orders(1, 6), policy).masks is None
+
+
+def test_a_network_that_is_none_or_has_diverged_is_refused(worker, onnx_writer):
+    with pytest.raises(BundleError, match="the learner's network"):
+        worker.segment(Orders(1, 1), b"\x80\x04pickle")
+    with pytest.raises(PolicyError, match="not finite"):
+        worker.segment(Orders(1, 1), onnx_writer.linear(np.full((len(MOVES), SIZE), np.nan), np.zeros(len(MOVES))))
+
+
+def test_a_testbed_needs_no_learner_installed():
+    """Hundreds of megabytes on each host, otherwise."""
+    code = (
+        "import sys; import rlctl.agents.training.rollout_worker, rlctl.agents.training.rollout_live; "
+        "print([name for name in ('torch', 'stable_baselines3', 'sb3_contrib', 'onnx') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

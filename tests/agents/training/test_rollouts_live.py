@@ -1,0 +1,112 @@
+"""A node whose live testbed acts for a learner, on this host: what it did reaches us, and nothing of it outlives it."""
+
+import os
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlctl[distributed]'")
+pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
+
+import ray
+
+from rlctl.agents.card import ObservationTable
+from rlctl.agents.training.bounded import Bounds
+from rlctl.agents.training.cluster import connected
+from rlctl.agents.training.rollout_live import LiveTestbed
+from rlctl.agents.training.rollout_tally import Tally
+from rlctl.agents.training.segments import Orders
+from rlctl.agents.training.testbeds import Planned, Testbeds
+from rlctl.envs.actions import MOVES
+from rlctl.envs.errors import RlctlError
+from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.testbed import leftovers
+from rlctl.safety.profile import load_profile
+from rlctl.scenario import load_scenario
+
+pytestmark = [pytest.mark.host, pytest.mark.ray, pytest.mark.slow]
+
+LAGS, PATIENCE_SECONDS = (1, 0), 240.0
+
+
+@pytest.fixture
+def plan():
+    """The nginx testbed without a search for its maximum load."""
+    missing = [name for name in ("stress-ng", "cc") if shutil.which(name) is None]
+    if os.geteuid() != 0 or missing or not (shutil.which("nginx") or Path("/usr/sbin/nginx").exists()):
+        pytest.skip(f"needs root, nginx, stress-ng and cc; missing {missing or 'root or nginx'}")
+    try:
+        for controller in (Controller.CPU, Controller.CPUSET, Controller.FREEZER):
+            Layout.detect().mount(controller)
+    except RlctlError as error:
+        pytest.skip(str(error))
+    one = load_scenario("live-nginx")
+    spec = replace(one.testbed(), knee_rps=(300.0, 100.0, 300.0))
+    safety = load_profile("responsive").scaled(one.time_scale)
+    return LiveTestbed(one.name, spec, one.trace, one.be.weight, safety, Bounds(), LAGS, seed=0)
+
+
+def groups():
+    mounts = {mount.path for mount in Layout.detect().mounts.values()}
+    return {group for mount in mounts for group in mount.glob("rlctl-testbed-*")}
+
+
+def until(true):
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def bed(plan, ray_processes, onnx_writer, tmp_path, monkeypatch):
+    """A live testbed on a node of its own, once five of its transitions have come; with what runs for it."""
+    monkeypatch.chdir(tmp_path)
+    node, others = ray_processes.add(resources={"testbed": 1, "live": 1}), groups()
+    said, came = [], []
+
+    def planned(found, _):
+        assert "live" in found.resources
+        return Planned(plan.name, plan, 1, live=True)
+
+    with connected(ray_processes.address) as cluster:
+        beds = Testbeds(cluster, planned, Tally(), PATIENCE_SECONDS, said.append)
+        size = ObservationTable.here(LAGS).size
+        policy = ray.put(onnx_writer.linear(np.zeros((len(MOVES), size)), np.zeros(len(MOVES))))
+        until(lambda: beds.arrivals(0.5) or list(beds))
+        (one,) = beds
+        beds.ask(one, Orders(1, 5, epsilon=0.1), policy)
+        until(lambda: came.extend(beds.arrivals(0.5)) or came)
+        assert came[0].segment.happened[plan.name].ticks == came[0].segment.size == 5
+        assert came[0].segment.seconds > 4.0
+        ours = groups() - others
+        pids = leftovers.members(ours)
+        assert ours
+        assert pids
+        beds.ask(one, Orders(1, 20, epsilon=0.1), policy)
+        yield SimpleNamespace(all=beds, one=one, node=node, said=said)
+        ray.shutdown()  # the learner is gone
+    until(lambda: not groups() & ours)
+    until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
+    if node in ray_processes.nodes:
+        ray_processes.kill(node)
+
+
+def test_nothing_is_left_when_its_node_dies(bed, ray_processes):
+    ray_processes.crash(bed.node)
+    until(lambda: bed.all.arrivals(0.5) or bed.all.tally.total("losses"))
+    assert bed.all.tally.total("lost") == 20
+    assert f"testbed {bed.one.name} is lost" in bed.said[-1]
+
+
+def test_nothing_is_left_when_the_learner_goes_away(bed):
+    """A worker of Ray whose driver has ended kills its children unless it is told not to, and so the keeper."""
+
+
+def test_nothing_is_left_when_it_is_closed(bed):
+    bed.all.close()

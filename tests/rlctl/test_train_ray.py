@@ -1,0 +1,60 @@
+"""`rlctl train --ray`: what cannot be is told before a cluster is looked for, and what came of it is shown."""
+
+import json
+
+import pytest
+
+pytest.importorskip("torch", reason="needs rlctl[train]")
+pytest.importorskip("sb3_contrib", reason="needs rlctl[train]")
+
+from rlctl.agents.training.bounded import Bounds
+from rlctl.cli import main
+from rlctl.envs.errors import ConfigError
+from rlctl.live_training import live_testbed
+from rlctl.training_plan import Asked
+
+pytestmark = pytest.mark.train
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--algo", "ppo", "--ray-wait", "5"), "--ray-wait goes with --ray"),
+        (("--algo", "dqn", "--live", "live-nginx"), "--live goes with --ray"),
+        (("--algo", "recurrent-ppo", "--ray", "auto"), "the memory of recurrent-ppo"),
+        (("--algo", "ppo", "--ray", "auto", "--live", "live-nginx", "--init", "x"), "give --algo maskable-ppo"),
+        (("--algo", "dqn", "--ray", "auto", "--live", "live-nginx"), "--init MODEL.zip"),
+        (("--algo", "dqn", "--ray", "auto", "--explore", "0.2"), "--explore goes with --plant host or --live"),
+        (("--plant", "host", "--ray", "auto"), "--ray is the simulator's"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(words, said, capsys):
+    assert main(["train", *words]) == 78
+    assert said in capsys.readouterr().err
+
+
+def test_a_live_testbed_is_that_of_a_live_scenario_within_bounds():
+    asked = Asked(algorithm="dqn", live="live-nginx", explore=0.2)
+    made = live_testbed(asked, (1, 0))
+    assert (made.name, made.bounds, made.lags) == ("live-nginx", Bounds(0.2, 0.5), (1, 0))
+    assert live_testbed(Asked(algorithm="dqn"), (1, 0)) is None
+    with pytest.raises(ConfigError, match="thesis runs in the simulator"):
+        live_testbed(Asked(algorithm="dqn", live="thesis"), (1, 0))
+    with pytest.raises(ConfigError, match="exploration probability"):
+        live_testbed(asked.model_copy(update={"explore": 2.0}), (1, 0))
+
+
+@pytest.mark.ray
+def test_a_run_on_a_cluster_of_its_own_tells_what_became_of_every_transition(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlctl[distributed]'")
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "run"
+    words = ["--algo", "ppo", "--ray", "local", "--n-envs", "16", "--total-timesteps", "1000", "--out", str(out)]
+    assert main(["train", *words, "--scenario", "two-core", "--json"]) == 0
+    told = capsys.readouterr()
+    (run,) = json.loads(told.out)["runs"]
+    learned = sum(one["learned"] for one in run["rollouts"].values())
+    assert learned == run["timesteps"] >= 1000
+    assert f"{learned:,} transitions learned from, 0 stale and dropped, at most 0 lost" in told.err
+    assert json.loads((out / "rollouts.json").read_text()) == run["rollouts"]
+    assert "--ray local" in (out / "command.txt").read_text()

@@ -1,0 +1,50 @@
+"""One shield over hosts of different sizes rules as one for each size does."""
+
+import numpy as np
+import pytest
+
+from rlctl.envs.sim.vector_actions import Allocations, VectorLimits, chosen
+from rlctl.fleet_config import load_fleet
+from rlctl.fleet_hosts import FleetHosts, Roster
+from rlctl.safety.batch import BatchShield
+from rlctl.safety.batch_readings import GuardReadings
+from rlctl.safety.profile import load_profile, shipped_profiles
+
+HOSTS = 24
+
+
+@pytest.mark.parametrize("name", shipped_profiles())
+def test_each_host_is_ruled_by_its_own_size(name):
+    fleet, profile = load_fleet(), load_profile(name)
+    hosts = FleetHosts(fleet, Roster.drawn(fleet, 3, range(HOSTS)), 19.0 * 3600)
+    limits, rng = hosts.limits, np.random.default_rng(1)
+    together = BatchShield(profile, limits, HOSTS)
+    alone = [BatchShield(profile, one, HOSTS) for one in dict.fromkeys(limits.each)]
+    assert len(alone) > 3
+    current, decided = limits.minimum, 0
+    for _ in range(200):
+        hosts.step(current)
+        sensed = GuardReadings.of_vector(hosts.read())
+        mask = together.mask(sensed, current)
+        moves = rng.choice(mask.shape[1], HOSTS, p=None)
+        proposed = chosen(moves, current, limits)
+        verdict = together.rule(sensed, current, proposed)
+        decided += int(verdict.overridden.sum())
+        for shield in alone:
+            mine = np.array([one == shield.limits for one in limits.each])
+            assert np.array_equal(shield.mask(sensed, current)[mine], mask[mine])
+            own = shield.rule(sensed, current, proposed)
+            for knob in ("quota_cpus", "cpuset_cpus", "frozen", "overridden"):
+                assert np.array_equal(getattr(own, knob)[mine], getattr(verdict, knob)[mine]), knob
+        current = Allocations(verdict.quota_cpus, verdict.cpuset_cpus.astype(np.int64), verdict.frozen)
+    assert decided > HOSTS
+
+
+def test_limits_of_many_hosts_are_those_of_each():
+    each = [kind.host.limits() for kind in load_fleet().kinds]
+    limits = VectorLimits(each)
+    for host, one in enumerate(each):
+        assert limits.safe.host(host) == one.safe
+        assert limits.full.host(host) == one.full
+        assert limits.minimum.host(host) == one.minimum
+        assert (limits.cpus[host], limits.lc_cpus[host]) == (one.cpus, one.lc_cpus)
