@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlctl.fleet_config import TICK_SECONDS, Fleet
 from rlctl.fleet_control import Controlled, Tally
@@ -117,10 +118,10 @@ class FleetOutcome:
 
     plan: FleetPlan
     roster: Roster
-    alone_cpus: np.ndarray
-    runs: dict[str, ManagerRun] = field(default_factory=dict)
-    wall_seconds: float = 0.0
-    workers: int = 1
+    alone_cpus: NDArray[np.float64]
+    runs: Mapping[str, ManagerRun]
+    wall_seconds: float
+    workers: int
 
 
 def run_fleet(plan: FleetPlan, workers: int, run: Run, *, most: int = MOST_HOSTS) -> FleetOutcome:

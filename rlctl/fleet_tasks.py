@@ -53,11 +53,14 @@ def workforce(
         yield 1, _here
         return
     # Spawned, not forked: a progress bar's thread may hold a lock at the moment of a fork.
-    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_ignore_ctrl_c)
-    try:
-        yield count, _on(pool)
-    finally:
-        pool.shutdown(cancel_futures=True)
+    others = set(multiprocessing.active_children())
+    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_ignore_ctrl_c) as pool:
+        try:
+            yield count, _on(pool)
+        except BaseException:
+            for child in set(multiprocessing.active_children()) - others:
+                child.terminate()  # a piece may have minutes to go
+            raise
 
 
 def _here(function: Callable[[Item], Result], items: Sequence[Item], /) -> list[Result]:

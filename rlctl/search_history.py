@@ -31,7 +31,7 @@ class Found:
     Attributes:
         plan: What was searched.
         ended: All trials, in the order in which they were drawn.
-        standings: Those that have a policy, the winner first.
+        standings: Those that did not fail, the winner first.
         lead: The winner against the runner-up, if there is one.
         as_shipped: The winner without its margins; None where none was searched.
         seeds: On which it was chosen.
@@ -51,7 +51,7 @@ class Found:
     place: str
 
     def place_of(self, name: str) -> int | None:
-        """Of a trial; None where it has no policy."""
+        """Of a trial; None where it failed."""
         names = [one.name for one in self.standings]
         return names.index(name) + 1 if name in names else None
 

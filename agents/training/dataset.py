@@ -300,7 +300,7 @@ def write(place: Place, recordings: Iterable[Recording], code: str) -> Origin:
 
     if place.data.exists():
         raise ConfigError("holds a dataset already; give another --out", place.folder)
-    partial = place.folder / "data.part"
+    partial = place.folder.absolute() / "data.part"  # Minari puts a relative one before itself
     shutil.rmtree(partial, ignore_errors=True)
     was_there = place.folder.is_dir()
     partial.mkdir(parents=True)

@@ -15,9 +15,11 @@ Driver and nodes must see the same folder `out`.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import random
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -79,6 +81,11 @@ MEMORY_BYTES = 1 << 30
 
 REPLAYS = 2
 """Checkpoints of a trial that keep their replay buffer: one that is being written is no use."""
+
+MOST_LETTERS = 100
+"""Of an error in a table; all of it is in the trial's error.txt."""
+
+_RAISED = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception): ")
 
 NEVER_SECONDS = 1e9
 FIXED = frozenset({"policy_kwargs", "lags", "n_envs"})
@@ -211,7 +218,7 @@ class Ended:
         folder: Its run's, as of its last report; None when it made none.
         timesteps, seconds: What it took.
         stopped_by: The scheduler that stopped it early, or nobody.
-        error: The last line of what it failed with, or nothing.
+        error: What it failed with, or nothing.
     """
 
     candidate: Candidate
@@ -266,7 +273,7 @@ class Journal(tune.Callback):
 
     def on_trial_error(self, *, trial: Any, **_: Any) -> None:
         """Say that it failed."""
-        type(self).told(f"{trial}: failed")
+        type(self).told(f"{trial}: failed, see {self.file.parent / TRIALS / str(trial)}/error.txt")
 
 
 class Asha(ASHAScheduler):
@@ -397,7 +404,7 @@ def search(job: Job, cluster: Cluster, told: Told, *, retry_failed: bool = False
         try:
             results = _tuner(job, retry_failed).fit()
         except (tune.TuneError, RuntimeError, ray.exceptions.RayError) as error:
-            raise HostError(f"the search ended: {_last_line(error)}; go on with --resume") from error
+            raise HostError(f"the search ended: {_why(error)}; go on with --resume") from error
     found = {Path(one.path).name: one for one in results}
     return [_ended(job, one, found[one.name]) for one in job.candidates if one.name in found]
 
@@ -466,12 +473,15 @@ def _ended(job: Job, candidate: Candidate, result: Any) -> Ended:
         timesteps=int(last.get("timesteps", 0)),
         seconds=float(last.get("seconds", 0.0)),
         stopped_by=job.scheduler if early and job.scheduler != "none" else "",
-        error=_last_line(result.error) if result.error else "",
+        error=_why(result.error) if result.error else "",
     )
 
 
-def _last_line(error: BaseException) -> str:
-    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
+def _why(error: BaseException) -> str:
+    """What it was in a line: that of the exception itself, beneath the traces that Ray puts above it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if _RAISED.match(line)]
+    return (named or lines or [type(error).__name__])[-1][:MOST_LETTERS]
 
 
 @contextmanager
@@ -480,9 +490,14 @@ def _environment(trials: int) -> Iterator[None]:
     wanted = {**TUNE, "TUNE_MAX_PENDING_TRIALS_PG": str(trials)}  # all are there from the beginning, and kept so
     added = {name: value for name, value in wanted.items() if name not in os.environ}
     os.environ.update(added)
+    logger = logging.getLogger("ray.tune")  # prints the trace of each trial that fails
+    level = logger.level
+    if not logger.isEnabledFor(logging.INFO):
+        logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
+        logger.setLevel(level)
         for name in added:
             os.environ.pop(name, None)
 

@@ -104,6 +104,9 @@ def _run(args: argparse.Namespace, fleet: Fleet) -> int:
     if args.report:
         write_report(outcome, args.report)
         say(f"report: {args.report / 'tables.md'}")
+    for name, one in outcome.runs.items():
+        for remark in one.remarks:
+            say(f"{name}: {remark}")
     cpu = sum(cost.cpu_seconds for one in outcome.runs.values() for cost in one.costs)
     peak = max(cost.peak_bytes for one in outcome.runs.values() for cost in one.costs)
     say(f"{outcome.wall_seconds:.1f} s, {cpu:.1f} s of CPU, {outcome.workers} workers of up to {peak / 2**20:.0f} MB")

@@ -174,9 +174,9 @@ def _found(args: argparse.Namespace, plan: SearchPlan, out: Path, cluster: Clust
     )
     with progress(len(job.candidates), "trials") as told:
         ended = ray_side.search(job, cluster, told, retry_failed=args.retry_failed)
-    judged = {one.candidate.name: one for one in ended if one.folder}
+    judged = {one.candidate.name: one for one in ended if one.folder and not one.error}
     if not judged:
-        raise CheckFailed(f"no trial came to a policy; {ended[0].candidate.name} failed: {ended[0].error}")
+        raise CheckFailed(f"no trial came to its end; {ended[0].candidate.name}: {ended[0].error}")
     say(f"choosing among {len(judged)} on {len(job.choice_seeds)} seeds that none has seen")
     plain = plan.space.base
     examined = [(None, plain), *((one.folder, one.values) for one in judged.values())]

@@ -80,12 +80,13 @@ def test_the_same_log_is_the_same_dataset(exported, tmp_path, capsys):
 
 
 @needs_minari
-def test_simulated_hosts_are_recorded_into_a_folder(tmp_path, capsys):
+def test_simulated_hosts_are_recorded_into_a_folder_beside_us(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     small = tmp_path / "hosts.yaml"
     small.write_text(
         "episode_steps: 30\nkinds:\n  - {name: a, profile: two-core-host, weight: equal, safety: null, share: 1}\n"
     )
-    assert main([*RECORD, "--hosts", "1", "--hosts-file", str(small), "--out", str(tmp_path / "sim")]) == 0
+    assert main([*RECORD, "--hosts", "1", "--hosts-file", str(small), "--out", "./sim"]) == 0
     origin = read_origin(place_of(str(tmp_path / "sim")))
     assert list(origin.policies) == ["feedforward", "greedy-shield"]
     assert [one.kind for one in origin.sources] == ["simulator"] * len(origin.sources)

@@ -1,7 +1,11 @@
 """`rlctl fleet run`: host k is host k, and no number depends on who simulated what beside whom."""
 
 import json
+import os
+import signal
 import sys
+import threading
+import time
 from dataclasses import fields
 
 import numpy as np
@@ -88,6 +92,19 @@ def test_processes_come_to_the_same(outcome):
         found = run_fleet(plan(), workers, run, most=6)
     for name in NEEDED:
         assert same(found.runs[name].tally, outcome.runs[name].tally), name
+
+
+def test_ended_early_it_waits_for_no_piece():
+    began = time.monotonic()
+
+    def interrupted():
+        with workforce(None, 2, lambda _: None) as (_, run):
+            threading.Timer(5.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+            run(time.sleep, [600.0] * 4)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert time.monotonic() - began < 300.0
 
 
 @pytest.mark.ray
