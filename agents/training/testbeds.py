@@ -30,8 +30,9 @@ TESTBED, LIVE = "testbed", "live"
 LOOK_SECONDS = 2.0
 """Between two looks at which nodes there are."""
 
-RETRIES, RETRY_SECONDS = 3, 5.0
-"""How often an actor is started again on a node where it is lost before anything comes, and after how long."""
+RETRIES, RETRY_SECONDS = 3, 15.0
+"""How often an actor is started again on a node where it is lost before anything comes, and after how long: Ray takes
+ten seconds or so to see that a node is dead."""
 
 CLOSE_SECONDS = 60.0
 """For a live testbed to end its segment and put everything back; then its keeper does."""

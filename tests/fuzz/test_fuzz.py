@@ -22,6 +22,7 @@ from rlctl.envs.host.cgroup.parse import number, quota_of, table
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.cgroup.witness import Witness
 from rlctl.envs.host.latency.figures import Figures, Reporter
+from rlctl.envs.host.latency.prometheus import PrometheusDigest, PrometheusNames
 from rlctl.envs.host.machine import probe_machine
 from rlctl.envs.host.sensors.cpu import HostCpus
 from rlctl.envs.host.sensors.kernel_file import Rate
@@ -182,6 +183,14 @@ def test_a_package_id_that_is_no_text(tmp_path):
     (folder.parents[1] / "online").write_text("0\n")
     (folder / "physical_package_id").write_bytes(b"\x80\n")
     assert cpu_order([0], sys=tmp_path) == (0,)
+
+
+def test_a_bucket_in_another_script_is_none():
+    digest = PrometheusDigest(PrometheusNames("s"), SLO(0.01, 0.95, 480.0))
+    said = 's_bucket{le="0.005"} %d\ns_bucket{le="٣"} %d\ns_bucket{le="+Inf"} %d\n'
+    digest((said % (0, 0, 0)).encode(), 1.0)
+    figures = digest((said % (100, 100, 100)).encode(), 2.0)
+    assert figures.tail_seconds <= 0.005
 
 
 def test_what_the_kernel_never_says_of_mounts_and_memory_is_passed_over(tmp_path):

@@ -193,7 +193,8 @@ def _bound(text: str) -> float | None:
         bound = float(text)
     except ValueError:
         return None
-    return None if math.isnan(bound) or bound < 0.0 else bound
+    sound = bound >= 0.0 and text.isascii()  # `float` takes other scripts' digits too
+    return bound if sound else None
 
 
 def _growth(
