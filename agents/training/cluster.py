@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -20,6 +21,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any, NoReturn
 
@@ -27,7 +29,7 @@ from rlctl import __version__
 from rlctl.agents.training.run_folder import code_version
 from rlctl.envs.errors import ConfigError, HostError
 
-__all__ = ["LOCAL", "Cluster", "Node", "Version", "check_version", "connected", "our_version", "require_ray"]
+__all__ = ["LOCAL", "Cluster", "Node", "Version", "check_version", "connected", "our_version", "require_ray", "sweep"]
 
 Version = tuple[str, str]
 """Of rlctl: its version, and its commit as `code_version` has it."""
@@ -53,6 +55,9 @@ QUIET: Mapping[str, str] = MappingProxyType(
 
 IMPATIENT: Mapping[str, str] = MappingProxyType({"RAY_gcs_server_port_wait_time_s": "1"})
 """Tries where somebody listens who is no Ray: its own twenty take more than two minutes, one takes 40 s (measured)."""
+
+FOLDERS, PREFIX = Path("/tmp"), "rlctl-ray-"  # noqa: S108 - made there by tempfile
+"""Where a cluster that we start has its folder, and how that begins; the number of our process comes next."""
 
 PROBE_SECONDS = 3.0
 CHECK_SECONDS = 120.0
@@ -200,7 +205,8 @@ def _own(stack: contextlib.ExitStack, cpus: int | None, resources: Mapping[str, 
     Its folder is in /tmp: the path of a socket has 107 characters at most.
     """
     stack.callback(_unset, _set_unless_set(ONE_THREAD))
-    folder = tempfile.TemporaryDirectory(prefix="rlctl-ray-", dir="/tmp", ignore_cleanup_errors=True)
+    sweep(FOLDERS)
+    folder = tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-", dir=FOLDERS, ignore_cleanup_errors=True)
     return {
         "address": LOCAL,
         "num_cpus": cpus or len(os.sched_getaffinity(0)),
@@ -209,6 +215,14 @@ def _own(stack: contextlib.ExitStack, cpus: int | None, resources: Mapping[str, 
         "include_dashboard": False,
         "_temp_dir": stack.enter_context(folder),
     }
+
+
+def sweep(folders: Path) -> None:
+    """Remove what clusters of ours have left there whose process was killed."""
+    for folder in folders.glob(f"{PREFIX}*-*"):
+        pid = folder.name.removeprefix(PREFIX).partition("-")[0]
+        if pid.isdecimal() and not Path("/proc", pid).exists() and folder.owner() == Path("/proc/self").owner():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _existing(stack: contextlib.ExitStack, address: str) -> dict[str, Any]:

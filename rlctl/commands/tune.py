@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
         with connected(args.ray, cpus=args.jobs) as cluster:
             found = _found(args, plan, out, cluster)
     except (KeyboardInterrupt, SystemExit):
-        say(f"go on with: rlctl tune --resume --out {shlex.quote(str(out))}")
+        say(f"go on with: {_command(args.ray, out)}")
         raise
     _show(args, found, out)
     return 0
@@ -167,7 +167,7 @@ def _found(args: argparse.Namespace, plan: SearchPlan, out: Path, cluster: Clust
     from rlctl.search_choice import lead, ranked
     from rlctl.search_history import HISTORY, Found, write
 
-    job = _job(plan, out)
+    job = _job(plan, out, args.ray)
     say(
         f"Ray at {args.ray}: nodes: {len(cluster.nodes)}, CPUs: {cluster.cpus}; each of {len(job.candidates)} trials "
         f"takes a CPU and {job.memory_bytes >> 20} MiB"
@@ -205,7 +205,13 @@ def _found(args: argparse.Namespace, plan: SearchPlan, out: Path, cluster: Clust
     return found
 
 
-def _job(plan: SearchPlan, out: Path) -> Job:
+def _command(address: str, out: Path) -> str:
+    """That goes on with the search."""
+    where = "" if address == "local" else f" --ray {shlex.quote(address)}"
+    return f"rlctl tune --resume --out {shlex.quote(str(out))}{where}"
+
+
+def _job(plan: SearchPlan, out: Path, address: str) -> Job:
     from rlctl.agents.training.search import Job
 
     asked = plan.asked
@@ -223,7 +229,7 @@ def _job(plan: SearchPlan, out: Path) -> Job:
         seed=asked.seed,
         out=out,
         arguments=plan.training.model_dump(mode="json"),
-        command=f"rlctl tune --resume --out {shlex.quote(str(out))}",
+        command=_command(address, out),
     )
 
 

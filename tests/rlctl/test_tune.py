@@ -197,7 +197,7 @@ def test_a_trial_is_learned_and_judged_under_its_own_margins(tmp_path, begun):
     from rlctl.commands.tune import _job
     from rlctl.search_plan import resumed_search
 
-    job = _job(resumed_search(begun, {}), begun)
+    job = _job(resumed_search(begun, {}), begun, "local")
     (first, second, _), profile = job.candidates, job.space.profile
     run = job.run_of(second.name, second.values, tmp_path)
     hold = second.values["shield.slack_hold_ratio"]

@@ -1,11 +1,13 @@
 """What stands in the way of a Ray cluster is told in one line, and soon."""
 
+import os
 import socket
+import subprocess
 import sys
 
 import pytest
 
-from rlctl.agents.training.cluster import Node, check_version, connected, require_ray
+from rlctl.agents.training.cluster import Node, check_version, connected, require_ray, sweep
 from rlctl.envs.errors import ConfigError, HostError
 
 
@@ -58,3 +60,15 @@ def test_a_node_holds_what_it_offers_and_no_more():
     assert node.holds({"CPU": 0.0, "elsewhere": 0.0})
     assert not node.holds({"CPU": 3.0})
     assert not node.holds({"elsewhere": 1.0})
+
+
+def test_what_a_killed_driver_has_left_is_swept_and_a_living_ones_is_not(tmp_path):
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    left, kept, foreign = (
+        tmp_path / name for name in (f"rlctl-ray-{ended.pid}-x", f"rlctl-ray-{os.getpid()}-x", "ray")
+    )
+    for folder in (left, kept, foreign):
+        (folder / "session").mkdir(parents=True)
+    sweep(tmp_path)
+    assert [left.exists(), kept.exists(), foreign.exists()] == [False, True, True]
