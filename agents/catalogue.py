@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from rlctl.agents import bundle
+from rlctl.agents.barbeque import Barbeque
 from rlctl.agents.feedforward import Feedforward
 from rlctl.agents.greedy_shield import GreedyShield
 from rlctl.agents.heracles import Heracles
@@ -153,6 +154,12 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
             "every 1 s: latency >= .8 of the target withholds a level more from BE, < .2 one less; after 300 s a "
             "Q-table by load (alpha .9, gamma .2)",
             "Hipster, HPCA 2017; nishtala/hipster",
+        ),
+        "barbeque": Entry(
+            Barbeque,
+            "every 1 s LC and BE in working modes of 1/20 of the host by value, reconfiguration, congestion, fairness "
+            "(20/5/5/10); LC first: its use + 10 %, all modes while above its target",
+            "BarbequeRTRM, ACM TECS 2015; derkling/barbeque, YaMS",
         ),
         "feedforward": Entry(
             Feedforward, "quota = CPUs - 10 % - LC use foreseen from the load, every tick; shielded", "rlctl"

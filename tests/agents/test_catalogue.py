@@ -9,7 +9,7 @@ from rlctl.envs.errors import PolicyError
 from rlctl.envs.workload import Weight
 
 PRM = {"prm-eris", "prm-thesis", "prm-latency", "prm-hybrid", "prm-hybrid-tuned"}
-PUBLISHED = PRM | {"heracles", "parties", "sideload", "koord-suppress", "hipster"}
+PUBLISHED = PRM | {"heracles", "parties", "sideload", "koord-suppress", "hipster", "barbeque"}
 
 
 def test_every_name_builds_the_manager_of_that_name() -> None:

@@ -1,0 +1,166 @@
+"""The four contributions to the metric of (application, working mode, cluster): pure, 0 to 1, the higher the better.
+
+After BarbequeRTRM (derkling/barbeque, plugins/schedpol/contrib, 2012-2013; paper section 4.2). Constants are those of
+its shipped configuration (config/bbque.conf.in), which is where the published weights stand too; what the source
+defaults to is told beside each. Both CPUs and memory count where a cluster limits them, and the worse of the two
+decides congestion and fairness. The source counts in integer percents and truncates fair parts; here they are floats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rlctl.agents.allocator.weights import Weights
+from rlctl.envs.applications import Application, WorkingMode
+
+__all__ = ["HAIR", "Room", "Stock", "congestion", "fair_part", "fairness", "metric", "reconfiguration", "value"]
+
+HAIR = 1e-9
+"""Absorbs the rounding of sums and quotients where a limit is met exactly."""
+
+VALUE_SHARE, GAP_SHARE = 0.4, 0.6
+"""Of the mode's own value and of the goal gap (sc_value.cc; 0.2 and 0.8 in a version before)."""
+
+MIGRATION_FACTOR = 5.0
+"""A migration counts 1 + this times as much as a change of mode (reconfig.migfact; the source defaults to 4)."""
+
+CPU_SATURATION, MEMORY_SATURATION = 0.75, 0.90
+"""Use from which a resource counts as saturating (msl.pe, msl.mem; the source defaults to 0.90 and 0.70)."""
+
+CONGESTION_PENALTY = 0.25
+"""Lost where a request takes all that is free (congestion.penalty; the source defaults to 0.75 CPU, 0.50 memory)."""
+
+FAIRNESS_PENALTY = 0.10
+"""Lost where a request takes exactly its fair part (fairness.penalty; the source defaults to 0.05)."""
+
+FAIRNESS_BASE = 5.0
+"""Of the exponential beyond the fair part (fairness.expbase; the source defaults to 2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """One resource of one cluster at the time of an evaluation, in CPUs or bytes.
+
+    Attributes:
+        total: What applications may have of it at all.
+        free: What none of them has.
+        available: What one more may take: what is free, of CPUs within what is left of BE's budget.
+        part: The fair part of what is available, from `fair_part`.
+        saturation_ratio: Use, as a share of the total, from which it saturates.
+    """
+
+    total: float
+    free: float
+    available: float
+    part: float
+    saturation_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What one cluster has at the time of an evaluation.
+
+    Attributes:
+        cluster: Its name.
+        cpus: CPU time.
+        memory: None where the cluster sets no limit; memory then is no resource of it.
+    """
+
+    cluster: str
+    cpus: Stock
+    memory: Stock | None = None
+
+
+def metric(application: Application, index: int, room: Room, weights: Weights) -> float:
+    """How good a choice is, from 0 to 1: the four contributions, weighted.
+
+    Args:
+        application: The one to be placed.
+        index: Of its working mode.
+        room: The cluster, with what is left of it.
+        weights: Of the contributions.
+    """
+    mode = application.modes[index]
+    of_value, of_reconfiguration, of_congestion, of_fairness = weights.normalised
+    return (
+        of_value * value(application, index)
+        + of_reconfiguration * reconfiguration(application, index, room)
+        + of_congestion * congestion(mode, room)
+        + of_fairness * fairness(mode, room)
+    )
+
+
+def value(application: Application, index: int) -> float:
+    """V: what the mode is worth, and with a goal gap all modes that are worth more than the present one.
+
+    The mode's value counts relative to the application's best. A goal gap counts as in the source, from 0 to 100 % and
+    for a running application only; a negative one (better than its goal) is none.
+    """
+    modes, current = application.modes, application.current
+    worth = VALUE_SHARE * modes[index].value / (max(mode.value for mode in modes) or 1.0)
+    if current is None or modes[index].value <= modes[current.mode].value:
+        return worth
+    return worth + GAP_SHARE * min(max(application.gap_percent, 0.0), 100.0) / 100.0
+
+
+def reconfiguration(application: Application, index: int, room: Room) -> float:
+    """R: 1 for staying as it is; else less by the share of the cluster that has to be set up, more for a migration.
+
+    An application that does not run pays for a start as for a change of mode.
+    """
+    current = application.current
+    migrates = current is not None and current.cluster != room.cluster
+    if current is not None and current.mode == index and not migrates:
+        return 1.0
+    shares = [asked / stock.total if asked else 0.0 for asked, stock in _asked(application.modes[index], room)]
+    effort = (1.0 + MIGRATION_FACTOR * migrates) / (1.0 + MIGRATION_FACTOR)
+    return 1.0 - effort * min(sum(shares) / len(shares), 1.0)
+
+
+def congestion(mode: WorkingMode, room: Room) -> float:
+    """L: 1 while the cluster stays below saturation, from there linearly down by the penalty; 0 where it does not fit.
+
+    The source has an exponential branch beyond what is free, which its own check for that comes before: never reached.
+    """
+    return min(_congestion(asked, stock) for asked, stock in _asked(mode, room))
+
+
+def fairness(mode: WorkingMode, room: Room) -> float:
+    """F: linearly down by the penalty at the fair part of the cluster, beyond it exponentially to 0 at all there is."""
+    return min(_fairness(asked, stock) for asked, stock in _asked(mode, room))
+
+
+def fair_part(available: float, share: float) -> float:
+    """The fair part of one cluster: what is available there in the fewest equal parts, none above the share.
+
+    Args:
+        available: In this cluster.
+        share: What is available in all of them per application that competes.
+    """
+    return available / max(math.ceil(available / share - HAIR), 1) if available else 0.0
+
+
+def _asked(mode: WorkingMode, room: Room) -> Iterator[tuple[float, Stock]]:
+    yield mode.cpus, room.cpus
+    if room.memory is not None:
+        yield mode.memory_bytes, room.memory
+
+
+def _congestion(asked: float, stock: Stock) -> float:
+    if asked > stock.free + HAIR:
+        return 0.0
+    unsaturated = max(stock.free - (1.0 - stock.saturation_ratio) * stock.total, 0.0)
+    if asked <= unsaturated + HAIR:
+        return 1.0
+    return 1.0 - CONGESTION_PENALTY * min((asked - unsaturated) / (stock.free - unsaturated), 1.0)
+
+
+def _fairness(asked: float, stock: Stock) -> float:
+    if asked > stock.available + HAIR:
+        return 0.0
+    if asked <= stock.part + HAIR:
+        return 1.0 - FAIRNESS_PENALTY * min(asked / stock.part, 1.0) if asked else 1.0
+    beyond = max(stock.available - asked, 0.0) / (stock.available - stock.part)
+    return (1.0 - FAIRNESS_PENALTY) * (math.pow(FAIRNESS_BASE, beyond) - 1.0) / (FAIRNESS_BASE - 1.0)
