@@ -19,6 +19,7 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host_env import HostEnv
 from rlctl.envs.observation import LAGS
+from rlctl.envs.several import OF_EACH_LC, worst_of
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
 from rlctl.envs.ticklog import Damage, log_files, opened, read_lines
 from rlctl.envs.workload import Weight
@@ -189,12 +190,20 @@ def telemetry_of(said: Mapping[str, Any]) -> Telemetry:
     Raises:
         ValueError, TypeError, KeyError, AttributeError, OverflowError: It is none.
     """
-    return Telemetry(
+    telemetry = Telemetry(
         time_seconds=float(said["time_seconds"]),
         target_seconds=float(said["target_seconds"]),
         **{name: _reading(one) for name, one in said["readings"].items()},
         counters={name: _reading(one) for name, one in said["counters"].items()},
     )
+    if not said.get("lcs"):
+        return telemetry
+    return worst_of({str(name): _of_lc(telemetry, one) for name, one in said["lcs"].items()})
+
+
+def _of_lc(shared: Telemetry, said: Mapping[str, Any]) -> Telemetry:
+    readings = {name: _reading(said["readings"][name]) for name in OF_EACH_LC}
+    return shared.but(target_seconds=float(said["target_seconds"]), **readings)
 
 
 def allocation_of(said: Mapping[str, Any]) -> Allocation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-__all__ = ["positive", "positive_int", "say"]
+__all__ = ["address", "positive", "positive_int", "say"]
 
 
 def positive(text: str) -> float:
@@ -22,6 +22,13 @@ def positive_int(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return value
+
+
+def address(text: str) -> str:
+    """Of a Ray cluster, for argparse: an empty one is a variable that was not set, and means no cluster to nobody."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty; give local, auto, or HOST:PORT of a cluster's head")
+    return text
 
 
 def say(text: str) -> None:

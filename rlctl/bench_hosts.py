@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from rlctl.arguments import say as log
 from rlctl.bench import Outcome, Plan, run_once, this_host, with_model
 from rlctl.envs.errors import RlctlError
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
@@ -47,13 +48,16 @@ class OnTestbed:
     """
 
     plan: Plan
-    testbed: Callable[[TestbedSpec], AbstractContextManager[Testbed]] = Testbed
+    testbed: Callable[[TestbedSpec, Callable[[str], None]], AbstractContextManager[Testbed]] = Testbed
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[Callable[[str], Alone | Measured]]:
-        """Yields what runs a manager by its name; none is BE alone, which comes first."""
-        with self.testbed(self.plan.scenario.testbed()) as bed:
-            plan, solo = with_model(self.plan, bed), Work(0.0, 0.0)
+        """Yields what runs a manager by its name; none is BE alone, which comes first.
+
+        What it says goes to the worker's log, which `rlctl -v` shows on the driver.
+        """
+        with self.testbed(self.plan.scenario.testbed(), log) as bed:
+            plan, solo = with_model(self.plan, bed, log), Work(0.0, 0.0)
 
             def step(manager: str) -> Alone | Measured:
                 nonlocal solo

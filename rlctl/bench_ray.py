@@ -76,7 +76,10 @@ def live_on_ray(address: str, say: Callable[[str], None], *, logs: bool = False)
 
     with connected(address, resources=LIVE_TESTBED, logs=logs) as cluster:
         hosts = sum(node.holds(LIVE_TESTBED) for node in cluster.nodes)
-        say(f"Ray at {address}: nodes: {len(cluster.nodes)}, live testbeds: {hosts}")
+        say(
+            f"Ray at {address}: nodes: {len(cluster.nodes)}, live testbeds: {hosts}; each starts, and searches its "
+            "maximum load, for a minute or two"
+        )
 
         def measure(plan: Plan, done: Callable[[str, int], None]) -> HostsOutcome:
             if hosts > 1 and plan.repeats < 2 * hosts:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rlctl import __version__
+from rlctl import __version__, pool_worker
 from rlctl.agents import catalogue
 from rlctl.agents.prm_model import PrmModel
 from rlctl.control import Controller
@@ -269,7 +268,7 @@ def run_tasks(tasks: list[Task], jobs: int, done: Callable[[str], None]) -> Iter
         return
     # Spawned, not forked: a progress bar's thread may hold a lock at the moment of a fork.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(jobs, len(tasks)), context, initializer=_ignore_ctrl_c)
+    pool = ProcessPoolExecutor(min(jobs, len(tasks)), context, initializer=pool_worker.begin, initargs=(os.getpid(),))
     try:
         for future in as_completed([pool.submit(run_task, task) for task in tasks]):
             result = future.result()
@@ -277,11 +276,6 @@ def run_tasks(tasks: list[Task], jobs: int, done: Callable[[str], None]) -> Iter
             done(result.task.manager)
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _ignore_ctrl_c() -> None:
-    """Ctrl-C goes to the whole process group; the parent ends its workers, quietly."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _joined(results: list[TaskResult]) -> dict[str, Floats]:

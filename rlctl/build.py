@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import resource
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rlctl import config_sources as source
-from rlctl.config import ServeConfig
+from rlctl.build_applications import be_group, build_sharing
+from rlctl.config import LcSection, ServeConfig
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.cgroup.actuator import BeActuator
@@ -25,15 +27,18 @@ from rlctl.envs.host.cgroup.witness import Witness
 from rlctl.envs.host.discovery import discover, selects
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.following import Follower
+from rlctl.envs.host.latency.cyclictest import CyclictestLines
 from rlctl.envs.host.latency.http_json import JsonSource
 from rlctl.envs.host.latency.jsonl import JsonlRequests, RequestKeys
 from rlctl.envs.host.latency.keys import FigureKeys
 from rlctl.envs.host.latency.nginx_log import LOG_PATTERN, NginxLog
 from rlctl.envs.host.latency.prometheus import PrometheusNames, PrometheusSource
-from rlctl.envs.host.live import KNOBS, LiveHost, absent_readings, group_sensors, perf_sensors
+from rlctl.envs.host.live import KNOBS, LiveHost, OtherLc, absent_readings, group_sensors, perf_sensors
+from rlctl.envs.host.sensors.cpu import HostCpus
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.host.topology import SYS, cpu_order, read_list
 from rlctl.envs.workload import SLO
+from rlctl.resources import Caretaker, resource_sensors
 
 __all__ = ["build_live", "uncontrolled", "unwritable", "within_reach"]
 
@@ -79,35 +84,48 @@ def build_live(config: ServeConfig, *, dry_run: bool = False) -> LiveHost:
         witness = None if dry_run else Witness()
         if witness is not None:
             stack.callback(witness.close)
-        lc = _one_group(config.lc.workload, layout, knobs)
-        be = [group for workload in config.be.workloads for group in _groups(workload, layout, knobs)]
-        _apart(lc, be)
+        sections = config.lcs
+        lcs = {name: _one_group(section.workload, layout, knobs) for name, section in sections.items()}
+        (lc_name, lc), *further = lcs.items()
+        first = sections[lc_name]
+        best_effort = be_group(config, layout, make=not dry_run)
+        be = [group for workload in best_effort.workloads for group in _groups(workload, layout, knobs)]
+        _apart(lcs.values(), be)
         for group in be:
             if lack := uncontrolled(group, layout):
                 log.warning("%s", lack)
-        lc_cpus = config.lc.cpus or tuple(lc.cpuset.effective() if lc.cpuset else ())
-        order = config.be.cpus or cpu_order(lc_cpus, within_reach(be))
+        lc_cpus = _cpus_of(sections, lcs)
+        order = config.be.cpus or cpu_order(lc_cpus, best_effort.reach or within_reach(be))
         limits = Limits(
             len(order), max(1.0, float(len(lc_cpus))), config.be.min_quota_cpus, levels=config.be.quota_levels
         )
-        sensors = [_latency(config.lc.latency, config.lc.slo.slo), *group_sensors(lc, be)]
+        sensors = [_latency(first.latency, first.slo.slo), *group_sensors(lc, be)]
         if config.perf:
             sensors += perf_sensors(lc, be, config.tick_seconds)
+        sensors += resource_sensors(config.resources, lc_cpus)
         absent = absent_readings(lc, be, sensors, perf=config.perf)
-        for sensor in sensors:
+        more = [_other_lc(name, sections[name], group) for name, group in further]
+        for sensor in (*sensors, *(sensor for one in more for sensor in one.sensors)):
             stack.callback(sensor.close)
         period_us = round(config.quota_period_milliseconds * 1e3)
         actuator = BeActuator(
             be, order, limits, knobs, lc=lc, period_us=period_us, ownership=_ownership(config, events, witness)
         )
-        others = [one for workload in config.be.workloads if (one := _selects(workload, be)) is not None]
+        caretaker = Caretaker(config.resources, list(lcs.values()), lambda: actuator.groups, layout, knobs)
+        sensors.append(caretaker)
+        others = [one for workload in best_effort.workloads if (one := _selects(workload, be)) is not None]
+        sharing = None if dry_run else build_sharing(config, best_effort, be[0], order[: limits.cpus], knobs, events)
+        if sharing is not None:
+            stack.callback(sharing.close)
         follower = Follower(
-            layout, knobs, lc, _selects(config.lc.workload, [lc]), others, actuator, sensors, events
+            layout, knobs, lc, _selects(first.workload, [lc]), others, actuator, sensors, events
         )  # fmt: skip
+        caretaker.begin()
         controls = frozenset(knob for knob in KNOBS if all(getattr(group, knob) is not None for group in be))
         host = LiveHost(
-            limits, config.lc.slo.slo, config.tick_seconds, actuator, sensors, lambda: opened.close(),
+            limits, first.slo.slo, config.tick_seconds, actuator, sensors, lambda: opened.close(),
             absent=absent, controls=controls, events=events, follow=follower.follow if others else None,
+            sharing=sharing, others=more, lc_name=lc_name,
         )  # fmt: skip
         opened, started = stack.pop_all(), True
     return host
@@ -122,7 +140,8 @@ def unwritable(config: ServeConfig) -> tuple[Path, ...]:
     """
     layout = Layout.detect()
     knobs = Knobs(None, dry_run=True)
-    be = [group for workload in config.be.workloads for group in _groups(workload, layout, knobs)]
+    best_effort = be_group(config, layout, make=False)
+    be = [group for workload in best_effort.workloads for group in _groups(workload, layout, knobs)]
     files = [file for group in be for file in _knob_files(group)]
     knobs.close()
     homes = [_nearest(directory) for directory in (config.state_directory, config.log.directory)]
@@ -212,6 +231,21 @@ def _selects(workload: source.Workload, groups: Sequence[Group]) -> Callable[[st
     return selects(workload.spec(), [group.name for group in groups])
 
 
+def _cpus_of(sections: Mapping[str, LcSection], lcs: Mapping[str, Group]) -> tuple[int, ...]:
+    """The CPUs of all LCs, each once; none where they are not known."""
+    each = [
+        section.cpus or sorted(cpuset.effective() if (cpuset := lcs[name].cpuset) else ())
+        for name, section in sections.items()
+    ]
+    return tuple(dict.fromkeys(cpu for cpus in each for cpu in cpus))
+
+
+def _other_lc(name: str, section: LcSection, group: Group) -> OtherLc:
+    """A further LC; HostCpus and perf are the first one's."""
+    own = [sensor for sensor in group_sensors(group, ()) if not isinstance(sensor, HostCpus)]
+    return OtherLc(name, section.slo.slo, (_latency(section.latency, section.slo.slo), *own))
+
+
 def _ownership(config: ServeConfig, events: Events, witness: Witness | None) -> Ownership:
     ticks = max(round(config.ownership.most_backoff_seconds / config.tick_seconds), 1)
     return Ownership(config.ownership.foreign, ticks, events, witness)
@@ -230,9 +264,9 @@ def _one_group(workload: source.Workload, layout: Layout, knobs: Knobs) -> Group
     return groups[0]
 
 
-def _apart(lc: Group, be: Iterable[Group]) -> None:
+def _apart(lcs: Iterable[Group], be: Sequence[Group]) -> None:
     """What limits a group limits everything below it: LC and BE must not lie within one another."""
-    for group in be:
+    for lc, group in itertools.product(lcs, be):
         if both := group.overlap(lc):
             raise ConfigError(f"BE group {both[0]} and LC group {both[1]} overlap: what limits one limits both")
 
@@ -260,3 +294,5 @@ def _latency(latency: source.Latency, slo: SLO) -> Sensor:
             return NginxLog(
                 latency.path, slo, pattern=latency.pattern or LOG_PATTERN, window_seconds=latency.window_seconds
             )
+        case source.CyclictestLatency():
+            return CyclictestLines(latency.path, slo, unit=latency.unit, window_seconds=latency.window_seconds)

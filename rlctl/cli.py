@@ -21,6 +21,7 @@ __all__ = ["COMMANDS", "main"]
 COMMANDS = {
     "doctor": "what this host offers and lacks, and what each lack disables",
     "serve": "the control loop on this host",
+    "app": "best-effort applications with working modes: launch, adopt, list",
     "bench": "managers on the same scenario, side by side",
     "fleet": "a simulated fleet under per-host controllers, and canary rollouts over it",
     "train": "train a policy in the simulator, evaluate it, export a bundle",
@@ -35,6 +36,8 @@ COMMANDS = {
     "replay": "a tick log through the shield again, or through other policies",
     "shadow": "policies that watch and say what they would have done, and whether one may act",
     "top": "what the running controller sees and does, live in the terminal",
+    "partition": "divide the host: a part for everything, and a managed part with clusters",
+    "measure": "mixes of applications managed and unmanaged, bursts, and wake-up latency, as in the papers",
     "restore": "put back every knob that a controller touched",
     "managers": "who can decide: heuristic managers, references, learned policies",
     "scenarios": "the scenarios that ship",

@@ -6,14 +6,16 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
+from rlctl.config_applications import ApplicationsSection
 from rlctl.config_fallback import FallbackSection
 from rlctl.config_fields import Cpus, Name, QuantilePercent, Strict
 from rlctl.config_metrics import LimitsSection, MetricsSection
 from rlctl.config_ownership import OwnershipSection
+from rlctl.config_resources import ResourcesSection
 from rlctl.config_sources import Latency, Workload
 from rlctl.config_watchdog import WatchdogSection
 from rlctl.envs.errors import ConfigError
@@ -33,6 +35,9 @@ __all__ = [
     "located",
     "schema",
 ]
+
+
+MOST_LCS = 16
 
 
 class SloSection(Strict):
@@ -55,28 +60,56 @@ class SloSection(Strict):
 
 
 class LcSection(Strict):
-    """The latency-critical workload; `cpus` are those it runs on, by default its cpuset's."""
+    """A latency-critical workload.
 
+    Attributes:
+        name: For ticks and logs, where there are several.
+        workload: How it is found.
+        slo: Its objective.
+        latency: Where its tail latency and load are read.
+        cpus: Those it runs on, by default its cpuset's.
+    """
+
+    name: Name | None = None
     workload: Workload
     slo: SloSection
     latency: Latency
     cpus: Cpus | None = None
 
 
+def _one_or_several(lc: object) -> str:
+    return "several" if isinstance(lc, (list, tuple)) else "one"
+
+
+Lc = Annotated[
+    Annotated[LcSection, Tag("one")]
+    | Annotated[tuple[LcSection, ...], Field(min_length=1, max_length=MOST_LCS), Tag("several")],
+    Discriminator(_one_or_several),
+]
+
+
 class BeSection(Strict):
     """Best-effort work.
 
     Attributes:
-        workloads: Each is held to the same allocation; together they are BE.
+        workloads: Each is held to the same allocation; together they are BE. With `applications` it is their group.
+        applications: BE is one group, whose child groups share what it has.
         cpus: CPUs that BE may be given, safest first; by default all, those that the LC does not use first.
         quota_levels: Steps of the quota that learned policies move on.
         min_quota_cpus: The smallest quota ever written.
     """
 
-    workloads: Annotated[tuple[Workload, ...], Field(min_length=1)]
+    workloads: Annotated[tuple[Workload, ...], Field(min_length=1)] | None = None
+    applications: ApplicationsSection | None = None
     cpus: Cpus | None = None
     quota_levels: int = Field(default=20, ge=1, le=1000)
     min_quota_cpus: float = Field(default=0.01, ge=0.001, le=1.0)
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if bool(self.workloads) == (self.applications is not None):
+            raise ValueError("needs either 'workloads' or 'applications': the latter names BE's group itself")
+        return self
 
 
 class PolicySection(Strict):
@@ -115,7 +148,8 @@ class ServeConfig(Strict):
 
     Attributes:
         tick_seconds: Control period.
-        lc, be: The workloads.
+        lc: The latency-critical workload, or a list of several; the shield then holds BE to the worst off of them.
+        be: Best-effort work.
         policy: Who decides.
         fallback: Who decides when a learned policy does not.
         shield: A shipped safety profile, or the path of one.
@@ -127,10 +161,11 @@ class ServeConfig(Strict):
         metrics: The Prometheus endpoint; None listens nowhere.
         limits: What rlctl itself may cost.
         perf: Read CPI and other hardware counters.
+        resources: What LC and BE get of memory, disks, cache and memory bandwidth.
     """
 
     tick_seconds: float = Field(default=1.0, ge=0.05, le=60.0)
-    lc: LcSection
+    lc: Lc
     be: BeSection
     policy: PolicySection = PolicySection()
     fallback: FallbackSection = FallbackSection()
@@ -143,12 +178,22 @@ class ServeConfig(Strict):
     metrics: MetricsSection | None = None
     limits: LimitsSection = LimitsSection()
     perf: bool = False
+    resources: ResourcesSection = ResourcesSection()
 
     @model_validator(mode="after")
     def _apart(self) -> ServeConfig:
-        if self.lc.workload in self.be.workloads:
+        if any(lc.workload in (self.be.workloads or ()) for lc in self.lcs.values()):
             raise ValueError("lc.workload is one of be.workloads too; name the best-effort work only")
+        if isinstance(self.lc, tuple) and len(self.lcs) < len(self.lc):
+            raise ValueError("two LCs have one name; give each its own")
         return self
+
+    @property
+    def lcs(self) -> dict[str, LcSection]:
+        """Every LC by its name: `lc` for one, `lc1` and so on for several without names."""
+        if isinstance(self.lc, LcSection):
+            return {self.lc.name or "lc": self.lc}
+        return {one.name or f"lc{number}": one for number, one in enumerate(self.lc, start=1)}
 
 
 def load_config(path: Path) -> ServeConfig:

@@ -22,6 +22,7 @@ from rlctl.envs.host.latency.figures import TimeUnit
 __all__ = [
     "CgroupWorkload",
     "ContainerWorkload",
+    "CyclictestLatency",
     "HttpLatency",
     "JsonlLatency",
     "KubernetesWorkload",
@@ -183,8 +184,20 @@ class NginxLogLatency(Strict):
     window_seconds: float = Field(default=1.0, gt=0.0, le=3600.0)
 
 
+class CyclictestLatency(Strict):
+    """Standard output of `cyclictest --verbose`, see `rlctl.envs.host.latency.cyclictest`: the LC is a real-time task.
+
+    With `--nsecs` the unit is nanoseconds.
+    """
+
+    kind: Literal["cyclictest"]
+    path: Path
+    unit: TimeUnit = TimeUnit.MICROSECONDS
+    window_seconds: float = Field(default=1.0, gt=0.0, le=3600.0)
+
+
 Latency = Annotated[
-    PrometheusLatency | HttpLatency | JsonlLatency | NginxLogLatency,
+    PrometheusLatency | HttpLatency | JsonlLatency | NginxLogLatency | CyclictestLatency,
     Field(discriminator="kind"),
 ]
 """Where the LC's tail latency and load come from."""

@@ -17,7 +17,7 @@ from rlctl.envs.errors import CgroupBusy, HostError, RlctlError
 from rlctl.envs.observation import Observation, Observer
 from rlctl.envs.plant import Plant
 from rlctl.envs.telemetry import Missing, Telemetry, Why
-from rlctl.record import Recorder, Tick
+from rlctl.record import Recorder, Shares, Tick
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Verdict
 from rlctl.stopping import Request
@@ -82,6 +82,7 @@ class Controller:
         recorder: Where each tick goes.
         lease: A watchdog's; renewed after each tick that ends with BE where it should be.
         events: What happened to the host since it was last asked, a line for each; goes into the tick.
+        shares: How BE's applications divide what was applied; goes into the tick too.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Controller:
         recorder: Recorder,
         lease: Lease | None = None,
         events: Callable[[], tuple[str, ...]] = tuple,
+        shares: Callable[[], Shares] = dict,
     ) -> None:
         self.plant = plant
         self.policy = policy
@@ -99,6 +101,7 @@ class Controller:
         self.recorder = recorder
         self.lease = lease
         self.events = events
+        self.shares = shares
         self.observer = Observer(plant.limits, plant.tick_seconds)
         self.totals = Totals()
         self._last = Telemetry(time_seconds=0.0, target_seconds=0.0)
@@ -200,6 +203,7 @@ class Controller:
             acting=SAFE if kept else proposal.acting,
             fallback=kept or proposal.fallback,
             events=self.events(),
+            shares=self.shares(),
         )
         self._finish(tick, wrong, policy_failed=proposal.failed)
         return tick

@@ -17,7 +17,8 @@ import numpy as np
 from rlctl.agents import catalogue
 from rlctl.agents.policy import Policy
 from rlctl.agents.training.bounded import around
-from rlctl.agents.training.dataset import Recording, Source
+from rlctl.agents.training.dataset_origin import Source
+from rlctl.agents.training.dataset_writer import Recording
 from rlctl.agents.training.hosts import Hosts, first_seed, present
 from rlctl.agents.training.nearest_move import nearest_move
 from rlctl.envs.actions import MOVES, decode

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from rlctl.agents.training.dataset import Recording, Source
+from rlctl.agents.training.dataset_origin import Source
+from rlctl.agents.training.dataset_writer import Recording
 from rlctl.decisions import Decision, read_decisions
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits

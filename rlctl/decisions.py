@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlctl.envs.applications import Placement
 from rlctl.envs.replay import allocation_of, telemetry_of
 from rlctl.envs.ticklog import Damage, Line, opened, read_lines
 from rlctl.record import Tick
@@ -111,7 +112,15 @@ def _tick(said: Mapping[str, Any]) -> Tick:
         acting=str(said.get("acting", "")),
         fallback=str(said.get("fallback", "")),
         events=tuple(map(str, said.get("events", ()))),
+        shares={str(name): _placement(one) for name, one in said.get("shares", {}).items()},
     )
+
+
+def _placement(said: Sequence[Any] | None) -> Placement | None:
+    if said is None:
+        return None
+    mode, cluster, cpus = said
+    return Placement(_whole(mode), str(cluster), _finite(cpus))
 
 
 def _bound(said: Mapping[str, Any]) -> Bound:

@@ -7,11 +7,11 @@ import copy
 import functools
 import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from typing import Any, Protocol, TypeVar
 
+from rlctl import pool_worker
 from rlctl.agents.training.cluster import connected
 
 __all__ = ["Run", "workforce"]
@@ -54,7 +54,8 @@ def workforce(
         return
     # Spawned, not forked: a progress bar's thread may hold a lock at the moment of a fork.
     others = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_ignore_ctrl_c) as pool:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(count, context, initializer=pool_worker.begin, initargs=(os.getpid(),)) as pool:
         try:
             yield count, _on(pool)
         except BaseException:
@@ -98,8 +99,3 @@ def _on_ray(address: str, workers: int | None, say: Callable[[str], None], *, lo
 def _own(function: Callable[[Item], Result], item: Item) -> Result:
     """Ray lends arrays read-only, from shared memory, both ways; simulated hosts change theirs."""
     return function(copy.deepcopy(item))
-
-
-def _ignore_ctrl_c() -> None:
-    """Ctrl-C goes to the whole process group; the parent ends its workers, quietly."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

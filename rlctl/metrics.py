@@ -24,7 +24,7 @@ from rlctl import __version__
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.host.events import KINDS
 from rlctl.envs.telemetry import Missing, Value
-from rlctl.record import READINGS, Tick
+from rlctl.record import READINGS, Shares, Tick
 from rlctl.self_usage import SelfUsage, self_usage
 
 __all__ = ["Metrics", "Sources"]
@@ -52,6 +52,10 @@ _OF_READINGS = {
     "lc_run_delay_ratio": ("lc_run_delay_ratio", "Time on a run queue per second, summed over the LC's threads."),
     "be_work_rate": ("be_work_ratio", "Progress of BE as a share of BE running alone on the host."),
 }
+
+
+MOST_APPLICATIONS = 50
+"""With a time series of their own."""
 
 
 def _none() -> int:
@@ -237,12 +241,33 @@ class Metrics(Collector):
         yield _gauge(
             "rlctl_fallback_active", "1 while another than the configured policy decides.", bool(tick.fallback)
         )
+        if tick.shares:
+            yield from _shares(tick.shares)
 
     def _allocation(self, prefix: str, which: str, allocation: Allocation) -> Iterator[Metric]:
         quota = min(allocation.quota_cpus, float(self._limits.cpus))
         yield _gauge(f"rlctl_{prefix}_quota_cpus", f"Quota of BE {which}; all CPUs when there is none.", quota)
         yield _gauge(f"rlctl_{prefix}_cpuset_cpus", f"Size of the cpuset of BE {which}.", allocation.cpuset_cpus)
         yield _gauge(f"rlctl_{prefix}_frozen", f"1 with BE suspended, {which}.", allocation.frozen)
+
+
+def _shares(shares: Shares) -> Iterator[Metric]:
+    """Applications by their names without pids, or each restart would be a series of its own; the least as `other`."""
+    by_name: dict[str, float] = {}
+    for key, placement in shares.items():
+        name = key.rpartition(":")[2]
+        by_name[name] = by_name.get(name, 0.0) + (placement.cpus if placement else 0.0)
+    ranked = sorted(by_name.items(), key=lambda item: (-item[1], item[0]))
+    told = dict(ranked[:MOST_APPLICATIONS])
+    if rest := ranked[MOST_APPLICATIONS:]:
+        told["other"] = told.get("other", 0.0) + sum(cpus for _, cpus in rest)
+    family = GaugeMetricFamily("rlctl_application_cpus", "CPU time an application may use.", labels=["application"])
+    for name, cpus in told.items():
+        family.add_metric([name], cpus)
+    yield family
+    deferred = sum(placement is None for placement in shares.values())
+    yield _gauge("rlctl_applications_running", "Applications that have a share of BE's budget.", len(shares) - deferred)
+    yield _gauge("rlctl_applications_deferred", "Applications that wait for room in BE's budget.", deferred)
 
 
 def _add(counts: dict[Key, int], key: Key) -> None:

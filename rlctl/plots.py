@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_run", "plot_summary"]
+__all__ = ["plot_run", "plot_shares", "plot_summary"]
 
 _LC, _BE, _TARGET, _SUSPENDED = "#1f5f99", "#d9822b", "#b3261e", "#e6e1f2"
+_APPLICATIONS = ("#d9822b", "#1f5f99", "#6a9f58", "#8e6bb0", "#b3261e", "#7f7f7f")
 _NAN = float("nan")
 
 
@@ -45,6 +46,49 @@ def plot_run(run: Run, path: Path, cpus: int) -> None:
     axes[3].set_xlabel("seconds")
     axes[0].set_title(f"{run.manager}: BE {100 * run.be_work_ratio:.1f} % of running alone", loc="left")
     figure.savefig(path, dpi=110)
+
+
+def plot_shares(ticks: Sequence[Tick], threads: Mapping[float, Mapping[str, int]], path: Path, title: str) -> None:
+    """Latency against the target, each application's share of BE's budget over time, and threads that were counted.
+
+    Args:
+        ticks: One run; applications that have the same name but for their pids are one.
+        threads: Threads by application, by time on the ticks' clock; empty leaves that out.
+        path: PNG to write.
+        title: Of the figure.
+    """
+    figure = _figure(9, 7 if threads else 5.5)
+    axes: Sequence[Axes] = figure.subplots(3 if threads else 2, 1, sharex=True)
+    begin = ticks[0].telemetry.time_seconds
+    seconds = [tick.telemetry.time_seconds - begin for tick in ticks]
+    shares = [_cpus_by_name(tick) for tick in ticks]
+    names = list(dict.fromkeys(name for one in shares for name in one))
+    _latency(axes[0], seconds, ticks)
+    each = [[one.get(name, 0.0) for one in shares] for name in names]
+    axes[1].stackplot(seconds, *each, labels=names, step="post", colors=_APPLICATIONS, alpha=0.8)
+    axes[1].set_ylabel("share of BE's budget, CPUs")
+    axes[1].legend(loc="upper right", fontsize=8)
+    for axis in axes:
+        _shade(axis, seconds, ticks)
+        axis.margins(x=0)
+    for name in dict.fromkeys(name for one in threads.values() for name in one):
+        counted = [(time - begin, one[name]) for time, one in threads.items() if name in one]
+        axes[-1].step(*zip(*counted, strict=True), where="post", label=f"{name}: threads in /proc", color=_LC)
+        axes[-1].set_ylabel("threads")
+        axes[-1].legend(loc="upper right", fontsize=8)
+    axes[-1].set_xlabel("seconds")
+    axes[0].set_title(title, loc="left", fontsize=10)
+    figure.savefig(path, dpi=110)
+
+
+def _cpus_by_name(tick: Tick) -> dict[str, float]:
+    """CPUs by application, nothing while BE is suspended."""
+    found: dict[str, float] = {}
+    for key, placement in tick.shares.items():
+        name = key.rpartition(":")[2]
+        cpus = 0.0 if placement is None or tick.applied.frozen else placement.cpus
+        found[name] = found.get(name, 0.0) + cpus
+    return found
 
 
 def plot_summary(scores: Mapping[str, Score], path: Path, title: str) -> None:

@@ -8,11 +8,13 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Generic, Protocol, TypeVar
 
 from rlctl.envs.allocation import UNLIMITED, Allocation
+from rlctl.envs.applications import Placement
+from rlctl.envs.several import OF_EACH_LC, SeveralTelemetry
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry
 from rlctl.envs.ticklog import Damage, last_checksum, opened, read_lines, seal
 from rlctl.safety.verdict import Verdict
@@ -22,6 +24,7 @@ __all__ = [
     "NullRecorder",
     "Recorder",
     "SealedLog",
+    "Shares",
     "Tee",
     "Tick",
     "TickLog",
@@ -32,6 +35,9 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
+
+Shares = Mapping[str, Placement | None]
+"""Placements by application; None for one that is deferred."""
 
 READINGS = tuple(name for name in Telemetry.__slots__ if name not in {"time_seconds", "target_seconds", "counters"})
 
@@ -56,6 +62,7 @@ class Tick:
         acting: Name of who decided this tick where that may be another than `policy`: it, a heuristic, or "safe".
         fallback: Why it was not the policy, or empty.
         events: What happened to the host's groups, a line `kind: text` for each; see `rlctl.envs.host.events`.
+        shares: How BE's applications divide what is applied; None for one that is deferred.
     """
 
     index: int
@@ -75,6 +82,7 @@ class Tick:
     acting: str = ""
     fallback: str = ""
     events: tuple[str, ...] = ()
+    shares: Shares = field(default_factory=dict)
 
 
 class Recorder(Protocol):
@@ -315,7 +323,25 @@ def tick_as_json(tick: Tick) -> dict[str, Any]:
         "acting": tick.acting,
         "fallback": tick.fallback,
         "events": list(tick.events),
-    }
+    } | _further(tick)
+
+
+def _further(tick: Tick) -> dict[str, Any]:
+    """What only ticks with applications or with several LCs have."""
+    telemetry = tick.telemetry
+    said: dict[str, Any] = {}
+    if tick.shares:
+        said["shares"] = {name: _placement(one) for name, one in tick.shares.items()}
+    if isinstance(telemetry, SeveralTelemetry):
+        said["lc"] = telemetry.ruling
+        said["lcs"] = {
+            name: {
+                "target_seconds": _number(one.target_seconds),
+                "readings": {reading: _reading(getattr(one, reading)) for reading in OF_EACH_LC},
+            }
+            for name, one in telemetry.lcs.items()
+        }
+    return said
 
 
 def _warn(damage: Damage) -> None:
@@ -335,6 +361,11 @@ def allocation_as_json(allocation: Allocation) -> dict[str, Any]:
     """An allocation as plain data; a lifted quota is null."""
     quota = None if allocation.quota_cpus == UNLIMITED else float(allocation.quota_cpus)
     return {"quota_cpus": quota, "cpuset_cpus": allocation.cpuset_cpus, "frozen": allocation.frozen}
+
+
+def _placement(placement: Placement | None) -> list[object] | None:
+    """Working mode, cluster, CPUs: short, as a log holds one for each application and tick."""
+    return None if placement is None else [placement.mode, placement.cluster, round(placement.cpus, 4)]
 
 
 def _number(value: float) -> float | str:

@@ -21,7 +21,7 @@ from rlctl.envs.replay import ReplayPlant
 from rlctl.envs.telemetry import Telemetry
 from rlctl.log_header import limits_in, profile_in, run_in
 from rlctl.safety.profile import Profile
-from rlctl.safety.shield import advance, allowed, bounds, judge
+from rlctl.safety.shield import EachLc, advance, allowed, bounds, judge
 from rlctl.safety.verdict import Bound, Verdict
 
 __all__ = [
@@ -133,7 +133,7 @@ class Guards:
     def resume(self, remembered: Mapping[str, Any]) -> bool:
         """Take over what a header says that they remembered; False when it does not fit."""
         try:
-            self._memories = tuple(_memory(guard.start(), remembered.get(guard.name)) for guard in self._guards)
+            self._memories = tuple(_resumed(guard.start(), remembered.get(guard.name)) for guard in self._guards)
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             return False
         return True
@@ -256,6 +256,13 @@ def period_in(header: Mapping[str, Any]) -> float | None:
     """The control period in seconds that a header names; None when it names none that can be."""
     period = header.get("tick_seconds")
     return float(period) if isinstance(period, (int, float)) and 0.0 < period < 1e6 else None
+
+
+def _resumed(fresh: Any, remembered: Any) -> Any:
+    """A guard's memory; one for each LC where there were several."""
+    if isinstance(remembered, Mapping) and remembered.keys() == {"lcs"}:
+        return EachLc({str(name): _memory(fresh, one) for name, one in remembered["lcs"].items()})
+    return _memory(fresh, remembered)
 
 
 def _memory(start: Any, said: Mapping[str, Any] | None) -> Any:

@@ -21,7 +21,10 @@ from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import HostError
 from rlctl.envs.observation import Observation, Observer
-from rlctl.envs.telemetry import Quantile, Telemetry, Value, Why
+from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
+from rlctl.safety.memory import MemoryBandwidthGuard, MemoryPressureGuard
+from rlctl.safety.profile import Profile
+from rlctl.safety.sensors import NEVER_THERE
 
 __all__ = ["Host", "self_test"]
 
@@ -31,6 +34,9 @@ CLOCK_SECONDS = 0.02
 """A sleep of a millisecond is over by then, as the monotonic clock has it."""
 
 YEAR_2020 = 1_577_836_800.0
+
+SENSING = (MemoryPressureGuard, MemoryBandwidthGuard)
+"""Guards that take a sensor which a host may lack."""
 
 Found = Iterator[tuple[int, str]]
 """Level and line."""
@@ -51,7 +57,9 @@ class Host(Protocol):
         ...
 
 
-def self_test(host: Host, policy: Policy, watchdog: int | None, *, dry_run: bool = False) -> None:
+def self_test(
+    host: Host, policy: Policy, watchdog: int | None, *, dry_run: bool = False, profile: Profile | None = None
+) -> None:
     """Try everything once, a line for each; nothing of it is left behind.
 
     Args:
@@ -59,13 +67,15 @@ def self_test(host: Host, policy: Policy, watchdog: int | None, *, dry_run: bool
         policy: Who is to decide; to be started afterwards.
         watchdog: The watchdog's process, which has confirmed its plan; None if there is none.
         dry_run: Leave the knobs alone.
+        profile: The shield's, for guards whose sensors this host may lack.
 
     Raises:
         HostError: The clock stands still, or a knob does not take the value that it has.
         PermissionMissing: A knob may not be written.
     """
     begun = time.perf_counter()
-    for found in (_clock(), _knobs(host, dry_run), _watchdog(watchdog, dry_run), _latency(host), _policy(host, policy)):
+    sensed = (_latency(host), _guards(host, profile))
+    for found in (_clock(), _knobs(host, dry_run), _watchdog(watchdog, dry_run), *sensed, _policy(host, policy)):
         for level, line in found:
             log.log(level, "self-test: %s", line)
     log.info("self-test: done in %.0f ms", 1e3 * (time.perf_counter() - begun))
@@ -109,6 +119,15 @@ def _latency(host: Host) -> Found:
     why = f"no latency yet: {latency.detail or latency.why}"
     level = logging.INFO if latency.why is Why.NO_DATA else logging.WARNING  # a window has to pass first
     yield level, f"{why}; until there is one BE stays at the safe allocation"
+
+
+def _guards(host: Host, profile: Profile | None) -> Found:
+    sensing = [one for one in (profile.guards() if profile else ()) if isinstance(one, SENSING)]
+    for guard in sensing:
+        reading = guard.reading(host.read())
+        if isinstance(reading, Missing) and reading.why in NEVER_THERE:
+            why = reading.detail or reading.why
+            yield logging.WARNING, f"guard {guard.name} never objects, for want of a sensor: {why}"
 
 
 def _policy(host: Host, policy: Policy) -> Found:

@@ -13,7 +13,7 @@ from rlctl.decisions import shown
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Value
 from rlctl.narrator import in_words
 from rlctl.record import Tick, tick_as_json
-from rlctl.why import clock, reading_in_words
+from rlctl.why import clock, reading_in_words, shares_in_words
 
 __all__ = ["BLOCKS", "PLAIN_BLOCKS", "Mood", "Row", "as_json", "is_stale", "rows", "sparkline"]
 
@@ -72,6 +72,7 @@ def rows(ticks: Sequence[Tick], now_seconds: float, columns: int = 80, blocks: s
         _load(last),
         *_history(ticks, columns, blocks),
         _be(last),
+        *(Row("" if number else "shares", line) for number, line in enumerate(shares_in_words(last))),
         Row("asked", in_words(last.proposed) + (f" ({shown(last.note)})" if last.note else "")),
         *_verdict(last),
         *_trouble(last),

@@ -26,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.agents.training.bounded import nearest
-from rlctl.agents.training.dataset import TERMS, Episode
+from rlctl.agents.training.dataset_origin import TERMS
+from rlctl.agents.training.dataset_writer import Episode
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.reward import reward

@@ -12,9 +12,12 @@ from rlctl.moments import Found, Moment
 from rlctl.narrator import in_words
 from rlctl.record import READINGS, Tick, tick_as_json
 
-__all__ = ["as_json", "clock", "in_plain_words", "reading_in_words"]
+__all__ = ["as_json", "clock", "in_plain_words", "reading_in_words", "shares_in_words"]
 
 WIDTH = 9
+MOST_SHOWN = 8
+"""Of the applications, by name."""
+
 """Columns of the words at the left."""
 
 
@@ -29,6 +32,7 @@ def in_plain_words(found: Found, moment: Moment) -> Iterator[str]:
     yield from _row("asked", in_words(tick.proposed) + (f" ({shown(tick.note)})" if tick.note else ""))
     yield from _row("verdict", *_verdict(tick))
     yield from _row("written", *_written(tick))
+    yield from _row("shares", *shares_in_words(tick))
     yield from _row("effect", *_effect(decision, found.following))
     yield from _row(
         "took",
@@ -65,6 +69,18 @@ def reading_in_words(name: str, reading: Reading) -> str:
     if isinstance(reading, Missing):
         return shown(f"{reading.why}: {reading.detail}" if reading.detail else reading.why)
     return _quantity(name, reading.value)
+
+
+def shares_in_words(tick: Tick) -> Iterator[str]:
+    """How BE's applications divide what is applied, who has most first."""
+    placed = {name: one for name, one in tick.shares.items() if one is not None}
+    for name, one in sorted(placed.items(), key=lambda item: -item[1].cpus)[:MOST_SHOWN]:
+        yield f"{shown(name)}: {one.cpus:.2f} CPU on {shown(one.cluster)}, mode {one.mode}"
+    if len(placed) > MOST_SHOWN:
+        yield f"and {len(placed) - MOST_SHOWN} more"
+    if deferred := [shown(name) for name in tick.shares if name not in placed]:
+        more = f" and {len(deferred) - MOST_SHOWN} more" if len(deferred) > MOST_SHOWN else ""
+        yield f"deferred: {', '.join(deferred[:MOST_SHOWN])}{more}"
 
 
 def _row(word: str, *lines: str) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """The shield of n hosts at once: the very guards of `Shield`, without a loop over hosts.
 
 For training and for large evaluations. Host by host it answers as `Shield` does, to the last bit, over any history of
-readings; `tests/safety/test_batch_shield.py` holds the two together. It takes no guards of your own.
+readings; `tests/safety/test_batch_shield.py` holds the two together. It takes no guards of your own, and leaves out the
+two of `rlctl.safety.memory`: a simulated host has none of their readings, for which they have no objection.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -17,9 +18,10 @@ from rlctl.envs.yaml_edge import load_model, load_text
 from rlctl.safety.gates import LoadGate, SlackGate
 from rlctl.safety.growth import Ceiling, GrowthRate, SlackFloor, SlackHold
 from rlctl.safety.guard import Guard
+from rlctl.safety.memory import MemoryBandwidthGuard, MemoryPressureGuard
 from rlctl.safety.sensors import SensorGuard, Trust
 
-__all__ = ["SEMANTICS", "Profile", "load_profile", "shipped_profiles"]
+__all__ = ["SEMANTICS", "MemoryBandwidth", "MemoryPressure", "Profile", "load_profile", "shipped_profiles"]
 
 SEMANTICS = 1
 """Bumped when a guard forbids something else under the same constants; part of every digest."""
@@ -28,8 +30,49 @@ Share = Annotated[float, Field(gt=0.0, le=1.0)]
 Seconds = Annotated[float, Field(ge=0.0, le=86400.0)]
 
 
+_STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class MemoryPressure(BaseModel):
+    """Constants of the guard against an LC that waits for memory; see `rlctl.safety.memory.MemoryPressureGuard`.
+
+    Attributes:
+        hold_ratio: Share of the time with the LC stalled above which nothing grows, and after `after_ticks` BE shrinks.
+        suspend_ratio: Above it for as many ticks BE is suspended.
+        after_ticks: Ticks in a row.
+        calm_seconds: Time below `hold_ratio` after which BE is let go.
+    """
+
+    model_config = _STRICT
+
+    hold_ratio: Share
+    suspend_ratio: Share
+    after_ticks: int = Field(ge=1, le=1000)
+    calm_seconds: Seconds
+
+    @model_validator(mode="after")
+    def _in_order(self) -> MemoryPressure:
+        if self.hold_ratio > self.suspend_ratio:
+            raise ValueError("hold_ratio is above suspend_ratio: BE would be suspended before it is held; lower it")
+        return self
+
+
+class MemoryBandwidth(BaseModel):
+    """Constants of the guard against memory bandwidth near its peak.
+
+    Attributes:
+        limit_ratio: Share of the peak of the busiest socket above which BE shrinks.
+    """
+
+    model_config = _STRICT
+
+    limit_ratio: Share
+
+
 class Profile(BaseModel):
     """Every constant of the shipped guards. None has a default: a profile says all it means.
+
+    But for two guards that take sensors which not every host has: without their section they are off.
 
     Attributes:
         name: Shown in logs and results.
@@ -53,9 +96,11 @@ class Profile(BaseModel):
         max_age_seconds: Oldest reading that is believed.
         min_samples: Fewest requests behind a tail latency that is believed.
         gap_seconds: Most time between two readings that counts towards the cool-down.
+        memory_pressure: The guard against an LC that waits for memory; None is off.
+        memory_bandwidth: The guard against memory bandwidth near its peak; None is off.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = _STRICT
 
     name: str = Field(min_length=1)
     poll_seconds: Seconds
@@ -76,6 +121,8 @@ class Profile(BaseModel):
     max_age_seconds: float = Field(gt=0.0, le=3600.0)
     min_samples: int = Field(ge=1)
     gap_seconds: float = Field(gt=0.0, le=3600.0)
+    memory_pressure: MemoryPressure | None = None
+    memory_bandwidth: MemoryBandwidth | None = None
 
     @model_validator(mode="after")
     def _in_order(self) -> Profile:
@@ -89,8 +136,11 @@ class Profile(BaseModel):
 
     @property
     def digest(self) -> str:
-        """Twelve hex digits over the constants (not the name) and SEMANTICS; equal digests forbid the same."""
-        constants = self.model_dump(exclude={"name"}) | {"semantics": SEMANTICS}
+        """Twelve hex digits over the constants (not the name) and SEMANTICS; equal digests forbid the same.
+
+        A guard that is off is left out: so profiles keep the digest that they had before there was one.
+        """
+        constants = self.model_dump(exclude={"name"}, exclude_none=True) | {"semantics": SEMANTICS}
         return hashlib.sha256(json.dumps(constants, sort_keys=True).encode()).hexdigest()[:12]
 
     def scaled(self, time_scale: float) -> Profile:
@@ -128,9 +178,19 @@ class Profile(BaseModel):
             ),
             SlackFloor(self.slack_floor_ratio, self.floor_cpus, self.floor_ratio, poll, trust),
             SlackHold(self.slack_hold_ratio, poll, trust),
+            *self._memory_guards(trust),
             GrowthRate(self.growth_ratio_per_second, self.growth_cpuset_cpus, self.growth_gap_seconds),
             Ceiling(self.ceiling_ratio),
         )
+
+    def _memory_guards(self, trust: Trust) -> Iterator[Guard[Any]]:
+        if (pressure := self.memory_pressure) is not None:
+            shares = pressure.hold_ratio, pressure.suspend_ratio
+            yield MemoryPressureGuard(
+                *shares, pressure.after_ticks, pressure.calm_seconds, self.gap_seconds, trust
+            )  # fmt: skip
+        if self.memory_bandwidth is not None:
+            yield MemoryBandwidthGuard(self.memory_bandwidth.limit_ratio, trust)
 
 
 def shipped_profiles() -> tuple[str, ...]:

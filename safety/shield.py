@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,19 +13,44 @@ from numpy.typing import NDArray
 
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits, most_restrictive
+from rlctl.envs.several import SeveralTelemetry
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.guard import Guard
 from rlctl.safety.profile import Profile
 from rlctl.safety.verdict import Bound, Verdict
 
-__all__ = ["Shield", "advance", "allowed", "bounds", "judge"]
+__all__ = ["EachLc", "Shield", "advance", "allowed", "bounds", "judge"]
+
+
+@dataclass(frozen=True, slots=True)
+class EachLc:
+    """What a guard remembers of each of several LCs: as if each had a shield of its own.
+
+    One guard that saw but the worst LC of each tick would forget what the others did: that one of them is cooling down,
+    or under high load.
+
+    Attributes:
+        lcs: Its memories by the LCs' names.
+    """
+
+    lcs: Mapping[str, Any]
 
 
 def advance(guards: tuple[Guard[Any], ...], memories: tuple[Any, ...], telemetry: Telemetry) -> tuple[Any, ...]:
     """Every guard's memory after a tick; telemetry without a finite time teaches nothing."""
     if not math.isfinite(telemetry.time_seconds):
         return memories
-    return tuple(guard.advance(memory, telemetry) for guard, memory in zip(guards, memories, strict=True))
+    return tuple(_advanced(guard, memory, telemetry) for guard, memory in zip(guards, memories, strict=True))
+
+
+def _advanced(guard: Guard[Any], memory: Any, telemetry: Telemetry) -> Any:
+    """Readings of several LCs teach each one's memory; those of none in particular teach them all."""
+    if isinstance(telemetry, SeveralTelemetry):
+        known = memory.lcs if isinstance(memory, EachLc) else {}
+        return EachLc({name: guard.advance(known.get(name, guard.start()), one) for name, one in telemetry.lcs.items()})
+    if isinstance(memory, EachLc):
+        return EachLc({name: guard.advance(one, telemetry) for name, one in memory.lcs.items()})
+    return guard.advance(memory, telemetry)
 
 
 def bounds(
@@ -35,9 +60,25 @@ def bounds(
     current: Allocation,
     limits: Limits,
 ) -> tuple[Bound, ...]:
-    """Every guard's bound of a tick, whatever is proposed."""
-    found = (g.bound(m, telemetry, current, limits) for g, m in zip(guards, memories, strict=True))
-    return tuple(bound for bound in found if bound is not None)
+    """Every guard's bound of a tick, whatever is proposed; of several LCs, each guard's bound for each of them."""
+    return tuple(
+        bound
+        for guard, memory in zip(guards, memories, strict=True)
+        for bound in _bounds_of(guard, memory, telemetry, current, limits)
+        if bound is not None
+    )
+
+
+def _bounds_of(
+    guard: Guard[Any], memory: Any, telemetry: Telemetry, current: Allocation, limits: Limits
+) -> Iterator[Bound | None]:
+    if not isinstance(memory, EachLc):
+        yield guard.bound(memory, telemetry, current, limits)
+        return
+    lcs = telemetry.lcs if isinstance(telemetry, SeveralTelemetry) else {}
+    for name, one in memory.lcs.items():
+        bound = guard.bound(one, lcs.get(name, telemetry), current, limits)
+        yield bound and replace(bound, detail=f"LC {name}: {bound.detail}" if bound.detail else f"LC {name}")
 
 
 def judge(given: tuple[Bound, ...], proposed: Allocation) -> Verdict:

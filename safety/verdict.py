@@ -24,6 +24,8 @@ class Reason(StrEnum):
     COOLING_DOWN = "cooling-down"
     SLACK_TINY = "slack-tiny"  # BE goes to the floor
     SLACK_SMALL = "slack-small"  # BE may not grow
+    MEMORY_PRESSURE = "memory-pressure"
+    MEMORY_BANDWIDTH = "memory-bandwidth"
     GROWTH_RATE = "growth-rate"
     CEILING = "ceiling"
 

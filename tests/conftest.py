@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import shutil
+import signal
 import struct
 import tempfile
 from types import SimpleNamespace
@@ -16,11 +18,26 @@ settings.register_profile(
 )
 settings.load_profile("default")
 
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""As in a terminal: a shell has its background jobs ignore Ctrl-C, and what we start would, too."""
+
 
 @pytest.fixture(scope="session")
 def slowness():
     """How many times slower than a machine this one runs, for promises in seconds: scripts/guest emulates its CPUs."""
     return 7.0 if "RLCTL_GUEST" in os.environ else 1.0
+
+
+@pytest.fixture(scope="session")
+def cyclictest():
+    """Skips where a real-time task's wake-ups cannot be measured."""
+    if shutil.which("cyclictest") is None:
+        pytest.skip("cyclictest is not installed: apt-get install rt-tests")
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except PermissionError:
+        pytest.skip("may not be real-time: root, or `ulimit -r`")
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def _varint(value):

@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,9 +27,21 @@ from typing import Any, NoReturn
 
 from rlctl import __version__
 from rlctl.agents.training.run_folder import code_version
-from rlctl.envs.errors import ConfigError, HostError
+from rlctl.envs.errors import ConfigError, HostError, RlctlError
 
-__all__ = ["LOCAL", "Cluster", "Node", "Version", "check_version", "connected", "our_version", "require_ray", "sweep"]
+__all__ = [
+    "LOCAL",
+    "Cluster",
+    "Node",
+    "Version",
+    "check_reachable",
+    "check_version",
+    "connected",
+    "our_version",
+    "require_ray",
+    "sweep",
+    "told_by",
+]
 
 Version = tuple[str, str]
 """Of rlctl: its version, and its commit as `code_version` has it."""
@@ -117,6 +129,26 @@ def require_ray() -> None:
         raise ConfigError(
             "Ray is not installed: pip install 'rlctl[distributed]', or in a checkout scripts/install dev,distributed"
         )
+
+
+def check_reachable(address: str | None, names: Iterable[str]) -> None:
+    """Check that nodes find the bundles among these managers: a relative path is theirs from where `ray start` was.
+
+    Raises:
+        ConfigError: One is relative, and the cluster is not one that we start ourselves.
+    """
+    if address in (None, LOCAL):
+        return
+    for name in names:
+        if "/" in name and not Path(name).is_absolute():
+            here = Path(name).absolute()
+            raise ConfigError(f"{name}: with --ray {address} give the path at which every node has it, such as {here}")
+
+
+def told_by(address: str, error: RlctlError) -> RlctlError:
+    """The same error, that says which node it is from: what is wrong there may be right everywhere else."""
+    error.args = (f"node {address}: {error}",)
+    return error
 
 
 @contextlib.contextmanager
@@ -239,6 +271,8 @@ def _why_not(error: Exception) -> str:
     """In a line; Ray tells of tokens at length, or only in what the error came from."""
     if "auth" in f"{error} {error.__cause__ or error.__context__}".lower():
         return "it takes another token, or any: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH as on its nodes"
+    if "Could not find any running Ray instance" in str(error):
+        return "there is none on this machine: `ray start --head` starts one, --ray local one for this command alone"
     return str(error)
 
 

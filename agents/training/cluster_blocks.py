@@ -18,7 +18,7 @@ import ray
 from ray import exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rlctl.agents.training.cluster import Cluster, Node, Version, check_version, our_version
+from rlctl.agents.training.cluster import Cluster, Node, Version, check_version, our_version, told_by
 from rlctl.agents.training.testbeds import ALIVE_CHILDREN, LIVE, TESTBED
 from rlctl.envs.errors import ConfigError, HostError, RlctlError
 
@@ -272,7 +272,7 @@ class _Work:
         if not isinstance(cause, RlctlError):
             raise error
         if host.ready and isinstance(cause, ConfigError):
-            raise cause from None
+            raise told_by(host.name, cause) from None
         if not host.ready:
             self._losses[host.node] = LOSSES  # it will not do better a second time
         self._lost(host, str(cause))

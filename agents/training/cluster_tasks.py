@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import ray
 from ray import exceptions
 
-from rlctl.agents.training.cluster import Cluster, Version, check_version, our_version
+from rlctl.agents.training.cluster import Cluster, Version, check_version, our_version, told_by
 from rlctl.envs.errors import ConfigError, HostError, RlctlError
 
 __all__ = ["LOST", "RETRIES", "map_tasks"]
@@ -69,7 +69,7 @@ def map_tasks(
     Raises:
         ConfigError: No node can hold such a task, or one that joined has another rlctl.
         HostError: A task was lost too often, or no node is left that could hold one.
-        Exception: What the function raised.
+        Exception: What the function raised; an RlctlError says on which node.
     """
     needed = {"CPU": cpus, **resources}
     if not _has_room(cluster, needed):
@@ -102,7 +102,10 @@ def map_tasks(
 def _checked(drivers: Version, function: Callable[[Item], Result], item: Item) -> Result:
     """On the worker: its node may have joined after all others were checked."""
     _check_once(drivers)
-    return function(item)
+    try:
+        return function(item)
+    except RlctlError as error:
+        raise told_by(ray.util.get_node_ip_address(), error) from None
 
 
 @functools.cache

@@ -12,6 +12,7 @@ _log = logging.getLogger(__name__)
 KINDS = (
     "foreign-write", "group-vanished", "group-appeared", "group-replaced", "group-reduced", "group-refused",
     "tighter-parent", "lc-vanished", "lc-appeared",
+    "application-came", "application-left", "application-moved", "application-refused",
 )  # fmt: skip
 
 MOST_KEPT = 1000  # a caller that never drains must not fill the memory

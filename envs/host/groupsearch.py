@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlctl.envs.errors import ConfigError, HostError
-from rlctl.envs.host.cgroup.layout import Layout
+from rlctl.envs.host.cgroup.layout import Controller, Layout
 
 __all__ = ["UNIFIED", "Found", "find_groups", "groups_of_process", "outermost"]
 
@@ -131,9 +131,14 @@ def _memberships(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _hierarchies(layout: Layout) -> Iterator[tuple[str, Path]]:
-    """v1 hierarchies by each of their controllers, v2 once as `UNIFIED`."""
+    """v1 hierarchies by each of their controllers, v2 once as `UNIFIED`.
+
+    Not v1's blkio: systemd leaves services in their slice's group there, which is not theirs alone.
+    """
     seen: set[str] = set()
     for controller, mount in layout.mounts.items():
+        if controller is Controller.IO and mount.version == 1:
+            continue
         name = UNIFIED if mount.version == 2 else str(controller)
         if name not in seen:
             seen.add(name)

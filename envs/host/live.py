@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Protocol
 
 from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.applications import Placement
 from rlctl.envs.errors import CgroupGone, RlctlError, SensorError
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.host.cgroup.group import Group
@@ -20,10 +21,20 @@ from rlctl.envs.host.sensors.perf import PerfSensor, perf_root
 from rlctl.envs.host.sensors.psi import Psi
 from rlctl.envs.host.sensors.schedstat import RunDelay
 from rlctl.envs.host.sensors.sensor import Sensor
+from rlctl.envs.several import OF_EACH_LC, worst_of
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
 from rlctl.envs.workload import SLO, Weight
 
-__all__ = ["KNOBS", "Actuator", "LiveHost", "absent_readings", "follow_groups", "group_sensors", "perf_sensors"]
+__all__ = [
+    "KNOBS",
+    "Actuator",
+    "LiveHost",
+    "OtherLc",
+    "absent_readings",
+    "follow_groups",
+    "group_sensors",
+    "perf_sensors",
+]
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +70,42 @@ class Actuator(Protocol):
         ...
 
 
+class Divider(Protocol):
+    """Whoever divides BE's budget among child groups of BE's; `rlctl.sharing.Sharing` is one."""
+
+    @property
+    def shares(self) -> Mapping[str, Placement | None]:
+        """Placements by application; None for one that is deferred."""
+        ...
+
+    def look(self) -> None:
+        """See who came and who left."""
+        ...
+
+    def share(self, budget: Allocation) -> object:
+        """Divide a budget that is in force."""
+        ...
+
+    def regrouped(self) -> bool:
+        """Whether the watchdog needs another plan since the last call."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OtherLc:
+    """A further LC.
+
+    Attributes:
+        name: As the configuration names it.
+        slo: Its objective.
+        sensors: Its latency and its group's; of what they read, `OF_EACH_LC` counts.
+    """
+
+    name: str
+    slo: SLO
+    sensors: Sequence[Sensor]
+
+
 class LiveHost:
     """One LC and the BE groups of this host.
 
@@ -75,10 +122,14 @@ class LiveHost:
         events: Is told what happens to the groups.
         follow: Looks for groups that came or went, at the time of a tick; True when BE's are others now. With it BE
             may be without any group for a while.
+        others: Further LCs; the telemetry then is that of the LC that is worst off, see `worst_of`.
+        lc_name: The first LC's name among them.
+        sharing: Divides what is in force among BE's applications. Whatever becomes of that, the verdict holds.
 
     Attributes:
         regrouped: Called with a new emergency plan whenever BE's groups are others; set it to the lease's `replan`.
         sleep: How `wait` spends so many seconds; may return early.
+        sharing: As given; may be exchanged between two ticks.
     """
 
     def __init__(
@@ -94,6 +145,9 @@ class LiveHost:
         controls: frozenset[str] = frozenset(KNOBS),
         events: Events | None = None,
         follow: Callable[[float], bool] | None = None,
+        sharing: Divider | None = None,
+        others: Sequence[OtherLc] = (),
+        lc_name: str = "lc",
     ) -> None:
         self.limits = limits
         self.slo = slo
@@ -104,6 +158,9 @@ class LiveHost:
         self.sleep: Callable[[float], object] = time.sleep
         self._events = events or Events()
         self._follow = follow
+        self.sharing = sharing
+        self._others, self._lc_name = tuple(others), lc_name
+        self._unshared = ""
         self._plan_is_old = False
         self._actuator = actuator
         self._sensors = tuple(sensors)
@@ -132,7 +189,10 @@ class LiveHost:
         self._explain(readings)
         self._derive(readings)
         known = {name: readings.pop(name) for name in _FIELDS & readings.keys()}
-        return Telemetry(now, self.slo.target_seconds, **known, counters=readings)
+        first = Telemetry(now, self.slo.target_seconds, **known, counters=readings)
+        if not self._others:
+            return first
+        return worst_of({self._lc_name: first} | {one.name: _of_other(one, first) for one in self._others})
 
     def apply(self, allocation: Allocation) -> Allocation:
         """Write the allocation and return what the kernel reads back.
@@ -140,6 +200,7 @@ class LiveHost:
         Raises:
             CgroupError: A write failed; `current` then holds what was read back, as far as it could be.
         """
+        self._divided(lambda sharing: sharing.look())  # newcomers' originals are journalled before they are touched
         try:
             self._current = self._actuator.apply(allocation)
         except CgroupGone:
@@ -149,7 +210,14 @@ class LiveHost:
         except Exception:
             self._current = self._actuator.read()
             raise
+        self._divided(lambda sharing: sharing.share(self._current))
+        self._renew_plan()
         return self._current
+
+    @property
+    def shares(self) -> Mapping[str, Placement | None]:
+        """BE's applications and their placements; None for one that is deferred."""
+        return self.sharing.shares if self.sharing else {}
 
     def events(self) -> tuple[str, ...]:
         """What happened to the groups since the last call: foreign writes, groups that came or went, tighter parents.
@@ -196,16 +264,31 @@ class LiveHost:
         if close is None:
             return
         try:
-            for sensor in self._sensors:
+            for sensor in (*self._sensors, *(sensor for one in self._others for sensor in one.sensors)):
                 sensor.close()
         finally:
             close()
 
     def _follow_groups(self, now_seconds: float) -> None:
         """Look for groups that came or went; the watchdog must know of them too."""
-        if self._follow is None:
+        if self._follow is not None:
+            self._plan_is_old |= self._follow(now_seconds)
+            self._renew_plan()
+
+    def _divided(self, step: Callable[[Divider], object]) -> None:
+        """A division that fails leaves the one before, within the verdict; why, is said once."""
+        if self.sharing is None:
             return
-        self._plan_is_old |= self._follow(now_seconds)
+        try:
+            step(self.sharing)
+        except Exception as error:  # noqa: BLE001 - the verdict is in force, and the tick must go on
+            if self._unshared != str(error):
+                log.error("BE's budget is not divided anew: %s", error)
+            self._unshared = str(error)
+        self._plan_is_old |= self.sharing.regrouped()
+
+    def _renew_plan(self) -> None:
+        """Tell the watchdog what takes the groups of now to the safe allocation."""
         if self._plan_is_old and self.regrouped is not None:
             try:
                 self.regrouped(self._actuator.emergency_plan())
@@ -231,6 +314,16 @@ class LiveHost:
         readings["lc_cpu_seconds_per_request"] = cpu_seconds_per_request(
             readings.get("lc_cpus", _ABSENT), readings.get("done_rps", _ABSENT)
         )
+
+
+def _of_other(lc: OtherLc, first: Telemetry) -> Telemetry:
+    """A further LC's telemetry: its own readings beside what the host and BE are for the first one."""
+    found: dict[str, Reading] = {}
+    for sensor in lc.sensors:
+        found.update(_guarded(sensor, first.time_seconds))
+    own = {name: found.get(name, _ABSENT) for name in OF_EACH_LC}
+    own["lc_cpu_seconds_per_request"] = cpu_seconds_per_request(own["lc_cpus"], found.get("done_rps", _ABSENT))
+    return first.but(target_seconds=lc.slo.target_seconds, **own)
 
 
 def group_sensors(lc: Group, be: Sequence[Group]) -> list[Sensor]:

@@ -28,7 +28,7 @@ from pathlib import Path
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.cgroup.cpulist import format_cpus, parse_cpus
 
-__all__ = ["CpuPlace", "cpu_order", "read_list", "read_topology"]
+__all__ = ["SYS", "CpuPlace", "cpu_order", "memory_nodes", "numa_nodes", "read_list", "read_topology"]
 
 SYS = Path("/sys")
 
@@ -100,12 +100,33 @@ def read_topology(sys: Path = SYS) -> Mapping[int, CpuPlace]:
     online = read_list(folder / "online") or _present(folder)
     if not online:
         raise HostError(f"{folder}: lists no CPU; is sysfs mounted?")
-    nodes = [read_list(path) & online for path in sorted((sys / "devices/system/node").glob("node*/cpulist"))]
+    nodes = [cpus & online for cpus in numa_nodes(sys).values()]
     packages: dict[str, set[int]] = {}
     for cpu in sorted(online):
         packages.setdefault(_text(folder / f"cpu{cpu}/topology/physical_package_id"), set()).add(cpu)
     sockets = [frozenset(cpus) for cpus in packages.values()]
     return {cpu: _place(folder, cpu, online, nodes, package) for package in sockets for cpu in package}
+
+
+def numa_nodes(sys: Path = SYS) -> Mapping[int, frozenset[int]]:
+    """CPUs of every NUMA node by its number; none where the kernel knows no nodes.
+
+    Args:
+        sys: Where sysfs is mounted.
+    """
+    folders = (re.fullmatch(r"node(\d+)", path.name) for path in (sys / "devices/system/node").glob("node*"))
+    numbers = sorted(int(name[1]) for name in folders if name)
+    return {number: read_list(sys / f"devices/system/node/node{number}/cpulist") for number in numbers}
+
+
+def memory_nodes(sys: Path = SYS) -> frozenset[int]:
+    """Nodes that have memory; a kernel that knows no nodes has all of it in node 0.
+
+    Args:
+        sys: Where sysfs is mounted.
+    """
+    folder = sys / "devices/system/node"
+    return read_list(folder / "has_memory") or read_list(folder / "online") or frozenset({0})
 
 
 def _place(

@@ -1,8 +1,9 @@
-"""Holds a command back until its launcher has put it where it belongs: `python -I -S gate.py PARENT_PID COMMAND...`.
+"""Holds a command back until its launcher has put it where it belongs: `python -I -S gate.py PARENT[:FD] COMMAND...`.
 
 A program that is moved to its control groups only after it has begun may have made threads and children by then. So
 this waits for a byte on standard input before it becomes the command. It is a file of its own in a fresh interpreter,
-because code between fork and exec (`preexec_fn`) can deadlock in a process that has threads.
+because code between fork and exec (`preexec_fn`) can deadlock in a process that has threads. It closes FD when it has
+come so far that only the command is left to do.
 """
 
 from __future__ import annotations
@@ -21,17 +22,20 @@ def main(arguments: list[str]) -> int:
     """Wait for the byte, then become the command.
 
     Args:
-        arguments: Pid of the launcher, and the command.
+        arguments: Pid of the launcher, perhaps with a descriptor to close, and the command.
 
     Returns:
         An exit code, only if the command could not be run.
     """
-    parent, *command = arguments
+    launcher, *command = arguments
+    parent, _, ready = launcher.partition(":")
     for number in _DEFAULT:  # whatever the launcher ignored is inherited, and what Python ignores would be too
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     # SIGTERM and not SIGKILL: a parent of workers can then end them.
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if ready:
+        os.close(int(ready))
     if os.getppid() != int(parent) or not os.read(0, 1):  # the launcher died before it had placed us
         return EXEC_FAILED
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

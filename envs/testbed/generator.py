@@ -7,12 +7,10 @@ program's stderr goes to a file: a generator that hangs is an error after the ti
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 import os
 import select
-import shutil
 import subprocess
 import tempfile
 import time
@@ -22,12 +20,11 @@ from types import TracebackType
 from typing import IO, Any, Literal, Self
 
 from rlctl.envs.errors import TestbedError
+from rlctl.envs.testbed.compile import compiled
 
 __all__ = ["GeneratorConfig", "GeneratorError", "GeneratorStats", "LoadGenerator", "build_generator"]
 
 SOURCE = Path(__file__).with_name("loadgen.c")
-FLAGS = ("-std=gnu11", "-O2")
-COMPILE_TIMEOUT_SECONDS = 120.0
 CLOSE_PATIENCE_SECONDS = 0.5  # it obeys in a millisecond, unless it is stopped
 HIGHEST_RATE_RPS = 1e6  # loadgen.c refuses more
 
@@ -158,32 +155,10 @@ def build_generator(cache: Path | None = None) -> Path:
     Raises:
         GeneratorError: There is no compiler, it failed, or the folder cannot be written.
     """
-    cache = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlctl"
-    digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(FLAGS).encode()).hexdigest()
-    binary = cache / f"loadgen-{digest[:32]}"
-    if binary.exists():
-        return binary
-    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
-    if compiler is None:
-        raise GeneratorError("no C compiler (cc, gcc, clang) on PATH: the load generator is compiled on first use")
     try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as scratch:
-            _compile(compiler, Path(scratch, "loadgen")).replace(binary)  # atomic: never half a binary
-    except OSError as error:
-        raise GeneratorError(f"cannot keep the compiled load generator in {cache}: {error.strerror}") from error
-    return binary
-
-
-def _compile(compiler: str, output: Path) -> Path:
-    command = [compiler, *FLAGS, "-o", str(output), str(SOURCE), "-lm"]
-    try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_SECONDS)
-    except subprocess.TimeoutExpired as error:
-        raise GeneratorError(f"{compiler} took more than {COMPILE_TIMEOUT_SECONDS:g} s over {SOURCE}") from error
-    except subprocess.CalledProcessError as error:
-        raise GeneratorError(f"{compiler} could not compile {SOURCE}: {error.stderr.strip()}") from error
-    return output
+        return compiled(SOURCE, "-lm", cache=cache)
+    except TestbedError as error:
+        raise GeneratorError(str(error)) from error
 
 
 def _start(command: list[str], notes: IO[bytes]) -> subprocess.Popen[bytes]:

@@ -116,10 +116,14 @@ class Janitor:
             except OSError as error:
                 raise TestbedError(f"{directory}: {error.strerror}: make the group before recording it") from error
 
-    def make_folder(self) -> Path:
-        """A new temporary folder, for this user only; its path is short enough for a socket in it."""
+    def make_folder(self, parent: Path | None = None) -> Path:
+        """A new temporary folder, for this user only; its path is short enough for a socket in it.
+
+        Args:
+            parent: Where; by default the folder for temporary files.
+        """
         self._check_open()
-        folder = Path(tempfile.mkdtemp(prefix=leftovers.FOLDER_PREFIX))
+        folder = Path(tempfile.mkdtemp(prefix=leftovers.FOLDER_PREFIX, dir=parent))
         self._note({"folder": str(folder), "identity": leftovers.identity(folder)})
         return folder
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -86,6 +86,21 @@ class Process:
             return None
         return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
+    def release(self) -> None:
+        """Let a held command begin. Idempotent.
+
+        Raises:
+            TestbedError: It has died.
+        """
+        assert self._popen.stdin is not None
+        if self._popen.stdin.closed:
+            return
+        try:
+            with self._popen.stdin as gate_pipe:
+                gate_pipe.write(b"\n")
+        except OSError as error:
+            raise TestbedError(f"{self.name} ended before it had begun: {self.tail()}") from error
+
     def pids(self) -> tuple[int, ...]:
         """It and its descendants that are alive."""
         return tuple(sorted(leftovers.session(self.pid))) if self._popen.returncode is None else ()
@@ -124,6 +139,8 @@ class Process:
             self.wait(grace_seconds)
             self._kill_session()
             self._popen.wait()
+        assert self._popen.stdin is not None
+        self._popen.stdin.close()
         return self._popen.returncode
 
     def _kill_session(self) -> None:
@@ -173,23 +190,41 @@ class Launcher:
             TestbedError: It cannot be run.
             CgroupError: The group does not take it.
         """
-        popen = self._open(name, command)
-        process = Process(name, popen, self.folder, self.group)
-        self._processes.append(process)
-        assert popen.stdin is not None
+        process = self._begin(name, self._open(name, command))
+        with self._failing(process):
+            if self.group is not None:
+                self.group.attach(process.pid)
+            process.release()
+        return process
+
+    def hold(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+    ) -> Process:
+        """As `start`, but the command waits for `Process.release`, so that several can begin at one moment.
+
+        It has used all the CPU time that it needs before its first instruction. It is in no group but this process's
+        until its owner attaches it somewhere.
+
+        Args:
+            name: As in `start`.
+            command: As in `start`.
+            environment: Set in addition to this process's.
+            directory: Where it runs; by default as in `start`.
+
+        Raises:
+            TestbedError: It cannot be run.
+        """
+        ready, held = os.pipe2(os.O_CLOEXEC)
         try:
-            with popen.stdin:
-                if self._janitor is not None:
-                    self._janitor.note_process(popen.pid)
-                _make_ordinary(popen.pid)
-                if self.group is not None:
-                    self.group.attach(popen.pid)
-                popen.stdin.write(b"\n")
-        except (OSError, RlctlError) as error:
-            process.stop(signal.SIGKILL)
-            if isinstance(error, RlctlError):
-                raise
-            raise TestbedError(f"{name} ended before it had begun: {process.tail()}") from error
+            process = self._begin(name, self._open(name, command, environment, held, directory))
+        finally:
+            os.close(held)
+        with self._failing(process), open(ready, "rb") as end:
+            end.read()  # until it has closed the other end, or has died
         return process
 
     def close(self) -> None:
@@ -212,9 +247,37 @@ class Launcher:
     ) -> None:
         self.close()
 
-    def _open(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    def _begin(self, name: str, popen: subprocess.Popen[bytes]) -> Process:
+        process = Process(name, popen, self.folder, self.group)
+        self._processes.append(process)
+        with self._failing(process):
+            if self._janitor is not None:
+                self._janitor.note_process(popen.pid)
+            _make_ordinary(popen.pid)
+        return process
+
+    @contextlib.contextmanager
+    def _failing(self, process: Process) -> Iterator[None]:
+        """What goes wrong before a command begins ends it."""
+        try:
+            yield
+        except (OSError, RlctlError) as error:
+            process.stop(signal.SIGKILL)
+            if isinstance(error, RlctlError):
+                raise
+            raise TestbedError(f"{process.name} ended before it had begun: {process.tail()}") from error
+
+    def _open(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        ready: int | None = None,
+        directory: Path | None = None,
+    ) -> subprocess.Popen[bytes]:
         output, errors = _log_files(self.folder, name)
-        held = [sys.executable, "-I", "-S", gate.__file__, str(os.getpid()), *command]
+        launcher = str(os.getpid()) if ready is None else f"{os.getpid()}:{ready}"
+        held = [sys.executable, "-I", "-S", gate.__file__, launcher, *command]
         try:
             with output.open("wb") as out, errors.open("wb") as err, _interrupts_waiting():
                 return subprocess.Popen(
@@ -223,7 +286,9 @@ class Launcher:
                     stdin=subprocess.PIPE,
                     stdout=out,
                     stderr=err,
-                    cwd=self.folder,
+                    cwd=directory or self.folder,
+                    env=None if environment is None else {**os.environ, **environment},
+                    pass_fds=() if ready is None else (ready,),
                     start_new_session=True,
                 )
         except OSError as error:

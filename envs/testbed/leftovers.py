@@ -95,11 +95,13 @@ def identity(path: Path) -> list[int]:
 
 
 def thaw(groups: Iterable[Path]) -> None:
-    """Let tasks run in groups of whatever version; a frozen one of v1 does not even die."""
+    """Let tasks run in groups of whatever version, and in those below them; a frozen one of v1 does not even die."""
     for group in groups:
-        for name, value in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
-            with contextlib.suppress(OSError):
-                _write(group / name, value)
+        for folder, _, files in os.walk(group):
+            for name, value in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
+                if name in files:
+                    with contextlib.suppress(OSError):
+                        _write(Path(folder, name), value)
 
 
 def members(groups: Iterable[Path], proc: Path = PROC) -> frozenset[int]:

@@ -28,7 +28,7 @@ from rlctl.envs.testbed.traces import Trace
 from rlctl.envs.testbed.workloads import Service, Work
 from rlctl.envs.workload import SLO
 
-__all__ = ["DrivenHost", "Testbed", "TestbedSpec"]
+__all__ = ["DrivenHost", "Testbed", "TestbedSpec", "out_of_the_way"]
 
 log = logging.getLogger(__name__)
 
@@ -127,6 +127,11 @@ class Testbed:
         """Stop everything and remove every group."""
         self._stack.close()
 
+    @property
+    def be_group(self) -> Group:
+        """BE's group, for those who start something else than stress-ng in it."""
+        return self._be_group
+
     def start_be(self) -> None:
         """Start BE, unrestricted: under the smallest quota the start alone takes seconds, and a freeze as well."""
         self.plant.apply(self.plant.limits.full)
@@ -194,7 +199,7 @@ class Testbed:
         folder = janitor.make_folder()
         self._be_group, self._launcher = be, stack.enter_context(Launcher(folder, be, janitor))
         services = stack.enter_context(Launcher(folder, lc, janitor))
-        generator_cpu = stack.enter_context(_out_of_the_way(spec.lc_cpus))
+        generator_cpu = stack.enter_context(out_of_the_way(spec.lc_cpus))
         spec.lc.start(services)
         spec.lc.ready()
         load = replace(spec.lc.load(), cpu=generator_cpu, fifo_priority=GENERATOR_PRIORITY)
@@ -237,7 +242,7 @@ def _make_groups(
 
 
 @contextlib.contextmanager
-def _out_of_the_way(lc_cpus: tuple[int, ...]) -> Iterator[int | None]:
+def out_of_the_way(lc_cpus: tuple[int, ...]) -> Iterator[int | None]:
     """Keep this process off the LC's CPUs and ahead of BE, as far as the host allows; yields a CPU for the load."""
     affinity, policy, priority = os.sched_getaffinity(0), os.sched_getscheduler(0), os.sched_getparam(0)
     others = affinity - set(lc_cpus)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.arguments import positive, positive_int, say
+from rlctl.arguments import address, positive, positive_int, say
 from rlctl.commands.bench_outputs import check_outputs
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.scenario import Scenario, load_scenario, shipped_scenarios
@@ -106,6 +106,7 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 def _add_ray(parser: argparse.ArgumentParser, default: str | None = None) -> None:
     parser.add_argument(
         "--ray",
+        type=address,
         metavar="ADDRESS",
         default=default,
         help="on a Ray cluster: local starts one here, auto is this machine's, or HOST:PORT; sim: the result is the "
@@ -129,6 +130,7 @@ def run(args: argparse.Namespace) -> int:
     live = [one for one in asked.values() if isinstance(one, Scenario)]
     _check_options(args, live=bool(live))
     names, notes = _managers(args.managers, live=bool(live))
+    _check_reachable(args, names)
     if live:
         return _run_live(args, [plan_of(args, one, names) for one in live], notes)
     from rlctl.commands import bench_sim
@@ -243,6 +245,12 @@ def _check_ray(args: argparse.Namespace) -> None:
     if args.jobs and args.ray != LOCAL:
         raise ConfigError(f"--jobs is for --ray {LOCAL}; another cluster does as many tasks at a time as it has CPUs")
     require_ray()
+
+
+def _check_reachable(args: argparse.Namespace, names: Sequence[str]) -> None:
+    from rlctl.agents.training.cluster import check_reachable
+
+    check_reachable(args.ray, names)
 
 
 def _managers(listed: str, *, live: bool) -> tuple[tuple[str, ...], list[str]]:

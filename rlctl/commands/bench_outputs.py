@@ -1,4 +1,4 @@
-"""Where `rlctl bench` is to write: checked before anything runs, not after an hour of measuring."""
+"""Where a command is to write: checked before anything runs, not after an hour of measuring."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ def check_outputs(args: argparse.Namespace) -> None:
     """Check that the report and the JSON can be written; their folders are made, but not for a dry run.
 
     Args:
-        args: Arguments of `rlctl bench`: `report`, `json` and `dry_run`.
+        args: Arguments of a command: `json`, and `report` and `dry_run` where it has them.
 
     Raises:
         ConfigError: matplotlib is not installed, or a folder cannot be made or written, or a file stands in its place.
         PermissionMissing: We may not write there.
     """
-    if args.report:
+    report, make = getattr(args, "report", None), not getattr(args, "dry_run", False)
+    if report:
         if find_spec("matplotlib") is None:
             raise ConfigError("--report draws plots with matplotlib: pip install 'rlctl[cli]'")
-        _check_folder(Path(args.report), "--report folder", make=not args.dry_run)
+        _check_folder(Path(report), "--report folder", make=make)
     if args.json not in (None, "-"):
         file = Path(args.json)
         if file.is_dir():
             raise ConfigError("is a folder; name a file for --json", file)
-        _check_folder(file.resolve().parent, "--json file", make=not args.dry_run)
+        _check_folder(file.resolve().parent, "--json file", make=make)
 
 
 def _check_folder(folder: Path, what: str, *, make: bool) -> None:

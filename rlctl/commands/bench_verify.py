@@ -42,11 +42,13 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: The file is no such result, or what it was measured with is not what there is now.
     """
+    from rlctl.agents.training.cluster import check_reachable
     from rlctl.commands.bench_sim import check, say, simulated, workforce
 
     claims = read_claims(args.file)
     plans = [plan_of(claim) for claim in claims]  # all of them, before minutes are spent on the first
     check(plans)
+    check_reachable(args.ray, [name for plan in plans for name in plan.managers])
     differing = 0
     with workforce(args) as (jobs, runner):
         for claim, plan in zip(claims, plans, strict=True):

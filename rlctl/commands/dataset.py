@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlctl.arguments import positive, positive_int, say
+from rlctl.envs.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rlctl.agents.training.dataset import Origin, Place, Recording
+    from rlctl.agents.training.dataset_origin import Origin, Place
+    from rlctl.agents.training.dataset_writer import Recording
     from rlctl.dataset_sim import Ground
 
 __all__ = ["add_parser", "run"]
@@ -50,7 +52,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     record.add_argument("--duration", type=positive, metavar="S", help="longest run of a scenario (default: its own)")
     record.add_argument("--hosts", type=positive_int, metavar="N", help="record on so many randomised training hosts")
     record.add_argument("--hosts-file", metavar="FILE", help="and their kinds (default: configs/training/hosts.yaml)")
-    record.add_argument("--explore", type=_share, default=0.2, metavar="SHARE", help="ticks with another move: 0.2")
+    record.add_argument("--explore", type=share, default=0.2, metavar="SHARE", help="ticks with another move: 0.2")
     record.add_argument("--seed", type=int, default=0, metavar="N", help="of the training hosts, and of exploration")
     record.add_argument("--shield", default="responsive", metavar="NAME|FILE", help="of scenarios: responsive")
     for one in (export, record):
@@ -68,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: Something that is asked for cannot be, or Minari is not installed.
         PermissionMissing: A log may not be read.
     """
-    from rlctl.agents.training.dataset import place_of, read_origin
+    from rlctl.agents.training.dataset_origin import place_of, read_origin
 
     if args.action == "show":
         place = place_of(args.dataset)
@@ -82,7 +84,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _written(args: argparse.Namespace, place: Place) -> Origin:
-    from rlctl.agents.training.dataset import require_minari, write
+    from rlctl.agents.training.dataset_origin import require_minari
+    from rlctl.agents.training.dataset_writer import write
     from rlctl.agents.training.run_folder import code_version
 
     require_minari()
@@ -104,7 +107,9 @@ def _recorded(args: argparse.Namespace) -> Iterator[Recording]:
     from rlctl.lineup import require_library
     from rlctl.progress import progress
 
-    managers = tuple(dict.fromkeys(name for name in args.managers.split(",") if name))
+    managers = tuple(dict.fromkeys(name.strip() for name in args.managers.split(",") if name.strip()))
+    if not managers:
+        raise ConfigError("--managers names none; see `rlctl managers`")
     require_library(managers)
     grounds = list(_grounds(args))
     for name in managers:
@@ -118,7 +123,6 @@ def _recorded(args: argparse.Namespace) -> Iterator[Recording]:
 def _grounds(args: argparse.Namespace) -> Iterator[Ground]:
     from rlctl.agents.training.hosts import load_hosts
     from rlctl.dataset_sim import grounds_of_hosts, grounds_of_scenarios
-    from rlctl.envs.errors import ConfigError
     from rlctl.safety.profile import load_profile
     from rlctl.scenario import load_scenario
     from rlctl.sim_scenario import SUITE, SimScenario
@@ -192,7 +196,8 @@ def _source_rows(origin: Origin) -> list[tuple[str, ...]]:
     ]
 
 
-def _share(text: str) -> float:
+def share(text: str) -> float:
+    """A number from 0 to 1, for argparse."""
     value = float(text)
     if not 0.0 <= value <= 1.0:
         raise argparse.ArgumentTypeError(f"{text} is no share from 0 to 1")

@@ -13,6 +13,7 @@ from rlctl.envs.errors import CheckFailed
 from rlctl.envs.host.cgroup.journal import STATE_DIR
 from rlctl.envs.host.cgroup.layout import SYS_CGROUP, Layout
 from rlctl.envs.host.machine import probe_machine
+from rlctl.envs.host.resources.probe import probe_resources
 from rlctl.envs.host.sensors.probe import Capability, probe_host
 
 __all__ = ["SERVE_NEEDS", "add_parser", "examine", "lacking", "run"]
@@ -86,7 +87,8 @@ def examine(
     """
     layout = layout or Layout.detect(cgroup, proc)
     extras = (_extra(module, *words) for module, words in _EXTRAS.items())
-    return (*layout.describe(), *probe_machine(proc, sys, state_dir), *probe_host(proc, sys), *extras)
+    resources = probe_resources(layout, proc, sys)
+    return (*layout.describe(), *probe_machine(proc, sys, state_dir), *probe_host(proc), *resources, *extras)
 
 
 def lacking(found: Sequence[Capability]) -> tuple[Capability, ...]:

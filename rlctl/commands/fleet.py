@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.arguments import positive, positive_int, say
+from rlctl.arguments import address, positive, positive_int, say
 from rlctl.commands.bench_outputs import check_outputs
 from rlctl.envs.errors import ConfigError
 
@@ -55,10 +55,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         one.add_argument("--fleet", default="default", metavar="NAME|FILE", help="default: default")
         one.add_argument("--hosts", type=positive_int, metavar="N", help="default: the fleet's")
         one.add_argument("--shield", metavar="NAME|FILE", help="default: the fleet's")
-        one.add_argument("--seed", type=_seed, default=0, metavar="N", help="of the fleet (default: 0)")
+        one.add_argument("--seed", type=seed, default=0, metavar="N", help="of the fleet (default: 0)")
         one.add_argument("--workers", type=positive_int, metavar="N", help="processes (default: one for each CPU)")
         one.add_argument(
             "--ray",
+            type=address,
             metavar="ADDRESS",
             help="on a Ray cluster, with the same result: local starts one here, auto is this machine's, or HOST:PORT",
         )
@@ -81,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, fleet: Fleet) -> int:
+    from rlctl.agents.training.cluster import check_reachable
     from rlctl.fleet_report import write_json, write_report
     from rlctl.fleet_run import FleetPlan, run_fleet
     from rlctl.fleet_score import as_json
@@ -91,6 +93,7 @@ def _run(args: argparse.Namespace, fleet: Fleet) -> int:
     shield = load_profile(args.shield or fleet.shield)
     hosts, hours = args.hosts or fleet.hosts, args.hours or fleet.hours
     plan = FleetPlan(fleet, hosts, hours, _managers(args.managers), shield, args.seed)
+    check_reachable(args.ray, plan.managers)
     say(f"fleet {fleet.name} ({fleet.digest}): {plan.hosts} hosts x {plan.windows} windows, {', '.join(plan.managers)}")
     with workforce(args.ray, args.workers, say, logs=args.verbose > 0) as (workers, work):
         outcome = run_fleet(plan, workers, work)
@@ -114,6 +117,7 @@ def _run(args: argparse.Namespace, fleet: Fleet) -> int:
 
 
 def _canary(args: argparse.Namespace, fleet: Fleet) -> int:
+    from rlctl.agents.training.cluster import check_reachable
     from rlctl.fleet_canary import RolloutPlan, roll_out
     from rlctl.fleet_report import write_json
     from rlctl.fleet_tasks import workforce
@@ -121,6 +125,7 @@ def _canary(args: argparse.Namespace, fleet: Fleet) -> int:
 
     shield = load_profile(args.shield or fleet.shield)
     plan = RolloutPlan(fleet, args.hosts or fleet.hosts, args.old, args.new, shield, args.seed)
+    check_reachable(args.ray, (plan.old, plan.new))
     told = say if args.json == "-" else _shown
     with workforce(args.ray, args.workers, say, logs=args.verbose > 0) as (workers, work):
         outcome = roll_out(plan, workers, work, told)
@@ -176,10 +181,11 @@ def _check(args: argparse.Namespace) -> None:
         require_ray()
         if args.workers and args.ray != LOCAL:
             raise ConfigError(f"--workers is for --ray {LOCAL}; another cluster does as many pieces as it has CPUs")
-    check_outputs(argparse.Namespace(report=getattr(args, "report", None), json=args.json, dry_run=False))
+    check_outputs(args)
 
 
-def _seed(text: str) -> int:
+def seed(text: str) -> int:
+    """One that hosts can be drawn from, for argparse."""
     value = int(text)
     if not 0 <= value < 2**62:
         raise argparse.ArgumentTypeError(f"{text} is no seed; give 0 or more")

@@ -8,9 +8,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rlctl.commands.partition import plain_undone, told
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.journal import JOURNAL, STATE_DIR, load
+from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.restore import RestoreReport, Skipped, restore
+from rlctl.envs.host.partition.ledger import Stage, read_ledger
+from rlctl.envs.host.partition.undo import Undone, undo
 from rlctl.envs.testbed.janitor import Swept, sweep
 
 __all__ = ["add_parser", "run"]
@@ -29,7 +33,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "restore",
         help="put back every knob that a controller touched",
         description="Put back the original values that a controller journalled before it changed them, and remove "
-        "what a testbed that was killed has left.",
+        "what a testbed that was killed has left. A partition that was left half built or half undone is taken down; "
+        "one that stands is not.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -53,8 +58,11 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         return _preview(state, args.json, absent)
     report, swept = restore(state, force=args.force), sweep()
-    print(json.dumps(_plain(report) | _swept(swept)) if args.json else report)
-    if absent and not args.json:
+    undone = _unfinished_partition(state, args.force)
+    print(json.dumps(_plain(report) | _swept(swept) | {"partition": plain_undone(undone)}) if args.json else report)
+    if not args.json and (undone.note or undone.removed):
+        print(f"partition: {told(undone)}")
+    if absent and not args.json and not undone.removed:
         print(absent)
     if swept.cleared and not args.json:
         print(f"removed what {len(swept.cleared)} testbeds had left behind")
@@ -62,7 +70,19 @@ def run(args: argparse.Namespace) -> int:
         print(problem, file=sys.stderr)
     if not report.ok:
         raise HostError(f"{len(report.failed)} files were not put back; {report.note}")
+    if not undone.ok:
+        raise HostError(f"{undone.failed[0]}; {undone.note}")
     return 0
+
+
+def _unfinished_partition(state: Path, force: bool) -> Undone:
+    """Take down a partition that was left half built or half undone; one that stands was asked for, and stays."""
+    recorded = read_ledger(state)
+    if recorded is None:
+        return Undone()
+    if recorded.stage is Stage.STANDING:
+        return Undone(note="stands; `rlctl partition undo` takes it down")
+    return undo(state, kernel=KernelFiles(), force=force)
 
 
 def _state(args: argparse.Namespace) -> Path:
@@ -80,13 +100,17 @@ def _way_out(args: argparse.Namespace) -> str:
 
 
 def _preview(state: Path, as_json: bool, absent: str) -> int:
-    entries = load(state).entries
+    entries, partition = load(state).entries, read_ledger(state)
+    unfinished = partition is not None and partition.stage is not Stage.STANDING
     if as_json:
-        print(json.dumps({"would_restore": [{"path": str(e.path), "original": e.original} for e in entries]}))
+        would = [{"path": str(e.path), "original": e.original} for e in entries]
+        print(json.dumps({"would_restore": would, "would_undo_partition": unfinished}))
         return 0
+    if unfinished:
+        print("would take down the partition that was left half done")
     for entry in entries:
         print(f"would restore {entry.path} to {entry.original.strip()!r}")
-    if not entries:
+    if not entries and not unfinished:
         print(absent or "nothing to do")
     return 0
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rlctl.envs.plant import Plant
     from rlctl.metrics import Metrics
     from rlctl.narrator import JsonLines
-    from rlctl.record import TickLog
+    from rlctl.record import Shares, TickLog
     from rlctl.safety.lease import Lease
     from rlctl.safety.profile import Profile
     from rlctl.safety.shield import Shield
@@ -100,12 +100,14 @@ class Around:
     Attributes:
         lease: The watchdog's; released on return.
         events: What happened to the host's groups since it was last asked.
+        shares: How BE's applications divide what is in force.
         metrics: The endpoint, if there is to be one.
         limits: From where on rlctl itself is too dear.
     """
 
     lease: Lease | None = None
     events: Callable[[], tuple[str, ...]] = tuple
+    shares: Callable[[], Shares] = dict
     metrics: MetricsSection | None = None
     limits: LimitsSection = field(default_factory=LimitsSection)
 
@@ -155,7 +157,7 @@ def serve(
         leaving.callback(notify, "STOPPING=1")
         shield = Shield(profile, plant.limits)
         own = Tee(tick_log or NullRecorder(), Narrator(lines or say), Heartbeat(), SelfCheck(around.limits))
-        controller = Controller(plant, policy, shield, own, around.lease, around.events)
+        controller = Controller(plant, policy, shield, own, around.lease, around.events, around.shares)
         leaving.callback(lambda: _done_with(controller.policy))
         service = _Service(controller, tick_log, _expose(controller, tick_log, around, leaving), reread)
         service.announce(policy, shield)
@@ -371,7 +373,7 @@ def _opened(
     for level, line in absent_in_words(host.absent, deciders[0]):
         log.log(level, "%s", line)
     if dry_run:
-        self_test(host, deciders[0], None, dry_run=True)
+        self_test(host, deciders[0], None, dry_run=True, profile=deciders[1])
         return DryRun(host, host.controls), Around(limits=config.limits)
     lease, section = None, config.watchdog
     if section.enabled:
@@ -381,8 +383,8 @@ def _opened(
         opened.callback(host.close)  # before the watchdog is released, which sees to it that this is done
         opened.callback(lease.leave)
         host.regrouped = lease.replan
-    self_test(host, deciders[0], lease.pid if lease else None)
-    return host, Around(lease, host.events, config.metrics, config.limits)
+    self_test(host, deciders[0], lease.pid if lease else None, profile=deciders[1])
+    return host, Around(lease, host.events, lambda: host.shares, config.metrics, config.limits)
 
 
 def _tell_root(config: ServeConfig) -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from rlctl.arguments import positive_int, say
+from rlctl.arguments import address, positive_int, say
+from rlctl.commands.bench_outputs import check_outputs
 from rlctl.envs.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--profile", action="append", metavar="FILE", help="a calibrated host: half of the hosts are such (repeatable)"
     )
     parser.add_argument("--init", metavar="MODEL.zip", help="begin with these weights")
-    parser.add_argument("--seed", type=_whole, metavar="N", help="the run's (default: 0)")
+    parser.add_argument("--seed", type=whole, metavar="N", help="the run's (default: 0)")
     parser.add_argument("--seeds", type=positive_int, metavar="N", help="so many runs, each with the next seed")
     parser.add_argument("--total-timesteps", type=positive_int, metavar="N", help="default: the configuration's")
     parser.add_argument("--max-seconds", type=_positive, metavar="S", help="end after so long at the latest")
@@ -102,6 +103,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument(
         "--ray",
+        type=address,
         metavar="ADDRESS",
         help="learn from a Ray cluster's testbeds: local starts one here, auto is this machine's, or HOST:PORT",
     )
@@ -145,6 +147,7 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(plans[0].lines()))
         return 0
     require_libraries(export=not args.no_export)
+    check_outputs(args)
     folders = _folders(args, len(plans))
     results: list[Result] = []
     with _until_signalled() as caught, _cluster(args) as cluster:
@@ -268,8 +271,13 @@ def _trained(
         say(result.tally.line())
     say(f"{result.ending}: {result.timesteps:,} timesteps in {result.seconds:.0f} s")
     if caught:
-        say(f"go on with: rlctl train --resume {shlex.quote(str(folder))}")
+        say(f"go on with: {_resuming(args.ray, folder)}")
     return result
+
+
+def _resuming(address: str | None, folder: Path) -> str:
+    """The command line that goes on with a run, on the hosts that it had."""
+    return shlex.join(["rlctl", "train", "--resume", str(folder), *(["--ray", address] if address else [])])
 
 
 def _rollouts(args: argparse.Namespace, plan: TrainingPlan, cluster: Cluster | None) -> Rollouts | None:
@@ -398,7 +406,8 @@ def _until_signalled() -> Iterator[list[int]]:
             signal.signal(one, handler)
 
 
-def _whole(text: str) -> int:
+def whole(text: str) -> int:
+    """A whole number of 0 or more, for argparse."""
     value = int(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{text} is negative")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlctl.arguments import say
+from rlctl.commands.bench_outputs import check_outputs
 from rlctl.envs.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         print("\n".join(_effective(args)))
         return 0
+    check_outputs(args)
     todo = _run_of(args)
     say("\n".join(_effective(args)))
     say(f"folder: {todo.folder}")
@@ -78,7 +80,8 @@ def _recipe(args: argparse.Namespace) -> OfflineRecipe:
 
 
 def _run_of(args: argparse.Namespace) -> OfflineRun:
-    from rlctl.agents.training.dataset import place_of, read
+    from rlctl.agents.training.dataset import read
+    from rlctl.agents.training.dataset_origin import place_of
     from rlctl.agents.training.offline import OfflineRun
     from rlctl.training_plan import VALIDATION_SEEDS, next_folder
 
@@ -132,8 +135,8 @@ def _courses(args: argparse.Namespace) -> tuple[Course, ...]:
 
 def _effective(args: argparse.Namespace) -> list[str]:
     """What is learned from, and how."""
-    from rlctl.agents.training.dataset import place_of, read_origin
-    from rlctl.agents.training.offline import teacher_of
+    from rlctl.agents.training.dataset_origin import place_of, read_origin
+    from rlctl.agents.training.offline_learners import teacher_of
 
     place = place_of(args.offline)
     origin, recipe = read_origin(place), _recipe(args)

@@ -10,12 +10,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlctl.arguments import positive, positive_int, say
+from rlctl.arguments import address, positive, positive_int, say
+from rlctl.commands.bench_outputs import check_outputs
 from rlctl.envs.errors import CheckFailed, ConfigError
 
 if TYPE_CHECKING:
     from rlctl.agents.training.cluster import Cluster
-    from rlctl.agents.training.search import Job
+    from rlctl.agents.training.search_job import Job
     from rlctl.search_history import Found
     from rlctl.search_plan import SearchPlan
 
@@ -63,6 +64,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--scenario", metavar="A,B,...|all", help="compare trials on these (default: all)")
     parser.add_argument(
         "--ray",
+        type=address,
         metavar="ADDRESS",
         default="local",
         help="local starts one here (default), auto is this machine's, or HOST:PORT",
@@ -99,6 +101,7 @@ def run(args: argparse.Namespace) -> int:
     if find_spec("pyarrow") is None or find_spec("pandas") is None:
         raise ConfigError("Ray is installed without Ray Tune: pip install 'rlctl[distributed]'")
     require_libraries(export=True)
+    check_outputs(args)
     out: Path = args.out or next_folder(f"tune-{plan.asked.algorithm}")
     if not args.resume:
         begin(plan, out)
@@ -162,7 +165,10 @@ def _print_trials(plan: SearchPlan) -> None:
 
 def _found(args: argparse.Namespace, plan: SearchPlan, out: Path, cluster: Cluster) -> Found:
     """Search, choose, export, write."""
-    from rlctl.agents.training import search as ray_side
+    from rlctl.agents.training.search import search
+    from rlctl.agents.training.search_schedulers import REPORTS, reports
+    from rlctl.agents.training.search_trial import lineage
+    from rlctl.agents.training.search_winner import WINNER, export_winner, judge
     from rlctl.progress import progress
     from rlctl.search_choice import lead, ranked
     from rlctl.search_history import HISTORY, Found, write
@@ -173,19 +179,19 @@ def _found(args: argparse.Namespace, plan: SearchPlan, out: Path, cluster: Clust
         f"takes a CPU and {job.memory_bytes >> 20} MiB"
     )
     with progress(len(job.candidates), "trials") as told:
-        ended = ray_side.search(job, cluster, told, retry_failed=args.retry_failed)
+        ended = search(job, cluster, told, retry_failed=args.retry_failed)
     judged = {one.candidate.name: one for one in ended if one.folder and not one.error}
     if not judged:
         raise CheckFailed(f"no trial came to its end; {ended[0].candidate.name}: {ended[0].error}")
     say(f"choosing among {len(judged)} on {len(job.choice_seeds)} seeds that none has seen")
     plain = plan.space.base
     examined = [(None, plain), *((one.folder, one.values) for one in judged.values())]
-    frozen, *scores = ray_side.judge(job, examined, cluster)
+    frozen, *scores = judge(job, examined, cluster)
     ticks = {course.name: course.ticks for course in job.courses}
     standings = ranked(dict(zip(judged, scores, strict=True)), frozen, ticks)
     winner, as_shipped = judged[standings[0].name], None
     if plan.space.margins(winner.values) != plan.space.margins(plain):
-        (score,) = ray_side.judge(job, [(winner.folder, plain)], cluster)
+        (score,) = judge(job, [(winner.folder, plain)], cluster)
         (as_shipped,) = ranked({winner.candidate.name: score}, frozen, ticks)
     found = Found(
         plan=plan,
@@ -194,14 +200,14 @@ def _found(args: argparse.Namespace, plan: SearchPlan, out: Path, cluster: Clust
         lead=lead(standings[0], standings[1]) if len(standings) > 1 else None,
         as_shipped=as_shipped,
         seeds=job.choice_seeds,
-        reports=tuple(ray_side.reports(out / ray_side.REPORTS)),
-        lineage={name: ray_side.lineage(one.folder) for name, one in judged.items() if one.folder},
+        reports=tuple(reports(out / REPORTS)),
+        lineage={name: lineage(one.folder) for name, one in judged.items() if one.folder},
         place=args.ray,
     )
-    ray_side.export_winner(job, winner)
+    export_winner(job, winner)
     for remark in write(found, out):
         say(remark)
-    shutil.copyfile(out / HISTORY, out / ray_side.WINNER / HISTORY)
+    shutil.copyfile(out / HISTORY, out / WINNER / HISTORY)
     return found
 
 
@@ -212,7 +218,7 @@ def _command(address: str, out: Path) -> str:
 
 
 def _job(plan: SearchPlan, out: Path, address: str) -> Job:
-    from rlctl.agents.training.search import Job
+    from rlctl.agents.training.search_job import Job
 
     asked = plan.asked
     return Job(

@@ -130,7 +130,7 @@ def _taken(kind: str, path: Path) -> str:
 
 def _serve(path: Path) -> None:
     config = load_config(path)
-    slo = config.lc.slo.slo
+    slo = next(iter(config.lcs.values())).slo.slo
     cpus = len(config.be.cpus or (0, 1))
     limits = Limits(cpus, 1.0, config.be.min_quota_cpus, config.be.quota_levels)
     assert limits.safe.frozen

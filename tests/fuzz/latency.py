@@ -21,6 +21,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from rlctl.envs.host.latency import fetch as fetching
+from rlctl.envs.host.latency.cyclictest import CyclictestLines
 from rlctl.envs.host.latency.figures import Figures, Reporter, TimeUnit
 from rlctl.envs.host.latency.generator import GeneratorSource
 from rlctl.envs.host.latency.http_json import JsonDigest
@@ -41,6 +42,7 @@ NAMES = PrometheusNames("http_seconds", {"job": "web"}, "http_oldest", "http_in_
 TIMEOUT_SECONDS = 0.03
 
 LOG = b"".join(b"1800000000.%03d 200 0.00%d\n" % (n, n % 9) for n in range(40))
+WAKE_UPS = b"Thread 0 Interval: 200\n" + b"".join(b"       0:%8d:%8d\n" % (n, 3 + n % 9) for n in range(40))
 LINES = b"".join(b'{"latency_seconds": 0.00%d, "ok": true}\n' % (n % 9) for n in range(40))
 DOCUMENT = (
     b'{"latency": {"p95": 4.2, "p99": 7}, "n": 300, "oldest": 5.5, "offered": 301.5, "rate": 300.0, "bad": 0, '
@@ -55,8 +57,8 @@ SCRAPES = tuple(
     for scale in (1, 2)
 )  # fmt: skip
 CORPUS: Mapping[str, tuple[bytes, ...]] = {
-    "nginx": (LOG,), "jsonl": (LINES,), "intervals": (DOCUMENT, DOCUMENT * 2), "json": (DOCUMENT,),
-    "prometheus": SCRAPES,
+    "nginx": (LOG,), "cyclictest": (WAKE_UPS,), "jsonl": (LINES,), "intervals": (DOCUMENT, DOCUMENT * 2),
+    "json": (DOCUMENT,), "prometheus": SCRAPES,
 }  # fmt: skip
 TOKENS = tuple(
     b'0.001|0.000|-0.001|3600.001|1e-9|502|"latency_seconds":|"p95":|"n": 0|"stamp": null|le="+Inf"|le="nan"|le="-1"'
@@ -115,6 +117,7 @@ Read = Callable[[bytes | None, float], Mapping[str, Reading]]
 
 _FILES: Mapping[str, Callable[[Path], Sensor]] = {
     "nginx": lambda path: NginxLog(path, GOAL, wall_clock=lambda: 1_800_000_000.0),
+    "cyclictest": lambda path: CyclictestLines(path, GOAL),
     "jsonl": lambda path: JsonlRequests(path, GOAL),
     "intervals": lambda path: JsonlIntervals(path, GOAL, KEYS),
 }
@@ -225,6 +228,7 @@ def _floats(pattern: bytes, text: bytes, unit: float = 1.0) -> list[float]:
 _NUMBER = rb'\s*:\s*"?\s*([^\s",}\]]+)'
 _REFERENCE: Mapping[str, Callable[[bytes], tuple[float, float]]] = {
     "nginx": lambda text: _range(_floats(rb"(?m)^[0-9.]+ [0-9]{3} ([0-9]+\.[0-9]{3})$", text)),
+    "cyclictest": lambda text: _range(_floats(rb"(?m)^ *[0-9]+: *[0-9]+: *([0-9]+)(?: +[0-9]+)?$", text, 1e-6)),
     "jsonl": lambda text: _range(_floats(rb'"latency_seconds"' + _NUMBER, text)),
     "intervals": lambda text: _range(_floats(rb'"p95"' + _NUMBER, text, 1e-3)),
     "json": lambda text: _range(_floats(rb'"p95"' + _NUMBER, text, 1e-3)),

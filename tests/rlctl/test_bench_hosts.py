@@ -1,5 +1,6 @@
 """`rlctl bench --plant host --ray`: what several hosts measured, in one table and by host, and what was lost."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ import psutil
 import pytest
 
 from rlctl.bench import Plan
-from rlctl.bench_hosts import Alone, Measured, measure_on_hosts
+from rlctl.bench_hosts import Alone, Measured, OnTestbed, measure_on_hosts
 from rlctl.bench_report import tables, write_report
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import HostError
@@ -107,6 +108,17 @@ def test_what_no_host_was_left_for_is_missing_and_said(measured):
     assert "MISSING runs: frozen 1. INCOMPLETE: no host is left" in outcome.caption
     with pytest.raises(HostError):
         measured([], HostError("no host is left to measure on"))
+
+
+def test_what_a_testbed_says_is_in_its_worker_s_log(capsys):
+    @contextlib.contextmanager
+    def testbed(spec, say):
+        say("searching the LC's maximum load")
+        yield None
+
+    plan = Plan(load_scenario("live-nginx"), ("frozen",), 1, load_profile("responsive"))
+    with OnTestbed(plan, testbed)():
+        assert capsys.readouterr().err == "searching the LC's maximum load\n"
 
 
 def until(condition, timeout_seconds=60.0):

@@ -24,12 +24,19 @@ from rlctl.sim_score import METRICS
     [
         (["--ray", "nowhere"], "HOST:PORT"),
         (["--ray", "auto", "--jobs", "2"], "--jobs is for --ray local"),
+        (["--ray", "auto", "--managers", "./mine,frozen"], "./mine: with --ray auto give the path"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(arguments, said, capsys):
     pytest.importorskip("ray")
     assert main(["bench", "--managers", "frozen", *arguments]) == 78
     assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("command", ["bench", "train", "tune", "fleet run", "fleet canary"])
+def test_an_address_that_was_left_empty_is_no_wish_to_do_without(command, capsys):
+    assert main([*command.split(), "--ray", ""]) == 2
+    assert "give local, auto, or HOST:PORT" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["bench", "--ray", "local"], ["bench", "verify", "result.json", "--ray", "auto"]])

@@ -37,6 +37,68 @@ def test_what_is_shown_is_a_configuration_again_and_means_the_same(serve_yaml):
         assert load_text(ServeConfig, describe(config), "shown") == config
 
 
+APPLICATIONS = "  applications: {group: /many, leftover: idle}\n", "  workloads:\n    - {kind: cgroup, path: /batch}\n"
+
+
+def test_be_may_be_applications_that_share_a_group(serve_yaml):
+    path = serve_yaml(APPLICATIONS[1], APPLICATIONS[0])
+    config = load_config(path)
+    assert (config.be.workloads, config.be.applications.group) == (None, "/many")
+    assert load_text(ServeConfig, describe(config), "shown") == config
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "told"),
+    [
+        (APPLICATIONS[0] + APPLICATIONS[1], 5, "either 'workloads' or 'applications'"),
+        ("  applications: {group: /many/*}\n", 6, "no group below the root"),
+        ("  applications: {groop: /many}\n", 6, "did you mean 'group'"),
+        ("  applications: {leftover: some}\n", 6, "'share' or 'idle'"),
+        ("  applications: {period_seconds: 0}\n", 6, "greater than or equal to 0.1"),
+    ],
+)
+def test_a_slip_in_applications_is_told_with_its_line(serve_yaml, text, line, told):
+    path = serve_yaml(APPLICATIONS[1], text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert str(caught.value).startswith(f"{path}:{line}: ")
+    assert told in str(caught.value)
+
+
+def several(serve_yaml, names=("web", "cache")):
+    """The test's file with its LC written as a list of two."""
+    path = serve_yaml()
+    lines = path.read_text().splitlines()
+    begin = next(number for number, line in enumerate(lines) if line.startswith("lc:"))
+    end = next(number for number, line in enumerate(lines) if number > begin and not line.startswith(" "))
+    one = [f"  {line}" for line in lines[begin + 1 : end]]
+    lists = [line for name in names for line in (f"  - name: {name}", *one)]
+    path.write_text("\n".join([*lines[:begin], "lc:", *lists, *lines[end:], ""]))
+    return path
+
+
+def test_several_lcs_have_names_and_each_its_own_slo(serve_yaml):
+    config = load_config(several(serve_yaml))
+    assert list(config.lcs) == ["web", "cache"]
+    assert load_text(ServeConfig, describe(config), "shown") == config
+    assert list(load_config(serve_yaml()).lcs) == ["lc"]
+
+
+def test_two_lcs_of_one_name_are_refused(serve_yaml):
+    with pytest.raises(ConfigError, match="two LCs have one name"):
+        load_config(several(serve_yaml, ("web", "web")))
+
+
+def test_a_slip_in_one_of_several_lcs_is_told_with_its_line(serve_yaml):
+    path = several(serve_yaml)
+    text = path.read_text()
+    place = text.rindex("target_milliseconds: 10")
+    path.write_text(text[:place] + text[place:].replace("target_milliseconds: 10", "target_milliseconds: 0", 1))
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert str(caught.value).startswith(f"{path}:{text[:place].count(chr(10)) + 1}: lc.1.slo.target_milliseconds")
+
+
 def test_defaults_are_marked_and_what_the_file_says_is_not(serve_yaml):
     lines = describe(load_config(serve_yaml())).splitlines()
     assert "tick_seconds: 1.0  # default" in lines
@@ -47,7 +109,8 @@ def test_defaults_are_marked_and_what_the_file_says_is_not(serve_yaml):
 
 def test_the_schema_names_every_kind_for_editors():
     text = json.dumps(schema())
-    for kind in ("cgroup", "unit", "pid", "container", "kubernetes", "prometheus", "http", "jsonl", "nginx-log"):
+    kinds = "cgroup unit pid container kubernetes prometheus http jsonl nginx-log cyclictest"
+    for kind in kinds.split():
         assert f'"const": "{kind}"' in text
 
 
@@ -66,7 +129,7 @@ SLO = "target_milliseconds: 10, max_load_rps: 480"
         (SLO, SLO + ", quantile_percent: true", 3, "no number of percent"),
         ("target_milliseconds: 10", "target_milliseconds: -1", 3, "greater than 0"),
         ("target_milliseconds: 10", "target_milliseconds: .inf", 3, "lc.slo.target_milliseconds"),
-        ("kind: nginx-log", "kind: apache", 4, "lc.latency.kind: 'apache' (one of prometheus, http, jsonl, nginx-log)"),
+        ("kind: nginx-log", "kind: apache", 4, "lc.latency.kind: 'apache' (one of prometheus, http, jsonl, "),
         ("kind: nginx-log", "kind: nginx", 4, "lc.latency.kind: 'nginx'; did you mean 'nginx-log'? (one of "),
         ("{kind: cgroup, path: /web}", "{kind: cgroup, path: /../web}", 2, "no group below the root"),
         ("{kind: cgroup, path: /web}", "{kind: unit, unit: a b}", 2, "lc.workload.unit"),

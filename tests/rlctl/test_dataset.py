@@ -2,13 +2,15 @@
 
 import importlib.util
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from rlctl.agents import bundle
-from rlctl.agents.training import dataset
-from rlctl.agents.training.dataset import TERMS, place_of, read, read_origin
+from rlctl.agents.training import dataset_origin, dataset_writer
+from rlctl.agents.training.dataset import read
+from rlctl.agents.training.dataset_origin import TERMS, place_of, read_origin
 from rlctl.cli import main
 from rlctl.envs.actions import MOVES, discrete_space
 from rlctl.envs.allocation import Limits
@@ -111,6 +113,14 @@ def test_nothing_is_overwritten_and_nothing_half_written_stays(tmp_path, recorde
 
 
 @needs_minari
+def test_a_full_disk_is_told_before_hdf5_runs_into_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(dataset_writer.shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20))
+    assert main([*RECORD, "--out", str(tmp_path / "some")]) == 75
+    assert f"{tmp_path / 'some'}: less than 64 MiB are free there" in capsys.readouterr().err
+    assert not (tmp_path / "some").exists()
+
+
+@needs_minari
 def test_damaged_data_are_told(tmp_path):
     import h5py
 
@@ -153,7 +163,7 @@ def test_an_id_is_minari_s_and_all_else_a_folder(tmp_path, monkeypatch):
 
 
 def test_without_minari_one_line_says_what_to_install(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(dataset, "find_spec", lambda name: None)
+    monkeypatch.setattr(dataset_origin, "find_spec", lambda name: None)
     assert main([*RECORD, "--out", str(tmp_path / "x")]) == 78
     err = capsys.readouterr().err
     assert err == (
@@ -168,6 +178,7 @@ def test_without_minari_one_line_says_what_to_install(tmp_path, monkeypatch, cap
         (("dataset", "record", "--out", "x"), "nothing to record on"),
         (("dataset", "record", "--scenario", "live-nginx", "--out", "x"), "export those"),
         (("dataset", "record", "--hosts", "1", "--managers", "nobody", "--out", "x"), "no manager 'nobody'"),
+        (("dataset", "record", "--hosts", "1", "--managers", ",", "--out", "x"), "--managers names none"),
         (("dataset", "export", "/nowhere", "--out", "x"), "/nowhere"),
         (("dataset", "show", "/nowhere"), "holds no dataset"),
         (("train", "--algo", "cql"), "give --offline"),

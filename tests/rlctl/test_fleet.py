@@ -3,12 +3,14 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from dataclasses import fields
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -105,6 +107,19 @@ def test_ended_early_it_waits_for_no_piece():
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert time.monotonic() - began < 300.0
+
+
+def test_killed_it_leaves_no_process_behind():
+    """Those of a pool wait for work forever, and hold each other's pipes open."""
+    code = "import time; from rlctl.fleet_tasks import workforce\nwith workforce(None, 2, print) as (_, run): "
+    code += "print(run(time.sleep, [0.0] * 2), flush=True); time.sleep(600)"
+    killed = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    with killed:
+        assert killed.stdout.readline()
+        workers = [one for one in psutil.Process(killed.pid).children() if "spawn_main" in " ".join(one.cmdline())]
+        killed.kill()
+    assert len(workers) == 2
+    assert psutil.wait_procs(workers, timeout=60.0)[1] == []
 
 
 @pytest.mark.ray
@@ -213,6 +228,7 @@ def test_the_command_prints_tables_and_writes_what_it_is_asked_for(tmp_path, cap
         (["run", "--fleet", "nowhere"], "no fleet 'nowhere'; there are default"),
         (["run", "--shield", "nowhere"], "no safety profile"),
         (["canary", "--from", "frozen", "--to", "./no/bundle"], "policy.onnx"),
+        (["canary", "--from", "frozen", "--to", "./no/bundle", "--ray", "auto"], "give the path at which every node"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(arguments, said, capsys):

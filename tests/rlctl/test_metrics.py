@@ -13,8 +13,9 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.applications import Placement
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
-from rlctl.metrics import Metrics, Sources
+from rlctl.metrics import Metrics, Sources, _shares
 from rlctl.record import READINGS, Tick
 from rlctl.safety.verdict import Bound, Reason, Verdict
 from rlctl.self_usage import SelfUsage
@@ -187,3 +188,15 @@ def test_promtool_has_nothing_to_say(metrics):
     every_family(metrics)
     done = subprocess.run([tool, "check", "metrics"], input=generate_latest(metrics), capture_output=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")
+
+
+def test_applications_are_named_without_pids_and_their_number_is_bounded():
+    placed = {f"{pid}:app{pid:03}": Placement(0, "all", 0.01 * pid) for pid in range(1, 61)}
+    twice = {"900:app060": Placement(0, "all", 0.4), "901:app001": None}
+    families = {family.name: family for family in _shares(placed | twice)}
+    cpus = {sample.labels["application"]: sample.value for sample in families["rlctl_application_cpus"].samples}
+    assert len(cpus) == 51
+    assert cpus["app060"] == pytest.approx(1.0)
+    assert cpus["other"] == pytest.approx(sum(0.01 * pid for pid in range(1, 11)))
+    assert families["rlctl_applications_running"].samples[0].value == 61
+    assert families["rlctl_applications_deferred"].samples[0].value == 1

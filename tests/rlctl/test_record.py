@@ -12,10 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlctl.decisions import read_decisions
 from rlctl.envs.allocation import UNLIMITED, Allocation
+from rlctl.envs.applications import Placement
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.record import MemoryRecorder, Tee, Tick, TickLog, read_ticks, tick_as_json, write_ticks
 from rlctl.safety.verdict import Bound, Reason, Verdict
+from rlctl.why import shares_in_words
 
 FULL, FROZEN = Allocation(UNLIMITED, 2), Allocation(0.01, 1, frozen=True)
 
@@ -42,6 +45,25 @@ def test_a_tick_tells_all_that_is_needed_to_explain_it():
     assert said["bounds"][0]["guard"] == "slack-gate"
     assert said["bounds"][0]["reason"] == "slack-negative"
     assert said["slack_ratio"] == -1.0
+
+
+SHARES = {"7:encoder": Placement(1, "node1", 0.6), "8:late": None}
+
+
+def test_shares_of_applications_come_back_and_are_left_out_where_there_are_none(tmp_path):
+    write_ticks(tmp_path / "ticks.jsonl", [a_tick(), replace(a_tick(1), shares=SHARES)])
+    assert ["shares" in said for said in read_ticks(tmp_path / "ticks.jsonl")] == [False, True]
+    found = list(read_decisions([tmp_path / "ticks.jsonl"], pytest.fail))
+    assert [one.tick.shares for one in found] == [{}, SHARES]
+
+
+def test_shares_are_told_in_a_few_lines_the_largest_first():
+    many = {f"{pid}:app": Placement(0, "all", pid / 100.0) for pid in range(1, 21)} | {"99:late": None}
+    lines = list(shares_in_words(replace(a_tick(), shares=many)))
+    assert lines[0] == "20:app: 0.20 CPU on all, mode 0"
+    assert lines[-2:] == ["and 12 more", "deferred: 99:late"]
+    assert len(lines) == 10
+    assert list(shares_in_words(a_tick())) == []
 
 
 any_number = st.floats(allow_nan=True, allow_infinity=True)

@@ -13,6 +13,7 @@ from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import HostError, PermissionMissing
 from rlctl.envs.fake import FakePlant
 from rlctl.envs.telemetry import Missing, Telemetry, Why
+from rlctl.safety.profile import MemoryBandwidth, MemoryPressure, load_profile
 from rlctl.self_test import _clock, self_test
 
 
@@ -117,3 +118,20 @@ def test_a_clock_that_stands_still_ends_the_start_and_a_wrong_date_is_told():
     ticks = iter(np.arange(9.0))
     ((level, line),) = _clock(monotonic=lambda: next(ticks), wall=lambda: 0.0, sleep=lambda _: None)
     assert (level, "before 2020" in line) == (logging.WARNING, True)
+
+
+def test_a_guard_whose_sensor_the_host_lacks_is_told(always, told):
+    plain = load_profile("responsive")
+    both = plain.model_copy(
+        update={
+            "memory_pressure": MemoryPressure(hold_ratio=0.1, suspend_ratio=0.2, after_ticks=1, calm_seconds=1.0),
+            "memory_bandwidth": MemoryBandwidth(limit_ratio=0.9),
+        }
+    )
+    self_test(Host(), always(lambda o: o.current), 4711, profile=plain)
+    assert told(logging.WARNING) == []
+    self_test(Host(), always(lambda o: o.current), 4711, profile=both)
+    assert [line.split(":")[1].strip() for line in told(logging.WARNING)] == [
+        "guard memory-pressure never objects, for want of a sensor",
+        "guard memory-bandwidth never objects, for want of a sensor",
+    ]

@@ -56,6 +56,7 @@ def test_mistakes_are_one_line(capsys, tmp_path):
     assert_refused(capsys, 78, ["train", "--algo", "ppo", "--scenario", "live-nginx"], "live host")
     assert_refused(capsys, 78, ["train", "--algo", "ppo", "--init", str(tmp_path / "no.zip")], "no.zip")
     assert_refused(capsys, 78, ["train", "--resume", str(tmp_path)], "no folder of a run")
+    assert_refused(capsys, 78, ["train", "--algo", "ppo", "--json", f"{wrong}/x"], f"{wrong}: is no folder")
     assert_refused(capsys, 78, ["train", "--resume", str(tmp_path), "--algo", "ppo"], "leave out --algo")
     assert_refused(capsys, 2, ["evaluate", str(tmp_path), "--seeds", "1"], "no interval")
 

@@ -1,6 +1,7 @@
 """`rlctl train --ray`: what cannot be is told before a cluster is looked for, and what came of it is shown."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ pytest.importorskip("sb3_contrib", reason="needs rlctl[train]")
 
 from rlctl.agents.training.bounded import Bounds
 from rlctl.cli import main
+from rlctl.commands.train import _resuming
 from rlctl.envs.errors import ConfigError
 from rlctl.live_training import live_testbed
 from rlctl.training_plan import Asked
@@ -31,6 +33,11 @@ pytestmark = pytest.mark.train
 def test_what_does_not_go_together_is_refused(words, said, capsys):
     assert main(["train", *words]) == 78
     assert said in capsys.readouterr().err
+
+
+def test_what_goes_on_goes_on_where_it_was():
+    assert _resuming("auto", Path("runs/a b")) == "rlctl train --resume 'runs/a b' --ray auto"
+    assert _resuming(None, Path("runs/ppo/1")) == "rlctl train --resume runs/ppo/1"
 
 
 def test_a_live_testbed_is_that_of_a_live_scenario_within_bounds():

@@ -62,6 +62,7 @@ def test_the_trials_of_a_dry_run_are_those_of_the_seed_and_nothing_is_written(tm
         (["--algo", "ppo", "--scenario", "live-nginx"], "for the live host"),
         (["--algo", "ppo", "--retry-failed"], "--retry-failed goes with --resume"),
         (["--algo", "ppo", "--ray", "auto", "--jobs", "2"], "--jobs is for --ray local"),
+        (["--algo", "ppo", "--json", "/dev/null/x"], "/dev/null: is no folder; name another --json file"),
         (["--resume"], "--resume needs the folder of the search"),
         (["--resume", "--out", "absent"], "absent: holds no search"),
     ],
@@ -126,7 +127,7 @@ def reported(trial, timesteps, score):
 
 def test_asha_knows_the_rungs_of_a_search_that_goes_on(tmp_path):
     on_ray()
-    from rlctl.agents.training.search import Asha, Journal
+    from rlctl.agents.training.search_schedulers import Asha, Journal
 
     Journal.file = tmp_path / "reports.jsonl"
     lines = [reported("t000", 10, 1.0), reported("t000", 30, 2.0), reported("t000", 40, 3.0)]
@@ -144,7 +145,7 @@ def test_asha_knows_the_rungs_of_a_search_that_goes_on(tmp_path):
 
 def test_population_based_training_knows_the_generation_of_a_search_that_goes_on():
     on_ray()
-    from rlctl.agents.training.search import Explore, Pbt
+    from rlctl.agents.training.search_schedulers import Explore, Pbt
 
     space = load_space("ppo", load_recipe("ppo"))
     scheduler = Pbt(

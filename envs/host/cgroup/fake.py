@@ -18,6 +18,9 @@ from rlctl.envs.host.cgroup.kernel import Identity
 
 __all__ = ["FakeKernel"]
 
+PAGE_BYTES = 4096
+V1_UNLIMITED_BYTES = 0x7FFFFFFFFFFFF000
+
 _V1_FILES: Mapping[str, Mapping[str, str]] = {
     "cpu": {
         "cpu.shares": "1024",
@@ -28,8 +31,24 @@ _V1_FILES: Mapping[str, Mapping[str, str]] = {
         "cpu.stat": "nr_periods 0\nnr_throttled 0\nthrottled_time 0",
     },
     "cpuacct": {"cpuacct.usage": "0"},
-    "cpuset": {"cpuset.cpus": "", "cpuset.mems": "", "cpuset.effective_cpus": "", "cpuset.effective_mems": ""},
+    "cpuset": {
+        "cpuset.cpus": "",
+        "cpuset.mems": "",
+        "cpuset.effective_cpus": "",
+        "cpuset.effective_mems": "",
+        "cpuset.cpu_exclusive": "0",
+    },
     "freezer": {"freezer.state": "THAWED", "freezer.self_freezing": "0", "freezer.parent_freezing": "0"},
+    "memory": {
+        "memory.limit_in_bytes": str(V1_UNLIMITED_BYTES),
+        "memory.soft_limit_in_bytes": str(V1_UNLIMITED_BYTES),
+        "memory.usage_in_bytes": "0",
+    },
+    "blkio": {
+        "blkio.bfq.weight": "100",
+        "blkio.throttle.read_bps_device": "",
+        "blkio.throttle.write_bps_device": "",
+    },
 }
 _V2_FILES: Mapping[str, Mapping[str, str]] = {
     "": {
@@ -41,7 +60,21 @@ _V2_FILES: Mapping[str, Mapping[str, str]] = {
         "cpu.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=0",
     },
     "cpu": {"cpu.max": "max 100000", "cpu.max.burst": "0", "cpu.weight": "100", "cpu.idle": "0"},
-    "cpuset": {"cpuset.cpus": "", "cpuset.mems": "", "cpuset.cpus.effective": "", "cpuset.mems.effective": ""},
+    "cpuset": {
+        "cpuset.cpus": "",
+        "cpuset.mems": "",
+        "cpuset.cpus.effective": "",
+        "cpuset.mems.effective": "",
+        "cpuset.cpus.partition": "member",
+    },
+    "memory": {
+        "memory.min": "0",
+        "memory.low": "0",
+        "memory.high": "max",
+        "memory.max": "max",
+        "memory.current": "0",
+    },
+    "io": {"io.weight": "default 100", "io.bfq.weight": "default 100", "io.max": ""},
 }
 _MOUNTINFO = {
     "v1": [f"/sys/fs/cgroup/{name} rw - cgroup cgroup rw,{name}" for name in _V1_FILES],
@@ -61,6 +94,7 @@ class FakeKernel:
         folder: Gets `sys/fs/cgroup` and `proc`, unless an earlier instance made them.
         kind: `v1`, `v2` or `hybrid`.
         cpus: CPUs of the host.
+        memory_nodes: Memory nodes of the host.
 
     Attributes:
         root: Stands for /sys/fs/cgroup.
@@ -70,12 +104,12 @@ class FakeKernel:
         writes: Every (path, text) that was accepted.
     """
 
-    def __init__(self, folder: Path, kind: str = "v1", cpus: int = 2) -> None:
+    def __init__(self, folder: Path, kind: str = "v1", cpus: int = 2, memory_nodes: int = 1) -> None:
         self.root, self.proc = folder / "sys/fs/cgroup", folder / "proc"
         self.denied: set[str] = set()
         self.ignored: set[str] = set()
         self.writes: list[tuple[Path, str]] = []
-        self._all = frozenset(range(cpus))
+        self._all, self._nodes = frozenset(range(cpus)), frozenset(range(memory_nodes))
         self._rules: dict[str, Callable[[Path, str], str]] = {
             "cpu.cfs_quota_us": self._cfs_quota,
             "cpu.cfs_period_us": self._cfs_period,
@@ -89,9 +123,20 @@ class FakeKernel:
             "cpuset.mems": self._mems,
             "freezer.state": self._freezer_state,
             "cgroup.freeze": self._freeze,
+            "cpuset.cpu_exclusive": self._exclusive,
+            "cpuset.cpus.partition": self._partition,
             "cgroup.procs": self._procs,
+            "tasks": self._procs,
             "cgroup.subtree_control": self._subtree_control,
+            "blkio.bfq.weight": self._io_weight,
+            "io.weight": self._io_weight,
+            "io.bfq.weight": self._io_weight,
+            "io.max": self._io_max,
+            "blkio.throttle.read_bps_device": self._throttle,
+            "blkio.throttle.write_bps_device": self._throttle,
         }
+        for part in (_V1_FILES["memory"], _V2_FILES["memory"]):
+            self._rules |= dict.fromkeys(part.keys() - {"memory.usage_in_bytes", "memory.current"}, self._pages)
         if not self.root.exists():
             self._boot(kind)
 
@@ -163,9 +208,9 @@ class FakeKernel:
             group.mkdir(parents=True, exist_ok=True)
             self._fill(group)
         if kind == "v2":
-            self._put(self.root / "cgroup.controllers", "cpuset cpu memory")
+            self._put(self.root / "cgroup.controllers", "cpuset cpu io memory")
             self._put(self.root / "cpuset.cpus.effective", format_cpus(self._all))
-            self._put(self.root / "cpuset.mems.effective", "0")
+            self._put(self.root / "cpuset.mems.effective", format_cpus(self._nodes))
 
     def _fill(self, group: Path) -> None:
         above = _get(group.parent / "cgroup.subtree_control").split()
@@ -174,13 +219,16 @@ class FakeKernel:
         else:
             files = {name: value for part in ("", *above) for name, value in _V2_FILES.get(part, {}).items()}
             files["cgroup.controllers"] = " ".join(above)
+        files |= {} if self._is_v2(group) else {"tasks": ""}
         for name, content in {**files, "cgroup.procs": "", ".identity": self._next_identity()}.items():
             self._put(group / name, content)
         if self._is_root(group):
+            for name in files.keys() & {"cpuset.cpu_exclusive"}:
+                self._put(group / name, "1")
             for name in files.keys() & {"cpuset.cpus", "cpuset.effective_cpus"}:
                 self._put(group / name, format_cpus(self._all))
             for name in files.keys() & {"cpuset.mems", "cpuset.effective_mems"}:
-                self._put(group / name, "0")
+                self._put(group / name, format_cpus(self._nodes))
         elif "cpuset.cpus.effective" in files:
             self._settle(group / "cpuset.cpus")
 
@@ -219,6 +267,8 @@ class FakeKernel:
     def _settle(self, path: Path) -> None:
         """What a write changes elsewhere."""
         for group in self._tree(path.parent):
+            if not (group / path.name).exists():
+                continue
             if path.name == "cpuset.cpus" and (group / "cpuset.cpus.effective").exists():
                 above = parse_cpus(_get(group.parent / "cpuset.cpus.effective")) or self._all
                 self._put(
@@ -292,7 +342,7 @@ class FakeKernel:
         return self._subset(group, "cpuset.cpus", text, self._all)
 
     def _mems(self, group: Path, text: str) -> str:
-        return self._subset(group, "cpuset.mems", text, frozenset({0}))
+        return self._subset(group, "cpuset.mems", text, self._nodes)
 
     def _subset(self, group: Path, name: str, text: str, host: frozenset[int]) -> str:
         try:
@@ -329,16 +379,73 @@ class FakeKernel:
         if (group / "cpuset.effective_cpus").exists() and not _get(group / "cpuset.cpus"):
             raise _refuse(errno.ENOSPC)
         root = next(above for above in itertools.chain([group], group.parents) if self._is_root(above))
-        for other in self._tree(root):
-            left = [pid for pid in _get(other / "cgroup.procs").split() if pid != text]
-            self._put(other / "cgroup.procs", "\n".join(left))
-        return "\n".join([*_get(group / "cgroup.procs").split(), text])
+        lists = ("cgroup.procs",) if self._is_v2(group) else ("cgroup.procs", "tasks")  # every process has one thread
+        for name, other in itertools.product(lists, self._tree(root)):
+            left = [pid for pid in _get(other / name).split() if pid != text]
+            self._put(other / name, "\n".join([*left, text] if other == group else left))
+        return _get(group / "cgroup.procs")
+
+    def _exclusive(self, group: Path, text: str) -> str:
+        """V1: only below an exclusive parent, and where no sibling overlaps."""
+        if text == "1" and _get(group.parent / "cpuset.cpu_exclusive") != "1":
+            raise _refuse(errno.EACCES)
+        if text == "1" and self._rivals(group):
+            raise _refuse(errno.EINVAL)
+        return text
+
+    def _partition(self, group: Path, text: str) -> str:
+        """V2: a partition that cannot be says why when it is read."""
+        if text == "root" and self._rivals(group):
+            return "root invalid (Cpu list in cpuset.cpus not exclusive)"
+        if (
+            text == "root"
+            and not self._is_root(group.parent)
+            and _get(group.parent / "cpuset.cpus.partition") != "root"
+        ):
+            return "root invalid (Parent is not a partition root)"
+        return text
+
+    def _rivals(self, group: Path) -> list[Path]:
+        own = parse_cpus(_get(group / "cpuset.cpus"))
+        siblings = [other for other in self.subgroups(group.parent) if other != group]
+        return [other for other in siblings if own & parse_cpus(_get(other / "cpuset.cpus"))]
+
+    def _pages(self, _group: Path, text: str) -> str:
+        """Memory is counted in pages; v1 has a largest number of them where v2 has `max`."""
+        if text == "max" or _whole(text) < 0:
+            return "max" if text == "max" else str(V1_UNLIMITED_BYTES)
+        return str(min(_whole(text), V1_UNLIMITED_BYTES) // PAGE_BYTES * PAGE_BYTES)
+
+    def _io_weight(self, group: Path, text: str) -> str:
+        """v2 takes `N` and `default N` and shows the latter."""
+        number = _whole(text.removeprefix("default "))
+        if not 1 <= number <= 10_000:
+            raise _refuse(errno.ERANGE)
+        return str(number) if (group / "blkio.bfq.weight").exists() else f"default {number}"
+
+    def _io_max(self, group: Path, text: str) -> str:
+        device, _, given = text.partition(" ")
+        lines = dict(line.split(" ", 1) for line in _get(group / "io.max").splitlines())
+        none = dict.fromkeys(("rbps", "wbps", "riops", "wiops"), "max")
+        now = dict(word.split("=") for word in lines.pop(device, "").split())
+        limits = none | now | dict(word.split("=") for word in given.split())
+        if limits != none:
+            lines[device] = " ".join(f"{name}={limit}" for name, limit in limits.items())
+        return "\n".join(f"{name} {rest}" for name, rest in lines.items())
+
+    def _throttle(self, _group: Path, text: str) -> str:
+        """As if there were one disk."""
+        device, _, limit = text.partition(" ")
+        return "" if _whole(limit) == 0 else f"{device} {_whole(limit)}"
 
     def _subtree_control(self, group: Path, text: str) -> str:
         enabled = _get(group / "cgroup.subtree_control").split()
         for word in text.split():
-            if word[1:] not in _get(group / "cgroup.controllers").split():
+            if word[0] == "+" and word[1:] not in _get(group / "cgroup.controllers").split():
                 raise _refuse(errno.ENOENT)
+            below = (_get(child / "cgroup.subtree_control").split() for child in self.subgroups(group))
+            if word[0] == "-" and any(word[1:] in names for names in below):
+                raise _refuse(errno.EBUSY)
             with contextlib.suppress(ValueError):
                 enabled.remove(word[1:])
             enabled += [word[1:]] if word[0] == "+" else []
@@ -352,6 +459,10 @@ class FakeKernel:
                 (child / name).unlink(missing_ok=True)
             elif not (child / name).exists():
                 self._put(child / name, content)
+        controllers = set(_get(child / "cgroup.controllers").split()) - {word[1:]} | (
+            {word[1:]} if word[0] == "+" else set()
+        )
+        self._put(child / "cgroup.controllers", " ".join(sorted(controllers)))
         if word == "+cpuset":
             self._settle(child / "cpuset.cpus")
 

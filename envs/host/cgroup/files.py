@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlctl.envs.host.cgroup.cpulist import parse_cpus
 from rlctl.envs.host.cgroup.kernel import Kernel
+from rlctl.envs.host.resources.schemata import Schemata
 
-__all__ = ["FileKind", "kind_of", "own_value"]
+__all__ = ["FileKind", "is_made_class", "kind_of", "own_value"]
 
 
 def _same_text(wanted: str, got: str) -> bool:
@@ -36,6 +39,55 @@ def _same_controllers(wanted: str, got: str) -> bool:
     if not signed:
         return set(wanted.split()) == enabled
     return all((word[1:] in enabled) == (word[0] == "+") for word in signed)
+
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def _same_pages(wanted: str, got: str) -> bool:
+    """Memory is counted in whole pages, and more than there can be is `max`."""
+    if wanted.strip() == got.strip():
+        return True
+    with contextlib.suppress(ValueError):
+        return int(wanted) // _PAGE_BYTES == int(got) // _PAGE_BYTES
+    return False
+
+
+def _same_default(wanted: str, got: str) -> bool:
+    """`50` and `default 50` alike; weights of single devices may follow below."""
+    return wanted.split()[-1:] == got.partition("\n")[0].split()[-1:]
+
+
+def _default_as_it_was(original: str, _now: str) -> str:
+    return original.partition("\n")[0]
+
+
+def _by_device(content: str) -> dict[str, str]:
+    return {device: rest for device, _, rest in (line.partition(" ") for line in content.splitlines() if line)}
+
+
+def _same_device(wanted: str, got: str) -> bool:
+    """What was written of one device is what is listed of it; one without limits is not listed."""
+    device, _, limits = wanted.strip().partition(" ")
+    listed = _by_device(got).get(device, "").split()
+    return all(limit in listed or limit == "0" or (limit.endswith("=max") and not listed) for limit in limits.split())
+
+
+def _device_to_write(original: str, now: str) -> str:
+    """One device at a time is all that the kernel takes: the first that is not yet as it was."""
+    before, after = _by_device(original), _by_device(now)
+    for device in sorted(before.keys() | after.keys()):
+        if before.get(device) != after.get(device):
+            lifted = "rbps=max wbps=max riops=max wiops=max" if "=" in now else "0"
+            return f"{device} {before.get(device, lifted)}"
+    return original.strip() or "\n"
+
+
+def _same_schemata(wanted: str, got: str) -> bool:
+    """The kernel lines its columns up, and lists what was not written too."""
+    with contextlib.suppress(ValueError):
+        return Schemata.parse(got).includes(Schemata.parse(wanted))
+    return False
 
 
 def _as_it_was(original: str, _now: str) -> str:
@@ -75,11 +127,24 @@ _KINDS: dict[str, FileKind] = {
     "cpuset.cpus": FileKind(3, _same_list),
     "cpu.shares": FileKind(4),
     "cpu.weight": FileKind(4),
+    **dict.fromkeys(("memory.min", "memory.low", "memory.high", "memory.max"), FileKind(4, _same_pages)),
+    **dict.fromkeys(("memory.limit_in_bytes", "memory.soft_limit_in_bytes"), FileKind(4, _same_pages)),
+    **dict.fromkeys(("io.weight", "io.bfq.weight"), FileKind(4, _same_default, _default_as_it_was)),
+    **dict.fromkeys(
+        ("io.max", "blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device"),
+        FileKind(4, _same_device, _device_to_write),
+    ),
+    "schemata": FileKind(4, _same_schemata),
     "freezer.state": FileKind(5),
     "cgroup.freeze": FileKind(5),
     "cgroup.subtree_control": FileKind(6, _same_controllers, _controllers_to_toggle),
 }
 _OTHER = FileKind(4)
+
+
+def is_made_class(path: Path) -> bool:
+    """Whether a file is of a resctrl class that rlctl made: what is put back there is that the class was not."""
+    return path.name == "schemata" and path.parent.name.startswith("rlctl-")
 
 
 def kind_of(path: Path) -> FileKind:

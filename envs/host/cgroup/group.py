@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, ConfigError, HostError
@@ -52,13 +52,14 @@ class Group:
         self._bind()
 
     @classmethod
-    def create(cls, layout: Layout, name: str, knobs: Knobs) -> Group:
+    def create(cls, layout: Layout, name: str, knobs: Knobs, also: Collection[Controller] = ()) -> Group:
         """Make a group in every hierarchy that rlctl uses, ready to take tasks.
 
         Args:
             layout: Where the hierarchies are.
             name: Path below each hierarchy's root; groups on the way are made too.
             knobs: Reads and writes.
+            also: Further controllers, where the host has them.
 
         Raises:
             CgroupBusy: It exists already, or v2 controllers cannot be enabled above it.
@@ -68,7 +69,7 @@ class Group:
         parts = Path(name.strip("/")).parts
         if not parts or ".." in parts:
             raise ConfigError(f"{name!r} names no control group below the root")
-        mounts = {controller: layout.mounts[controller] for controller in _USED if controller in layout.mounts}
+        mounts = {one: layout.mounts[one] for one in (*_USED, *also) if one in layout.mounts}
         made: list[Path] = []
         try:
             for root in sorted({mount.path for mount in mounts.values()}):
@@ -116,7 +117,7 @@ class Group:
         inside = {name: Path(where.lstrip("/")) for name, where in _memberships(lines)}
         paths = {}
         for controller, mount in layout.mounts.items():
-            where = inside.get("" if mount.version == 2 else str(controller), Path())
+            where = inside.get("" if mount.version == 2 else controller.v1_name, Path())
             if where != Path() and (mount.path / where).is_dir():
                 paths[controller] = mount.path / where
         if not paths:
@@ -126,6 +127,11 @@ class Group:
     def using(self, knobs: Knobs) -> Group:
         """The same group, read and written with other knobs."""
         return Group(self.name, self.paths, self._layout, knobs)
+
+    @property
+    def layout(self) -> Layout:
+        """Where the hierarchies are."""
+        return self._layout
 
     def rest(self) -> Group | None:
         """The same group in those hierarchies that still have it; None if it is gone, or in none that restricts."""
@@ -282,7 +288,7 @@ def _make(knobs: Knobs, root: Path, parts: tuple[str, ...], v2_controllers: list
 
 def _enable(knobs: Knobs, group: Path, controllers: list[str]) -> None:
     """Let children of a v2 group have controllers; what cannot be enabled because it is no controller is left out."""
-    real = [name for name in controllers if name in ("cpu", "cpuset")]
+    real = [name for name in controllers if name in ("cpu", "cpuset", "memory", "io")]
     if not real:
         return
     if (group / "cgroup.type").exists() and knobs.read(group / "cgroup.procs").split():  # only the true root may

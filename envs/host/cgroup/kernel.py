@@ -21,7 +21,7 @@ MOST_BYTES = 4096
 KEPT_SHARE = 0.5  # of the files that this process may open; beyond it a file is opened for each read
 
 _LINKS_OF_A_LEAF = 2  # its name and its own `.`; each child's `..` is one more
-_NOT_KEPT = frozenset({"cgroup.procs"})  # of v1: a kept file goes on showing the pids of its first read
+_NOT_KEPT = frozenset({"cgroup.procs", "tasks"})  # of v1: a kept file goes on showing the pids of its first read
 _SUBSETS = frozenset({"cpuset.cpus", "cpuset.mems"})
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from rlctl.envs.errors import CgroupError
 from rlctl.envs.host.cgroup.files import kind_of, own_value
@@ -15,6 +16,8 @@ from rlctl.envs.host.cgroup.kernel import Identity, Kernel, KernelFiles, refusal
 __all__ = ["Knobs"]
 
 _log = logging.getLogger(__name__)
+
+_NOTHING: Mapping[Path, str] = MappingProxyType({})
 
 
 class Knobs:
@@ -58,8 +61,13 @@ class Knobs:
         identity = self._identity(path.parent) if self._originals else None
         return None if identity is None else self._originals.get((path, identity))
 
-    def remember(self, paths: Iterable[Path]) -> None:
+    def remember(self, paths: Iterable[Path], instead: Mapping[Path, str] = _NOTHING) -> None:
         """Journal the originals of several files with one fsync, ahead of their first writes.
+
+        Args:
+            paths: The files.
+            instead: What is to be put back into some of them in place of what they hold: a group that was made while
+                those above it were restricted has the restriction, not an original.
 
         Raises:
             CgroupError: A file cannot be read.
@@ -67,7 +75,7 @@ class Knobs:
         """
         if self.dry_run:
             return
-        new = [self._entry(path) for path in paths if self.original(path) is None]
+        new = [self._entry(path, instead.get(path)) for path in paths if self.original(path) is None]
         if self._journal is not None and new:
             self._journal.record(new, hold=self.hold)
         self._originals.update({(entry.path, entry.identity): entry.original for entry in new})
@@ -156,8 +164,9 @@ class Knobs:
         except OSError as error:
             raise refusal(error, path, "read it") from error
 
-    def _entry(self, path: Path) -> Entry:
+    def _entry(self, path: Path, original: str | None) -> Entry:
         try:
-            return Entry(path, own_value(self.kernel, path), self.kernel.identity(path.parent))
+            own = own_value(self.kernel, path) if original is None else original
+            return Entry(path, own, self.kernel.identity(path.parent))
         except OSError as error:
             raise refusal(error, path, "read it") from error

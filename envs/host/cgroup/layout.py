@@ -29,7 +29,13 @@ class Controller(StrEnum):
     FREEZER = "freezer"
     CPUACCT = "cpuacct"
     MEMORY = "memory"
+    IO = "io"
     PRESSURE = "pressure"  # PSI of a group: cgroup2 only
+
+    @property
+    def v1_name(self) -> str:
+        """What cgroup v1 calls it."""
+        return "blkio" if self is Controller.IO else str(self)
 
 
 _DISABLES = {
@@ -37,11 +43,13 @@ _DISABLES = {
     Controller.CPUSET: "BE's cpuset",
     Controller.FREEZER: "freezing BE",
     Controller.CPUACCT: "CPU use of LC and BE",
-    Controller.MEMORY: "memory use of LC and BE",
+    Controller.MEMORY: "memory protection of the LC and memory limits of BE",
+    Controller.IO: "BE's share of the disks",
     Controller.PRESSURE: "pressure of LC and BE",
 }
 
 _V2_CONTROLLERS = frozenset({Controller.CPU, Controller.CPUSET, Controller.MEMORY})
+_OPTIONAL = frozenset({Controller.MEMORY, Controller.IO, Controller.PRESSURE})
 _V2_ONLY = "cpu.weight, memory.low and memory.high, delegation to a user; v1 does the rest"
 
 
@@ -129,7 +137,7 @@ class Layout:
         if mount is None:
             return Capability(title, False, self.missing[name], _DISABLES[name])
         where = f"v{mount.version} at {mount.path}"
-        if not mount.writable and name is not Controller.MEMORY and name is not Controller.PRESSURE:
+        if not mount.writable and name not in _OPTIONAL:
             return Capability(title, False, f"{where}, but not writable: run as root, or remount it", _DISABLES[name])
         return Capability(title, True, where, _DISABLES[name])
 
@@ -166,8 +174,8 @@ def _unescaped(field: str) -> Path:
 
 def _served_by(name: Controller, first: Mapping[str, Mount], proc: Path) -> Mount | None:
     unified = first.get("unified")
-    if name is not Controller.PRESSURE and name in first:
-        return first[name]
+    if name is not Controller.PRESSURE and name.v1_name in first:
+        return first[name.v1_name]
     if unified is None:
         return None
     if name is Controller.PRESSURE:
@@ -184,14 +192,15 @@ def _why_missing(name: Controller, first: Mapping[str, Mount], table: Mapping[st
         return "no cgroup2 is mounted" if "unified" not in first else "this kernel measures none (boot with psi=1)"
     if not first:
         return "no control groups are mounted: mount -t cgroup2 cgroup2 /sys/fs/cgroup"
-    if name not in table:
+    v1_name = name.v1_name
+    if v1_name not in table:
         return "this kernel has no such controller"
-    hierarchy, enabled = table[name]
+    hierarchy, enabled = table[v1_name]
     if not enabled:
-        return f"switched off at boot (cgroup_disable={name} on the kernel's command line)"
+        return f"switched off at boot (cgroup_disable={v1_name} on the kernel's command line)"
     if hierarchy != 0:
         return f"bound to v1 hierarchy {hierarchy}, which is not mounted here"
-    return f"enabled, but mounted nowhere: mount -t cgroup -o {name} {name} /sys/fs/cgroup/{name}"
+    return f"enabled, but mounted nowhere: mount -t cgroup -o {v1_name} {v1_name} /sys/fs/cgroup/{v1_name}"
 
 
 def _v1_table(proc: Path) -> dict[str, tuple[int, bool]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rlctl.envs.errors import CgroupGone
 from rlctl.envs.host.cgroup.cpulist import format_cpus, parse_cpus
-from rlctl.envs.host.cgroup.files import kind_of, own_value
+from rlctl.envs.host.cgroup.files import is_made_class, kind_of, own_value
 from rlctl.envs.host.cgroup.journal import JOURNAL, STATE_DIR, Entry, StateLock, archive, boot_id, load
 from rlctl.envs.host.cgroup.kernel import Kernel, KernelFiles, refusal
 
@@ -150,6 +150,7 @@ class _Pending:
         self._entries: list[Entry] = []
         self._why: dict[Path, str] = {}
         self._instead: dict[Path, str] = {}
+        self._removed: list[Entry] = []
 
     def take(self, entries: Iterable[Entry]) -> None:
         """Sort entries into those to work on, in their order, and those that need nothing."""
@@ -192,6 +193,11 @@ class _Pending:
     def _put_back(self, entry: Entry) -> bool:
         """One write; True when it was taken."""
         try:
+            if is_made_class(entry.path):
+                with contextlib.suppress(FileNotFoundError):
+                    self._kernel.remove_group(entry.path.parent)  # which moves its tasks to the default class
+                self._removed.append(entry)
+                return True
             now = own_value(self._kernel, entry.path)
             self._kernel.write(entry.path, kind_of(entry.path).to_write(entry.original, now))
             self._why.pop(entry.path, None)
@@ -214,7 +220,7 @@ class _Pending:
         pending = []
         for entry in tuple(self._entries):
             try:
-                if own_value(self._kernel, entry.path) not in (entry.original, self._instead.get(entry.path)):
+                if not self._is_back(entry):
                     pending.append(entry)
             except OSError as error:
                 reason = refusal(error, entry.path, "read it")
@@ -225,6 +231,11 @@ class _Pending:
                     self._entries.remove(entry)
                     self._report.skipped.append(Skipped(entry.path, "the group was removed meanwhile"))
         return pending
+
+    def _is_back(self, entry: Entry) -> bool:
+        if is_made_class(entry.path):
+            return entry in self._removed
+        return own_value(self._kernel, entry.path) in (entry.original, self._instead.get(entry.path))
 
     def _make_room(self, pending: Sequence[Entry]) -> None:
         """Stepping stones for v1 where no order is legal, parents first.

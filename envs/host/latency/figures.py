@@ -44,11 +44,12 @@ class TimeUnit(StrEnum):
     SECONDS = "seconds"
     MILLISECONDS = "milliseconds"
     MICROSECONDS = "microseconds"
+    NANOSECONDS = "nanoseconds"
 
     @property
     def seconds(self) -> float:
         """One unit in seconds."""
-        return {"seconds": 1.0, "milliseconds": 1e-3, "microseconds": 1e-6}[self.value]
+        return {"seconds": 1.0, "milliseconds": 1e-3, "microseconds": 1e-6, "nanoseconds": 1e-9}[self.value]
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,20 +51,17 @@ Run = Callable[[Sequence[str]], tuple[int, str]]
 """Runs a command; returns exit code and stderr."""
 
 
-def probe_host(proc: Path = Path("/proc"), sys: Path = Path("/sys"), run: Run | None = None) -> tuple[Capability, ...]:
+def probe_host(proc: Path = Path("/proc"), run: Run | None = None) -> tuple[Capability, ...]:
     """Everything that sensors and testbed can use. Takes about 60 ms per perf event; never raises.
 
     Args:
         proc: Where procfs is mounted.
-        sys: Where sysfs is mounted.
         run: Runs a command; tests give another.
     """
     return (
         *probe_perf(proc, run),
         _psi(proc),
         _schedstat(proc),
-        _resctrl(proc, sys),
-        _powercap(sys),
         *(_tool(name, disables) for name, disables in _TOOLS.items()),
     )
 
@@ -136,27 +133,6 @@ def _schedstat(proc: Path) -> Capability:
     if isinstance(delay, Missing):
         return Capability("schedstat", False, delay.detail, disables)
     return Capability("schedstat", True, f"{proc / 'self/schedstat'} answers", disables)
-
-
-def _resctrl(proc: Path, sys: Path) -> Capability:
-    disables = "cache and memory-bandwidth partitions"
-    mount = sys / "fs/resctrl"
-    if (mount / "schemata").is_file():
-        return Capability("resctrl", True, f"mounted at {mount}", disables)
-    systems = KernelFile(proc / "filesystems", keep_open=False, most_bytes=1 << 16).read()
-    if not isinstance(systems, Missing) and b"resctrl" in systems.split():
-        return Capability("resctrl", False, f"not mounted: mount -t resctrl resctrl {mount}", disables)
-    return Capability("resctrl", False, "this CPU or kernel has none", disables)
-
-
-def _powercap(sys: Path) -> Capability:
-    disables = "energy readings"
-    zones = sorted((sys / "class/powercap").glob("intel-rapl*/energy_uj"))
-    if not zones:
-        return Capability("powercap", False, f"no {sys / 'class/powercap'}/intel-rapl*", disables)
-    content = KernelFile(zones[0], keep_open=False).read()
-    reason = content.detail if isinstance(content, Missing) else f"{len(zones)} zones"
-    return Capability("powercap", not isinstance(content, Missing), reason, disables)
 
 
 def _tool(name: str, disables: str) -> Capability:

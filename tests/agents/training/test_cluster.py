@@ -7,8 +7,17 @@ import sys
 
 import pytest
 
-from rlctl.agents.training.cluster import Node, check_version, connected, require_ray, sweep
-from rlctl.envs.errors import ConfigError, HostError
+from rlctl.agents.training.cluster import (
+    Node,
+    _why_not,
+    check_reachable,
+    check_version,
+    connected,
+    require_ray,
+    sweep,
+    told_by,
+)
+from rlctl.envs.errors import BundleError, ConfigError, HostError
 
 
 def test_without_ray_it_is_said_what_to_install(monkeypatch):
@@ -30,6 +39,28 @@ def test_an_address_where_nobody_listens_is_not_waited_for():
         port = free.getsockname()[1]
     with pytest.raises(HostError, match=f"no Ray cluster answers at 127.0.0.1:{port}"), connected(f"127.0.0.1:{port}"):
         pass
+
+
+def test_ray_s_own_options_are_not_recommended_to_users_of_rlctl():
+    theirs = "Could not find any running Ray instance. Please specify the one to connect to by setting `--address` flag"
+    assert "--address" not in _why_not(ConnectionError(theirs))
+    assert "--ray local" in _why_not(ConnectionError(theirs))
+
+
+def test_a_bundle_s_relative_path_is_for_this_machine_only(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = ["frozen", "./mine", "/opt/theirs"]
+    check_reachable(None, names)
+    check_reachable("local", names)
+    check_reachable("auto", ["frozen", "/opt/theirs"])
+    with pytest.raises(ConfigError, match=rf"\./mine: .* every node has it, such as {tmp_path}/mine"):
+        check_reachable("10.0.0.1:6379", names)
+
+
+def test_an_error_says_which_node_it_is_from_and_stays_what_it_is():
+    found = told_by("10.0.0.7", BundleError("cannot be read", "/opt/mine/card.json"))
+    assert str(found) == "node 10.0.0.7: /opt/mine/card.json: cannot be read"
+    assert (type(found), found.exit_code) == (BundleError, 78)
 
 
 OURS = ("1.2.0", "0123456789ab")

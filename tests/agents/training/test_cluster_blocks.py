@@ -27,6 +27,8 @@ def held(folder, refusing=False):
         file.touch()
 
         def step(number):
+            if number < 0.0:
+                raise ConfigError("card.json cannot be read")
             time.sleep(number)
             return os.getpid()
 
@@ -64,5 +66,7 @@ def test_where_no_host_can_it_is_told_why_in_one_line(ray_cluster, tmp_path):
         with pytest.raises(ConfigError, match=r"ray start --resources '\{\"moon\": 1\}'"):
             list(map_blocks(cluster, held(tmp_path), [[0.0]], resources={"moon": 1.0}))
         ray_cluster.add(resources=BED)
+        with pytest.raises(ConfigError, match=r"node [\d.]+: card\.json cannot be read"):
+            list(map_blocks(cluster, held(tmp_path), [[-1.0]], resources=BED))
         with pytest.raises(HostError, match=r"no host is left to measure on: .*nginx is not installed"):
             list(map_blocks(cluster, held(tmp_path, refusing=True), [[0.0]], resources=BED))

@@ -13,11 +13,13 @@ import torch
 
 from rlctl.agents.bundle import load
 from rlctl.agents.learned import LearnedPolicy
-from rlctl.agents.training import offline
-from rlctl.agents.training.dataset import Dataset, Origin, PolicyCounts, Source
+from rlctl.agents.training import offline_learners
+from rlctl.agents.training.dataset import Dataset
+from rlctl.agents.training.dataset_origin import Origin, PolicyCounts, Source
 from rlctl.agents.training.fqe import value_of
 from rlctl.agents.training.live import lags_of
-from rlctl.agents.training.offline import OfflineRun, learn_offline, rewards_of, teacher_of
+from rlctl.agents.training.offline import OfflineRun, learn_offline
+from rlctl.agents.training.offline_learners import learner_of, rewards_of, teacher_of
 from rlctl.agents.training.offline_recipe import OFFLINE, load_offline_recipe
 from rlctl.agents.training.sb3_model import load_model
 from rlctl.agents.training.trial import Course
@@ -158,7 +160,8 @@ def test_the_same_seed_learns_the_same(tmp_path):
 
 def test_moves_that_the_shield_bars_are_neither_feared_nor_hoped_for(tmp_path):
     """Their values are nobody's: no data, no part in the maximum, no gradient."""
-    learner = offline._learner(task(tmp_path))
+    run = task(tmp_path)
+    learner = learner_of(run.dataset, run.recipe, run.seed)
     last = learner.model.quantile_net.quantile_net[-1]
     with torch.no_grad():
         last.bias.view(-1, len(MOVES))[:, BARRED] += 1e3
@@ -176,7 +179,7 @@ def test_the_move_that_happened_counts_whatever_the_mask_says():
     """A shield's own quota may lie nearest to a move that it would not have let through."""
     data = bandit(2)
     data.masks[:, GOOD] = False
-    allowed = offline._allowed(data, data.state[:3], np.array([GOOD, GOOD, BAD]))
+    allowed = offline_learners._allowed(data, data.state[:3], np.array([GOOD, GOOD, BAD]))
     assert allowed[:2, GOOD].all()
     assert not allowed[2, GOOD]
     assert not data.masks[:, GOOD].any(), "the dataset stays as it is"
@@ -186,7 +189,7 @@ def test_several_steps_sum_up_to_an_episode_s_end_and_no_further():
     data = bandit(2)
     recipe = load_offline_recipe("cql").model_copy(update={"n_steps": 3, "gamma": 0.5})
     rewards = np.arange(len(data), dtype=np.float32)
-    total, after, discount = offline._steps(data, rewards, recipe)
+    total, after, discount = offline_learners._steps(data, rewards, recipe)
     assert total[0] == 0 + 0.5 * 1 + 0.25 * 2
     assert (after[0], discount[0]) == (3, 0.125)
     assert total[STEPS - 1] == STEPS - 1

@@ -126,8 +126,7 @@ def test_no_mountinfo_breaks_it(tmp_path_factory: pytest.TempPathFactory, text: 
 
 
 def test_fake_hosts_have_everything(fake: Bench) -> None:
-    needed = set(Controller) - {Controller.MEMORY}
-    assert needed - set(fake.layout.mounts) <= {Controller.PRESSURE}
+    assert set(Controller) - set(fake.layout.mounts) <= {Controller.PRESSURE}
     assert fake.layout.kind in ("v1", "v2", "hybrid")
 
 

@@ -84,6 +84,16 @@ def test_v1_hierarchies_answer_each_for_itself(v1: Layout) -> None:
     assert discover(ByCgroup("other"), v1).paths == {"cpuset": ("/other",)}
 
 
+def test_the_blkio_group_of_a_whole_slice_is_not_taken_for_the_services_in_it(v1: Layout, tmp_path: Path) -> None:
+    """systemd leaves services in their slice's group there: to bound that one would bound all of them."""
+    (tmp_path / "cgroup/blkio").mkdir()
+    layout = Layout({**v1.mounts, Controller.IO: Mount(tmp_path / "cgroup/blkio", 1)}, {})
+    (tmp_path / "proc/5").mkdir(parents=True)
+    (tmp_path / "proc/5/cgroup").write_text("7:blkio:/system.slice\n2:cpu,cpuacct:/system.slice/web.service\n")
+    found = discover(ByPid(5), layout, tmp_path / "proc")
+    assert {path for paths in found.paths.values() for path in paths} == {"/system.slice/web.service"}
+
+
 def test_globs_take_the_outermost_of_nested_groups(v2: Layout) -> None:
     make_groups(root(v2), {"be/a": [1], "be/a/sub": [2], "be/b": [3], "be-not/a": [4], r"odd[1]\x2d": [9]})
     assert discover(ByCgroup("be/*"), v2).paths["unified"] == ("/be/a", "/be/b")

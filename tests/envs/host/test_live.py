@@ -15,7 +15,7 @@ from rlctl.envs.host.cgroup.fake import FakeKernel
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
-from rlctl.envs.host.live import LiveHost
+from rlctl.envs.host.live import LiveHost, OtherLc
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO, Weight
 
@@ -70,6 +70,59 @@ def test_fields_and_counters_are_told_apart_and_stand_ins_derived(be):
     assert telemetry.be_work_rate.value == pytest.approx(0.5)
     assert telemetry.counters["lc_cache_misses"] == Value(7.0)
     assert telemetry.cpi.why is Why.NOT_CONFIGURED
+
+
+def test_of_several_lcs_the_worst_off_speaks_and_all_are_kept(be):
+    group, knobs, _ = be
+    first = Fixed(tail_latency_seconds=Quantile(0.004, samples=50), load_ratio=Value(0.5), be_cpus=Value(1.0))
+    own = Fixed(tail_latency_seconds=Quantile(0.019, samples=50), load_ratio=Value(0.2), be_cpus=Value(9.0))
+    cache = OtherLc("cache", SLO(0.02, max_load_rps=10.0), (own,))
+    actuator = BeActuator([group], (1, 0), LIMITS, knobs)
+    slo = SLO(0.01, max_load_rps=100.0)
+    plant = LiveHost(LIMITS, slo, 0.001, actuator, [first], lambda: None, others=[cache], lc_name="web")
+    telemetry = plant.read()
+    assert telemetry.ruling == "cache"
+    assert telemetry.slack_ratio == pytest.approx(0.05)
+    assert telemetry.load_ratio == Value(0.5)
+    assert telemetry.be_cpus == Value(1.0), "BE is the same for all"
+    assert telemetry.lcs["web"].slack_ratio == pytest.approx(0.6)
+    own.readings = {}
+    assert plant.read().slack_ratio is None
+    plant.close()
+    assert own.closed
+
+
+class Divider:
+    def __init__(self, why=""):
+        self.why, self.budgets, self.shares = why, [], {"1:app": None}
+
+    def look(self):
+        pass
+
+    def share(self, budget):
+        self.budgets.append(budget)
+        if self.why:
+            raise RuntimeError(self.why)
+
+    def regrouped(self):
+        return True
+
+
+def test_what_is_in_force_is_divided_and_the_watchdog_hears_of_the_new_groups(be):
+    plant, plans = host(be), []
+    plant.sharing, plant.regrouped = Divider(), plans.append
+    applied = plant.apply(Allocation(0.5, 1))
+    assert plant.sharing.budgets == [applied]
+    assert len(plans) == 1
+    assert plant.shares == {"1:app": None}
+
+
+def test_a_division_that_fails_leaves_the_verdict_in_force_and_is_said_once(be, caplog):
+    plant = host(be)
+    plant.sharing = Divider("boom")
+    for _ in range(3):
+        assert plant.apply(Allocation(0.5, 1)) == Allocation(0.5, 1)
+    assert caplog.text.count("boom") == 1
 
 
 def test_a_sensor_that_raises_loses_its_readings_and_nothing_else(be):

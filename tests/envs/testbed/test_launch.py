@@ -16,6 +16,7 @@ import pytest
 
 from rlctl.envs.errors import CgroupBusy, TestbedError
 from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.testbed import leftovers
 from rlctl.envs.testbed.launch import Launcher, Process, find_program
 
@@ -161,3 +162,33 @@ def test_started_in_a_frozen_group_it_waits_for_the_thaw(be_launcher: Launcher, 
     assert process.output.read_text() == ""
     leftovers.thaw(group.directories)
     assert finished(process) == "ran\n"
+
+
+def test_held_commands_begin_together_where_and_with_what_they_are_told(launcher: Launcher, tmp_path: Path) -> None:
+    held = [launcher.hold(f"one-{n}", ["sh", "-c", "pwd; echo $WORD"], {"WORD": "told"}, tmp_path) for n in (1, 2)]
+    assert [(one.exit_code, one.output.read_text()) for one in held] == [(None, "")] * 2
+    for one in held:
+        one.release()
+        one.release()  # harmless
+    assert [finished(one) for one in held] == [f"{tmp_path}\ntold\n"] * 2
+
+
+def test_held_command_that_was_killed_says_so(launcher: Launcher) -> None:
+    held = launcher.hold("victim", ["true"])
+    os.kill(held.pid, signal.SIGKILL)
+    held.wait(60.0)
+    with pytest.raises(TestbedError, match="victim ended before it had begun"):
+        held.release()
+
+
+def test_frozen_group_below_that_of_a_launcher_is_thawed_to_end(be_launcher: Launcher, group: Group) -> None:
+    """Applications have groups of their own; a frozen process of v1 does not even die."""
+    below = Group.create(group.layout, f"{group.name}/below", Knobs(None))
+    assert below.freezer is not None
+    held = be_launcher.hold("sleeper", ["sleep", "600"])
+    below.attach(held.pid)
+    held.release()
+    below.freezer.order(True)
+    below.freezer.settle(True, 10.0)
+    be_launcher.close()
+    assert not leftovers.members(below.directories)

@@ -1,0 +1,120 @@
+"""Groups of applications: `<pid>:<name>` below BE's group, or below that of a cluster within it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, ConfigError, RlctlError
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Controller, Layout
+
+__all__ = ["PARENT", "home_of", "make_group", "make_parent", "move_all", "return_home"]
+
+PARENT = "rlctl-be"
+"""BE's group where nobody names another."""
+
+PATIENCE_SECONDS = 0.1
+"""For an application that forks while it is moved; a tick must not wait longer, and the next one tries again."""
+
+
+def make_group(layout: Layout, parent: str, name: str, knobs: Knobs) -> Group:
+    """A group for an application, in every hierarchy that can hold it to something.
+
+    Args:
+        layout: Where the hierarchies are.
+        parent: Path of the group above, which is made too if it is not there.
+        name: Of the new group.
+        knobs: Reads and writes; without a journal, as nothing of a new group has to be put back.
+
+    Raises:
+        CgroupBusy: It is there already, or the group above holds processes of its own (v2).
+        PermissionMissing: Not root.
+    """
+    above, memory = parent.strip("/"), layout.mounts.get(Controller.MEMORY)
+    try:
+        Group.open(layout, above, knobs)
+    except CgroupGone:
+        make_parent(layout, above, knobs)
+    # Nothing is made on the way where the group above has no part: nobody would know to remove it.
+    holds_memory = memory is not None and (memory.path / above).is_dir()
+    return Group.create(layout, f"{above}/{name}", knobs, also=(Controller.MEMORY,) if holds_memory else ())
+
+
+def make_parent(layout: Layout, name: str, knobs: Knobs) -> Group:
+    """BE's group, with room for applications.
+
+    Raises:
+        CgroupBusy: It is there already.
+        PermissionMissing: Not root.
+    """
+    return Group.create(layout, name, knobs, also=(Controller.MEMORY,))
+
+
+def move_all(source: Group, target: Group, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    """Move every process of a group, with all its threads, until none is left.
+
+    Raises:
+        CgroupBusy: Some are still there: they come faster than they can be moved.
+        CgroupError: The other group does not take one.
+        CgroupGone: One of the groups vanished.
+    """
+    deadline = time.monotonic() + patience_seconds
+    while pids := source.pids():
+        refused: CgroupError | None = None
+        for pid in sorted(pids):
+            try:
+                target.attach(pid)
+            except CgroupGone:
+                raise
+            except CgroupError as error:  # it has ended, most likely
+                refused = error
+        if time.monotonic() >= deadline and source.pids():
+            raise refused or CgroupBusy(f"{source.name}: processes come faster than they can be moved")
+
+
+def home_of(pid: int, layout: Layout, knobs: Knobs) -> tuple[Path, ...]:
+    """The directories of the groups that a process is in now; a hierarchy's root counts too.
+
+    Raises:
+        HostError: There is no such process.
+    """
+    roots = {mount.path for mount in layout.mounts.values()}
+    try:
+        inside = Group.of_process(layout, pid, knobs).paths.items()
+    except ConfigError:  # in none of its own
+        return tuple(sorted(roots))
+    own = {layout.mounts[controller].path: path for controller, path in inside}
+    return tuple(sorted(own.get(root, root) for root in roots))
+
+
+def return_home(group: Group, home: Iterable[Path], layout: Layout, knobs: Knobs) -> None:
+    """Move an application's processes back to where it was taken from; to the root where that is gone.
+
+    Raises:
+        CgroupError: A process could not be moved.
+        CgroupGone: The application's group is gone.
+    """
+    for mount in {mount.path: mount for mount in layout.mounts.values()}.values():
+        source = next((folder for folder in group.directories if folder.is_relative_to(mount.path)), None)
+        target = next((folder for folder in home if folder.is_relative_to(mount.path)), mount.path)
+        if source is not None:
+            _move_folder(source, target if target.is_dir() else mount.path, knobs)
+
+
+def _move_folder(source: Path, target: Path, knobs: Knobs) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while pids := knobs.read(source / "cgroup.procs").split():
+        refused: RlctlError | None = None
+        for pid in pids:
+            try:
+                knobs.poke(target / "cgroup.procs", pid)
+            except RlctlError as error:
+                refused = error
+        if time.monotonic() >= deadline:
+            with contextlib.suppress(CgroupGone):
+                if knobs.read(source / "cgroup.procs").split():
+                    raise refused or CgroupBusy(f"{source}: processes come faster than they can be moved")

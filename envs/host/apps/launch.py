@@ -1,0 +1,221 @@
+"""Applications come under control here: launched into a group of their own, or adopted from wherever they run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from rlctl.envs.errors import CgroupBusy, ConfigError, HostError, RlctlError
+from rlctl.envs.host.apps.channel import SOCKET
+from rlctl.envs.host.apps.description import Description
+from rlctl.envs.host.apps.groups import PARENT, home_of, make_group, return_home
+from rlctl.envs.host.apps.process import start_time
+from rlctl.envs.host.apps.registry import Registration, Registry
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Layout
+
+__all__ = ["Place", "adopt", "forget", "release", "run"]
+
+CANNOT_EXECUTE, NOT_FOUND = 126, 127  # as a shell has it
+BY_SIGNAL = 128
+REMOVE_SECONDS = 1.0
+"""For ended processes to leave a group; one that is kept has processes that outlive the one that was launched."""
+
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
+_FROM_THE_TERMINAL = 128  # si_code SI_KERNEL: the whole foreground process group has it already
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where applications are put and registered.
+
+    Attributes:
+        layout: Where the hierarchies are.
+        parent: Path of BE's group, or of a cluster's group in it.
+        registry: Takes the registrations.
+        socket: Of the mode channel; it need not be there.
+        knobs: Without a journal: what is made here is removed, and an adopted process returned.
+    """
+
+    layout: Layout = field(default_factory=Layout.detect)
+    parent: str = PARENT
+    registry: Registry = field(default_factory=Registry)
+    socket: Path = SOCKET
+    knobs: Knobs = field(default_factory=lambda: Knobs(None))
+
+
+def run(description: Description, command: Sequence[str], place: Place) -> int:
+    """Run a command as an application until it ends; call it from a process with a single thread.
+
+    It executes its first instruction within its group, with its environment set, when it is registered. Signals are
+    passed on.
+
+    Args:
+        description: What it is.
+        command: Program and arguments; empty takes the description's.
+        place: Where it goes.
+
+    Returns:
+        Its exit code; 128 + n when signal n ended it, 126 or 127 when it could not be executed.
+
+    Raises:
+        ConfigError: There is no command.
+        HostError: It cannot be put into a group or registered; it then was not executed.
+        PermissionMissing: Not root.
+    """
+    words = tuple(command) or description.command
+    if not words:
+        raise ConfigError(f"application {description.name} has no command: give one after --")
+    blocked = {*_PASSED_ON, signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+    try:
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        if (pid := os.fork()) == 0:
+            _execute_when_told(read_end, write_end, words, before, description, place)
+        os.close(read_end)
+        try:
+            registration = _taken_in(description, pid, place)
+        except BaseException:
+            os.close(write_end)  # without a word: it ends
+            os.waitpid(pid, 0)
+            raise
+        os.write(write_end, b"\n")
+        os.close(write_end)
+        code = _waited(pid, registration, place, blocked)
+        forget(registration, place)
+        return code
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def adopt(description: Description, pid: int, place: Place) -> Registration:
+    """Take a running process, with all its threads but not its children, into a group of its own, and register it.
+
+    Raises:
+        ConfigError: It is an application already, or this very process or one above it.
+        HostError: There is no such process, or it cannot be moved; it then is where it was.
+        PermissionMissing: Not root.
+    """
+    begun = start_time(pid)
+    if begun is None:
+        raise HostError(f"process {pid}: No such process: has it ended?")
+    taken = next((one for one in place.registry.read().values() if one.pid == pid and one.runs()), None)
+    if taken is not None:
+        raise ConfigError(f"process {pid} is application {taken.key} already; `rlctl app release {taken.key}` first")
+    if pid in (1, os.getpid()):
+        raise ConfigError(f"process {pid} is no best-effort application")
+    return _taken_in(description, pid, place, home_of(pid, place.layout, place.knobs))
+
+
+def release(registration: Registration, place: Place) -> None:
+    """Undo an adoption: the processes return to where they were, and group and registration are removed.
+
+    Raises:
+        ConfigError: It was launched, not adopted: it has no other place.
+        CgroupError: A process could not be moved back; all stays as it is.
+    """
+    if not registration.home:
+        raise ConfigError(f"{registration.key} was launched, not adopted: end it instead")
+    with contextlib.suppress(HostError):  # gone, or no group of it is left
+        group = _group_now(registration, place)
+        if group.freezer is not None:
+            group.freezer.order(False)
+        return_home(group, registration.home, place.layout, place.knobs)
+    forget(registration, place)
+
+
+def forget(registration: Registration, place: Place) -> bool:
+    """Remove an application's group and registration, unless processes are still in it; whether they are gone."""
+    try:
+        _group_now(registration, place).remove(REMOVE_SECONDS)
+    except CgroupBusy:
+        return False
+    except RlctlError:  # gone already
+        pass
+    place.registry.remove(registration.key)
+    return True
+
+
+def _group_now(registration: Registration, place: Place) -> Group:
+    """Its group, to which the service may have moved it since."""
+    now = place.registry.read().get(registration.key, registration)
+    return Group.open(place.layout, now.group, place.knobs)
+
+
+def _taken_in(description: Description, pid: int, place: Place, home: tuple[Path, ...] = ()) -> Registration:
+    """Group and registration of a process; neither if something fails."""
+    with contextlib.ExitStack() as failing:
+        group = make_group(place.layout, place.parent, f"{pid}:{description.name}", place.knobs)
+        failing.callback(group.remove)
+        if home:
+            failing.callback(lambda: return_home(group, home, place.layout, place.knobs))
+        group.attach(pid)
+        registration = Registration(
+            **description.model_dump(exclude={"command"}),
+            pid=pid,
+            start_time=start_time(pid) or 0,
+            group=group.name,
+            home=home,
+        )
+        place.registry.add(registration)
+        failing.pop_all()
+    return registration
+
+
+def _execute_when_told(
+    read_end: int,
+    write_end: int,
+    words: Sequence[str],
+    signals: set[signal.Signals] | set[int],
+    description: Description,
+    place: Place,
+) -> NoReturn:
+    """In the child: wait until it is in its group, then become the command. Never returns."""
+    code = NOT_FOUND
+    try:
+        os.close(write_end)
+        if os.read(read_end, 1):
+            environment = os.environ | _environment(description, os.getpid(), place)
+            signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+            os.execvpe(words[0], list(words), environment)  # noqa: S606 - the user's own command
+    except OSError as error:
+        code = NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE
+        print(f"rlctl: {words[0]}: {error.strerror}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(code)
+
+
+def _environment(description: Description, pid: int, place: Place) -> Mapping[str, str]:
+    """What an application that never asks goes by: the most that it may ever be given."""
+    return {
+        "RLCTL_MODE_SOCKET": str(place.socket),
+        "RLCTL_MODE_FILE": str(place.registry.mode_file(f"{pid}:{description.name}")),
+        "RLCTL_THREADS": str(description.modes[-1].threads),
+    }
+
+
+def _waited(pid: int, registration: Registration, place: Place, blocked: set[signal.Signals]) -> int:
+    """Pass signals on until the child ends; its exit code."""
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else BY_SIGNAL - code
+        got = signal.sigwaitinfo(blocked)
+        if got is None or got.si_signo == signal.SIGCHLD:
+            continue
+        if got.si_code != _FROM_THE_TERMINAL:
+            os.kill(pid, got.si_signo)
+        if got.si_signo in _ENDING:
+            with contextlib.suppress(RlctlError):  # a deferred application would not hear of it
+                freezer = _group_now(registration, place).freezer
+                if freezer is not None:
+                    freezer.order(False)

@@ -1,0 +1,253 @@
+"""Which applications there are: groups below BE's, those that are registered and those that nobody announced."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from rlctl.envs.applications import WorkingMode
+from rlctl.envs.errors import CgroupGone, HostError, RlctlError
+from rlctl.envs.host.apps.description import LEAST_PRIORITY
+from rlctl.envs.host.apps.groups import make_group, move_all
+from rlctl.envs.host.apps.process import PROC, memberships
+from rlctl.envs.host.apps.registry import Registration, Registry
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Controller
+from rlctl.envs.host.cgroup.parse import child_groups
+from rlctl.envs.host.events import Events
+
+__all__ = ["PERIOD_SECONDS", "UNANNOUNCED", "Member", "Population"]
+
+PERIOD_SECONDS = 5.0
+"""Applications are placed anew at least so often; who comes and goes is noticed at every tick."""
+
+CHECK_SECONDS = 1.0
+"""Between two looks for groups that have become empty; one that is removed is noticed at once."""
+
+UNANNOUNCED = (WorkingMode(cpus=0.1, threads=1, value=1.0),)
+"""Modes of a group that nobody registered: little, that it fits; it has its part of what others leave."""
+
+MOST_MEMBERS = 1000
+
+_OURS = re.compile(r"[0-9]+:")
+_JOURNALLED = ("quota", "cpus", "frozen")
+_MEMORY_FILES = ("memory.high", "memory.soft_limit_in_bytes")
+
+
+@dataclass(slots=True)
+class Member:
+    """An application that is there.
+
+    Attributes:
+        name: `<pid>:<name>`; of one that is not registered, its group's path below BE's.
+        modes: From the least CPU time to the most.
+        priority: 0 is served first.
+        group: Where it runs.
+        cluster: The cluster whose group holds its group; empty where clusters have no groups.
+        registration: None for a group that nobody announced.
+        memory_bytes: Written last as its memory limit.
+        limited: It has been given a quota.
+    """
+
+    name: str
+    modes: tuple[WorkingMode, ...]
+    priority: int
+    group: Group
+    cluster: str
+    registration: Registration | None = None
+    memory_bytes: int = 0
+    limited: bool = False
+
+
+class Population:
+    """Keeps account of the groups below BE's.
+
+    Args:
+        parent: BE's group.
+        clusters: Names of the groups between it and the applications'; none if there are no such.
+        registry: Says what the applications are.
+        knobs: The originals of every group are journalled when it is first seen, with one fsync.
+        events: Is told who came and who left.
+        proc: Where procfs is mounted.
+        clock: Monotonic seconds.
+
+    Attributes:
+        members: Who is there, by name.
+    """
+
+    def __init__(
+        self,
+        parent: Group,
+        clusters: Sequence[str],
+        registry: Registry,
+        knobs: Knobs,
+        events: Events,
+        proc: Path = PROC,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.members: dict[str, Member] = {}
+        self._parent = parent
+        self._clusters = tuple(clusters)
+        self._registry, self._knobs, self._events = registry, knobs, events
+        self._unjournalled = Knobs(None, knobs.kernel, dry_run=knobs.dry_run)
+        self._proc, self._clock = proc, clock
+        self._check_at = float("-inf")
+        self._unsure: frozenset[str] = frozenset()
+        self._empty: frozenset[str] = frozenset()
+        self._by_path: dict[str, str] = {}
+        self._refused: dict[str, str] = {}
+
+    def look(self) -> bool:
+        """See who is there now; True when these are others than at the last look."""
+        check = self._clock() >= self._check_at
+        if check:
+            self._check_at = self._clock() + CHECK_SECONDS
+        registered = {one.group: one for one in self._registry.read().values()}
+        found = dict(self._found(registered))
+        if check:
+            self._empty = frozenset(path for path in found if not self._populated(path, registered.get(path)))
+        changed = False
+        for name, member in tuple(self.members.items()):
+            path = member.group.name
+            same = path in found and registered.get(path) == member.registration
+            if not same or path in self._empty:
+                changed = True
+                self._drop(name)
+        for path, cluster in found.items():
+            if path not in self._by_path and path not in self._empty and len(self.members) < MOST_MEMBERS:
+                changed |= self._take(path, cluster, registered.get(path))
+        return changed
+
+    def named(self, pid: int) -> str | None:
+        """The application that a process belongs to: by the group that it is in, or by one above that."""
+        with contextlib.suppress(HostError):
+            inside = memberships(pid, self._proc)
+            where = PurePosixPath(inside.get("cpu", inside.get("", "/")))
+            for path in (where, *where.parents):
+                if name := self._by_path.get(str(path).strip("/")):
+                    return name
+        return None
+
+    def move(self, member: Member, cluster: str) -> bool:
+        """Move an application into another cluster's group: all its threads, until none is left; whether they are.
+
+        A group that nobody registered stays: whoever made it would look for it in vain.
+        """
+        registration = member.registration
+        if registration is None:
+            return False
+        old, path = member.group, f"{self._parent.name}/{cluster}/{member.name}"
+        try:
+            target = self._opened_or_made(path)
+            self._remember(target, ours=True)
+            move_all(old, target)
+            self._registry.add(registration := registration.model_copy(update={"group": path}))
+            del self._by_path[old.name]
+            self._by_path[path] = member.name
+            member.group, member.cluster, member.registration = target, cluster, registration
+            member.memory_bytes, member.limited = 0, False
+            old.remove(0.0)
+        except RlctlError as error:
+            self._refuse(member.name, f"not all of it moved to {cluster}: {error}")
+            return False
+        self._knobs.forget(old.directories)
+        self._events.tell("application-moved", f"{member.name} is in cluster {cluster} now", logging.INFO)
+        return True
+
+    def _found(self, registered: Mapping[str, Registration]) -> Iterator[tuple[str, str]]:
+        """Paths of the applications' groups, each with its cluster; one that is just being made waits for a look."""
+        directory = self._parent.directories[0]
+        above = [(f"{self._parent.name}/{one}", one, directory / one) for one in self._clusters]
+        above = above or [(self._parent.name, "", directory)]
+        unsure = set()
+        for name, cluster, folder in above:
+            for child in child_groups(self._knobs, folder):
+                path = f"{name}/{child.name}"
+                if path not in registered and path not in self._by_path and _OURS.match(child.name):
+                    unsure.add(path)
+                    if path not in self._unsure:
+                        continue
+                yield path, cluster
+        self._unsure = frozenset(unsure)
+
+    def _populated(self, path: str, registration: Registration | None) -> bool:
+        """Somebody is in it. Of a registered application that has ended, group and registration are removed."""
+        try:
+            group = Group.open(self._parent.layout, path, self._unjournalled)
+            if self._anybody(group.directories[0]):
+                return True
+            if registration is not None and not registration.runs(self._proc):
+                group.remove(0.0)
+        except CgroupGone:
+            pass
+        except RlctlError:
+            return True
+        if registration is not None and not registration.runs(self._proc):
+            self._registry.remove(registration.key)
+        return False
+
+    def _anybody(self, folder: Path) -> bool:
+        if self._knobs.read(folder / "cgroup.procs").split():
+            return True
+        return any(self._anybody(child) for child in child_groups(self._knobs, folder))
+
+    def _take(self, path: str, cluster: str, registration: Registration | None) -> bool:
+        name = registration.key if registration else str(PurePosixPath(path).relative_to(self._parent.name))
+        try:
+            group = Group.open(self._parent.layout, path, self._knobs)
+            self._remember(group, ours=registration is not None)
+        except CgroupGone:
+            return False
+        except RlctlError as error:
+            self._refuse(name, str(error))
+            return False
+        modes, priority = (registration.working_modes, registration.priority) if registration else _UNKNOWN
+        self.members[name] = Member(name, modes, priority, group, cluster, registration)
+        self._by_path[path] = name
+        self._events.tell(
+            "application-came", name if registration else f"{name}, which nobody registered", logging.INFO
+        )
+        return True
+
+    def _remember(self, group: Group, *, ours: bool) -> None:
+        """Journal a group's originals. One of ours has no CPUs of its own: it gets those that are above it."""
+        files = list(group.knob_files(*_JOURNALLED))
+        if (memory := group.paths.get(Controller.MEMORY)) is not None:
+            files += [memory / name for name in _MEMORY_FILES if (memory / name).exists()]
+        instead = {}
+        if ours and group.cpuset is not None and group.cpuset.cpus():
+            (own,) = group.cpuset.cpus_files
+            above = self._knobs.original(own.parent.parent / own.name)
+            if above is not None:
+                instead[own] = above
+        self._knobs.remember(files, instead)
+
+    def _opened_or_made(self, path: str) -> Group:
+        layout = self._parent.layout
+        try:
+            return Group.open(layout, path, self._knobs)  # left by a move that was not completed
+        except CgroupGone:
+            above, _, name = path.rpartition("/")
+            return make_group(layout, above, name, self._unjournalled).using(self._knobs)
+
+    def _drop(self, name: str) -> None:
+        member = self.members.pop(name)
+        self._by_path.pop(member.group.name, None)
+        self._refused.pop(name, None)
+        self._knobs.forget(member.group.directories)
+        self._events.tell("application-left", name, logging.INFO)
+
+    def _refuse(self, name: str, why: str) -> None:
+        """Said once, though it is tried again at every look."""
+        if self._refused.get(name) != why:
+            self._refused[name] = why
+            self._events.tell("application-refused", f"{name}: {why}", logging.ERROR)
+
+
+_UNKNOWN = UNANNOUNCED, LEAST_PRIORITY

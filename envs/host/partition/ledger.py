@@ -1,0 +1,212 @@
+"""The ledger of a partition: which groups were made and which tasks were moved from where, on disk before the act.
+
+STATE/partition/ledger.jsonl beside a journal of its own for the originals of kernel files: that of `rlctl serve` is put
+back whenever a controller ends, and a partition outlives many controllers. Lines are sealed as the journal's are. The
+file is there from before the first group is made until the last one is removed, so a kill at any point leaves what
+`rlctl restore` needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self
+
+from rlctl.envs.errors import HostError, PermissionMissing
+from rlctl.envs.host.cgroup.journal import sync_directory
+from rlctl.envs.host.cgroup.kernel import Identity
+from rlctl.envs.ticklog import seal, unsealed
+
+__all__ = ["FOLDER", "Ledger", "Move", "Recorded", "Stage", "read_ledger"]
+
+FOLDER = "partition"
+LEDGER = "ledger.jsonl"
+
+
+class Stage(StrEnum):
+    """How far a partition has come."""
+
+    BUILDING = "building"
+    STANDING = "standing"
+    UNDOING = "undoing"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A task that is about to leave its group.
+
+    Attributes:
+        tid: Thread or process.
+        start: When it began, in clock ticks since boot: with `tid` it names one task and no later one.
+        source: The directory of its group.
+        cpus: Its own affinity, as the kernel lists it, where that is narrower than its group's CPUs; else empty.
+            Kernels before 6.2 forget it when the group changes.
+    """
+
+    tid: int
+    start: int
+    source: Path
+    cpus: str = ""
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What a ledger says.
+
+    Attributes:
+        boot_id: Boot that it belongs to.
+        description: The platform in plain words, for `rlctl partition show`.
+        mounts: Roots of the hierarchies in which groups were made, each with the directory that holds both partitions.
+        made: Directories in the order in which they were made; with their identity, unless the process was killed
+            between the two.
+        moves: In their order.
+        stage: How far it has come.
+        damaged: Numbers of lines that are not as they were written, other than a torn last one.
+    """
+
+    boot_id: str = ""
+    description: Mapping[str, Any] = field(default_factory=dict)
+    mounts: dict[Path, Path] = field(default_factory=dict)
+    made: dict[Path, Identity | None] = field(default_factory=dict)
+    moves: list[Move] = field(default_factory=list)
+    stage: Stage = Stage.BUILDING
+    damaged: list[int] = field(default_factory=list)
+
+
+def read_ledger(state_dir: Path) -> Recorded | None:
+    """Read the ledger below a state directory; None when there is none, or nothing in it yet.
+
+    Raises:
+        PermissionMissing: It may not be read.
+    """
+    path = state_dir / FOLDER / LEDGER
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise PermissionMissing(f"{path}: {error.strerror}: run as root, or name another --state") from error
+    recorded = Recorded()
+    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
+        try:
+            said, prev, _ = unsealed(line)
+            if prev is None:
+                raise ValueError("no seal")
+            _take(recorded, said)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            recorded.damaged.append(number)
+    return recorded if recorded.boot_id or recorded.damaged else None
+
+
+def _take(recorded: Recorded, said: Mapping[str, Any]) -> None:
+    """One line."""
+    match said["is"]:
+        case "ledger":
+            recorded.mounts = {Path(mount): Path(base) for mount, base in said["mounts"].items()}
+            recorded.boot_id, recorded.description = str(said["boot_id"]), said["description"]
+        case "make":
+            recorded.made[Path(said["group"])] = None
+        case "made":
+            device, inode = said["identity"]
+            recorded.made[Path(said["group"])] = int(device), int(inode)
+        case "move":
+            recorded.moves.append(Move(int(said["tid"]), int(said["start"]), Path(said["from"]), str(said["cpus"])))
+        case "stage":
+            recorded.stage = Stage(said["stage"])
+
+
+class Ledger:
+    """An open ledger, to which lines are appended.
+
+    Args:
+        state_dir: Its folder `partition` must exist.
+
+    Attributes:
+        path: The file.
+
+    Raises:
+        PermissionMissing: It cannot be opened.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self.path = state_dir / FOLDER / LEDGER
+        try:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise PermissionMissing(f"{self.path}: {error.strerror}: run as root, or name another --state") from error
+        content = os.pread(self._file, os.fstat(self._file).st_size, 0)
+        self._end_bytes = content.rfind(b"\n") + 1  # a torn line is written over
+
+    def begin(self, boot_id: str, mounts: Mapping[Path, Path], description: Mapping[str, Any]) -> None:
+        """Start afresh.
+
+        Args:
+            boot_id: This boot's.
+            mounts: As in `Recorded`.
+            description: Plain data.
+
+        Raises:
+            HostError: The disk is full or broken; likewise in the methods below.
+        """
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._file, 0)
+        self._end_bytes = 0
+        plain = {str(mount): str(base) for mount, base in mounts.items()}
+        self._append([{"is": "ledger", "boot_id": boot_id, "mounts": plain, "description": dict(description)}])
+        sync_directory(self.path.parent)
+        sync_directory(self.path.parent.parent)
+
+    def make(self, group: Path) -> None:
+        """A group is about to be made."""
+        self._append([{"is": "make", "group": str(group)}])
+
+    def made(self, group: Path, identity: Identity) -> None:
+        """It was, and this is how to know it again."""
+        self._append([{"is": "made", "group": str(group), "identity": list(identity)}])
+
+    def move(self, moves: Iterable[Move]) -> None:
+        """Tasks are about to be moved; all with one write to the disk."""
+        self._append(
+            [
+                {"is": "move", "tid": one.tid, "start": one.start, "from": str(one.source), "cpus": one.cpus}
+                for one in moves
+            ]
+        )
+
+    def reached(self, stage: Stage) -> None:
+        """A stage begins."""
+        self._append([{"is": "stage", "stage": stage}])
+
+    def remove(self) -> None:
+        """All is back: there is no partition any more."""
+        with contextlib.suppress(FileNotFoundError):
+            self.path.unlink()
+        sync_directory(self.path.parent)
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _append(self, records: Iterable[Mapping[str, Any]]) -> None:
+        data = b"".join(seal(record, "")[0] for record in records)
+        try:
+            if os.pwrite(self._file, data, self._end_bytes) != len(data):
+                raise OSError(0, "the disk is full")
+            os.fdatasync(self._file)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._end_bytes)
+            raise HostError(f"{self.path}: cannot store what is about to be done ({error.strerror})") from error
+        self._end_bytes += len(data)

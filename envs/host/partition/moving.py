@@ -1,0 +1,114 @@
+"""Moves tasks from group to group until no more appear: each is in the ledger before it leaves."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from rlctl.envs.errors import HostError
+from rlctl.envs.host.cgroup.cpulist import format_cpus, parse_cpus
+from rlctl.envs.host.cgroup.kernel import Kernel, refusal
+from rlctl.envs.host.partition.ledger import Ledger, Move
+from rlctl.envs.host.partition.tasks import REAL_TIME_LEFT, Choice, Left, Task, affinity, listed, listing, read_task
+
+__all__ = ["Mover"]
+
+MOST_ROUNDS = 100
+"""Of looking for tasks that were forked meanwhile: a child of a moved task is in the new group already."""
+
+_OF_THE_TARGET = (errno.ENOSPC, errno.EOPNOTSUPP, errno.ENOENT, errno.ENODEV, errno.EROFS)
+"""Refusals that no task is to blame for: the group has no CPU, takes no processes, is gone."""
+
+
+class Mover:
+    """Takes tasks along.
+
+    Args:
+        kernel: The tree of control groups.
+        ledger: Is told before each move; None only counts what would be moved.
+        proc: Where procfs is mounted.
+        choice: Who is not to be moved.
+
+    Attributes:
+        moved: How many tasks, by the directory that they left.
+        left: Tasks that stay, with the reason; each once for each hierarchy.
+    """
+
+    def __init__(self, kernel: Kernel, ledger: Ledger | None, proc: Path, choice: Choice) -> None:
+        self.moved: dict[Path, int] = {}
+        self.left: dict[tuple[Path, int, int], Left] = {}
+        self._kernel, self._ledger, self._proc, self._choice = kernel, ledger, proc, choice
+
+    def sweep(self, source: Path, target: Path) -> None:
+        """Move every task of one group into another, in rounds until there is none but those that stay.
+
+        Raises:
+            HostError: The target takes nobody, the ledger cannot be written, or tasks appear without end.
+        """
+        for _ in range(MOST_ROUNDS):
+            tasks = [task for task in self._tasks(source) if self._wanted(source, task)]
+            if not tasks:
+                return
+            if self._ledger is None:
+                self.moved[source] = len(tasks)
+                return
+            self._ledger.move([self._entry(task, source) for task in tasks])
+            for task in tasks:
+                self._move(task, source, target)
+        raise HostError(f"{source}: tasks appear faster than they can be moved: end what forks them")
+
+    def _tasks(self, source: Path) -> Iterator[Task]:
+        try:
+            numbers = listed(self._kernel, source)
+        except OSError as error:
+            raise refusal(error, listing(source), "read it") from error
+        for number in numbers:
+            if (task := read_task(number, self._proc)) is not None:
+                yield task
+
+    def _wanted(self, source: Path, task: Task) -> bool:
+        if (source, task.tid, task.start) in self.left:
+            return False
+        if why := self._choice.why_left(task, self._proc):
+            self._leave(task, source, why)
+            return False
+        return True
+
+    def _entry(self, task: Task, source: Path) -> Move:
+        """What undo needs: affinity too, but only one that somebody has set, narrower than the group's CPUs."""
+        if (source / "cpuset.cpus").exists() or (source / "cpuset.cpus.effective").exists():
+            cpus = affinity(task.tid, self._proc)
+            if cpus and cpus < _effective(self._kernel, source):
+                return Move(task.tid, task.start, source, format_cpus(cpus))
+        return Move(task.tid, task.start, source)
+
+    def _move(self, task: Task, source: Path, target: Path) -> None:
+        try:
+            self._kernel.write(listing(target), str(task.tid))
+            self.moved[source] = self.moved.get(source, 0) + 1
+        except ProcessLookupError:
+            return
+        except OSError as error:
+            if error.errno in _OF_THE_TARGET:
+                raise refusal(error, listing(target), f"move {task.tid} ({task.name})") from error
+            self._leave(task, source, _why(error, task, listing(target)))
+
+    def _leave(self, task: Task, source: Path, why: str) -> None:
+        self.left[source, task.tid, task.start] = Left(task.tid, task.name, source, why)
+
+
+def _why(error: OSError, task: Task, file: Path) -> str:
+    if error.errno == errno.EINVAL and task.real_time and (file.parent / "cpu.shares").exists():
+        return REAL_TIME_LEFT
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"user id {os.geteuid()} may not move it"
+    return f"the kernel refuses: {errno.errorcode.get(error.errno or 0, '?')} ({error.strerror})"
+
+
+def _effective(kernel: Kernel, group: Path) -> frozenset[int]:
+    for name in ("cpuset.effective_cpus", "cpuset.cpus.effective"):
+        if (group / name).exists():
+            return parse_cpus(kernel.read(group / name))
+    return frozenset()

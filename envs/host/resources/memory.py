@@ -1,0 +1,175 @@
+"""Memory of one group: what reclaim leaves the LC, and how much BE may take.
+
+| asked for | cgroup v2 | cgroup v1 |
+| --- | --- | --- |
+| LC keeps so much, whatever happens | `memory.min` | nothing |
+| LC keeps so much while others have more than theirs | `memory.low` | nothing |
+| BE is reclaimed beyond so much | `memory.high` | `memory.soft_limit_in_bytes`, heeded when the host runs short |
+| BE never has more than so much | `memory.max` | `memory.limit_in_bytes` |
+
+The kernel counts in pages: what is written is rounded down to whole ones. A limit below what a group uses makes the
+write itself reclaim, and the hard one may end with the OOM killer in that group.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+from rlctl.envs.errors import CgroupError
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.parse import child_groups, number
+
+__all__ = ["MemoryDriver", "MemoryV1", "MemoryV2", "memory_of"]
+
+
+class MemoryDriver(Protocol):
+    """Memory of one group, whichever version serves it. Every method raises the CgroupErrors of `Knobs`."""
+
+    def keep(self, guaranteed_bytes: int | None = None, preferred_bytes: int | None = None) -> None:
+        """Protect so much of what the group uses from reclaim; None leaves a setting as it is.
+
+        Args:
+            guaranteed_bytes: Never reclaimed: rather is a process killed.
+            preferred_bytes: Reclaimed only when nothing unprotected is left.
+
+        Raises:
+            CgroupError: This version has no protection, or the controller is not enabled for the group.
+        """
+        ...
+
+    def cap(self, high_bytes: int | None = None, most_bytes: int | None = None) -> None:
+        """Bound what the group uses; None leaves a setting as it is.
+
+        Args:
+            high_bytes: Beyond it the group's own memory is reclaimed.
+            most_bytes: Never more.
+
+        Raises:
+            CgroupError: The group cannot be brought down to it, or the controller is not enabled for it.
+        """
+        ...
+
+    def used_bytes(self) -> int:
+        """What the group and all below it use now, page cache included."""
+        ...
+
+
+class MemoryV2:
+    """`memory.min`, `memory.low`, `memory.high`, `memory.max`.
+
+    A protection counts only as far as every group above has one too, which its children share: so those that have too
+    little for all are raised with it.
+
+    Args:
+        knobs: Reads and writes.
+        group: The group's directory.
+        mount: The hierarchy's root, which needs no protection.
+    """
+
+    def __init__(self, knobs: Knobs, group: Path, mount: Path) -> None:
+        self._knobs = knobs
+        self._group = group
+        self._line = [group, *(parent for parent in group.parents if mount in parent.parents)]
+
+    def keep(self, guaranteed_bytes: int | None = None, preferred_bytes: int | None = None) -> None:
+        """Write memory.min and memory.low, from the top down."""
+        self._enabled()
+        for name, wanted_bytes in (("memory.min", guaranteed_bytes), ("memory.low", preferred_bytes)):
+            if wanted_bytes is not None:
+                self._raise_above(name, wanted_bytes)
+                self._knobs.write(self._group / name, str(wanted_bytes))
+
+    def cap(self, high_bytes: int | None = None, most_bytes: int | None = None) -> None:
+        """Write memory.high, then memory.max: what has been reclaimed need not be killed for."""
+        self._enabled()
+        _write_all(self._knobs, self._group, (("memory.high", high_bytes), ("memory.max", most_bytes)))
+
+    def used_bytes(self) -> int:
+        """memory.current."""
+        self._enabled()
+        return _bytes(self._knobs, self._group / "memory.current")
+
+    def _raise_above(self, name: str, wanted_bytes: int) -> None:
+        """From the top down: each group above needs what this line claims of it, beside what its siblings have."""
+        needed: list[tuple[Path, int]] = []
+        for child, group in itertools.pairwise(self._line):
+            now_bytes = _bytes(self._knobs, group / name)
+            others = (one / name for one in child_groups(self._knobs, group) if one != child)
+            claimed_bytes = sum(_bytes(self._knobs, path) for path in others if path.exists())
+            wanted_bytes = max(wanted_bytes + min(claimed_bytes, now_bytes), now_bytes)
+            if wanted_bytes > now_bytes:
+                needed.append((group / name, wanted_bytes))
+        for path, least_bytes in reversed(needed):
+            self._knobs.write(path, str(least_bytes))
+
+    def _enabled(self) -> None:
+        if not (self._group / "memory.current").exists():
+            way_out = f"write +memory to {self._group.parent / 'cgroup.subtree_control'}"
+            raise CgroupError(f"{self._group}: its parent shares no memory controller ({way_out})")
+
+
+class MemoryV1:
+    """`memory.limit_in_bytes` and `memory.soft_limit_in_bytes`; v1 protects nothing.
+
+    Args:
+        knobs: Reads and writes.
+        group: The group's directory in the memory hierarchy.
+        mount: Not used: limits of v1 nest by themselves.
+    """
+
+    def __init__(self, knobs: Knobs, group: Path, mount: Path) -> None:  # noqa: ARG002 - the same for both versions
+        self._knobs = knobs
+        self._group = group
+
+    def keep(self, guaranteed_bytes: int | None = None, preferred_bytes: int | None = None) -> None:
+        """Not possible.
+
+        Raises:
+            CgroupError: Always, when anything is asked for.
+        """
+        if guaranteed_bytes is not None or preferred_bytes is not None:
+            raise CgroupError(
+                f"{self._group}: cgroup v1 protects no memory; limit BE instead, or boot with cgroup_no_v1=memory"
+            )
+
+    def cap(self, high_bytes: int | None = None, most_bytes: int | None = None) -> None:
+        """Write the soft limit, then the limit."""
+        files = (("memory.soft_limit_in_bytes", high_bytes), ("memory.limit_in_bytes", most_bytes))
+        _write_all(self._knobs, self._group, files)
+
+    def used_bytes(self) -> int:
+        """memory.usage_in_bytes."""
+        return _bytes(self._knobs, self._group / "memory.usage_in_bytes")
+
+
+def memory_of(group: Group, layout: Layout, knobs: Knobs) -> MemoryDriver:
+    """The driver for a group.
+
+    Raises:
+        CgroupError: This host has no memory controller, or the group is not in its hierarchy.
+    """
+    mount = layout.mounts.get(Controller.MEMORY)
+    if mount is None:
+        raise CgroupError(f"cgroup memory: {layout.missing[Controller.MEMORY]}")
+    version = MemoryV1 if mount.version == 1 else MemoryV2
+    path = group.paths.get(Controller.MEMORY)
+    if path is None:
+        raise CgroupError(f"{group.name} has no group in the memory hierarchy at {mount.path}")
+    return version(knobs, path, mount.path)
+
+
+def _write_all(knobs: Knobs, group: Path, files: Iterable[tuple[str, int | None]]) -> None:
+    for name, wanted_bytes in files:
+        if wanted_bytes is not None:
+            knobs.write(group / name, str(wanted_bytes))
+
+
+def _bytes(knobs: Knobs, path: Path) -> int:
+    """A number of bytes; `max` is more than there can be."""
+    content = knobs.read(path)
+    return 1 << 63 if content.strip() == "max" else number(content, path)

@@ -1,0 +1,164 @@
+"""Energy by RAPL: what the packages and their memory draw, from /sys/class/powercap.
+
+Zones nest: core and uncore are parts of their package, and are not added to it. Memory (`dram`) has a counter of its
+own below the package but is not part of its energy; `psys` is the whole platform, packages included. Zones that another
+driver offers a second time (intel-rapl-mmio) are left out.
+
+The counters are root's (mode 0400) since CVE-2020-8694: with them one user could spy on another's keys.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rlctl.envs.host.decode import measured
+from rlctl.envs.host.sensors.kernel_file import KernelFile, Rate
+from rlctl.envs.telemetry import Missing, Reading, Value, Why
+
+__all__ = ["Energy", "Rapl", "Zone", "rapl_zones"]
+
+_ZONE = re.compile(r"intel-rapl:\d+(:\d+)?")
+_MOST_WATTS = 1e5
+_OWN_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """One counter.
+
+    Attributes:
+        folder: Under /sys/class/powercap.
+        kind: `package` or `dram`.
+        range_joules: Where the counter begins anew.
+        limit_watts: What the package may draw for long, its TDP as shipped; None if the kernel does not say.
+    """
+
+    folder: Path
+    kind: str
+    range_joules: float
+    limit_watts: float | None
+
+
+def rapl_zones(sys: Path = Path("/sys")) -> tuple[Zone, ...]:
+    """The zones whose sum counts everything once."""
+    return tuple(_zones(sys))
+
+
+def _zones(sys: Path) -> Iterator[Zone]:
+    for folder in sorted((sys / "class/powercap").glob("intel-rapl:*")):
+        if not _ZONE.fullmatch(folder.name):
+            continue
+        name, top = _text(folder / "name"), folder.name.count(":") == 1
+        kind = "package" if top and name.startswith("package") else "dram" if not top and name == "dram" else ""
+        range_joules = measured(_text(folder / "max_energy_range_uj"))
+        if kind and not isinstance(range_joules, Why) and range_joules > 0.0:
+            yield Zone(folder, kind, range_joules * 1e-6, _limit_watts(folder) if top else None)
+
+
+class Energy:
+    """Joules that some zones used since this object was made; a counter may begin anew once between two readings.
+
+    Args:
+        zones: Added up.
+    """
+
+    def __init__(self, zones: Sequence[Zone]) -> None:
+        self._gauges = [_Gauge(zone, KernelFile(zone.folder / "energy_uj", most_bytes=_OWN_BYTES)) for zone in zones]
+
+    def joules(self) -> float | Missing:
+        """The sum, or why one of them cannot be read."""
+        total = 0.0
+        for gauge in self._gauges:
+            joules = gauge.read()
+            if isinstance(joules, Missing):
+                return joules
+            total += joules
+        return total if self._gauges else Missing(Why.NOT_SUPPORTED, "no such RAPL zone")
+
+    def close(self) -> None:
+        """Close the files."""
+        for gauge in self._gauges:
+            gauge.file.close()
+
+
+@dataclass(slots=True)
+class _Gauge:
+    zone: Zone
+    file: KernelFile
+    _before: float | None = field(default=None)
+    _total: float = field(default=0.0)
+
+    def read(self) -> float | Missing:
+        content = self.file.read()
+        if isinstance(content, Missing):
+            denied = content.why is Why.NO_PERMISSION
+            return replace(content, detail=f"{content.detail}: root's only (CVE-2020-8694)") if denied else content
+        micro = measured(content.strip())
+        if isinstance(micro, Why):
+            return Missing(micro, f"{self.file.path}: {content[:40]!r} is no energy")
+        now, before = micro * 1e-6, self._before
+        self._before = now
+        if before is not None:
+            self._total += now - before if now >= before else now - before + self.zone.range_joules
+        return self._total
+
+
+class Rapl:
+    """`package_watts`, `dram_watts`, and `power_ratio`: the packages' share of what they may draw for long.
+
+    Args:
+        sys: Where sysfs is mounted.
+    """
+
+    name = "rapl"
+    provides = ("package_watts", "dram_watts", "power_ratio")
+
+    def __init__(self, sys: Path = Path("/sys")) -> None:
+        zones = rapl_zones(sys)
+        packages = [zone for zone in zones if zone.kind == "package"]
+        self._energies = {
+            "package_watts": Energy(packages),
+            "dram_watts": Energy([zone for zone in zones if zone.kind == "dram"]),
+        }
+        self._rates = {name: Rate(_MOST_WATTS) for name in self._energies}
+        limits = [zone.limit_watts for zone in packages]
+        self._limit_watts = sum(limit for limit in limits if limit) if packages and all(limits) else None
+
+    def read(self, now_seconds: float) -> Mapping[str, Reading]:
+        """Watts since the previous call."""
+        watts = {name: self._rates[name].update(now_seconds, one.joules()) for name, one in self._energies.items()}
+        return {**watts, "power_ratio": self._ratio(watts["package_watts"])}
+
+    def close(self) -> None:
+        """Close the files."""
+        for energy in self._energies.values():
+            energy.close()
+
+    def _ratio(self, watts: Reading) -> Reading:
+        if isinstance(watts, Missing):
+            return watts
+        if self._limit_watts is None:
+            return Missing(Why.NOT_SUPPORTED, "this kernel tells no long-term power limit of the packages")
+        return Value(watts.value / self._limit_watts)
+
+
+def _limit_watts(folder: Path) -> float | None:
+    """Of the long-term constraint: its largest value, which is the TDP, else the one that is set."""
+    for name in folder.glob("constraint_[0-9]_name"):
+        if _text(name) == "long_term":
+            stem = name.name.removesuffix("name")
+            for file in (f"{stem}max_power_uw", f"{stem}power_limit_uw"):
+                micro = measured(_text(folder / file))
+                if not isinstance(micro, Why) and micro > 0.0:
+                    return micro * 1e-6
+    return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,149 @@
+"""What this host offers of memory, disks, cache, memory bandwidth, power and frequency, for `rlctl doctor`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlctl.envs.errors import CgroupError
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.resources.blockio import disks
+from rlctl.envs.host.resources.cpufreq import LcFrequency
+from rlctl.envs.host.resources.node_power import meter_file, power_source
+from rlctl.envs.host.resources.powercap import Energy, rapl_zones
+from rlctl.envs.host.resources.resctrl import Classes, mount_options, why_no_resctrl
+from rlctl.envs.host.sensors.kernel_file import KernelFile
+from rlctl.envs.host.sensors.probe import Capability
+from rlctl.envs.host.sensors.psi import some_seconds
+from rlctl.envs.host.topology import read_list
+from rlctl.envs.telemetry import Missing
+
+__all__ = ["probe_resources"]
+
+
+def probe_resources(
+    layout: Layout, proc: Path = Path("/proc"), sys: Path = Path("/sys"), dev: Path = Path("/dev")
+) -> tuple[Capability, ...]:
+    """All of it, each with what a lack disables; writes nothing, starts nothing, never raises.
+
+    Args:
+        layout: The control groups.
+        proc: Where procfs is mounted.
+        sys: Where sysfs is mounted.
+        dev: Where the device nodes are.
+    """
+    return (
+        _protection(layout),
+        _memory_pressure(proc),
+        _io_weight(layout, sys),
+        *_resctrl(proc, sys),
+        _powercap(sys),
+        _node_power(sys, dev),
+        _cpufreq(sys),
+    )
+
+
+def _protection(layout: Layout) -> Capability:
+    name, disables = "memory protection", "resources.lc_memory_min_bytes and lc_memory_low_bytes"
+    mount = layout.mounts.get(Controller.MEMORY)
+    if mount is None:
+        return Capability(name, False, layout.missing[Controller.MEMORY], disables)
+    if mount.version == 1:
+        return Capability(name, False, "cgroup v1 has limits only (boot with cgroup_no_v1=memory)", disables)
+    return Capability(name, True, f"memory.min and memory.low below {mount.path}", disables)
+
+
+def _memory_pressure(proc: Path) -> Capability:
+    name, disables = "memory PSI", "the shield's memory-pressure guard"
+    content = KernelFile(proc / "pressure/memory", keep_open=False).read()
+    found = content if isinstance(content, Missing) else some_seconds(content)
+    if isinstance(found, Missing):
+        return Capability(name, False, f"{found.detail} (boot with psi=1)", disables)
+    return Capability(name, True, f"{proc / 'pressure/memory'} answers", disables)
+
+
+def _io_weight(layout: Layout, sys: Path) -> Capability:
+    name, disables = "I/O weight", "resources.be_io_weight (be_disk_*_bytes_per_second take no scheduler)"
+    if Controller.IO not in layout.mounts:
+        return Capability(name, False, layout.missing[Controller.IO], "resources.be_io_weight and be_disk_*")
+    found = disks(sys)
+    told = ", ".join(f"{disk.name} under {disk.scheduler}" for disk in found) or "this host has no disk of its own"
+    heeded = any(disk.scheduler in ("bfq", "cfq") for disk in found) or _cost(layout)
+    way_out = "" if heeded or not found else f": write bfq to /sys/block/{found[0].name}/queue/scheduler"
+    return Capability(name, heeded, told + way_out, disables)
+
+
+def _cost(layout: Layout) -> bool:
+    try:
+        return "enable=1" in (layout.mounts[Controller.IO].path / "io.cost.qos").read_text()
+    except OSError:
+        return False
+
+
+def _resctrl(proc: Path, sys: Path) -> tuple[Capability, ...]:
+    disables = "cache and memory-bandwidth partitions"
+    if reason := why_no_resctrl(sys, proc):
+        return (Capability("resctrl", False, reason, disables),)
+    root = sys / "fs/resctrl"
+    options = ", ".join(sorted(mount_options(proc) & {"cdp", "cdpl2", "mba_MBps"}))
+    where = f"mounted at {root}" + (f" with {options}" if options else "")
+    try:
+        full = Classes(Knobs(None, dry_run=True), sys, proc).full
+    except CgroupError as error:
+        return (Capability("resctrl", False, str(error), disables),)
+    counts = any(root.glob("mon_data/mon_L3_*/mbm_total_bytes"))
+    return (
+        Capability("resctrl", True, where, disables),
+        _part("resctrl L3", bool(full.caches), ", ".join(full.caches), "cat_l3", "resources.resctrl.be_cache_ratio"),
+        _part("resctrl MB", bool(full.bandwidth), "MB", "mba", "resources.resctrl.be_bandwidth_*"),
+        _part("resctrl MBM", counts, "mbm_total_bytes", "cqm_mbm_total", "the shield's memory-bandwidth guard"),
+    )
+
+
+def _part(name: str, present: bool, what: str, flag: str, disables: str) -> Capability:
+    return Capability(name, present, what if present else f"this processor lacks {flag}", disables)
+
+
+def _powercap(sys: Path) -> Capability:
+    disables = "energy readings (package_watts, dram_watts, power_ratio)"
+    zones = rapl_zones(sys)
+    if not zones:
+        return Capability("powercap", False, f"no {sys / 'class/powercap'}/intel-rapl:*", disables)
+    energy = Energy(zones)
+    joules = energy.joules()
+    energy.close()
+    reason = joules.detail if isinstance(joules, Missing) else f"{len(zones)} zones"
+    return Capability("powercap", not isinstance(joules, Missing), reason, disables)
+
+
+def _node_power(sys: Path, dev: Path) -> Capability:
+    name, disables = "node power", "resources.node_power"
+    source = power_source(sys, dev)
+    if isinstance(source, Missing):
+        return Capability(name, False, source.detail, disables)
+    meter = meter_file(sys)
+    return Capability(name, True, f"{meter}" if meter else f"ipmitool and {dev / 'ipmi0'}; not asked now", disables)
+
+
+def _cpufreq(sys: Path) -> Capability:
+    name, disables = "cpufreq", "the LC's frequency, and with it the power loop of manager heracles"
+    cpus = read_list(sys / "devices/system/cpu/online")
+    frequency = LcFrequency(cpus, sys)
+    reading = frequency.read(0.0)["lc_frequency_hertz"]
+    frequency.close()
+    if isinstance(reading, Missing):
+        hidden = "hidden by a hypervisor, or no driver is loaded"
+        return Capability(name, False, f"no /sys/devices/system/cpu/cpu*/cpufreq: {hidden}", disables)
+    folder = sys / f"devices/system/cpu/cpu{min(cpus)}/cpufreq"
+    told = [f"{what} {text}" for what, file in _TOLD.items() if (text := _text(folder / file))]
+    return Capability(name, True, f"{reading.value / 1e9:.2f} GHz now" + "".join(f", {one}" for one in told), disables)
+
+
+_TOLD = {"driver": "scaling_driver", "governor": "scaling_governor", "at most kHz": "scaling_max_freq"}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""

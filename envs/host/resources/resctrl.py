@@ -1,0 +1,227 @@
+"""Classes of the last-level cache (CAT) and of memory bandwidth (MBA) for LC and BE, through /sys/fs/resctrl.
+
+BE gets the highest ways and so much bandwidth; the LC gets a class with the other ways and all bandwidth; whatever else
+runs stays in the default class. A class is a directory: rlctl makes `rlctl-lc` and `rlctl-be`, and `restore` removes
+them, upon which the kernel moves their tasks back to the default class. A task's children are born into its class;
+those that come into a group from elsewhere are moved at the next `gather`.
+
+resctrl is never mounted from here: that takes options (cdp, mba_MBps) that are the operator's to choose.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlctl.envs.errors import CgroupError, PermissionMissing, RlctlError
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.kernel import refusal
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.parse import number
+from rlctl.envs.host.resources.schemata import Schemata, high_ways
+
+__all__ = ["BE_CLASS", "LC_CLASS", "Classes", "Shares", "mount_options", "task_ids", "why_no_resctrl"]
+
+_AMD_MEGABYTES = 125.0
+"""AMD counts in eighths of a GB/s, and says so by a least bandwidth of 0."""
+
+LC_CLASS, BE_CLASS = "rlctl-lc", "rlctl-be"
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What BE's class may use; None for all.
+
+    Attributes:
+        cache_ratio: Share of the ways of each last-level cache.
+        bandwidth_percent: Of each socket's memory bandwidth: Intel's unit.
+        bandwidth_megabytes_per_second: Of each socket: the unit of a mount with mba_MBps, and of AMD.
+    """
+
+    cache_ratio: float | None = None
+    bandwidth_percent: float | None = None
+    bandwidth_megabytes_per_second: float | None = None
+
+
+class Classes:
+    """LC's and BE's class.
+
+    Args:
+        knobs: Reads and writes.
+        sys: Where sysfs is mounted.
+        proc: Where procfs is mounted.
+
+    Attributes:
+        full: What the default class may use.
+
+    Raises:
+        CgroupError: resctrl is not mounted or this host has none; why, and the way out.
+    """
+
+    def __init__(self, knobs: Knobs, sys: Path = Path("/sys"), proc: Path = Path("/proc")) -> None:
+        self.root = sys / "fs/resctrl"
+        if reason := why_no_resctrl(sys, proc):
+            raise CgroupError(f"resctrl: {reason}")
+        self._knobs = knobs
+        self._mbps = "mba_MBps" in mount_options(proc)
+        self.full = self._schemata(self.root)
+
+    def make(self) -> None:
+        """Make both classes, as free as the default one, and journal them; a predecessor's are taken over.
+
+        Raises:
+            PermissionMissing: Not root.
+            CgroupError: No class is left: the processor has few, and other groups hold them.
+        """
+        for name in (LC_CLASS, BE_CLASS):
+            folder = self.root / name
+            if self._knobs.dry_run:
+                continue
+            if not folder.is_dir():
+                try:
+                    self._knobs.kernel.make_group(folder)
+                except OSError as error:
+                    if error.errno == errno.ENOSPC:
+                        raise CgroupError(f"{folder}: no class of service is left: remove another group") from error
+                    raise refusal(error, folder, "make it", group=True) from error
+            self._knobs.remember([folder / "schemata"])
+
+    def divide(self, shares: Shares) -> None:
+        """Write what each class may use; call `make` first.
+
+        Raises:
+            CgroupError: The processor cannot do one of them; nothing is written then.
+            PermissionMissing: Not root.
+        """
+        be = self._of_be(shares)
+        lc = Schemata(
+            {name: {at: self._rest(name, mask) for at, mask in one.items()} for name, one in be.caches.items()}
+        )
+        for name, wanted in ((LC_CLASS, lc), (BE_CLASS, be)):
+            if text := str(wanted):
+                self._knobs.write(self.root / name / "schemata", text)
+
+    def gather(self, lc: Iterable[int], be: Iterable[int]) -> int:
+        """Move tasks into their class; how many were not in it.
+
+        Args:
+            lc: Thread ids; one that has ended meanwhile is passed over.
+            be: Likewise.
+
+        Raises:
+            PermissionMissing: Not root.
+        """
+        moved = 0
+        for name, wanted in ((LC_CLASS, lc), (BE_CLASS, be)):
+            path = self.root / name / "tasks"
+            if self._knobs.dry_run:
+                continue
+            inside = set(self._knobs.read(path).split())
+            for task in wanted:
+                if str(task) not in inside:
+                    moved += self._move(path, task)
+        return moved
+
+    def _move(self, path: Path, task: int) -> bool:
+        try:
+            self._knobs.poke(path, str(task))
+        except PermissionMissing:
+            raise
+        except RlctlError:
+            return False  # it has ended
+        return True
+
+    def _of_be(self, shares: Shares) -> Schemata:
+        caches: Mapping[str, Mapping[int, int]] = {}
+        if shares.cache_ratio is not None:
+            if not self.full.caches:
+                raise CgroupError(f"{self.root}: this processor divides no last-level cache (cat_l3)")
+            caches = {
+                name: dict.fromkeys(domains, high_ways(self._mask(name), shares.cache_ratio, self._min_ways(name)))
+                for name, domains in self.full.caches.items()
+            }
+        return Schemata(caches, self._bandwidth(shares))
+
+    def _bandwidth(self, shares: Shares) -> Mapping[int, int]:
+        percent, mbps = shares.bandwidth_percent, shares.bandwidth_megabytes_per_second
+        if percent is None and mbps is None:
+            return {}
+        if not self.full.bandwidth:
+            raise CgroupError(f"{self.root}: this processor divides no memory bandwidth (mba)")
+        least, step = self._info("MB", "min_bandwidth"), max(self._info("MB", "bandwidth_gran"), 1)
+        absolute = self._mbps or least == 0
+        if absolute and mbps is not None:
+            return dict.fromkeys(self.full.bandwidth, max(round(mbps if self._mbps else mbps / _AMD_MEGABYTES), 1))
+        if not absolute and percent is not None:
+            steps = -(-max(percent - least, 0.0) // step)  # the kernel rounds up, and would read back otherwise
+            return dict.fromkeys(self.full.bandwidth, min(least + int(steps) * step, 100))
+        unit, other = ("MB/s", "percent") if absolute else ("percent", "MB/s (mount it with -o mba_MBps)")
+        raise CgroupError(f"{self.root} takes BE's bandwidth in {unit} here, not in {other}")
+
+    def _rest(self, name: str, be_mask: int) -> int:
+        """The LC's ways: all below BE's, or all where BE has them all."""
+        return (self._mask(name) & ~be_mask) or self._mask(name)
+
+    def _mask(self, name: str) -> int:
+        path = self.root / "info" / name / "cbm_mask"
+        text = self._knobs.read(path).strip()
+        try:
+            return int(text, 16)
+        except ValueError:
+            raise CgroupError(f"{path}: {text[:40]!r} is no mask") from None
+
+    def _min_ways(self, name: str) -> int:
+        return max(self._info(name, "min_cbm_bits"), 1)
+
+    def _info(self, resource: str, name: str) -> int:
+        path = self.root / "info" / resource / name
+        return number(self._knobs.read(path), path)
+
+    def _schemata(self, folder: Path) -> Schemata:
+        path = folder / "schemata"
+        try:
+            return Schemata.parse(self._knobs.read(path))
+        except ValueError as error:
+            raise CgroupError(f"{path}: {error}") from None
+
+
+def task_ids(groups: Iterable[Group]) -> frozenset[int]:
+    """Threads of some groups and of all below them."""
+    folders = (folder for group in groups for folder in group.directories[:1])
+    found: set[int] = set()
+    for folder in folders:
+        for name in ("cgroup.threads", "tasks"):  # v2, v1
+            for listing in folder.rglob(name):
+                with contextlib.suppress(OSError, ValueError):  # removed meanwhile, or a domain without threads
+                    found.update(map(int, listing.read_text().split()))
+    return frozenset(found - {0})
+
+
+def why_no_resctrl(sys: Path = Path("/sys"), proc: Path = Path("/proc")) -> str:
+    """Why there are no classes here, with the way out; empty if there are."""
+    mount = sys / "fs/resctrl"
+    if (mount / "schemata").is_file():
+        return ""
+    if "resctrl" in _words(proc / "filesystems"):
+        return f"not mounted: mount -t resctrl resctrl {mount} (with -o mba_MBps for bandwidth in MB/s)"
+    return "this CPU or kernel has none"
+
+
+def mount_options(proc: Path = Path("/proc")) -> frozenset[str]:
+    """What resctrl was mounted with; empty when it is not."""
+    with contextlib.suppress(OSError):
+        for line in (proc / "self/mounts").read_text(errors="replace").splitlines():
+            fields = line.split()
+            if len(fields) >= 4 and fields[2] == "resctrl":
+                return frozenset(fields[3].split(","))
+    return frozenset()
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").split()
+    except OSError:
+        return []

@@ -1,0 +1,181 @@
+"""What perf counts of one control group and all below it between two moments: of a run, from its begin to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from rlctl.envs.host.sensors.perf import perf_root
+from rlctl.envs.host.sensors.perf_child import LEASH
+from rlctl.envs.host.sensors.perf_parse import Count, parse_line
+from rlctl.envs.telemetry import Missing, Reading, Value, Why
+
+__all__ = ["SPAN_EVENTS", "PerfSpan"]
+
+SPAN_EVENTS = (
+    "task-clock",
+    "context-switches",
+    "cpu-migrations",
+    "page-faults",
+    "cycles",
+    "stalled-cycles-frontend",
+    "stalled-cycles-backend",
+    "instructions",
+    "branches",
+    "branch-misses",
+)
+"""Those behind the metrics of BarbequeRTRM's tables."""
+
+ANSWER_SECONDS = 10.0
+"""For perf to open its counters on every CPU, and to print them."""
+
+
+class PerfSpan:
+    """One `perf stat` whose counters stand still until `begin` and again after `end`. A context manager.
+
+    Where it cannot count, every event is missing with the reason: a measurement without perf still has its times.
+
+    Args:
+        group: The control group, by its path below the hierarchies' roots; it exists.
+        events: What to count.
+        perf: The program.
+        mounts: Content of /proc/self/mounts; read by default.
+    """
+
+    def __init__(
+        self, group: str, events: Sequence[str] = SPAN_EVENTS, *, perf: str = "perf", mounts: str | None = None
+    ) -> None:
+        self._events = tuple(events)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._missing = _cannot(group, perf, mounts)
+        self._stack = contextlib.ExitStack()
+        if self._missing is None:
+            try:
+                self._start(group, perf)
+            except OSError as error:
+                self._stack.close()
+                self._missing = Missing(Why.NOT_SUPPORTED, f"perf cannot be started: {error.strerror}")
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self._order(b"enable\n")
+
+    def end(self) -> Mapping[str, Reading]:
+        """Stop counting, and end perf.
+
+        Returns:
+            Every event: how often it was counted; seconds for task-clock.
+        """
+        self._order(b"disable\n")
+        if self._missing is None:
+            self._finish()
+        return self._readings()
+
+    def close(self) -> None:
+        """End perf. Idempotent."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            self._process.wait()
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self, group: str, perf: str) -> None:
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        self._stack.callback(self._printed.close)
+        orders, self._orders = os.pipe2(os.O_CLOEXEC)
+        self._answers, answers = os.pipe2(os.O_CLOEXEC)
+        self._stack.callback(os.close, self._orders)
+        self._stack.callback(os.close, self._answers)
+        leash = [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), "0", ""]
+        control = ["--delay=-1", f"--control=fd:{orders},{answers}"]
+        asked = ["--for-each-cgroup", group, "-e", ",".join(self._events)]
+        try:
+            self._process = subprocess.Popen(
+                [*leash, perf, "stat", "-x;", "-a", *control, *asked],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._printed,
+                pass_fds=(orders, answers),
+                env={**os.environ, "LC_ALL": "C"},  # perf prints decimal commas where the locale has them
+                start_new_session=True,  # Ctrl-C is for the measurement
+            )
+        finally:
+            os.close(orders)
+            os.close(answers)
+
+    def _order(self, order: bytes) -> None:
+        if self._missing is not None:
+            return
+        try:
+            os.write(self._orders, order)
+            ready, _, _ = select.select([self._answers], [], [], ANSWER_SECONDS)
+            answered = bool(ready) and os.read(self._answers, 16)
+        except OSError:
+            answered = b""
+        if not answered:
+            self._missing = Missing(Why.NO_DATA, f"perf: {self._last_words()}")
+
+    def _finish(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)  # it prints its counters and ends
+        try:
+            self._process.wait(ANSWER_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._missing = Missing(Why.NO_DATA, f"perf did not end in {ANSWER_SECONDS:g} s")
+
+    def _readings(self) -> dict[str, Reading]:
+        if self._missing is not None:
+            return dict.fromkeys(self._events, self._missing)
+        counts: dict[str, Count] = {}
+        for line in self._text().splitlines():
+            parsed = parse_line(b"0;" + line)  # without -I there is no column for the time
+            if parsed is not None:
+                count = Count(parsed.count, parsed.running_ratio)
+                counts[parsed.event] = counts[parsed.event] + count if parsed.event in counts else count
+        return {event: _reading(counts.get(event)) for event in self._events}
+
+    def _text(self) -> bytes:
+        return os.pread(self._printed.fileno(), 1 << 20, 0)
+
+    def _last_words(self) -> str:
+        assert self._process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+        said = self._text().decode(errors="replace").split("\n\n")[0]
+        return " ".join(said.split())[:300] or "it does not answer"
+
+
+def _cannot(group: str, perf: str, mounts: str | None) -> Missing | None:
+    if shutil.which(perf) is None:
+        return Missing(Why.NOT_SUPPORTED, f"no {perf} on PATH")
+    if mounts is None:
+        with open("/proc/self/mounts", encoding="utf-8", errors="replace") as file:
+            mounts = file.read()
+    root = perf_root(mounts)
+    if root is None or not (root / group).is_dir():
+        return Missing(Why.NOT_SUPPORTED, f"perf looks for groups below {root}, where there is no {group}")
+    return None
+
+
+def _reading(count: Count | None) -> Reading:
+    if count is None:
+        return Missing(Why.NO_DATA, "perf did not print it")
+    if isinstance(count.count, Why):
+        return Missing(count.count, f"perf: {count.count.value}")
+    return Value(count.count)

@@ -1,0 +1,268 @@
+"""The platform description: which CPUs the host keeps, which are managed, and the clusters among the managed ones.
+
+BarbequeRTRM's terms: the *host* partition runs everything that is not managed, the *managed device* (mdev) only what
+rlctl places there, and clusters divide the managed device along its caches and memory. A description is a YAML file
+(`configs/platform/*.yaml`) or is discovered from /sys; `rlctl partition apply` turns it into control groups.
+
+    host:
+      cpus: 0,4,8,12
+      memory_nodes: 0
+    mdev:
+      cpus: 1-3,5-7,9-11,13-15
+      memory_nodes: 1-3
+      clusters:                  # without: one cluster `all` of all managed CPUs
+        node1:
+          cpus: 1,5,9,13
+          memory_nodes: 3
+          quota_percent: 100     # CPU time, of each of its CPUs
+          memory_mb: 6000        # 1 MB is 2**20 bytes; without: no limit
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+from rlctl.envs.applications import Cluster
+from rlctl.envs.errors import ConfigError, HostError
+from rlctl.envs.host.cgroup.cpulist import format_cpus, parse_cpus
+from rlctl.envs.host.topology import SYS, CpuPlace, memory_nodes, numa_nodes, read_topology
+from rlctl.envs.yaml_edge import Lines, load_yaml, validated
+
+__all__ = ["Platform", "discovered", "load_platform", "shipped_platforms"]
+
+HOST, MDEV = "rlctl-host", "rlctl-mdev"
+"""Names of the two groups. They stand side by side in the hierarchy's root and not in one group of ours: a cgroup-v2
+partition root has to be the child of one (before Linux 6.7), and a v1 cpuset can be exclusive only if its parent is."""
+
+WHOLE = "all"
+"""Name of the cluster when the managed device is not divided."""
+
+HOST_SHARE = 8
+"""Of so many cores one is the host's, when nobody says more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """A platform that fits this host.
+
+    Attributes:
+        host_cpus: CPUs of everything that is not managed.
+        host_memory_nodes: Its memory nodes; empty leaves them as they are, likewise for the managed device.
+        mdev_cpus: CPUs of what rlctl manages; none of the host's.
+        mdev_memory_nodes: Its memory nodes.
+        clusters: Parts of the managed device without a CPU in common; at least one.
+        within: The group below which both partitions are; empty for the root of the hierarchies.
+        why: Where the description comes from, one line.
+    """
+
+    host_cpus: frozenset[int]
+    mdev_cpus: frozenset[int]
+    clusters: tuple[Cluster, ...]
+    host_memory_nodes: frozenset[int] = frozenset()
+    mdev_memory_nodes: frozenset[int] = frozenset()
+    within: str = ""
+    why: str = ""
+
+    @property
+    def host_group(self) -> str:
+        """Path of the host partition's group below the hierarchies' roots."""
+        return str(Path(self.within, HOST))
+
+    @property
+    def mdev_group(self) -> str:
+        """Path of the managed device's group: the parent of all that is managed."""
+        return str(Path(self.within, MDEV))
+
+    def cluster_group(self, name: str) -> str:
+        """Path of a cluster's group: the parent of the applications placed there."""
+        return str(Path(self.mdev_group, name))
+
+
+def load_platform(
+    file: str | Path | None = None, *, within: str = "", cpus: frozenset[int] | None = None, sys: Path = SYS
+) -> Platform:
+    """A platform description that fits this host.
+
+    Args:
+        file: A YAML file, or the name of a shipped one; None discovers.
+        within: Group below which the partitions are to stand; empty for the root.
+        cpus: That group's CPUs; None for all that are online.
+        sys: Where sysfs is mounted.
+
+    Raises:
+        ConfigError: There is no such file, or it is wrong or does not fit the host: with its line.
+        HostError: This host cannot be divided, or sysfs tells nothing.
+    """
+    if file is None:
+        return discovered(within=within, cpus=cpus, sys=sys)
+    path = _found(str(file))
+    data, lines = load_yaml(path)
+    description = validated(_Description, data, path, lines)
+    topology = _topology(cpus, sys)
+    for key, problem in _problems(description, frozenset(topology), memory_nodes(sys)):
+        raise ConfigError(f"{'.'.join(key)}: {problem}", path, _line(lines, key))
+    return description.platform(within, f"as {path} says")
+
+
+def shipped_platforms() -> tuple[str, ...]:
+    """Names of the descriptions that come with rlctl."""
+    return tuple(sorted(path.stem for path in _folder().glob("*.yaml")))
+
+
+def discovered(*, within: str = "", cpus: frozenset[int] | None = None, sys: Path = SYS) -> Platform:
+    """The platform as the topology suggests it.
+
+    Clusters are the NUMA nodes; of one node the groups of CPUs that share a last-level cache; of one cache all. The
+    host keeps one core in eight, the first ones, whole where there is a second core: a hardware thread beside a managed
+    one would slow it. They all come from the first cluster, where the kernel booted and most interrupts go.
+
+    Args:
+        within: As in `load_platform`.
+        cpus: As in `load_platform`.
+        sys: Where sysfs is mounted.
+
+    Raises:
+        HostError: There is one CPU only, or sysfs lists none.
+    """
+    topology = _topology(cpus, sys)
+    if len(topology) < 2:
+        raise HostError("one CPU cannot be divided: a partition needs two")
+    groups, kind = _groups(topology, sys)
+    host, whole = _host_cpus(topology)
+    left = {name: cpus - host for name, cpus in groups.items() if cpus - host}
+    nodes = {f"node{number}": frozenset({number}) & memory_nodes(sys) for number in numa_nodes(sys)}
+    clusters = tuple(Cluster(name, cpus, float(len(cpus)), nodes.get(name, frozenset())) for name, cpus in left.items())
+    parts = "; ".join(f"{one.name}: CPU {format_cpus(one.cpus)}" for one in clusters)
+    why = f"discovered: {kind}; the host keeps CPU {format_cpus(host)} ({whole}); clusters: {parts}"
+    return Platform(host, frozenset(topology) - host, clusters, within=within, why=why)
+
+
+def _topology(cpus: frozenset[int] | None, sys: Path) -> Mapping[int, CpuPlace]:
+    """What is to be divided, as if there were no other CPUs."""
+    places = read_topology(sys)
+    ours = frozenset(places) if cpus is None else cpus & places.keys()
+    return {
+        cpu: CpuPlace(cpu, *(shared & ours for shared in (place.core, place.cache, place.node, place.package)))
+        for cpu, place in places.items()
+        if cpu in ours
+    }
+
+
+def _groups(topology: Mapping[int, CpuPlace], sys: Path) -> tuple[dict[str, frozenset[int]], str]:
+    """CPUs by the name of their cluster, and what the clusters are."""
+    nodes = {f"node{number}": cpus & topology.keys() for number, cpus in sorted(numa_nodes(sys).items())}
+    nodes = {name: cpus for name, cpus in nodes.items() if cpus}
+    if len(nodes) > 1 and frozenset().union(*nodes.values()) == topology.keys():
+        return nodes, f"{len(nodes)} NUMA nodes"
+    caches = sorted({place.cache for place in topology.values()}, key=min)
+    if len(caches) > 1:
+        return {f"cache{number}": cpus for number, cpus in enumerate(caches)}, f"{len(caches)} last-level caches"
+    return {WHOLE: frozenset(topology)}, f"{len(topology)} CPUs that share one last-level cache"
+
+
+def _host_cpus(topology: Mapping[int, CpuPlace]) -> tuple[frozenset[int], str]:
+    """The host's CPUs and the reason."""
+    places = sorted(topology.values(), key=CpuPlace.fill)
+    cores = list(dict.fromkeys(place.core for place in places))
+    if len(cores) == 1:
+        return frozenset({places[0].cpu}), "a thread of the only core, which both partitions share"
+    count = max(1, len(cores) // HOST_SHARE)
+    return frozenset().union(*cores[:count]), f"{count} of {len(cores)} cores"
+
+
+def _numbers(value: object) -> object:
+    """`0-3,6`, a number, or a list of numbers."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = [value]
+    return parse_cpus(value.replace(" ", "")) if isinstance(value, str) else value
+
+
+_Numbers = Annotated[frozenset[Annotated[int, Field(ge=0)]], BeforeValidator(_numbers)]
+_Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class _Part(_Strict):
+    cpus: Annotated[_Numbers, Field(min_length=1)]
+    memory_nodes: _Numbers = frozenset()
+
+
+class _Cluster(_Part):
+    quota_percent: float = Field(default=100.0, gt=0.0, le=100.0)
+    """CPU time, of each of its CPUs."""
+    memory_mb: int | None = Field(default=None, gt=0)
+
+    def cluster(self, name: str) -> Cluster:
+        limit = None if self.memory_mb is None else self.memory_mb << 20
+        return Cluster(name, self.cpus, len(self.cpus) * self.quota_percent / 100.0, self.memory_nodes, limit)
+
+
+class _Mdev(_Part):
+    clusters: dict[_Name, _Cluster] | None = Field(default=None, min_length=1)
+
+
+class _Description(_Strict):
+    host: _Part
+    mdev: _Mdev
+
+    def platform(self, within: str, why: str) -> Platform:
+        whole = {WHOLE: _Cluster(cpus=self.mdev.cpus)}
+        clusters = tuple(one.cluster(name) for name, one in (self.mdev.clusters or whole).items())
+        nodes = self.host.memory_nodes, self.mdev.memory_nodes
+        return Platform(self.host.cpus, self.mdev.cpus, clusters, *nodes, within=within, why=why)
+
+
+def _problems(
+    said: _Description, there: frozenset[int], nodes: frozenset[int]
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """What does not fit together, or not to this host: the key, and what is wrong."""
+    clusters = said.mdev.clusters or {}
+    parts: dict[tuple[str, ...], _Part] = {("host",): said.host, ("mdev",): said.mdev}
+    parts |= {("mdev", "clusters", name): one for name, one in clusters.items()}
+    for key, part in parts.items():
+        if absent := part.cpus - there:
+            yield (*key, "cpus"), f"there is no CPU {format_cpus(absent)} online here, only {format_cpus(there)}"
+        if absent := part.memory_nodes - nodes:
+            yield (*key, "memory_nodes"), f"there is no memory node {format_cpus(absent)}, only {format_cpus(nodes)}"
+    if shared := said.host.cpus & said.mdev.cpus:
+        yield ("mdev", "cpus"), f"CPU {format_cpus(shared)} is the host's already; a CPU has one partition"
+    taken: dict[int, str] = {}
+    for name, one in clusters.items():
+        key = ("mdev", "clusters", name)
+        if outside := one.cpus - said.mdev.cpus:
+            yield (*key, "cpus"), f"CPU {format_cpus(outside)} is outside mdev, which has {format_cpus(said.mdev.cpus)}"
+        if said.mdev.memory_nodes and (outside := one.memory_nodes - said.mdev.memory_nodes):
+            allowed = format_cpus(said.mdev.memory_nodes)
+            yield (*key, "memory_nodes"), f"memory node {format_cpus(outside)} is outside mdev, which has {allowed}"
+        if shared := one.cpus & taken.keys():
+            yield (*key, "cpus"), f"CPU {format_cpus(shared)} is cluster {taken[min(shared)]}'s already"
+        taken |= dict.fromkeys(one.cpus, name)
+
+
+def _line(lines: Lines, key: tuple[str, ...]) -> int | None:
+    """The line of a key, or of the nearest one above it that stands in the file."""
+    while key and key not in lines:
+        key = key[:-1]
+    return lines.get(key)
+
+
+def _folder() -> Path:
+    return Path(str(files("rlctl") / "configs" / "platform"))
+
+
+def _found(name_or_file: str) -> Path:
+    shipped = _folder() / f"{name_or_file}.yaml"
+    if shipped.is_file():
+        return shipped
+    if Path(name_or_file).suffix in (".yaml", ".yml"):
+        return Path(name_or_file)
+    raise ConfigError(f"no platform {name_or_file!r}; there are {', '.join(shipped_platforms())}, or give a .yaml file")

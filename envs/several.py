@@ -1,0 +1,64 @@
+"""Several LCs on one host: each has its own target and readings, and the one that is worst off speaks for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+
+from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value
+
+__all__ = ["OF_EACH_LC", "SeveralTelemetry", "worst_of"]
+
+OF_EACH_LC = (
+    "tail_latency_seconds", "oldest_request_seconds", "load_ratio", "lc_alive", "cpi", "lc_cpu_seconds_per_request",
+    "lc_cpus", "lc_pressure_ratio", "lc_run_delay_ratio",
+)  # fmt: skip
+"""Readings that each LC has of its own; all others are the host's and BE's."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeveralTelemetry(Telemetry):
+    """One tick's readings of a host with several LCs, for those who know of one: see `worst_of`.
+
+    Attributes:
+        ruling: Name of the LC whose latency and target these are.
+        lcs: Each LC's own readings, by name.
+    """
+
+    ruling: str = ""
+    lcs: Mapping[str, Telemetry] = field(default_factory=dict)
+
+
+def worst_of(lcs: Mapping[str, Telemetry]) -> SeveralTelemetry:
+    """The readings of the LC with the least slack; of one whose slack is not known, if there is such.
+
+    The load is the highest of all, all must be alive, and their CPU use is added up; where one's is missing, nobody
+    knows.
+
+    Args:
+        lcs: At least one, of the same tick, by name.
+    """
+    ruling = min(lcs, key=lambda name: _badness(lcs[name].slack_ratio))
+    chosen = lcs[ruling]
+    shared = {one.name: getattr(chosen, one.name) for one in fields(Telemetry)}
+    shared |= {
+        "load_ratio": _together((one.load_ratio for one in lcs.values()), max),
+        "lc_alive": _together((one.lc_alive for one in lcs.values()), min),
+        "lc_cpus": _together((one.lc_cpus for one in lcs.values()), sum),
+    }
+    return SeveralTelemetry(**shared, ruling=ruling, lcs=dict(lcs))
+
+
+def _badness(slack: float | None) -> tuple[bool, float]:
+    known = slack is not None and math.isfinite(slack)
+    return known, slack if known and slack is not None else 0.0
+
+
+def _together(readings: Iterable[Reading], combine: Callable[[Iterable[float]], float]) -> Reading:
+    values = []
+    for reading in readings:
+        if isinstance(reading, Missing):
+            return reading
+        values.append(reading)
+    return Value(combine([one.value for one in values]), max(one.age_seconds for one in values))

@@ -1,0 +1,214 @@
+"""Control groups of the real-time conditions: where the real-time task goes, and where the load beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+import psutil
+
+from rlctl.envs.applications import Cluster
+from rlctl.envs.errors import CgroupError, ConfigError, HostError
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.kernel import KernelFiles
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.partition.apply import apply
+from rlctl.envs.host.partition.undo import undo
+from rlctl.envs.host.resources.blockio import Disk, disks, io_of
+from rlctl.envs.platform import Platform
+from rlctl.envs.testbed.janitor import Janitor
+
+__all__ = ["IO_SHARE", "Condition", "Places", "Rig", "disk_of", "in_memory"]
+
+log = logging.getLogger(__name__)
+
+IO_SHARE = 10
+"""The real-time task has ten times the load's I/O bandwidth (seed 002, "blkio")."""
+
+LOAD_WEIGHT = 100
+
+_BE = tuple(one for one in Controller if one not in (Controller.MEMORY, Controller.IO))
+_IN_MEMORY = ("tmpfs", "ramfs")
+
+
+class Condition(StrEnum):
+    """How the real-time task is set apart."""
+
+    NONE = "none"
+    CPUSET = "cpuset"
+    IO = "io"
+    CPUSET_IO = "cpuset+io"
+    RLCTL = "rlctl"
+
+    @property
+    def controllers(self) -> tuple[Controller, ...]:
+        """What it cannot do without; no others are used, for each costs a little."""
+        return _NEEDS[self]
+
+
+_NEEDS = {
+    Condition.NONE: (),
+    Condition.CPUSET: (Controller.CPUSET,),
+    Condition.IO: (Controller.IO,),
+    Condition.CPUSET_IO: (Controller.CPUSET, Controller.IO),
+    Condition.RLCTL: (Controller.CPU, Controller.CPUSET, Controller.FREEZER),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Groups of a condition.
+
+    Attributes:
+        rt: The real-time task's; None leaves it where we are.
+        load: The load's; likewise.
+        remarks: What a reader must know of how the condition was brought about.
+    """
+
+    rt: Group | None = None
+    load: Group | None = None
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rig:
+    """What conditions are made of on this host.
+
+    Attributes:
+        layout: Where the hierarchies are.
+        knobs: Writes groups of our own only.
+        janitor: Records them.
+        rt_cpu: The CPU that is the real-time task's where it has one.
+        other_cpus: All others.
+        disk: What the I/O load writes to; None if it is no disk of this host's own.
+        io_bytes_per_second: What the I/O load writes where nothing holds it; 0 while nobody knows.
+        partition_state: Where CPUs are divided, everybody else leaves the real-time task's CPU too, by a partition
+            that is journalled here; None leaves them where they are.
+        within: The group whose tasks these are; empty for the root.
+    """
+
+    layout: Layout
+    knobs: Knobs
+    janitor: Janitor
+    rt_cpu: int
+    other_cpus: tuple[int, ...]
+    disk: Disk | None = None
+    io_bytes_per_second: float = 0.0
+    partition_state: Path | None = None
+    within: str = ""
+
+    @contextlib.contextmanager
+    def placed(self, condition: Condition) -> Iterator[Places]:
+        """Make the groups of a condition. They are removed on exit: who is in them must have ended by then.
+
+        Raises:
+            ConfigError: It takes more CPUs than there are.
+            HostError: This host cannot do it, and why.
+            PermissionMissing: We may not.
+        """
+        if condition is Condition.NONE:
+            yield Places()
+            return
+        divided = condition is not Condition.RLCTL and Controller.CPUSET in condition.controllers
+        if divided and not self.other_cpus:
+            raise ConfigError("a CPU of its own for the real-time task takes two CPUs; there is one")
+        with contextlib.ExitStack() as stack:
+            if divided and self.partition_state is not None:
+                stack.enter_context(self._others_moved(self.partition_state))
+            rt = self._make(stack, "rt", condition, real_time=True)
+            load = self._make(stack, "load", condition, real_time=False)
+            remarks: list[str] = []
+            if rt.cpuset:
+                rt.cpuset.set_cpus({self.rt_cpu})
+            if divided:
+                remarks += self._divide_cpus(rt, load)
+            if Controller.IO in condition.controllers:
+                remarks += self._divide_io(rt, load)
+            yield Places(rt, load, tuple(remarks))
+
+    @contextlib.contextmanager
+    def _others_moved(self, state_dir: Path) -> Iterator[None]:
+        """As `rlctl partition apply` does it; killed meanwhile, `rlctl partition undo` brings everybody back."""
+        rt_cpus = frozenset({self.rt_cpu})
+        platform = Platform(
+            frozenset(self.other_cpus), rt_cpus, (Cluster("rt", rt_cpus, 1.0),), within=self.within, why="cyclictest"
+        )
+        kernel = KernelFiles()
+        try:
+            apply(platform, state_dir, layout=self.layout, kernel=kernel)
+            try:
+                yield
+            finally:
+                if failed := undo(state_dir, kernel=kernel).failed:
+                    log.error("rlctl partition undo --state %s: %s", state_dir, failed[0])
+        finally:
+            kernel.close()
+
+    def _make(self, stack: contextlib.ExitStack, name: str, condition: Condition, *, real_time: bool) -> Group:
+        """A group in those hierarchies that the condition needs; rlctl also reads in some.
+
+        A real-time task cannot join a group of v1's cpu controller (RT_GROUP_SCHED), nor become real-time in one.
+        """
+        for needed in condition.controllers:
+            self.layout.mount(needed)
+        mounts = {one: self.layout.mounts[one] for one in _used(condition) if one in self.layout.mounts}
+        cpu = self.layout.mounts.get(Controller.CPU)
+        if real_time and cpu is not None and cpu.version == 1:
+            mounts = {one: mount for one, mount in mounts.items() if mount.path != cpu.path}
+        also = [one for one in mounts if one is Controller.IO]
+        group = Group.create(replace(self.layout, mounts=mounts), f"rlctl-{name}-{os.getpid()}", self.knobs, also)
+        stack.callback(group.remove)
+        self.janitor.note_group(*group.directories)
+        return group
+
+    def _divide_cpus(self, rt: Group, load: Group) -> Iterator[str]:
+        """All other CPUs for the load; nobody else may claim either's, if the kernel agrees."""
+        assert load.cpuset
+        load.cpuset.set_cpus(self.other_cpus)
+        if self.partition_state is not None:
+            return  # its groups have these CPUs too
+        try:
+            if self.layout.mount(Controller.CPUSET).version == 2:
+                self.knobs.write(rt.paths[Controller.CPUSET] / "cpuset.cpus.partition", "root")
+            else:
+                for group in (rt, load):
+                    self.knobs.write(group.paths[Controller.CPUSET] / "cpuset.cpu_exclusive", "1")
+        except HostError as error:
+            yield f"cpuset: not exclusive, as another group has these CPUs too: {error}"
+
+    def _divide_io(self, rt: Group, load: Group) -> Iterator[str]:
+        """Weights where a disk heeds them, else a limit for the load."""
+        try:
+            for group, weight in ((rt, IO_SHARE * LOAD_WEIGHT), (load, LOAD_WEIGHT)):
+                io_of(group, self.layout, self.knobs).set_weight(weight)
+        except CgroupError as unheeded:
+            if self.disk is None or not self.io_bytes_per_second:
+                raise CgroupError(f"{unheeded}; and the files of the I/O load are on no disk to be limited") from None
+            limit = round(self.io_bytes_per_second / IO_SHARE)
+            io_of(load, self.layout, self.knobs).limit(self.disk, None, limit)
+            yield f"io: {unheeded}; instead the load may write {limit / 1e6:.3g} MB/s, a tenth of what it did freely"
+
+
+def disk_of(folder: Path, sys: Path = Path("/sys")) -> Disk | None:
+    """The disk that holds a folder; None for one in memory, on the network, or on a stacked device."""
+    device = os.stat(folder).st_dev
+    place = (sys / f"dev/block/{os.major(device)}:{os.minor(device)}").resolve()
+    whole = place.parent if (place / "partition").exists() else place
+    return next((disk for disk in disks(sys) if disk.name == whole.name), None)
+
+
+def in_memory(folder: Path) -> bool:
+    """Whether the folder's file system has no disk: to sync it is to do nothing."""
+    above = {str(one) for one in (folder.resolve(), *folder.resolve().parents)}
+    kinds = {one.mountpoint: one.fstype for one in psutil.disk_partitions(all=True) if one.mountpoint in above}
+    return bool(kinds) and kinds[max(kinds, key=len)] in _IN_MEMORY
+
+
+def _used(condition: Condition) -> Iterable[Controller]:
+    return _BE if condition is Condition.RLCTL else condition.controllers

@@ -1,0 +1,97 @@
+"""The tunable benchmarks, `datapar` and `pipeline`: how they are compiled and started, and what they say at the end."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rlctl.envs.errors import TestbedError
+from rlctl.envs.host import apps
+from rlctl.envs.testbed.compile import compiled
+
+__all__ = [
+    "MOST_THREADS",
+    "RESULT_BEGINS",
+    "TunableResult",
+    "TunableWorkload",
+    "build_tunable",
+    "parse_result",
+    "tunable_command",
+]
+
+TunableWorkload = Literal["datapar", "pipeline"]
+"""`datapar` plays Bodytrack's part, `pipeline` Ferret's."""
+
+MOST_THREADS = 64
+"""As in tunable.h."""
+
+RESULT_BEGINS = '{"workload": '
+"""Tells a result from what other commands print."""
+
+_FOLDER = Path(__file__).parent
+_HEADERS = (_FOLDER / "tunable.h", Path(apps.__file__).with_name("rlctl_mode.h"))
+
+
+@dataclass(frozen=True, slots=True)
+class TunableResult:
+    """What one instance tells at its end.
+
+    Attributes:
+        workload: Which benchmark.
+        items: Frames or images.
+        seconds: From its first instruction to its last.
+        cpu_seconds: CPU time of all its threads.
+        digest: Of what it has computed: the same for the same items, however many threads there were.
+        voluntary_switches: Context switches as the kernel counted them for it: it had to wait.
+        involuntary_switches: Likewise: it was made to wait, by others or by its quota.
+        page_faults: Likewise.
+        threads: How many worked: (seconds since its begin, threads) of every change, the first at the begin.
+    """
+
+    workload: str
+    items: int
+    seconds: float
+    cpu_seconds: float
+    digest: str
+    voluntary_switches: int
+    involuntary_switches: int
+    page_faults: int
+    threads: tuple[tuple[float, int], ...]
+
+
+def build_tunable(workload: TunableWorkload, cache: Path | None = None) -> Path:
+    """The program, compiled on first use.
+
+    Raises:
+        TestbedError: There is no compiler, it failed, or the cache cannot be written.
+    """
+    return compiled(_FOLDER / f"{workload}.c", "-lm", "-pthread", headers=_HEADERS, cache=cache)
+
+
+def tunable_command(workload: TunableWorkload, work: int, threads: int, digest: str | None = None) -> list[str]:
+    """Command line of an instance.
+
+    Args:
+        workload: Which benchmark.
+        work: Frames or images.
+        threads: The most it runs; `pipeline` so many in each of its four middle stages.
+        digest: What has to come out; it fails with exit code 1 when something else does.
+    """
+    expected = [] if digest is None else [f"--expect={digest}"]
+    return [str(build_tunable(workload)), f"--work={work}", f"--threads={threads}", *expected]
+
+
+def parse_result(text: str) -> TunableResult:
+    """The line of JSON that an instance ends with.
+
+    Raises:
+        TestbedError: It is no such line.
+    """
+    try:
+        said: dict[str, Any] = json.loads(text)
+        threads = tuple((float(at), int(count)) for at, count in said.pop("threads"))
+        return TunableResult(**said, threads=threads)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise TestbedError(f"an instance ended without its result: {text[-200:] or 'it said nothing'}") from error

@@ -1,0 +1,184 @@
+"""`rlctl app`: best-effort applications with working modes, launched or adopted, and how they fare."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from rlctl.config_applications import ApplicationsSection
+from rlctl.envs.errors import ConfigError, HostError, RlctlError
+from rlctl.envs.host.apps.description import load_description
+from rlctl.envs.host.apps.launch import Place, adopt, forget, release
+from rlctl.envs.host.apps.launch import run as launch
+from rlctl.envs.host.apps.registry import Registration, Registry
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Layout
+
+__all__ = ["add_parser", "run"]
+
+EXAMPLES = """examples:
+  rlctl app run encoder.yaml -- ffmpeg -i in.mkv out.mp4
+  rlctl app adopt encoder.yaml 4711
+  rlctl app list
+  rlctl app show 4711:encoder --json
+  rlctl app release 4711:encoder     # back to where it was adopted from
+
+encoder.yaml:
+  name: encoder
+  priority: 1            # 0 is served first, 9 last
+  modes:                 # from the least CPU time to the most
+    - {cpus: 0.5, threads: 1, value: 0.3}
+    - {cpus: 2, threads: 4, value: 1, memory_bytes: 2000000000}
+
+`run` ends with the command's exit code. A running `rlctl serve` with a section `be.applications` notices it
+within a tick; without a service it runs in its group, held to nothing.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command's arguments."""
+    parser = subparsers.add_parser(
+        "app",
+        help="best-effort applications with working modes: launch, adopt, list",
+        description="Best-effort applications that share BE's budget by their working modes and priorities.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    starting = actions.add_parser("run", help="launch a command as an application, and wait for it")
+    starting.add_argument("file", type=Path, metavar="FILE", help="its description")
+    starting.add_argument("words", nargs="*", metavar="COMMAND", help="after --; default: the description's")
+    taking = actions.add_parser("adopt", help="take a running process in, with all its threads")
+    taking.add_argument("file", type=Path, metavar="FILE", help="its description")
+    taking.add_argument("pid", type=int, metavar="PID")
+    returning = actions.add_parser("release", help="return an adopted process to where it was")
+    listing = actions.add_parser("list", help="the applications, and what each has now")
+    showing = actions.add_parser("show", help="one application with all its modes")
+    for one in (returning, showing):
+        one.add_argument("name", metavar="PID:NAME")
+    for one in (listing, showing):
+        one.add_argument("--json", action="store_true", help="as JSON")
+    for one in (starting, taking, returning, listing, showing):
+        one.add_argument("--config", type=Path, metavar="FILE", help="serve's: its section be.applications")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; `app run` ends with the application's own exit code.
+
+    Raises:
+        ConfigError: The description or the configuration is wrong, or there is no such application.
+        HostError: The application cannot be put into a group.
+        PermissionMissing: Not root.
+    """
+    place = _place(args.config)
+    if args.action == "run":
+        return launch(load_description(args.file), args.words, place)
+    if args.action == "adopt":
+        print(adopt(load_description(args.file), args.pid, place).key)
+        return 0
+    if args.action == "release":
+        release(_registered(args.name, place.registry), place)
+        return 0
+    if args.action == "show":
+        _show(_registered(args.name, place.registry), place, as_json=args.json)
+        return 0
+    _list(place, as_json=args.json)
+    return 0
+
+
+def _place(config: Path | None) -> Place:
+    """Where applications go, by serve's configuration or by its defaults."""
+    section = ApplicationsSection()
+    if config is not None:
+        from rlctl.config import load_config
+
+        found = load_config(config).be.applications
+        if found is None:
+            raise ConfigError("has no section be.applications: nobody would share BE's budget", config)
+        section = found
+    return Place(Layout.detect(), _parent(section), Registry(section.directory), section.socket, Knobs(None))
+
+
+def _parent(section: ApplicationsSection) -> str:
+    """The group to start in: BE's, or that of its first cluster; the allocator moves on from there."""
+    if section.platform is None:
+        return section.group
+    from rlctl.envs.platform import load_platform
+
+    platform = load_platform(None if section.platform == "discovered" else section.platform)
+    return platform.cluster_group(platform.clusters[0].name)
+
+
+def _registered(name: str, registry: Registry) -> Registration:
+    known = registry.read()
+    if name not in known:
+        raise ConfigError(f"no application {name!r}; there are {', '.join(known) or 'none'}")
+    return known[name]
+
+
+def _list(place: Place, *, as_json: bool) -> None:
+    for registration in tuple(place.registry.read().values()):
+        if not registration.runs():
+            forget(registration, place)  # unless processes of it have outlived the one that was launched
+    rows = [_state(one, place) for one in place.registry.read().values()]
+    if as_json:
+        print(json.dumps({"schema": 1, "applications": rows}))
+        return
+    from rlctl.table import render
+
+    shown = ("name", "priority", "state", "mode", "threads", "cpus", "group")
+    cells = [tuple("-" if row[key] is None else str(row[key]) for key in shown) for row in rows]
+    print(render([shown, *cells]) if rows else "no applications")
+
+
+def _show(registration: Registration, place: Place, *, as_json: bool) -> None:
+    state = _state(registration, place)
+    if as_json:
+        print(json.dumps({"schema": 1, **state}))
+        return
+    for key, value in state.items():
+        if key != "modes":
+            print(f"{key}: {'-' if value is None else value}")
+    for index, mode in enumerate(registration.modes):
+        mark = "*" if index == state["mode"] else " "
+        memory = f", {mode.memory_bytes} bytes" if mode.memory_bytes else ""
+        print(f"{mark} mode {index}: {mode.cpus:g} CPU, {mode.threads} threads, value {mode.value:g}{memory}")
+
+
+def _state(registration: Registration, place: Place) -> dict[str, Any]:
+    """What stands in its files: those of the kernel, and the one that tells its mode."""
+    told = _told(place.registry.mode_file(registration.key))
+    return {
+        "name": registration.key,
+        "priority": registration.priority,
+        "state": _running(registration, place),
+        "mode": told.get("mode"),
+        "threads": told.get("threads"),
+        "cpus": told["millicpus"] / 1000.0 if "millicpus" in told else None,
+        "group": registration.group,
+        "adopted": bool(registration.home),
+        "modes": [mode.model_dump() for mode in registration.modes],
+    }
+
+
+def _running(registration: Registration, place: Place) -> str:
+    try:
+        group = Group.open(place.layout, registration.group, place.knobs)
+        if not group.pids():
+            return "ended"
+        if group.freezer is None or not group.freezer.frozen():
+            return "running"
+        return "deferred" if group.freezer.ordered() else "suspended with BE"
+    except (HostError, RlctlError):
+        return "ended"
+
+
+def _told(path: Path) -> dict[str, int]:
+    try:
+        words = path.read_text().split()
+        return {key: int(value) for key, value in zip(words[::2], words[1::2], strict=True)}
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,184 @@
+"""`rlctl measure cyclictest`: wake-up latency of a real-time task, by how it is set apart and what runs beside it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlctl.arguments import positive, positive_int, say
+from rlctl.commands.bench_outputs import check_outputs
+from rlctl.envs.errors import ConfigError, HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rlctl.isolation import Outcome, Plan
+
+__all__ = ["add_parser", "run"]
+
+EXAMPLES = """examples:
+  rlctl measure cyclictest --json isolation.json --report out/
+  rlctl measure cyclictest --wakeups 20000 --rounds 1 --conditions none,cpuset,rlctl --loads io
+  rlctl measure cyclictest --conditions none,rlctl --policy prm-hybrid-tuned --target-us 50
+"""
+
+CONDITIONS = ("none", "cpuset", "io", "cpuset+io", "rlctl")
+LOADS = ("none", "cpu", "sched", "io")
+SCHED_THREADS, IO_THREADS = 270, 50  # seed 002
+FASTEST_US = 50
+MOST_WAKE_UPS = 10_000_000
+"""Of one run: its lines are kept in memory, 27 bytes for each."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the arguments of `rlctl measure cyclictest`."""
+    parser = subparsers.add_parser(
+        "cyclictest",
+        help="wake-up latency of a real-time task: conditions by loads",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--wakeups", type=positive_int, default=100_000, metavar="N", help="of each cell (100000)")
+    parser.add_argument("--interval-us", type=positive_int, default=200, metavar="N", help="between them (200)")
+    parser.add_argument("--rounds", type=positive_int, default=4, metavar="N", help="runs of each cell, mixed (4)")
+    parser.add_argument("--conditions", default="all", metavar="A,B,...", help=f"of {', '.join(CONDITIONS)} (all)")
+    parser.add_argument("--loads", default="all", metavar="A,B,...", help=f"of {', '.join(LOADS)} (all)")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="where the I/O load writes (the temporary folder)")
+    parser.add_argument(
+        "--move-others",
+        action="store_true",
+        help="where CPUs are divided, move all tasks of this machine off the task's CPU, and back (needs root)",
+    )
+    parser.add_argument("--policy", default="greedy-shield", metavar="NAME", help="of rlctl (greedy-shield)")
+    parser.add_argument("--shield", default="responsive", metavar="NAME|FILE", help="of rlctl (responsive)")
+    parser.add_argument(
+        "--target-us", type=positive, metavar="X", help="tail that rlctl keeps (twice that of the task alone)"
+    )
+    parser.add_argument("--quantile-percent", type=positive, default=99.0, metavar="X", help="which tail (99)")
+    parser.add_argument("--tick", type=positive, default=0.5, metavar="SECONDS", help="of rlctl's loop (0.5)")
+    parser.add_argument(
+        "--warm-up", type=positive, default=10.0, metavar="SECONDS", help="of rlctl before a run is measured (10)"
+    )
+    parser.add_argument("--time-scale", type=positive, default=15.0, metavar="X", help="divide published periods (15)")
+    parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="the result; without FILE to stdout")
+    parser.add_argument("--report", type=Path, metavar="DIR", help="write table, JSON and plots here")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and touch nothing")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; the table goes to stdout, all else to stderr.
+
+    Raises:
+        ConfigError: Something that is asked for cannot be, told before anything is started.
+        TestbedError: cyclictest is not installed, or ended.
+        PermissionMissing: It may not be a real-time task.
+        HostError: It ended early; what was measured until then has been written.
+    """
+    plan = plan_of(args)
+    check_outputs(args)
+    say(_effective(plan))
+    if args.dry_run:
+        return 0
+    outcome = _measured(plan)
+    _keep(args, outcome)
+    if outcome.interrupted:
+        raise HostError(f"ended early: {outcome.interrupted}")
+    return 0
+
+
+def plan_of(args: argparse.Namespace) -> Plan:
+    """What the arguments ask for.
+
+    Raises:
+        ConfigError: An unknown name, or numbers that cannot be.
+    """
+    from rlctl.agents import catalogue
+    from rlctl.envs.host.cgroup.journal import STATE_DIR
+    from rlctl.envs.testbed.rtgroups import Condition
+    from rlctl.envs.testbed.rtload import Load
+    from rlctl.isolation import ControlPlan, Plan
+    from rlctl.safety.profile import load_profile
+
+    if args.interval_us < FASTEST_US:
+        raise ConfigError(f"--interval-us {args.interval_us}: a wake-up takes longer; {FASTEST_US} or more")
+    if not 50.0 <= args.quantile_percent < 100.0:
+        raise ConfigError(f"--quantile-percent {args.quantile_percent:g}: from 50 to below 100")
+    catalogue.build(args.policy, time_scale=args.time_scale)
+    folder = args.folder or Path(tempfile.gettempdir())
+    if not folder.is_dir():
+        raise ConfigError("is no folder; name another --folder for the I/O load", folder)
+    profile = load_profile(args.shield, args.time_scale)
+    quantile_ratio = args.quantile_percent / 100.0
+    plan = Plan(
+        conditions=tuple(map(Condition, _names(args.conditions, CONDITIONS, "--conditions"))),
+        loads=tuple(map(Load, _names(args.loads, LOADS, "--loads"))),
+        wake_ups=args.wakeups,
+        rounds=args.rounds,
+        interval_us=args.interval_us,
+        threads={Load.CPU: os.cpu_count() or 1, Load.SCHED: SCHED_THREADS, Load.IO: IO_THREADS},
+        folder=folder,
+        control=ControlPlan(
+            args.policy, profile, args.target_us, quantile_ratio, args.tick, args.warm_up, args.time_scale
+        ),
+        partition_state=STATE_DIR if args.move_others else None,
+    )
+    if plan.run_wake_ups > MOST_WAKE_UPS:
+        raise ConfigError(f"--wakeups: one run has {plan.run_wake_ups}, more than {MOST_WAKE_UPS}: raise --rounds")
+    return plan
+
+
+def _names(listed: str, known: Sequence[str], option: str) -> tuple[str, ...]:
+    if listed == "all":
+        return tuple(known)
+    names = tuple(dict.fromkeys(name.strip() for name in listed.split(",") if name.strip()))
+    if unknown := [name for name in names if name not in known]:
+        raise ConfigError(f"{option}: no {unknown[0]!r}; there are {', '.join(known)}")
+    if not names:
+        raise ConfigError(f"{option} names none of {', '.join(known)}")
+    return names
+
+
+def _effective(plan: Plan) -> str:
+    minutes = max(1, round(plan.seconds / 60.0))
+    return (
+        f"cyclictest: {len(plan.conditions)} conditions x {len(plan.loads)} loads, {plan.wake_ups} wake-ups each at "
+        f"{plan.interval_us} us in {plan.rounds} rounds, about {minutes} min; the I/O load writes to {plan.folder}"
+    )
+
+
+def _measured(plan: Plan) -> Outcome:
+    from rlctl.isolation_run import measure
+    from rlctl.progress import progress
+
+    with progress(len(plan.cells) * plan.rounds, "runs") as advance:
+        return measure(plan, lambda cell, number: advance(f"{cell} #{number + 1}"))
+
+
+def _keep(args: argparse.Namespace, outcome: Outcome) -> None:
+    from rlctl.isolation import LEGEND
+
+    text = json.dumps(outcome.as_json(), indent=1) + "\n"
+    table = "\n".join((outcome.table(), "", LEGEND, *outcome.notes()))
+    print(text if args.json == "-" else table, flush=True)
+    if args.json not in (None, "-"):
+        _write(Path(args.json), text)
+    if args.report:
+        from rlctl.isolation_plots import plot_histograms, plot_maxima
+
+        args.report.mkdir(parents=True, exist_ok=True)
+        _write(args.report / "result.json", text)
+        _write(args.report / "table.md", table + "\n")
+        plot_histograms(outcome, args.report / "histograms.png")
+        plot_maxima(outcome, args.report / "maxima.png")
+        say(f"report: {args.report / 'table.md'}")
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    partial = path.with_suffix(path.suffix + ".part")
+    partial.write_text(text)
+    partial.replace(path)

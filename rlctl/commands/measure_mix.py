@@ -1,0 +1,115 @@
+"""`rlctl measure mix`: mixes of applications, managed and unmanaged."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from rlctl.arguments import positive_int
+from rlctl.commands.measure_session import add_options, measured, write_json
+from rlctl.envs.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rlctl.measure import Measurement
+    from rlctl.measure_config import MeasureConfig
+    from rlctl.measure_plan import Log
+
+__all__ = ["add_parser", "run"]
+
+EXAMPLES = """examples:
+  rlctl measure mix --report out/
+  rlctl measure mix --mix H1,H2 --runs 10 --leftover idle --json result.json
+  rlctl measure mix --mix mine.yaml                       # as configs/measure/mixes.yaml
+  rlctl measure mix --instances 4 --runs 5 -- gzip -9c /usr/share/dict/words
+
+Every run starts all instances of a mix at one moment and ends with the last one. Unmanaged, they have the managed CPUs
+to themselves with all their threads; managed, the allocator gives each a working mode, a cluster and a quota. Both run
+in control groups that are made for it and removed. What runs, and for how long, is in configs/measure/mixes.yaml.
+"""
+
+RUNS = 30
+"""As in the paper."""
+
+PLATFORM = "published"
+"""Where the allocator's choices are the paper's."""
+
+DEFAULT_INSTANCES = 4
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the arguments."""
+    parser = subparsers.add_parser(
+        "mix",
+        help="mixes of applications, managed and unmanaged: metrics, speed-ups, benefit and loss",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--mix", metavar="L1,M1,...|FILE", help="which mixes (default: all of configs/measure/mixes.yaml)"
+    )
+    add_options(parser, RUNS, PLATFORM)
+    parser.add_argument("--instances", type=positive_int, metavar="N", help="of COMMAND (default: 4)")
+    parser.add_argument("words", nargs="*", metavar="COMMAND", help="a command of yours instead, after --")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; tables go to stdout, all else to stderr.
+
+    Raises:
+        ConfigError: There is no such mix or platform, or options do not go together.
+        PermissionMissing: Not root.
+        TestbedError: An instance failed.
+    """
+    from rlctl.measure import Measurement
+    from rlctl.measure_plan import Cell
+    from rlctl.measure_platform import managed_ground
+
+    config, names = _asked(args)
+    ground = managed_ground(args.platform, config.published_clusters)
+    cells = tuple(Cell(name, config.mixes[name]) for name in names)
+    period_us = round(1e3 * args.quota_period_ms)
+    config = config.with_work(args.work)
+    measurement = Measurement(config, cells, ground, args.runs, args.leftover, period_us, args.seed)
+
+    def finish(log: Log) -> None:
+        from rlctl.measure_report import as_json, told
+
+        if args.json != "-":
+            print("\n".join(told(measurement, log)))
+        write_json(args, as_json(measurement, log, "mix"))
+        if args.report:
+            _draw(args, measurement, log)
+
+    measured(args, measurement, finish)
+    return 0
+
+
+def _draw(args: argparse.Namespace, measurement: Measurement, log: Log) -> None:
+    from rlctl.measure import sides_by_cell
+    from rlctl.measure_plots import benefit_png
+
+    if cells := sides_by_cell(measurement, log):
+        (args.report / "benefit.png").write_bytes(benefit_png(cells))
+
+
+def _asked(args: argparse.Namespace) -> tuple[MeasureConfig, list[str]]:
+    from rlctl.measure_config import command_config, load_measure
+
+    if args.words:
+        if args.mix:
+            raise ConfigError("--mix and a command are two measurements: leave one out")
+        config = command_config(tuple(args.words), args.instances or DEFAULT_INSTANCES)
+        return config, list(config.mixes)
+    if args.instances:
+        raise ConfigError("--instances goes with a command: rlctl measure mix --instances 4 -- COMMAND")
+    if args.mix and args.mix.endswith((".yaml", ".yml")):
+        config = load_measure(args.mix)
+        if not config.mixes:
+            raise ConfigError("names no mixes", args.mix)
+        return config, list(config.mixes)
+    config = load_measure("mixes")
+    names = list(dict.fromkeys(args.mix.split(","))) if args.mix else list(config.mixes)
+    for name in names:
+        if name not in config.mixes:
+            raise ConfigError(f"no mix {name!r}; there are {', '.join(config.mixes)}, or give a .yaml file")
+    return config, names

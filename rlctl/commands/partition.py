@@ -1,0 +1,239 @@
+"""`rlctl partition apply|show|undo`: one host divided in a part for everything and a part for what rlctl manages."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlctl.arguments import say
+from rlctl.envs.errors import CheckFailed, HostError, PermissionMissing
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.journal import STATE_DIR, boot_id
+from rlctl.envs.host.cgroup.kernel import KernelFiles
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Layout
+from rlctl.envs.host.partition.ledger import Recorded, Stage, read_ledger
+from rlctl.envs.host.partition.tasks import Choice, Left
+from rlctl.envs.host.partition.undo import Undone, undo
+
+if TYPE_CHECKING:
+    from rlctl.envs.host.partition.apply import Applied
+    from rlctl.envs.host.partition.view import Row
+    from rlctl.envs.platform import Platform
+
+__all__ = ["add_parser", "plain_undone", "run", "told"]
+
+MOST_NAMES = 6
+"""Of tasks that stay for one reason; --json has all."""
+
+EXAMPLES = """examples:
+  rlctl partition apply --dry-run                       # what would be made and moved here
+  rlctl partition apply --platform two-core --exclusive
+  rlctl partition apply --platform my-host.yaml --leave sshd --take user.slice
+  rlctl partition show
+  rlctl partition undo                                  # every task back, every group removed
+
+Killed half-way, `rlctl restore` brings everything back. More: docs/partition.md
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command's arguments."""
+    parser = subparsers.add_parser(
+        "partition",
+        help="divide the host: a part for everything, and a managed part with clusters",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    _add_apply(actions.add_parser("apply", help="make the groups and move everything movable to the host's part"))
+    for action, summary in (
+        ("show", "the groups that stand, and what was left outside of them"),
+        ("undo", "move every task back where it came from, and remove the groups"),
+    ):
+        _add_common(actions.add_parser(action, help=summary))
+
+
+def _add_apply(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--platform", metavar="NAME|FILE", help="a shipped description or your own; default: discover")
+    parser.add_argument("--exclusive", action="store_true", help="no other group may use the managed CPUs")
+    parser.add_argument(
+        "--take", action="append", default=[], metavar="GROUP", help="move the tasks of this group too; repeatable"
+    )
+    parser.add_argument(
+        "--leave", action="append", default=[], metavar="PID|NAME", help="leave this process alone; repeatable"
+    )
+    parser.add_argument("--kernel-threads", action="store_true", help="move those kernel threads that may be moved")
+    parser.add_argument(
+        "--within", default="", metavar="GROUP", help="divide this group only: its tasks, its CPUs; default: the host"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only tell what would be made and moved")
+    _add_common(parser)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--state", type=Path, default=STATE_DIR, metavar="DIR", help=f"default: {STATE_DIR}")
+    parser.add_argument("--json", action="store_true", help="the report as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command.
+
+    Raises:
+        ConfigError: The platform is wrong, or does not fit this host.
+        HostError: It cannot be done now; nothing is changed, or all was taken back.
+        PermissionMissing: Not root, and no group of this user's.
+        CheckFailed: `show` found that no partition stands, or one that is not whole.
+    """
+    return {"apply": _apply, "show": _show, "undo": _undo}[args.action](args)
+
+
+def _apply(args: argparse.Namespace) -> int:
+    from rlctl.envs.host.partition.apply import Wish, apply, plan  # with pydantic, which undo can do without
+    from rlctl.envs.platform import load_platform
+
+    layout, kernel = Layout.detect(), KernelFiles()
+    within = args.within.strip("/")
+    platform = load_platform(args.platform, within=within, cpus=_cpus(within, layout, kernel))
+    wish = Wish(args.exclusive, tuple(args.take), Choice(frozenset(args.leave), args.kernel_threads))
+    say(f"platform: {platform.why}")
+    if args.dry_run:
+        planned = plan(platform, wish, layout=layout, kernel=kernel)
+        print(json.dumps(_plain(platform, planned)) if args.json else _in_words(platform, planned, "would "))
+        return 0
+    if os.geteuid() != 0 and not args.within:
+        raise PermissionMissing("the whole host can be divided by root only; divide a group of yours with --within")
+    done = apply(platform, args.state, wish, layout=layout, kernel=kernel, say=say)
+    print(json.dumps(_plain(platform, done)) if args.json else _in_words(platform, done, ""))
+    return 0
+
+
+def _cpus(within: str, layout: Layout, kernel: KernelFiles) -> frozenset[int] | None:
+    """CPUs of the group that is to be divided; None for the whole host."""
+    cpuset = Group.open(layout, within, Knobs(None, kernel)).cpuset if within else None
+    return cpuset.effective() if cpuset is not None else None
+
+
+def _show(args: argparse.Namespace) -> int:
+    from rlctl.envs.host.partition.view import left_behind, rows
+
+    recorded = read_ledger(args.state)
+    if recorded is None or recorded.boot_id != boot_id():
+        raise CheckFailed(f"no partition stands, as {args.state} has it: `rlctl partition apply` makes one")
+    layout, kernel = Layout.detect(), KernelFiles()
+    found = rows(recorded.description, layout, kernel)
+    said = recorded.description
+    choice = Choice(frozenset(said["leave"]), said["kernel_threads"])
+    left, groups = left_behind(recorded.mounts, layout, kernel, choice, Path("/proc"))
+    if args.json:
+        plain = [asdict(row) | {"quota_cpus": _finite(row.quota_cpus)} for row in found]
+        others = [{"group": str(group), "tasks": count} for group, count in groups]
+        print(json.dumps({"stage": recorded.stage, "groups": plain, "left": list(map(_left, left)), "others": others}))
+    else:
+        print(f"{said['why']}\n{_table(found)}")
+        for line in (*_left_in_words(left), *_others_in_words(groups)):
+            print(line)
+    return _whole(recorded, found)
+
+
+def _whole(recorded: Recorded, found: Sequence[Row]) -> int:
+    """Exit code 0, or why not."""
+    wanted = 2 + len(recorded.description["clusters"])
+    if recorded.stage is not Stage.STANDING:
+        raise CheckFailed(f"the partition is not whole (it was left {recorded.stage}): `rlctl partition undo`")
+    if len(found) < wanted:
+        raise CheckFailed(f"{wanted - len(found)} of its {wanted} groups are gone: `rlctl partition undo`")
+    return 0
+
+
+def _undo(args: argparse.Namespace) -> int:
+    undone = undo(args.state, kernel=KernelFiles())
+    print(json.dumps(plain_undone(undone)) if args.json else told(undone))
+    if not undone.ok:
+        raise HostError(f"{undone.failed[0]}; {undone.note}")
+    return 0
+
+
+def told(undone: Undone) -> str:
+    """An undo in words, one line."""
+    if not undone.removed and not undone.moved and undone.note:
+        return undone.note
+    extra = f", {undone.followed} that began in the partition after them" if undone.followed else ""
+    extra += f", {undone.homeless} whose group is gone into the group above" if undone.homeless else ""
+    return f"{undone.moved} tasks moved back{extra}; {len(undone.removed)} groups removed"
+
+
+def plain_undone(undone: Undone) -> dict[str, object]:
+    """An undo as plain data."""
+    return {
+        "ok": undone.ok,
+        "moved": undone.moved,
+        "followed": undone.followed,
+        "homeless": undone.homeless,
+        "removed": [str(group) for group in undone.removed],
+        "restored": [str(path) for path in undone.knobs.restored],
+        "failed": undone.failed,
+        "note": undone.note,
+    }
+
+
+def _plain(platform: Platform, done: Applied) -> dict[str, object]:
+    return {
+        "why": platform.why,
+        "groups": [str(group) for group in done.made],
+        "moved": {str(group): count for group, count in done.moved.items()},
+        "left": [_left(one) for one in done.left],
+    }
+
+
+def _left(one: Left) -> dict[str, object]:
+    return {"tid": one.tid, "name": one.name, "group": str(one.group), "why": one.why}
+
+
+def _in_words(platform: Platform, done: Applied, would: str) -> str:
+    lines = [f"{would}make {group}" if would else f"made {group}" for group in done.made]
+    moved = [f"{count} tasks of {group}" for group, count in done.moved.items()] or ["no task"]
+    lines += [f"{would}move {one} to {platform.host_group}" if would else f"moved {one}" for one in moved]
+    return "\n".join([*lines, *_left_in_words(done.left)])
+
+
+def _left_in_words(left: Iterable[Left]) -> list[str]:
+    """One line for each group and reason."""
+    kinds: dict[tuple[Path, str], list[str]] = {}
+    for one in left:
+        kinds.setdefault((one.group, one.why), []).append(f"{one.tid} {one.name}")
+    return [
+        f"left in {group}: {len(names)} tasks: {why} ({', '.join(names[:MOST_NAMES])}"
+        + (", ...)" if len(names) > MOST_NAMES else ")")
+        for (group, why), names in kinds.items()
+    ]
+
+
+def _others_in_words(groups: Sequence[tuple[Path, int]]) -> list[str]:
+    lines = [f"another program's group {group}: {count} tasks; --take moves them too" for group, count in groups]
+    more = f"and {len(lines) - MOST_NAMES} more groups of other programs"
+    return lines if len(lines) <= MOST_NAMES + 1 else [*lines[:MOST_NAMES], more]
+
+
+def _table(found: Sequence[Row]) -> str:
+    header = ("group", "CPUs", "memory nodes", "quota CPUs", "memory MB", "exclusive", "processes")
+    cells = [header, *(_cells(row) for row in found)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    quota = "-" if math.isinf(row.quota_cpus) else f"{row.quota_cpus:g}"
+    memory = "-" if row.memory_bytes is None else f"{row.memory_bytes >> 20}"
+    shown = row.cpus, row.memory_nodes or "-", quota, memory, "yes" if row.exclusive else "no", str(row.processes)
+    return (row.group, *shown)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,110 @@
+"""The metrics of BarbequeRTRM's Table IV, from one run's time, energy and counters.
+
+All are of class "the lower the better" but the instructions per cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from rlctl.envs.telemetry import Missing, Reading, Value, Why
+
+__all__ = ["METRICS", "Metric", "metrics_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One of the table.
+
+    Attributes:
+        name: As the paper abbreviates it.
+        meaning: In words, with the unit.
+        scaled: Shown in thousands, millions ...; the others as they are.
+        more_is_better: Only of the instructions per cycle.
+    """
+
+    name: str
+    meaning: str
+    scaled: bool = True
+    more_is_better: bool = False
+
+
+METRICS = (
+    Metric("ctime", "completion time, s", scaled=False),
+    Metric("power", "mean power, W", scaled=False),
+    Metric("energy", "energy, J", scaled=False),
+    Metric("task-clock", "CPU time, ms"),
+    Metric("cpu-used", "CPUs utilised", scaled=False),
+    Metric("ctx", "context switches"),
+    Metric("mig", "CPU migrations"),
+    Metric("pf", "page faults"),
+    Metric("cycles", "CPU cycles"),
+    Metric("fes", "front-end stalled cycles"),
+    Metric("fei", "front-end stalls, % of cycles", scaled=False),
+    Metric("bes", "back-end stalled cycles"),
+    Metric("bei", "back-end stalls, % of cycles", scaled=False),
+    Metric("ins", "instructions"),
+    Metric("scpi", "stalled cycles per instruction", scaled=False),
+    Metric("ipc", "instructions per cycle", scaled=False, more_is_better=True),
+    Metric("b", "branches"),
+    Metric("b-rate", "branches, M per second of CPU time", scaled=False),
+    Metric("b-miss", "branch misses"),
+    Metric("b-miss-rate", "branch misses, % of branches", scaled=False),
+    Metric("ghz", "effective processor speed, GHz", scaled=False),
+)
+"""In the order of the tables."""
+
+_COUNTED = {
+    "ctx": "context-switches",
+    "mig": "cpu-migrations",
+    "pf": "page-faults",
+    "cycles": "cycles",
+    "fes": "stalled-cycles-frontend",
+    "bes": "stalled-cycles-backend",
+    "ins": "instructions",
+    "b": "branches",
+    "b-miss": "branch-misses",
+}
+
+_NOTHING = Missing(Why.NOT_COUNTED, "nothing was counted")
+
+
+def metrics_of(seconds: float, energy_joules: Reading, counts: Mapping[str, Reading]) -> dict[str, Reading]:
+    """All metrics of one run; one that needs a number that is missing is missing for the same reason.
+
+    Args:
+        seconds: From the begin of all instances to the end of the last one.
+        energy_joules: Of the machine in that time.
+        counts: By perf event; task-clock in seconds.
+    """
+    known: dict[str, Reading] = {"ctime": Value(seconds), "energy": energy_joules, "wall": Value(seconds)}
+    known["cpu"] = counts["task-clock"]
+    known |= {name: counts[event] for name, event in _COUNTED.items()}
+
+    def ratio(above: str, below: str, factor: float = 1.0) -> Reading:
+        return _combined(lambda a, b: factor * a / b, known[above], known[below])
+
+    known["stalls"] = _combined(max, known["fes"], known["bes"])
+    derived = {
+        "power": ratio("energy", "wall"),
+        "task-clock": _combined(lambda cpu, _: 1e3 * cpu, known["cpu"], known["wall"]),
+        "cpu-used": ratio("cpu", "wall"),
+        "fei": ratio("fes", "cycles", 100.0),
+        "bei": ratio("bes", "cycles", 100.0),
+        "scpi": ratio("stalls", "ins"),
+        "ipc": ratio("ins", "cycles"),
+        "b-rate": ratio("b", "cpu", 1e-6),
+        "b-miss-rate": ratio("b-miss", "b", 100.0),
+        "ghz": ratio("cycles", "cpu", 1e-9),
+    }
+    return {metric.name: {**known, **derived}[metric.name] for metric in METRICS}
+
+
+def _combined(function: Callable[[float, float], float], first: Reading, second: Reading) -> Reading:
+    if isinstance(first, Missing) or isinstance(second, Missing):
+        return first if isinstance(first, Missing) else second
+    try:
+        return Value(function(first.value, second.value))
+    except ZeroDivisionError:
+        return _NOTHING

@@ -1,0 +1,82 @@
+"""Which CPUs are managed in a measurement, and their clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlctl.envs.applications import Cluster
+from rlctl.envs.errors import HostError
+from rlctl.envs.host.cgroup.cpulist import format_cpus
+from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.topology import SYS, read_topology
+from rlctl.envs.platform import MDEV, load_platform
+
+__all__ = ["CLUSTERINGS", "Ground", "managed_ground"]
+
+CLUSTERINGS = {
+    "published": "as many as on the paper's machine, each with an equal part of the CPU time on all CPUs",
+    "cores": "one for each core, so that an application stays on it",
+    "whole": "one",
+}
+"""What --platform takes beside a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Where measured applications run.
+
+    Attributes:
+        clusters: Of the managed CPUs.
+        within: Group below which everything is made; empty for the root.
+        said: The clusters in words.
+    """
+
+    clusters: tuple[Cluster, ...]
+    within: str
+    said: str
+
+    @property
+    def quota_cpus(self) -> float:
+        """CPU time of all clusters together."""
+        return sum(cluster.quota_cpus for cluster in self.clusters)
+
+
+def managed_ground(asked: str, published_clusters: int, sys: Path = SYS) -> Ground:
+    """All CPUs of this host in clusters, or those that a platform description manages.
+
+    Args:
+        asked: One of CLUSTERINGS, or a platform description: a YAML file or the name of a shipped one.
+        published_clusters: How many `published` makes.
+        sys: Where sysfs is mounted.
+
+    Raises:
+        ConfigError: There is no such description, or it does not fit this host.
+        HostError: sysfs tells no CPUs, or all CPUs are asked for on a host that is divided.
+    """
+    if asked in CLUSTERINGS and _stands(MDEV):
+        raise HostError(f"this host is divided ({MDEV}): name its platform with --platform, or `rlctl partition undo`")
+    if asked not in CLUSTERINGS:
+        platform = load_platform(asked, sys=sys)
+        within = platform.mdev_group if _stands(platform.mdev_group) else ""
+        return Ground(platform.clusters, within, _in_words(platform.clusters))
+    topology = read_topology(sys)
+    cpus = frozenset(topology)
+    if asked == "cores":
+        cores = sorted({place.core for place in topology.values()}, key=min)
+        clusters = [Cluster(f"core{min(core)}", core, float(len(core))) for core in cores]
+    else:
+        count = published_clusters if asked == "published" else 1
+        clusters = [Cluster(f"node{n + 1}", cpus, len(cpus) / count) for n in range(count)]
+    return Ground(tuple(clusters), "", _in_words(clusters))
+
+
+def _in_words(clusters: Sequence[Cluster]) -> str:
+    return ", ".join(f"{one.name} {one.quota_cpus:.3g} CPU on {format_cpus(one.cpus)}" for one in clusters)
+
+
+def _stands(group: str) -> bool:
+    """The partition is applied, and its CPUs can be had in it alone."""
+    mount = Layout.detect().mounts.get(Controller.CPUSET)
+    return mount is not None and (mount.path / group).is_dir()

@@ -1,0 +1,295 @@
+"""Divides BE's budget among the applications: whoever sets the budget, the allocator says who gets how much of it.
+
+What BE may have as a whole stands in BE's own group, and is not written here. Applications are groups below that one,
+so nothing that goes wrong here can make BE freer than the verdict: at worst the division is an old one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rlctl.agents.allocator import allocate, stretched
+from rlctl.envs.allocation import Allocation
+from rlctl.envs.applications import Application, Cluster, Placement
+from rlctl.envs.errors import CgroupGone, ConfigError, RlctlError
+from rlctl.envs.host.apps.channel import ModeChannel
+from rlctl.envs.host.apps.population import PERIOD_SECONDS, Member, Population
+from rlctl.envs.host.apps.registry import Registry
+from rlctl.envs.host.apps.told import mode_line
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.nesting import fit_cpus, fit_quota
+from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
+from rlctl.envs.host.cgroup.state import see
+from rlctl.envs.host.events import Events
+from rlctl.envs.host.resources.memory import memory_of
+
+__all__ = ["Sharing"]
+
+log = logging.getLogger(__name__)
+
+WORTH_TELLING_RATIO = 0.05
+"""A smaller change of its CPU time alone is not told to an application: a policy moves the budget every tick."""
+
+_FREEZE, _TIGHTEN, _CPUS, _WIDEN, _MEMORY, _THAW = range(6)
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What there is to divide: CPU time, and the clusters as far as BE may have their CPUs."""
+
+    cpus: float
+    clusters: tuple[Cluster, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    turn: int
+    name: str
+    run: Callable[[], None]
+
+
+class Sharing:
+    """The applications below one group, and their shares of its budget.
+
+    Call `share` once per tick, after the budget was written to the group. Applications register themselves, see
+    `rlctl.envs.host.apps.launch`; a child group that nobody registered is an application of one mode. What each of them
+    may have is written to its group: quota, CPUs of its cluster, memory, and the freezer for one that is deferred.
+
+    Args:
+        clusters: At least one. Where the group has a child group for each, applications live in these and are moved
+            between them; else they all live in the group itself and are told apart by their cpusets.
+        parent: BE's group. Its quota and CPUs bound all shares, whatever `share` is told.
+        knobs: Reads and writes. With a journal, `restore` puts back every child group's originals.
+        registry: Says what the applications are.
+        socket: Where they are told their modes; None tells them by files alone.
+        leftover: `share` gives what the allocator leaves to those that are placed, `idle` leaves it.
+        period_seconds: They are placed anew at least so often, though nothing has changed.
+        quota_period_us: Period of the quotas.
+        events: Is told who came and left.
+        clock: Monotonic seconds.
+
+    Raises:
+        ConfigError: No cluster.
+        HostError: Another service has the socket.
+        PermissionMissing: The socket cannot be made.
+    """
+
+    def __init__(
+        self,
+        clusters: Sequence[Cluster],
+        parent: Group,
+        knobs: Knobs,
+        *,
+        registry: Registry | None = None,
+        socket: Path | None = None,
+        leftover: str = "share",
+        period_seconds: float = PERIOD_SECONDS,
+        quota_period_us: int = PERIOD_US,
+        events: Events | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not clusters:
+            raise ConfigError("a budget is shared among the applications of at least one cluster")
+        self.shares: Mapping[str, Placement | None] = {}  # None for one that is deferred
+        self._clusters = tuple(clusters)
+        self._parent, self._knobs = parent.using(knobs), knobs
+        self._registry = registry or Registry()
+        self._events = events or Events()
+        self._groups = _cluster_groups(clusters, self._parent, knobs)
+        self._population = Population(
+            self._parent, tuple(self._groups), self._registry, knobs, self._events, clock=clock
+        )  # fmt: skip
+        self._channel = ModeChannel(self._population.named, socket) if socket else None
+        self._leftover, self._period_seconds, self._quota_period_us = leftover, period_seconds, quota_period_us
+        self._clock = clock
+        self._placed: dict[str, Placement] = {}
+        self._since: dict[str, float] = {}  # since when each has run, or has been deferred
+        self._told: dict[str, tuple[Placement, str]] = {}
+        self._asked: object = None
+        self._next_seconds = float("-inf")
+        self._regrouped = False
+        self._complained: dict[str, str] = {}
+
+    @property
+    def applications(self) -> tuple[Application, ...]:
+        """Who is there, as last seen, each with the placement in force."""
+        gaps, now = self._channel.gaps if self._channel else {}, self._clock()
+        return tuple(
+            Application(name, one.modes, one.priority, gaps.get(name, 0.0), self._placed.get(name), now - since)
+            for name, one in self._population.members.items()
+            for since in (self._since.get(name, now),)
+        )
+
+    def look(self) -> None:
+        """See who came and who left, and journal newcomers' originals before anybody touches them."""
+        if self._population.look():
+            self._regrouped = True
+            names = self._population.members.keys()
+            self._placed = {name: one for name, one in self._placed.items() if name in names}
+            self._since = {name: self._since.get(name, self._clock()) for name in names}
+            self._told = {name: one for name, one in self._told.items() if name in names}
+            self._complained = {name: why for name, why in self._complained.items() if name in names}
+            if self._channel:
+                self._channel.keep(names)
+
+    def share(self, budget: Allocation) -> Mapping[str, Placement]:
+        """Divide a budget that is in force, as far as it or the applications are others than at the last call.
+
+        Args:
+            budget: Of all applications together. While it is frozen nobody runs, and all stays as it is.
+
+        Returns:
+            Placements by application; one without a placement is deferred: frozen until there is room.
+        """
+        self.look()
+        if self._channel:
+            self._channel.poll()
+        if not budget.frozen:
+            self._place(self._room(budget))
+            self._carry_out()
+            self._tell()
+        self.shares = {name: self._placed.get(name) for name in self._population.members}
+        return dict(self._placed)
+
+    def regrouped(self) -> bool:
+        """Whether other child groups are there, or have quotas, than at the last call: what the watchdog must know."""
+        regrouped, self._regrouped = self._regrouped, False
+        return regrouped
+
+    def close(self) -> None:
+        """End the mode channel; the groups' originals go back from the journal, as those of all groups. Idempotent."""
+        if self._channel:
+            self._channel.close()
+
+    def _room(self, budget: Allocation) -> _Room:
+        parent = self._parent
+        ceiling = min(parent.cpu.quota().cpus, parent.cpu.ceiling_cpus()) if parent.cpu else budget.quota_cpus
+        allowed = parent.cpuset.effective() if parent.cpuset else frozenset().union(*(c.cpus for c in self._clusters))
+        clusters = []
+        for cluster in self._clusters:
+            if cpus := cluster.cpus & allowed:
+                quota = min(cluster.quota_cpus, float(len(cpus)), self._quota_of(cluster))
+                clusters.append(replace(cluster, cpus=cpus, quota_cpus=quota))
+        total = sum(cluster.quota_cpus for cluster in clusters)
+        return _Room(min(budget.quota_cpus, ceiling, total), tuple(clusters))
+
+    def _quota_of(self, cluster: Cluster) -> float:
+        group = self._groups.get(cluster.name)
+        return group.cpu.quota().cpus if group and group.cpu else cluster.quota_cpus
+
+    def _place(self, room: _Room) -> None:
+        """Ask the allocator, if anything is other than when it was last asked."""
+        applications = self.applications
+        asked = room, [(one.name, one.modes, one.priority, round(one.gap_percent)) for one in applications]
+        if asked == self._asked and self._clock() < self._next_seconds:
+            return
+        placed: Mapping[str, Placement] = {}
+        if room.clusters and applications:
+            placed = allocate(applications, room.clusters, room.cpus)
+            if self._leftover == "share":
+                placed = stretched(placed, applications, room.clusters, room.cpus)
+        now = self._clock()
+        self._since |= {one.name: now for one in applications if (one.name in placed) != (one.name in self._placed)}
+        self._placed = dict(placed)
+        self._asked, self._next_seconds = asked, now + self._period_seconds
+
+    def _carry_out(self) -> None:
+        """Write what differs: what restricts comes first, and nobody is thawed before all is as it should be."""
+        self._move()
+        by_name = {cluster.name: cluster for cluster in self._clusters}
+        steps = []
+        for name, member in self._population.members.items():
+            try:
+                steps += self._steps(member, self._placed.get(name), by_name)
+            except CgroupGone:
+                continue  # the next look finds it gone
+            except RlctlError as error:
+                self._complain(name, error)
+        failed: set[str] = set()
+        for step in sorted(steps, key=lambda step: step.turn):
+            if step.turn == _THAW and step.name in failed:
+                continue
+            try:
+                step.run()
+            except CgroupGone:
+                continue
+            except RlctlError as error:
+                if step.turn != _MEMORY:
+                    failed.add(step.name)
+                self._complain(step.name, error)
+
+    def _move(self) -> None:
+        for name, placement in tuple(self._placed.items()):
+            member = self._population.members[name]
+            if not member.cluster or member.cluster == placement.cluster:
+                continue
+            self._regrouped = True
+            if not self._population.move(member, placement.cluster):
+                self._placed[name] = replace(placement, cluster=member.cluster)
+
+    def _steps(self, member: Member, placement: Placement | None, clusters: Mapping[str, Cluster]) -> list[_Step]:
+        group, name = member.group, member.name
+        seen = see(group, weighed=False, ceilings={})
+        now, freezer = seen.settings, group.freezer
+        if placement is None:
+            return [_Step(_FREEZE, name, lambda: freezer.order(True))] if freezer and not now.frozen else []
+        steps = []
+        if (cpu := group.cpu) is not None and now.quota is not None:
+            quota = Quota.of_cpus(placement.cpus, self._quota_period_us)
+            self._regrouped |= not member.limited
+            member.limited = True
+            if now.quota != quota:
+                turn = _WIDEN if quota.cpus > now.quota.cpus else _TIGHTEN
+                steps.append(_Step(turn, name, lambda: fit_quota(cpu, quota)))
+        if (cpuset := group.cpuset) is not None:
+            cpus = clusters[placement.cluster].cpus & cpuset.available()
+            if cpus and seen.effective != cpus:
+                steps.append(_Step(_CPUS, name, lambda: fit_cpus(cpuset, cpus)))
+        wanted_bytes = member.modes[placement.mode].memory_bytes
+        if wanted_bytes and wanted_bytes != member.memory_bytes:
+            steps.append(_Step(_MEMORY, name, lambda: self._limit_memory(member, wanted_bytes)))
+        if freezer is not None and now.frozen:
+            steps.append(_Step(_THAW, name, lambda: freezer.order(False)))
+        return steps
+
+    def _limit_memory(self, member: Member, wanted_bytes: int) -> None:
+        """Slow down and reclaim beyond it, never kill: a mode is a wish, and the next one may have more."""
+        member.memory_bytes = wanted_bytes  # whatever comes of it: not tried again before it changes
+        memory_of(member.group, self._parent.layout, self._knobs).cap(high_bytes=wanted_bytes)
+
+    def _tell(self) -> None:
+        """Tell applications that run what has changed for them."""
+        for name, placement in self._placed.items():
+            member = self._population.members[name]
+            line = mode_line(placement, member.modes[placement.mode])
+            if name in self._told and not _worth_telling(self._told[name][0], placement):
+                continue
+            self._told[name] = placement, line
+            if member.registration:
+                self._registry.tell(name, line)
+        if self._channel:
+            self._channel.tell({name: line for name, (_, line) in self._told.items()})
+
+    def _complain(self, name: str, error: RlctlError) -> None:
+        """Said once, though it is tried again at every tick."""
+        if self._complained.get(name) != str(error):
+            self._complained[name] = str(error)
+            log.warning("application %s: %s", name, error)
+
+
+def _cluster_groups(clusters: Sequence[Cluster], parent: Group, knobs: Knobs) -> dict[str, Group]:
+    """The clusters' groups below the parent; none unless there is one for each."""
+    try:
+        found = {one.name: Group.open(parent.layout, f"{parent.name}/{one.name}", knobs) for one in clusters}
+    except CgroupGone:
+        return {}
+    return found
+
+
+def _worth_telling(told: Placement, now: Placement) -> bool:
+    return told.mode != now.mode or abs(told.cpus - now.cpus) > WORTH_TELLING_RATIO * told.cpus

@@ -1,0 +1,206 @@
+"""Disks: weights only where a disk heeds them, limits anywhere, and all of it back byte for byte."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.envs.errors import CgroupError
+from rlctl.envs.host.cgroup.files import kind_of
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.layout import Controller, Mount
+from rlctl.envs.host.resources.blockio import Disk, IoDriver, IoV1, IoV2, disks, io_of
+
+Bench = Any
+VDA, VDB = Disk("vda", "254:0", "mq-deadline"), Disk("vdb", "254:16", "bfq")
+
+
+def sys_with(folder: Path, *found: Disk) -> Path:
+    """A /sys with these disks, and with what is no disk of its own."""
+    for disk in found:
+        block = folder / "block" / disk.name
+        (block / "device").mkdir(parents=True)
+        (block / "queue").mkdir()
+        (block / "queue/scheduler").write_text(f"none [{disk.scheduler}] kyber\n")
+        (block / "dev").write_text(f"{disk.device}\n")
+    (folder / "block/loop0/queue").mkdir(parents=True)
+    return folder
+
+
+@contextlib.contextmanager
+def own_group(bench: Bench, mount: Mount) -> Iterator[Path]:
+    kernel, parent = bench.kernel, mount.path / f"rlctl-test-io-{os.getpid()}"
+    if mount.version == 2:
+        kernel.write(mount.path / "cgroup.subtree_control", "+io")
+    kernel.make_group(parent)
+    try:
+        yield parent
+    finally:
+        bench.restore()
+        kernel.remove_group(parent)
+
+
+@pytest.fixture
+def folder(bench: Bench) -> Iterator[Path]:
+    """A group of the test's own in the io hierarchy."""
+    if Controller.IO not in bench.layout.mounts:
+        pytest.skip(f"cgroup io: {bench.layout.missing[Controller.IO]}")
+    with own_group(bench, bench.layout.mounts[Controller.IO]) as path:
+        yield path
+
+
+def driver_of(bench: Bench, folder: Path, sys: Path) -> IoDriver:
+    knobs = bench.knobs()
+    return io_of(Group("own", {Controller.IO: folder}, bench.layout, knobs), bench.layout, knobs, sys)
+
+
+def text_of(folder: Path) -> dict[str, str]:
+    files = [path for path in folder.iterdir() if path.name.startswith(("io.", "blkio.")) and is_setting(path)]
+    return {path.name: path.read_text() for path in files}
+
+
+def is_setting(path: Path) -> bool:
+    return path.name.endswith(("weight", "io.max", "bps_device"))
+
+
+def test_only_disks_that_are_hardware_count(tmp_path: Path) -> None:
+    assert disks(sys_with(tmp_path, VDA, VDB)) == (VDA, VDB)
+    assert disks(tmp_path / "nowhere") == ()
+
+
+def test_a_weight_that_no_disk_heeds_is_missing_with_the_way_out(bench: Bench, folder: Path, tmp_path: Path) -> None:
+    before = text_of(folder)
+    with pytest.raises(CgroupError, match=r"vda \(mq-deadline\); write bfq to /sys/block/vda/queue/scheduler"):
+        driver_of(bench, folder, sys_with(tmp_path / "sys", VDA)).set_weight(10)
+    with pytest.raises(CgroupError, match="no disk of its own"):
+        driver_of(bench, folder, tmp_path / "nowhere").set_weight(10)
+    assert text_of(folder) == before
+
+
+def test_a_weight_is_written_where_bfq_schedules_and_goes_back(bench: Bench, folder: Path, tmp_path: Path) -> None:
+    names = [name for name in ("io.bfq.weight", "blkio.bfq.weight") if (folder / name).exists()]
+    if not names:
+        pytest.skip("this kernel has no bfq weights")
+    before = text_of(folder)
+    driver_of(bench, folder, sys_with(tmp_path / "sys", VDB)).set_weight(5000)
+    assert (folder / names[0]).read_text().split()[-1] == "1000", "the most that bfq takes"
+    assert bench.restore().ok
+    assert text_of(folder) == before
+
+
+def test_io_cost_heeds_a_weight_where_it_is_enabled(fake: Bench, tmp_path: Path) -> None:
+    mount = fake.layout.mounts[Controller.IO]
+    if mount.version == 1:
+        return
+    (mount.path / "io.cost.qos").write_text("254:0 enable=1 ctrl=auto\n")
+    with own_group(fake, mount) as folder:
+        before = text_of(folder)
+        driver_of(fake, folder, sys_with(tmp_path / "sys", VDA)).set_weight(5000)
+        assert (folder / "io.weight").read_text() == "default 5000\n"
+        assert (folder / "io.bfq.weight").read_text() == "default 100\n"
+        assert fake.restore().ok
+        assert text_of(folder) == before
+
+
+def test_cfq_counts_in_other_numbers(fake: Bench, tmp_path: Path) -> None:
+    mount = fake.layout.mounts[Controller.IO]
+    if mount.version == 2:
+        return
+    with own_group(fake, mount) as folder:
+        (folder / "blkio.bfq.weight").rename(folder / "blkio.weight")
+        old = Disk("sda", "8:0", "cfq")
+        knobs = fake.knobs()
+        fake.fake._rules["blkio.weight"] = lambda _, text: text
+        IoV1(knobs, folder, mount.path, sys_with(tmp_path / "sys", old)).set_weight(20)
+        assert (folder / "blkio.weight").read_text() == "100\n"
+
+
+@pytest.mark.host
+def test_this_kernels_own_weight_file_takes_one_and_has_it_back(real: Bench) -> None:
+    mount = real.layout.mounts.get(Controller.IO)
+    if mount is None:
+        pytest.skip("no io controller")
+    with own_group(real, mount) as folder:
+        names = [name for name in ("io.weight", "io.bfq.weight", "blkio.bfq.weight") if (folder / name).exists()]
+        if not names:
+            pytest.skip("this kernel has no weights")
+        before, knobs = text_of(folder), real.knobs()
+        for name in names:
+            knobs.write(folder / name, "50" if name.startswith("blkio") else "default 50")
+        assert text_of(folder) != before
+        assert real.restore().ok
+        assert text_of(folder) == before
+
+
+def test_limits_are_set_on_every_disk_and_go_back(bench: Bench, folder: Path) -> None:
+    found = disks() if bench.real else (VDA,)
+    if not found:
+        pytest.skip("this host has no disk of its own")
+    before, driver = text_of(folder), driver_of(bench, folder, Path("/sys"))
+    for disk in found:
+        driver.limit(disk, None, None)
+        assert text_of(folder) == before
+        driver.limit(disk, 1 << 20, None)
+        driver.limit(disk, None, 2 << 20)
+        driver.limit(disk, None, 4 << 20)
+    during = " ".join(text_of(folder).values())
+    assert str(1 << 20) in during
+    assert str(4 << 20) in during
+    assert bench.restore().ok
+    assert text_of(folder) == before
+
+
+def test_limits_of_several_disks_go_back_one_by_one(fake: Bench) -> None:
+    mount = fake.layout.mounts[Controller.IO]
+    if mount.version == 1:
+        return
+    with own_group(fake, mount) as folder:
+        (folder / "io.max").write_text("254:0 rbps=5 wbps=max riops=max wiops=max\n")
+        knobs = fake.knobs()
+        driver = IoV2(knobs, folder, mount.path)
+        for disk in (VDA, VDB):
+            driver.limit(disk, 1 << 20, 1 << 20)
+        assert fake.restore().ok
+        assert (folder / "io.max").read_text() == "254:0 rbps=5 wbps=max riops=max wiops=max\n"
+
+
+LINES = st.dictionaries(
+    st.sampled_from(["8:0", "8:16", "254:0"]), st.sampled_from(["rbps=1 wbps=max", "rbps=2 wbps=3"])
+)
+
+
+@given(before=LINES, now=LINES)
+def test_whatever_was_limited_writing_line_by_line_ends_at_the_original(
+    before: dict[str, str], now: dict[str, str]
+) -> None:
+    def said(lines: dict[str, str]) -> str:
+        return "".join(f"{device} {rest}\n" for device, rest in sorted(lines.items()))
+
+    kind = kind_of(Path("io.max"))
+    for _ in range(len(before) + len(now)):
+        if now == before:
+            break
+        text = kind.to_write(said(before), said(now))
+        device, _, rest = text.partition(" ")
+        now = {name: one for name, one in now.items() if name != device}
+        if rest != "rbps=max wbps=max riops=max wiops=max":
+            now[device] = rest
+        assert kind.same(text, said(now))
+    assert now == before
+
+
+def test_a_group_whose_parent_shares_no_io_says_what_to_write(fake: Bench, tmp_path: Path) -> None:
+    mount = fake.layout.mounts[Controller.IO]
+    if mount.version == 1:
+        return
+    fake.kernel.make_group(mount.path / "bare")
+    driver = driver_of(fake, mount.path / "bare", sys_with(tmp_path / "sys", VDB))
+    with pytest.raises(CgroupError, match=r"write \+io to "):
+        driver.set_weight(10)

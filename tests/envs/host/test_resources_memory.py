@@ -1,0 +1,241 @@
+"""Memory of LC and BE: what each version of cgroups is told, and that all of it comes back byte for byte."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.errors import CgroupError, CgroupGone
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Controller, Mount
+from rlctl.envs.host.resources.memory import MemoryV1, MemoryV2, memory_of
+from rlctl.envs.host.sensors.psi import Psi
+from rlctl.envs.telemetry import Telemetry
+from rlctl.safety.memory import MemoryPressureGuard
+from rlctl.safety.sensors import Trust
+from rlctl.safety.verdict import Bound
+
+Bench = Any
+MIB = 1 << 20
+
+
+def text_of(group: Path) -> dict[str, str]:
+    """All settings, byte for byte."""
+    names = ("memory.min", "memory.low", "memory.high", "memory.max")
+    v1 = ("memory.limit_in_bytes", "memory.soft_limit_in_bytes")
+    return {str(group / name): (group / name).read_text() for name in (*names, *v1) if (group / name).exists()}
+
+
+@pytest.fixture
+def mount(bench: Bench) -> Mount:
+    """The memory hierarchy."""
+    if Controller.MEMORY not in bench.layout.mounts:
+        pytest.skip(f"cgroup memory: {bench.layout.missing[Controller.MEMORY]}")
+    found: Mount = bench.layout.mounts[Controller.MEMORY]
+    return found
+
+
+@pytest.fixture
+def folder(bench: Bench, mount: Mount) -> Iterator[Path]:
+    """A group of the test's own in a group of its own, with the memory controller."""
+    with own_group(bench, mount) as path:
+        yield path
+
+
+@contextlib.contextmanager
+def own_group(bench: Bench, mount: Mount) -> Iterator[Path]:
+    kernel, parent = bench.kernel, mount.path / f"rlctl-test-memory-{os.getpid()}"
+    if mount.version == 2:
+        kernel.write(mount.path / "cgroup.subtree_control", "+memory")
+    kernel.make_group(parent)
+    try:
+        if mount.version == 2:
+            kernel.write(parent / "cgroup.subtree_control", "+memory")
+        kernel.make_group(parent / "own")
+        yield parent / "own"
+    finally:
+        bench.restore()
+        for group in (parent / "own", parent):
+            remove(kernel, group)
+
+
+def remove(kernel: Any, group: Path) -> None:
+    """Ended processes take a moment to be gone."""
+    deadline = time.monotonic() + 30.0
+    while group.exists():
+        try:
+            kernel.remove_group(group)
+        except OSError:
+            assert time.monotonic() < deadline, f"{group} has {(group / 'cgroup.procs').read_text()!r}"
+            time.sleep(0.01)
+
+
+def group_at(bench: Bench, folder: Path, knobs: Knobs) -> Group:
+    return Group(folder.name, {Controller.MEMORY: folder}, bench.layout, knobs)
+
+
+def test_be_is_bounded_and_the_bounds_go_back(bench: Bench, mount: Mount, folder: Path) -> None:
+    before, knobs = text_of(folder), bench.knobs()
+    driver = memory_of(group_at(bench, folder, knobs), bench.layout, knobs)
+    driver.cap(high_bytes=64 * MIB, most_bytes=96 * MIB)
+    during = text_of(folder)
+    high, most = (
+        ("memory.soft_limit_in_bytes", "memory.limit_in_bytes") if mount.version == 1 else ("memory.high", "memory.max")
+    )
+    assert (during[str(folder / high)], during[str(folder / most)]) == (f"{64 * MIB}\n", f"{96 * MIB}\n")
+    assert driver.used_bytes() < 64 * MIB
+    report = bench.restore()
+    assert report.ok, report
+    assert text_of(folder) == before
+
+
+def test_what_is_no_whole_number_of_pages_is_rounded_as_the_kernel_does(bench: Bench, folder: Path) -> None:
+    knobs = bench.knobs()
+    memory_of(group_at(bench, folder, knobs), bench.layout, knobs).cap(most_bytes=64 * MIB + 4095)
+    assert f"{64 * MIB}\n" in text_of(folder).values()
+
+
+def test_the_lc_is_protected_where_the_kernel_can_and_told_where_it_cannot(
+    bench: Bench, mount: Mount, folder: Path
+) -> None:
+    before, knobs = text_of(folder) | text_of(folder.parent), bench.knobs()
+    driver = memory_of(group_at(bench, folder, knobs), bench.layout, knobs)
+    if mount.version == 1:
+        with pytest.raises(CgroupError, match="cgroup v1 protects no memory"):
+            driver.keep(preferred_bytes=32 * MIB)
+        driver.keep()
+        assert text_of(folder) | text_of(folder.parent) == before
+        return
+    driver.keep(guaranteed_bytes=16 * MIB, preferred_bytes=32 * MIB)
+    for group in (folder, folder.parent):
+        assert (group / "memory.min").read_text() == f"{16 * MIB}\n", "a protection counts as far as all above have one"
+        assert (group / "memory.low").read_text() == f"{32 * MIB}\n"
+    assert bench.restore().ok
+    assert text_of(folder) | text_of(folder.parent) == before
+
+
+def test_a_parent_that_protects_more_already_is_left_alone(fake: Bench) -> None:
+    mount = fake.layout.mounts[Controller.MEMORY]
+    if mount.version == 1:
+        return
+    with own_group(fake, mount) as folder:
+        (folder.parent / "memory.low").write_text("max\n")
+        knobs = fake.knobs()
+        MemoryV2(knobs, folder, mount.path).keep(preferred_bytes=MIB)
+        assert (folder.parent / "memory.low").read_text() == "max\n"
+
+
+def test_a_group_without_the_controller_says_what_to_write(fake: Bench) -> None:
+    mount, knobs = fake.layout.mounts[Controller.MEMORY], fake.knobs()
+    if mount.version == 1:
+        bare = Group("bare", {}, fake.layout, knobs)
+        with pytest.raises(CgroupError, match="bare has no group in the memory hierarchy"):
+            memory_of(bare, fake.layout, knobs)
+        return
+    fake.kernel.make_group(mount.path / "bare")
+    with pytest.raises(CgroupError, match=r"write \+memory to .*/cgroup.subtree_control"):
+        MemoryV2(knobs, mount.path / "bare", mount.path).cap(most_bytes=MIB)
+
+
+def test_a_dry_run_writes_nothing(bench: Bench, mount: Mount, folder: Path) -> None:
+    before, knobs = text_of(folder), bench.knobs(dry_run=True)
+    driver = (MemoryV1 if mount.version == 1 else MemoryV2)(knobs, folder, mount.path)
+    driver.cap(most_bytes=32 * MIB)
+    assert text_of(folder) == before
+
+
+def test_a_group_that_went_is_told_as_gone(bench: Bench, mount: Mount) -> None:
+    with own_group(bench, mount) as folder:
+        driver = (MemoryV1 if mount.version == 1 else MemoryV2)(bench.knobs(), folder, mount.path)
+        remove(bench.kernel, folder)
+        with pytest.raises((CgroupGone, CgroupError)):
+            driver.cap(most_bytes=MIB)
+
+
+READER = """
+import os, sys
+path = sys.argv[1]
+sys.stdin.readline()  # once it is in its group, whose pages they will be
+with open(path, "wb") as file:
+    for _ in range(48):
+        file.write(bytes(1 << 20))
+    os.fsync(file.fileno())
+while True:
+    with open(path, "rb", buffering=0) as file:
+        while file.read(1 << 16):
+            pass
+"""
+"""Reads a file that does not fit: its pages are thrown out as fast as they come in."""
+
+GROWER = """
+import sys
+sys.stdin.readline()
+held = []
+while True:
+    held.append(bytearray(b"x" * (1 << 16)))
+    if len(held) > 1024:
+        held.clear()
+"""
+"""Takes more than `memory.high`, beyond which the kernel makes it wait the longer the more it takes."""
+
+
+@pytest.mark.host
+def test_an_lc_that_cannot_have_its_memory_is_seen_stalled_and_be_is_suspended(real: Bench, tmp_path: Path) -> None:
+    """A limited group of the test's own; PSI is that of a cgroup2 group with the same process."""
+    unified = real.layout.mounts.get(Controller.PRESSURE)
+    mount = real.layout.mounts.get(Controller.MEMORY)
+    if unified is None or mount is None:
+        pytest.skip("needs memory groups, and PSI of groups")
+    with own_group(real, mount) as folder, contextlib.ExitStack() as leaving:
+        knobs = real.knobs()
+        psi = folder
+        if mount.version == 1:
+            psi = unified.path / folder.parent.name
+            psi.mkdir()
+            leaving.callback(remove, real.kernel, psi)
+        driver = memory_of(group_at(real, folder, knobs), real.layout, knobs)
+        command = [sys.executable, "-S", "-c", GROWER]
+        if mount.version == 1:
+            driver.cap(most_bytes=24 * MIB)
+            path = Path("/var/tmp", f"rlctl-test-{os.getpid()}")
+            leaving.callback(path.unlink, missing_ok=True)
+            command[-1:] = [READER, str(path)]
+        else:
+            driver.cap(high_bytes=24 * MIB, most_bytes=128 * MIB)
+        hog = subprocess.Popen(command, stdin=subprocess.PIPE)
+        leaving.callback(hog.wait)
+        leaving.callback(hog.kill)
+        for group in {folder, psi}:
+            (group / "cgroup.procs").write_text(str(hog.pid))
+        assert hog.stdin is not None
+        with hog.stdin as go:
+            go.write(b"go\n")
+        bound = ruled(Psi(psi), lambda: hog.poll() is None)
+    assert bound is not None
+    assert bound.most.frozen, bound.detail
+
+
+def ruled(psi: Psi, alive: Any) -> Bound | None:
+    """What a guard of small thresholds makes of up to two minutes of it."""
+    guard, limits = MemoryPressureGuard(0.001, 0.002, 3, 5.0, 60.0, Trust(3.0, 20)), Limits(cpus=2)
+    memory, bound, deadline = guard.start(), None, time.monotonic() + 120.0
+    while time.monotonic() < deadline and alive():
+        now = time.monotonic()
+        telemetry = Telemetry(now, 0.010, counters=dict(psi.read(now)))
+        memory = guard.advance(memory, telemetry)
+        bound = guard.bound(memory, telemetry, Allocation(1.0, 1), limits)
+        if bound is not None and bound.most.frozen:
+            break
+        time.sleep(0.2)
+    psi.close()
+    return bound

@@ -1,0 +1,309 @@
+"""Energy, power, frequency and free memory, on trees as servers have them; this host's own where it has some."""
+
+from __future__ import annotations
+
+import sys as python
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.envs.host.resources.cpufreq import LcFrequency
+from rlctl.envs.host.resources.host_memory import HostMemory
+from rlctl.envs.host.resources.node_power import (
+    STALE_SECONDS,
+    IpmiPower,
+    NodePower,
+    hwmon_watts,
+    ipmi_watts,
+    meter_file,
+    power_source,
+)
+from rlctl.envs.host.resources.powercap import Energy, Rapl, rapl_zones
+from rlctl.envs.telemetry import Missing, Value, Why
+
+RANGE_UJ = 262_143_328_850
+SERVER = {
+    # zone: name, what it counted in microjoules
+    "intel-rapl": ("", None),
+    "intel-rapl:0": ("package-0", 0),
+    "intel-rapl:0:0": ("core", 0),
+    "intel-rapl:0:1": ("dram", 0),
+    "intel-rapl:1": ("package-1", 0),
+    "intel-rapl:1:0": ("dram", 0),
+    "intel-rapl:2": ("psys", 0),
+    "intel-rapl-mmio:0": ("package-0", 0),
+}
+
+
+def put(path: Path, text: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{text}\n")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Path:
+    """A /sys with two packages of 100 W each."""
+    for zone, (name, counted) in SERVER.items():
+        folder = tmp_path / "class/powercap" / zone
+        put(folder / "name", name)
+        if counted is not None:
+            put(folder / "energy_uj", counted)
+            put(folder / "max_energy_range_uj", RANGE_UJ)
+        if name.startswith("package"):
+            put(folder / "constraint_0_name", "long_term")
+            put(folder / "constraint_0_max_power_uw", 100_000_000)
+            put(folder / "constraint_0_power_limit_uw", 120_000_000)
+            put(folder / "constraint_1_name", "short_term")
+            put(folder / "constraint_1_max_power_uw", 250_000_000)
+    return tmp_path
+
+
+def count(sys: Path, **joules: float) -> None:
+    for zone, amount in joules.items():
+        put(
+            sys / "class/powercap" / zone.replace("p", "intel-rapl:").replace("_", ":") / "energy_uj", int(amount * 1e6)
+        )
+
+
+def test_packages_and_their_memory_are_counted_once_and_their_parts_not_again(server: Path) -> None:
+    assert [(zone.folder.name, zone.kind) for zone in rapl_zones(server)] == [
+        ("intel-rapl:0", "package"),
+        ("intel-rapl:0:1", "dram"),
+        ("intel-rapl:1", "package"),
+        ("intel-rapl:1:0", "dram"),
+    ]
+    rapl = Rapl(server)
+    assert all(isinstance(one, Missing) for one in rapl.read(0.0).values())
+    count(server, p0=100.0, p0_0=60.0, p0_1=8.0, p1=60.0, p1_0=4.0, p2=500.0)
+    found = rapl.read(2.0)
+    assert found == {"package_watts": Value(80.0), "dram_watts": Value(6.0), "power_ratio": Value(0.4)}
+    rapl.close()
+
+
+def test_a_counter_that_begins_anew_goes_on(server: Path) -> None:
+    top = RANGE_UJ * 1e-6
+    count(server, p0=top - 30.0, p1=0.0)
+    energy = Energy([zone for zone in rapl_zones(server) if zone.kind == "package"])
+    assert energy.joules() == 0.0
+    count(server, p0=20.0, p1=1.0)
+    assert energy.joules() == pytest.approx(51.0, abs=1e-3)
+    energy.close()
+
+
+@given(st.lists(st.integers(0, RANGE_UJ - 1), min_size=2, max_size=20))
+def test_energy_only_grows(tmp_path_factory: pytest.TempPathFactory, counted: list[int]) -> None:
+    sys = tmp_path_factory.mktemp("sys")
+    folder = sys / "class/powercap/intel-rapl:0"
+    for name, text in (("name", "package-0"), ("max_energy_range_uj", RANGE_UJ), ("energy_uj", 0)):
+        put(folder / name, text)
+    energy, before = Energy(rapl_zones(sys)), 0.0
+    for one in counted:
+        put(folder / "energy_uj", one)
+        now = energy.joules()
+        assert isinstance(now, float)
+        assert now >= before
+        before = now
+    energy.close()
+
+
+def test_a_counter_for_root_only_says_so(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlctl.envs.host.sensors.kernel_file import KernelFile
+
+    def refused(self: KernelFile) -> Missing:
+        return Missing(Why.NO_PERMISSION, f"{self.path}: Permission denied")
+
+    monkeypatch.setattr(KernelFile, "read", refused)
+    watts = Rapl(server).read(0.0)["package_watts"]
+    assert isinstance(watts, Missing)
+    assert watts.why is Why.NO_PERMISSION
+    assert "CVE-2020-8694" in watts.detail
+
+
+def test_without_a_known_limit_there_are_watts_but_no_share(server: Path) -> None:
+    (server / "class/powercap/intel-rapl:1/constraint_0_name").write_text("peak_power\n")
+    rapl = Rapl(server)
+    rapl.read(0.0)
+    count(server, p0=10.0, p1=10.0)
+    found = rapl.read(1.0)
+    assert found["package_watts"] == Value(20.0)
+    assert isinstance(found["power_ratio"], Missing)
+    rapl.close()
+
+
+def test_a_limit_that_is_set_stands_in_for_a_tdp_that_is_not_told(server: Path) -> None:
+    for zone in ("intel-rapl:0", "intel-rapl:1"):
+        put(server / "class/powercap" / zone / "constraint_0_max_power_uw", 0)
+    assert {zone.limit_watts for zone in rapl_zones(server) if zone.kind == "package"} == {120.0}
+
+
+def test_no_rapl_is_missing_and_nothing_raises(tmp_path: Path) -> None:
+    found = Rapl(tmp_path).read(0.0)
+    assert {one.why for one in found.values() if isinstance(one, Missing)} == {Why.NOT_SUPPORTED}
+    assert len(found) == len(Rapl.provides)
+
+
+def test_the_lcs_frequency_is_that_of_its_fastest_cpu(tmp_path: Path) -> None:
+    for cpu, kilohertz in ((0, 800_000), (1, 2_600_000), (2, 3_500_000)):
+        put(tmp_path / f"devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq", kilohertz)
+        put(tmp_path / f"devices/system/cpu/cpu{cpu}/cpufreq/base_frequency", 2_000_000)
+    frequency = LcFrequency((0, 1), tmp_path)
+    assert frequency.present
+    assert frequency.read(0.0) == {"lc_frequency_hertz": Value(2.6e9), "lc_frequency_ratio": Value(1.3)}
+    put(tmp_path / "devices/system/cpu/cpu1/cpufreq/scaling_cur_freq", "<unknown>")
+    assert frequency.read(1.0)["lc_frequency_hertz"] == Value(0.8e9)
+    frequency.close()
+
+
+def test_amd_tells_its_base_frequency_elsewhere_and_some_drivers_tell_none(tmp_path: Path) -> None:
+    put(tmp_path / "devices/system/cpu/cpu0/cpufreq/scaling_cur_freq", 1_000_000)
+    bare = LcFrequency((0,), tmp_path)
+    assert isinstance(bare.read(0.0)["lc_frequency_ratio"], Missing)
+    bare.close()
+    put(tmp_path / "devices/system/cpu/cpu0/acpi_cppc/nominal_freq", 2000)
+    amd = LcFrequency((0,), tmp_path)
+    assert amd.read(0.0)["lc_frequency_ratio"] == Value(0.5)
+    amd.close()
+
+
+def test_a_guest_has_no_frequency(tmp_path: Path) -> None:
+    frequency = LcFrequency((0, 1), tmp_path)
+    assert not frequency.present
+    found = frequency.read(0.0)["lc_frequency_hertz"]
+    assert isinstance(found, Missing)
+    assert found.why is Why.NOT_SUPPORTED
+
+
+SAID = """
+    Instantaneous power reading:                   220 Watts
+    Minimum during sampling period:                 18 Watts
+    Maximum during sampling period:                438 Watts
+    Average power reading over sample period:      214 Watts
+    IPMI timestamp:                           Sun Nov 22 04:00:00 2026
+    Sampling period:                          00000001 Seconds.
+    Power reading state is:                   activated
+"""
+
+
+def test_what_ipmitool_says_is_understood_or_told() -> None:
+    assert ipmi_watts(SAID) == 220.0
+    for said, why in (
+        ("Could not open device at /dev/ipmi0 or /dev/ipmi/0: Permission denied\n", Why.NO_PERMISSION),
+        ("\n    DCMI request failed because: Invalid command (c1)\n", Why.NOT_SUPPORTED),
+        ("", Why.NOT_SUPPORTED),
+    ):
+        found = ipmi_watts(said)
+        assert isinstance(found, Missing)
+        assert found.why is why
+        assert found.detail
+
+
+@given(st.text(max_size=200))
+def test_no_output_breaks_it(said: str) -> None:
+    assert isinstance(ipmi_watts(said), (float, Missing))
+
+
+def printing(text: str) -> tuple[str, ...]:
+    return python.executable, "-S", "-c", f"print({text!r})"
+
+
+def test_the_child_answers_hangs_or_is_not_there() -> None:
+    assert IpmiPower(printing(SAID))() == 220.0
+    slow = IpmiPower((python.executable, "-S", "-c", "import time; time.sleep(600)"), timeout_seconds=0.3)
+    hung, absent = slow(), IpmiPower(("/nowhere/ipmitool",))()
+    for found in (hung, absent):
+        assert isinstance(found, Missing)
+    assert "no answer in 0.3 s" in hung.detail  # type: ignore[union-attr]
+
+
+def test_a_tick_takes_the_newest_answer_with_its_age_and_never_waits() -> None:
+    power = NodePower(lambda: 220.0, interval_seconds=600.0)
+    deadline = time.monotonic() + 60.0
+    while isinstance(power.read(time.monotonic())["node_watts"], Missing):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    now = time.monotonic()
+    fresh, old = power.read(now + 10.0)["node_watts"], power.read(now + 2 * STALE_SECONDS)["node_watts"]
+    assert isinstance(fresh, Value)
+    assert (fresh.value, fresh.age_seconds >= 10.0) == (220.0, True)
+    assert isinstance(old, Missing)
+    assert old.why is Why.STALE
+    power.close()
+    power.close()
+
+
+def test_closing_ends_a_child_that_hangs() -> None:
+    ipmi = IpmiPower((python.executable, "-S", "-c", "import time; time.sleep(600)"), timeout_seconds=600.0)
+    power = NodePower(ipmi, cancel=ipmi.cancel)
+    deadline = time.monotonic() + 60.0
+    while ipmi._child is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    power.close()
+    assert ipmi._child.poll() is not None
+    assert not power._thread.is_alive()
+
+
+def test_a_source_that_raises_costs_the_reading_and_not_the_thread() -> None:
+    answers = iter([ValueError("odd"), 5.0])
+
+    def source() -> float:
+        answer = next(answers, 5.0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    power = NodePower(source, interval_seconds=0.01)
+    deadline = time.monotonic() + 60.0
+    while not isinstance(power.read(time.monotonic())["node_watts"], Value):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    power.close()
+
+
+def test_the_power_meter_is_preferred_and_a_graphics_card_is_none(tmp_path: Path) -> None:
+    sys, dev = tmp_path / "sys", tmp_path / "dev"
+    put(sys / "class/hwmon/hwmon0/name", "amdgpu")
+    put(sys / "class/hwmon/hwmon0/power1_average", 30_000_000)
+    assert meter_file(sys) is None
+    nothing = power_source(sys, dev)
+    assert isinstance(nothing, Missing)
+    assert "modprobe ipmi_si" in nothing.detail
+    put(dev / "ipmi0", "")
+    no_tool = power_source(sys, dev, "no-such-ipmitool")
+    assert isinstance(no_tool, Missing)
+    assert "not installed" in no_tool.detail
+    put(sys / "class/hwmon/hwmon1/name", "power_meter")
+    put(sys / "class/hwmon/hwmon1/power1_average", 312_000_000)
+    found = power_source(sys, dev)
+    assert not isinstance(found, Missing)
+    assert found[0]() == 312.0
+    assert isinstance(hwmon_watts(tmp_path / "gone"), Missing)
+
+
+def test_free_memory_and_the_hosts_pressure(tmp_path: Path) -> None:
+    put(tmp_path / "meminfo", "MemTotal:       16384 kB\nMemFree:         1024 kB\nMemAvailable:    2048 kB")
+    put(tmp_path / "pressure/memory", "some avg10=0.00 avg60=0.00 avg300=0.00 total=1000000\nfull avg10=0.00 total=0")
+    memory = HostMemory(tmp_path)
+    assert memory.read(0.0)["memory_available_bytes"] == Value(2048 * 1024.0)
+    put(tmp_path / "pressure/memory", "some avg10=0.00 avg60=0.00 avg300=0.00 total=1500000\nfull avg10=0.00 total=0")
+    assert memory.read(2.0)["host_memory_pressure_ratio"] == Value(0.25)
+    memory.close()
+
+
+def test_a_kernel_without_psi_is_told_as_such(tmp_path: Path) -> None:
+    put(tmp_path / "meminfo", "MemTotal: 1 kB")
+    found = HostMemory(tmp_path).read(0.0)
+    assert {one.why for one in found.values() if isinstance(one, Missing)} == {Why.NOT_SUPPORTED}
+    assert len(found) == len(HostMemory.provides)
+
+
+@pytest.mark.host
+def test_this_host_has_memory() -> None:
+    memory = HostMemory()
+    found = memory.read(time.monotonic())["memory_available_bytes"]
+    memory.close()
+    assert isinstance(found, Value)
+    assert found.value > 1 << 20

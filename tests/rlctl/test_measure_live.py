@@ -1,0 +1,219 @@
+"""`rlctl measure` on this machine: real runs in real groups, nothing left behind, finished runs kept."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rlctl.cli import main
+from rlctl.envs.errors import RlctlError
+from rlctl.envs.host.cgroup.layout import Controller, Layout
+
+pytestmark = pytest.mark.host
+
+TINY = """
+published_cpus: 12
+published_clusters: 3
+applications:
+  bodytrack:
+    workload: datapar
+    work: 4
+    modes:
+      - {quota_percent: 100, threads: 1, value: 0.25}
+      - {quota_percent: 400, threads: 2, value: 1.0}
+  ferret:
+    workload: pipeline
+    work: 20
+    modes:
+      - {quota_percent: 100, threads: 1, value: 0.25}
+      - {quota_percent: 400, threads: 3, value: 1.0}
+mixes:
+  T1: {bodytrack: 1, ferret: 1}
+"""
+
+
+@pytest.fixture(autouse=True)
+def usable():
+    layout = Layout.detect()
+    try:
+        for controller in (Controller.CPU, Controller.CPUSET, Controller.FREEZER):
+            layout.mount(controller)
+    except RlctlError as error:
+        pytest.skip(str(error))
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    return layout
+
+
+@pytest.fixture
+def mix(tmp_path):
+    path = tmp_path / "tiny.yaml"
+    path.write_text(TINY)
+    return str(path)
+
+
+def measure(*words, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "rlctl", "measure", *words],
+        capture_output=True, text=True, check=False, timeout=120, **options,
+    )  # fmt: skip
+
+
+def groups_of(pid, layout):
+    return [path for mount in layout.mounts.values() for path in mount.path.glob(f"**/rlctl-measure-{pid}")]
+
+
+def pids_of(pid, layout):
+    """Of instances that have begun, in whatever group below the measurement's."""
+    procs = (path.rglob("cgroup.procs") for path in groups_of(pid, layout))
+    with contextlib.suppress(OSError):  # a group that goes away meanwhile
+        return {line for files in procs for file in files for line in file.read_text().split()}
+    return set()
+
+
+def test_a_mix_is_measured_reported_and_gone_on_with(mix, tmp_path, usable):
+    report, result = tmp_path / "out", tmp_path / "result.json"
+    options = ("mix", "--mix", mix, "--report", str(report), "--json", str(result))
+    done = measure(*options, "--runs", "1")
+    assert done.returncode == 0, done.stderr
+    assert "T1: 1 bodytrack, 1 ferret; 1 pair of runs" in done.stdout
+    assert "AWM" in done.stdout
+    assert "2 runs, about" in done.stderr
+    assert (report / "benefit.png").read_bytes().startswith(b"\x89PNG")
+    metrics = json.loads(result.read_text())["results"]["T1"]["metrics"]
+    assert all(metrics["ctime"][side]["mean"] > 0.0 for side in ("unmanaged", "managed"))
+    assert "missing" in metrics["ctx"] or metrics["ctx"]["unmanaged"]["mean"] > 0.0
+    lines = (report / "runs.jsonl").read_text().splitlines()
+    assert len(lines) == 1 + 2
+    again = measure(*options, "--runs", "2", "--resume")
+    assert again.returncode == 0, again.stderr
+    assert "4 runs, 2 of them recorded" in again.stderr
+    assert (report / "runs.jsonl").read_text().splitlines()[:3] == lines
+    assert "2 pairs of runs" in again.stdout
+    by_side = {run["turn"]["managed"]: run["said"] for run in map(json.loads, lines[1:])}
+    assert [count for _, count in by_side[False]["ferret-1"]["threads"]] == [3]
+    assert {count for _, count in by_side[True]["ferret-1"]["threads"]} <= {1, 3}
+    refused = measure(*options, "--runs", "1")
+    assert refused.returncode == 78
+    assert "--resume" in refused.stderr
+
+
+def test_a_burst_has_figures_and_a_table_of_all_numbers(tmp_path):
+    options = ("--instances", "1-2", "--threads", "1", "--runs", "2", "--work", "0.05", "--report", str(tmp_path))
+    done = measure("burst", *options)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "burst-1.png").exists()
+    assert "2 x 1 threads,ctime,managed,2," in (tmp_path / "burst.csv").read_text()
+
+
+def test_ctrl_c_keeps_what_is_finished_and_leaves_nothing(mix, tmp_path, usable):
+    report = tmp_path / "out"
+    words = [sys.executable, "-m", "rlctl", "measure", "mix", "--mix", mix, "--report", str(report)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        for line in child.stderr:
+            if line.startswith("2/"):
+                break
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "T1" in out
+    assert f"go on with --resume --report {report}" in err
+    assert len((report / "runs.jsonl").read_text().splitlines()) >= 3
+    assert groups_of(child.pid, usable) == []
+
+
+def test_deferred_instances_end_with_one_that_fails(usable):
+    """They are frozen, and a frozen process of v1 does not even die."""
+    words = ("mix", "--instances", "9", "--runs", "1", "--platform", "whole", "--leftover", "idle", "--seed", "1")
+    failed = measure(*words, "--", "sh", "-c", "sleep .2; exit 3")
+    assert failed.returncode == 75
+    assert "ended with code 3" in failed.stderr.splitlines()[-1]
+    assert "do not die" not in failed.stderr
+
+
+def test_nothing_is_left_when_it_is_killed(mix, usable):
+    words = [
+        sys.executable,
+        "-m",
+        "rlctl",
+        "measure",
+        "mix",
+        "--instances",
+        "9",
+        "--platform",
+        "whole",
+        "--",
+        "sleep",
+        "60",
+    ]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+        while not (running := pids_of(child.pid, usable)) and child.poll() is None:
+            time.sleep(0.01)
+        child.kill()
+    deadline = time.monotonic() + 30.0
+    while groups_of(child.pid, usable) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert groups_of(child.pid, usable) == []
+    assert running
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["false"], "false-1 ended with code 1"),
+        (["/no/such/program"], "program-1 ended with code 127: /no/such/program: No such file"),
+        (["sh", "-c", "kill -9 $$"], "sh-1 ended with code -9"),
+    ],
+)
+def test_a_command_that_fails_is_one_line(command, said):
+    failed = measure("mix", "--instances", "1", "--runs", "1", "--", *command)
+    assert failed.returncode == 75
+    assert failed.stderr.splitlines()[-1].startswith(f"rlctl: error: {said}")
+
+
+def test_any_command_is_measured_also_without_perf(tmp_path):
+    (tmp_path / "python").symlink_to(sys.executable)
+    command = ("mix", "--instances", "2", "--runs", "1", "--json", "--", "python", "-IS", "-c", "pass")
+    done = measure(*command, env={**os.environ, "PATH": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    metrics = json.loads(done.stdout)["results"]["2xpython"]["metrics"]
+    assert metrics["ctx"] == {"missing": "not-supported", "detail": "no perf on PATH"}
+    assert metrics["ctime"]["managed"]["mean"] > 0.0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["mix", "--mix", "L9"], 78, "no mix 'L9'"),
+        (["mix", "--instances", "3"], 78, "--instances goes with a command"),
+        (["mix", "--mix", "L1", "--", "true"], 78, "leave one out"),
+        (["mix", "--resume"], 78, "--report DIR"),
+        (["mix", "--platform", "nowhere"], 78, "no platform 'nowhere'"),
+        (["burst", "--quota-period-ms", "0.5"], 2, "not from 1 to 1000"),
+        (["burst", "--threads", "3"], 78, "there are 1, 8"),
+        (["burst", "--instances", "0-4"], 2, "numbers from 1"),
+        (["burst", "--instances", "many"], 2, "no list of numbers"),
+        (["nothing"], 2, "invalid choice"),
+    ],
+)
+def test_what_cannot_be_measured_is_told_before_anything_runs(words, code, said, capsys):
+    assert main(["measure", *words]) == code
+    assert said in capsys.readouterr().err
+
+
+def test_without_root_one_line_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert main(["measure", "mix", "--mix", "L1"]) == 77
+    assert "run as root" in capsys.readouterr().err
+
+
+def test_a_dry_run_says_what_quotas_become_and_touches_nothing(capsys, tmp_path):
+    assert main(["measure", "mix", "--dry-run", "--report", str(tmp_path / "out")]) == 0
+    assert "quotas are multiplied by" in capsys.readouterr().out
+    assert not Path(tmp_path / "out").exists()
