@@ -180,17 +180,18 @@ class Arena:
 
     @contextlib.contextmanager
     def _managed(self, group: Group, folder: Path) -> Iterator[_Manager]:
-        place = Place(self._layout, group.name, Registry(folder / "apps"), folder / "mode.sock", Knobs(None))
+        knobs = Knobs(None)
+        place = Place(self._layout, group.name, Registry(folder / "apps"), folder / "mode.sock", knobs)
         sharing = Sharing(
             self._clusters,
             group,
-            place.knobs,
+            knobs,
             registry=place.registry,
             socket=place.socket,
             leftover=self._leftover,
             quota_period_us=self._quota_period_us,
         )
-        with contextlib.closing(sharing):
+        with contextlib.closing(knobs), contextlib.closing(sharing):
             yield _Manager(sharing, place, Allocation(self.quota_cpus, len(self._cpus)))
 
     @property
@@ -198,7 +199,9 @@ class Arena:
         return frozenset().union(*(cluster.cpus for cluster in self._clusters))
 
     def _group(self, stack: contextlib.ExitStack, name: str) -> Group:
-        group = Group.create(self._layout, name, Knobs(None), also=(Controller.MEMORY,))  # as the applications have
+        knobs = Knobs(None)
+        stack.callback(knobs.close)
+        group = Group.create(self._layout, name, knobs, also=(Controller.MEMORY,))  # as the applications have
         stack.callback(group.remove)
         self._janitor.note_group(*group.directories)
         return group

@@ -288,3 +288,41 @@ def test_applications_are_moved_to_clusters_of_their_own_and_released_from_there
             release(one, place)
         assert {worker.pid: Path(f"/proc/{worker.pid}/cgroup").read_text() for worker in workers} == before
         assert scene.registry.read() == {}
+
+
+def test_the_worst_of_two_lcs_rules_be(scene):
+    layout = Layout.detect()
+    said, be = scene.config.read_text().split("be:\n", 1)
+    one = f"slo: {{target_milliseconds: 1000, max_load_rps: 1000000}}, workload: {{kind: cgroup, path: /{scene.name}"
+    lcs = [
+        f"  - {{name: web, {one}/lc}}, cpus: [0], latency: {{kind: jsonl, path: {scene.folder}/requests.jsonl}}}}",
+        f"  - {{name: cache, {one}/cache}}, cpus: [0], latency: {{kind: jsonl, path: {scene.folder}/cache.jsonl}}}}",
+    ]
+    scene.config.write_text("\n".join([said.partition("lc:")[0] + "lc:", *lcs, "be:\n"]) + be)
+    ticks, speed = scene.folder / "log/ticks.jsonl", [0.001]
+
+    def last():
+        with (scene.folder / "cache.jsonl").open("a") as file:
+            file.write(f'{{"latency_seconds": {speed[0]}}}\n' * 200)
+        return ([{}, *read_ticks(ticks)] if ticks.exists() else [{}])[-1]
+
+    with contextlib.ExitStack() as stack:
+        cache = Group.create(layout, f"{scene.name}/cache", Knobs(None))
+        stack.callback(cache.remove)
+        sleeper = subprocess.Popen(["sleep", "600"])
+        stack.callback(sleeper.wait)
+        stack.callback(sleeper.kill)
+        cache.attach(sleeper.pid)
+        scene.launch("app")
+        serve = scene.start("serve", "--config", scene.config)
+        scene.wait_for(lambda: serve.poll() is not None or last().get("applied", {}).get("frozen") is False)
+        assert last()["lcs"].keys() == {"web", "cache"}
+        speed[0] = 2.0
+        scene.wait_for(lambda: serve.poll() is not None or last().get("applied", {}).get("frozen"))
+        tick = last()
+        assert tick["lc"] == "cache"
+        assert any("LC cache" in bound["detail"] for bound in tick["bounds"])
+        assert not any("LC web" in bound["detail"] for bound in tick["bounds"] if bound["reason"].startswith("slack"))
+        serve.terminate()
+        serve.communicate(timeout=PATIENCE_SECONDS)
+        assert serve.returncode == 0

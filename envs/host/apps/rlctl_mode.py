@@ -88,7 +88,9 @@ class ModeClient:
         ends = time.monotonic() + seconds
         while (mode := self.poll()) is None and (left := ends - time.monotonic()) > 0.0:
             if self._socket is not None:
-                select.select([self._socket], [], [], left)
+                waiting = select.poll()  # select() takes no descriptor above 1023
+                waiting.register(self._socket, select.POLLIN)
+                waiting.poll(left * 1e3)
             else:
                 time.sleep(min(left, 0.1))
         return mode

@@ -100,6 +100,8 @@ class PerfSpan:
         self._stack.callback(self._printed.close)
         orders, self._orders = os.pipe2(os.O_CLOEXEC)
         self._answers, answers = os.pipe2(os.O_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._answers, select.POLLIN)
         self._stack.callback(os.close, self._orders)
         self._stack.callback(os.close, self._answers)
         leash = [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), "0", ""]
@@ -124,8 +126,7 @@ class PerfSpan:
             return
         try:
             os.write(self._orders, order)
-            ready, _, _ = select.select([self._answers], [], [], ANSWER_SECONDS)
-            answered = bool(ready) and os.read(self._answers, 16)
+            answered = bool(self._poll.poll(ANSWER_SECONDS * 1e3)) and os.read(self._answers, 16)
         except OSError:
             answered = b""
         if not answered:
