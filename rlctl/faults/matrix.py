@@ -128,7 +128,7 @@ def _tried(case: Case, pace: Pace, stop: threading.Event) -> Row:
     with Stage(name, pace, endpoint=case.endpoint, stop=stop) as stage:
         begun = time.monotonic()
         stage.serve(case.config(stage), case.inside, case.path(stage))
-        stage.until(lambda: stage.safe_since(begun), "BE taken over")
+        stage.until(lambda: stage.taken_since(begun), "BE taken over")
         stage.await_free()
         fault = case.act(stage)
         case.end(stage)

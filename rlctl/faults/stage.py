@@ -245,6 +245,11 @@ class Stage:
         recent = itertools.takewhile(lambda sample: sample.begun_seconds >= seconds, reversed(self.onlooker.samples))
         return any(self._is_safe(sample.found) for sample in recent)
 
+    def taken_since(self, seconds: float) -> bool:
+        """It had the safe quota and CPUs at some time after this moment, its tasks stopped by then or not."""
+        recent = itertools.takewhile(lambda sample: sample.begun_seconds >= seconds, reversed(self.onlooker.samples))
+        return any(one.found is None or self._is_safe(one.found.but(frozen=True)) for one in recent)
+
     def _is_safe(self, found: Allocation | None) -> bool:
         return found is None or found.at_most(self.limits.safe)
 

@@ -232,6 +232,8 @@ def test_the_command_prints_tables_and_writes_what_it_is_asked_for(tmp_path, cap
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(arguments, said, capsys):
+    if "--ray" in arguments:
+        pytest.importorskip("ray")
     assert main(["fleet", *arguments]) == 78
     told = capsys.readouterr().err
     assert said in told
