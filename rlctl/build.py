@@ -14,7 +14,7 @@ from rlctl import config_sources as source
 from rlctl.build_applications import be_group, build_sharing
 from rlctl.config import LcSection, ServeConfig
 from rlctl.envs.allocation import Limits
-from rlctl.envs.errors import ConfigError, HostError
+from rlctl.envs.errors import ConfigError, HostError, RlctlError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.cpulist import format_cpus
 from rlctl.envs.host.cgroup.group import Group
@@ -40,7 +40,7 @@ from rlctl.envs.host.topology import SYS, cpu_order, read_list
 from rlctl.envs.workload import SLO
 from rlctl.resources import Caretaker, resource_sensors
 
-__all__ = ["build_live", "uncontrolled", "unwritable", "within_reach"]
+__all__ = ["build_live", "lc_of", "uncontrolled", "unwritable", "within_reach"]
 
 log = logging.getLogger(__name__)
 
@@ -146,6 +146,16 @@ def unwritable(config: ServeConfig) -> tuple[Path, ...]:
     knobs.close()
     homes = [_nearest(directory) for directory in (config.state_directory, config.log.directory)]
     return tuple(path for path in (*files, *homes) if not os.access(path, os.W_OK))
+
+
+def lc_of(config: ServeConfig, pid: int) -> str:
+    """Name of the LC that a process belongs to now; empty if it is none's, or that LC does not run."""
+    layout, knobs = Layout.detect(), Knobs(None, dry_run=True)
+    for name, section in config.lcs.items():
+        with contextlib.suppress(RlctlError):
+            if any(pid in group.pids() for group in _groups(section.workload, layout, knobs)):
+                return name
+    return ""
 
 
 def uncontrolled(group: Group, layout: Layout) -> str:

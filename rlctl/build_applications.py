@@ -54,7 +54,7 @@ def be_group(config: ServeConfig, layout: Layout, *, make: bool) -> BeGroup:
 
     Raises:
         ConfigError: The platform is wrong or does not fit this host.
-        HostError: Its partitions do not stand, or cannot be shared out.
+        HostError: Its partitions do not stand or cannot be shared out, or its group may not be made and is not there.
         PermissionMissing: The group cannot be made.
     """
     section, knobs = config.be.applications, Knobs(None)
@@ -66,11 +66,13 @@ def be_group(config: ServeConfig, layout: Layout, *, make: bool) -> BeGroup:
             raise HostError(f"be.applications.platform: {lacks}")
         _shared(platform, layout, knobs)
         return BeGroup((CgroupWorkload(kind="cgroup", path=f"/{platform.mdev_group}"),), platform)
-    if make:
-        try:
-            Group.open(layout, section.group, knobs)
-        except CgroupGone:
-            make_parent(layout, section.group, knobs)
+    try:
+        Group.open(layout, section.group, knobs)
+    except CgroupGone as error:
+        if not make:
+            way_out = "a start without --dry-run makes it, and `rlctl app run`"
+            raise HostError(f"be.applications: group {section.group} is not there yet; {way_out}") from error
+        make_parent(layout, section.group, knobs)
     return BeGroup((CgroupWorkload(kind="cgroup", path=section.group),))
 
 

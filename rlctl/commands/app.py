@@ -77,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "run":
         return launch(load_description(args.file), args.words, place)
     if args.action == "adopt":
+        _refuse_lc(args.pid, args.config)
         print(adopt(load_description(args.file), args.pid, place).key)
         return 0
     if args.action == "release":
@@ -87,6 +88,17 @@ def run(args: argparse.Namespace) -> int:
         return 0
     _list(place, as_json=args.json)
     return 0
+
+
+def _refuse_lc(pid: int, config: Path | None) -> None:
+    """A process of an LC among BE would be throttled and frozen with it."""
+    if config is None:
+        return
+    from rlctl.build import lc_of
+    from rlctl.config import load_config
+
+    if name := lc_of(load_config(config), pid):
+        raise ConfigError(f"process {pid} is of the latency-critical service {name!r}: BE is what it is kept from")
 
 
 def _place(config: Path | None) -> Place:
@@ -131,7 +143,7 @@ def _list(place: Place, *, as_json: bool) -> None:
 
     shown = ("name", "priority", "state", "mode", "threads", "cpus", "group")
     cells = [tuple("-" if row[key] is None else str(row[key]) for key in shown) for row in rows]
-    print(render([shown, *cells]) if rows else "no applications")
+    print(render([shown, *cells]) if rows else f"no applications are registered in {place.registry.directory}")
 
 
 def _show(registration: Registration, place: Place, *, as_json: bool) -> None:

@@ -204,7 +204,7 @@ def test_a_process_is_adopted_listed_and_returned_to_where_it_was(scene):
         assert scene.app("release", f"{worker.pid}:worker").returncode == 0
         assert Path(f"/proc/{worker.pid}/cgroup").read_text() == before
         assert scene.groups().keys() == {"be"}
-        assert scene.app("list").stdout == "no applications\n"
+        assert scene.app("list").stdout == f"no applications are registered in {scene.folder}/apps\n"
     finally:
         worker.kill()
         worker.wait()
@@ -214,6 +214,20 @@ def test_a_process_that_is_not_there_is_told(scene):
     answer = scene.app("adopt", scene.describe("nobody"), 2**22 + 1)
     assert answer.returncode == 75
     assert "No such process" in answer.stderr
+
+
+def test_whoever_could_not_be_given_back_is_not_adopted(scene):
+    (lc,) = Group.open(Layout.detect(), f"{scene.name}/lc", Knobs(None)).pids()
+    serve = scene.start("serve", "--config", scene.config)
+    scene.wait_for(lambda: serve.poll() is not None or (scene.folder / "mode.sock").exists())
+    words = {2: "a kernel thread", os.getpid(): "started from", serve.pid: "the service", lc: "latency-critical"}
+    for pid, said in words.items():
+        answer = scene.app("adopt", scene.describe("wrong"), pid)
+        assert (answer.returncode, answer.stderr.count("\n")) == (78, 1)
+        assert said in answer.stderr
+    assert scene.registry.read() == {}
+    serve.terminate()
+    serve.communicate(timeout=PATIENCE_SECONDS)
 
 
 def test_serve_divides_the_budget_defers_tells_and_puts_all_back(scene):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
+import struct
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +17,7 @@ from rlctl.envs.errors import CgroupBusy, ConfigError, HostError, RlctlError
 from rlctl.envs.host.apps.channel import SOCKET
 from rlctl.envs.host.apps.description import Description
 from rlctl.envs.host.apps.groups import PARENT, home_of, make_group, return_home
-from rlctl.envs.host.apps.process import start_time
+from rlctl.envs.host.apps.process import ancestors, is_kernel_thread, start_time
 from rlctl.envs.host.apps.registry import Registration, Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
@@ -100,7 +102,8 @@ def adopt(description: Description, pid: int, place: Place) -> Registration:
     """Take a running process, with all its threads but not its children, into a group of its own, and register it.
 
     Raises:
-        ConfigError: It is an application already, or this very process or one above it.
+        ConfigError: It is an application already, the kernel's, this very process or one above it, or the service:
+            frozen with BE, these could not give it back.
         HostError: There is no such process, or it cannot be moved; it then is where it was.
         PermissionMissing: Not root.
     """
@@ -110,9 +113,26 @@ def adopt(description: Description, pid: int, place: Place) -> Registration:
     taken = next((one for one in place.registry.read().values() if one.pid == pid and one.runs()), None)
     if taken is not None:
         raise ConfigError(f"process {pid} is application {taken.key} already; `rlctl app release {taken.key}` first")
-    if pid in (1, os.getpid()):
-        raise ConfigError(f"process {pid} is no best-effort application")
+    if why := _unfit(pid, place.socket):
+        raise ConfigError(f"process {pid} is no best-effort application: it is {why}")
     return _taken_in(description, pid, place, home_of(pid, place.layout, place.knobs))
+
+
+def _unfit(pid: int, service: Path) -> str:
+    """What a process is that must not be frozen with BE, or cannot; empty for any other."""
+    if is_kernel_thread(pid):
+        return "a kernel thread"
+    if pid == 1 or pid in ancestors(os.getpid()):
+        return "rlctl's own, or one that it was started from"
+    return "the service that controls BE" if pid == _listener(service) else ""
+
+
+def _listener(path: Path) -> int:
+    """Who listens at a Unix socket, as the kernel says; 0 if nobody."""
+    with socket.socket(socket.AF_UNIX) as end, contextlib.suppress(OSError):
+        end.connect(str(path))
+        return int(struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))[0])
+    return 0
 
 
 def release(registration: Registration, place: Place) -> None:

@@ -1,4 +1,5 @@
-/* Learn from rlctl which working mode this application is in: one header, to be copied. C99 and POSIX.
+/* Learn from rlctl which working mode this application is in: one header, to be copied. C99 and POSIX
+ * (with -std=c99 define _POSIX_C_SOURCE as 200809L).
  *
  *     #include "rlctl_mode.h"
  *
