@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlctl.config_applications import ApplicationsSection
 from rlctl.envs.errors import ConfigError, HostError, RlctlError
@@ -16,6 +16,9 @@ from rlctl.envs.host.apps.registry import Registration, Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
+
+if TYPE_CHECKING:
+    from rlctl.config import ServeConfig
 
 __all__ = ["add_parser", "run"]
 
@@ -73,11 +76,13 @@ def run(args: argparse.Namespace) -> int:
         HostError: The application cannot be put into a group.
         PermissionMissing: Not root.
     """
-    place = _place(args.config)
+    config = _config(args.config)
+    place = _place(config)
     if args.action == "run":
         return launch(load_description(args.file), args.words, place)
     if args.action == "adopt":
-        _refuse_lc(args.pid, args.config)
+        if config is not None:
+            _refuse_lc(args.pid, config)
         print(adopt(load_description(args.file), args.pid, place).key)
         return 0
     if args.action == "release":
@@ -90,27 +95,29 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse_lc(pid: int, config: Path | None) -> None:
-    """A process of an LC among BE would be throttled and frozen with it."""
-    if config is None:
-        return
-    from rlctl.build import lc_of
+def _config(file: Path | None) -> ServeConfig | None:
+    """Serve's configuration with a section for applications; None where its defaults hold."""
+    if file is None:
+        return None
     from rlctl.config import load_config
 
-    if name := lc_of(load_config(config), pid):
+    config = load_config(file)
+    if config.be.applications is None:
+        raise ConfigError("has no section be.applications: nobody would share BE's budget", file)
+    return config
+
+
+def _refuse_lc(pid: int, config: ServeConfig) -> None:
+    """A process of an LC among BE would be throttled and frozen with it."""
+    from rlctl.build import lc_of
+
+    if name := lc_of(config, pid):
         raise ConfigError(f"process {pid} is of the latency-critical service {name!r}: BE is what it is kept from")
 
 
-def _place(config: Path | None) -> Place:
+def _place(config: ServeConfig | None) -> Place:
     """Where applications go, by serve's configuration or by its defaults."""
-    section = ApplicationsSection()
-    if config is not None:
-        from rlctl.config import load_config
-
-        found = load_config(config).be.applications
-        if found is None:
-            raise ConfigError("has no section be.applications: nobody would share BE's budget", config)
-        section = found
+    section = (config and config.be.applications) or ApplicationsSection()
     return Place(Layout.detect(), _parent(section), Registry(section.directory), section.socket, Knobs(None))
 
 

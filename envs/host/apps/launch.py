@@ -17,11 +17,12 @@ from rlctl.envs.errors import CgroupBusy, ConfigError, HostError, RlctlError
 from rlctl.envs.host.apps.channel import SOCKET
 from rlctl.envs.host.apps.description import Description
 from rlctl.envs.host.apps.groups import PARENT, home_of, make_group, return_home
-from rlctl.envs.host.apps.process import ancestors, is_kernel_thread, start_time
+from rlctl.envs.host.apps.process import PROC, ancestors, start_time
 from rlctl.envs.host.apps.registry import Registration, Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
+from rlctl.envs.host.partition.tasks import read_task
 
 __all__ = ["Place", "adopt", "forget", "release", "run"]
 
@@ -120,7 +121,8 @@ def adopt(description: Description, pid: int, place: Place) -> Registration:
 
 def _unfit(pid: int, service: Path) -> str:
     """What a process is that must not be frozen with BE, or cannot; empty for any other."""
-    if is_kernel_thread(pid):
+    task = read_task(pid, PROC)
+    if task is not None and task.kernel_thread:
         return "a kernel thread"
     if pid == 1 or pid in ancestors(os.getpid()):
         return "rlctl's own, or one that it was started from"

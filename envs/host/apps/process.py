@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlctl.envs.errors import HostError
+from rlctl.envs.host.partition.tasks import read_task
 
-__all__ = ["PROC", "ancestors", "is_kernel_thread", "memberships", "start_time"]
+__all__ = ["PROC", "ancestors", "memberships", "start_time"]
 
 PROC = Path("/proc")
-_PARENT, _FLAGS, _START_TIME = 1, 6, 19  # counted from the state, the first field after the name: field 3 of proc(5)
-_KERNEL_THREAD = 0x00200000  # PF_KTHREAD, linux/sched.h
+_START_TIME = 19  # counted from the state, the first field after the name: field 22 of proc(5)
 
 
 def start_time(pid: int, proc: Path = PROC) -> int | None:
@@ -18,33 +18,22 @@ def start_time(pid: int, proc: Path = PROC) -> int | None:
 
     With its pid it tells a process from a later one of that number. A zombie has ended.
     """
-    fields = _fields(pid, proc)
-    return int(fields[_START_TIME]) if fields else None
+    try:
+        fields = (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    if len(fields) <= _START_TIME or fields[0] in (b"Z", b"X"):
+        return None
+    return int(fields[_START_TIME])
 
 
 def ancestors(pid: int, proc: Path = PROC) -> tuple[int, ...]:
     """A process and those above it, up to the first of all."""
     found: list[int] = []
-    while pid > 0 and pid not in found:
+    while pid > 0 and (task := read_task(pid, proc)) is not None:
         found.append(pid)
-        fields = _fields(pid, proc)
-        pid = int(fields[_PARENT]) if fields else 0
+        pid = task.parent
     return tuple(found)
-
-
-def is_kernel_thread(pid: int, proc: Path = PROC) -> bool:
-    """Whether it is a thread of the kernel's own."""
-    fields = _fields(pid, proc)
-    return bool(fields) and bool(int(fields[_FLAGS]) & _KERNEL_THREAD)
-
-
-def _fields(pid: int, proc: Path) -> list[bytes]:
-    """Those of /proc/PID/stat from the state on; none if there is no such process, or it has ended."""
-    try:
-        fields = (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return []
-    return [] if len(fields) <= _START_TIME or fields[0] in (b"Z", b"X") else fields
 
 
 def memberships(pid: int, proc: Path = PROC) -> dict[str, str]:
