@@ -42,6 +42,7 @@ __all__ = [
     "build",
     "describe",
     "folder_of",
+    "is_own",
     "label",
     "lacking",
     "options",
@@ -223,6 +224,10 @@ def build(
         PolicyError: An unknown name or option, a bound, a value that cannot be, or a bundle that cannot be served.
         PermissionMissing: The bundle may not be read.
     """
+    if is_own(name):
+        raise PolicyError(
+            f"{name} is code in a file; only `rlctl bench`, `rlctl replay` and `rlctl managers check` run such"
+        )
     if _is_learned(name):
         return _learned(name, options, trusted)
     entry = _entry(name)
@@ -259,12 +264,20 @@ def options(name: str) -> dict[str, object]:
 
 
 def label(name: str) -> str:
-    """What a manager is called in a table: its name, or that of its bundle's folder; of a run's `bundle` the run's."""
+    """What a manager is called in a table: its name or class, or that of its bundle's folder; of a run's `bundle` the
+    run's."""
+    if is_own(name):
+        return name.rpartition(":")[2]
     if "/" not in name:
         return name
     folder = Path(name).resolve()
     plain = folder.name.removesuffix(BARE)
     return folder.parent.name + folder.name.removeprefix(plain) if plain == "bundle" else folder.name
+
+
+def is_own(name: str) -> bool:
+    """True for `FILE.py:CLASS`, which `rlctl.agents.own` loads, and nothing else may."""
+    return name.endswith(".py") or ".py:" in name
 
 
 def lacking(name: str) -> str:

@@ -10,9 +10,9 @@ import resource
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from rlctl import config_sources as source
 from rlctl.build_applications import be_group, build_sharing
-from rlctl.config import LcSection, ServeConfig
+from rlctl.config import sources as source
+from rlctl.config.serve import LcSection, ServeConfig
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError, HostError, RlctlError
 from rlctl.envs.host.cgroup.actuator import BeActuator

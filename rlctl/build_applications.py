@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlctl.config import ServeConfig
-from rlctl.config_sources import CgroupWorkload, Workload
+from rlctl.config.serve import ServeConfig
+from rlctl.config.sources import CgroupWorkload, Workload
 from rlctl.envs.applications import Cluster
 from rlctl.envs.errors import CgroupGone, HostError
 from rlctl.envs.host.apps.groups import make_parent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlctl.agents import catalogue
 from rlctl.agents.policy import Policy
 from rlctl.agents.prm_model import PrmModel
-from rlctl.config import PolicySection
+from rlctl.config.serve import PolicySection
 from rlctl.envs.errors import PolicyError
 
 __all__ = ["build_policy"]

@@ -10,8 +10,8 @@ from rlctl.agents.fallback import Fallback
 from rlctl.agents.learned import LearnedPolicy
 from rlctl.agents.policy import Policy
 from rlctl.agents.refused import Refused
-from rlctl.config import PolicySection
-from rlctl.config_fallback import FallbackSection
+from rlctl.config.fallback import FallbackSection
+from rlctl.config.serve import PolicySection
 from rlctl.deciding import build_policy
 from rlctl.envs.errors import PolicyError
 from rlctl.safety.shield import Shield

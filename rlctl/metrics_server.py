@@ -24,7 +24,7 @@ from typing import Self
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
-from rlctl.config_metrics import MetricsSection
+from rlctl.config.metrics import MetricsSection
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError
 from rlctl.metrics import Metrics
 

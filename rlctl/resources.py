@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from rlctl.config_resources import ResctrlSection, ResourcesSection
+from rlctl.config.resources import ResctrlSection, ResourcesSection
 from rlctl.envs.errors import CgroupError, CgroupGone, PermissionMissing
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import Identity

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlctl.config_metrics import LimitsSection
+from rlctl.config.metrics import LimitsSection
 from rlctl.record import Tick
 
 __all__ = ["SelfCheck", "SelfUsage", "bounded_memory", "self_usage"]

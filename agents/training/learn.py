@@ -33,14 +33,14 @@ from rlctl.agents.training.evaluations import Evaluation, History, Judge
 from rlctl.agents.training.hosts import Hosts, build, present
 from rlctl.agents.training.learners import CLASSES, logits_of, make, save, take_weights
 from rlctl.agents.training.recipe import Recipe, as_document
-from rlctl.agents.training.rollout_tally import Tally
+from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.run_folder import Checkpoint, State
 from rlctl.agents.training.trial import Course
 from rlctl.agents.training.warm_start import clone, pairs_of
 from rlctl.envs.errors import HostError
 
 if TYPE_CHECKING:
-    from rlctl.agents.training.rollouts import Rollouts
+    from rlctl.agents.training.rollouts.run import Rollouts
 
 __all__ = ["Ending", "Result", "Run", "Status", "export_best", "learn"]
 
@@ -343,7 +343,7 @@ class _Session:
         if rollouts is None:
             env = build(run.hosts, recipe.n_envs, run.seed, recipe.lags, block=self.block)
             return env, [kind.name for kind, _ in present(run.hosts, recipe.n_envs)], CLASSES
-        from rlctl.agents.training.rollout_learners import ROLLOUT_CLASSES
+        from rlctl.agents.training.rollouts.learners import ROLLOUT_CLASSES
 
         assert self.tally is not None
         far = rollouts.env(run.hosts, recipe.n_envs, run.seed, recipe.lags, self.block, self.tally)

@@ -1,4 +1,4 @@
-"""How good a policy is, on the truth, on many hosts at once: the numbers of `rlctl.sim_run` without a loop over hosts.
+"""How good a policy is, on the truth, on many hosts at once: what `rlctl.bench.sim_run` says, with no loop over hosts.
 
     trial = score(course, logits, seeds, lags=(8, 2, 1, 0), masked=True)
     trial.qos_percent.mean(), trial.be_percent.mean(), trial.override_percent.mean()

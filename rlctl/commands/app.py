@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlctl.config_applications import ApplicationsSection
+from rlctl.config.applications import ApplicationsSection
 from rlctl.envs.errors import ConfigError, HostError, RlctlError
 from rlctl.envs.host.apps.description import load_description
 from rlctl.envs.host.apps.launch import Place, adopt, forget, release
@@ -18,7 +18,7 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 
 if TYPE_CHECKING:
-    from rlctl.config import ServeConfig
+    from rlctl.config.serve import ServeConfig
 
 __all__ = ["add_parser", "run"]
 
@@ -99,7 +99,7 @@ def _config(file: Path | None) -> ServeConfig | None:
     """Serve's configuration with a section for applications; None where its defaults hold."""
     if file is None:
         return None
-    from rlctl.config import load_config
+    from rlctl.config.serve import load_config
 
     config = load_config(file)
     if config.be.applications is None:
@@ -146,7 +146,7 @@ def _list(place: Place, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"schema": 1, "applications": rows}))
         return
-    from rlctl.table import render
+    from rlctl.report.table import render
 
     shown = ("name", "priority", "state", "mode", "threads", "cpus", "group")
     cells = [tuple("-" if row[key] is None else str(row[key]) for key in shown) for row in rows]

@@ -16,8 +16,8 @@ from rlctl.scenario import Scenario, load_scenario, shipped_scenarios
 from rlctl.sim_scenario import SUITE, SimScenario
 
 if TYPE_CHECKING:
-    from rlctl.bench import Outcome, Plan
-    from rlctl.bench_hosts import HostsOutcome
+    from rlctl.bench.hosts import HostsOutcome
+    from rlctl.bench.live import Outcome, Plan
 
 __all__ = ["add_parser", "run"]
 
@@ -28,6 +28,7 @@ EXAMPLES = """examples:
   rlctl bench verify result.json
   rlctl bench --scenario all --ray auto --json result.json
   rlctl bench --managers ppo,ppo-bare,out/my-policy,prm-hybrid-tuned
+  rlctl bench --managers ./toy.py:Toy,prm-hybrid-tuned,feedforward --report out/
   rlctl bench --plant host --scenario live-nginx --managers none,weights,frozen,greedy-shield
   rlctl bench --plant host --repeats 6 --ray auto --json out.json
   rlctl bench --plant host --scenario live-memcached --managers all --repeats 3 --json out.json --report out/
@@ -51,8 +52,8 @@ ALL = (
 )
 
 MANAGERS = (
-    "names from `rlctl managers`, folders of bundles with a slash in them, or all; X-bare is the learned policy X "
-    "without shield and mask"
+    "names from `rlctl managers`, folders of bundles with a slash in them, classes of your own as FILE.py:CLASS, or "
+    "all; X-bare is the learned policy X without shield and mask"
 )
 
 
@@ -144,8 +145,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_live(args: argparse.Namespace, plans: Sequence[Plan], notes: Sequence[str]) -> int:
-    from rlctl.bench_report import tables
-    from rlctl.table import LEGEND
+    from rlctl.bench.report import tables
+    from rlctl.report.table import LEGEND
 
     check_outputs(args)
     for note in notes:
@@ -174,7 +175,7 @@ def _measuring(args: argparse.Namespace) -> Iterator[Callable[[Plan], Outcome | 
     if not args.ray:
         yield _measured_here
         return
-    from rlctl.bench_ray import live_on_ray
+    from rlctl.bench.ray import live_on_ray
 
     with live_on_ray(args.ray, say, logs=args.verbose > 0) as measure:
 
@@ -186,7 +187,7 @@ def _measuring(args: argparse.Namespace) -> Iterator[Callable[[Plan], Outcome | 
 
 
 def _measured_here(plan: Plan) -> Outcome:
-    from rlctl.bench import measure, with_model
+    from rlctl.bench.live import measure, with_model
     from rlctl.envs.testbed.session import Testbed
 
     with Testbed(plan.scenario.testbed(), say) as bed:
@@ -197,8 +198,8 @@ def _measured_here(plan: Plan) -> Outcome:
 
 def _keep(args: argparse.Namespace, outcomes: Sequence[Outcome | HostsOutcome]) -> None:
     """Write what there is so far; one scenario is written by itself, several by name."""
-    from rlctl.bench_report import write_report
-    from rlctl.bench_results import results_as_json, write_json
+    from rlctl.bench.report import write_report
+    from rlctl.bench.results import results_as_json, write_json
 
     if args.json == "-":
         print(json.dumps(results_as_json(outcomes)))
@@ -240,7 +241,7 @@ def _check_ray(args: argparse.Namespace) -> None:
     """What would otherwise fail only when a cluster is looked for."""
     if not args.ray:
         return
-    from rlctl.agents.training.cluster import LOCAL, require_ray
+    from rlctl.agents.training.cluster.connection import LOCAL, require_ray
 
     if args.jobs and args.ray != LOCAL:
         raise ConfigError(f"--jobs is for --ray {LOCAL}; another cluster does as many tasks at a time as it has CPUs")
@@ -248,7 +249,7 @@ def _check_ray(args: argparse.Namespace) -> None:
 
 
 def _check_reachable(args: argparse.Namespace, names: Sequence[str]) -> None:
-    from rlctl.agents.training.cluster import check_reachable
+    from rlctl.agents.training.cluster.connection import check_reachable
 
     check_reachable(args.ray, names)
 
@@ -256,8 +257,8 @@ def _check_reachable(args: argparse.Namespace, names: Sequence[str]) -> None:
 def _managers(listed: str, *, live: bool) -> tuple[tuple[str, ...], list[str]]:
     """The names asked for, and for `all` a line on those that are left out because they cannot run here."""
     from rlctl.agents import catalogue
-    from rlctl.lineup import left_out, require_library
-    from rlctl.suite import BOUNDS
+    from rlctl.bench.lineup import left_out, require_library
+    from rlctl.bench.suite import BOUNDS
 
     asked = _everyone(live=live) if listed == "all" else [name.strip() for name in listed.split(",") if name.strip()]
     missing = left_out(asked) if listed == "all" else {}
@@ -265,7 +266,7 @@ def _managers(listed: str, *, live: bool) -> tuple[tuple[str, ...], list[str]]:
     if not names:
         raise ConfigError("--managers names none; see `rlctl managers`")
     if len({catalogue.label(name) for name in names}) < len(names):
-        raise ConfigError("--managers names one twice; a bundle goes by the name of its folder")
+        raise ConfigError("--managers names one twice; a bundle goes by the name of its folder, code by its class")
     require_library(names)
     if live and (bounds := BOUNDS & set(names)):
         raise ConfigError(f"{', '.join(sorted(bounds))}: in the simulator only; leave out --plant host")
@@ -276,7 +277,7 @@ def _everyone(*, live: bool) -> list[str]:
     """All managers; bounds exist in the simulator only."""
     from rlctl.agents import catalogue
     from rlctl.agents.learned import BARE
-    from rlctl.suite import BOUNDS
+    from rlctl.bench.suite import BOUNDS
 
     learned = [name for name in catalogue.LEARNED if not name.endswith(BARE)]
     return [*catalogue.NAMES, *learned, *([] if live else sorted(BOUNDS))]
@@ -296,7 +297,7 @@ def plan_of(args: argparse.Namespace, scenario: Scenario, managers: tuple[str, .
     Raises:
         ConfigError: An unknown manager or profile.
     """
-    from rlctl.bench import Plan
+    from rlctl.bench.live import Plan
     from rlctl.safety.profile import load_profile
 
     shield = load_profile(args.shield).scaled(scenario.time_scale)
@@ -328,7 +329,7 @@ def _effective(plan: Plan) -> str:
 
 def _minutes(plan: Plan) -> int:
     """About how long a plan takes, all told, at least 1."""
-    from rlctl.lineup import NEEDS_MODEL
+    from rlctl.bench.lineup import NEEDS_MODEL
 
     run_seconds = plan.scenario.duration_seconds + SETTLE_SECONDS
     recordings = 1 if NEEDS_MODEL & set(plan.managers) else 0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rlctl.sim_scenario import SimScenario
 
 if TYPE_CHECKING:
-    from rlctl.bench_sim import Runner, SimOutcome, SimPlan
+    from rlctl.bench.sim import Runner, SimOutcome, SimPlan
 
 __all__ = ["check", "plan_of", "run_plans", "say", "simulated", "warn_of_misfits", "workforce"]
 
@@ -28,9 +28,9 @@ def run_plans(args: argparse.Namespace, plans: Sequence[SimPlan]) -> int:
     Raises:
         ConfigError: Something that is asked for cannot be, told before anything is started.
     """
-    from rlctl.bench_results import results_as_json, write_json
-    from rlctl.html_report import write_suite_report
-    from rlctl.table import LEGEND, render, score_rows, suite_rows
+    from rlctl.bench.results import results_as_json, write_json
+    from rlctl.report.html import write_suite_report
+    from rlctl.report.table import LEGEND, render, score_rows, suite_rows
 
     for plan in plans:
         say(_effective(plan))
@@ -73,19 +73,19 @@ def workforce(args: argparse.Namespace) -> Iterator[tuple[int, Runner]]:
         HostError: Nobody answers there.
     """
     if args.ray:
-        from rlctl.bench_ray import on_ray
+        from rlctl.bench.ray import on_ray
 
         with on_ray(args.ray, args.jobs, say, logs=args.verbose > 0) as found:
             yield found
     else:
-        from rlctl.bench_sim import run_tasks, usable_cpus
+        from rlctl.bench.sim import run_tasks, usable_cpus
 
         yield args.jobs or usable_cpus(), run_tasks
 
 
 def simulated(plan: SimPlan, jobs: int, run: Runner) -> SimOutcome:
     """Run one plan with a progress bar."""
-    from rlctl.bench_sim import run_sim, seeds_at_once
+    from rlctl.bench.sim import run_sim, seeds_at_once
 
     chunk = seeds_at_once(plan, jobs)
     with _progress(len(list(plan.tasks(chunk)))) as done:
@@ -105,9 +105,9 @@ def plan_of(args: argparse.Namespace, scenario: SimScenario, managers: tuple[str
         ConfigError: An unknown manager, host profile, shield or file of constants, or a manager that may not be
             simulated.
     """
-    from rlctl.bench_sim import SimPlan
+    from rlctl.bench.sim import SimPlan
+    from rlctl.bench.tuned import load_tuned
     from rlctl.safety.profile import load_profile
-    from rlctl.tuned import load_tuned
 
     plan = SimPlan(
         scenario=scenario,
@@ -131,7 +131,7 @@ def check(plans: Sequence[SimPlan]) -> None:
     Raises:
         ConfigError: scikit-learn is needed and not installed.
     """
-    from rlctl.lineup import require_library
+    from rlctl.bench.lineup import require_library
 
     require_library([name for plan in plans for name in plan.managers])
 

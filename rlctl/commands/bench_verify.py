@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlctl import __version__
-from rlctl.claims import Claim, read_claims
+from rlctl.bench.claims import Claim, read_claims
 from rlctl.envs.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rlctl.bench_sim import SimPlan
+    from rlctl.bench.sim import SimPlan
 
 __all__ = ["differences", "plan_of", "read_claims", "run"]
 
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: The file is no such result, or what it was measured with is not what there is now.
     """
-    from rlctl.agents.training.cluster import check_reachable
+    from rlctl.agents.training.cluster.connection import check_reachable
     from rlctl.commands.bench_sim import check, say, simulated, workforce
 
     claims = read_claims(args.file)
@@ -66,12 +66,14 @@ def plan_of(claim: Claim) -> SimPlan:
     Raises:
         ConfigError: Scenario, host profile, shield or tuned constants are not those of the claim, or are not there.
     """
-    from rlctl.bench_sim import SimPlan
+    from rlctl.agents import own
+    from rlctl.bench.sim import SimPlan
+    from rlctl.bench.tuned import load_tuned
     from rlctl.safety.profile import load_profile
     from rlctl.scenario import load_scenario
     from rlctl.sim_scenario import SimScenario
-    from rlctl.tuned import load_tuned
 
+    own.refuse(tuple(claim.managers), f"{claim.scenario}: the file")
     loaded = load_scenario(claim.scenario_source)
     if not isinstance(loaded, SimScenario):
         raise ConfigError(f"scenario {claim.scenario_source} is not simulated")

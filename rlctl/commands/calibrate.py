@@ -196,8 +196,8 @@ def _told(args: argparse.Namespace, cells: Sequence[Cell], profiles: Mapping[str
 
 
 def _print(found: Mapping[str, Sequence[Residual]], *, cells: bool) -> None:
-    from rlctl.residual_table import cell_rows, regime_rows
-    from rlctl.table import render
+    from rlctl.report.residual_table import cell_rows, regime_rows
+    from rlctl.report.table import render
 
     if cells:
         for name, part in found.items():

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.config import ServeConfig, describe, load_config, located, schema
+from rlctl.config.serve import ServeConfig, describe, load_config, located, schema
 
 if TYPE_CHECKING:
     from rlctl.agents.policy import Policy

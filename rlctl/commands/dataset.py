@@ -12,9 +12,9 @@ from rlctl.arguments import positive, positive_int, say
 from rlctl.envs.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rlctl.agents.training.dataset_origin import Origin, Place
-    from rlctl.agents.training.dataset_writer import Recording
-    from rlctl.dataset_sim import Ground
+    from rlctl.agents.training.offline.origin import Origin, Place
+    from rlctl.agents.training.offline.writer import Recording
+    from rlctl.training.dataset_sim import Ground
 
 __all__ = ["add_parser", "run"]
 
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: Something that is asked for cannot be, or Minari is not installed.
         PermissionMissing: A log may not be read.
     """
-    from rlctl.agents.training.dataset_origin import place_of, read_origin
+    from rlctl.agents.training.offline.origin import place_of, read_origin
 
     if args.action == "show":
         place = place_of(args.dataset)
@@ -84,8 +84,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _written(args: argparse.Namespace, place: Place) -> Origin:
-    from rlctl.agents.training.dataset_origin import require_minari
-    from rlctl.agents.training.dataset_writer import write
+    from rlctl.agents.training.offline.origin import require_minari
+    from rlctl.agents.training.offline.writer import write
     from rlctl.agents.training.run_folder import code_version
 
     require_minari()
@@ -94,8 +94,8 @@ def _written(args: argparse.Namespace, place: Place) -> Origin:
 
 
 def _exported(args: argparse.Namespace) -> Iterator[Recording]:
-    from rlctl.dataset_sources import recording_of
     from rlctl.safety.profile import load_profile
+    from rlctl.training.dataset_sources import recording_of
 
     safety = load_profile(args.shield) if args.shield else None
     for source in args.sources:
@@ -103,9 +103,9 @@ def _exported(args: argparse.Namespace) -> Iterator[Recording]:
 
 
 def _recorded(args: argparse.Namespace) -> Iterator[Recording]:
-    from rlctl.dataset_sim import record
-    from rlctl.lineup import require_library
+    from rlctl.bench.lineup import require_library
     from rlctl.progress import progress
+    from rlctl.training.dataset_sim import record
 
     managers = tuple(dict.fromkeys(name.strip() for name in args.managers.split(",") if name.strip()))
     if not managers:
@@ -122,10 +122,10 @@ def _recorded(args: argparse.Namespace) -> Iterator[Recording]:
 
 def _grounds(args: argparse.Namespace) -> Iterator[Ground]:
     from rlctl.agents.training.hosts import load_hosts
-    from rlctl.dataset_sim import grounds_of_hosts, grounds_of_scenarios
     from rlctl.safety.profile import load_profile
     from rlctl.scenario import load_scenario
     from rlctl.sim_scenario import SUITE, SimScenario
+    from rlctl.training.dataset_sim import grounds_of_hosts, grounds_of_scenarios
 
     if not (args.scenario or args.hosts):
         raise ConfigError("nothing to record on: give --hosts N, --scenario all, or both")
@@ -147,7 +147,7 @@ def _show(args: argparse.Namespace, place: Place, origin: Origin) -> None:
     if args.json:
         print(json.dumps({"id": place.name, "folder": str(place.folder), **origin.model_dump(mode="json")}))
         return
-    from rlctl.table import render
+    from rlctl.report.table import render
 
     print(
         f"{place.name}: {origin.transitions} transitions of {origin.ticks} ticks of {origin.tick_seconds:g} s in "

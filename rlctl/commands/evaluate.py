@@ -15,10 +15,10 @@ from rlctl.envs.errors import ConfigError
 
 if TYPE_CHECKING:
     from rlctl.agents.card import Estimate, Score
-    from rlctl.bench_sim import SimOutcome, SimPlan
-    from rlctl.paired import Comparison
+    from rlctl.bench.sim import SimOutcome, SimPlan
     from rlctl.sim_scenario import SimScenario
-    from rlctl.statistics import Estimate as Measured
+    from rlctl.statistics.intervals import Estimate as Measured
+    from rlctl.statistics.paired import Comparison
 
 __all__ = ["add_parser", "run"]
 
@@ -87,8 +87,8 @@ def _name(bundle: Path) -> str:
 
 
 def _plans(args: argparse.Namespace, us: str, shield: str) -> list[SimPlan]:
-    from rlctl.bench_sim import SimPlan
-    from rlctl.lineup import require_library
+    from rlctl.bench.lineup import require_library
+    from rlctl.bench.sim import SimPlan
     from rlctl.safety.profile import load_profile
 
     names = tuple(dict.fromkeys((us, *RIVALS, *_listed(args.managers or ""))))
@@ -117,7 +117,7 @@ def _scenarios(listed: str, duration: float | None) -> list[tuple[str, SimScenar
 
 
 def _measured(plans: Sequence[SimPlan], jobs: int | None) -> list[SimOutcome]:
-    from rlctl.bench_sim import run_sim, seeds_at_once
+    from rlctl.bench.sim import run_sim, seeds_at_once
     from rlctl.progress import progress
 
     jobs = jobs or len(os.sched_getaffinity(0))
@@ -128,7 +128,7 @@ def _measured(plans: Sequence[SimPlan], jobs: int | None) -> list[SimOutcome]:
 
 
 def _show(us: str, shield: str, outcomes: Sequence[SimOutcome]) -> None:
-    from rlctl.table import render, suite_rows
+    from rlctl.report.table import render, suite_rows
 
     print(f"shield {shield}: QoS % of windows / BE % of running alone, with its 95 % half-width\n")
     print(render(suite_rows({one.plan.scenario.name: one.scores for one in outcomes})))
@@ -162,7 +162,7 @@ def _paired_rows(us: str, outcomes: Sequence[SimOutcome]) -> list[tuple[str, ...
 def _comparisons(us: str, outcomes: Sequence[SimOutcome]) -> list[tuple[str, str, Comparison]]:
     """The bundle against each rival on each scenario."""
     from rlctl.agents.catalogue import label
-    from rlctl.paired import compare
+    from rlctl.statistics.paired import compare
 
     found = []
     for rival in (name for name in outcomes[0].plan.managers if name != us):

@@ -12,8 +12,8 @@ from rlctl.commands.bench_outputs import check_outputs
 from rlctl.envs.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rlctl.fleet_canary import RolloutOutcome
-    from rlctl.fleet_config import Fleet
+    from rlctl.fleet.canary import RolloutOutcome
+    from rlctl.fleet.config import Fleet
 
 __all__ = ["add_parser", "run"]
 
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: Something that is asked for cannot be, told before anything is started.
     """
-    from rlctl.fleet_config import load_fleet
+    from rlctl.fleet.config import load_fleet
 
     _check(args)
     fleet = load_fleet(args.fleet)
@@ -82,12 +82,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, fleet: Fleet) -> int:
-    from rlctl.agents.training.cluster import check_reachable
-    from rlctl.fleet_report import write_json, write_report
-    from rlctl.fleet_run import FleetPlan, run_fleet
-    from rlctl.fleet_score import as_json
-    from rlctl.fleet_table import tables
-    from rlctl.fleet_tasks import workforce
+    from rlctl.agents.training.cluster.connection import check_reachable
+    from rlctl.fleet.report import write_json, write_report
+    from rlctl.fleet.run import FleetPlan, run_fleet
+    from rlctl.fleet.score import as_json
+    from rlctl.fleet.table import tables
+    from rlctl.fleet.tasks import workforce
     from rlctl.safety.profile import load_profile
 
     shield = load_profile(args.shield or fleet.shield)
@@ -117,10 +117,10 @@ def _run(args: argparse.Namespace, fleet: Fleet) -> int:
 
 
 def _canary(args: argparse.Namespace, fleet: Fleet) -> int:
-    from rlctl.agents.training.cluster import check_reachable
-    from rlctl.fleet_canary import RolloutPlan, roll_out
-    from rlctl.fleet_report import write_json
-    from rlctl.fleet_tasks import workforce
+    from rlctl.agents.training.cluster.connection import check_reachable
+    from rlctl.fleet.canary import RolloutPlan, roll_out
+    from rlctl.fleet.report import write_json
+    from rlctl.fleet.tasks import workforce
     from rlctl.safety.profile import load_profile
 
     shield = load_profile(args.shield or fleet.shield)
@@ -159,7 +159,7 @@ def _managers(listed: str) -> tuple[str, ...]:
         ConfigError: None, or one twice, or one that a fleet cannot have.
     """
     from rlctl.agents import catalogue
-    from rlctl.lineup import NEEDS_MODEL
+    from rlctl.bench.lineup import NEEDS_MODEL
 
     names = tuple(name.strip() for name in listed.split(",") if name.strip())
     if not names:
@@ -176,7 +176,7 @@ def _managers(listed: str) -> tuple[str, ...]:
 def _check(args: argparse.Namespace) -> None:
     """What would otherwise fail after some minutes."""
     if args.ray:
-        from rlctl.agents.training.cluster import LOCAL, require_ray
+        from rlctl.agents.training.cluster.connection import LOCAL, require_ray
 
         require_ray()
         if args.workers and args.ray != LOCAL:

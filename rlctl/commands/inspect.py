@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rlctl.agents.card import Card, Estimate
-    from rlctl.response import Surface
+    from rlctl.report.response import Surface
 
 __all__ = ["add_parser", "run"]
 
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         responses = [one.as_json() for one in surfaces]
         print(json.dumps({"card": card.model_dump(mode="json", by_alias=True), "response": responses}))
         return 0
-    from rlctl.response import text
+    from rlctl.report.response import text
 
     print("\n".join(_in_words(card)))
     for one in surfaces:
@@ -70,7 +70,7 @@ def _surfaces(folder: Path, args: argparse.Namespace) -> list[Surface]:
 
     from rlctl.agents import bundle
     from rlctl.envs.errors import BundleError
-    from rlctl.response import HOSTS, surface
+    from rlctl.report.response import HOSTS, surface
     from rlctl.safety.profile import load_profile
 
     shield = load_profile(args.shield)
@@ -84,8 +84,8 @@ def _surfaces(folder: Path, args: argparse.Namespace) -> list[Surface]:
 
 
 def _plot(surfaces: list[Surface], card: Card, args: argparse.Namespace) -> None:
-    from rlctl.figure_output import png
-    from rlctl.response import draw
+    from rlctl.report.figures import png
+    from rlctl.report.response import draw
 
     figure = draw(surfaces, f"{card.name} ({card.policy_sha256[:12]}) under shield {args.shield}")
     args.plot.write_bytes(png(figure))

@@ -1,4 +1,4 @@
-"""`rlctl managers`: who can decide."""
+"""`rlctl managers`: who can decide, and whether one keeps what every manager promises."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ __all__ = ["add_parser", "run"]
 EXAMPLES = """examples:
   rlctl managers
   rlctl managers --json
+  rlctl managers check ./toy.py:Toy
 
 A benchmark judges the `shielded` ones behind the shield and the others bare, as they were published;
 `rlctl serve` shields every one of them. A `bound` needs the plant itself and runs in the simulator only.
 A `learned` policy is shielded, its `-bare` twin is for benchmarks; the path of any other bundle's folder, with a slash
-in it, is a name as well.
+in it, is a name as well. A class of your own is FILE.py:CLASS, for `rlctl bench`, `rlctl replay` and `check`, which
+runs it through odd readings and exits with 1 where it breaks a promise.
 """
 
 
@@ -26,13 +28,24 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--json", action="store_true", help="the list as JSON")
+    parser.add_argument("--json", action="store_true", help="the list, or what `check` found, as JSON")
+    actions = parser.add_subparsers(dest="action", metavar="[check NAME]")
+    check = actions.add_parser("check", help="what every manager promises, tried on one")
+    check.add_argument("name", metavar="NAME|FILE.py:CLASS")
+    check.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="what was found, as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run the command.
+
+    Raises:
+        CheckFailed: `check` found a promise that is not kept.
+        PolicyError: There is no such manager, or its code cannot be loaded.
+    """
     from rlctl.agents import catalogue
 
+    if args.action == "check":
+        return _check(args.name, as_json=args.json)
     if args.json:
         bounds = [{"name": name, "law": one.law, "source": one.source} for name, one in catalogue.BOUNDS.items()]
         learned = [_learned(name) for name in catalogue.LEARNED]
@@ -51,6 +64,26 @@ def run(args: argparse.Namespace) -> int:
         )
     for name, bound in catalogue.BOUNDS.items():
         print(f"{name:{width}}  {'bound':8}  {bound.law} [{bound.source}; simulator only]")
+    return 0
+
+
+def _check(name: str, *, as_json: bool) -> int:
+    from rlctl.agents import catalogue, own
+    from rlctl.agents.conformance import broken
+    from rlctl.envs.errors import CheckFailed, PolicyError
+
+    if name in catalogue.LEARNED or ("/" in name and not catalogue.is_own(name)):
+        raise PolicyError(f"{name} is a learned policy, which promises nothing by itself: see `rlctl evaluate`")
+    own.build(name)  # what cannot be made at all is told as such
+    found = list(broken(lambda: own.build(name)))
+    if as_json:
+        checks = [{"name": check, "promise": promise, "broken": what} for check, promise, what in found]
+        print(json.dumps({"manager": name, "checks": checks}))
+    else:
+        for check, promise, what in found:
+            print(f"{'FAILED' if what else 'ok':6}  {check}: {promise}" + (f"\n        {what}" if what else ""))
+    if failed := [check for check, _, what in found if what]:
+        raise CheckFailed(f"{name} breaks {len(failed)} of {len(found)} promises: {', '.join(failed)}")
     return 0
 
 

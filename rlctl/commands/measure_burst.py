@@ -10,9 +10,9 @@ from rlctl.commands.measure_session import add_options, measured, write_json
 from rlctl.envs.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rlctl.measure import Measurement
-    from rlctl.measure_plan import Cell, Log
-    from rlctl.measure_plots import Sided
+    from rlctl.measure.measurement import Measurement
+    from rlctl.measure.plan import Cell, Log
+    from rlctl.measure.plots import Sided
 
 __all__ = ["add_parser", "run"]
 
@@ -60,9 +60,9 @@ def run(args: argparse.Namespace) -> int:
         PermissionMissing: Not root.
         TestbedError: An instance failed.
     """
-    from rlctl.measure import Measurement
-    from rlctl.measure_config import load_measure
-    from rlctl.measure_platform import managed_ground
+    from rlctl.measure.config import load_measure
+    from rlctl.measure.measurement import Measurement
+    from rlctl.measure.platform import managed_ground
 
     config = load_measure("burst")
     ground = managed_ground(args.platform, config.published_clusters)
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     measurement = Measurement(config, cells, ground, args.runs, args.leftover, period_us, args.seed)
 
     def finish(log: Log) -> None:
-        from rlctl.measure_report import as_json, told
+        from rlctl.measure.report import as_json, told
 
         if args.json != "-":
             print("\n".join(told(measurement, log, tables=False)))
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _series(args: argparse.Namespace, applications: Mapping[str, object]) -> Iterator[tuple[int, dict[int, Cell]]]:
-    from rlctl.measure_plan import Cell
+    from rlctl.measure.plan import Cell
 
     for threads in args.threads:
         name = f"threads-{threads}"
@@ -99,9 +99,9 @@ def _series(args: argparse.Namespace, applications: Mapping[str, object]) -> Ite
 def _draw(
     args: argparse.Namespace, measurement: Measurement, log: Log, series: Mapping[int, Mapping[int, Cell]]
 ) -> None:
-    from rlctl.measure import sides_by_cell
-    from rlctl.measure_plots import burst_png
-    from rlctl.measure_table import csv_lines
+    from rlctl.measure.measurement import sides_by_cell
+    from rlctl.measure.plots import burst_png
+    from rlctl.measure.table import csv_lines
 
     sides = sides_by_cell(measurement, log)
     for threads, cells in series.items():

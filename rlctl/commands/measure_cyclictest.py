@@ -16,7 +16,7 @@ from rlctl.envs.errors import ConfigError, HostError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rlctl.isolation import Outcome, Plan
+    from rlctl.measure.isolation import Outcome, Plan
 
 __all__ = ["add_parser", "run"]
 
@@ -100,7 +100,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
     from rlctl.envs.host.cgroup.journal import STATE_DIR
     from rlctl.envs.testbed.rtgroups import Condition
     from rlctl.envs.testbed.rtload import Load
-    from rlctl.isolation import ControlPlan, Plan
+    from rlctl.measure.isolation import ControlPlan, Plan
     from rlctl.safety.profile import load_profile
 
     if args.interval_us < FASTEST_US:
@@ -151,7 +151,7 @@ def _effective(plan: Plan) -> str:
 
 
 def _measured(plan: Plan) -> Outcome:
-    from rlctl.isolation_run import measure
+    from rlctl.measure.isolation_run import measure
     from rlctl.progress import progress
 
     with progress(len(plan.cells) * plan.rounds, "runs") as advance:
@@ -159,7 +159,7 @@ def _measured(plan: Plan) -> Outcome:
 
 
 def _keep(args: argparse.Namespace, outcome: Outcome) -> None:
-    from rlctl.isolation import LEGEND
+    from rlctl.measure.isolation import LEGEND
 
     text = json.dumps(outcome.as_json(), indent=1) + "\n"
     table = "\n".join((outcome.table(), "", LEGEND, *outcome.notes()))
@@ -167,7 +167,7 @@ def _keep(args: argparse.Namespace, outcome: Outcome) -> None:
     if args.json not in (None, "-"):
         _write(Path(args.json), text)
     if args.report:
-        from rlctl.isolation_plots import plot_histograms, plot_maxima
+        from rlctl.measure.isolation_plots import plot_histograms, plot_maxima
 
         args.report.mkdir(parents=True, exist_ok=True)
         _write(args.report / "result.json", text)

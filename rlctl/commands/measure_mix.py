@@ -10,9 +10,9 @@ from rlctl.commands.measure_session import add_options, measured, write_json
 from rlctl.envs.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rlctl.measure import Measurement
-    from rlctl.measure_config import MeasureConfig
-    from rlctl.measure_plan import Log
+    from rlctl.measure.config import MeasureConfig
+    from rlctl.measure.measurement import Measurement
+    from rlctl.measure.plan import Log
 
 __all__ = ["add_parser", "run"]
 
@@ -60,9 +60,9 @@ def run(args: argparse.Namespace) -> int:
         PermissionMissing: Not root.
         TestbedError: An instance failed.
     """
-    from rlctl.measure import Measurement
-    from rlctl.measure_plan import Cell
-    from rlctl.measure_platform import managed_ground
+    from rlctl.measure.measurement import Measurement
+    from rlctl.measure.plan import Cell
+    from rlctl.measure.platform import managed_ground
 
     config, names = _asked(args)
     ground = managed_ground(args.platform, config.published_clusters)
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     measurement = Measurement(config, cells, ground, args.runs, args.leftover, period_us, args.seed)
 
     def finish(log: Log) -> None:
-        from rlctl.measure_report import as_json, told
+        from rlctl.measure.report import as_json, told
 
         if args.json != "-":
             print("\n".join(told(measurement, log)))
@@ -85,15 +85,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _draw(args: argparse.Namespace, measurement: Measurement, log: Log) -> None:
-    from rlctl.measure import sides_by_cell
-    from rlctl.measure_plots import benefit_png
+    from rlctl.measure.measurement import sides_by_cell
+    from rlctl.measure.plots import benefit_png
 
     if cells := sides_by_cell(measurement, log):
         (args.report / "benefit.png").write_bytes(benefit_png(cells))
 
 
 def _asked(args: argparse.Namespace) -> tuple[MeasureConfig, list[str]]:
-    from rlctl.measure_config import command_config, load_measure
+    from rlctl.measure.config import command_config, load_measure
 
     if args.words:
         if args.mix:

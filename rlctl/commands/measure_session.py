@@ -17,8 +17,8 @@ from rlctl.envs.errors import ConfigError, PermissionMissing
 from rlctl.envs.host.cgroup.quota import MAX_PERIOD_US, PERIOD_US
 
 if TYPE_CHECKING:
-    from rlctl.measure import Measurement
-    from rlctl.measure_plan import Log
+    from rlctl.measure.measurement import Measurement
+    from rlctl.measure.plan import Log
 
 __all__ = ["add_options", "measured", "write_json"]
 
@@ -71,9 +71,9 @@ def measured(args: argparse.Namespace, measurement: Measurement, finish: Callabl
         ConfigError: The log in --report is of another measurement, or a file cannot be written.
         PermissionMissing: Not root.
     """
-    from rlctl.measure import estimated_seconds, run_all, trials
-    from rlctl.measure_plan import Log
-    from rlctl.measure_report import scaling
+    from rlctl.measure.measurement import estimated_seconds, run_all, trials
+    from rlctl.measure.plan import Log
+    from rlctl.measure.report import scaling
     from rlctl.progress import progress
 
     if args.dry_run:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlctl.envs.ticklog import Damage
-    from rlctl.replay import Answer, Contender, Difference, Recheck
     from rlctl.safety.profile import Profile
+    from rlctl.ticklog.replay import Answer, Contender, Difference, Recheck
 
 __all__ = ["add_parser", "run"]
 
@@ -19,7 +19,7 @@ EXAMPLES = """examples:
   rlctl replay /var/log/rlctl                           # does the shield still rule as it did?
   rlctl replay ticks.jsonl.2 --shield heracles          # what another shield would have changed
   rlctl replay /var/log/rlctl --policy ppo,feedforward  # what others would have asked for, and got
-  rlctl replay /var/log/rlctl --policy ./my-policy --json
+  rlctl replay /var/log/rlctl --policy ./my-policy,./toy.py:Toy --json
 
 Without --policy the recorded proposals are judged again. Under the shield that ruled then the verdicts must be the
 same: one that differs is a finding, and the exit code 1. A replay is open loop: each tick has the readings and the
@@ -51,7 +51,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--policy",
         type=_listed,
         default=(),
-        metavar="NAME|BUNDLE,...",
+        metavar="NAME|BUNDLE|FILE.py:CLASS,...",
         help="who to ask at each tick; no threshold model",
     )
     parser.add_argument("--shield", metavar="NAME|FILE", help="default: the one under which the log was recorded")
@@ -66,16 +66,16 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: No such log, policy or shield, or the log does not name its shield.
         PermissionMissing: The log may not be read.
     """
-    from rlctl.agents import catalogue
+    from rlctl.agents import own
     from rlctl.commands.why import tell_damage
-    from rlctl.decisions import read_decisions
     from rlctl.envs.errors import CheckFailed
     from rlctl.envs.ticklog import log_files
-    from rlctl.replay import Contender, replay
     from rlctl.safety.profile import load_profile
+    from rlctl.ticklog.decisions import read_decisions
+    from rlctl.ticklog.replay import Contender, replay
 
     profile = load_profile(args.shield) if args.shield else None
-    contenders = [Contender(catalogue.build(name)) for name in args.policy]
+    contenders = [Contender(own.build(name)) for name in args.policy]
     damages: list[Damage] = []
 
     def damaged(damage: Damage) -> None:
@@ -122,14 +122,14 @@ def _in_words(difference: Difference) -> str:
 
 
 def _plain(text: str) -> str:
-    from rlctl.decisions import shown
+    from rlctl.ticklog.decisions import shown
 
     return shown(text)
 
 
 def _compared(contenders: Sequence[Contender]) -> Iterator[str]:
     from rlctl.agents.catalogue import label
-    from rlctl.table import render
+    from rlctl.report.table import render
 
     rows: list[tuple[str, ...]] = [HEADER, _row("recorded", _then(contenders[0].answers))]
     rows += [_row(label(one.policy.name), one.answers) for one in contenders]
@@ -143,7 +143,7 @@ def _compared(contenders: Sequence[Contender]) -> Iterator[str]:
 
 def _then(answers: Sequence[Answer]) -> list[Answer]:
     """What was recorded, as if it were an answer."""
-    from rlctl.replay import Answer
+    from rlctl.ticklog.replay import Answer
 
     return [Answer(one.decision, one.decision.tick.verdict, one.limits) for one in answers]
 

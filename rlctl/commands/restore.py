@@ -88,7 +88,7 @@ def _unfinished_partition(state: Path, force: bool) -> Undone:
 def _state(args: argparse.Namespace) -> Path:
     if args.config is None:
         return args.state or STATE_DIR
-    from rlctl.config import load_config  # pydantic: only where a configuration is read
+    from rlctl.config.serve import load_config  # pydantic: only where a configuration is read
 
     return load_config(args.config).state_directory
 

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.config import ServeConfig, describe, load_config
-from rlctl.config_metrics import LimitsSection, MetricsSection
+from rlctl.config.metrics import LimitsSection, MetricsSection
+from rlctl.config.serve import ServeConfig, describe, load_config
 from rlctl.stopping import Request, stop_on_signals
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class _Service:
     def announce(self, policy: Policy, shield: Shield) -> None:
         """Say who decides from now on, before the first tick of theirs."""
         from rlctl.falling_back import untrained_shield
-        from rlctl.log_header import header_of
+        from rlctl.ticklog.header import header_of
 
         plant = self._controller.plant
         told = policy.name, shield.profile_name, shield.digest, _range_in_words(plant.limits)

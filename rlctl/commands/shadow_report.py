@@ -13,20 +13,20 @@ from rlctl.agents.policy import Policy
 from rlctl.arguments import say
 from rlctl.commands.bench_outputs import check_outputs
 from rlctl.commands.shadow_watch import policies_of
-from rlctl.decisions import read_decisions
 from rlctl.envs.errors import CheckFailed, ConfigError, RlctlError
 from rlctl.envs.sim.profile import load_profile
 from rlctl.envs.ticklog import Damage, log_files
 from rlctl.envs.workload import Weight
-from rlctl.log_header import policy_hash
 from rlctl.progress import progress
-from rlctl.shadow import Shadows
-from rlctl.shadow_columns import Columns, Subject, columns
-from rlctl.shadow_gate import Check, allows, load_gate
-from rlctl.shadow_log import read_watched, shadow_files
-from rlctl.shadow_report import Report, report_of
-from rlctl.shadow_sim import Simulation, Twin, load_trace, simulate
-from rlctl.shadow_tables import gate_lines, report_lines
+from rlctl.shadow.columns import Columns, Subject, columns
+from rlctl.shadow.gate import Check, allows, load_gate
+from rlctl.shadow.log import read_watched, shadow_files
+from rlctl.shadow.report import Report, report_of
+from rlctl.shadow.sim import Simulation, Twin, load_trace, simulate
+from rlctl.shadow.tables import gate_lines, report_lines
+from rlctl.shadow.watching import Shadows
+from rlctl.ticklog.decisions import read_decisions
+from rlctl.ticklog.header import policy_hash
 
 __all__ = ["run"]
 
@@ -154,7 +154,7 @@ def _builders(subject: Subject, config: Path | None) -> tuple[dict[str, Callable
 def _acting(subject: Subject, config: Path | None) -> Callable[[], Policy]:
     if config is None:
         return lambda: catalogue.build(subject.acting)
-    from rlctl.config import load_config
+    from rlctl.config.serve import load_config
     from rlctl.deciding import build_policy
 
     section = load_config(config).policy
@@ -177,7 +177,7 @@ def _tell(args: argparse.Namespace, report: Report, found: Columns, checks: Mapp
 def _write(
     folder: Path, report: Report, found: Columns, checks: Mapping[str, Sequence[Check]], plain: Mapping[str, object]
 ) -> None:
-    from rlctl.shadow_plots import figures
+    from rlctl.shadow.plots import figures
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "result.json").write_text(json.dumps(plain, indent=1) + "\n")

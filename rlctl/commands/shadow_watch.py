@@ -16,18 +16,18 @@ from typing import NamedTuple
 
 from rlctl.agents import catalogue
 from rlctl.agents.policy import Policy
-from rlctl.decision_tail import DecisionTail
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.ticklog import LOG_NAME, unsealed
 from rlctl.logs import log_to_stderr
 from rlctl.notify import notify
-from rlctl.shadow import Shadows, Watched
-from rlctl.shadow_log import SHADOW_LOG_NAME, ShadowLog
+from rlctl.shadow.log import SHADOW_LOG_NAME, ShadowLog
+from rlctl.shadow.watching import Shadows, Watched
 from rlctl.stopping import Request, stop_on_signals
+from rlctl.ticklog.decision_tail import DecisionTail
 
 __all__ = ["policies_of", "run"]
 
-log = logging.getLogger("rlctl.shadow")
+log = logging.getLogger("rlctl.shadow.watching")
 
 POLL_SECONDS = 1.0
 SUMMARY_SECONDS = 60.0

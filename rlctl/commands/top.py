@@ -16,8 +16,8 @@ from rlctl.arguments import positive
 from rlctl.commands.why import add_log_arguments, log_path
 
 if TYPE_CHECKING:
-    from rlctl.tail import LogTail
-    from rlctl.top import Row
+    from rlctl.ticklog.tail import LogTail
+    from rlctl.ticklog.top import Row
 
 __all__ = ["add_parser", "run"]
 
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         PermissionMissing: It may not be read.
     """
     from rlctl.stopping import Request, stop_on_signals
-    from rlctl.tail import LogTail
+    from rlctl.ticklog.tail import LogTail
 
     with contextlib.closing(LogTail(log_path(args))) as tail, contextlib.ExitStack() as leaving:
         stop = Request() if args.once else leaving.enter_context(stop_on_signals())
@@ -79,7 +79,7 @@ def _screen(*, once: bool, as_json: bool) -> contextlib.AbstractContextManager[C
 
 
 def _print_json(tail: LogTail) -> None:
-    from rlctl.top import as_json
+    from rlctl.ticklog.top import as_json
 
     print(json.dumps(as_json(tail.ticks, time.time(), tail.damaged)), flush=True)
 
@@ -95,7 +95,7 @@ def _live() -> Iterator[Callable[[LogTail], None]]:
     from rich.live import Live
     from rich.text import Text
 
-    from rlctl.top import WORD_COLUMNS
+    from rlctl.ticklog.top import WORD_COLUMNS
 
     console = Console()
 
@@ -108,7 +108,7 @@ def _live() -> Iterator[Callable[[LogTail], None]]:
 
 
 def _rows(tail: LogTail, columns: int) -> list[Row]:
-    from rlctl.top import BLOCKS, PLAIN_BLOCKS, Mood, Row, rows
+    from rlctl.ticklog.top import BLOCKS, PLAIN_BLOCKS, Mood, Row, rows
 
     damaged = [Row("damaged", f"{tail.damaged} lines of the log", Mood.BAD)] if tail.damaged else []
     blocks = BLOCKS if _can_show(BLOCKS) else PLAIN_BLOCKS

@@ -19,10 +19,10 @@ from rlctl.commands.bench_outputs import check_outputs
 from rlctl.envs.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rlctl.agents.training.cluster import Cluster
+    from rlctl.agents.training.cluster.connection import Cluster
     from rlctl.agents.training.learn import Result
-    from rlctl.agents.training.rollouts import Rollouts
-    from rlctl.training_plan import Asked, TrainingPlan
+    from rlctl.agents.training.rollouts.run import Rollouts
+    from rlctl.training.plan import Asked, TrainingPlan
 
 __all__ = ["add_parser", "run"]
 
@@ -129,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: Something that is asked for cannot be, or a library is not installed.
     """
-    from rlctl.training_plan import require_libraries
+    from rlctl.training.plan import require_libraries
 
     if args.plant == "host":
         from rlctl.commands import train_live
@@ -181,7 +181,7 @@ def _cluster(args: argparse.Namespace) -> Iterator[Cluster | None]:
     if not args.ray:
         yield None
         return
-    from rlctl.agents.training.cluster import LOCAL, connected
+    from rlctl.agents.training.cluster.connection import LOCAL, connected
 
     cpus = len(os.sched_getaffinity(0))
     resources = {"testbed": cpus, "live": 1} if args.ray == LOCAL else {}
@@ -190,7 +190,7 @@ def _cluster(args: argparse.Namespace) -> Iterator[Cluster | None]:
 
 
 def _plans(args: argparse.Namespace) -> list[TrainingPlan]:
-    from rlctl.training_plan import new_plan, resumed_plan
+    from rlctl.training.plan import new_plan, resumed_plan
 
     if args.resume:
         if given := [name for name in NEW_RUN_ONLY if getattr(args, name) is not None]:
@@ -203,7 +203,7 @@ def _plans(args: argparse.Namespace) -> list[TrainingPlan]:
 
 
 def _asked(args: argparse.Namespace, number: int) -> Asked:
-    from rlctl.training_plan import Asked
+    from rlctl.training.plan import Asked
 
     given: dict[str, Any] = {
         "config": args.config,
@@ -228,7 +228,7 @@ def _asked(args: argparse.Namespace, number: int) -> Asked:
 
 def _folders(args: argparse.Namespace, count: int) -> list[Path]:
     """A folder for each run; default ones are numbered on."""
-    from rlctl.training_plan import next_folder
+    from rlctl.training.plan import next_folder
 
     if args.resume:
         return [args.resume]
@@ -242,7 +242,7 @@ def _trained(
     args: argparse.Namespace, plan: TrainingPlan, folder: Path, caught: list[int], cluster: Cluster | None
 ) -> Result:
     from rlctl.agents.training.learn import Run, learn
-    from rlctl.training_progress import training_progress
+    from rlctl.training.progress import training_progress
 
     asked = plan.asked
     say("\n".join(plan.lines()))
@@ -283,8 +283,8 @@ def _resuming(address: str | None, folder: Path) -> str:
 def _rollouts(args: argparse.Namespace, plan: TrainingPlan, cluster: Cluster | None) -> Rollouts | None:
     if cluster is None:
         return None
-    from rlctl.agents.training.rollouts import WAIT_SECONDS, Rollouts
-    from rlctl.live_training import live_testbed
+    from rlctl.agents.training.rollouts.run import WAIT_SECONDS, Rollouts
+    from rlctl.training.live import live_testbed
 
     return Rollouts(cluster, live_testbed(plan.asked, plan.recipe.lags), args.ray_wait or WAIT_SECONDS, say)
 
@@ -305,7 +305,7 @@ def _command(args: argparse.Namespace, asked: Asked, folder: Path) -> str:
 
 
 def _show(args: argparse.Namespace, plans: Sequence[TrainingPlan], results: Sequence[Result]) -> None:
-    from rlctl.table import render
+    from rlctl.report.table import render
 
     if args.json == "-":
         print(json.dumps(_as_json(plans, results)))

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from rlctl.arguments import say
 from rlctl.envs.errors import ConfigError, HostError
-from rlctl.live_training import TIMESTEPS, LivePlan, Signalled, next_folder, run_live
+from rlctl.training.live import TIMESTEPS, LivePlan, Signalled, next_folder, run_live
 
 if TYPE_CHECKING:
-    from rlctl.agents.training.live import Outcome, Task
+    from rlctl.agents.training.live.run import Outcome, Task
 
 __all__ = ["run"]
 
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         HostError: The testbed could not be run, or not to the end; what is there by then has been written.
     """
     from rlctl.progress import progress
-    from rlctl.training_plan import require_libraries
+    from rlctl.training.plan import require_libraries
 
     _check(args)
     require_libraries(export=not args.no_export)
@@ -84,9 +84,9 @@ def _plan(args: argparse.Namespace) -> LivePlan:
 
 
 def _task(args: argparse.Namespace, evaluation_ticks: float) -> Task:
-    from rlctl.agents.training.bounded import Bounds
-    from rlctl.agents.training.live import Task
-    from rlctl.training_plan import EXPLORE, EXPLORE_SLACK
+    from rlctl.agents.training.live.bounded import Bounds
+    from rlctl.agents.training.live.run import Task
+    from rlctl.training.plan import EXPLORE, EXPLORE_SLACK
 
     given = {
         "scenario": args.scenario or "live-nginx",
@@ -112,7 +112,7 @@ def _task(args: argparse.Namespace, evaluation_ticks: float) -> Task:
 
 
 def _ticks(plan: LivePlan) -> int:
-    from rlctl.agents.training.live import rounds_of
+    from rlctl.agents.training.live.run import rounds_of
 
     rounds, each, _ = rounds_of(plan.task.timesteps)
     return rounds * each + (rounds + 1) * plan.task.evaluation_ticks
@@ -132,7 +132,7 @@ def _effective(plan: LivePlan) -> str:
 
 def _finish(args: argparse.Namespace, outcome: Outcome) -> None:
     """Tell what came of it, and export; the testbed is gone by now."""
-    from rlctl.agents.training.live import export
+    from rlctl.agents.training.live.run import export
 
     said = outcome.as_json() | {"bundle": None if args.no_export else str(export(outcome, "live"))}
     if args.json and args.json != "-":
@@ -143,7 +143,7 @@ def _finish(args: argparse.Namespace, outcome: Outcome) -> None:
 
 
 def _table(outcome: Outcome) -> str:
-    from rlctl.table import render
+    from rlctl.report.table import render
 
     head = ("phase", "ticks", "QoS %", "BE %", "violations", "overrides", "explored", "missed deadlines")
     rows = [

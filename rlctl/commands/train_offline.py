@@ -13,8 +13,8 @@ from rlctl.commands.bench_outputs import check_outputs
 from rlctl.envs.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rlctl.agents.training.offline import OfflineOutcome, OfflineRun, Round
-    from rlctl.agents.training.offline_recipe import OfflineRecipe
+    from rlctl.agents.training.offline.recipe import OfflineRecipe
+    from rlctl.agents.training.offline.run import OfflineOutcome, OfflineRun, Round
     from rlctl.agents.training.trial import Course
 
 __all__ = ["run"]
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: Something that is asked for cannot be, or a library is not installed.
     """
-    from rlctl.training_plan import require_libraries
+    from rlctl.training.plan import require_libraries
 
     _check(args)
     require_libraries(export=not args.no_export)
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     todo = _run_of(args)
     say("\n".join(_effective(args)))
     say(f"folder: {todo.folder}")
-    from rlctl.agents.training.offline import learn_offline
+    from rlctl.agents.training.offline.run import learn_offline
 
     outcome = learn_offline(todo, _tell)
     if args.json not in (None, "-"):
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    from rlctl.agents.training.offline_recipe import OFFLINE
+    from rlctl.agents.training.offline.recipe import OFFLINE
 
     if args.algo not in OFFLINE:
         raise ConfigError(f"--offline takes --algo {' or '.join(OFFLINE)}; {args.algo or 'nothing'} was given")
@@ -73,17 +73,17 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _recipe(args: argparse.Namespace) -> OfflineRecipe:
-    from rlctl.agents.training.offline_recipe import load_offline_recipe
+    from rlctl.agents.training.offline.recipe import load_offline_recipe
 
     recipe = load_offline_recipe(args.algo, Path(args.config) if args.config else None)
     return recipe.model_copy(update={"n_updates": args.total_timesteps} if args.total_timesteps else {})
 
 
 def _run_of(args: argparse.Namespace) -> OfflineRun:
-    from rlctl.agents.training.dataset import read
-    from rlctl.agents.training.dataset_origin import place_of
-    from rlctl.agents.training.offline import OfflineRun
-    from rlctl.training_plan import VALIDATION_SEEDS, next_folder
+    from rlctl.agents.training.offline.dataset import read
+    from rlctl.agents.training.offline.origin import place_of
+    from rlctl.agents.training.offline.run import OfflineRun
+    from rlctl.training.plan import VALIDATION_SEEDS, next_folder
 
     folder = args.out or next_folder(args.algo)
     given = {
@@ -119,7 +119,7 @@ def _courses(args: argparse.Namespace) -> tuple[Course, ...]:
     if not args.scenario:
         return ()
     from rlctl.sim_scenario import SUITE
-    from rlctl.training_plan import Asked, courses_of
+    from rlctl.training.plan import Asked, courses_of
 
     names = SUITE if args.scenario == "all" else tuple(args.scenario.split(","))
     return courses_of(
@@ -135,8 +135,8 @@ def _courses(args: argparse.Namespace) -> tuple[Course, ...]:
 
 def _effective(args: argparse.Namespace) -> list[str]:
     """What is learned from, and how."""
-    from rlctl.agents.training.dataset_origin import place_of, read_origin
-    from rlctl.agents.training.offline_learners import teacher_of
+    from rlctl.agents.training.offline.learners import teacher_of
+    from rlctl.agents.training.offline.origin import place_of, read_origin
 
     place = place_of(args.offline)
     origin, recipe = read_origin(place), _recipe(args)
@@ -155,7 +155,7 @@ def _tell(now: Round) -> None:
 
 
 def _table(outcome: OfflineOutcome) -> str:
-    from rlctl.table import render
+    from rlctl.report.table import render
 
     rows = [
         (

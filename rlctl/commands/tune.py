@@ -15,10 +15,10 @@ from rlctl.commands.bench_outputs import check_outputs
 from rlctl.envs.errors import CheckFailed, ConfigError
 
 if TYPE_CHECKING:
-    from rlctl.agents.training.cluster import Cluster
-    from rlctl.agents.training.search_job import Job
-    from rlctl.search_history import Found
-    from rlctl.search_plan import SearchPlan
+    from rlctl.agents.training.cluster.connection import Cluster
+    from rlctl.agents.training.search.job import Job
+    from rlctl.training.search_history import Found
+    from rlctl.training.search_plan import SearchPlan
 
 __all__ = ["add_parser", "run"]
 
@@ -88,9 +88,9 @@ def run(args: argparse.Namespace) -> int:
         HostError: The cluster does not answer or was lost.
         CheckFailed: No trial came to a policy.
     """
-    from rlctl.agents.training.cluster import LOCAL, connected, require_ray
-    from rlctl.search_plan import begin
-    from rlctl.training_plan import next_folder, require_libraries
+    from rlctl.agents.training.cluster.connection import LOCAL, connected, require_ray
+    from rlctl.training.plan import next_folder, require_libraries
+    from rlctl.training.search_plan import begin
 
     _check(args, LOCAL)
     plan = _plan(args)
@@ -128,7 +128,7 @@ def _check(args: argparse.Namespace, local: str) -> None:
 def _plan(args: argparse.Namespace) -> SearchPlan:
     from pydantic import ValidationError
 
-    from rlctl.search_plan import SearchAsked, new_search, resumed_search
+    from rlctl.training.search_plan import SearchAsked, new_search, resumed_search
 
     given: dict[str, Any] = {
         "algorithm": args.algo,
@@ -155,7 +155,7 @@ def _plan(args: argparse.Namespace) -> SearchPlan:
 
 
 def _print_trials(plan: SearchPlan) -> None:
-    from rlctl.table import render
+    from rlctl.report.table import render
 
     keys = list(plan.space.base)
     rows = [("trial", "seed", *keys)]
@@ -165,13 +165,13 @@ def _print_trials(plan: SearchPlan) -> None:
 
 def _found(args: argparse.Namespace, plan: SearchPlan, out: Path, cluster: Cluster) -> Found:
     """Search, choose, export, write."""
-    from rlctl.agents.training.search import search
-    from rlctl.agents.training.search_schedulers import REPORTS, reports
-    from rlctl.agents.training.search_trial import lineage
-    from rlctl.agents.training.search_winner import WINNER, export_winner, judge
+    from rlctl.agents.training.search.run import search
+    from rlctl.agents.training.search.schedulers import REPORTS, reports
+    from rlctl.agents.training.search.trial import lineage
+    from rlctl.agents.training.search.winner import WINNER, export_winner, judge
     from rlctl.progress import progress
-    from rlctl.search_choice import lead, ranked
-    from rlctl.search_history import HISTORY, Found, write
+    from rlctl.training.search_choice import lead, ranked
+    from rlctl.training.search_history import HISTORY, Found, write
 
     job = _job(plan, out, args.ray)
     say(
@@ -218,7 +218,7 @@ def _command(address: str, out: Path) -> str:
 
 
 def _job(plan: SearchPlan, out: Path, address: str) -> Job:
-    from rlctl.agents.training.search_job import Job
+    from rlctl.agents.training.search.job import Job
 
     asked = plan.asked
     return Job(
@@ -240,7 +240,7 @@ def _job(plan: SearchPlan, out: Path, address: str) -> Job:
 
 
 def _show(args: argparse.Namespace, found: Found, out: Path) -> None:
-    from rlctl.search_history import document, tables, verdict
+    from rlctl.training.search_history import document, tables, verdict
 
     if args.json == "-":
         print(json.dumps(document(found)))

@@ -58,8 +58,8 @@ def run(args: argparse.Namespace) -> int:
     """
     from rlctl.envs.errors import CheckFailed, ConfigError
     from rlctl.envs.ticklog import log_files
-    from rlctl.moments import find, parse_moment
-    from rlctl.why import as_json, in_plain_words
+    from rlctl.ticklog.moments import find, parse_moment
+    from rlctl.ticklog.why import as_json, in_plain_words
 
     try:
         moment = parse_moment(" ".join(args.time))
@@ -82,7 +82,7 @@ def log_path(args: argparse.Namespace) -> Path:
     Raises:
         ConfigError: The configuration is wrong.
     """
-    from rlctl.config import LogSection, load_config
+    from rlctl.config.serve import LogSection, load_config
 
     if args.log is not None:
         return Path(args.log)

@@ -121,6 +121,10 @@ class Endpoint:
         """Tell the figures of now for ever."""
         self._stalled_stamp = self._stamp()
 
+    def resume(self) -> None:
+        """Tell what there is to tell again."""
+        self._stalled_stamp = None
+
     def close(self) -> None:
         """End it. Idempotent."""
         self._server.shutdown()

@@ -20,7 +20,7 @@ from rlctl.faults.cases import Case, Fault
 from rlctl.faults.judging import judge, rulings
 from rlctl.faults.pace import Pace
 from rlctl.faults.stage import Stage
-from rlctl.table import render
+from rlctl.report.table import render
 
 __all__ = ["Row", "as_json", "run", "table"]
 

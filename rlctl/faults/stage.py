@@ -30,7 +30,7 @@ from rlctl.faults.client import ANSWERING, Client, Endpoint
 from rlctl.faults.onlooker import Onlooker
 from rlctl.faults.pace import Pace
 
-__all__ = ["Service", "Stage"]
+__all__ = ["Service", "Stage", "settings"]
 
 BUSY = "while True: pass"
 FREE_CPUS = 0.3
@@ -125,7 +125,7 @@ class Stage:
         answering = [sys.executable, "-I", "-S", "-c", ANSWERING, str(self.folder / "lc")]
         self.lc_process = self._lc_processes.start("lc", answering)
         self._start_be()
-        self.originals = {**_settings(self.lc), **_settings(self.be)}
+        self.originals = {**settings(self.lc), **settings(self.be)}
         self.onlooker = Onlooker(self._layout, self.be.name, self.order, self.pace.poll_seconds)
         stack.callback(self.onlooker.close)
         self._controllers = stack.enter_context(Launcher(self.folder, None, self._janitor))
@@ -153,7 +153,7 @@ class Stage:
 
     def changed(self) -> list[str]:
         """Settings of both groups that are not what they were before the start, byte for byte."""
-        now = {**_settings(self.lc), **_settings(self.be)}
+        now = {**settings(self.lc), **settings(self.be)}
         return [
             f"{path} is {now.get(path)!r}, was {text!r}"
             for path, text in self.originals.items()
@@ -171,7 +171,7 @@ class Stage:
         """Another group of BE's name, busy and without any limit; its originals are those of any new group."""
         twin = self._made(f"{self.name}-twin")
         self._give_all_cpus(twin)
-        fresh = _settings(twin)
+        fresh = settings(twin)
         twin.remove()
         self.remove_be()
         self.be = self._made(self.be.name)
@@ -304,7 +304,7 @@ class Stage:
             raise TestbedError("interrupted")
 
 
-def _settings(group: Group) -> dict[str, bytes]:
+def settings(group: Group) -> dict[str, bytes]:
     """All that a group's files can be told, by path."""
     files = {path for folder in group.directories for pattern in SETTINGS for path in folder.glob(pattern)}
     wanted = (path for path in sorted(files) if path.name not in TRANSIENT and path.stat().st_mode & 0o200)

@@ -8,8 +8,8 @@ from rlctl.agents.batch import EachHost, batch_policy
 from rlctl.agents.batch_seen import Seen
 from rlctl.envs.observation import Observer
 from rlctl.envs.sim.vector_actions import Allocations
-from rlctl.fleet_config import TICK_SECONDS, load_fleet
-from rlctl.fleet_hosts import FleetHosts, Roster
+from rlctl.fleet.config import TICK_SECONDS, load_fleet
+from rlctl.fleet.hosts import FleetHosts, Roster
 from rlctl.safety.batch import BatchShield
 from rlctl.safety.batch_readings import GuardReadings
 from rlctl.safety.profile import load_profile

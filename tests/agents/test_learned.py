@@ -8,13 +8,13 @@ pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
 from rlctl.agents import bundle
 from rlctl.agents.learned import LearnedPolicy
 from rlctl.agents.policy import Policy
+from rlctl.bench.sim_run import Station
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.observation import LAGS, Observer
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
 from rlctl.safety.profile import load_profile
-from rlctl.sim_run import Station
 
 MOVE = {one.name: place for place, one in enumerate(MOVES)}
 TARGETS = [

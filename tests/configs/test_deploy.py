@@ -19,8 +19,8 @@ import yaml
 from prometheus_client import generate_latest
 
 from rlctl.cli import _parser
-from rlctl.config import load_config
-from rlctl.config_metrics import LimitsSection
+from rlctl.config.metrics import LimitsSection
+from rlctl.config.serve import load_config
 from rlctl.envs.allocation import Limits
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs

@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 from hypothesis import strategies as st
 
-from rlctl.config import load_config
+from rlctl.config.serve import load_config
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import RlctlError
 from rlctl.envs.sim.profile import load_profile as load_plant

@@ -34,9 +34,9 @@ from rlctl.envs.telemetry import Missing, Why
 from rlctl.envs.testbed.traces import TraceError
 from rlctl.envs.workload import SLO
 from rlctl.envs.yaml_edge import parse_yaml
-from rlctl.replay import Guards
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
+from rlctl.ticklog.replay import Guards
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts/fuzz"

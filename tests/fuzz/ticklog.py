@@ -19,10 +19,10 @@ from rlctl.control import Controller
 from rlctl.envs.allocation import Limits
 from rlctl.envs.fake import FakePlant
 from rlctl.envs.ticklog import LOG_NAME, seal, unsealed
-from rlctl.log_header import header_of
 from rlctl.record import TickLog
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
+from rlctl.ticklog.header import header_of
 from tests.fuzz import inputs
 from tests.fuzz.commands import run
 from tests.fuzz.engine import Case, Target

@@ -12,10 +12,10 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.fake import FakePlant
 from rlctl.envs.observation import Observation
 from rlctl.envs.workload import Weight
-from rlctl.log_header import header_of
 from rlctl.record import Tick, TickLog
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
+from rlctl.ticklog.header import header_of
 
 SERVE = """\
 lc:

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from rlctl.ablation import FULL, variants
 from rlctl.agents.training.hosts import group_of, load_hosts
 from rlctl.agents.training.recipe import load_recipe
+from rlctl.bench.ablation import FULL, variants
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.profile import Constants, load_profile
 

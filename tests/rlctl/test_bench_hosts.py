@@ -11,9 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlctl.bench import Plan
-from rlctl.bench_hosts import Alone, Measured, OnTestbed, measure_on_hosts
-from rlctl.bench_report import tables, write_report
+from rlctl.bench.hosts import Alone, Measured, OnTestbed, measure_on_hosts
+from rlctl.bench.live import Plan
+from rlctl.bench.report import tables, write_report
+from rlctl.bench.score import Run
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import HostError
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
@@ -22,8 +23,7 @@ from rlctl.record import Tick
 from rlctl.safety.profile import load_profile
 from rlctl.safety.verdict import Verdict
 from rlctl.scenario import _folder, load_scenario
-from rlctl.score import Run
-from rlctl.statistics import mean_interval
+from rlctl.statistics.intervals import mean_interval
 
 HALF = Allocation(0.5, 1)
 
@@ -44,7 +44,7 @@ def run_of(manager, be):
 @pytest.fixture
 def measured(monkeypatch):
     """An outcome of what came from hosts: (host, repeat, step, result) in this order, and how it ended."""
-    blocks = pytest.importorskip("rlctl.agents.training.cluster_blocks", reason="Ray is not installed")
+    blocks = pytest.importorskip("rlctl.agents.training.cluster.blocks", reason="Ray is not installed")
 
     def measure(came, error=None, repeats=2):
         def map_blocks(*_, **__):

@@ -11,12 +11,12 @@ import numpy as np
 import psutil
 import pytest
 
-from rlctl.bench_sim import SimPlan, run_sim
+from rlctl.bench.sim import SimPlan, run_sim
+from rlctl.bench.sim_score import METRICS
 from rlctl.cli import main
 from rlctl.commands.bench_verify import NOT_REPEATABLE
 from rlctl.safety.profile import load_profile
 from rlctl.scenario import load_scenario
-from rlctl.sim_score import METRICS
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_the_json_is_the_one_without_ray_but_for_the_times(ray_cluster, tmp_path
 
 @pytest.mark.ray
 def test_a_node_that_dies_amid_a_benchmark_changes_no_number(ray_cluster):
-    from rlctl.bench_ray import on_ray
+    from rlctl.bench.ray import on_ray
 
     scenario = load_scenario("noisy").model_copy(update={"duration_seconds": 600.0})
     shield = load_profile("responsive").scaled(scenario.time_scale)

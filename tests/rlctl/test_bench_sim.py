@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from rlctl.bench_sim import SimPlan, record_model, run_sim
+from rlctl.bench.sim import SimPlan, record_model, run_sim
+from rlctl.bench.sim_score import METRICS, Record, per_seed, score
 from rlctl.cli import main
 from rlctl.envs.sim.seeds import Kind, kind_of
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import load_profile
 from rlctl.scenario import load_scenario
-from rlctl.sim_score import METRICS, Record, per_seed, score
 
 
 def plan(*managers, scenario="noisy", seeds=5, seconds=60.0, **changes):
@@ -170,7 +170,7 @@ BRIEF = ["bench", "--seeds", "1", "--duration", "20", "--jobs", "1"]
 
 
 def without_sklearn(monkeypatch):
-    monkeypatch.setattr("rlctl.lineup.find_spec", lambda name: None)
+    monkeypatch.setattr("rlctl.bench.lineup.find_spec", lambda name: None)
 
 
 @pytest.mark.parametrize("plant", ["sim", "host"])

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from rlctl.build import _online, build_live, uncontrolled, unwritable
 from rlctl.cli import main
 from rlctl.commands.serve import absent_in_words
-from rlctl.config import load_config
-from rlctl.config_ownership import OwnershipSection
+from rlctl.config.ownership import OwnershipSection
+from rlctl.config.serve import load_config
 from rlctl.dry_run import DryRun
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import ConfigError

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.cli import main
-from rlctl.config import ServeConfig, describe, load_config, schema
+from rlctl.config.serve import ServeConfig, describe, load_config, schema
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.discovery import ByCgroup, ByContainer, ByKubernetesPod, ByKubernetesQos, ByPid, ByUnit
 from rlctl.envs.units import Percent

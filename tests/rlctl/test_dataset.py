@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from rlctl.agents import bundle
-from rlctl.agents.training import dataset_origin, dataset_writer
-from rlctl.agents.training.dataset import read
-from rlctl.agents.training.dataset_origin import TERMS, place_of, read_origin
+from rlctl.agents.training.offline import origin as dataset_origin
+from rlctl.agents.training.offline import writer as dataset_writer
+from rlctl.agents.training.offline.dataset import read
+from rlctl.agents.training.offline.origin import TERMS, place_of, read_origin
 from rlctl.cli import main
 from rlctl.envs.actions import MOVES, discrete_space
 from rlctl.envs.allocation import Limits
@@ -231,11 +232,11 @@ def _small(folder):
 def test_the_steps_of_a_live_training_run_are_transitions(tmp_path):
     from stable_baselines3 import DQN
 
-    from rlctl.agents.training.live import Task, begin, fine_tune
-    from rlctl.dataset_sources import recording_of
+    from rlctl.agents.training.live.run import Task, begin, fine_tune
     from rlctl.envs.fake import FakePlant
     from rlctl.envs.host_env import HostEnv
     from rlctl.safety.profile import load_profile
+    from rlctl.training.dataset_sources import recording_of
 
     limits = Limits(cpus=2)
     model = DQN("MlpPolicy", HostEnv(FakePlant(limits)), policy_kwargs={"net_arch": [8]}, buffer_size=8, device="cpu")

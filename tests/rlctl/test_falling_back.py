@@ -6,8 +6,8 @@ from rlctl.agents.card import TrainedOn
 from rlctl.agents.catalogue import build
 from rlctl.agents.fallback import Fallback
 from rlctl.agents.standing import Budgets
-from rlctl.config import PolicySection
-from rlctl.config_fallback import FallbackSection
+from rlctl.config.fallback import FallbackSection
+from rlctl.config.serve import PolicySection
 from rlctl.deciding import build_policy
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import PolicyError

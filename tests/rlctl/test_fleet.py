@@ -19,13 +19,13 @@ from rlctl.agents import catalogue
 from rlctl.cli import main
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.seeds import Kind, kind_of
-from rlctl.fleet_config import load_fleet
-from rlctl.fleet_control import Controlled, Tally
-from rlctl.fleet_hosts import FleetHosts, Roster
-from rlctl.fleet_run import STRETCH_SECONDS, FleetPlan, pieces_of, run_fleet
-from rlctl.fleet_score import as_json, figures_of, groups_of, over_hosts, score
-from rlctl.fleet_table import tables
-from rlctl.fleet_tasks import workforce
+from rlctl.fleet.config import load_fleet
+from rlctl.fleet.control import Controlled, Tally
+from rlctl.fleet.hosts import FleetHosts, Roster
+from rlctl.fleet.run import STRETCH_SECONDS, FleetPlan, pieces_of, run_fleet
+from rlctl.fleet.score import as_json, figures_of, groups_of, over_hosts, score
+from rlctl.fleet.table import tables
+from rlctl.fleet.tasks import workforce
 from rlctl.safety.profile import load_profile
 
 FLEET = load_fleet()
@@ -111,7 +111,7 @@ def test_ended_early_it_waits_for_no_piece():
 
 def test_killed_it_leaves_no_process_behind():
     """Those of a pool wait for work forever, and hold each other's pipes open."""
-    code = "import time; from rlctl.fleet_tasks import workforce\nwith workforce(None, 2, print) as (_, run): "
+    code = "import time; from rlctl.fleet.tasks import workforce\nwith workforce(None, 2, print) as (_, run): "
     code += "print(run(time.sleep, [0.0] * 2), flush=True); time.sleep(600)"
     killed = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     with killed:

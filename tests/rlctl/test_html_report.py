@@ -7,10 +7,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from rlctl.html_report import write_suite_report
-from rlctl.suite import METRICS, SuiteResult, Trace
-from rlctl.suite_table import paired_rows, percent, summary_rows
-from rlctl.timeline import timeline_svg
+from rlctl.bench.suite import METRICS, SuiteResult, Trace
+from rlctl.report.html import write_suite_report
+from rlctl.report.suite_table import paired_rows, percent, summary_rows
+from rlctl.report.timeline import timeline_svg
 
 pytest.importorskip("matplotlib", reason="figures need rlctl[cli]")
 

@@ -17,7 +17,7 @@ from rlctl.cli import main
 from rlctl.envs.errors import TestbedError
 from rlctl.envs.testbed.rtgroups import Condition
 from rlctl.envs.testbed.rtload import Load
-from rlctl.isolation import Cell, ControlPlan, Outcome, Plan, Run
+from rlctl.measure.isolation import Cell, ControlPlan, Outcome, Plan, Run
 from rlctl.safety.profile import load_profile
 
 ALL = tuple(Condition)
@@ -105,7 +105,7 @@ def test_a_row_is_not_compared_with_a_load_that_was_not_measured():
 
 def test_figures_are_drawn_of_a_matrix_with_holes(tmp_path):
     pytest.importorskip("matplotlib")
-    from rlctl.isolation_plots import plot_histograms, plot_maxima
+    from rlctl.measure.isolation_plots import plot_histograms, plot_maxima
 
     for draw in (plot_histograms, plot_maxima):
         draw(outcome(), tmp_path / "figure.png")
@@ -154,7 +154,7 @@ def test_what_was_measured_before_an_error_is_kept(monkeypatch, tmp_path, capsys
                 raise TestbedError("cyclictest ended with code -9")
             return Run(cell, np.array([3000, 4000]), 1.0)
 
-    monkeypatch.setattr("rlctl.isolation_run.Session", Session)
+    monkeypatch.setattr("rlctl.measure.isolation_run.Session", Session)
     file = tmp_path / "isolation.json"
     assert main(["measure", "cyclictest", "--json", str(file)]) == 75
     result = json.loads(file.read_text())

@@ -11,11 +11,11 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import BundleError
 from rlctl.envs.fake import FakePlant
 from rlctl.envs.telemetry import Telemetry
-from rlctl.log_header import header_of, limits_in, policy_hash, profile_in, run_in
 from rlctl.record import Tick
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Verdict
+from rlctl.ticklog.header import header_of, limits_in, policy_hash, profile_in, run_in
 
 
 @pytest.fixture

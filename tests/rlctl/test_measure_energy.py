@@ -2,9 +2,9 @@
 
 import pytest
 
-from rlctl import measure_energy
 from rlctl.envs.telemetry import Missing, Value, Why
-from rlctl.measure_energy import EnergyMeter
+from rlctl.measure import energy as measure_energy
+from rlctl.measure.energy import EnergyMeter
 
 ABSENT = Missing(Why.NOT_SUPPORTED, "no such RAPL zone")
 

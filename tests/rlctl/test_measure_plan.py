@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from rlctl import measure_platform
 from rlctl.agents.allocator import allocate
 from rlctl.envs.applications import Application
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.telemetry import Missing, Value, Why
-from rlctl.measure import Measurement, pairs_of
-from rlctl.measure_config import command_config, load_measure
-from rlctl.measure_metrics import METRICS
-from rlctl.measure_plan import Cell, Log, Record, Turn, turns
-from rlctl.measure_platform import Ground, managed_ground
-from rlctl.measure_report import as_json, told
+from rlctl.measure import platform as measure_platform
+from rlctl.measure.config import command_config, load_measure
+from rlctl.measure.measurement import Measurement, pairs_of
+from rlctl.measure.metrics import METRICS
+from rlctl.measure.plan import Cell, Log, Record, Turn, turns
+from rlctl.measure.platform import Ground, managed_ground
+from rlctl.measure.report import as_json, told
 
 FIXTURES = Path(__file__).parents[1] / "fixtures/measure"
 CELLS = (Cell("L1", {"bodytrack": 2}), Cell("H1", {"bodytrack": 6}))

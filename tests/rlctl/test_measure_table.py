@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rlctl.envs.telemetry import Missing, Value, Why
-from rlctl.measure_metrics import METRICS, metrics_of
-from rlctl.measure_table import (
+from rlctl.measure.metrics import METRICS, metrics_of
+from rlctl.measure.table import (
     Sides,
     csv_lines,
     estimates_of,
@@ -18,7 +18,7 @@ from rlctl.measure_table import (
     speed_up,
     speed_up_rows,
 )  # fmt: skip
-from rlctl.statistics import Estimate
+from rlctl.statistics.intervals import Estimate
 
 FIXTURES = Path(__file__).parents[1] / "fixtures/measure"
 UNITS = {"G": 1e9, "K": 1e3}
@@ -174,7 +174,7 @@ def test_csv_has_every_metric_and_both_sides(sides):
 
 @pytest.mark.parametrize("name", ["benefit", "burst"])
 def test_figures_are_drawn_with_and_without_counters(sides, name):
-    plots = pytest.importorskip("rlctl.measure_plots")
+    plots = pytest.importorskip("rlctl.measure.plots")
     pytest.importorskip("matplotlib")
     drawn = (
         plots.benefit_png({"L1": sides, "H1": sides})

@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 import rlctl.metrics_server
-from rlctl.config_metrics import LimitsSection, MetricsSection
+from rlctl.config.metrics import LimitsSection, MetricsSection
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
 from rlctl.envs.telemetry import Telemetry

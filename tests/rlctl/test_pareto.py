@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlctl.figure_output import png, svg
-from rlctl.label_placement import Box, place
-from rlctl.pareto import COLOURS, MARKERS, draw_scenario, draw_suite, front, nines, styles
-from rlctl.suite import METRICS, SuiteResult
+from rlctl.bench.suite import METRICS, SuiteResult
+from rlctl.report.figures import png, svg
+from rlctl.report.label_placement import Box, place
+from rlctl.report.pareto import COLOURS, MARKERS, draw_scenario, draw_suite, front, nines, styles
 
 pytest.importorskip("matplotlib", reason="figures need rlctl[cli]")
 

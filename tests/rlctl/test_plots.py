@@ -2,11 +2,11 @@
 
 import pytest
 
+from rlctl.bench.score import Run, score
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.record import Tick
 from rlctl.safety.verdict import Verdict
-from rlctl.score import Run, score
 
 pytest.importorskip("matplotlib", reason="plots need rlctl[cli]")
 
@@ -24,7 +24,7 @@ def run(manager, missing=False):
 @pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.filterwarnings("ignore::UserWarning")  # a log axis without a single value
 def test_a_run_and_the_summary_are_drawn(tmp_path, missing):
-    from rlctl.plots import plot_run, plot_summary
+    from rlctl.report.plots import plot_run, plot_summary
 
     plot_run(run("none", missing), tmp_path / "run.png", 2)
     scores = {name: score([run(name, missing)] * count) for name, count in (("none", 1), ("frozen", 3))}

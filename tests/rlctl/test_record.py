@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.decisions import read_decisions
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.applications import Placement
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.record import MemoryRecorder, Tee, Tick, TickLog, read_ticks, tick_as_json, write_ticks
 from rlctl.safety.verdict import Bound, Reason, Verdict
-from rlctl.why import shares_in_words
+from rlctl.ticklog.decisions import read_decisions
+from rlctl.ticklog.why import shares_in_words
 
 FULL, FROZEN = Allocation(UNLIMITED, 2), Allocation(0.01, 1, frozen=True)
 

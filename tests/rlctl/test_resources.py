@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rlctl.agents.heracles_loops import Bandwidth, Power
-from rlctl.config import describe, load_config
-from rlctl.config_resources import ResctrlSection, ResourcesSection
+from rlctl.config.resources import ResctrlSection, ResourcesSection
+from rlctl.config.serve import describe, load_config
 from rlctl.envs.errors import CgroupError, ConfigError, HostError
 from rlctl.envs.host.cgroup.fake import FakeKernel
 from rlctl.envs.host.cgroup.group import Group

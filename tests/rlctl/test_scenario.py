@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlctl.bench import Plan
+from rlctl.bench.live import Plan
 from rlctl.commands.bench import _minutes
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.workload import Weight

@@ -2,12 +2,12 @@
 
 import pytest
 
+from rlctl.bench.score import Run, score
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.record import Tick
+from rlctl.report.table import LEGEND, render, score_rows, suite_rows
 from rlctl.safety.verdict import Verdict
-from rlctl.score import Run, score
-from rlctl.table import LEGEND, render, score_rows, suite_rows
 
 RUNNING, FROZEN = Allocation(0.5, 1), Allocation(0.5, 1, frozen=True)
 

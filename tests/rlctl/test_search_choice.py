@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rlctl.agents.training.trial import Trial
-from rlctl.search_choice import lead, ranked
+from rlctl.training.search_choice import lead, ranked
 
 SEEDS, TICKS = 16, {"thesis": 600, "noisy": 600}
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import rlctl.build, rlctl.cli, rlctl.safety.lease
 from rlctl.commands import serve
 from rlctl.commands.config import fallback_of, policy_of, profile_of
-from rlctl.config import load_config
-from rlctl.config_metrics import MetricsSection
+from rlctl.config.serve import load_config
+from rlctl.config.metrics import MetricsSection
 from rlctl.envs.fake import FakePlant
 from rlctl.record import TickLog
 from rlctl.stopping import Request

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from rlctl import shadow as module
-from rlctl import tail as tail_module
 from rlctl.agents import catalogue
-from rlctl.decision_tail import DecisionTail
-from rlctl.decisions import read_decisions
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.ticklog import log_files
-from rlctl.replay import Contender, replay
-from rlctl.shadow import Shadows
-from rlctl.shadow_log import ShadowLog, read_watched, shadow_files
+from rlctl.shadow import watching as module
+from rlctl.shadow.log import ShadowLog, read_watched, shadow_files
+from rlctl.shadow.watching import Shadows
+from rlctl.ticklog import tail as tail_module
+from rlctl.ticklog.decision_tail import DecisionTail
+from rlctl.ticklog.decisions import read_decisions
+from rlctl.ticklog.replay import Contender, replay
 
 
 def refuse(damage):

@@ -21,14 +21,14 @@ from rlctl.envs.sim.loads import from_config
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.ticklog import seal
-from rlctl.log_header import header_of
 from rlctl.record import TickLog
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
-from rlctl.shadow_columns import Columns, ShadowColumns, Subject
-from rlctl.shadow_estimates import LEAST_WINDOWS, be_gain, matching, mean_over_blocks, share_over_blocks
-from rlctl.shadow_gate import load_gate
-from rlctl.shadow_sim import load_trace
+from rlctl.shadow.columns import Columns, ShadowColumns, Subject
+from rlctl.shadow.estimates import LEAST_WINDOWS, be_gain, matching, mean_over_blocks, share_over_blocks
+from rlctl.shadow.gate import load_gate
+from rlctl.shadow.sim import load_trace
+from rlctl.ticklog.header import header_of
 
 TICKS = 1500
 
@@ -195,9 +195,9 @@ def test_the_acting_policy_s_options_come_from_its_configuration(capsys, simulat
 
 
 def test_a_shadow_that_is_another_by_now_is_not_simulated(capsys, simulated_log, tmp_path):
-    from rlctl.decisions import read_decisions
-    from rlctl.shadow import Shadows
-    from rlctl.shadow_log import ShadowLog
+    from rlctl.shadow.log import ShadowLog
+    from rlctl.shadow.watching import Shadows
+    from rlctl.ticklog.decisions import read_decisions
 
     shadows, log = Shadows([catalogue.build("static", quota_ratio=0.3)]), ShadowLog(tmp_path / "shadow.jsonl")
     for number, decision in enumerate(read_decisions([simulated_log / "ticks.jsonl"], print)):
@@ -363,9 +363,9 @@ WILD = st.recursive(
 @pytest.fixture(scope="module")
 def whole_logs(simulated_log):
     """The begin of a tick log, and what shadows say of it."""
-    from rlctl.decisions import read_decisions
-    from rlctl.shadow import Shadows
-    from rlctl.shadow_log import ShadowLog
+    from rlctl.shadow.log import ShadowLog
+    from rlctl.shadow.watching import Shadows
+    from rlctl.ticklog.decisions import read_decisions
 
     ticks = (simulated_log / "ticks.jsonl").read_bytes().splitlines(keepends=True)[:30]
     begin, said = simulated_log / "begin.jsonl", simulated_log / "said.jsonl"

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from rlctl.cli import main
-from rlctl.shadow_log import read_watched, shadow_files
+from rlctl.shadow.log import read_watched, shadow_files
 
 PATIENCE_SECONDS = 60.0
 
@@ -127,6 +127,6 @@ def test_what_cannot_be_is_one_line_and_touches_nothing(recorded_run, capsys, wo
 
 def test_it_loads_no_library_that_it_does_not_use():
     code = "import rlctl.commands.shadow_watch, sys; print([n for n in {} if n in sys.modules])"
-    heavy = ("torch", "sklearn", "matplotlib", "rich", "onnxruntime", "rlctl.envs.sim.hosts", "rlctl.paired")
+    heavy = ("torch", "sklearn", "matplotlib", "rich", "onnxruntime", "rlctl.envs.sim.hosts", "rlctl.statistics.paired")
     done = subprocess.run([sys.executable, "-c", code.format(heavy)], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

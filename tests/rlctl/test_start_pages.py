@@ -45,14 +45,14 @@ def test_what_was_written_or_may_be_or_is_no_library_is_kept():
 
 def test_this_interpreter_lives_on_and_is_smaller():
     program = """
-import ctypes, decimal, json, ssl, sqlite3, zlib, rlctl.config, rlctl.start_pages as pages
+import ctypes, decimal, json, ssl, sqlite3, zlib, rlctl.config.serve, rlctl.start_pages as pages
 from rlctl.self_usage import self_usage
 before = self_usage().resident_bytes
 assert pages.let_go() > 1 << 20
 after = self_usage().resident_bytes
 assert zlib.decompress(zlib.compress(b"x" * 9999)) == b"x" * 9999
 assert decimal.Decimal("1.1") + 1 == decimal.Decimal("2.1")
-assert rlctl.config.SloSection(target_milliseconds=1, max_load_rps=1).slo.target_seconds == 1e-3
+assert rlctl.config.serve.SloSection(target_milliseconds=1, max_load_rps=1).slo.target_seconds == 1e-3
 raise SystemExit(after >= before)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -14,8 +14,8 @@ import pytest
 
 from rlctl.cli import main
 from rlctl.record import TickLog
-from rlctl.tail import LogTail
-from rlctl.top import PLAIN_BLOCKS, Mood, Row, is_stale, rows, sparkline
+from rlctl.ticklog.tail import LogTail
+from rlctl.ticklog.top import PLAIN_BLOCKS, Mood, Row, is_stale, rows, sparkline
 
 BEGAN = 1_800_000_000.0
 

@@ -9,7 +9,7 @@ from importlib import util
 import pytest
 
 from rlctl.cli import main
-from rlctl.training_plan import Asked, new_plan
+from rlctl.training.plan import Asked, new_plan
 
 needs_training = pytest.mark.skipif(
     any(util.find_spec(name) is None for name in ("torch", "sb3_contrib", "onnx")), reason="needs rlctl[train]"
@@ -73,7 +73,7 @@ def test_the_first_signal_is_noted_and_the_second_one_ends_at_once(capsys):
 
 
 def test_without_the_libraries_the_way_out_is_told(capsys, monkeypatch):
-    import rlctl.training_plan as plan
+    import rlctl.training.plan as plan
 
     monkeypatch.setattr(plan, "find_spec", lambda name: None if name == "torch" else True)
     assert_refused(capsys, 78, ["train", "--algo", "ppo"], "pip install 'rlctl[train]'", "scripts/install dev,train")

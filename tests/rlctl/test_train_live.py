@@ -17,8 +17,8 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import HostError, RlctlError
 from rlctl.envs.fake import FakePlant
 from rlctl.envs.host.cgroup.layout import Controller, Layout
-from rlctl.live_training import run_live
 from rlctl.scenario import _folder
+from rlctl.training.live import run_live
 
 needs_training = pytest.mark.skipif(
     any(util.find_spec(name) is None for name in ("torch", "sb3_contrib", "onnx")), reason="needs rlctl[train]"

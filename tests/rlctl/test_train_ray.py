@@ -8,12 +8,12 @@ import pytest
 pytest.importorskip("torch", reason="needs rlctl[train]")
 pytest.importorskip("sb3_contrib", reason="needs rlctl[train]")
 
-from rlctl.agents.training.bounded import Bounds
+from rlctl.agents.training.live.bounded import Bounds
 from rlctl.cli import main
 from rlctl.commands.train import _resuming
 from rlctl.envs.errors import ConfigError
-from rlctl.live_training import live_testbed
-from rlctl.training_plan import Asked
+from rlctl.training.live import live_testbed
+from rlctl.training.plan import Asked
 
 pytestmark = pytest.mark.train
 

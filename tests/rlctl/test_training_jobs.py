@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from rlctl import training_jobs
-from rlctl.ablation import variants
 from rlctl.agents.training.hosts import load_hosts
 from rlctl.agents.training.recipe import load_recipe
+from rlctl.bench.ablation import variants
 from rlctl.envs.errors import CheckFailed, ConfigError
-from rlctl.training_jobs import TrainingJob, command, finished, pinned, train
+from rlctl.training import jobs as training_jobs
+from rlctl.training.jobs import TrainingJob, command, finished, pinned, train
 
 JOB = TrainingJob("ppo-0", "ppo", 0, "knee", seconds=5.0)
 CPUS = sorted(os.sched_getaffinity(0))
@@ -103,7 +103,7 @@ def test_who_is_terminated_lets_its_runs_end(tmp_path):
         "while True:\n    signal.pause()\n"
     )
     parent = (
-        "import sys; from pathlib import Path; from rlctl.training_jobs import pinned\n"
+        "import sys; from pathlib import Path; from rlctl.training.jobs import pinned\n"
         f"pinned({{'run': [sys.executable, '-c', {child!r}]}}, Path({str(tmp_path)!r}), [{CPUS[0]}], lambda _: None)\n"
     )
     with subprocess.Popen([sys.executable, "-c", parent], stderr=subprocess.DEVNULL) as process:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rlctl.envs.errors import ConfigError
-from rlctl.training_results import best, read_result, seed_rows
+from rlctl.training.results import best, read_result, seed_rows
 
 
 @pytest.fixture

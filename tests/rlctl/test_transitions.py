@@ -9,8 +9,6 @@ import pytest
 
 from rlctl.agents import catalogue
 from rlctl.control import Controller
-from rlctl.dataset_sim import Ground, grounds_of_hosts, grounds_of_scenarios, record
-from rlctl.dataset_sources import recording_of
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError
@@ -22,13 +20,15 @@ from rlctl.envs.sim.seeds import Kind, kind_of
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.envs.ticklog import seal
 from rlctl.envs.workload import Weight
-from rlctl.log_header import header_of
 from rlctl.record import Tee, TickLog, write_ticks
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.wrapper import ShieldedEnv
 from rlctl.scenario import load_scenario
-from rlctl.transitions import LONGEST, Cut, Moment, Weaver, censored, move_of
+from rlctl.ticklog.header import header_of
+from rlctl.training.dataset_sim import Ground, grounds_of_hosts, grounds_of_scenarios, record
+from rlctl.training.dataset_sources import recording_of
+from rlctl.training.transitions import LONGEST, Cut, Moment, Weaver, censored, move_of
 
 LIMITS = Limits(cpus=2)
 LOADS = (0.2, 0.3, 0.5, 0.7, 0.95, 1.1, 0.4)

@@ -12,9 +12,9 @@ import pytest
 
 from rlctl.agents.bundle import load
 from rlctl.agents.training.recipe import load_recipe
-from rlctl.agents.training.space import load_space
+from rlctl.agents.training.search.space import load_space
 from rlctl.cli import main
-from rlctl.search_plan import SearchAsked, begin, new_search
+from rlctl.training.search_plan import SearchAsked, begin, new_search
 
 SPACE = """algorithm: ppo
 recipe:
@@ -129,7 +129,7 @@ def reported(trial, timesteps, score):
 
 def test_asha_knows_the_rungs_of_a_search_that_goes_on(tmp_path):
     on_ray()
-    from rlctl.agents.training.search_schedulers import Asha, Journal
+    from rlctl.agents.training.search.schedulers import Asha, Journal
 
     Journal.file = tmp_path / "reports.jsonl"
     lines = [reported("t000", 10, 1.0), reported("t000", 30, 2.0), reported("t000", 40, 3.0)]
@@ -147,7 +147,7 @@ def test_asha_knows_the_rungs_of_a_search_that_goes_on(tmp_path):
 
 def test_population_based_training_knows_the_generation_of_a_search_that_goes_on():
     on_ray()
-    from rlctl.agents.training.search_schedulers import Explore, Pbt
+    from rlctl.agents.training.search.schedulers import Explore, Pbt
 
     space = load_space("ppo", load_recipe("ppo"))
     scheduler = Pbt(
@@ -186,7 +186,7 @@ class FakeTrial:
 
 def test_a_failed_trial_says_what_failed_and_not_how_ray_got_there():
     on_ray()
-    from rlctl.agents.training.search import _why
+    from rlctl.agents.training.search.run import _why
 
     traced = (
         "ray::train() (pid=1)\n  File x.py, line 2\nValueError: logits (240, 34) are no numbers:\n[[nan, nan],\n [nan]]"
@@ -198,7 +198,7 @@ def test_a_failed_trial_says_what_failed_and_not_how_ray_got_there():
 def test_a_trial_is_learned_and_judged_under_its_own_margins(tmp_path, begun):
     on_ray()
     from rlctl.commands.tune import _job
-    from rlctl.search_plan import resumed_search
+    from rlctl.training.search_plan import resumed_search
 
     job = _job(resumed_search(begun, {}), begun, "local")
     (first, second, _), profile = job.candidates, job.space.profile

@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.agents import catalogue
-from rlctl.bench_sim import SimPlan, run_sim
+from rlctl.bench.lineup import policy_for
+from rlctl.bench.search_space import Range, Space, load_search, spaces
+from rlctl.bench.sim import SimPlan, run_sim
+from rlctl.bench.sim_run import run_task
+from rlctl.bench.tuned import SHIPPED, Budget, Found, Fulfilment, Tuned, as_yaml, ground_of, load_tuned
+from rlctl.bench.tuning import budget_of, plans_of, task_count, tune
 from rlctl.cli import main
 from rlctl.commands.bench_verify import plan_of, read_claims
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.seeds import Kind, evaluation, kind_of
-from rlctl.lineup import policy_for
 from rlctl.safety.profile import load_profile
 from rlctl.scenario import load_scenario
-from rlctl.search_space import Range, Space, load_search, spaces
-from rlctl.sim_run import run_task
-from rlctl.tuned import SHIPPED, Budget, Found, Fulfilment, Tuned, as_yaml, ground_of, load_tuned
-from rlctl.tuning import budget_of, plans_of, task_count, tune
 
 SPACES = load_search()
 SEARCHED = ("static", "parties", "prm-hybrid-tuned")
@@ -137,7 +137,7 @@ def test_all_get_the_same_budget(monkeypatch):
             yield run_task(task)
             done(task.manager)
 
-    monkeypatch.setattr("rlctl.tuning.run_tasks", count)
+    monkeypatch.setattr("rlctl.bench.tuning.run_tasks", count)
     plans, budget = short(candidates=5, seconds=4.0)
     called = []
     tune(spaces(SEARCHED), plans, budget, "responsive", called.append)

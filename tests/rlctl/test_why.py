@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlctl.cli import main
-from rlctl.decisions import shown
-from rlctl.moments import Moment, parse_moment
+from rlctl.ticklog.decisions import shown
+from rlctl.ticklog.moments import Moment, parse_moment
 
 BEGAN = 1_800_000_000.0
 NOW = datetime(2026, 11, 21, 12, 0, 0).timestamp()

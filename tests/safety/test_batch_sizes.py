@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from rlctl.envs.sim.vector_actions import Allocations, VectorLimits, chosen
-from rlctl.fleet_config import load_fleet
-from rlctl.fleet_hosts import FleetHosts, Roster
+from rlctl.fleet.config import load_fleet
+from rlctl.fleet.hosts import FleetHosts, Roster
 from rlctl.safety.batch import BatchShield
 from rlctl.safety.batch_readings import GuardReadings
 from rlctl.safety.profile import load_profile, shipped_profiles

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlctl.agents.training.space import MARGINS
+from rlctl.agents.training.search.space import MARGINS
 from rlctl.envs.allocation import Limits
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
 from rlctl.safety.profile import Profile, load_profile, shipped_profiles

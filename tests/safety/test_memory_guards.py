@@ -17,7 +17,6 @@ from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.sim.vector_actions import Allocations
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
-from rlctl.replay import _memory
 from rlctl.safety.batch import BatchShield
 from rlctl.safety.batch_readings import GuardReadings
 from rlctl.safety.memory import Level, MemoryBandwidthGuard, MemoryPressureGuard, Stalls
@@ -25,6 +24,7 @@ from rlctl.safety.profile import MemoryBandwidth, MemoryPressure, Profile, load_
 from rlctl.safety.sensors import NEVER_THERE, Trust
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Reason
+from rlctl.ticklog.replay import _memory
 
 Calm = Callable[..., Telemetry]
 

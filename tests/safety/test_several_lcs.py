@@ -11,9 +11,9 @@ from rlctl.envs.replay import telemetry_of
 from rlctl.envs.several import SeveralTelemetry, worst_of
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.record import Tick, tick_as_json
-from rlctl.replay import Guards
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
+from rlctl.ticklog.replay import Guards
 
 LIMITS = Limits(4)
 NAMES = ("web", "cache", "search")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.agents.training.bounded import TARGETS, BoundedHost, Bounds, around, has_room, nearest
+from rlctl.agents.training.live.bounded import TARGETS, BoundedHost, Bounds, around, has_room, nearest
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError, PolicyError

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from rlctl.agents.training.cluster import (
+from rlctl.agents.training.cluster.connection import (
     Node,
     _why_not,
     check_reachable,

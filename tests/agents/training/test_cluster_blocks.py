@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlctl[distributed]'")
 
-from rlctl.agents.training.cluster import connected
-from rlctl.agents.training.cluster_blocks import map_blocks
+from rlctl.agents.training.cluster.blocks import map_blocks
+from rlctl.agents.training.cluster.connection import connected
 from rlctl.envs.errors import ConfigError, HostError
 
 BED = {"bed": 1.0}

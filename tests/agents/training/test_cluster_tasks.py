@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlctl[distributed]'")
 
-from rlctl.agents.training.cluster import connected
-from rlctl.agents.training.cluster_tasks import map_tasks
+from rlctl.agents.training.cluster.connection import connected
+from rlctl.agents.training.cluster.tasks import map_tasks
 from rlctl.envs.errors import CheckFailed, ConfigError, HostError
 
 pytestmark = pytest.mark.ray

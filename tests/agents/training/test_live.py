@@ -13,10 +13,10 @@ from sb3_contrib import QRDQN
 from stable_baselines3 import DQN, PPO
 
 from rlctl.agents.bundle import load
-from rlctl.agents.training import live
-from rlctl.agents.training.bounded import Bounds
-from rlctl.agents.training.live import Phase, Task, begin, export, fine_tune, rounds_of
-from rlctl.agents.training.patient_plant import PatientPlant
+from rlctl.agents.training.live import run as live
+from rlctl.agents.training.live.bounded import Bounds
+from rlctl.agents.training.live.patient_plant import PatientPlant
+from rlctl.agents.training.live.run import Phase, Task, begin, export, fine_tune, rounds_of
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CgroupBusy, ConfigError, HostError

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.agents.training.objective import RESOLUTION_POINTS, score, steps
+from rlctl.agents.training.search.objective import RESOLUTION_POINTS, score, steps
 
 SHORT, BE = st.floats(0.0, 600.0), st.floats(0.0, 100.0)
 

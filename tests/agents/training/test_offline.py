@@ -13,14 +13,14 @@ import torch
 
 from rlctl.agents.bundle import load
 from rlctl.agents.learned import LearnedPolicy
-from rlctl.agents.training import offline_learners
-from rlctl.agents.training.dataset import Dataset
-from rlctl.agents.training.dataset_origin import Origin, PolicyCounts, Source
-from rlctl.agents.training.fqe import value_of
-from rlctl.agents.training.live import lags_of
-from rlctl.agents.training.offline import OfflineRun, learn_offline
-from rlctl.agents.training.offline_learners import learner_of, rewards_of, teacher_of
-from rlctl.agents.training.offline_recipe import OFFLINE, load_offline_recipe
+from rlctl.agents.training.live.run import lags_of
+from rlctl.agents.training.offline import learners as offline_learners
+from rlctl.agents.training.offline.dataset import Dataset
+from rlctl.agents.training.offline.fqe import value_of
+from rlctl.agents.training.offline.learners import learner_of, rewards_of, teacher_of
+from rlctl.agents.training.offline.origin import Origin, PolicyCounts, Source
+from rlctl.agents.training.offline.recipe import OFFLINE, load_offline_recipe
+from rlctl.agents.training.offline.run import OfflineRun, learn_offline
 from rlctl.agents.training.sb3_model import load_model
 from rlctl.agents.training.trial import Course
 from rlctl.control import Controller

@@ -9,10 +9,10 @@ import pytest
 pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
 
 from rlctl.agents.card import ObservationTable
-from rlctl.agents.training.bounded import Bounds
-from rlctl.agents.training.rollout_live import LiveRunning, LiveTestbed
-from rlctl.agents.training.rollout_worker import Worker
-from rlctl.agents.training.segments import Orders
+from rlctl.agents.training.live.bounded import Bounds
+from rlctl.agents.training.rollouts.live import LiveRunning, LiveTestbed
+from rlctl.agents.training.rollouts.segments import Orders
+from rlctl.agents.training.rollouts.worker import Worker
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CgroupGone, HostError

@@ -10,8 +10,8 @@ pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
 
 from rlctl.agents.card import ObservationTable
 from rlctl.agents.training.hosts import Group, first_seed, load_hosts, present
-from rlctl.agents.training.rollout_worker import SimTestbed, Worker
-from rlctl.agents.training.segments import Orders, transitions
+from rlctl.agents.training.rollouts.segments import Orders, transitions
+from rlctl.agents.training.rollouts.worker import SimTestbed, Worker
 from rlctl.agents.training.sim_hosts import SimHosts
 from rlctl.envs.actions import MOVES
 from rlctl.envs.errors import BundleError, PolicyError
@@ -78,7 +78,7 @@ def test_a_network_that_is_none_or_has_diverged_is_refused(worker, onnx_writer):
 def test_a_testbed_needs_no_learner_installed():
     """Hundreds of megabytes on each host, otherwise."""
     code = (
-        "import sys; import rlctl.agents.training.rollout_worker, rlctl.agents.training.rollout_live; "
+        "import sys; import rlctl.agents.training.rollouts.worker, rlctl.agents.training.rollouts.live; "
         "print([name for name in ('torch', 'stable_baselines3', 'sb3_contrib', 'onnx') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -15,18 +15,19 @@ from gymnasium.spaces import Box, Discrete
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from rlctl.agents.bundle import load
-from rlctl.agents.training import rollouts, testbeds
-from rlctl.agents.training.cluster import connected
+from rlctl.agents.training.cluster.connection import connected
 from rlctl.agents.training.hosts import load_hosts
 from rlctl.agents.training.learn import Ending, Run, learn
 from rlctl.agents.training.learners import make
 from rlctl.agents.training.recipe import load_recipe
-from rlctl.agents.training.rollout_learners import ROLLOUT_CLASSES, extend
-from rlctl.agents.training.rollout_tally import Tally
-from rlctl.agents.training.rollout_worker import Worker
-from rlctl.agents.training.rollouts import Rollouts, RolloutVecEnv, nth_seed
-from rlctl.agents.training.segments import Transitions
-from rlctl.agents.training.testbeds import Arrival, Testbed
+from rlctl.agents.training.rollouts import run as rollouts
+from rlctl.agents.training.rollouts import testbeds
+from rlctl.agents.training.rollouts.learners import ROLLOUT_CLASSES, extend
+from rlctl.agents.training.rollouts.run import Rollouts, RolloutVecEnv, nth_seed
+from rlctl.agents.training.rollouts.segments import Transitions
+from rlctl.agents.training.rollouts.tally import Tally
+from rlctl.agents.training.rollouts.testbeds import Arrival, Testbed
+from rlctl.agents.training.rollouts.worker import Worker
 from rlctl.agents.training.trial import Course
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.scenario import load_scenario

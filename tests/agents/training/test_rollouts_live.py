@@ -16,12 +16,12 @@ pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
 import ray
 
 from rlctl.agents.card import ObservationTable
-from rlctl.agents.training.bounded import Bounds
-from rlctl.agents.training.cluster import connected
-from rlctl.agents.training.rollout_live import LiveTestbed
-from rlctl.agents.training.rollout_tally import Tally
-from rlctl.agents.training.segments import Orders
-from rlctl.agents.training.testbeds import Planned, Testbeds
+from rlctl.agents.training.cluster.connection import connected
+from rlctl.agents.training.live.bounded import Bounds
+from rlctl.agents.training.rollouts.live import LiveTestbed
+from rlctl.agents.training.rollouts.segments import Orders
+from rlctl.agents.training.rollouts.tally import Tally
+from rlctl.agents.training.rollouts.testbeds import Planned, Testbeds
 from rlctl.envs.actions import MOVES
 from rlctl.envs.errors import RlctlError
 from rlctl.envs.host.cgroup.layout import Controller, Layout

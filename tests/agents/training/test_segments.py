@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.agents.training.rollout_tally import FILE, Tally
-from rlctl.agents.training.segments import Segment, advantages, choose, steps_for, transitions
+from rlctl.agents.training.rollouts.segments import Segment, advantages, choose, steps_for, transitions
+from rlctl.agents.training.rollouts.tally import FILE, Tally
 
 
 def segment(rewards, dones, finals=(), size=2):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlctl.agents.training.recipe import load_recipe
-from rlctl.agents.training.space import MARGINS, Draw, load_space
+from rlctl.agents.training.search.space import MARGINS, Draw, load_space
 from rlctl.envs.errors import ConfigError
 from rlctl.safety.profile import load_profile
 

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from rlctl import sim_run
 from rlctl.agents.training.evaluations import Evaluation, History, Judge
 from rlctl.agents.training.trial import Course, always_frozen, score
+from rlctl.bench import sim_run
+from rlctl.bench.sim_run import Task, run_task
 from rlctl.envs.actions import MOVES
 from rlctl.envs.observation import LAGS
 from rlctl.envs.sim.seeds import evaluation, training
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import load_profile
 from rlctl.scenario import load_scenario
-from rlctl.sim_run import Task, run_task
 
 PREFERENCES = np.random.default_rng(3).normal(size=(400, len(MOVES))).astype(np.float32)
 SEEDS = tuple(evaluation(number) for number in range(3))

@@ -195,14 +195,22 @@ def test_the_minimum_weight_is_never_worse_for_the_lc(
 
 
 @given(
-    profiles(wake_seconds=0.0, phase_sd=0.0, client_cpu_seconds=0.0, max_load_rps=1e12),
+    profiles(
+        wake_seconds=0.0,
+        phase_sd=0.0,
+        client_cpu_seconds=0.0,
+        inflation_per_cpu=0.0,
+        inflation_per_cpu2=0.0,
+        max_load_rps=1e12,
+    ),
     st.floats(0.01, 1.2),
     st.floats(0.0, 0.3),
     orders(),
 )
 def test_more_load_never_helps_the_lc(profile: HostProfile, load: float, more: float, asked: Orders) -> None:
     """Averaged over hosts, for the fewer the requests, the noisier their quantile. With wake-up costs a host may well
-    answer faster when it is busy; without them it may not."""
+    answer faster when it is busy; without them it may not. Nor where a BE that shares its CPUs inflates its requests: a
+    busier LC leaves less to BE, and is inflated less."""
     count = 200
     some = replace(asked, **{one.name: np.repeat(getattr(asked, one.name), count) for one in fields(asked)})
     low, high = (

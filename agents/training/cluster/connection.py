@@ -1,0 +1,364 @@
+"""A Ray cluster to work on: one of this machine's own, or one that others started.
+
+    with connected("local", cpus=2) as cluster:
+        for place, result in map_tasks(function, items): ...
+
+What is reached is checked before anything runs: Ray is installed and of the cluster's version, somebody answers at the
+address, and every node has this rlctl. Ray reports no usage from here, and what is started here has a small store for
+objects, no dashboard, and leaves no folder behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType, MappingProxyType
+from typing import Any, NoReturn
+
+from rlctl import __version__
+from rlctl.agents import catalogue
+from rlctl.agents.training.run_folder import code_version
+from rlctl.envs.errors import ConfigError, HostError, RlctlError
+
+__all__ = [
+    "LOCAL",
+    "Cluster",
+    "Node",
+    "Version",
+    "check_reachable",
+    "check_version",
+    "connected",
+    "our_version",
+    "require_ray",
+    "sweep",
+    "told_by",
+]
+
+Version = tuple[str, str]
+"""Of rlctl: its version, and its commit as `code_version` has it."""
+
+LOCAL = "local"
+"""The address that starts a cluster on this machine, for as long as we are connected."""
+
+STORE_BYTES = 96 << 20
+"""Of objects in shared memory on a cluster that we start. Ray takes 30 % of the memory otherwise; 75 is its least."""
+
+ONE_THREAD: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+)
+"""Environment of every worker: as many workers as CPUs, so one thread each for numpy and torch."""
+
+QUIET: Mapping[str, str] = MappingProxyType(
+    {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # announces a change about GPUs in every process otherwise
+    }
+)
+"""Set before Ray is imported, where the user has not."""
+
+IMPATIENT: Mapping[str, str] = MappingProxyType({"RAY_gcs_server_port_wait_time_s": "1"})
+"""Tries where somebody listens who is no Ray: its own twenty take more than two minutes, one takes 40 s (measured)."""
+
+FOLDERS, PREFIX = Path("/tmp"), "rlctl-ray-"  # noqa: S108 - made there by tempfile
+"""Where a cluster that we start has its folder, and how that begins; the number of our process comes next."""
+
+PROBE_SECONDS = 3.0
+CHECK_SECONDS = 120.0
+"""For all nodes to say which rlctl they have: a worker starts on each of them, which takes seconds on a busy host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node that is alive.
+
+    Attributes:
+        id: Ray's, a hexadecimal number.
+        address: IP address; several nodes of a test have the same.
+        resources: What it offers in all, by name: `CPU`, `memory`, and what it was started with.
+    """
+
+    id: str
+    address: str
+    resources: Mapping[str, float]
+
+    def holds(self, needed: Mapping[str, float]) -> bool:
+        """True when a task that needs this much can ever run there."""
+        return all(self.resources.get(name, 0.0) >= amount for name, amount in needed.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The cluster that we are connected to.
+
+    Attributes:
+        address: As it was asked for.
+    """
+
+    address: str
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Those that are alive now; more may join, and any may leave."""
+        import ray
+
+        alive = [one for one in ray.nodes() if one["Alive"]]
+        return [Node(one["NodeID"], one["NodeManagerAddress"], one["Resources"]) for one in alive]
+
+    @property
+    def cpus(self) -> int:
+        """CPUs of all nodes: how many tasks run at a time."""
+        return sum(int(node.resources.get("CPU", 0.0)) for node in self.nodes)
+
+
+def require_ray() -> None:
+    """Check that Ray is installed.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if find_spec("ray") is None:
+        raise ConfigError(
+            "Ray is not installed: pip install 'rlctl[distributed]', or in a checkout scripts/install dev,distributed"
+        )
+
+
+def check_reachable(address: str | None, names: Iterable[str]) -> None:
+    """Check that nodes find the bundles among these managers: a relative path is theirs from where `ray start` was.
+
+    Raises:
+        ConfigError: One is relative, and the cluster is not one that we start ourselves.
+    """
+    if address in (None, LOCAL):
+        return
+    for name in names:
+        if ("/" in name or catalogue.is_own(name)) and not Path(name).is_absolute():
+            here = Path(name).absolute()
+            raise ConfigError(f"{name}: with --ray {address} give the path at which every node has it, such as {here}")
+
+
+def told_by(address: str, error: RlctlError) -> RlctlError:
+    """The same error, that says which node it is from: what is wrong there may be right everywhere else."""
+    error.args = (f"node {address}: {error}",)
+    return error
+
+
+@contextlib.contextmanager
+def connected(
+    address: str,
+    *,
+    cpus: int | None = None,
+    resources: Mapping[str, float] = MappingProxyType({}),
+    logs: bool = False,
+) -> Iterator[Cluster]:
+    """Connect to a cluster, and leave it at the end; what still runs for us there is ended then.
+
+    While connected, SIGTERM ends this process as `sys.exit` does, unless it was handled before.
+
+    Args:
+        address: `local` to start one, `auto` for the one that runs on this machine, or HOST:PORT of one that this
+            machine is a node of.
+        cpus: Tasks that a local one runs at a time; None is one for each CPU that we may use.
+        resources: Custom ones that a local one offers, such as `testbed`.
+        logs: Show on stderr what workers print and what Ray logs.
+
+    Raises:
+        ConfigError: Ray is not installed, the address is none, or a node has no rlctl or another one.
+        HostError: Nobody answers there, or the cluster is of another version of Ray or Python.
+    """
+    require_ray()
+    with contextlib.ExitStack() as stack:
+        _set_unless_set(QUIET)
+        import ray
+
+        where = _own(stack, cpus, resources) if address == LOCAL else _existing(stack, address)
+        handler = signal.getsignal(signal.SIGTERM)
+        stack.callback(signal.signal, signal.SIGTERM, handler)
+        _keep_off_stdout(stack, logs)
+        stack.callback(ray.shutdown)
+        try:
+            ray.init(**where, log_to_driver=logs, logging_level=logging.INFO if logs else logging.ERROR)
+        except Exception as error:  # some of Ray's are of that class itself
+            raise HostError(f"Ray at {address}: {_why_not(error)}") from error
+        cluster = Cluster(address)
+        with _terminated_as_interrupted(handler):
+            _check(cluster)
+            yield cluster
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupted(handler: Any) -> Iterator[None]:
+    """SIGTERM as Ctrl-C, unless it had a handler: Ray's aborts, and a SystemExit within its code ends the process.
+
+    Args:
+        handler: As it was before Ray set its own.
+    """
+    terminated = False
+
+    def interrupt(_: int, __: FrameType | None) -> NoReturn:
+        nonlocal terminated
+        terminated = True
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, handler if callable(handler) else interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if terminated:
+            sys.exit(128 + signal.SIGTERM)
+        raise
+
+
+def _keep_off_stdout(stack: contextlib.ExitStack, logs: bool) -> None:
+    """Ray prints there what workers print and which node died, where tables and JSON go; there is no option for it."""
+    from ray._private import worker
+
+    printed = worker.print_to_stdstream
+
+    def on_stderr(data: Mapping[str, Any], **options: Any) -> None:
+        if logs:
+            printed({**data, "is_err": True}, **options)
+
+    worker.print_to_stdstream = on_stderr
+    stack.callback(setattr, worker, printed.__name__, printed)
+
+
+def _own(stack: contextlib.ExitStack, cpus: int | None, resources: Mapping[str, float]) -> dict[str, Any]:
+    """How a cluster is started; workers inherit our environment, which lets them use those that Ray starts ahead.
+
+    Its folder is in /tmp: the path of a socket has 107 characters at most.
+    """
+    stack.callback(_unset, _set_unless_set(ONE_THREAD))
+    sweep(FOLDERS)
+    folder = tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-", dir=FOLDERS, ignore_cleanup_errors=True)
+    return {
+        "address": LOCAL,
+        "num_cpus": cpus or len(os.sched_getaffinity(0)),
+        "resources": dict(resources),
+        "object_store_memory": STORE_BYTES,
+        "include_dashboard": False,
+        "_temp_dir": stack.enter_context(folder),
+    }
+
+
+def sweep(folders: Path) -> None:
+    """Remove what clusters of ours have left there whose process was killed."""
+    for folder in folders.glob(f"{PREFIX}*-*"):
+        pid = folder.name.removeprefix(PREFIX).partition("-")[0]
+        if pid.isdecimal() and not Path("/proc", pid).exists() and folder.owner() == Path("/proc/self").owner():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _existing(stack: contextlib.ExitStack, address: str) -> dict[str, Any]:
+    """How one is joined, once somebody listens there."""
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS", address)
+    if address != "auto":
+        _probe(address)
+    stack.callback(_unset, _set_unless_set(IMPATIENT))
+    return {"address": address, "runtime_env": {"env_vars": dict(ONE_THREAD)}}
+
+
+def _why_not(error: Exception) -> str:
+    """In a line; Ray tells of tokens at length, or only in what the error came from."""
+    if "auth" in f"{error} {error.__cause__ or error.__context__}".lower():
+        return "it takes another token, or any: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH as on its nodes"
+    if "Could not find any running Ray instance" in str(error):
+        return "there is none on this machine: `ray start --head` starts one, --ray local one for this command alone"
+    return str(error)
+
+
+def _probe(address: str) -> None:
+    """Raise what is wrong with an address, at once."""
+    host, _, port = address.rpartition(":")
+    if "/" in address or not host or not port.isdigit():
+        raise ConfigError(
+            f"--ray {address}: give local, auto, or HOST:PORT of a cluster's head, on a machine that is a node of it"
+        )
+    for name in (host, socket.gethostname()) if host in ("localhost", "127.0.0.1") else (host,):  # as Ray takes it
+        with contextlib.suppress(OSError), socket.create_connection((name, int(port)), PROBE_SECONDS):
+            return
+    raise HostError(f"no Ray cluster answers at {address}; `ray start --head` starts one")
+
+
+def _check(cluster: Cluster) -> None:
+    """Every node runs what we run, or no number means anything."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    look = ray.remote(_look())
+    nodes, ours = cluster.nodes, our_version()
+    asked = [
+        look.options(
+            num_cpus=0, max_retries=1, scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)
+        ).remote()
+        for node in nodes
+    ]
+    for node, answer in zip(nodes, asked, strict=True):
+        try:
+            check_version(node.address, ray.get(answer, timeout=CHECK_SECONDS), ours)
+        except (ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError):
+            continue  # it has left since
+        except ray.exceptions.RayError as error:
+            raise HostError(f"node {node.address} starts no worker: {error}") from error
+
+
+def _look() -> Callable[[], Version]:
+    """A function that says which rlctl a node has; nested, so that it gets there by value and needs none itself."""
+
+    def look() -> Version:
+        version = ""
+        try:
+            from rlctl import __version__ as version
+            from rlctl.agents.training.run_folder import code_version
+        except ImportError as error:
+            return version, str(error)
+        return version, code_version()
+
+    return look
+
+
+def our_version() -> Version:
+    """What runs here."""
+    return __version__, code_version()
+
+
+def check_version(address: str, theirs: Version, ours: Version) -> None:
+    """Check that a node has the rlctl of the driver; commits are compared where both run from a checkout.
+
+    Args:
+        address: The node's.
+        theirs: What it has; without a version it has none, and the second says why.
+        ours: What the driver has.
+
+    Raises:
+        ConfigError: It has none, or another.
+    """
+    (version, code), (wanted, wanted_code) = theirs, ours
+    if not version:
+        raise ConfigError(f"node {address} has no rlctl to run ({code}): install {wanted} there")
+    if version != wanted or (code != wanted_code and wanted not in (code, wanted_code)):
+        raise ConfigError(
+            f"node {address} runs rlctl {version} ({code}) and the driver {wanted} ({wanted_code}): install the same"
+        )
+
+
+def _set_unless_set(wanted: Mapping[str, str]) -> list[str]:
+    """The names that were set."""
+    added = [name for name in wanted if name not in os.environ]
+    os.environ.update({name: wanted[name] for name in added})
+    return added
+
+
+def _unset(names: list[str]) -> None:
+    for name in names:
+        os.environ.pop(name, None)

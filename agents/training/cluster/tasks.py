@@ -1,0 +1,165 @@
+"""One function over many items, as tasks on a Ray cluster: each result once, whatever is lost on the way."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import ray
+from ray import exceptions
+
+from rlctl.agents.training.cluster.connection import Cluster, Version, check_version, our_version, told_by
+from rlctl.envs.errors import ConfigError, HostError, RlctlError
+
+__all__ = ["LOST", "RETRIES", "map_tasks"]
+
+RETRIES = 3
+"""How often a task that was lost is done again; one that takes its worker down each time must come to an end."""
+
+LOOK_SECONDS = 2.0
+ROOM_SECONDS = 60.0
+"""For a node to come back when none is left that could do what is left."""
+
+CANCEL_SECONDS = 10.0
+"""For tasks to end that are no longer wanted: one on a live host puts back what it changed."""
+
+LOST = (
+    exceptions.WorkerCrashedError,
+    exceptions.NodeDiedError,
+    exceptions.OutOfMemoryError,
+    exceptions.LocalRayletDiedError,
+    exceptions.ObjectLostError,  # it was done, and its result went with the node
+)
+"""What Ray raises when a worker or its node went away, and not the function failed."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def map_tasks(
+    cluster: Cluster,
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    *,
+    cpus: float = 1.0,
+    resources: Mapping[str, float] = MappingProxyType({}),
+    retries: int = RETRIES,
+    lost: Callable[[str], None] = lambda _: None,
+) -> Generator[tuple[int, Result], None, None]:
+    """Run a function on every item.
+
+    Left early, by Ctrl-C too, the tasks that wait are dropped and those that run get a KeyboardInterrupt; it comes
+    between two steps of Python, so after a sleep.
+
+    Args:
+        cluster: Where; the one that we are connected to.
+        function: Of a module, so that nodes import it; it must come to the same however often it is run.
+        items: What it is run on; they and the results are pickled.
+        cpus: CPUs that one task takes.
+        resources: Custom resources that it takes: `{"testbed": 1}` is one at a time on each host that offers one.
+        retries: How often a task is done again when its worker or node was lost.
+        lost: Called with a line for each task that was lost and is done again.
+
+    Yields:
+        The place of an item and its result, in order of completion.
+
+    Raises:
+        ConfigError: No node can hold such a task, or one that joined has another rlctl.
+        HostError: A task was lost too often, or no node is left that could hold one.
+        Exception: What the function raised; an RlctlError says on which node.
+    """
+    needed = {"CPU": cpus, **resources}
+    if not _has_room(cluster, needed):
+        raise ConfigError(f"no node of the Ray cluster at {cluster.address} offers {_amounts(needed)}")
+    task = ray.remote(_checked).options(
+        num_cpus=cpus, resources=dict(resources), max_retries=0, name=getattr(function, "__name__", "task")
+    )
+    submit = functools.partial(task.remote, our_version(), function)
+    tries = [0] * len(items)
+    running = {submit(item): place for place, item in enumerate(items)}
+    try:
+        while running:
+            done = _next(cluster, running, needed)
+            place = running.pop(done)
+            try:
+                result = _result(done)
+            except LOST as error:
+                said = f"task {place + 1} of {len(items)} was lost: {_why(error)}"
+                tries[place] += 1
+                if tries[place] > retries:
+                    raise HostError(f"{said}; that was the {tries[place]}. time") from error
+                lost(said)
+                running[submit(items[place])] = place
+            else:
+                yield place, result
+    finally:
+        _cancel(list(running))
+
+
+def _checked(drivers: Version, function: Callable[[Item], Result], item: Item) -> Result:
+    """On the worker: its node may have joined after all others were checked."""
+    _check_once(drivers)
+    try:
+        return function(item)
+    except RlctlError as error:
+        raise told_by(ray.util.get_node_ip_address(), error) from None
+
+
+@functools.cache
+def _check_once(drivers: Version) -> None:
+    check_version(ray.util.get_node_ip_address(), our_version(), drivers)
+
+
+def _next(cluster: Cluster, running: Mapping[Any, int], needed: Mapping[str, float]) -> Any:
+    """The first that ends, well or not.
+
+    Raises:
+        HostError: None can, for there is no node for it.
+    """
+    deadline = None
+    while True:
+        ended, _ = ray.wait(list(running), timeout=LOOK_SECONDS)
+        if ended:
+            return ended[0]
+        if _has_room(cluster, needed):
+            deadline = None
+        elif deadline is None:
+            deadline = time.monotonic() + ROOM_SECONDS
+        elif time.monotonic() > deadline:
+            raise HostError(
+                f"no node that offers {_amounts(needed)} is left or came back in {ROOM_SECONDS:g} s; "
+                f"{len(running)} tasks are not done"
+            )
+
+
+def _result(done: Any) -> Any:
+    try:
+        return ray.get(done)
+    except exceptions.RayTaskError as error:
+        if isinstance(error.cause, RlctlError):
+            raise error.cause from None
+        raise
+
+
+def _cancel(running: list[Any]) -> None:
+    """End what runs as Ctrl-C would, and give it time to clean up."""
+    for one in running:
+        ray.cancel(one)
+    if running:
+        ray.wait(running, num_returns=len(running), timeout=CANCEL_SECONDS)
+
+
+def _has_room(cluster: Cluster, needed: Mapping[str, float]) -> bool:
+    return any(node.holds(needed) for node in cluster.nodes)
+
+
+def _amounts(needed: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {amount:g}" for name, amount in needed.items() if amount)
+
+
+def _why(error: Exception) -> str:
+    """The first line; Ray tells much more."""
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,1 @@
+"""Fine-tuning on a live host, within bounds."""

@@ -1,0 +1,212 @@
+"""Who learns from a dataset: `bc`, who clones a policy of it, and `cql`, conservative Q-learning.
+
+    learner = learner_of(dataset, recipe, seed=0)
+    loss = learner.update(rows)                     # a batch of learner.train; the caller steps the optimiser
+
+`bc` clones a policy of the dataset by cross-entropy on its own choices, among the moves that the shield let through.
+Cloned is the one that held its target most often; those within ALLOWANCE_POINTS of it count as equal, and among them
+the one with the most BE work is taken.
+
+`cql` is conservative Q-learning (Kumar et al., NeurIPS 2020, CQL(H)) on the network of QR-DQN: the quantile loss of
+double Q-learning towards a target network, and beside it `alpha` times how far the soft maximum of the values lies
+above the value of the move that was executed. Both maxima are over the moves that the shield let through. It learns
+from every policy of the dataset, from executed moves with the rewards that they would have had by themselves: what
+leaning on the shield costs is left out, as in `live_learners`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from sb3_contrib import QRDQN, MaskablePPO
+from sb3_contrib.common.utils import quantile_huber_loss
+from torch.nn.functional import cross_entropy
+
+from rlctl.agents.training.evaluations import ALLOWANCE_POINTS
+from rlctl.agents.training.learners import ACTIVATIONS, logits_of, tensor_logits
+from rlctl.agents.training.neighbours import share_gradients
+from rlctl.agents.training.offline.dataset import Dataset
+from rlctl.agents.training.offline.origin import TERMS, Origin
+from rlctl.agents.training.offline.recipe import Conservative, OfflineRecipe
+from rlctl.agents.training.recipe import linear
+from rlctl.envs.actions import discrete_space
+from rlctl.envs.allocation import Limits
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.observation import Observer
+from rlctl.envs.reward import WORK
+
+__all__ = ["Learner", "Rows", "choices", "learner_of", "parted", "rewards_of", "teacher_of"]
+
+BLOCKED = -1e9
+"""In place of the logit of a move that the shield would not let through."""
+
+Rows = NDArray[np.int64]
+
+
+def teacher_of(origin: Origin) -> str:
+    """Whom to clone: QoS first, then BE, by what the dataset measured of each."""
+    most = max(one.qos_percent for one in origin.policies.values())
+    equal = {name: one for name, one in origin.policies.items() if one.qos_percent >= most - ALLOWANCE_POINTS}
+    return max(equal, key=lambda name: equal[name].be_percent)
+
+
+def rewards_of(data: Dataset, work: float | None) -> NDArray[np.float32]:
+    """Each transition's reward without what it cost to ask for another move, shape (n,).
+
+    Args:
+        data: The dataset.
+        work: Worth of BE's work by a violation; None takes each source's own.
+    """
+    own = np.repeat([one.work or WORK for one in data.origin.sources], [s.transitions for s in data.origin.sources])
+    price = own if work is None else np.full(len(data), work)
+    terms = {name: data.terms[:, place] for place, name in enumerate(TERMS)}
+    made = terms["qos"] + terms["severity"] + terms["reconfiguration"] + terms["be_work"] * price / WORK
+    return np.asarray(made, np.float32)
+
+
+class Learner(Protocol):
+    """Who learns."""
+
+    model: Any
+    teacher: str
+    train: Rows
+    held_out: Rows
+    labels: Rows
+
+    def update(self, rows: Rows) -> torch.Tensor:
+        """The loss of a batch."""
+        ...
+
+
+class _Cloner:
+    """Behaviour cloning."""
+
+    def __init__(self, data: Dataset, recipe: OfflineRecipe, seed: int) -> None:
+        self.teacher = teacher_of(data.origin)
+        self.model = _blank(MaskablePPO, recipe, seed, n_steps=2, batch_size=2)
+        share_gradients(self.model.policy.action_net)
+        # What it wanted, also where another move was tried; what happened instead, where the shield stepped in.
+        wanted = data.masks[data.state, data.proposed]
+        self.labels = np.where(wanted, data.proposed, data.actions)
+        of_it = np.flatnonzero(data.policy == list(data.origin.policies).index(self.teacher))
+        self.train, self.held_out = parted(data, of_it, recipe.held_out, seed)
+        self._data = data
+
+    def update(self, rows: Rows) -> torch.Tensor:
+        """Cross-entropy among the allowed moves."""
+        data, state, moves = self._data, self._data.state[rows], self.labels[rows]
+        allowed = _allowed(data, state, moves)
+        logits = tensor_logits(self.model, torch.as_tensor(data.observations[state]))
+        return cross_entropy(logits.masked_fill(~allowed, BLOCKED), torch.as_tensor(moves))
+
+
+class _Conservative:
+    """Conservative Q-learning."""
+
+    teacher = ""
+
+    def __init__(self, data: Dataset, recipe: Conservative, seed: int) -> None:
+        self.model = _blank(QRDQN, recipe, seed, buffer_size=1, gamma=recipe.gamma)
+        share_gradients(self.model.quantile_net.quantile_net[-1])
+        self.labels = data.actions
+        self.train, self.held_out = parted(data, np.arange(len(data)), recipe.held_out, seed)
+        self._data, self._recipe, self._count = data, recipe, 0
+        self._rewards, self._next, self._discount = _steps(data, rewards_of(data, recipe.work), recipe)
+
+    def update(self, rows: Rows) -> torch.Tensor:
+        """The quantile loss and the conservative term."""
+        data, net = self._data, self.model.quantile_net
+        if self._count % self._recipe.target_update_interval == 0:
+            self.model.quantile_net_target.load_state_dict(net.state_dict())
+        self._count += 1
+        moves = torch.as_tensor(data.actions[rows])
+        quantiles = net(torch.as_tensor(data.observations[data.state[rows]]))  # (batch, quantiles, moves)
+        taken = _at(quantiles, moves)
+        values = quantiles.mean(dim=1).masked_fill(~_allowed(data, data.state[rows], data.actions[rows]), BLOCKED)
+        warm = self._recipe.temperature
+        above = warm * torch.logsumexp(values / warm, dim=1) - taken.mean(dim=1)
+        loss = quantile_huber_loss(taken, self._targets(rows)) + self._recipe.alpha * above.mean()
+        return torch.as_tensor(loss)
+
+    def _targets(self, rows: Rows) -> torch.Tensor:
+        data, after = self._data, self._next[rows]
+        seen, may = torch.as_tensor(data.observations[after]), torch.as_tensor(data.masks[after])
+        with torch.no_grad():
+            best = self.model.quantile_net(seen).mean(dim=1).masked_fill(~may, BLOCKED).argmax(dim=1)
+            later = _at(self.model.quantile_net_target(seen), best)
+        discount, rewards = (torch.as_tensor(one[rows])[:, None] for one in (self._discount, self._rewards))
+        return rewards + discount * later
+
+
+def _at(quantiles: torch.Tensor, moves: torch.Tensor) -> torch.Tensor:
+    """The quantiles of one move each, shape (batch, quantiles)."""
+    return quantiles.gather(2, moves[:, None, None].expand(-1, quantiles.shape[1], 1))[:, :, 0]
+
+
+def _allowed(data: Dataset, state: Rows, moves: Rows) -> torch.Tensor:
+    """Moves that the shield let through, and the one that happened whatever it said."""
+    allowed = data.masks[state]
+    allowed[np.arange(len(moves)), moves] = True
+    return torch.as_tensor(allowed)
+
+
+def _steps(
+    data: Dataset, rewards: NDArray[np.float32], recipe: Conservative
+) -> tuple[NDArray[np.float32], Rows, NDArray[np.float32]]:
+    """Sums of n rewards, fewer at an episode's end; the state after them, and its discount."""
+    count = np.minimum(recipe.n_steps, data.last - data.state)
+    total, here = np.zeros(len(data)), np.arange(len(data))
+    for step in range(recipe.n_steps):
+        total += np.where(step < count, recipe.gamma**step * rewards[np.minimum(here + step, len(data) - 1)], 0.0)
+    return total.astype(np.float32), data.state + count, (recipe.gamma**count).astype(np.float32)
+
+
+def parted(data: Dataset, rows: Rows, held_out: float, seed: int) -> tuple[Rows, Rows]:
+    """Rows to learn from and rows to judge on, by whole episodes.
+
+    Raises:
+        ConfigError: There are too few episodes.
+    """
+    episodes = np.unique(data.episode[rows])
+    kept = np.random.default_rng(seed).permutation(episodes)[: round(held_out * len(episodes))]
+    out = np.isin(data.episode[rows], kept)
+    if not out.any() or out.all():
+        raise ConfigError(f"{data.name}: of {len(episodes)} episodes {held_out:.0%} cannot be held out; record more")
+    return rows[~out], rows[out]
+
+
+def _blank(kind: Any, recipe: OfflineRecipe, seed: int, **settings: Any) -> Any:
+    """A new model of Stable-Baselines3 without an environment."""
+    given = recipe.policy_kwargs.model_dump()  # type: ignore[attr-defined]
+    arch = given["net_arch"]
+    layers = {arm: list(units) for arm, units in arch.items()} if isinstance(arch, dict) else list(arch)
+    network = {**given, "net_arch": layers, "activation_fn": ACTIVATIONS[given["activation_fn"]]}
+    rate, _ = linear(recipe.learning_rate)
+    shared = {"policy_kwargs": network, "learning_rate": rate, "device": "cpu", "seed": seed}
+    model = kind("MlpPolicy", None, _init_setup_model=False, **shared, **settings)
+    model.observation_space, model.action_space, model.n_envs = _observations(), discrete_space(), 1
+    model._setup_model()
+    return model
+
+
+def _observations() -> spaces.Space[NDArray[np.float32]]:
+    return Observer(Limits(1), 1.0).space
+
+
+def learner_of(data: Dataset, recipe: OfflineRecipe, seed: int) -> Learner:
+    """The one that the recipe is of.
+
+    Raises:
+        ConfigError: The dataset holds too little.
+    """
+    return _Conservative(data, recipe, seed) if isinstance(recipe, Conservative) else _Cloner(data, recipe, seed)
+
+
+def choices(model: Any, data: Dataset, states: Rows) -> Rows:
+    """What the model would do in these states, among the moves that the shield let through."""
+    logits = logits_of(model)(data.observations[states])
+    return np.asarray(np.where(data.masks[states], logits, -np.inf).argmax(axis=1))

@@ -1,0 +1,190 @@
+"""What a dataset says of itself, and where it is.
+
+    origin = read_origin(place_of("nginx-v0"))
+    origin.policies["heracles"].qos_percent
+
+It needs no Minari: the metadata are JSON. What a dataset holds says `dataset`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rlctl.envs.actions import MOVES_VERSION
+from rlctl.envs.errors import ConfigError, PermissionMissing
+from rlctl.envs.observation import LAGS, VERSION
+from rlctl.envs.workload import Weight
+from rlctl.envs.yaml_edge import validated
+
+__all__ = ["KEY", "TERMS", "Origin", "Place", "PolicyCounts", "Source", "place_of", "read_origin", "require_minari"]
+
+TERMS = ("qos", "severity", "be_work", "reconfiguration", "override")
+"""Columns of `reward_terms`, the parts of `rlctl.envs.reward.RewardTerms`."""
+
+KEY = "rlctl"
+"""Of the metadata that is ours."""
+
+_ID = re.compile(r"(?:[A-Za-z0-9_][-\w]*/)*[A-Za-z0-9_][-\w]*-v\d+", re.ASCII)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Source(_Strict):
+    """Where transitions are from.
+
+    Attributes:
+        kind, name: What it is, and its file, folder, scenario or kind of host.
+        sha256: Of the files; of simulated runs of everything that they follow from.
+        host, host_digest: The simulated host's profile; of a log the host's limits in words.
+        weight, work: BE's CPU weight, and what its work is worth by a violation to those who learn on such hosts in the
+            simulator; of a log they are not known.
+        shield, shield_digest: The safety profile in force; empty for none.
+        hosts: How many, or how many runs a log holds.
+        ticks, transitions: How many control periods there were, and how many are in the dataset.
+    """
+
+    kind: Literal["simulator", "tick log", "train-live"]
+    name: str
+    sha256: str
+    host: str
+    host_digest: str = ""
+    weight: Weight | None = None
+    work: float | None = None
+    shield: str = ""
+    shield_digest: str = ""
+    hosts: int = Field(ge=1)
+    ticks: int = Field(ge=0)
+    transitions: int = Field(ge=0)
+
+
+class PolicyCounts(_Strict):
+    """What one policy's transitions came to, over all sources.
+
+    Attributes:
+        transitions: How many.
+        qos_percent: Of them held the target.
+        be_percent: BE's work, by BE running alone.
+        override_percent, explored_percent: Of them the shield changed, and were exploration.
+    """
+
+    transitions: int
+    qos_percent: float
+    be_percent: float
+    override_percent: float
+    explored_percent: float
+
+
+class Origin(_Strict):
+    """What a dataset says of itself.
+
+    Attributes:
+        schema_version: Of this.
+        rlctl, code: Version and commit that wrote it.
+        observation_version, moves_version, lags: What its numbers mean.
+        tick_seconds: Control period.
+        sha256: Over all episodes: the dataset's own identity, wherever it is copied to.
+        episodes, ticks, transitions: How many; `ticks` of the recordings.
+        censored: Ticks or breaks by reason, for which episodes were cut; see `rlctl.training.transitions`.
+        policies: Who decided, in the order of the numbers in `policy`.
+        guards: Who overruled, in the order of the numbers in `guard`.
+        sources: From where it is.
+    """
+
+    schema_version: Literal[1] = 1
+    rlctl: str
+    code: str
+    observation_version: int
+    moves_version: int
+    lags: tuple[int, ...]
+    tick_seconds: float
+    sha256: str
+    episodes: int
+    ticks: int
+    transitions: int
+    censored: dict[str, int]
+    policies: dict[str, PolicyCounts]
+    guards: tuple[str, ...]
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a dataset is, or is to be.
+
+    Attributes:
+        name: Minari's id.
+        folder: Its folder; the data are in `data/` below.
+    """
+
+    name: str
+    folder: Path
+
+    @property
+    def data(self) -> Path:
+        """What `minari.MinariDataset` opens."""
+        return self.folder / "data"
+
+
+def require_minari() -> None:
+    """Check that Minari is installed.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if lacking := [name for name in ("minari", "h5py") if find_spec(name) is None]:
+        raise ConfigError(
+            f"datasets need {' and '.join(lacking)}: pip install 'rlctl[data]', or in a checkout "
+            "scripts/install dev,train,data"
+        )
+
+
+def place_of(named: str) -> Place:
+    """An id such as `nginx-v0` or `rlctl/nginx-v0` is Minari's to place, anything else is a folder.
+
+    Minari's folder is MINARI_DATASETS_PATH or ~/.minari/datasets. A folder that looks like an id is written with ./
+    in front.
+    """
+    if _ID.fullmatch(named):
+        root = os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets"
+        return Place(named, Path(root) / named)
+    folder = Path(named)
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", folder.resolve().name).strip("-") or "dataset"
+    return Place(plain if re.search(r"-v\d+$", plain) else f"{plain}-v0", folder)
+
+
+def read_origin(place: Place) -> Origin:
+    """What a dataset says of itself; needs no Minari.
+
+    Raises:
+        ConfigError: There is none, it is not of rlctl, or of an rlctl with other observations or moves.
+    """
+    file = place.data / "metadata.json"
+    if not file.is_file():
+        raise ConfigError("holds no dataset; `rlctl dataset export` and `record` write them", place.folder)
+    try:
+        said = json.loads(file.read_text())
+    except PermissionError as error:
+        raise PermissionMissing(f"{file}: may not be read; run as a user who may") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError("cannot be read; export it again from its sources", file) from error
+    if not isinstance(said, dict) or KEY not in said:
+        raise ConfigError("is no dataset of rlctl's: its metadata do not say what its numbers mean", file)
+    origin = validated(Origin, said[KEY], file)
+    here = (VERSION, MOVES_VERSION, LAGS)
+    if (origin.observation_version, origin.moves_version, origin.lags) != here:
+        raise ConfigError(
+            f"is of observations {origin.observation_version} and moves {origin.moves_version}, this rlctl has "
+            f"{VERSION} and {MOVES_VERSION}; export it again from its sources",
+            file,
+        )
+    return origin

@@ -1,0 +1,329 @@
+"""Learning from a dataset alone: no host, simulated or real, is touched.
+
+    outcome = learn_offline(OfflineRun("cql", recipe, read(place_of("nginx-v0")), folder=Path("runs/cql/1")))
+
+`offline_learners` has who learns: `bc` clones the best policy of the dataset, `cql` learns from all of them.
+
+In rounds the policy is judged, and the best one is kept: by its value on episodes that were held out (`fqe`), or, where
+courses are given, by its merit on them in the simulator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from pydantic import JsonValue
+from stable_baselines3.common.utils import set_random_seed
+
+from rlctl.agents.card import CardParts, TrainedOn, Training
+from rlctl.agents.training import run_folder as files
+from rlctl.agents.training.evaluations import Evaluation, Judge
+from rlctl.agents.training.learners import LAST_SHARE, logits_of, save, take_weights
+from rlctl.agents.training.offline.dataset import Dataset
+from rlctl.agents.training.offline.fqe import value_of
+from rlctl.agents.training.offline.learners import Learner, choices, learner_of, parted, rewards_of
+from rlctl.agents.training.offline.origin import Origin
+from rlctl.agents.training.offline.recipe import OfflineRecipe
+from rlctl.agents.training.recipe import linear
+from rlctl.agents.training.trial import Course
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.observation import LAGS
+
+__all__ = ["OfflineOutcome", "OfflineRun", "Round", "learn_offline"]
+
+OFFLINE = "offline.json"
+"""What came of a run, in its folder."""
+
+OBSERVATIONS = 2000
+"""On which the exported network is compared with the model."""
+
+VALUE_UPDATES = 2000
+"""Of the network that judges a policy by the dataset."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineRun:
+    """What to do.
+
+    Attributes:
+        algorithm: A key of `offline_recipe.OFFLINE`.
+        recipe: Its hyperparameters.
+        dataset: What is learned from.
+        folder: Of the run; made.
+        seed: Of weights and batches.
+        courses, validation_seeds: Where policies are judged in the simulator; no course judges them by the dataset.
+        threads: Of torch.
+        export: Write a bundle.
+        arguments, command: For the folder: what the user asked for.
+    """
+
+    algorithm: str
+    recipe: OfflineRecipe
+    dataset: Dataset
+    folder: Path
+    seed: int = 0
+    courses: tuple[Course, ...] = ()
+    validation_seeds: int = 16
+    threads: int = 1
+    export: bool = True
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A policy on its way.
+
+    Attributes:
+        updates: After so many.
+        loss: Mean over the updates since the round before.
+        agreement: Share of the held-out states in which it chooses what was executed there, or by whom it clones
+            chosen.
+        criterion: By which the best round is kept.
+        evaluation: In the simulator, if it was asked.
+    """
+
+    updates: int
+    loss: float
+    agreement: float
+    criterion: float
+    evaluation: Evaluation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineOutcome:
+    """What came of it.
+
+    Attributes:
+        run: What was to be done.
+        rounds: In order.
+        best: The one that is kept.
+        selected_by: The criterion in words.
+        teacher: Who was cloned; empty for no one in particular.
+        seconds, cpu_seconds: What it took, by the wall's clock and of CPU time.
+        bundle: The exported policy, if any.
+    """
+
+    run: OfflineRun
+    rounds: tuple[Round, ...]
+    best: Round
+    selected_by: str
+    teacher: str
+    seconds: float
+    cpu_seconds: float
+    bundle: Path | None
+
+    def as_json(self) -> dict[str, object]:
+        """For `--json` and the folder."""
+        return {
+            "schema": 1,
+            "folder": str(self.run.folder),
+            "algorithm": self.run.algorithm,
+            "seed": self.run.seed,
+            "dataset": _dataset_in_short(self.run.dataset),
+            "teacher": self.teacher,
+            "selected_by": self.selected_by,
+            "best": self.best.updates,
+            "seconds": round(self.seconds, 1),
+            "cpu_seconds": round(self.cpu_seconds, 1),
+            "bundle": str(self.bundle) if self.bundle else None,
+            "rounds": [
+                {
+                    "updates": one.updates,
+                    "loss": round(one.loss, 6),
+                    "agreement": round(one.agreement, 6),
+                    "criterion": round(one.criterion, 6),
+                }
+                for one in self.rounds
+            ],
+        }
+
+
+def learn_offline(run: OfflineRun, watch: Callable[[Round], None] = lambda _: None) -> OfflineOutcome:
+    """Learn, judge, export.
+
+    Args:
+        run: What to do.
+        watch: Called after each round.
+
+    Raises:
+        ConfigError: The folder holds a run, or the dataset holds too little.
+        BundleError: The export failed; the model's file is there.
+    """
+    if (run.folder / OFFLINE).exists() or files.is_run(run.folder):
+        raise ConfigError("holds a run already; give another --out", run.folder)
+    run.folder.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(run.threads)
+    set_random_seed(run.seed)
+    begun, cpu = time.monotonic(), time.process_time()
+    learner = learner_of(run.dataset, run.recipe, run.seed)
+    judge = _SimJudge(run) if run.courses else _DataJudge(run)
+    rounds = _rounds(run, learner, judge, watch)
+    best = max(rounds, key=lambda one: one.criterion)
+    take_weights(learner.model, run.folder / files.BEST)
+    spent = time.monotonic() - begun, time.process_time() - cpu
+    bundle = _exported(run, learner, judge.words, spent[0]) if run.export else None
+    outcome = OfflineOutcome(run, tuple(rounds), best, judge.words, learner.teacher, *spent, bundle)
+    (run.folder / files.ARGUMENTS).write_text(json.dumps(dict(run.arguments), indent=1) + "\n")
+    (run.folder / "versions.yml").write_text(json.dumps(files.versions(), indent=1) + "\n")  # JSON is YAML
+    (run.folder / "command.txt").write_text(run.command + "\n")
+    (run.folder / OFFLINE).write_text(json.dumps(outcome.as_json(), indent=1) + "\n")
+    return outcome
+
+
+def _rounds(run: OfflineRun, learner: Learner, judge: _Judging, watch: Callable[[Round], None]) -> list[Round]:
+    """All updates; the best model so far is in the folder."""
+    recipe, draw, rounds = run.recipe, np.random.default_rng(run.seed), list[Round]()
+    rate, falls = linear(recipe.learning_rate)
+    optimizer = torch.optim.Adam(learner.model.policy.parameters(), lr=rate)
+    ends = np.linspace(0, recipe.n_updates, min(recipe.rounds, recipe.n_updates) + 1).round().astype(int)
+    losses: list[float] = []
+    for update in range(1, recipe.n_updates + 1):
+        left = 1.0 - update / recipe.n_updates if falls else 1.0
+        optimizer.param_groups[0]["lr"] = rate * (LAST_SHARE + (1.0 - LAST_SHARE) * left)
+        loss = learner.update(learner.train[draw.integers(len(learner.train), size=recipe.batch_size)])
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(learner.model.policy.parameters(), recipe.max_grad_norm)
+        optimizer.step()
+        losses.append(loss.item())
+        if update in ends:
+            now = _judged(run, learner, judge, update, float(np.mean(losses)))
+            if all(now.criterion > one.criterion for one in rounds):
+                save(learner.model, run.folder / files.BEST)
+            rounds.append(now)
+            watch(now)
+            losses = []
+    return rounds
+
+
+def _judged(run: OfflineRun, learner: Learner, judge: _Judging, updates: int, loss: float) -> Round:
+    learner.model.policy.set_training_mode(False)
+    rows = learner.held_out
+    chosen = choices(learner.model, run.dataset, run.dataset.state[rows])
+    agreement = float(np.mean(chosen == learner.labels[rows]))
+    criterion, evaluation = judge.judge(learner.model, updates)
+    learner.model.policy.set_training_mode(True)
+    if not np.isfinite(criterion):
+        raise ConfigError("the learning diverged: its values are not finite; give a smaller learning_rate")
+    return Round(updates, loss, agreement, criterion, evaluation)
+
+
+class _Judging(Protocol):
+    """Who judges."""
+
+    words: str
+
+    def judge(self, model: Any, updates: int) -> tuple[float, Evaluation | None]:
+        """The criterion, the larger the better."""
+        ...
+
+
+class _DataJudge:
+    """By the dataset alone: the policy's value on held-out episodes."""
+
+    def __init__(self, run: OfflineRun) -> None:
+        self.words = f"fitted Q evaluation on {run.recipe.held_out:.0%} of the episodes, held out"
+        self._run = run
+        _, self._rows = parted(run.dataset, np.arange(len(run.dataset)), run.recipe.held_out, run.seed)
+        self._rewards = rewards_of(run.dataset, run.recipe.work)
+
+    def judge(self, model: Any, updates: int) -> tuple[float, Evaluation | None]:  # noqa: ARG002 - the other's
+        """Its value."""
+        data, rows = self._run.dataset, self._rows
+        here, after = (choices(model, data, data.state[rows] + step) for step in (0, 1))
+        recipe = self._run.recipe
+        spent = {"updates": min(recipe.n_updates, VALUE_UPDATES), "seed": self._run.seed}
+        return value_of(data, rows, self._rewards, here, after, recipe.gamma, **spent), None
+
+
+class _SimJudge:
+    """By the simulator, at seeds that no run learns on: asked for, and said in the card."""
+
+    def __init__(self, run: OfflineRun) -> None:
+        names = ", ".join(one.name for one in run.courses)
+        self.words = f"validation in the simulator: merit on {names}, {run.validation_seeds} validation seeds"
+        self._judge = Judge(run.courses, run.validation_seeds, LAGS)
+
+    def judge(self, model: Any, updates: int) -> tuple[float, Evaluation | None]:
+        """Its merit."""
+        found = self._judge.evaluate(lambda: logits_of(model), updates, 0.0)
+        return found.merit, found
+
+
+def _exported(run: OfflineRun, learner: Learner, selected_by: str, seconds: float) -> Path:
+    from rlctl.agents.training.export import export
+
+    data = run.dataset
+    which = np.linspace(0, len(data.observations) - 1, OBSERVATIONS).astype(int)  # again and again, where there are few
+    out = run.folder / "bundle"
+    export(
+        learner.model,
+        out,
+        name=run.algorithm,
+        card=_card(run, learner, selected_by, seconds),
+        observations=data.observations[which],
+    )
+    return out
+
+
+def _card(run: OfflineRun, learner: Learner, selected_by: str, seconds: float) -> CardParts:
+    recipe: dict[str, JsonValue] = run.recipe.model_dump(mode="json")
+    told = {"algorithm": run.algorithm, "recipe": recipe, "dataset": run.dataset.origin.sha256, "seed": run.seed}
+    text = json.dumps({**told, "selected_by": selected_by}, sort_keys=True)
+    own: dict[str, JsonValue] = {"dataset": _dataset_in_short(run.dataset), "selected_by": selected_by}
+    if learner.teacher:
+        own["teacher"] = learner.teacher
+    return CardParts(
+        algorithm=run.algorithm.upper(),
+        tick_seconds=run.dataset.origin.tick_seconds,
+        lags=LAGS,
+        plants=_trained_on(run.dataset.origin),
+        training=Training(
+            hyperparameters=recipe | own,
+            total_timesteps=len(run.dataset),
+            wall_seconds=round(seconds, 1),
+            seed=run.seed,
+            code=files.code_version(),
+            training_id=hashlib.sha256(text.encode()).hexdigest(),
+        ),
+    )
+
+
+def _dataset_in_short(data: Dataset) -> dict[str, JsonValue]:
+    """A dataset's identity, size and origin, for a card."""
+    origin = data.origin
+    return {
+        "id": data.name,
+        "sha256": origin.sha256,
+        "transitions": origin.transitions,
+        "episodes": origin.episodes,
+        "ticks": origin.ticks,
+        "policies": {name: one.transitions for name, one in origin.policies.items()},
+        "sources": [f"{one.kind} {one.name}, sha256 {one.sha256[:12]}" for one in origin.sources],
+    }
+
+
+def _trained_on(origin: Origin) -> tuple[TrainedOn, ...]:
+    """The simulated hosts; real ones have no profile, and stand among the dataset's sources."""
+    return tuple(
+        TrainedOn(
+            profile=one.host,
+            digest=one.host_digest,
+            weight=one.weight,
+            shield=one.shield or None,
+            shield_digest=one.shield_digest or None,
+            work=one.work,
+            hosts=one.hosts,
+        )
+        for one in origin.sources
+        if one.weight is not None and one.work is not None
+    )

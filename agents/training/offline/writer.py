@@ -1,0 +1,266 @@
+"""Recordings become a dataset, whole or not at all.
+
+    write(place_of("nginx-v0"), [Recording(source, tick_seconds=1.0, episodes=episodes)], code_version())
+
+What it holds then says `dataset`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl import __version__
+from rlctl.agents.training.offline.dataset import Flags, Floats, Whole
+from rlctl.agents.training.offline.origin import KEY, TERMS, Origin, Place, PolicyCounts, Source, require_minari
+from rlctl.envs.actions import MOVES_VERSION, discrete_space
+from rlctl.envs.allocation import Limits
+from rlctl.envs.errors import ConfigError, HostError
+from rlctl.envs.observation import LAGS, VERSION, Observer
+
+__all__ = ["Episode", "Recording", "write"]
+
+ROOM_BYTES = 64 << 20
+"""Free before each episode: one of a day, with ticks of a second, takes 44 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """Consecutive transitions; fields as in the text of `dataset`, with names in place of numbers.
+
+    Attributes:
+        observations: float32, shape (T + 1, size).
+        masks: Shape (T + 1, len(MOVES)).
+        actions, proposed: Moves, shape (T,).
+        terms: Shape (T, 5).
+        allocations: Proposed, ruled and applied, shape (T, 3, 3).
+        be_work_ratio, overridden, explored: Shape (T,).
+        policies, guards: Names, T of them; a guard's is empty where none overruled.
+    """
+
+    observations: Floats
+    masks: Flags
+    actions: Whole
+    proposed: Whole
+    terms: NDArray[np.float64]
+    allocations: NDArray[np.float64]
+    be_work_ratio: NDArray[np.float64]
+    overridden: Flags
+    explored: Flags
+    policies: tuple[str, ...]
+    guards: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What one source gave.
+
+    Attributes:
+        source: The source.
+        tick_seconds: Its control period.
+        episodes: Its transitions.
+        censored: Why and how often episodes were cut.
+    """
+
+    source: Source
+    tick_seconds: float
+    episodes: tuple[Episode, ...]
+    censored: Mapping[str, int] = field(default_factory=dict)
+
+
+def write(place: Place, recordings: Iterable[Recording], code: str) -> Origin:
+    """Write a dataset, whole or not at all.
+
+    Args:
+        place: Where it goes; nothing may be there.
+        recordings: One after the other; they are held in memory one at a time.
+        code: rlctl's commit or version.
+
+    Raises:
+        ConfigError: There is a dataset, recordings do not fit together, no transition is left, or Minari is not
+            installed.
+        HostError: The disk is all but full.
+    """
+    require_minari()
+    from minari import __version__ as minari_version
+    from minari.dataset.minari_storage import MinariStorage
+
+    if place.data.exists():
+        raise ConfigError("holds a dataset already; give another --out", place.folder)
+    partial = place.folder.absolute() / "data.part"  # Minari puts a relative one before itself
+    shutil.rmtree(partial, ignore_errors=True)
+    was_there = place.folder.is_dir()
+    partial.mkdir(parents=True)
+    try:
+        spaces = {"observation_space": Observer(Limits(1), 1.0).space, "action_space": discrete_space()}
+        storage = MinariStorage.new(partial, **spaces)
+        tally = _Tally()
+        storage.update_episodes(_while_room(tally.buffers(recordings), partial))
+        origin = tally.origin(code)
+        who = ", ".join(origin.policies)
+        storage.update_metadata(
+            {
+                "dataset_id": place.name,
+                "minari_version": minari_version,
+                "algorithm_name": who,
+                "description": f"{origin.transitions} transitions of {who}; written by rlctl {__version__}",
+                "author": {f"rlctl {__version__}"},
+                KEY: origin.model_dump(mode="json"),
+            }
+        )
+        _make_namespace(place)
+        partial.rename(place.data)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        if not was_there:
+            with contextlib.suppress(OSError):
+                place.folder.rmdir()
+        raise
+    return origin
+
+
+def _while_room(buffers: Iterable[Any], folder: Path) -> Iterator[Any]:
+    """HDF5 takes the process down where it cannot write, so the disk must not get full beneath it."""
+    for buffer in buffers:
+        if shutil.disk_usage(folder).free < ROOM_BYTES:
+            said = f"less than {ROOM_BYTES >> 20} MiB are free there; make room, or give another --out"
+            raise HostError(f"{folder.parent}: {said}")
+        yield buffer
+
+
+class _Tally:
+    """Counts what is written, while it is written."""
+
+    def __init__(self) -> None:
+        self._sources: list[Source] = []
+        self._policies: dict[str, NDArray[np.float64]] = {}
+        self._guards: dict[str, int] = {}
+        self._censored: Counter[str] = Counter()
+        self._digest = hashlib.sha256()
+        self._tick_seconds: float | None = None
+        self._episodes = 0
+
+    def buffers(self, recordings: Iterable[Recording]) -> Iterator[Any]:
+        """As Minari writes them."""
+        for recording in recordings:
+            self._begin(recording)
+            for episode in recording.episodes:
+                self._episodes += 1
+                yield self._buffer(episode)
+
+    def origin(self, code: str) -> Origin:
+        """What was written.
+
+        Raises:
+            ConfigError: Nothing was.
+        """
+        transitions = sum(one.transitions for one in self._sources)
+        if not transitions or self._tick_seconds is None:
+            why = ", ".join(f"{count} x {reason}" for reason, count in self._censored.most_common(3))
+            raise ConfigError(
+                f"no transition is left to write ({why or 'no tick is recorded'}); give a longer recording"
+            )
+        return Origin(
+            rlctl=__version__,
+            code=code,
+            observation_version=VERSION,
+            moves_version=MOVES_VERSION,
+            lags=LAGS,
+            tick_seconds=self._tick_seconds,
+            sha256=self._digest.hexdigest(),
+            episodes=self._episodes,
+            ticks=sum(one.ticks for one in self._sources),
+            transitions=transitions,
+            censored=dict(self._censored.most_common()),
+            policies={name: _counts(sums) for name, sums in self._policies.items()},
+            guards=tuple(self._guards),
+            sources=tuple(self._sources),
+        )
+
+    def _begin(self, recording: Recording) -> None:
+        if self._tick_seconds not in (None, recording.tick_seconds):
+            raise ConfigError(
+                f"{recording.source.name} has ticks of {recording.tick_seconds:g} s and those before it of "
+                f"{self._tick_seconds:g} s; write a dataset of each"
+            )
+        self._tick_seconds = recording.tick_seconds
+        self._sources.append(recording.source)
+        self._censored.update(recording.censored)
+
+    def _buffer(self, episode: Episode) -> Any:
+        from minari.data_collector import EpisodeBuffer
+
+        rewards = episode.terms.sum(axis=1)
+        for part in (episode.observations, episode.actions, rewards):
+            self._digest.update(np.ascontiguousarray(part).tobytes())
+        over = np.zeros(len(episode), np.bool_)
+        ends = over.copy()
+        ends[-1] = True
+        return EpisodeBuffer(
+            observations=episode.observations,
+            actions=episode.actions,
+            rewards=rewards,
+            terminations=over,
+            truncations=ends,
+            infos={
+                "action_mask": episode.masks,
+                "proposed": episode.proposed,
+                "proposed_allocation": episode.allocations[:, 0],
+                "ruled_allocation": episode.allocations[:, 1],
+                "applied_allocation": episode.allocations[:, 2],
+                "overridden": episode.overridden,
+                "explored": episode.explored,
+                "guard": np.array([self._guard(name) for name in episode.guards], np.int8),
+                "policy": self._numbered(episode),
+                "reward_terms": episode.terms,
+                "be_work_ratio": episode.be_work_ratio,
+            },
+        )
+
+    def _guard(self, name: str) -> int:
+        return self._guards.setdefault(name, len(self._guards)) if name else -1
+
+    def _numbered(self, episode: Episode) -> NDArray[np.int16]:
+        held = episode.terms[:, TERMS.index("qos")] > -1.0
+        ones = np.ones(len(episode))
+        sums = np.stack([ones, held, episode.be_work_ratio, episode.overridden, episode.explored])
+        who = np.array(episode.policies)
+        for name in dict.fromkeys(episode.policies):
+            of_it = self._policies.setdefault(name, np.zeros(len(sums)))
+            of_it += sums[:, who == name].sum(axis=1)
+        numbers = {name: place for place, name in enumerate(self._policies)}
+        return np.array([numbers[name] for name in episode.policies], np.int16)
+
+
+def _counts(sums: NDArray[np.float64]) -> PolicyCounts:
+    qos, be, overridden, explored = (round(float(value), 4) for value in 100.0 * sums[1:] / sums[0])
+    return PolicyCounts(
+        transitions=int(sums[0]),
+        qos_percent=qos,
+        be_percent=be,
+        override_percent=overridden,
+        explored_percent=explored,
+    )
+
+
+def _make_namespace(place: Place) -> None:
+    """Minari lists datasets of a namespace only where it is declared."""
+    if "/" not in place.name:
+        return
+    from minari.namespace import create_namespace, list_local_namespaces
+
+    namespace = place.name.rpartition("/")[0]
+    if namespace not in list_local_namespaces():
+        create_namespace(namespace)

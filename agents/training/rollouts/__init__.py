@@ -1,0 +1,1 @@
+"""Training on the testbeds of a cluster."""

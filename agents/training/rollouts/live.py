@@ -1,0 +1,220 @@
+"""A live testbed that acts for a learner, behind its shield and within the bounds of exploration (`bounded`).
+
+A learner that is busy asks for nothing for a while. BE must not go on unattended then, under what was right when the
+last segment ended: after two control periods it is suspended, and the next segment begins anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl.agents.training.live.bounded import BoundedHost, Bounds, Step
+from rlctl.agents.training.live.patient_plant import PatientPlant
+from rlctl.agents.training.rollouts.segments import Happened, Orders
+from rlctl.agents.training.rollouts.worker import Came, Logits, Running
+from rlctl.envs.errors import HostError
+from rlctl.envs.host_env import HostEnv
+from rlctl.envs.plant import Plant
+from rlctl.envs.testbed.session import Testbed, TestbedSpec
+from rlctl.envs.testbed.traces import Trace
+from rlctl.envs.workload import Weight
+from rlctl.safety.profile import Profile
+from rlctl.safety.shield import Shield
+from rlctl.safety.wrapper import ShieldedEnv
+
+__all__ = ["LiveRunning", "LiveTestbed"]
+
+log = logging.getLogger(__name__)
+
+UNATTENDED_TICKS = 2
+"""Control periods after which BE is suspended when nobody asks for a segment."""
+
+
+class _Bed(Protocol):
+    """What is needed of a testbed."""
+
+    @property
+    def plant(self) -> Plant: ...
+
+    def settle(self, trace: Trace) -> None: ...
+
+    def start_be(self) -> None: ...
+
+    def follow(self, trace: Trace) -> None: ...
+
+    def stop_be(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTestbed:
+    """What to start, and how to act on it.
+
+    Attributes:
+        name: Of the scenario.
+        spec, trace, weight: The testbed, its load, and BE's CPU weight.
+        safety: The shield's constants, on the scenario's time scale.
+        bounds: Of exploration.
+        lags: Ticks back that policies see.
+        seed: Of the draws.
+    """
+
+    name: str
+    spec: TestbedSpec
+    trace: Trace
+    weight: Weight
+    safety: Profile
+    bounds: Bounds
+    lags: tuple[int, ...]
+    seed: int
+
+    def start(self) -> Running:
+        """Start services, load and BE, which takes about a minute; if that fails nothing of it stays.
+
+        Raises:
+            HostError: The testbed could not be run.
+            PermissionMissing: Control groups may not be made.
+        """
+        return LiveRunning(self)
+
+
+class LiveRunning:
+    """A testbed at work.
+
+    Args:
+        plan: What to start.
+        testbed: What starts it.
+    """
+
+    count = 1
+
+    def __init__(
+        self, plan: LiveTestbed, testbed: Callable[[TestbedSpec], AbstractContextManager[_Bed]] = Testbed
+    ) -> None:
+        self._name, self._orders = plan.name, Orders(0, 1)
+        self.tick_seconds = plan.spec.tick_seconds
+        self._seen: NDArray[np.float32] | None = None
+        self._steps: list[Step] = []
+        self._plant: Plant
+        with contextlib.ExitStack() as stack:
+            bed = stack.enter_context(testbed(plan.spec))
+            bed.plant.set_weight(plan.weight)
+            bed.settle(plan.trace)
+            bed.start_be()
+            stack.callback(self._stop, bed)
+            self._plant = PatientPlant(bed.plant)
+            shielded = ShieldedEnv(HostEnv(self._plant, plan.lags), Shield(plan.safety, bed.plant.limits))
+            self._host = BoundedHost(shielded, _nobody, plan.bounds, plan.seed, self._steps.append)
+            self._host.exploring = True
+            bed.follow(plan.trace)
+            self._attended = _Attended(UNATTENDED_TICKS * bed.plant.tick_seconds, self._suspend)
+            stack.callback(self._attended.close)
+            self._attended.leave()
+            self._stack = stack.pop_all()
+
+    def go_on(self, orders: Orders, logits: Logits) -> NDArray[np.float32]:
+        """From where it stands, or anew where nobody looked after it meanwhile."""
+        self._orders, self._host.logits = orders, logits
+        if self._attended.take() or self._seen is None:
+            self._seen, _ = self._host.reset()
+        return self._seen[np.newaxis]
+
+    def epsilon(self) -> float | None:
+        """Off-policy any of the allowed moves, of which there is mostly one; else by the policy's distribution."""
+        return None if self._orders.epsilon is None else 1.0
+
+    def allowed(self) -> NDArray[np.bool_] | None:
+        """Within the bounds."""
+        return self._host.action_masks()[np.newaxis]
+
+    def step(self, moves: NDArray[np.int64]) -> Came:
+        """One control period. Off-policy the executed move is learned from, without what it cost to ask for another."""
+        self._seen, reward, _, _, info = self._host.step(int(moves[0]))
+        actions = moves
+        if self._orders.epsilon is not None:
+            actions = np.array([info["executed_move"]], np.int64)
+            reward -= info["reward"]["override"]
+        nothing = np.zeros((0, len(self._seen)), np.float32)
+        return Came(self._seen[np.newaxis], np.array([reward], np.float32), np.zeros(1, np.bool_), nothing, actions)
+
+    def stand_still(self) -> None:
+        """Nobody may come back for a while."""
+        self._attended.leave()
+
+    def happened(self) -> tuple[Mapping[str, Happened], Sequence[float], Sequence[float]]:
+        """Of the steps since; a live host has no episodes."""
+        steps, self._steps[:] = tuple(self._steps), ()
+        counts = Happened(
+            ticks=float(len(steps)),
+            missed=float(sum(not one.held for one in steps)),
+            be_work=sum(one.be_work_ratio for one in steps if one.held),
+            overridden=float(sum(one.overridden for one in steps)),
+        )
+        return {self._name: counts}, (), ()
+
+    def close(self) -> None:
+        """End BE, services and load, and remove their groups."""
+        self._stack.close()
+
+    def _suspend(self) -> None:
+        try:
+            self._plant.apply(self._plant.limits.safe)
+        except HostError as error:  # the next segment finds it and tells the learner
+            log.warning("BE could not be suspended: %s", error)
+
+    @staticmethod
+    def _stop(bed: _Bed) -> None:
+        with contextlib.suppress(HostError):
+            bed.stop_be()
+
+
+class _Attended:
+    """Whether somebody looks after BE.
+
+    Args:
+        seconds: Without anybody after which something is done.
+        then: What.
+    """
+
+    def __init__(self, seconds: float, then: Callable[[], None]) -> None:
+        self._seconds, self._then = seconds, then
+        self._lock, self._acted = threading.Lock(), False
+        self._timer: threading.Timer | None = None
+
+    def leave(self) -> None:
+        """Nobody does from now on."""
+        timer = self._timer = threading.Timer(self._seconds, self._act)
+        timer.daemon = True
+        timer.start()
+
+    def take(self) -> bool:
+        """Somebody does; True when something was done meanwhile."""
+        self.close()
+        with self._lock:
+            acted, self._acted = self._acted, False
+            return acted
+
+    def close(self) -> None:
+        """Nothing will be done any more."""
+        with self._lock:
+            timer, self._timer = self._timer, None
+            if timer is not None:
+                timer.cancel()
+
+    def _act(self) -> None:
+        with self._lock:
+            if self._timer is threading.current_thread():  # nobody came in between
+                self._then()
+                self._acted = True
+
+
+def _nobody(_: NDArray[np.float32]) -> NDArray[np.floating]:
+    raise AssertionError("no policy was given yet")

@@ -1,0 +1,289 @@
+"""Training on the testbeds of a Ray cluster instead of hosts in this process; see `rlctl.agents.training.learn`.
+
+    with connected("auto") as cluster:
+        result = learn(run, rollouts=Rollouts(cluster))
+
+The environment that learners get has Stable-Baselines3's spaces and no lockstep: testbeds answer when they can, with
+whole segments. So the learners of `rollout_learners` ask it for segments, and nobody steps it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+import gymnasium as gym
+import numpy as np
+import ray
+from numpy.typing import NDArray
+from stable_baselines3.common.vec_env import VecEnv
+
+from rlctl.agents.training.cluster.connection import Cluster, Node
+from rlctl.agents.training.hosts import BLOCK_BITS, Group, Hosts, first_seed, present
+from rlctl.agents.training.rollouts.live import LiveTestbed
+from rlctl.agents.training.rollouts.segments import Happened, Orders, Segment, steps_for
+from rlctl.agents.training.rollouts.tally import Tally
+from rlctl.agents.training.rollouts.testbeds import LIVE, TESTBED, Arrival, Planned, Testbed, Testbeds
+from rlctl.agents.training.rollouts.worker import SimTestbed
+from rlctl.agents.training.sim_hosts import Counts
+from rlctl.envs.actions import discrete_space
+from rlctl.envs.allocation import Limits
+from rlctl.envs.observation import Observer
+
+__all__ = ["MOST_BEHIND", "WAIT_SECONDS", "RolloutVecEnv", "Rollouts", "nth_seed"]
+
+WAIT_SECONDS = 300.0
+"""Without anything from any testbed after which a run ends."""
+
+MOST_BEHIND = 1
+"""Versions that the policy may have gone on since a segment was asked for, for PPO to learn from it."""
+
+LATE_RATIO, LATE_SECONDS = 2.0, 1.0
+"""A testbed is late when it takes that many times as long as the first of its rollout or, live, as its ticks; and never
+before so long."""
+
+LEAST_SHARE = 0.5
+"""Of a rollout: with so much of it nobody waits for those who are late."""
+
+POLL_SECONDS = 0.5
+
+
+class RolloutVecEnv(VecEnv):
+    """What learners see of the testbeds.
+
+    Args:
+        testbeds: They.
+        num_envs: Hosts that a rollout counts as, however many there are.
+        lags: Ticks back that the policy sees.
+        kinds: Of hosts, for the curves.
+
+    Attributes:
+        version: Of the policy; 0 before the first.
+        kinds: As given.
+        tally: What became of transitions.
+    """
+
+    def __init__(self, testbeds: Testbeds, num_envs: int, lags: Sequence[int], kinds: Sequence[str]) -> None:
+        self._testbeds, self.tally = testbeds, testbeds.tally
+        self.version, self._policy = 0, None
+        self.kinds = list(kinds)
+        self._clear()
+        super().__init__(num_envs, Observer(Limits(1), 1.0, lags).space, discrete_space())
+
+    def publish(self, policy: bytes) -> None:
+        """The next version of the policy, an ONNX file: what is asked for from now on is acted by it."""
+        self.version += 1
+        self._policy = ray.put(policy)
+
+    def rollout(self, wanted: int, most_steps: int, *, masked: bool) -> Iterator[Segment | None]:
+        """Segments of this version and those not far behind, until there are so many transitions.
+
+        Those who are late are not waited for once half of it is there; what they send later is for the next rollout, or
+        stale.
+
+        Args:
+            wanted: Transitions.
+            most_steps: Of a segment.
+            masked: See `Orders`.
+
+        Yields:
+            A segment, or None when nothing came for a moment.
+
+        Raises:
+            HostError: Nothing comes any more.
+        """
+        begun, first, got = time.monotonic(), None, 0
+        while got < wanted:
+            late_at = begun + max(LATE_RATIO * (first - begun), LATE_SECONDS) if first else float("inf")
+            asked = [one for one in self._testbeds if one.orders and one.orders.version == self.version]
+            on_time = [one for one in asked if self._is_on_time(one, late_at)]
+            if asked and not on_time and got >= LEAST_SHARE * wanted:
+                return
+            missing = wanted - got - sum(one.expected for one in on_time)
+            self._ask_idle(missing, most_steps, masked=masked)
+            fresh = [one.segment for one in self._arrived() if not self._note(one, MOST_BEHIND)]
+            if fresh:
+                first = first or time.monotonic()
+                got += sum(one.size for one in fresh)
+            yield from fresh or (None,)
+
+    def stream(self, wanted: int, steps: int, epsilon: float) -> Iterator[Segment | None]:
+        """Whatever comes, of any version, until there are so many transitions; nobody stands still meanwhile.
+
+        Args:
+            wanted: Transitions, at least.
+            steps: Of a segment.
+            epsilon: See `Orders`.
+
+        Yields:
+            As `rollout`.
+
+        Raises:
+            HostError: Nothing comes any more.
+        """
+        got, orders = 0, Orders(self.version, steps, epsilon)
+        while got < wanted:
+            self._ask(orders)
+            came = self._arrived()
+            for one in came:
+                self._note(one, None)
+                got += one.segment.size
+            yield from [one.segment for one in came] or (None,)
+        self._ask(orders)
+
+    def take_counts(self) -> Counts:
+        """What happened since the last call, by kind."""
+        rows = [self._happened.get(name, Happened()) for name in self.kinds]
+        columns = (np.array([getattr(one, name) for one in rows]) for name in Happened.__slots__)
+        by_name = dict(zip(Happened.__slots__, columns, strict=True))
+        made = Counts(**by_name, episode_rewards=np.array(self._rewards), episode_steps=np.array(self._steps))
+        self._clear()
+        return made
+
+    def reset(self) -> NDArray[np.float32]:
+        """Nothing: testbeds go on from where they stand."""
+        return np.zeros((self.num_envs, *(self.observation_space.shape or ())), np.float32)
+
+    def close(self) -> None:
+        """End the testbeds."""
+        self._testbeds.close()
+
+    def step_async(self, actions: NDArray[Any]) -> NoReturn:
+        """Not in step.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        raise NotImplementedError("testbeds answer in segments: ask with rollout() or stream()")
+
+    def step_wait(self) -> NoReturn:
+        """As `step_async`."""
+        raise NotImplementedError("testbeds answer in segments: ask with rollout() or stream()")
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:  # noqa: ARG002 - all alike
+        """Of this environment: the hosts are elsewhere."""
+        return [getattr(self, attr_name, None)] * self.num_envs
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> NoReturn:
+        """As `step_async`."""
+        raise NotImplementedError(f"{attr_name}: the hosts are elsewhere")
+
+    def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> NoReturn:
+        """As `step_async`."""
+        raise NotImplementedError(f"{method_name}: the hosts are elsewhere")
+
+    def env_is_wrapped(
+        self,
+        wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]],  # noqa: ARG002 - never, whichever it is
+        indices: Any = None,  # noqa: ARG002
+    ) -> list[bool]:
+        """There is no wrapper."""
+        return [False] * self.num_envs
+
+    @staticmethod
+    def _is_on_time(one: Testbed, late_at: float) -> bool:
+        assert one.orders
+        assert one.ready
+        ticks = LATE_RATIO * one.orders.steps * one.ready.tick_seconds
+        return time.monotonic() < (one.asked_at + ticks + LATE_SECONDS if ticks else late_at)
+
+    def _ask_idle(self, missing: int, most_steps: int, *, masked: bool) -> None:
+        idle = [one for one in self._testbeds if one.idle]
+        if missing > 0 and idle:
+            hosts = sum(one.ready.count for one in idle if one.ready)
+            self._ask(Orders(self.version, steps_for(missing, hosts, most_steps), masked=masked))
+
+    def _ask(self, orders: Orders) -> None:
+        for one in self._testbeds:
+            if one.idle:
+                self._testbeds.ask(one, orders, self._policy)
+
+    def _arrived(self) -> list[Arrival]:
+        return self._testbeds.arrivals(POLL_SECONDS)
+
+    def _note(self, one: Arrival, most_behind: int | None) -> bool:
+        """Count a segment; True when it is stale."""
+        segment, behind = one.segment, self.version - one.segment.version
+        stale = most_behind is not None and behind > most_behind
+        self.tally.came(one.testbed.name, segment.size, behind, one.age_seconds, stale=stale)
+        for name, counts in segment.happened.items():
+            before = self._happened.get(name, Happened())
+            self._happened[name] = Happened(
+                *(getattr(before, each) + getattr(counts, each) for each in Happened.__slots__)
+            )
+        self._rewards += segment.episode_rewards
+        self._steps += segment.episode_steps
+        return stale
+
+    def _clear(self) -> None:
+        self._happened: dict[str, Happened] = {}
+        self._rewards: list[float] = []
+        self._steps: list[float] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Rollouts:
+    """Where a run's transitions come from.
+
+    Attributes:
+        cluster: The one that we are connected to.
+        live: What runs on nodes that offer `live`; None simulates there, too.
+        wait_seconds: Without anything from any testbed after which the run ends.
+        say: Takes a line for the user.
+    """
+
+    cluster: Cluster
+    live: LiveTestbed | None = None
+    wait_seconds: float = WAIT_SECONDS
+    say: Callable[[str], None] = lambda _: None
+
+    def env(self, hosts: Hosts, count: int, seed: int, lags: Sequence[int], block: int, tally: Tally) -> RolloutVecEnv:
+        """The environment.
+
+        Args:
+            hosts: Kinds of simulated hosts.
+            count: Of them in all; each testbed simulates its share of what is there now, with all kinds.
+            seed: The run's.
+            lags: Ticks back that the policy sees.
+            block: As in `hosts.build`.
+            tally: Of earlier sessions.
+        """
+        share = -(-count // max(self._simulated(), 1))
+        groups = tuple(Group.of(kind, each, hosts.episode_steps) for kind, each in present(hosts, share))
+        begun = itertools.count()
+        live = self.live
+
+        def plan(node: Node, place: int) -> Planned:
+            number = next(begun)
+            draws = hash((seed, block, number)) & 0xFFFFFFFF
+            if live is not None and place < node.resources.get(LIVE, 0.0):
+                return Planned(live.name, replace(live, seed=draws), draws, live=True)
+            return Planned("simulated", SimTestbed(groups, tuple(lags), nth_seed(seed, share, block, number)), draws)
+
+        kinds = [one.name for one in groups] + ([live.name] if live else [])
+        testbeds = Testbeds(self.cluster, plan, tally, self.wait_seconds, self.say)
+        return RolloutVecEnv(testbeds, count, lags, kinds)
+
+    def _simulated(self) -> int:
+        """Testbeds of now that simulate."""
+        each = [
+            (node.resources.get(TESTBED, 0.0), node.resources.get(LIVE, 0.0) if self.live else 0.0)
+            for node in self.cluster.nodes
+        ]
+        return sum(int(max(testbeds - live, 0.0)) for testbeds, live in each)
+
+
+def nth_seed(seed: int, count: int, block: int, number: int) -> int:
+    """The seed of a testbed's first host, so that no two testbeds of a run share one, whenever they were started.
+
+    Args:
+        seed: The run's.
+        count: Hosts of each testbed.
+        block: Of seeds, in which the first testbed of this session begins, as in `hosts.build`.
+        number: How many testbeds were started before it.
+    """
+    blocks, place = divmod(number, (1 << BLOCK_BITS) // count)
+    return first_seed(seed, count, block + blocks) + place * count

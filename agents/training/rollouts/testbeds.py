@@ -1,0 +1,297 @@
+"""Testbeds of a Ray cluster that act for one learner: one actor each, wherever a node offers the resource `testbed`.
+
+They join and leave as their nodes do. A node that is lost takes what it was asked for with it, and is used again when
+it is back; one whose testbed cannot be started is told about and left alone. On a live testbed that loses its actor,
+the keeper that it started (`rlctl.envs.testbed.janitor`) ends what it ran and removes its groups.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import ray
+from ray import exceptions
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from rlctl.agents.training.cluster.connection import Cluster, Node, Version, check_version, our_version
+from rlctl.agents.training.rollouts.segments import Orders, Segment
+from rlctl.agents.training.rollouts.tally import Tally
+from rlctl.agents.training.rollouts.worker import Ready, Startable, Worker
+from rlctl.envs.errors import HostError, PolicyError, RlctlError
+
+__all__ = ["LIVE", "TESTBED", "Arrival", "Planned", "Testbed", "Testbeds"]
+
+TESTBED, LIVE = "testbed", "live"
+"""Custom resources: a node that offers the first acts for learners, with the second on the live host."""
+
+LOOK_SECONDS = 2.0
+"""Between two looks at which nodes there are."""
+
+RETRIES, RETRY_SECONDS = 3, 15.0
+"""How often an actor is started again on a node where it is lost before anything comes, and after how long: Ray takes
+ten seconds or so to see that a node is dead."""
+
+CLOSE_SECONDS = 60.0
+"""For a live testbed to end its segment and put everything back; then its keeper does."""
+
+MOST_CHARACTERS = 200
+"""Of what Ray says of a loss."""
+
+ALIVE_CHILDREN = {"RAY_kill_child_processes_on_worker_exit": "0"}
+"""A worker that ends kills its children otherwise: the keeper too, which is there to clear up after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What shall run on a testbed.
+
+    Attributes:
+        kind: `simulated`, or the scenario of a live one.
+        start: The hosts.
+        seed: Of the draws.
+        live: It needs the resource `live`, too.
+    """
+
+    kind: str
+    start: Startable
+    seed: int
+    live: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Testbed:
+    """One that was started.
+
+    Attributes:
+        name: Its node's address and the beginning of the node's id; the place on it from the second on.
+        kind: See `Planned`.
+        node: Id of its node.
+        place: Which of the node's testbeds.
+        live: It is no simulation.
+        actor: The Ray actor.
+        ready: What it said when its hosts were there; None until then.
+        orders: What it does now; None while it is idle.
+        asked_at: Since when, on this process' monotonic clock.
+    """
+
+    __test__ = False
+
+    name: str
+    kind: str
+    node: str
+    place: int
+    live: bool
+    actor: Any
+    ready: Ready | None = None
+    orders: Orders | None = None
+    asked_at: float = 0.0
+
+    @property
+    def idle(self) -> bool:
+        """It can be asked for a segment."""
+        return self.ready is not None and self.orders is None
+
+    @property
+    def expected(self) -> int:
+        """Transitions that it was asked for."""
+        return self.orders.steps * self.ready.count if self.orders and self.ready else 0
+
+
+class Arrival(NamedTuple):
+    """A segment that came.
+
+    Attributes:
+        testbed: From where.
+        segment: The segment.
+        age_seconds: Since it was asked for: no transition in it is older, whatever any clock elsewhere says.
+    """
+
+    testbed: Testbed
+    segment: Segment
+    age_seconds: float
+
+
+class _Actor(Worker):
+    """The worker on its node."""
+
+    def begin(self, drivers: Version = ("", "")) -> Ready:
+        """Start the hosts, once it is sure that both run the same rlctl."""
+        check_version(ray.util.get_node_ip_address(), our_version(), drivers)
+        return super().begin()
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """Of a node: losses in a row, and until when it is left alone."""
+
+    losses: int = 0
+    until: float = 0.0
+
+
+class Testbeds:
+    """All that are there now.
+
+    Args:
+        cluster: Where.
+        plan: What runs on a node's n-th testbed, counted from 0.
+        tally: What becomes of transitions.
+        wait_seconds: How long nothing may come until there is no use in waiting.
+        say: Takes a line for the user.
+    """
+
+    __test__ = False
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        plan: Callable[[Node, int], Planned],
+        tally: Tally,
+        wait_seconds: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self._cluster, self._plan, self._wait_seconds, self._say = cluster, plan, wait_seconds, say
+        self.tally = tally
+        self._all: list[Testbed] = []
+        self._pending: dict[Any, Testbed] = {}
+        self._trouble: dict[str, _Trouble] = {}
+        self._look_at, self._waited, self._told = 0.0, 0.0, False
+
+    def __iter__(self) -> Iterator[Testbed]:
+        return (one for one in self._all if one.ready)
+
+    def ask(self, testbed: Testbed, orders: Orders, policy: Any) -> None:
+        """Have an idle one act; `policy` is a reference to the network's bytes."""
+        testbed.orders, testbed.asked_at = orders, time.monotonic()
+        self._pending[testbed.actor.segment.remote(orders, policy)] = testbed
+
+    def arrivals(self, seconds: float) -> list[Arrival]:
+        """What has come; waits so long at most for something to come. New nodes are begun with, lost ones noted.
+
+        Raises:
+            HostError: Nothing has come for too long.
+            PolicyError: The network is of no use.
+        """
+        begun = time.monotonic()
+        if begun >= self._look_at:
+            self._look()
+            self._look_at = time.monotonic() + LOOK_SECONDS
+        done = self._done(seconds)
+        came = [one for one in map(self._received, done) if one is not None]
+        self._mind(time.monotonic() - begun, alive=bool(done))
+        return came
+
+    def close(self) -> None:
+        """End all; live ones put back what they changed."""
+        closing = [one.actor.close.remote() for one in self._all if one.live]
+        if closing:
+            ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
+        for one in self._all:
+            ray.kill(one.actor)
+        self._all.clear()
+        self._pending.clear()
+
+    def _look(self) -> None:
+        """Begin on each testbed that has no actor."""
+        taken = {(one.node, one.place) for one in self._all}
+        now = time.monotonic()
+        for node in self._cluster.nodes:
+            trouble = self._trouble.get(node.id, _Trouble())
+            for place in range(int(node.resources.get(TESTBED, 0.0))):
+                if node.holds({"CPU": 1}) and (node.id, place) not in taken and now >= trouble.until:
+                    self._begin(node, place)
+
+    def _begin(self, node: Node, place: int) -> None:
+        planned = self._plan(node, place)
+        options = {
+            "num_cpus": 1,
+            "resources": {TESTBED: 1, LIVE: 1} if planned.live else {TESTBED: 1},
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node.id, soft=False),
+        }
+        if planned.live:
+            options["runtime_env"] = {"env_vars": ALIVE_CHILDREN}
+        actor = ray.remote(_Actor).options(**options).remote(planned.start, planned.seed)
+        name = f"{node.address}-{node.id[:4]}" + (f"-{place + 1}" if place else "")
+        made = Testbed(name, planned.kind, node.id, place, planned.live, actor)
+        self._all.append(made)
+        self._pending[actor.begin.remote(our_version())] = made
+
+    def _done(self, seconds: float) -> list[Any]:
+        """References to what has come, one at least unless nothing does in time."""
+        if not self._pending:
+            time.sleep(seconds)
+            return []
+        done, _ = ray.wait(list(self._pending), timeout=seconds)
+        if done:
+            done, _ = ray.wait(list(self._pending), num_returns=len(self._pending), timeout=0)
+        return list(done)
+
+    def _received(self, reference: Any) -> Arrival | None:
+        testbed = self._pending.pop(reference)
+        try:
+            came = ray.get(reference)
+        except exceptions.RayTaskError as error:
+            self._failed(testbed, error)
+        except exceptions.RayError as error:
+            self._lost(testbed, _why(error))
+        else:
+            return self._noted(testbed, came)
+        return None
+
+    def _noted(self, testbed: Testbed, came: Ready | Segment) -> Arrival | None:
+        if isinstance(came, Ready):
+            testbed.ready = came
+            self.tally.of(testbed.name, testbed.kind)
+            self._say(f"testbed {testbed.name}: {came.count} {testbed.kind}")
+            return None
+        testbed.orders = None
+        self._trouble.pop(testbed.node, None)
+        return Arrival(testbed, came, time.monotonic() - testbed.asked_at)
+
+    def _failed(self, testbed: Testbed, error: Any) -> None:
+        """Its code raised: what is wrong with the policy is wrong everywhere, what is wrong there is told."""
+        cause = error.cause
+        if isinstance(cause, PolicyError) or not isinstance(cause, RlctlError):
+            raise (cause if isinstance(cause, PolicyError) else error) from None
+        if testbed.ready is not None and isinstance(cause, HostError):
+            self._lost(testbed, str(cause))
+            return
+        self._leave(testbed, float("inf"))
+        self._say(f"testbed {testbed.name} is left out: {cause}")
+
+    def _lost(self, testbed: Testbed, why: str) -> None:
+        if testbed.ready is not None:
+            self.tally.lost(testbed.name, testbed.expected)
+        losses = self._trouble.get(testbed.node, _Trouble()).losses + 1
+        again = losses <= RETRIES
+        self._leave(testbed, time.monotonic() + RETRY_SECONDS * losses if again else float("inf"), losses)
+        self._say(f"testbed {testbed.name} is lost{'' if again else ' and left out'}: {why}")
+
+    def _leave(self, testbed: Testbed, until: float, losses: int = 0) -> None:
+        """Do without it; its actor, if it still lives, puts back what it changed and ends when nobody holds it."""
+        self._trouble[testbed.node] = _Trouble(losses, until)
+        self._all.remove(testbed)
+        testbed.actor.close.remote()
+
+    def _mind(self, seconds: float, *, alive: bool) -> None:
+        """Wait, but not for ever."""
+        if alive:
+            self._waited, self._told = 0.0, False
+            return
+        self._waited += seconds
+        if self._waited >= self._wait_seconds:
+            raise HostError(f"no testbed has delivered anything for {self._waited:.0f} s")
+        if not self._told and not self._all:
+            self._told = True
+            self._say(f"no node offers `{TESTBED}`: waiting up to {self._wait_seconds:g} s for one")
+
+
+def _why(error: Exception) -> str:
+    """In a few words; Ray tells much more."""
+    if isinstance(error, exceptions.ActorUnavailableError):
+        return "it cannot be reached"
+    return str(error).strip().partition("\n")[0][:MOST_CHARACTERS]

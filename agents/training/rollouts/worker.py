@@ -1,0 +1,261 @@
+"""Who acts for a learner on a testbed: simulated or live hosts, their shield, and the policy as a bundle has it.
+
+    worker = Worker(SimTestbed(groups, lags, first_seed), seed=3)
+    print(worker.begin())
+    segment = worker.segment(Orders(version=7, steps=16), onnx_bytes)
+    worker.close()
+
+It runs where the testbed is, as a Ray actor or not. It needs onnxruntime and neither torch nor Stable-Baselines3, and
+unpickles no model: the network that it gets is a `policy.onnx`, checked as that of a bundle.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl.agents.bundle import logits_of
+from rlctl.agents.onnx_graph import GraphError, read_graph
+from rlctl.agents.training.hosts import Group
+from rlctl.agents.training.rollouts.segments import Happened, Orders, Segment, choose
+from rlctl.agents.training.sim_hosts import SimHosts
+from rlctl.envs.errors import BundleError, PolicyError
+
+__all__ = ["Came", "Ready", "Running", "SimTestbed", "Worker"]
+
+Logits = Callable[[NDArray[np.float32]], NDArray[np.floating]]
+
+
+class Came(NamedTuple):
+    """What came of a step.
+
+    Attributes:
+        observations, rewards, done, finals: As of `sim_hosts.Stepped`.
+        actions: The moves to learn from, shape (hosts,): where the shield stepped in it may be what was done instead.
+    """
+
+    observations: NDArray[np.float32]
+    rewards: NDArray[np.float32]
+    done: NDArray[np.bool_]
+    finals: NDArray[np.float32]
+    actions: NDArray[np.int64]
+
+
+class Running(Protocol):
+    """Hosts that have been started; they stand still between two segments.
+
+    Attributes:
+        count: How many.
+        tick_seconds: Real time that a control period takes; 0 where it is simulated.
+    """
+
+    count: int
+    tick_seconds: float
+
+    def go_on(self, orders: Orders, logits: Logits) -> NDArray[np.float32]:
+        """A segment begins; returns what the policy sees, shape (count, size)."""
+        ...
+
+    def epsilon(self) -> float | None:
+        """Share of random moves among the allowed ones, see `Orders`."""
+        ...
+
+    def allowed(self) -> NDArray[np.bool_] | None:
+        """Moves, shape (count, moves); None allows all."""
+        ...
+
+    def step(self, moves: NDArray[np.int64]) -> Came:
+        """One control period."""
+        ...
+
+    def stand_still(self) -> None:
+        """A segment has ended."""
+        ...
+
+    def happened(self) -> tuple[Mapping[str, Happened], Sequence[float], Sequence[float]]:
+        """Since the last call: by kind of host, and returns and steps of the episodes that ended."""
+        ...
+
+    def close(self) -> None:
+        """Put back whatever was changed."""
+        ...
+
+
+class Startable(Protocol):
+    """Hosts as they are sent to where they shall run."""
+
+    def start(self) -> Running:
+        """Start them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What a worker says once its hosts are there.
+
+    Attributes:
+        count: Hosts.
+        tick_seconds: Real time that a control period takes; 0 where it is simulated.
+    """
+
+    count: int
+    tick_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SimTestbed:
+    """Simulated hosts of several kinds.
+
+    Attributes:
+        groups: The kinds.
+        lags: Ticks back that policies see.
+        first_seed: Host i has this seed and i.
+    """
+
+    groups: tuple[Group, ...]
+    lags: tuple[int, ...]
+    first_seed: int
+
+    def start(self) -> Running:
+        """Simulate them."""
+        return _SimRunning(self)
+
+
+class _SimRunning:
+    """Simulated hosts at work."""
+
+    tick_seconds = 0.0
+
+    def __init__(self, plan: SimTestbed) -> None:
+        self._names = [one.name for one in plan.groups]
+        self._hosts = SimHosts(*(one.simulated(plan.lags) for one in plan.groups))
+        self.count = self._hosts.count
+        self._seen = self._hosts.reset(range(plan.first_seed, plan.first_seed + self.count))
+        self._orders = Orders(0, 1)
+
+    def go_on(self, orders: Orders, logits: Logits) -> NDArray[np.float32]:  # noqa: ARG002 - live hosts need it
+        """The simulated clock stood still meanwhile."""
+        self._orders = orders
+        return self._seen
+
+    def epsilon(self) -> float | None:
+        """As ordered."""
+        return self._orders.epsilon
+
+    def allowed(self) -> NDArray[np.bool_] | None:
+        """All of them, unless the learner masks."""
+        return self._hosts.action_masks() if self._orders.masked else None
+
+    def step(self, moves: NDArray[np.int64]) -> Came:
+        """One control period; what was asked for is learned from, as it is without Ray."""
+        stepped = self._hosts.step(moves)
+        self._seen = stepped.observations
+        return Came(*stepped, moves)
+
+    def stand_still(self) -> None:
+        """Its clock stops by itself."""
+
+    def happened(self) -> tuple[Mapping[str, Happened], Sequence[float], Sequence[float]]:
+        """As `SimHosts` counts."""
+        counts = self._hosts.take_counts()
+        rows = zip(counts.ticks, counts.missed, counts.be_work, counts.overridden, strict=True)
+        by_kind = {name: Happened(*map(float, row)) for name, row in zip(self._names, rows, strict=True)}
+        return by_kind, counts.episode_rewards.tolist(), counts.episode_steps.tolist()
+
+    def close(self) -> None:
+        """Nothing was changed."""
+        self._hosts.close()
+
+
+class Worker:
+    """Acts on hosts, segment by segment.
+
+    Args:
+        testbed: What to start.
+        seed: Of the draws.
+    """
+
+    def __init__(self, testbed: Startable, seed: int) -> None:
+        self._testbed, self._dice = testbed, np.random.default_rng(seed)
+        self._running: Running | None = None
+        self._checked = b""
+
+    def begin(self) -> Ready:
+        """Start the hosts.
+
+        Raises:
+            RlctlError: They cannot be.
+        """
+        self._running = self._testbed.start()
+        return Ready(self._running.count, self._running.tick_seconds)
+
+    def segment(self, orders: Orders, policy: bytes) -> Segment:
+        """Act for some control periods.
+
+        Args:
+            orders: How many, and how.
+            policy: The network, an ONNX file.
+
+        Raises:
+            PolicyError: The network is none, or its answers are not finite.
+            HostError: A live host failed.
+        """
+        assert self._running is not None, "begin() comes first"
+        self._check(policy)
+        try:
+            return self._acted(self._running, orders, policy)
+        finally:
+            self._running.stand_still()
+
+    def _acted(self, running: Running, orders: Orders, policy: bytes) -> Segment:
+        begun = time.monotonic()
+        seen, rows, masks = [running.go_on(orders, lambda shown: _finite(policy, shown))], [], []
+        for _ in range(orders.steps):
+            allowed = running.allowed()
+            moves, log_probs = choose(_finite(policy, seen[-1]), self._dice, allowed, running.epsilon())
+            came = running.step(moves)
+            seen.append(came.observations)
+            rows.append((came.actions, log_probs, came.rewards, came.done, came.finals))
+            masks.append(allowed)
+        actions, probabilities, rewards, dones, finals = zip(*rows, strict=True)
+        happened, episode_rewards, episode_steps = running.happened()
+        return Segment(
+            version=orders.version,
+            observations=np.stack(seen),
+            actions=np.stack(actions),
+            log_probs=np.stack(probabilities),
+            rewards=np.stack(rewards),
+            dones=np.stack(dones),
+            finals=np.concatenate(finals),
+            masks=np.stack([one for one in masks if one is not None]) if orders.masked else None,
+            happened=happened,
+            episode_rewards=episode_rewards,
+            episode_steps=episode_steps,
+            seconds=time.monotonic() - begun,
+        )
+
+    def close(self) -> None:
+        """Put back whatever was changed. Idempotent."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.close()
+
+    def _check(self, policy: bytes) -> None:
+        if policy != self._checked:
+            try:
+                read_graph(policy)
+            except GraphError as error:
+                raise BundleError(f"the learner's network {error}") from error
+            self._checked = policy
+
+
+def _finite(policy: bytes, observations: NDArray[np.float32]) -> NDArray[np.float32]:
+    logits = logits_of(policy, observations)
+    if not np.isfinite(logits).all():
+        raise PolicyError("the network's answers are not finite: its training diverged")
+    return logits

@@ -1,0 +1,142 @@
+"""A search as the nodes are given it: what each of its trials is as a training run."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlctl.agents.training.hosts import Hosts, validation_seed
+from rlctl.agents.training.learn import Run
+from rlctl.agents.training.recipe import Recipe
+from rlctl.agents.training.search.space import Candidate, Space, Values
+from rlctl.agents.training.trial import Course
+from rlctl.envs.allocation import Limits
+from rlctl.envs.observation import Observer
+
+__all__ = ["EVALUATIONS", "GENERATIONS", "REDUCTION", "Job"]
+
+EVALUATIONS = 9
+"""Of a trial that runs to the end: ASHA's rungs at reduction 3 are the first, the third and the last of them."""
+
+REDUCTION = 3
+GENERATIONS = 4
+"""Parts of the budget, between which population-based training replaces the worst quarter by changed copies of the
+best."""
+
+CHOICE_SEEDS, FIRST_CHOICE_SEED = 8, 1000
+"""Fewest validation seeds on which the winner is chosen, else twice those of the trials; none of theirs."""
+
+MEMORY_BYTES = 1 << 30
+"""Set aside for each trial, beside DQN's replay buffer. Measured: 0.6 GB with torch and a few hosts."""
+
+NEVER_SECONDS = 1e9
+SHIELD = "shield.yaml"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A search.
+
+    Attributes:
+        algorithm: A key of `learners.CLASSES`.
+        space: What is searched.
+        candidates: All trials, drawn from it.
+        recipe: What is searched around, not yet fitted to the budget.
+        hosts, courses, validation_seeds: As of `learn.Run`; courses are under the space's profile as it is.
+        timesteps, max_seconds: Budget of each trial; with seconds, the timesteps are the most.
+        scheduler: asha, pbt or none.
+        seed: Of the search.
+        out: Its folder.
+        arguments: Of a trial as `rlctl train` would be asked, for its folder.
+        command: The command line.
+    """
+
+    algorithm: str
+    space: Space
+    candidates: tuple[Candidate, ...]
+    recipe: Recipe
+    hosts: Hosts
+    courses: tuple[Course, ...]
+    validation_seeds: int
+    timesteps: int
+    max_seconds: float | None
+    scheduler: str
+    seed: int
+    out: Path
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    command: str = ""
+
+    @property
+    def clock(self) -> tuple[str, float]:
+        """What a trial's budget is counted in, and how much of it there is."""
+        return ("timesteps", self.timesteps) if self.max_seconds is None else ("seconds", self.max_seconds)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Set aside for each trial, so that Ray runs no more at a time than a node has room for."""
+        rows = max(getattr(self.space.recipe(self.recipe, one.values), "buffer_size", 0) for one in self.candidates)
+        size = Observer(Limits(1), 1.0, self.recipe.lags).size
+        return MEMORY_BYTES + rows * 2 * size * np.dtype(np.float32).itemsize
+
+    @property
+    def choice_seeds(self) -> tuple[int, ...]:
+        """On which the winner is chosen."""
+        count = max(2 * self.validation_seeds, CHOICE_SEEDS)
+        return tuple(validation_seed(FIRST_CHOICE_SEED + number) for number in range(count))
+
+    def recipe_of(self, values: Values) -> Recipe:
+        """A trial's hyperparameters, fitted to the budget and evaluated so often as the scheduler wants it."""
+        fitted, _ = self.space.recipe(self.recipe, values).fitted(self.timesteps, self.max_seconds)
+        parts = 2 * GENERATIONS if self.scheduler == "pbt" else EVALUATIONS
+        by_steps = {"eval_every_timesteps": math.ceil(self.timesteps / parts), "eval_every_seconds": NEVER_SECONDS}
+        by_time = {"eval_every_timesteps": None, "eval_every_seconds": (self.max_seconds or 0.0) / parts}
+        return fitted.model_copy(update=by_steps if self.max_seconds is None else by_time)
+
+    def courses_of(self, values: Values) -> tuple[Course, ...]:
+        """The courses under a trial's shield."""
+        margins = self.space.margins(values)
+        return tuple(
+            replace(one, safety=one.safety.model_copy(update=margins)) if one.safety else one for one in self.courses
+        )
+
+    def run_of(self, name: str, values: Values, folder: Path) -> Run:
+        """A trial as a training run; its shield, if it has one of its own, is written into the folder.
+
+        Args:
+            name: Of the candidate.
+            values: What it has now, which population-based training may have changed.
+            folder: Of the run; it is there.
+        """
+        candidate = next(one for one in self.candidates if one.name == name)
+        return Run(
+            algorithm=self.algorithm,
+            recipe=self.recipe_of(values),
+            hosts=self._hosts_of(values, folder / SHIELD),
+            courses=self.courses_of(values),
+            folder=folder,
+            seed=candidate.seed,
+            validation_seeds=self.validation_seeds,
+            max_seconds=self.max_seconds,
+            export=False,
+            arguments={**self.arguments, "seed": candidate.seed},
+            command=self.command,
+        )
+
+    def _hosts_of(self, values: Values, file: Path) -> Hosts:
+        """The hosts; those that have the space's profile get the trial's."""
+        own = self.space.shield(values)
+        if own is None or self.space.document.shield is None:
+            file.unlink(missing_ok=True)  # of a trial that it was copied from
+            return self.hosts
+        file.write_text(json.dumps(own.model_dump(), indent=1) + "\n")  # JSON is YAML
+        named = self.space.document.shield.profile
+        kinds = tuple(
+            kind.model_copy(update={"safety": str(file)}) if kind.safety == named else kind for kind in self.hosts.kinds
+        )
+        return self.hosts.model_copy(update={"kinds": kinds})

@@ -1,0 +1,162 @@
+"""What a result file of the simulator claims: read and checked before anything is run again."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from rlctl.bench.sim_score import METRICS
+from rlctl.envs.errors import ConfigError, PermissionMissing
+
+__all__ = ["Claim", "read_claims"]
+
+MOST_QUOTED = 40
+"""Characters of a wrong value that are quoted."""
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Interval = Annotated[list[Finite | None], Field(min_length=2, max_length=2)]  # a single seed's has no bounds: null
+
+
+class _Claimed(BaseModel):
+    """Types are checked here; which keys are absent or unknown is told by the comparison with what is written now."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+
+class _Estimate(_Claimed):
+    mean: Finite = 0.0
+    ci95: Interval = []
+    ci99: Interval = []
+
+
+class _Numbers(_Claimed):
+    """Of one manager, without the estimates."""
+
+    decision_seconds_p99: Finite = 0.0
+    controller_cpu_percent: Finite = 0.0
+    missed_deadlines: int = 0
+    samples: int = 0
+    per_seed: dict[str, list[Finite]] = {}
+    remarks: list[str] = []
+
+
+_ESTIMATES: dict[str, Any] = {name: (_Estimate, _Estimate()) for name in METRICS}
+_Manager: Any = create_model("_Manager", __base__=_Numbers, **_ESTIMATES)
+
+
+class Claim(_Claimed):
+    """What a result file says of one scenario; without what has no default it cannot be run again."""
+
+    plant: Literal["sim"]
+    scenario: str
+    scenario_source: str = Field(min_length=1)
+    scenario_digest: str
+    profile: str = ""
+    profile_digest: str
+    seeds: int = Field(ge=1)
+    shield: str = ""
+    shield_source: str = Field(min_length=1)
+    shield_digest: str
+    duration_seconds: Finite = Field(gt=0.0)
+    tick_seconds: Finite = 0.0
+    target_milliseconds: Finite = 0.0
+    time_scale: Finite = Field(gt=0.0)
+    core_cpus: Finite = 0.0
+    be_weight: str = ""
+    tuned: bool = False
+    tuned_source: str = ""
+    tuned_digest: str = ""
+    rlctl: str
+    managers: dict[str, _Manager] = Field(min_length=1)
+
+    def as_json(self) -> dict[str, Any]:
+        """What stands in the file, no more."""
+        return self.model_dump(exclude_unset=True)
+
+
+def read_claims(path: Path) -> list[Claim]:
+    """The claims of a result file, one per scenario.
+
+    Raises:
+        ConfigError: It cannot be read, or holds no result of the simulator.
+        PermissionMissing: It may not be read.
+    """
+    data = _read(path)
+    if not isinstance(data, dict):
+        raise ConfigError(f"is no result of `rlctl bench --json`: no object, but {_quoted(data)}", path)
+    if isinstance(data.get("schema"), bool) or data.get("schema") != 1:
+        raise ConfigError("is no result of `rlctl bench --json`: there is no schema 1", path)
+    if "scenarios" not in data:
+        name = data.get("scenario")
+        return [_claim(data, name if isinstance(name, str) else "", path)]
+    return [_claim(result, name, path) for name, result in _scenarios(data, path).items()]
+
+
+def _read(path: Path) -> object:
+    try:
+        return json.loads(path.read_text())
+    except PermissionError as error:
+        raise PermissionMissing(f"{path}: may not be read") from error
+    except RecursionError as error:
+        raise ConfigError("cannot be read as JSON: too deeply nested", path) from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot be read as JSON: {error}", path) from error
+
+
+def _scenarios(data: Mapping[str, object], path: Path) -> Mapping[str, object]:
+    scenarios = data["scenarios"]
+    if not isinstance(scenarios, dict) or not scenarios:
+        raise ConfigError(f"scenarios: should hold results by scenario, not {_quoted(scenarios)}", path)
+    if unknown := sorted(data.keys() - {"schema", "scenarios"}):
+        raise ConfigError(f"{unknown[0]}: `rlctl bench --json` writes no such key beside scenarios", path)
+    for name, result in scenarios.items():
+        if isinstance(result, dict) and result.get("scenario", name) != name:
+            raise ConfigError(f"{name}.scenario: is {_quoted(result['scenario'])}, but stands under {name}", path)
+    return scenarios
+
+
+def _claim(result: object, name: str, path: Path) -> Claim:
+    if isinstance(result, dict) and result.get("plant") == "host":
+        raise ConfigError(
+            "was measured on a live host, which is never the same twice; only plant sim is verified", path
+        )
+    for place in _not_finite(result):
+        raise ConfigError(f"{_dotted(name, *place)}: is no finite number", path)
+    try:
+        claim = Claim.model_validate(result)
+    except ValidationError as error:
+        first = error.errors()[0]
+        given = "" if first["type"] == "missing" else f", not {_quoted(first['input'])}"
+        raise ConfigError(f"{_dotted(name, *first['loc'])}: {first['msg']}{given}", path) from error
+    for needed in ("tuned_source", "tuned_digest") if claim.tuned else ():
+        if not getattr(claim, needed):
+            raise ConfigError(f"{_dotted(name)}: tuned is true, but {needed} is missing", path)
+    return claim
+
+
+def _not_finite(value: object, *place: str | int) -> Iterator[tuple[str | int, ...]]:
+    """Where NaN and infinities stand, which Python reads but JSON does not have, and integers beyond any float."""
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield from _not_finite(one, *place, name)
+    elif isinstance(value, list):
+        for number, one in enumerate(value):
+            yield from _not_finite(one, *place, number)
+    elif (isinstance(value, float) and not math.isfinite(value)) or (isinstance(value, int) and abs(value) > 2**63):
+        yield place
+
+
+def _dotted(*place: str | int) -> str:
+    """A path as the comparison writes it, `thesis.managers.frozen.lc_cpus.ci95[0]`."""
+    text = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in place if one != "")
+    return text.removeprefix(".")
+
+
+def _quoted(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]}..."

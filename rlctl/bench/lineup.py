@@ -1,0 +1,128 @@
+"""Who takes part in a benchmark, live or simulated: policies as a scenario wants them, and PRM's threshold model."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from rlctl.agents import catalogue, own
+from rlctl.agents.policy import Policy
+from rlctl.agents.prm_model import PrmModel
+from rlctl.envs.errors import ConfigError
+from rlctl.record import Tick, write_ticks
+
+__all__ = [
+    "CORE_STEPPED",
+    "MODEL_WAY_OUT",
+    "NEEDS_MODEL",
+    "Published",
+    "fitted",
+    "lacking_library",
+    "left_out",
+    "policy_for",
+    "require_library",
+]
+
+CORE_STEPPED = frozenset({"prm-eris", "prm-thesis", "prm-hybrid", "heracles", "parties"})
+"""Managers whose published constants are in cores, and so take `core_cpus`."""
+
+NEEDS_MODEL = frozenset({"prm-eris", "prm-thesis"})
+"""Managers that are nothing without PRM's threshold model."""
+
+MODEL_WAY_OUT = (
+    "scikit-learn, which fits their model, is not installed: pip install 'rlctl[baselines]', or in a checkout "
+    "scripts/install cli,baselines"
+)
+"""What is to be said of managers that need it."""
+
+PERIOD_SECONDS = 18.5
+"""PRM's interval, over which the records are averaged (eris)."""
+
+
+class Published(Protocol):
+    """What a scenario says of published constants."""
+
+    @property
+    def name(self) -> str:
+        """The scenario's name."""
+        ...
+
+    @property
+    def managers(self) -> Mapping[str, Mapping[str, Any]]:
+        """Constructor options by manager name."""
+        ...
+
+    @property
+    def core_cpus(self) -> float:
+        """CPUs here that stand for one core of the machine that a manager was published for."""
+        ...
+
+    @property
+    def time_scale(self) -> float:
+        """Divides every published period."""
+        ...
+
+
+def policy_for(
+    name: str, scenario: Published, model: PrmModel | None = None, tuned: Mapping[str, object] = MappingProxyType({})
+) -> Policy:
+    """A new policy of this name, as the scenario wants it.
+
+    Args:
+        name: The manager's name, a bundle's folder with a slash in it, or FILE.py:CLASS.
+        scenario: Whose options win over all others.
+        model: PRM's threshold model.
+        tuned: Constants in place of the published ones.
+
+    Raises:
+        ConfigError: The scenario sets what is not a manager's to set.
+        PolicyError: An unknown manager or option, a bundle that cannot be served, or a file whose code fails.
+    """
+    own.refuse(tuple(scenario.managers), f"scenario {scenario.name}")
+    options = {**tuned, **scenario.managers.get(name, {})}
+    if refused := catalogue.NOT_OPTIONS & options.keys():
+        raise ConfigError(f"scenario {scenario.name}: managers.{name} may not set {', '.join(sorted(refused))}")
+    if name in CORE_STEPPED or catalogue.is_own(name):
+        options.setdefault("core_cpus", scenario.core_cpus)
+    return own.build(name, time_scale=scenario.time_scale, model=model, **options)
+
+
+def lacking_library(names: Collection[str]) -> tuple[str, ...]:
+    """Those managers that need scikit-learn, each once, when it is not installed."""
+    needing = tuple(name for name in dict.fromkeys(names) if name in NEEDS_MODEL)
+    return needing if needing and find_spec("sklearn") is None else ()
+
+
+def left_out(names: Collection[str]) -> dict[str, str]:
+    """Those that cannot run here, with the reason: PRM without scikit-learn, a learned policy without its bundle."""
+    missing = dict.fromkeys(lacking_library(names), MODEL_WAY_OUT)
+    return missing | {name: reason for name in names if (reason := catalogue.lacking(name))}
+
+
+def require_library(names: Collection[str]) -> None:
+    """Check that scikit-learn is there for those managers that need it.
+
+    Raises:
+        ConfigError: It is not installed.
+    """
+    if lacking := lacking_library(names):
+        raise ConfigError(f"{' and '.join(lacking)}: {MODEL_WAY_OUT}")
+
+
+def fitted(ticks: Sequence[Tick], lc_cpus: float, time_scale: float) -> PrmModel:
+    """PRM's threshold model of ticks in which the LC ran alone.
+
+    Raises:
+        ConfigError: scikit-learn is not installed, or BE ran in every tick.
+    """
+    from rlctl.agents.training.fit_prm import fit
+    from rlctl.agents.training.prm_records import read_rows
+
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
+        write_ticks(Path(file.name), ticks)
+        rows = read_rows(Path(file.name))
+    return fit(rows, lc_cpus=lc_cpus, interval_seconds=PERIOD_SECONDS / time_scale)

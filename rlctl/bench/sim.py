@@ -1,0 +1,288 @@
+"""Managers side by side on one scenario of the simulator: every manager meets the same seeds, scored on the truth."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from rlctl import __version__, pool_worker
+from rlctl.agents import catalogue
+from rlctl.agents.prm_model import PrmModel
+from rlctl.bench.lineup import NEEDS_MODEL, fitted, policy_for
+from rlctl.bench.sim_run import Task, TaskResult, run_task
+from rlctl.bench.sim_score import METRICS, Floats, SimScore, score
+from rlctl.bench.suite import BOUNDS, SHIELDED_BOUNDS, SuiteResult, Trace
+from rlctl.bench.tuned import Tuned
+from rlctl.control import Controller
+from rlctl.envs.sim import seeds
+from rlctl.envs.sim.plant import SimPlant
+from rlctl.envs.sim.profile import HostProfile
+from rlctl.envs.workload import Weight
+from rlctl.record import MemoryRecorder, Tick
+from rlctl.safety.profile import Profile
+from rlctl.sim_scenario import SimScenario
+
+__all__ = ["Runner", "SimOutcome", "SimPlan", "record_model", "run_sim", "run_tasks"]
+
+Runner = Callable[[list[Task], int, Callable[[str], None]], Iterator[TaskResult]]
+"""Runs pieces of work as `run_tasks` does, on processes or elsewhere."""
+
+TRAINING_RUNS = 4
+"""Training seeds that PRM's threshold model is recorded on."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimPlan:
+    """What to measure.
+
+    Attributes:
+        scenario: The scenario, with duration and time scale as they are to be.
+        host: Its host profile, with the scenario's constants in place.
+        managers: Names, in the order of the table.
+        seeds: How many evaluation seeds; seed i is the same host, noise and load for every manager.
+        profile: Shield profile for shielded policies, already on the scenario's time scale.
+        scenario_source, shield_source: Name or file that they were loaded from, for `bench verify`.
+        threshold_model: PRM's model, or None.
+        tuned: Constants that managers run with in place of their published ones, or None.
+        tuned_source: Name or file that these were loaded from.
+    """
+
+    scenario: SimScenario
+    host: HostProfile
+    managers: tuple[str, ...]
+    seeds: int
+    profile: Profile
+    scenario_source: str = ""
+    shield_source: str = ""
+    threshold_model: PrmModel | None = None
+    tuned: Tuned | None = None
+    tuned_source: str = ""
+
+    @property
+    def ticks(self) -> int:
+        """Windows of a run."""
+        return self.scenario.ticks
+
+    def shielded(self, name: str) -> bool:
+        """True when a manager is judged behind the shield; of the bounds only one is.
+
+        Raises:
+            PolicyError: There is no such manager, or it does not take the scenario's options.
+        """
+        if name in BOUNDS:
+            return name in SHIELDED_BOUNDS
+        return policy_for(name, self.scenario, self.threshold_model, self.options(name)).shielded
+
+    def options(self, name: str) -> Mapping[str, object]:
+        """Tuned constants of a manager; none where it runs with its published ones."""
+        return self.tuned.options(name) if self.tuned else {}
+
+    def weight(self, name: str) -> Weight:
+        """BE's weight: the scenario's, but for `weights` and `none`, whose point it is."""
+        return {"weights": Weight.MINIMUM, "none": Weight.EQUAL}.get(name, self.scenario.be.weight)
+
+    def tasks(self, chunk: int) -> Iterator[Task]:
+        """The work in pieces: one manager on at most `chunk` seeds each."""
+        numbers = [seeds.evaluation(number) for number in range(self.seeds)]
+        for name in self.managers:
+            for first in range(0, self.seeds, chunk):
+                taken = tuple(numbers[first : first + chunk])
+                yield Task(
+                    scenario=self.scenario,
+                    host=self.host,
+                    manager=name,
+                    first=first,
+                    seeds=taken,
+                    weight=self.weight(name),
+                    profile=self.profile,
+                    threshold_model=self.threshold_model if name in NEEDS_MODEL else None,
+                    options=(self.options(name),) * len(taken),
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class SimOutcome:
+    """What came of a plan.
+
+    Attributes:
+        plan: The plan, with the threshold model that was used.
+        per_seed: Manager to metric (`sim_score.METRICS` and `TIMINGS`) to one value per seed, shape (seeds,); the same
+            place is the same seed for every manager.
+        traces: Manager to its run on the first seed, window by window.
+        remarks: What a reader of a manager's row must know.
+    """
+
+    plan: SimPlan
+    per_seed: Mapping[str, Mapping[str, Floats]]
+    traces: Mapping[str, Trace]
+    remarks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def scores(self) -> dict[str, SimScore]:
+        """Scores by manager, in the plan's order."""
+        tick_seconds = self.plan.scenario.tick_seconds
+        return {name: score(values, self.plan.ticks, tick_seconds) for name, values in self.per_seed.items()}
+
+    @property
+    def caption(self) -> str:
+        """What a table of this outcome has to say beneath it."""
+        plan, scenario = self.plan, self.plan.scenario
+        shielded = ", ".join(name for name in plan.managers if plan.shielded(name)) or "none"
+        tuned = f"constants tuned on training seeds ({plan.tuned.digest}), where any; " if plan.tuned else ""
+        return (
+            f"{scenario.name}, simulated on {plan.host.name} ({plan.host.digest}): {plan.seeds} seeds x "
+            f"{scenario.duration_seconds:g} s; p{100 * plan.host.lc.quantile_ratio:g} <= "
+            f"{1e3 * plan.host.lc.target_seconds:g} ms over {scenario.tick_seconds:g}-s windows, scored on the truth; "
+            f"BE weight {scenario.be.weight}; shield {plan.profile.name} ({plan.profile.digest}) for those shielded: "
+            f"{shielded}; {tuned}published periods / {scenario.time_scale:g}; a published core is "
+            f"{scenario.core_cpus:g} CPU. "
+            "Intervals: Student's t over seeds; of QoS Wilson at the effective number of windows."
+        )
+
+    def as_json(self) -> dict[str, object]:
+        """The contract's JSON, with what `bench verify` and paired statistics need."""
+        plan, scenario = self.plan, self.plan.scenario
+        return {
+            "schema": 1,
+            "plant": "sim",
+            "scenario": scenario.name,
+            "scenario_source": plan.scenario_source or scenario.name,
+            "scenario_digest": scenario.digest,
+            "profile": plan.host.name,
+            "profile_digest": plan.host.digest,
+            "seeds": plan.seeds,
+            "shield": plan.profile.name,
+            "shield_source": plan.shield_source or plan.profile.name,
+            "shield_digest": plan.profile.digest,
+            "duration_seconds": scenario.duration_seconds,
+            "tick_seconds": scenario.tick_seconds,
+            "target_milliseconds": round(1e3 * plan.host.lc.target_seconds, 6),
+            "time_scale": scenario.time_scale,
+            "core_cpus": scenario.core_cpus,
+            "be_weight": scenario.be.weight,
+            **self._tuned_as_json(),
+            "rlctl": __version__,
+            "managers": {name: self._manager_as_json(name, one) for name, one in self.scores.items()},
+        }
+
+    def suite(self) -> SuiteResult:
+        """What reports and paired statistics take."""
+        facts = {name: value for name, value in self.as_json().items() if name != "managers"}
+        return SuiteResult(
+            scenario=self.plan.scenario.name,
+            description=self.plan.scenario.description,
+            caption=self.caption,
+            managers={catalogue.label(name): values for name, values in self.per_seed.items()},
+            traces={catalogue.label(name): trace for name, trace in self.traces.items()},
+            duration_seconds=self.plan.scenario.duration_seconds,
+            tick_seconds=self.plan.scenario.tick_seconds,
+            remarks={catalogue.label(name): said for name, said in self.remarks.items()},
+            facts=facts,
+        )
+
+    def _tuned_as_json(self) -> dict[str, object]:
+        if self.plan.tuned is None:
+            return {"tuned": False}
+        return {"tuned": True, "tuned_source": self.plan.tuned_source, "tuned_digest": self.plan.tuned.digest}
+
+    def _manager_as_json(self, name: str, one: SimScore) -> dict[str, object]:
+        values = self.per_seed[name]
+        seed_by_seed = {metric: [round(value, 6) for value in values[metric].tolist()] for metric in METRICS}
+        return {**one.as_json(), "per_seed": seed_by_seed, "remarks": list(self.remarks.get(name, ()))}
+
+
+def run_sim(
+    plan: SimPlan,
+    done: Callable[[str], None] = lambda _: None,
+    *,
+    jobs: int = 1,
+    chunk: int = 0,
+    run: Runner | None = None,
+) -> SimOutcome:
+    """Run the plan.
+
+    Args:
+        plan: What to measure; PRM's threshold model is recorded first if a manager needs one that is not given.
+        done: Called after each piece of work with the manager's name, for progress.
+        jobs: Processes; 1 runs all here. No number in the result depends on it.
+        chunk: Seeds that one piece of work holds; 0 is as many as keep all processes busy. None depends on it either.
+        run: Who runs the work; None is `run_tasks`.
+
+    Raises:
+        ConfigError: scikit-learn is needed and not installed.
+    """
+    if NEEDS_MODEL & set(plan.managers) and plan.threshold_model is None:
+        plan = replace(plan, threshold_model=record_model(plan))
+    tasks = list(plan.tasks(chunk or seeds_at_once(plan, jobs)))
+    results = sorted((run or run_tasks)(tasks, jobs, done), key=lambda result: result.task.first)
+    by_name = {name: [one for one in results if one.task.manager == name] for name in plan.managers}
+    return SimOutcome(
+        plan=plan,
+        per_seed={name: _joined(found) for name, found in by_name.items()},
+        traces={name: found[0].trace for name, found in by_name.items()},
+        remarks={name: found[0].remarks for name, found in by_name.items()},
+    )
+
+
+def seeds_at_once(plan: SimPlan, jobs: int) -> int:
+    """Seeds per piece of work: all, since a step of many hosts costs little more than of one; fewer if jobs idle."""
+    pieces = max(-(-jobs // len(plan.managers)), 1)
+    return -(-plan.seeds // pieces)
+
+
+def record_model(plan: SimPlan) -> PrmModel:
+    """PRM's threshold model: recorded on training seeds with BE frozen, as it is on the live host.
+
+    Raises:
+        ConfigError: scikit-learn is not installed.
+    """
+    ticks = [tick for number in range(TRAINING_RUNS) for tick in _alone(plan, seeds.training(number))]
+    return fitted(ticks, plan.host.lc.lc_cpus, plan.scenario.time_scale)
+
+
+def _alone(plan: SimPlan, seed: int) -> list[Tick]:
+    scenario = plan.scenario
+    plant = SimPlant(plan.host, scenario.load_model, plan.ticks, scenario.tick_seconds, seed=seed, vary=scenario.vary)
+    recorder = MemoryRecorder()
+    Controller(plant, catalogue.build("frozen"), None, recorder).run(ticks=plan.ticks)
+    return recorder.ticks
+
+
+def run_tasks(tasks: list[Task], jobs: int, done: Callable[[str], None]) -> Iterator[TaskResult]:
+    """Run pieces of work, in no order.
+
+    Args:
+        tasks: The work, at least one piece.
+        jobs: Processes; 1 runs all here.
+        done: Called after each piece with the manager's name.
+    """
+    if jobs == 1:
+        for task in tasks:
+            yield run_task(task)
+            done(task.manager)
+        return
+    # Spawned, not forked: a progress bar's thread may hold a lock at the moment of a fork.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(jobs, len(tasks)), context, initializer=pool_worker.begin, initargs=(os.getpid(),))
+    try:
+        for future in as_completed([pool.submit(run_task, task) for task in tasks]):
+            result = future.result()
+            yield result
+            done(result.task.manager)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _joined(results: list[TaskResult]) -> dict[str, Floats]:
+    """Chunks of seeds put together, in order."""
+    return {name: np.concatenate([one.values[name] for one in results]) for name in results[0].values}
+
+
+def usable_cpus() -> int:
+    """CPUs that this process may run on: the default number of jobs."""
+    return len(os.sched_getaffinity(0))

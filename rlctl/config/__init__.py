@@ -1,0 +1,1 @@
+"""The serve configuration: each section a module, all of it data."""

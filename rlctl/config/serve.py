@@ -1,0 +1,256 @@
+"""The serve configuration: what a YAML file may say, and how what is in effect is shown."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
+
+from rlctl.config.applications import ApplicationsSection
+from rlctl.config.fallback import FallbackSection
+from rlctl.config.fields import Cpus, Name, QuantilePercent, Strict
+from rlctl.config.metrics import LimitsSection, MetricsSection
+from rlctl.config.ownership import OwnershipSection
+from rlctl.config.resources import ResourcesSection
+from rlctl.config.sources import Latency, Workload
+from rlctl.config.watchdog import WatchdogSection
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.units import Percent
+from rlctl.envs.workload import SLO
+from rlctl.envs.yaml_edge import load_model, load_yaml
+
+__all__ = [
+    "BeSection",
+    "LcSection",
+    "LogSection",
+    "PolicySection",
+    "ServeConfig",
+    "SloSection",
+    "describe",
+    "load_config",
+    "located",
+    "schema",
+]
+
+
+MOST_LCS = 16
+
+
+class SloSection(Strict):
+    """The LC's objective.
+
+    Attributes:
+        target_milliseconds: Tail latency to stay below.
+        quantile_percent: Which tail.
+        max_load_rps: Load that counts as 1.0: the largest that meets the target without BE.
+    """
+
+    target_milliseconds: float = Field(gt=0.0, le=3.6e6)
+    quantile_percent: QuantilePercent = Percent(95.0)
+    max_load_rps: float = Field(gt=0.0)
+
+    @property
+    def slo(self) -> SLO:
+        """The same in seconds and ratios."""
+        return SLO(self.target_milliseconds / 1e3, self.quantile_percent.ratio, self.max_load_rps)
+
+
+class LcSection(Strict):
+    """A latency-critical workload.
+
+    Attributes:
+        name: For ticks and logs, where there are several.
+        workload: How it is found.
+        slo: Its objective.
+        latency: Where its tail latency and load are read.
+        cpus: Those it runs on, by default its cpuset's.
+    """
+
+    name: Name | None = None
+    workload: Workload
+    slo: SloSection
+    latency: Latency
+    cpus: Cpus | None = None
+
+
+def _one_or_several(lc: object) -> str:
+    return "several" if isinstance(lc, (list, tuple)) else "one"
+
+
+Lc = Annotated[
+    Annotated[LcSection, Tag("one")]
+    | Annotated[tuple[LcSection, ...], Field(min_length=1, max_length=MOST_LCS), Tag("several")],
+    Discriminator(_one_or_several),
+]
+
+
+class BeSection(Strict):
+    """Best-effort work.
+
+    Attributes:
+        workloads: Each is held to the same allocation; together they are BE. With `applications` it is their group.
+        applications: BE is one group, whose child groups share what it has.
+        cpus: CPUs that BE may be given, safest first; by default all, those that the LC does not use first.
+        quota_levels: Steps of the quota that learned policies move on.
+        min_quota_cpus: The smallest quota ever written.
+    """
+
+    workloads: Annotated[tuple[Workload, ...], Field(min_length=1)] | None = None
+    applications: ApplicationsSection | None = None
+    cpus: Cpus | None = None
+    quota_levels: int = Field(default=20, ge=1, le=1000)
+    min_quota_cpus: float = Field(default=0.01, ge=0.001, le=1.0)
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if bool(self.workloads) == (self.applications is not None):
+            raise ValueError("needs either 'workloads' or 'applications': the latter names BE's group itself")
+        return self
+
+
+class PolicySection(Strict):
+    """Who decides.
+
+    Attributes:
+        name: From `rlctl managers`.
+        options: Constructor options of that manager.
+        threshold_model: PRM's model from `rlctl fit-prm`.
+        trusted_keys: Files with public Ed25519 keys, as `ssh-keygen -t ed25519` makes them; a learned policy is then
+            taken only if one of them signed its bundle, see `rlctl sign`.
+    """
+
+    name: Name = "prm-hybrid-tuned"
+    options: dict[str, Any] = Field(default_factory=dict)
+    threshold_model: Path | None = None
+    trusted_keys: tuple[Path, ...] = ()
+
+
+class LogSection(Strict):
+    """The tick log.
+
+    Attributes:
+        directory: Holds ticks.jsonl and, rotated, ticks.jsonl.1 and so on.
+        rotate_bytes: Size at which it is rotated.
+        keep: Rotated files kept.
+    """
+
+    directory: Path = Path("/var/log/rlctl")
+    rotate_bytes: int = Field(default=16 << 20, ge=1 << 16)
+    keep: int = Field(default=4, ge=1, le=1000)
+
+
+class ServeConfig(Strict):
+    """Everything that `rlctl serve` is told.
+
+    Attributes:
+        tick_seconds: Control period.
+        lc: The latency-critical workload, or a list of several; the shield then holds BE to the worst off of them.
+        be: Best-effort work.
+        policy: Who decides.
+        fallback: Who decides when a learned policy does not.
+        shield: A shipped safety profile, or the path of one.
+        quota_period_milliseconds: Period of the CPU quota; the longer, the longer the bursts that the LC meets.
+        state_directory: Holds the journal of original values, from which `rlctl restore` works.
+        ownership: What another program's write to BE is answered with.
+        watchdog: The process that looks after BE when this one dies.
+        log: The tick log.
+        metrics: The Prometheus endpoint; None listens nowhere.
+        limits: What rlctl itself may cost.
+        perf: Read CPI and other hardware counters.
+        resources: What LC and BE get of memory, disks, cache and memory bandwidth.
+    """
+
+    tick_seconds: float = Field(default=1.0, ge=0.05, le=60.0)
+    lc: Lc
+    be: BeSection
+    policy: PolicySection = PolicySection()
+    fallback: FallbackSection = FallbackSection()
+    shield: Name = "responsive"
+    quota_period_milliseconds: float = Field(default=10.0, ge=1.0, le=1000.0)
+    state_directory: Path = Path("/var/lib/rlctl")
+    ownership: OwnershipSection = OwnershipSection()
+    watchdog: WatchdogSection = WatchdogSection()
+    log: LogSection = LogSection()
+    metrics: MetricsSection | None = None
+    limits: LimitsSection = LimitsSection()
+    perf: bool = False
+    resources: ResourcesSection = ResourcesSection()
+
+    @model_validator(mode="after")
+    def _apart(self) -> ServeConfig:
+        if any(lc.workload in (self.be.workloads or ()) for lc in self.lcs.values()):
+            raise ValueError("lc.workload is one of be.workloads too; name the best-effort work only")
+        if isinstance(self.lc, tuple) and len(self.lcs) < len(self.lc):
+            raise ValueError("two LCs have one name; give each its own")
+        return self
+
+    @property
+    def lcs(self) -> dict[str, LcSection]:
+        """Every LC by its name: `lc` for one, `lc1` and so on for several without names."""
+        if isinstance(self.lc, LcSection):
+            return {self.lc.name or "lc": self.lc}
+        return {one.name or f"lc{number}": one for number, one in enumerate(self.lc, start=1)}
+
+
+def load_config(path: Path) -> ServeConfig:
+    """Read a serve configuration.
+
+    Raises:
+        ConfigError: It cannot be read or is wrong; says file and line.
+        PermissionMissing: It may not be read.
+    """
+    return load_model(ServeConfig, path)
+
+
+@contextlib.contextmanager
+def located(path: Path, *keys: str) -> Iterator[None]:
+    """Give what is found wrong with a key after loading the same place as what was found while loading.
+
+    Args:
+        path: The file.
+        keys: The key's path from the top.
+
+    Raises:
+        ConfigError: As raised within, with file, line and key, unless it names a file of its own.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        if error.path is not None:
+            raise
+        _, lines = load_yaml(path)
+        known = next((keys[:end] for end in range(len(keys), 0, -1) if keys[:end] in lines), None)
+        message = f"{'.'.join(keys)}: {error}"
+        raise type(error)(message, path, None if known is None else lines[known]) from error
+
+
+def describe(config: ServeConfig) -> str:
+    """The configuration in effect as YAML; what the file did not say is marked `# default`."""
+    return "\n".join(_described(config, "")) + "\n"
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of the file, for editors."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | ServeConfig.model_json_schema()
+
+
+def _described(model: BaseModel, indent: str) -> Iterator[str]:
+    plain = model.model_dump(mode="json")
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        mark = "" if name in model.model_fields_set else "  # default"
+        if isinstance(value, BaseModel):
+            yield f"{indent}{name}:{mark}"
+            yield from _described(value, indent + "  ")
+        elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
+            yield f"{indent}{name}:{mark}"
+            for item in value:
+                first, *rest = _described(item, "")
+                yield f"{indent}  - {first}"
+                yield from (f"{indent}    {line}" for line in rest)
+        else:
+            yield f"{indent}{name}: {json.dumps(plain[name])}{mark}"

@@ -1,0 +1,1 @@
+"""A simulated fleet of hosts, and new bundles rolled out over it."""

@@ -1,0 +1,396 @@
+"""A new bundle rolled out over a fleet in stages, beside hosts that keep the old one, and back on a regression.
+
+What decides is only what a real fleet knows: what hosts with the new bundle do against others of their kinds, their
+answers, overrides and drift. What the rollout really cost is told afterwards by running the same hosts without it,
+which only a simulator can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl import __version__
+from rlctl.agents import catalogue
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.sim.noise import uniforms
+from rlctl.fleet.compare import Effect, compare, least_chance
+from rlctl.fleet.config import TICK_SECONDS, CanaryPlan, Fleet
+from rlctl.fleet.control import NEW, OLD, Controlled, Tally
+from rlctl.fleet.hosts import FleetHosts, Roster
+from rlctl.fleet.tasks import Run
+from rlctl.safety.profile import Profile
+
+__all__ = ["Look", "RolloutOutcome", "RolloutPlan", "hosts_of_stage", "judge", "roll_out"]
+
+Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+ORDER = 6002  # noise channel
+
+MEASURES = 2
+"""Misses and BE throughput, of which each is compared at each look."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutPlan:
+    """What to roll out.
+
+    Attributes:
+        fleet: The fleet, with its canary section.
+        hosts: How many hosts.
+        old, new: Names of managers, or folders of bundles.
+        shield: Of those that are judged behind one.
+        seed: Of the fleet.
+    """
+
+    fleet: Fleet
+    hosts: int
+    old: str
+    new: str
+    shield: Profile
+    seed: int = 0
+
+    @property
+    def canary(self) -> CanaryPlan:
+        """How it is done."""
+        return self.fleet.canary
+
+    @property
+    def begin_minutes(self) -> float:
+        """When the hosts begin: a look before the baseline, in which controllers find their feet."""
+        c = self.canary
+        return 60.0 * c.begin_hours - c.baseline_minutes - c.check_minutes
+
+    @property
+    def error(self) -> float:
+        """Chance that one comparison may err by, so that all together err by `false_alarm_ratio` (Bonferroni)."""
+        c = self.canary
+        stages = sum(percent < 100.0 for percent in c.stages_percent)
+        return c.false_alarm_ratio / (MEASURES * stages * round(c.soak_minutes / c.check_minutes))
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen at a look, of the stage so far.
+
+    Attributes:
+        minutes: Of the day.
+        stage: Its number, from 1.
+        treated: Hosts on the new bundle.
+        misses: More missed windows than among the others, points; None where there are no others.
+        be: Less BE throughput, points; None likewise.
+        failed_ratio, override_ratio, drift_ratio: Of the ticks of hosts on the new bundle.
+        stop: Why it is rolled back; empty when it goes on.
+    """
+
+    minutes: float
+    stage: int
+    treated: int
+    misses: Effect | None
+    be: Effect | None
+    failed_ratio: float
+    override_ratio: float
+    drift_ratio: float
+    stop: str = ""
+
+    def as_json(self) -> dict[str, object]:
+        """By name."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return {name: one.as_json() if isinstance(one, Effect) else one for name, one in values.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutOutcome:
+    """What came of it.
+
+    Attributes:
+        plan: The plan.
+        looks: All, in order.
+        ever: Hosts that ever ran the new bundle, shape (hosts,).
+        host_minutes: That they ran it.
+        missed_windows: That they missed from the rollout's begin to the end of what was watched.
+        missed_without: The same of the same hosts without the rollout.
+        be_hours: BE work that they did meanwhile, in hours of BE running alone, less that without the rollout.
+    """
+
+    plan: RolloutPlan
+    looks: tuple[Look, ...]
+    ever: Flags
+    host_minutes: float
+    missed_windows: int
+    missed_without: int
+    be_hours: float
+
+    @property
+    def stopped(self) -> str:
+        """Why it was rolled back; empty when it was promoted."""
+        return self.looks[-1].stop
+
+    def as_json(self) -> dict[str, object]:
+        """By name; the same for the same plan, whoever ran it."""
+        plan = self.plan
+        return {
+            "schema": 1,
+            "fleet": plan.fleet.name,
+            "fleet_digest": plan.fleet.digest,
+            "hosts": plan.hosts,
+            "seed": plan.seed,
+            "from": plan.old,
+            "to": plan.new,
+            "shield": plan.shield.name,
+            "shield_digest": plan.shield.digest,
+            "canary": plan.canary.model_dump(mode="json"),
+            "rlctl": __version__,
+            "promoted": not self.stopped,
+            "stopped": self.stopped,
+            "hosts_ever_on_new": int(self.ever.sum()),
+            "host_minutes_on_new": self.host_minutes,
+            "missed_windows": self.missed_windows,
+            "missed_without": self.missed_without,
+            "be_hours_gained": round(self.be_hours, 6),
+            "looks": [look.as_json() for look in self.looks],
+        }
+
+
+def hosts_of_stage(roster: Roster, percent: float) -> Flags:
+    """Which hosts have the new bundle: this share of each kind, one at least, by chance; later stages hold earlier."""
+    chosen = np.zeros(len(roster.places), np.bool_)
+    order = uniforms(roster.keys, 0, 1, ORDER)[0]
+    for kind in np.unique(roster.kinds):
+        here = np.flatnonzero(roster.kinds == kind)
+        number = max(int(np.ceil(len(here) * percent / 100.0 - 1e-9)), 1)
+        chosen[here[np.argsort(order[here], kind="stable")[:number]]] = True
+    return chosen
+
+
+def judge(look: Look, canary: CanaryPlan, error: float) -> str:
+    """Why a rollout must not go on; empty when nothing speaks against it."""
+    for effect, what, most in (
+        (look.misses, "more missed windows than control hosts", canary.qos_tolerance_points),
+        (look.be, "less BE throughput than control hosts", canary.be_tolerance_points),
+    ):
+        if effect and effect.points > most and effect.chance <= error:
+            beyond = f" ({most:g} are put up with)" if most else ""
+            return f"{effect.points:.2f} points {what}{beyond}, by chance {effect.chance:.4f}, allowed {error:.4f}"
+    for ratio, budget, what in (
+        (look.failed_ratio, canary.most_failure_ratio, "without a usable answer"),
+        (look.override_ratio, canary.most_override_ratio, "overridden by the shield"),
+        (look.drift_ratio, canary.most_drift_ratio, "unlike its training"),
+    ):
+        if ratio > budget:
+            return f"{100.0 * ratio:.1f} % of its ticks {what}; {100.0 * budget:g} are put up with"
+    return ""
+
+
+def roll_out(plan: RolloutPlan, workers: int, run: Run, told: Callable[[str], None] = lambda _: None) -> RolloutOutcome:
+    """Roll a bundle out.
+
+    Args:
+        plan: What and how.
+        workers: Pieces of the fleet that are simulated at a time; no number depends on it.
+        run: Who simulates them.
+        told: Takes a line at each stage and look.
+
+    Raises:
+        PolicyError: Either side is no manager, or a bundle that is refused; it has run nowhere then.
+        ConfigError: There are so few hosts that the first stage would be all of them.
+    """
+    for name in (plan.old, plan.new):
+        catalogue.build(name)
+    roster = Roster.drawn(plan.fleet, plan.seed, range(plan.hosts))
+    if hosts_of_stage(roster, plan.canary.stages_percent[0]).all():
+        raise ConfigError(f"of {plan.hosts} hosts the first stage would be all, one of each kind; give more hosts")
+    return Rollout(plan, roster, _Simulated(plan, roster, (plan.old, plan.new), workers, run), told).go()
+
+
+@dataclass
+class Rollout:
+    """A rollout as it goes.
+
+    Attributes:
+        plan, roster, fleet, told: As in `roll_out`.
+    """
+
+    plan: RolloutPlan
+    roster: Roster
+    fleet: _Simulated
+    told: Callable[[str], None]
+    looks: list[Look] = field(default_factory=list)
+    host_minutes: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Nobody has it yet."""
+        self.ever = np.zeros(self.plan.hosts, np.bool_)
+        self._missed, self._be_work = np.zeros(self.plan.hosts), np.zeros(self.plan.hosts)
+
+    def go(self) -> RolloutOutcome:
+        """All stages, or a roll-back."""
+        c = self.plan.canary
+        self.fleet.watch(c.check_minutes)
+        baseline = self.fleet.watch(c.baseline_minutes)
+        for number, percent in enumerate(c.stages_percent, 1):
+            if not self._stage(number, percent, baseline):
+                self._roll_back()
+                break
+        else:
+            self.told(f"{_clock(self.fleet.minutes)}  promoted: all {self.plan.hosts} hosts have it")
+        missed_without, be_without = self._without()
+        ever = self.ever
+        return RolloutOutcome(
+            self.plan,
+            tuple(self.looks),
+            ever,
+            self.host_minutes,
+            int(self._missed[ever].sum()),
+            int(missed_without.sum()),
+            float((self._be_work[ever] - be_without).sum()) * TICK_SECONDS / 3600.0,
+        )
+
+    def _stage(self, number: int, percent: float, baseline: Tally) -> bool:
+        """True when nothing spoke against it."""
+        c, plan = self.plan.canary, self.plan
+        treated = hosts_of_stage(self.roster, percent)
+        self.fleet.put_under(NEW, treated & ~self.ever)
+        self.ever = treated
+        blind = least_chance(treated, self.roster.kinds) > plan.error and not treated.all()
+        self.told(
+            f"{_clock(self.fleet.minutes)}  stage {number}: {int(treated.sum())} of {plan.hosts} hosts"
+            + ("; too few to tell a regression by misses or BE" if blind else "")
+        )
+        seen: list[Tally] = []
+        for _ in range(round(c.soak_minutes / c.check_minutes)):
+            seen.append(self._watched(c.check_minutes))
+            look = self._look(number, treated, _sum(seen), len(seen) * c.check_minutes, baseline)
+            self.looks.append(look)
+            self.told(_line(look))
+            if look.stop:
+                return False
+        return True
+
+    def _look(self, stage: int, treated: Flags, tally: Tally, minutes: float, baseline: Tally) -> Look:
+        plan, c = self.plan, self.plan.canary
+        ticks, before = 60.0 * minutes / TICK_SECONDS, 60.0 * c.baseline_minutes / TICK_SECONDS
+        misses, be = (
+            100.0 * (getattr(tally, name) / ticks - getattr(baseline, name) / before) for name in ("missed", "be_work")
+        )
+
+        def against_others(worse: Array, most: float) -> Effect | None:
+            if treated.all():
+                return None
+            return compare(worse, treated, self.roster.kinds, plan.error, most, seed=len(self.looks))
+
+        failed, overridden, strange = (
+            float(getattr(tally, name)[treated].mean()) / ticks for name in ("failed", "overridden", "strange")
+        )
+        look = Look(
+            self.fleet.minutes,
+            stage,
+            int(treated.sum()),
+            against_others(misses, c.qos_tolerance_points),
+            against_others(-be, c.be_tolerance_points),
+            failed,
+            overridden,
+            strange,
+        )
+        return replace(look, stop=judge(look, c, plan.error))
+
+    def _roll_back(self) -> None:
+        self.fleet.put_under(OLD, self.ever)
+        self.told(f"{_clock(self.fleet.minutes)}  rolled back on {int(self.ever.sum())} hosts: {self.looks[-1].stop}")
+        if after := self.plan.canary.after_minutes:
+            self._watched(after, on_new=False)
+
+    def _watched(self, minutes: float, *, on_new: bool = True) -> Tally:
+        tally = self.fleet.watch(minutes)
+        self._missed += tally.missed
+        self._be_work += tally.be_work
+        self.host_minutes += minutes * int(self.ever.sum()) * on_new
+        return tally
+
+    def _without(self) -> tuple[Array, Array]:
+        """What the hosts that ever had it would have missed and done without: the same hosts on the old bundle."""
+        c, places = self.plan.canary, np.flatnonzero(self.ever)
+        roster = Roster.drawn(self.plan.fleet, self.plan.seed, places)
+        twin = _Simulated(self.plan, roster, (self.plan.old,), self.fleet.workers, self.fleet.run)
+        twin.watch(c.check_minutes)
+        twin.watch(c.baseline_minutes)
+        tally = twin.watch(self.fleet.minutes - twin.minutes)
+        return tally.missed, tally.be_work
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A piece of work: some hosts for some ticks."""
+
+    controlled: Controlled
+    ticks: int
+
+
+def run_stretch(stretch: Stretch) -> tuple[Controlled, Tally]:
+    """The hosts afterwards, and what happened."""
+    return stretch.controlled, stretch.controlled.run(stretch.ticks)
+
+
+class _Simulated:
+    """A fleet, in pieces that go to whoever simulates them and come back.
+
+    Attributes:
+        minutes: Of the day.
+        workers, run: As in `roll_out`.
+    """
+
+    def __init__(self, plan: RolloutPlan, roster: Roster, policies: tuple[str, ...], workers: int, run: Run) -> None:
+        self.minutes, self.workers, self.run = plan.begin_minutes, workers, run
+        count = len(roster.places)
+        self._edges = np.linspace(0, count, min(workers, count) + 1).round().astype(int)
+        self._pieces = [
+            Controlled(
+                FleetHosts(plan.fleet, _part(roster, first, end), 60.0 * plan.begin_minutes), policies, plan.shield
+            )
+            for first, end in self._spans()
+        ]
+
+    def put_under(self, policy: int, which: Flags) -> None:
+        """Give some hosts to another policy."""
+        for piece, (first, end) in zip(self._pieces, self._spans(), strict=True):
+            piece.put_under(policy, which[first:end])
+
+    def watch(self, minutes: float) -> Tally:
+        """Let time pass."""
+        ticks = round(60.0 * minutes / TICK_SECONDS)
+        results = self.run(run_stretch, [Stretch(piece, ticks) for piece in self._pieces])
+        self._pieces = [piece for piece, _ in results]
+        self.minutes += minutes
+        return Tally.beside([tally for _, tally in results])
+
+    def _spans(self) -> list[tuple[int, int]]:
+        return list(zip(self._edges[:-1].tolist(), self._edges[1:].tolist(), strict=True))
+
+
+def _part(roster: Roster, first: int, end: int) -> Roster:
+    return Roster(*(getattr(roster, name)[first:end] for name in Roster.__slots__))
+
+
+def _sum(tallies: list[Tally]) -> Tally:
+    """Of stretches one after another; the worst of them where a sum says nothing."""
+    stacked: Any = Tally.stacked(tallies)
+    parts = {name: getattr(stacked, name) for name in Tally.__slots__}
+    return Tally(**{name: one.max(axis=0) if name == "worst_ratio" else one.sum(axis=0) for name, one in parts.items()})
+
+
+def _line(look: Look) -> str:
+    said = [f"{_clock(look.minutes)}    "]
+    for effect, what in ((look.misses, "missed windows"), (look.be, "BE given up")):
+        if effect:
+            said.append(f"{what} {effect.points:+.2f} [{effect.low:+.2f}, {effect.high:+.2f}] points;")
+    ratios = (("no answer", look.failed_ratio), ("overridden", look.override_ratio), ("drift", look.drift_ratio))
+    return " ".join([*said, ", ".join(f"{what} {100.0 * ratio:.1f} %" for what, ratio in ratios)])
+
+
+def _clock(minutes: float) -> str:
+    return f"{int(minutes) // 60:02d}:{int(minutes) % 60:02d}"

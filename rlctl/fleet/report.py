@@ -1,0 +1,94 @@
+"""What `rlctl fleet` leaves in its report folder: tables, JSON, and the fleet over the day as a figure."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rlctl.agents.catalogue import label
+from rlctl.fleet.run import STRETCH_SECONDS, FleetOutcome
+from rlctl.fleet.score import as_json, percent_of_stretches
+from rlctl.fleet.table import tables
+from rlctl.report.figures import FAINT, new_figure, png
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["day_figure", "scaling_figure", "write_json", "write_report"]
+
+COLOURS = ("#1f5f99", "#d9822b", "#3a7d44", "#8e4585", "#b3261e", "#5f6b7a")
+
+
+def write_json(data: Mapping[str, object], path: Path) -> None:
+    """Write JSON, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".part")
+    partial.write_text(json.dumps(data, indent=1) + "\n")
+    partial.replace(path)
+
+
+def write_report(outcome: FleetOutcome, folder: Path) -> None:
+    """Write `fleet.json`, `tables.md` and `day.png`.
+
+    Raises:
+        RlctlError: matplotlib is not installed; the others have been written by then.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(as_json(outcome), folder / "fleet.json")
+    (folder / "tables.md").write_text(tables(outcome) + "\n")
+    (folder / "day.png").write_bytes(png(day_figure(outcome)))
+
+
+def day_figure(outcome: FleetOutcome) -> Figure:
+    """Misses, BE throughput and load of the whole fleet over the day."""
+    figure = new_figure(9, 7)
+    axes: Sequence[Axes] = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2))
+    hours = (np.arange(outcome.plan.stretches) + 0.5) * STRETCH_SECONDS / 3600.0
+    for (name, run), colour in zip(outcome.runs.items(), itertools.cycle(COLOURS), strict=False):
+        tally = run.tally
+        axes[0].plot(hours, 100.0 - percent_of_stretches(tally.missed), color=colour, lw=1.2, label=label(name))
+        axes[1].plot(hours, percent_of_stretches(tally.be_work), color=colour, lw=1.2)
+    axes[2].plot(hours, percent_of_stretches(next(iter(outcome.runs.values())).tally.load), color=FAINT)
+    for axis, said in zip(axes, ("QoS, % of windows", "BE throughput, %", "load, %"), strict=True):
+        axis.set_ylabel(said)
+        axis.margins(x=0)
+        axis.grid(alpha=0.3)
+    axes[2].set_ylim(0, 100)
+    axes[2].set_xlabel("hour of the day (UTC)")
+    plan = outcome.plan
+    axes[0].set_title(f"fleet {plan.fleet.name}: {plan.hosts} hosts, seed {plan.seed}", loc="left", fontsize=10)
+    figure.legend(loc="outside right upper", fontsize=8)
+    return figure
+
+
+def scaling_figure(
+    hosts: Sequence[int], wall_seconds: Sequence[float], cpu_seconds: Sequence[float], megabytes: Sequence[float]
+) -> Figure:
+    """What fleets of several sizes took: time on the left, memory on the right.
+
+    Args:
+        hosts: Their sizes.
+        wall_seconds: Of each run.
+        cpu_seconds: Of all its processes.
+        megabytes: Most memory of all its processes together.
+    """
+    figure = new_figure(9, 3.6)
+    left, right = figure.subplots(1, 2)
+    left.plot(hosts, wall_seconds, "o-", color=COLOURS[0], label="wall clock")
+    left.plot(hosts, cpu_seconds, "s--", color=COLOURS[1], label="CPU time")
+    left.set_ylabel("seconds")
+    left.legend(fontsize=8)
+    right.plot(hosts, megabytes, "o-", color=COLOURS[0])
+    right.set_ylabel("peak memory, MB")
+    for axis in (left, right):
+        axis.set_xlabel("hosts")
+        axis.set_xlim(left=0)
+        axis.set_ylim(bottom=0)
+        axis.grid(alpha=0.3)
+    return figure

@@ -1,0 +1,1 @@
+"""Measurements in the manner of the papers: mixes, bursts, and wake-up latency."""

@@ -1,0 +1,155 @@
+"""Measurements of mixes, managed and unmanaged: the plan, the runs, and what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rlctl.envs.errors import TestbedError
+from rlctl.envs.host.apps.description import Description, Mode
+from rlctl.envs.host.cgroup.quota import PERIOD_US
+from rlctl.envs.telemetry import Missing
+from rlctl.envs.testbed.janitor import Janitor
+from rlctl.envs.testbed.launch import Launcher
+from rlctl.envs.testbed.tunable import TunableResult, parse_result, tunable_command
+from rlctl.measure.config import ApplicationSpec, MeasureConfig
+from rlctl.measure.plan import Cell, Log, Record, turns
+from rlctl.measure.platform import Ground
+from rlctl.measure.run import Arena, Instance
+from rlctl.measure.table import Sides, sides_of
+
+__all__ = ["Measurement", "estimated_seconds", "pairs_of", "run_all", "sides_by_cell", "trials"]
+
+RUN_SECONDS, INSTANCE_SECONDS = 0.25, 0.06
+"""About what a run takes beside its work, and for each instance: interpreters that hold commands back, perf, groups."""
+
+TRIAL_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What is to be measured.
+
+    Attributes:
+        config: The applications.
+        cells: What is compared.
+        ground: Where.
+        runs: Of each cell, managed and unmanaged each.
+        leftover: As in `Sharing`, likewise the next one.
+        quota_period_us: Period of the quotas.
+        seed: Of the order of the runs.
+    """
+
+    config: MeasureConfig
+    cells: tuple[Cell, ...]
+    ground: Ground
+    runs: int
+    leftover: str = "share"
+    quota_period_us: int = PERIOD_US
+    seed: int = 0
+
+    @property
+    def cpus_scale(self) -> float:
+        """CPUs here for one CPU of the published machine."""
+        return self.ground.quota_cpus / self.config.published_cpus
+
+    def as_plan(self) -> dict[str, Any]:
+        """As the record has it; runs may be added to later."""
+        return {
+            "applications": {name: one.model_dump(mode="json") for name, one in self.config.applications.items()},
+            "published_cpus": self.config.published_cpus,
+            "cells": [asdict(cell) for cell in self.cells],
+            "clusters": [[one.name, sorted(one.cpus), one.quota_cpus] for one in self.ground.clusters],
+            "leftover": self.leftover,
+            "quota_period_us": self.quota_period_us,
+            "seed": self.seed,
+        }
+
+
+def trials(measurement: Measurement) -> dict[str, TunableResult]:
+    """Run each benchmark once, alone and with a single thread: its CPU time, and the digest that all others must have.
+
+    Raises:
+        TestbedError: It cannot be compiled or fails.
+    """
+    needed = {name for cell in measurement.cells for name in cell.instances}
+    found: dict[str, TunableResult] = {}
+    with Janitor() as janitor, Launcher(janitor.make_folder(), None, janitor) as launcher:
+        for name, one in measurement.config.applications.items():
+            if name in needed and one.workload is not None:
+                process = launcher.start(name, tunable_command(one.workload, one.work, 1))
+                if process.wait(TRIAL_SECONDS) != 0:
+                    raise TestbedError(f"{name} alone ended with code {process.exit_code}: {process.tail()}")
+                found[name] = parse_result(process.output.read_text(errors="replace"))
+    return found
+
+
+def estimated_seconds(measurement: Measurement, tried: Mapping[str, TunableResult]) -> float | None:
+    """About how long all runs take if no CPU lies idle; None when there is a command, whose time nobody knows."""
+    total = 0.0
+    for cell in measurement.cells:
+        if not cell.instances.keys() <= tried.keys():
+            return None
+        work = sum(count * tried[name].cpu_seconds for name, count in cell.instances.items())
+        total += work / measurement.ground.quota_cpus + RUN_SECONDS + INSTANCE_SECONDS * cell.size
+    return 2.0 * measurement.runs * total
+
+
+def run_all(
+    measurement: Measurement,
+    tried: Mapping[str, TunableResult],
+    log: Log,
+    advance: Callable[[str], None] = lambda name: None,
+) -> None:
+    """Make all runs that the log does not have yet; each is in the log when it is over.
+
+    Raises:
+        TestbedError: An instance failed, or computed something else than when it ran alone.
+        PermissionMissing: Not root.
+        HostError: Control groups are not as they are needed.
+    """
+    sets = {cell.name: tuple(_instances(measurement, cell, tried)) for cell in measurement.cells}
+    done = log.done
+    ground = measurement.ground
+    with Arena(ground.clusters, measurement.leftover, ground.within, measurement.quota_period_us) as arena:
+        for turn in turns(measurement.cells, measurement.runs, measurement.seed):
+            if turn not in done:
+                run = arena.run(sets[turn.cell], managed=turn.managed)
+                log.add(Record.of(turn, run))
+            advance(f"{turn.cell} {'managed' if turn.managed else 'unmanaged'} #{turn.repeat + 1}")
+
+
+def pairs_of(log: Log, cell: Cell, runs: int) -> list[tuple[Record, Record]]:
+    """Unmanaged and managed run of each repeat of which there are both."""
+    found = {record.turn: record for record in log.records if record.turn.cell == cell.name}
+    by_side = [{turn.repeat: one for turn, one in found.items() if turn.managed is side} for side in (False, True)]
+    repeats = sorted(by_side[0].keys() & by_side[1].keys())
+    return [(by_side[0][repeat], by_side[1][repeat]) for repeat in repeats if repeat < runs]
+
+
+def sides_by_cell(measurement: Measurement, log: Log) -> dict[str, Mapping[str, Sides | Missing]]:
+    """Metrics of all cells of which there is a pair."""
+    found: dict[str, Mapping[str, Sides | Missing]] = {}
+    for cell in measurement.cells:
+        if pairs := pairs_of(log, cell, measurement.runs):
+            found[cell.name] = sides_of((u.metrics, m.metrics) for u, m in pairs)
+    return found
+
+
+def _instances(measurement: Measurement, cell: Cell, tried: Mapping[str, TunableResult]) -> Iterator[Instance]:
+    for name, count in cell.instances.items():
+        one = measurement.config.applications[name]
+        modes = tuple(
+            Mode(cpus=mode.cpus, threads=mode.threads, value=mode.value)
+            for mode in one.working_modes(measurement.cpus_scale)
+        )
+        command = _command(one, tried.get(name))
+        for number in range(1, count + 1):
+            yield Instance(f"{name}-{number}", command, Description(name=name, modes=modes))
+
+
+def _command(application: ApplicationSpec, alone: TunableResult | None) -> tuple[str, ...]:
+    if application.workload is None or alone is None:
+        return application.command or ()
+    return tuple(tunable_command(application.workload, application.work, application.threads, alone.digest))

@@ -1,0 +1,328 @@
+"""One run of a mix: all instances begin at one moment, managed or not, and what that took until the last one ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rlctl.envs.allocation import Allocation
+from rlctl.envs.applications import Cluster, Placement
+from rlctl.envs.errors import CgroupGone, TestbedError
+from rlctl.envs.host.apps.description import Description
+from rlctl.envs.host.apps.launch import Place, adopt, forget
+from rlctl.envs.host.apps.registry import Registration, Registry
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
+from rlctl.envs.host.sensors.perf_span import PerfSpan
+from rlctl.envs.telemetry import Reading
+from rlctl.envs.testbed.janitor import Janitor
+from rlctl.envs.testbed.launch import Launcher, Process
+from rlctl.measure.energy import EnergyMeter
+from rlctl.measure.metrics import metrics_of
+from rlctl.sharing import Sharing
+
+__all__ = ["Arena", "Ended", "Instance", "Run"]
+
+PRIORITY = 40
+"""Real-time, as a testbed's controller (`rlctl.envs.testbed.session`); for both kinds of run."""
+
+MOST_CHARACTERS = 1 << 16
+"""Of what an instance says; a command of the user's may write its result to standard output."""
+
+TICK_SECONDS = 0.02
+"""Between two looks of a manager that hears of ends at once; an application learns its first mode so late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """What is started.
+
+    Attributes:
+        name: Of its process and files; unique in a run.
+        command: Program and arguments; the same managed and not.
+        description: Its working modes, for the managed runs.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    description: Description
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """One instance of a run that is over.
+
+    Attributes:
+        name: As in Instance.
+        seconds: From the begin of the run to its end.
+        said: What it wrote to standard output, its begin.
+    """
+
+    name: str
+    seconds: float
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run.
+
+    Attributes:
+        metrics: By the names of `rlctl.measure.metrics`.
+        ended: Instances in the order of their ends.
+        placements: Managed: what the allocator chose, at the seconds when it was something else than before; by
+            instance, without those that were deferred.
+        throttled_seconds: Managed: how long quotas held CPUs' run queues back, all instances together.
+    """
+
+    metrics: Mapping[str, Reading]
+    ended: tuple[Ended, ...]
+    placements: tuple[tuple[float, Mapping[str, Placement]], ...] = ()
+    throttled_seconds: float = 0.0
+
+
+class Arena:
+    """Control groups in which mixes run, one run after the other. A context manager that leaves nothing behind.
+
+    Managed and unmanaged runs have the same CPUs and the same CPU time. Unmanaged, all instances are in one group and
+    the kernel schedules them as it likes; managed, each has a group of its own, which `Sharing` restricts.
+
+    Args:
+        clusters: Of the managed CPUs.
+        leftover: As in `Sharing`: what becomes of CPU time that the chosen modes do not ask for.
+        within: Group below which the arena is made; empty for the root of the hierarchies.
+        quota_period_us: Period of the quotas of applications.
+    """
+
+    def __init__(
+        self,
+        clusters: Sequence[Cluster],
+        leftover: str = "share",
+        within: str = "",
+        quota_period_us: int = PERIOD_US,
+    ) -> None:
+        self._clusters = tuple(clusters)
+        self._leftover, self._quota_period_us = leftover, quota_period_us
+        self._name = f"{within}/rlctl-measure-{os.getpid()}".strip("/")
+        self._stack = contextlib.ExitStack()
+        self._layout: Layout
+        self._janitor: Janitor
+        self._energy: EnergyMeter
+        self._runs = 0
+
+    def __enter__(self) -> Self:
+        """Make the groups.
+
+        Raises:
+            PermissionMissing: Not root.
+            HostError: The host has no CPU controller, or a group of that name.
+        """
+        with contextlib.ExitStack() as stack:
+            self._layout = Layout.detect()
+            for controller in (Controller.CPU, Controller.CPUSET):
+                self._layout.mount(controller)
+            self._janitor = stack.enter_context(Janitor())
+            self._top = self._group(stack, self._name)
+            self._restrict(self._top)
+            self._energy = stack.enter_context(EnergyMeter())
+            stack.enter_context(_ahead_of_the_mix())
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End what still runs, and remove the groups."""
+        self._stack.close()
+
+    @property
+    def quota_cpus(self) -> float:
+        """CPU time of all clusters together."""
+        return sum(cluster.quota_cpus for cluster in self._clusters)
+
+    def run(self, instances: Sequence[Instance], *, managed: bool) -> Run:
+        """Run all instances to their ends.
+
+        Raises:
+            TestbedError: One of them could not be run, or ended with another exit code than 0.
+            CgroupError: A control group did not do as it was told.
+        """
+        with contextlib.ExitStack() as stack:
+            folder = self._janitor.make_folder()
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            self._runs += 1
+            group = self._group(stack, f"{self._name}/{self._runs}-{'managed' if managed else 'unmanaged'}")
+            counters = stack.enter_context(PerfSpan(self._name))
+            launcher = stack.enter_context(Launcher(folder, group, self._janitor))
+            manager = stack.enter_context(self._managed(group, folder)) if managed else _Kernel(group)
+            processes = []
+            for one in instances:
+                process = launcher.hold(one.name, one.command, manager.environment(one), Path.cwd())
+                manager.take(one, process.pid)
+                processes.append(process)
+            manager.tick(0.0)
+            counters.begin()
+            self._energy.begin()
+            ended = _run_to_the_end(processes, manager)
+            energy = self._energy.end()
+            metrics = metrics_of(ended[-1].seconds, energy, counters.end())
+            return Run(metrics, ended, tuple(manager.placements), manager.throttled_seconds)
+
+    @contextlib.contextmanager
+    def _managed(self, group: Group, folder: Path) -> Iterator[_Manager]:
+        knobs = Knobs(None)
+        place = Place(self._layout, group.name, Registry(folder / "apps"), folder / "mode.sock", knobs)
+        sharing = Sharing(
+            self._clusters,
+            group,
+            knobs,
+            registry=place.registry,
+            socket=place.socket,
+            leftover=self._leftover,
+            quota_period_us=self._quota_period_us,
+        )
+        with contextlib.closing(knobs), contextlib.closing(sharing):
+            yield _Manager(sharing, place, Allocation(self.quota_cpus, len(self._cpus)))
+
+    @property
+    def _cpus(self) -> frozenset[int]:
+        return frozenset().union(*(cluster.cpus for cluster in self._clusters))
+
+    def _group(self, stack: contextlib.ExitStack, name: str) -> Group:
+        knobs = Knobs(None)
+        stack.callback(knobs.close)
+        group = Group.create(self._layout, name, knobs, also=(Controller.MEMORY,))  # as the applications have
+        stack.callback(group.remove)
+        self._janitor.note_group(*group.directories)
+        return group
+
+    def _restrict(self, group: Group) -> None:
+        """Give a group the managed CPUs, and no more CPU time than the clusters have."""
+        assert group.cpuset is not None
+        assert group.cpu is not None
+        group.cpuset.set_cpus(self._cpus)
+        if self.quota_cpus < len(self._cpus):
+            group.cpu.set_quota(Quota.of_cpus(self.quota_cpus))
+
+
+@contextlib.contextmanager
+def _ahead_of_the_mix() -> Iterator[None]:
+    """A manager that waits its turn behind what it manages decides too late; where the host allows it, it need not."""
+    policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(PRIORITY))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, policy & ~os.SCHED_RESET_ON_FORK, priority)
+
+
+class _Kernel:
+    """Nobody manages: all are in one group."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self.placements: list[tuple[float, Mapping[str, Placement]]] = []
+        self.throttled_seconds = 0.0
+
+    tick_seconds: float | None = None
+    """How often it wants to look; None for never."""
+
+    def environment(self, instance: Instance) -> Mapping[str, str]:  # noqa: ARG002
+        """What an instance finds in its environment."""
+        return {}
+
+    def take(self, instance: Instance, pid: int) -> None:  # noqa: ARG002
+        """An instance is about to begin."""
+        self._group.attach(pid)
+
+    def ended(self, name: str) -> None:
+        """An instance has ended."""
+
+    def tick(self, seconds: float) -> None:
+        """Look, and decide; `seconds` since the begin."""
+
+
+class _Manager(_Kernel):
+    """Applications in groups of their own, which share all there is."""
+
+    tick_seconds = TICK_SECONDS
+
+    def __init__(self, sharing: Sharing, place: Place, budget: Allocation) -> None:
+        self.placements = []
+        self.throttled_seconds = 0.0
+        self._sharing, self._place, self._budget = sharing, place, budget
+        self._known: dict[str, Registration] = {}
+
+    def environment(self, instance: Instance) -> Mapping[str, str]:
+        """As of an application that `rlctl app run` starts."""
+        threads = str(instance.description.modes[-1].threads)
+        return {"RLCTL_MODE_SOCKET": str(self._place.socket), "RLCTL_THREADS": threads}
+
+    def take(self, instance: Instance, pid: int) -> None:
+        """Make it an application."""
+        self._known[instance.name] = adopt(instance.description, pid, self._place)
+
+    def ended(self, name: str) -> None:
+        """Remove its group, so that the next tick gives its CPU time to the others."""
+        registration = self._known[name]
+        with contextlib.suppress(CgroupGone):  # a look of the manager was faster
+            group = Group.open(self._place.layout, registration.group, self._place.knobs)
+            if group.cpu is not None:
+                self.throttled_seconds += group.cpu.throttled().throttled_seconds
+        forget(registration, self._place)
+
+    def tick(self, seconds: float) -> None:
+        """Share anew, if anything has changed."""
+        placed = self._sharing.share(self._budget)
+        of_instance = {name: placed[one.key] for name, one in self._known.items() if one.key in placed}
+        if not self.placements or self.placements[-1][1] != of_instance:
+            self.placements.append((seconds, of_instance))
+
+
+def _run_to_the_end(processes: Sequence[Process], manager: _Kernel) -> tuple[Ended, ...]:
+    """Let all begin and wait for each; who ended when.
+
+    Raises:
+        TestbedError: One failed.
+    """
+    ended = []
+    with contextlib.ExitStack() as stack:
+        waiting, poll = {}, select.poll()
+        for process in processes:
+            handle = os.pidfd_open(process.pid)
+            stack.callback(os.close, handle)
+            waiting[handle] = process
+            poll.register(handle, select.POLLIN)
+        begun = time.monotonic()
+        for process in processes:
+            process.release()
+        while waiting:
+            over = poll.poll(None if manager.tick_seconds is None else 1e3 * manager.tick_seconds)
+            seconds = time.monotonic() - begun
+            for handle, _ in over:
+                poll.unregister(handle)
+                process = waiting.pop(handle)
+                ended.append(_ended(process, seconds))
+                manager.ended(process.name)
+            if waiting:
+                manager.tick(seconds)
+    return tuple(ended)
+
+
+def _ended(process: Process, seconds: float) -> Ended:
+    if process.exit_code != 0:
+        raise TestbedError(f"{process.name} ended with code {process.exit_code}: {process.tail()}")
+    with process.output.open(errors="replace") as output:
+        return Ended(process.name, seconds, output.read(MOST_CHARACTERS))

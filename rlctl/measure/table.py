@@ -1,0 +1,171 @@
+"""Tables of a measurement, in the manner of BarbequeRTRM's: Tables V and VI (metrics) and VII and IX (speed-ups)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rlctl.envs.telemetry import Missing, Reading
+from rlctl.measure.metrics import METRICS, Metric
+from rlctl.statistics.intervals import Estimate, mean_interval
+
+__all__ = [
+    "Sides",
+    "SpeedUp",
+    "csv_lines",
+    "estimates_of",
+    "metric_rows",
+    "missing_lines",
+    "sides_of",
+    "speed_up",
+    "speed_up_rows",
+]
+
+METRIC_HEADER = ("metric", "mean U", "mean M", "95 % U", "95 % M", "99 % U", "99 % M")
+SPEED_UPS = ("ctime", "power", "energy")
+"""What the paper's tables of speed-ups have."""
+
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"))
+_NONE = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """One metric of one cell, in pairs.
+
+    Attributes:
+        unmanaged: Values, one for each repeat.
+        managed: Those of the same repeats.
+    """
+
+    unmanaged: tuple[float, ...]
+    managed: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedUp:
+    """How much better managed is than unmanaged, in percent of unmanaged; negative is a loss.
+
+    Attributes:
+        percent: By the means.
+        half95: Half-width of the 95 % interval, from the differences of the pairs; infinite for a single pair.
+    """
+
+    percent: float
+    half95: float
+
+    @property
+    def is_clear(self) -> bool:
+        """The interval leaves out zero."""
+        return abs(self.percent) > self.half95
+
+
+def sides_of(pairs: Iterable[tuple[Mapping[str, Reading], Mapping[str, Reading]]]) -> dict[str, Sides | Missing]:
+    """Every metric over all pairs of an unmanaged and a managed run; one that a single run lacks is missing."""
+    found: dict[str, Sides | Missing] = {}
+    listed = list(pairs)
+    for metric in METRICS:
+        readings = [(u[metric.name], m[metric.name]) for u, m in listed]
+        lacking = next((one for pair in readings for one in pair if isinstance(one, Missing)), None)
+        values = [[one.value for one in side if not isinstance(one, Missing)] for side in zip(*readings, strict=True)]
+        found[metric.name] = lacking or Sides(tuple(values[0]), tuple(values[1]))
+    return found
+
+
+def metric_rows(estimates: Mapping[str, tuple[Estimate, Estimate]]) -> list[tuple[str, ...]]:
+    """Header and one row per metric that is there: means and half-widths of unmanaged (U) and managed (M).
+
+    Args:
+        estimates: Of unmanaged and managed, by metric.
+    """
+    there = [metric for metric in METRICS if metric.name in estimates]
+    return [METRIC_HEADER, *(_row(metric, *estimates[metric.name]) for metric in there)]
+
+
+def estimates_of(sides: Mapping[str, Sides | Missing]) -> dict[str, tuple[Estimate, Estimate]]:
+    """Means with Student's t intervals of those metrics that are not missing."""
+    return {
+        name: (mean_interval(one.unmanaged), mean_interval(one.managed))
+        for name, one in sides.items()
+        if not isinstance(one, Missing)
+    }
+
+
+def missing_lines(sides: Mapping[str, Sides | Missing]) -> list[str]:
+    """One line for each reason why metrics are missing."""
+    names: dict[str, list[str]] = {}
+    for name, one in sides.items():
+        if isinstance(one, Missing):
+            names.setdefault(one.detail or one.why.value, []).append(name)
+    return [f"missing {', '.join(some)}: {reason}" for reason, some in names.items()]
+
+
+def speed_up(metric: Metric, sides: Sides) -> SpeedUp | None:
+    """Of one metric; None where unmanaged is 0."""
+    before = math.fsum(sides.unmanaged) / len(sides.unmanaged)
+    if before == 0.0:
+        return None
+    sign = -1.0 if metric.more_is_better else 1.0
+    gains = mean_interval([sign * (u - m) for u, m in zip(sides.unmanaged, sides.managed, strict=True)])
+    return SpeedUp(100.0 * gains.mean / before, 100.0 * (gains.ci95[1] - gains.mean) / before)
+
+
+def speed_up_rows(
+    cells: Mapping[str, Mapping[str, Sides | Missing]], more: Sequence[str] = ()
+) -> list[tuple[str, ...]]:
+    """Header and one row per cell: the paper's three, and `more`.
+
+    Args:
+        cells: Metrics by cell.
+        more: Further metrics.
+    """
+    by_name = {metric.name: metric for metric in METRICS}
+    names = (*SPEED_UPS, *more)
+    rows: list[tuple[str, ...]] = [("scenario", *(f"{name} %" for name in names))]
+    for cell, sides in cells.items():
+        rows.append((cell, *(_gain(by_name[name], sides[name]) for name in names)))
+    return rows
+
+
+def csv_lines(cells: Mapping[str, Mapping[str, Sides | Missing]]) -> list[str]:
+    """Header, and a line per cell, metric and side: mean and half-widths; empty where there is none."""
+    lines = ["cell,metric,side,runs,mean,half95,half99,missing"]
+    for cell, sides in cells.items():
+        estimates = estimates_of(sides)
+        for metric in METRICS:
+            one = sides[metric.name]
+            if isinstance(one, Missing):
+                lines.append(f"{cell},{metric.name},,0,,,,{one.why.value}")
+                continue
+            for side, estimate in zip(("unmanaged", "managed"), estimates[metric.name], strict=True):
+                halves = (_half(estimate, "ci95"), _half(estimate, "ci99"))
+                shown = ",".join(f"{half:.6g}" if math.isfinite(half) else "" for half in halves)
+                lines.append(f"{cell},{metric.name},{side},{len(one.managed)},{estimate.mean:.8g},{shown},")
+    return lines
+
+
+def _gain(metric: Metric, sides: Sides | Missing) -> str:
+    gain = None if isinstance(sides, Missing) else speed_up(metric, sides)
+    if gain is None:
+        return _NONE
+    half = f" ±{gain.half95:.1f}" if math.isfinite(gain.half95) else ""
+    return f"{gain.percent:.1f}{half}"
+
+
+def _row(metric: Metric, unmanaged: Estimate, managed: Estimate) -> tuple[str, ...]:
+    """As the paper prints them: three decimals, in the unit that suits the unmanaged mean."""
+    unit, letter = _unit(unmanaged.mean or managed.mean) if metric.scaled else (1.0, "")
+    halves = (_half(one, confidence) for confidence in ("ci95", "ci99") for one in (unmanaged, managed))
+    cells = (unmanaged.mean, managed.mean, *halves)
+    shown = tuple(f"{cell / unit:.3f}" if math.isfinite(cell) else _NONE for cell in cells)
+    return (f"{metric.name} [{letter}]" if letter else metric.name, *shown)
+
+
+def _half(estimate: Estimate, confidence: str) -> float:
+    high: float = getattr(estimate, confidence)[1]
+    return high - estimate.mean
+
+
+def _unit(number: float) -> tuple[float, str]:
+    return next(((unit, letter) for unit, letter in _PREFIXES if abs(number) >= unit), (1.0, ""))

@@ -1,0 +1,191 @@
+"""What a learned policy does: the allocation that it settles at over load and slack, on two kinds of hosts.
+
+Nothing is simulated: load and slack are held where they are asked for, the other readings follow from the load and from
+what BE has, and the policy moves under its shield until nothing changes any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl.agents.bundle import Bundle
+from rlctl.envs.sim.profile import HostProfile, load_profile
+from rlctl.envs.sim.vector_actions import Allocations, Decoder
+from rlctl.envs.sim.vector_observation import Readings, VectorObserver
+from rlctl.envs.workload import Weight
+from rlctl.report.figures import new_figure
+from rlctl.report.table import render
+from rlctl.safety.batch import BatchShield
+from rlctl.safety.profile import Profile
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["HOSTS", "LOADS", "SLACKS", "Host", "Surface", "draw", "surface", "text"]
+
+Array = NDArray[np.float64]
+
+LOADS: Array = np.round(np.arange(0.05, 1.101, 0.05), 2)
+SLACKS: Array = np.round(np.arange(-0.3, 0.951, 0.05), 2)
+
+MOST_TICKS = 60
+"""Control periods after which what still changes is a cycle; growth from nothing to all takes the shield 36 at most."""
+
+CYCLE_TICKS = 12
+"""A cycle is shown by its mean over so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A kind of host that surfaces are drawn for."""
+
+    title: str
+    profile: str
+    weight: Weight
+
+
+HOSTS = (
+    Host("18 cores, BE at the minimum weight", "thesis-host", Weight.MINIMUM),
+    Host("1 shared CPU, BE at equal weight", "two-core-nginx", Weight.EQUAL),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """A policy on one kind of host.
+
+    Attributes:
+        host: The kind of host.
+        be_share: What BE may use of its CPUs in the end, 0 where it is frozen; shape (len(SLACKS), len(LOADS)).
+        settled: Where nothing changed any more, same shape; elsewhere `be_share` is the mean of a cycle.
+    """
+
+    host: Host
+    be_share: Array
+    settled: NDArray[np.bool_]
+
+    def as_json(self) -> dict[str, object]:
+        """Rows by slack, columns by load."""
+        return {
+            "host": self.host.title,
+            "profile": self.host.profile,
+            "weight": self.host.weight.value,
+            "load_ratio": LOADS.tolist(),
+            "slack_ratio": SLACKS.tolist(),
+            "be_share": np.round(self.be_share, 4).tolist(),
+            "settled": self.settled.tolist(),
+        }
+
+
+def surface(bundle: Bundle, host: Host, shield: Profile) -> Surface:
+    """Hold every load and slack, and let the policy move until it has settled.
+
+    Args:
+        bundle: The policy.
+        host: The kind of host.
+        shield: Its mask and its last word are in force, as where the policy serves.
+
+    Raises:
+        BundleError: The network does not run.
+    """
+    profile = load_profile(host.profile)
+    limits = profile.limits()
+    load, slack = (one.ravel() for one in np.meshgrid(LOADS, SLACKS))
+    tick_seconds, lags = bundle.card.tick_seconds, bundle.card.lags
+    observer, decoder = VectorObserver(limits, tick_seconds, lags), Decoder(limits)
+    guards = BatchShield(shield, limits, len(load))
+    current = Allocations.same(limits.safe, len(load))
+    shares: list[Array] = []
+    for tick in range(MOST_TICKS):
+        readings = _readings(profile, host.weight, load, slack, current, tick * tick_seconds)
+        seen = observer.observe(readings, current) if tick else observer.begin(readings, current)
+        logits = np.where(guards.mask(readings, current), bundle.logits(seen), -np.inf)
+        ruled = guards.rule(readings, current, decoder.decode(logits.argmax(axis=1), current))
+        current = Allocations(ruled.quota_cpus, ruled.cpuset_cpus.astype(np.int64), ruled.frozen).clipped(limits)
+        usable = np.minimum(current.quota_cpus, current.cpuset_cpus) / limits.cpus
+        shares.append(np.where(current.frozen, 0.0, usable))
+    last = np.stack(shares[-CYCLE_TICKS:])
+    shape = (len(SLACKS), len(LOADS))
+    return Surface(host, last.mean(axis=0).reshape(shape), (last == last[-1]).all(axis=0).reshape(shape))
+
+
+def text(one: Surface) -> str:
+    """The surface for a terminal: percent of BE's CPUs, `~` where it cycles."""
+    columns = range(1, len(LOADS), 2)
+    rows: list[Sequence[str]] = [("slack \\ load", *(f"{100 * LOADS[column]:.0f} %" for column in columns))]
+    for row in range(len(SLACKS) - 1, -1, -2):
+        cells = (_cell(one.be_share[row, column], bool(one.settled[row, column])) for column in columns)
+        rows.append((f"{100 * SLACKS[row]:.0f} %", *cells))
+    return (
+        f"{one.host.title}: percent of its CPUs that BE may use in the end (0: frozen; ~: mean of a cycle)\n"
+        + render(rows)
+    )
+
+
+def draw(surfaces: Sequence[Surface], title: str) -> Figure:
+    """All surfaces side by side.
+
+    Raises:
+        RlctlError: matplotlib is not installed.
+    """
+    figure = new_figure(5.0 * len(surfaces), 4.2)
+    axes = np.atleast_1d(figure.subplots(1, len(surfaces), sharey=True))
+    for axis, one in zip(axes, surfaces, strict=True):
+        mesh = axis.pcolormesh(
+            100 * LOADS, 100 * SLACKS, 100 * one.be_share, vmin=0, vmax=100, cmap="cividis", shading="nearest"
+        )
+        cycling = np.argwhere(~one.settled)
+        axis.plot(100 * LOADS[cycling[:, 1]], 100 * SLACKS[cycling[:, 0]], ".", color="white", ms=2)
+        axis.set_title(one.host.title, loc="left", fontsize=10)
+        axis.set_xlabel("load, % of the LC's maximum")
+    axes[0].set_ylabel("slack, % of the target")
+    figure.colorbar(mesh, ax=list(axes), label="BE may use, % of its CPUs (dots: it cycles)")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    return figure
+
+
+def _cell(share: float, settled: bool) -> str:
+    return f"{100 * share:.0f}" if settled else f"~{100 * share:.0f}"
+
+
+def _readings(
+    profile: HostProfile, weight: Weight, load: Array, slack: Array, current: Allocations, time_seconds: float
+) -> Readings:
+    """What the sensors of such hosts would say, without noise."""
+    lc, be, interference = profile.lc, profile.be, profile.interference
+    per_request = lc.service_seconds + lc.wake_seconds * np.clip(1.0 - load, 0.0, 1.0)
+    lc_cpus = np.minimum(load * lc.max_load_rps * per_request, lc.lc_cpus)
+    wanted = np.minimum(np.minimum(current.quota_cpus, current.cpuset_cpus), be.threads) * ~current.frozen
+    own = np.minimum(wanted, be.own_cpus)
+    room = be.shared_cpus - lc_cpus * be.shared_cpus / lc.lc_cpus
+    if weight is Weight.EQUAL:
+        room = np.maximum(room, be.shared_cpus / 2.0)
+    shared = np.minimum(wanted - own, room)
+    busy = lc_cpus / lc.lc_cpus
+    waited = busy * shared / max(be.shared_cpus, 1.0)
+    nothing = np.zeros_like(load)
+    tail = (1.0 - slack) * lc.target_seconds
+    return Readings(
+        time_seconds=np.full_like(load, time_seconds),
+        target_seconds=np.full_like(load, lc.target_seconds),
+        tail_latency_seconds=tail,
+        oldest_request_seconds=nothing,
+        load_ratio=load,
+        samples=np.full_like(load, 1e6),
+        lost=np.zeros(len(load), np.bool_),
+        age_seconds=nothing,
+        cpi=interference.cpi * (1.0 + interference.cpi_load_ratio * busy),
+        lc_cpu_seconds_per_request=per_request,
+        lc_cpus=lc_cpus,
+        be_cpus=own + shared,
+        host_cpus=lc_cpus + own + shared,
+        lc_pressure_ratio=np.maximum(waited, 0.002),
+        lc_run_delay_ratio=waited * lc.lc_cpus,
+        be_work_rate=nothing,
+        true_latency_seconds=tail,
+    )

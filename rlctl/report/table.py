@@ -1,0 +1,87 @@
+"""Results as a table that a terminal or a README can show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from rlctl.agents.catalogue import label
+from rlctl.bench.score import Score
+from rlctl.statistics.intervals import Estimate
+
+__all__ = ["LEGEND", "render", "score_rows", "suite_rows"]
+
+HEADER = (
+    "manager", "QoS %", "95 %", "BE %", "95 %", "EMU %", "mean worst x", "recover s", "frozen %", "changes",
+    "override %", "decide ms",
+)  # fmt: skip
+
+LEGEND = (
+    "EMU: LC load + BE work; worst x: worst window by the target; recover s: longest violation; changes: of BE's\n"
+    "allocation; override %: ticks that the shield decided; decide ms: p99 of the controller's own time, not the LC's"
+)
+"""What the columns mean, beneath a table in a terminal."""
+
+MANY_WINDOWS = 10_000
+"""From so many windows on, a tenth of a percent of QoS is more than the interval is wide."""
+
+
+def score_rows(scores: Mapping[str, Score]) -> list[tuple[str, ...]]:
+    """One row per manager, header first: QoS and BE with intervals, then what explains them."""
+    rows: list[tuple[str, ...]] = [HEADER]
+    digits = 2 if any(one.samples >= MANY_WINDOWS for one in scores.values()) else 1
+    for name, one in scores.items():
+        rows.append(
+            (
+                label(name),
+                f"{one.qos_guarantee_percent.mean:.{digits}f}",
+                _interval(one.qos_guarantee_percent, digits),
+                f"{one.be_throughput_percent.mean:.1f}",
+                _interval(one.be_throughput_percent),
+                f"{one.emu_percent.mean:.0f}",
+                f"{one.worst_window_over_target.mean:.1f}",
+                f"{one.time_to_recover_seconds.mean:.1f}",
+                f"{one.frozen_percent.mean:.0f}",
+                f"{one.reconfigurations.mean:.0f}",
+                f"{one.shield_override_percent.mean:.1f}",
+                f"{1e3 * one.decision_seconds_p99:.2f}",
+            )
+        )
+    return rows
+
+
+def suite_rows(suite: Mapping[str, Mapping[str, Score]]) -> list[tuple[str, ...]]:
+    """One row per manager, header first, one column per scenario: QoS %, BE % and its 95 % half-width.
+
+    Args:
+        suite: Scores by scenario and manager, all of the same managers.
+    """
+    rows: list[tuple[str, ...]] = [("manager", *suite, "mean QoS", "mean BE")]
+    for name in next(iter(suite.values())):
+        each = [scores[name] for scores in suite.values()]
+        qos = [one.qos_guarantee_percent.mean for one in each]
+        be = [one.be_throughput_percent for one in each]
+        cells = [f"{q:.2f} / {b.mean:.1f} ±{(b.ci95[1] - b.ci95[0]) / 2:.1f}" for q, b in zip(qos, be, strict=True)]
+        rows.append((label(name), *cells, f"{sum(qos) / len(qos):.2f}", f"{sum(b.mean for b in be) / len(be):.1f}"))
+    return rows
+
+
+def render(rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table with aligned columns; the first row is the header, the first column is text."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["| " + " | ".join(_cells(row, widths)) + " |" for row in rows]
+    rule = (
+        "|" + "|".join("-" * (width + 2) if not n else "-" * (width + 1) + ":" for n, width in enumerate(widths)) + "|"
+    )
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def _cells(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    return [
+        cell.rjust(width) if n else cell.ljust(width) for n, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ]
+
+
+def _interval(estimate: Estimate, digits: int = 1) -> str:
+    low, high = estimate.ci95
+    return f"{low:.{digits}f}-{high:.{digits}f}" if math.isfinite(low) and math.isfinite(high) else "one run"

@@ -1,0 +1,1 @@
+"""Policies that watch while another acts, and what comes of it."""

@@ -1,0 +1,228 @@
+"""What the log alone can tell of a shadow: shares, BE's gain, and violations by matching.
+
+Ticks are autocorrelated: what held in one tick mostly holds in the next. So no interval here counts ticks. The log is
+cut into blocks, longer than what guards and managers remember, and the spread between blocks is what doubt is made of:
+Student's t over blocks for means, Wilson's interval at the effective number of ticks for shares. Beyond that, ticks
+within `APART_SECONDS` never count as more than one, so that a share of 0 or 100 % has an honest interval too. All of it
+is for the load that the log has seen; of a load that it has not seen nothing here says anything.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl.shadow.columns import Columns, Flags, Floats, ShadowColumns
+from rlctl.statistics.intervals import Estimate, student_t, wilson
+
+__all__ = [
+    "APART_SECONDS",
+    "BLOCK_SECONDS",
+    "LEAST_WINDOWS",
+    "MATCH_TICKS",
+    "Gain",
+    "Matching",
+    "be_gain",
+    "blocks_of",
+    "matching",
+    "mean_over_blocks",
+    "share_over_blocks",
+]
+
+BLOCK_SECONDS = 300.0
+"""The longest cool-down that ships (Heracles, Hybrid PRM as published)."""
+
+APART_SECONDS = 10.0
+
+MATCH_TICKS = 10
+"""How long a shadow must have agreed with the acting policy for a window to count as its own: the queue, BE's own
+quota and the LC's latency have forgotten by then what was before (backlogs drain within seconds at any load that the
+guards allow)."""
+
+LEAST_WINDOWS = 600
+"""Below it the log does not allow an estimate: even no violation at all would leave an upper bound above 5 %."""
+
+BOUND_RATIO = 0.9
+"""BE that uses more of what it may is taken to have been held by the quota: it would have used more."""
+
+Blocks = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """BE's gain.
+
+    Attributes:
+        points: Mean of the shadow's less the acting policy's, in points of BE's CPUs.
+        assumed_percent: Share of the ticks in which it rests on how hungry BE would have been.
+        ticks: How many it is of.
+    """
+
+    points: Estimate
+    assumed_percent: float
+    ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """Violations by matching.
+
+    Attributes:
+        windows: Windows before which the shadow had agreed with the acting policy for `MATCH_TICKS` ticks.
+        matched_percent: Their share of all measured windows.
+        violations: Their share of violations; None where the log does not allow it.
+        why: Why not; empty where it does.
+    """
+
+    windows: int
+    matched_percent: float
+    violations: Estimate | None
+    why: str = ""
+
+
+def blocks_of(columns: Columns) -> Blocks:
+    """Number of each tick's block, shape (ticks,)."""
+    long = max(round(BLOCK_SECONDS / columns.subject.tick_seconds), 1)
+    return np.arange(columns.ticks) // long
+
+
+def mean_over_blocks(values: Floats, blocks: Blocks, low: float = -math.inf) -> Estimate:
+    """Mean of a column with Student's t over blocks; with fewer than two blocks the interval is endless.
+
+    Args:
+        values: One for each tick; NaN where there is none.
+        blocks: Number of each one's block.
+        low: Least that it can be.
+
+    Raises:
+        ValueError: No value.
+    """
+    mean, error, number = _spread(values, blocks)
+    if number < 2:
+        return Estimate(mean, (-math.inf, math.inf), (-math.inf, math.inf))
+    ends = [student_t(confidence, number - 1) * error for confidence in (0.95, 0.99)]
+    intervals = [(max(mean - end, low), mean + end) for end in ends]
+    return Estimate(mean, intervals[0], intervals[1])
+
+
+def share_over_blocks(values: Floats, blocks: Blocks, apart: float) -> Estimate:
+    """Share of a column of 0 and 1 in percent, with Wilson's interval at the effective number of ticks.
+
+    Args:
+        values: One for each tick; NaN where there is none.
+        blocks: Number of each one's block.
+        apart: Ticks of which at most one counts.
+
+    Raises:
+        ValueError: No value.
+    """
+    share, error, number = _spread(values, blocks)
+    most = max(float(np.isfinite(values).sum()) / max(apart, 1.0), 1.0)
+    intervals = [wilson(share, _effective(share, error, number, most, c), c) for c in (0.95, 0.99)]
+    return Estimate(100.0 * share, intervals[0], intervals[1])
+
+
+def be_gain(columns: Columns, shadow: ShadowColumns) -> Gain | None:
+    """What BE would have used more than it did, tick by tick, each taken by itself; None when nothing can be said.
+
+    A tick's allocation holds for the period that the next tick describes. There BE used `used` of the `had` CPUs that
+    it could use, and could have used `got` under the shadow:
+
+    - It was not held by the quota (`used` below `BOUND_RATIO` of `had`): it would have used as much, up to `got`.
+    - It was, and `got` is less: what it used of `had`, in proportion. Nothing is assumed in either case.
+    - It was, and `got` is more; or it was frozen and would not have been: as much of `got` as it used of `had`, or
+      as it mostly uses of what it has. That BE would have taken the rest is an assumption; its share is told.
+
+    The shield allowed the shadow no more than one step beyond what was in force. So a shadow that would give BE ever
+    more is credited with one step only, while one that would take it all away is charged with all of it: the
+    estimate is a cautious one.
+    """
+    after = np.flatnonzero(columns.follows[1:]) + 1
+    used, had = columns.be_cpus[after], columns.applied_cpus[after - 1]
+    got, known = shadow.got_cpus[after - 1], np.isfinite(columns.be_cpus[after])
+    if not known.any():
+        return None
+    after, used, had, got = after[known], used[known], had[known], got[known]
+    running = had > 0.0
+    held = running & (used >= BOUND_RATIO * had)
+    mostly = min(float(used[running].sum() / had[running].sum()), 1.0) if running.any() else 1.0
+    taken = np.where(held, np.minimum(used / np.where(running, had, 1.0), 1.0), mostly)
+    would = np.where(running & ~held, np.minimum(used, got), taken * got)
+    now = np.where(held, taken * had, np.minimum(used, had))
+    points = 100.0 * (would - now) / columns.subject.limits.cpus
+    assumed = (held & (got > had)) | (~running & (got > 0.0))
+    estimate = mean_over_blocks(points, blocks_of(columns)[after])
+    return Gain(estimate, 100.0 * float(assumed.mean()), len(points))
+
+
+def matching(columns: Columns, shadow: ShadowColumns) -> Matching:
+    """Violations in the windows that the shadow would have made itself.
+
+    The acting policy is deterministic: what the shadow would rather have done was never tried, no importance weight
+    exists, and of such windows the log says nothing. It does of windows before which both would have had the same in
+    force for `MATCH_TICKS` ticks: there the shadow's window would have been the very one that was measured.
+
+    This is biased, for agreement is not random. Policies agree where the choice is easy (BE frozen at a high load, or
+    free at a low one) and part where it is hard. So a high share speaks against a shadow, a low one hardly for it; the
+    windows that matter are judged in the simulator only.
+    """
+    measured = np.isfinite(columns.met)
+    streak = _streaks(shadow.same, columns.follows)
+    matched = np.zeros(columns.ticks, bool)
+    matched[1:] = columns.follows[1:] & (streak[:-1] >= MATCH_TICKS)
+    matched &= measured
+    windows = int(matched.sum())
+    percent = 100.0 * windows / max(int(measured.sum()), 1)
+    if windows < LEAST_WINDOWS:
+        why = f"{windows} windows that both would have made, {LEAST_WINDOWS} are needed"
+        return Matching(windows, percent, None, why)
+    missed = np.where(matched, 1.0 - columns.met, np.nan)
+    apart = max(MATCH_TICKS, APART_SECONDS / columns.subject.tick_seconds)
+    return Matching(windows, percent, share_over_blocks(missed, blocks_of(columns), apart))
+
+
+def _streaks(same: Flags, follows: Flags) -> NDArray[np.int64]:
+    """For each tick how many in a row, up to it, were the same; a gap ends a row."""
+    lengths = np.zeros(len(same), np.int64)
+    length = 0
+    for place, (is_same, goes_on) in enumerate(zip(same.tolist(), follows.tolist(), strict=True)):
+        length = (length * goes_on + 1) * is_same
+        lengths[place] = length
+    return lengths
+
+
+def _spread(values: Floats, blocks: Blocks) -> tuple[float, float, int]:
+    """Mean, its standard error by the spread between blocks, and the number of blocks that have values.
+
+    The mean is a ratio of sums, for blocks may have different numbers of values; its variance is that of the sums'
+    residuals (as for clusters in a survey).
+    """
+    known = np.isfinite(values)
+    if not known.any():
+        raise ValueError("a mean of no values")
+    counts = np.bincount(blocks[known])
+    sums = np.bincount(blocks[known], weights=values[known])
+    mean = float(values[known].mean())
+    number = int((counts > 0).sum())
+    if number < 2:
+        return mean, math.inf, number
+    residuals = sums - mean * counts
+    variance = number / (number - 1) * float((residuals**2).sum()) / float(known.sum()) ** 2
+    return mean, math.sqrt(variance), number
+
+
+def _effective(share: float, error: float, number: int, most: float, confidence: float) -> float:
+    """Independent ticks that would leave as much doubt; as in `rlctl.statistics.seeds`, blocks in place of seeds."""
+    chance = share * (1.0 - share)
+    if chance <= 0.0:
+        return most  # all alike: between blocks there is nothing to see
+    if number < 2:
+        return 1.0
+    if error**2 <= chance / most:
+        return most
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    return max(min(most, chance / error**2 * (z / student_t(confidence, number - 1)) ** 2), 1.0)

@@ -1,0 +1,176 @@
+"""The promotion gate: bounds on what a report found, and a yes or no with every reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from pydantic import Field
+
+from rlctl.config.fields import Strict
+from rlctl.envs.yaml_edge import load_model
+from rlctl.shadow.report import Report, ShadowFigures
+
+__all__ = ["Check", "Gate", "allows", "load_gate"]
+
+
+class LoadSection(Strict):
+    """Where the load must have been."""
+
+    from_percent: float = Field(ge=0.0, le=200.0)
+    to_percent: float = Field(gt=0.0, le=200.0)
+    least_minutes_per_band: float = Field(ge=0.0)
+
+
+class ViolationsSection(Strict):
+    """How many more violations than the acting policy's, upper 95 % bounds, in points."""
+
+    most_more_points: float = Field(ge=0.0)
+    needs_matching: bool
+
+
+class SimulatorSection(Strict):
+    """Whether, and how near to the log, the simulator must be."""
+
+    needed: bool
+    most_violations_off_points: float = Field(gt=0.0)
+    most_be_off_points: float = Field(gt=0.0)
+
+
+class Gate(Strict):
+    """Bounds on a shadow that may be promoted; `configs/shadow/gate.yaml` says what each is for."""
+
+    least_hours: float = Field(ge=0.0)
+    load: LoadSection
+    most_error_percent: float = Field(ge=0.0, le=100.0)
+    most_override_percent: float = Field(ge=0.0, le=100.0)
+    most_drift_percent: float = Field(ge=0.0, le=100.0)
+    least_be_gain_points: float
+    violations: ViolationsSection
+    simulator: SimulatorSection
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One reason.
+
+    Attributes:
+        passed: It speaks for the shadow.
+        text: What was looked at, the figure beside its bound, in plain words.
+        figure: The figure; NaN when there is none.
+        bound: The bound.
+    """
+
+    passed: bool
+    text: str
+    figure: float
+    bound: float
+
+
+def load_gate(path: Path | None = None) -> Gate:
+    """A gate from a file; the one that ships when none is named.
+
+    Raises:
+        ConfigError: The file is absent or wrong.
+        PermissionMissing: It may not be read.
+    """
+    return load_model(Gate, path or Path(str(files("rlctl") / "configs" / "shadow" / "gate.yaml")))
+
+
+def allows(gate: Gate, report: Report, name: str) -> tuple[Check, ...]:
+    """Every reason for and against a shadow; it may be promoted when all have passed.
+
+    Args:
+        gate: The bounds.
+        report: What was found.
+        name: The shadow.
+    """
+    figures = report.shadows[name]
+    return (
+        _least("watched", report.hours, gate.least_hours, "h"),
+        *_coverage(gate.load, report),
+        _most("errors and late answers", figures.error_percent, gate.most_error_percent, "% of the ticks"),
+        _most(
+            "refused by the shield, upper bound", figures.refused.ci95[1], gate.most_override_percent, "% of the ticks"
+        ),
+        *_drift(gate, figures),
+        *_gain(gate, figures),
+        *_matching(gate.violations, report, figures),
+        *_simulated(gate, report, name),
+    )
+
+
+def _coverage(load: LoadSection, report: Report) -> Iterator[Check]:
+    bands = [one for one in report.bands if one.low < load.to_percent and one.high > load.from_percent]
+    for band in bands:
+        minutes = band.ticks * report.tick_seconds / 60.0
+        words = f"at a load of {band.low:g} to {band.high:g} % of the maximum"
+        yield _least(words, minutes, load.least_minutes_per_band, "min")
+
+
+def _drift(gate: Gate, figures: ShadowFigures) -> Iterator[Check]:
+    if figures.strange is not None:
+        yield _most(
+            "unlike its training, upper bound", figures.strange.ci95[1], gate.most_drift_percent, "% of the ticks"
+        )
+
+
+def _gain(gate: Gate, figures: ShadowFigures) -> Iterator[Check]:
+    bound = gate.least_be_gain_points
+    if figures.gain is None:
+        yield Check(False, "BE's gain is not known: BE's use was never measured", math.nan, bound)
+    else:
+        yield _least("BE's gain by the log, lower bound", figures.gain.points.ci95[0], bound, "points")
+
+
+def _matching(section: ViolationsSection, report: Report, figures: ShadowFigures) -> Iterator[Check]:
+    found = figures.matching.violations
+    if found is None or report.violations is None:
+        why = figures.matching.why or "no window was measured"
+        passed = not section.needs_matching
+        rest = "; not asked for by this gate" if passed else ""
+        text = f"violations by matching: the log does not allow an estimate ({why}){rest}"
+        yield Check(passed, text, math.nan, section.most_more_points)
+    else:
+        more = found.ci95[1] - report.violations.mean
+        yield _most("violations by matching more than acting, upper bound", more, section.most_more_points, "points")
+
+
+def _simulated(gate: Gate, report: Report, name: str) -> Iterator[Check]:
+    bound, simulation = gate.simulator, report.simulation
+    if simulation is None:
+        passed = not bound.needed
+        yield Check(passed, f"not judged in the simulator: {report.not_simulated}", math.nan, math.nan)
+        return
+    own, acting, match = simulation.shadows[name], simulation.acting, report.match
+    for what, off, most in (
+        ("violations", match.violations_off, bound.most_violations_off_points),
+        ("BE's use", match.be_off, bound.most_be_off_points),
+    ):
+        yield _most(f"simulator off the log in {what}, acting policy", abs(off), most, "points")
+    if own.failed:
+        yield Check(False, f"failed in {own.failed} simulated ticks (> 0)", own.failed, 0.0)
+    overridden = own.overridden.ci95[1]
+    yield _most("overridden in the simulator, upper bound", overridden, gate.most_override_percent, "% of the ticks")
+    more = own.more_violations(acting).t95[1]
+    most = gate.violations.most_more_points
+    yield _most("violations in the simulator more than acting, upper bound", more, most, "points")
+    gain = own.more_be(acting).t95[0]
+    yield _least("BE's gain in the simulator, lower bound", gain, gate.least_be_gain_points, "points")
+
+
+def _most(what: str, figure: float, bound: float, unit: str) -> Check:
+    passed = figure <= bound  # False for NaN: what is not known passes no gate
+    return Check(passed, f"{what}: {_figure(figure)} {unit} ({'<=' if passed else '>'} {bound:g})", figure, bound)
+
+
+def _least(what: str, figure: float, bound: float, unit: str) -> Check:
+    passed = figure >= bound
+    return Check(passed, f"{what}: {_figure(figure)} {unit} ({'>=' if passed else '<'} {bound:g})", figure, bound)
+
+
+def _figure(value: float) -> str:
+    return f"{value:.3g}" if math.isfinite(value) else "unknown"

@@ -1,0 +1,164 @@
+"""What shadows said, as a log: one sealed line a tick with the answers of all, rotated and bounded like the tick log.
+
+One line for all shadows rather than one for each: what the tick itself was stands there once, and a crash tears all of
+a tick or nothing, so that policies are compared on the same ticks. A line has what a report needs of the tick too:
+tick logs are rotated away within hours, and a promotion looks back on days.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.replay import allocation_of
+from rlctl.envs.ticklog import Damage, opened, read_lines
+from rlctl.record import SealedLog, allocation_as_json
+from rlctl.shadow.watching import Answer, Watched
+
+__all__ = ["SHADOW_LOG_NAME", "ShadowLog", "answers_from", "read_watched", "shadow_files", "watched_as_json"]
+
+SHADOW_LOG_NAME = "shadow.jsonl"
+"""Beside the tick log, unless told otherwise."""
+
+
+class ShadowLog(SealedLog[Watched]):
+    """The log of every watched tick.
+
+    Args:
+        path, most_bytes, keep: As of `rlctl.record.SealedLog`.
+
+    Raises:
+        OSError: The file cannot be opened at the start.
+    """
+
+    def __init__(self, path: Path, most_bytes: int = 16 << 20, keep: int = 4) -> None:
+        super().__init__(path, watched_as_json, most_bytes, keep)
+        self.header = lambda watched: watched.header
+        self._told: Mapping[str, Any] | None = None
+
+    def write(self, record: Watched) -> None:
+        """Append one line; a header before it wherever the tick log had another."""
+        if record.header is not self._told:
+            self._told = record.header
+            self.renew_header()
+        super().write(record)
+
+
+def watched_as_json(watched: Watched) -> dict[str, object]:
+    """A watched tick as plain data; what is not known is null."""
+    return {
+        "tick": watched.index,
+        "ts": round(watched.wall_seconds, 6),
+        "run": watched.run,
+        "acting": watched.acting,
+        "load": watched.load_ratio,
+        "met": watched.met,
+        "be_cpus": watched.be_cpus,
+        "applied": allocation_as_json(watched.applied),
+        "overridden": watched.overridden,
+        "answers": {name: _answer_as_json(answer) for name, answer in watched.answers.items()},
+    }
+
+
+def shadow_files(path: Path) -> tuple[Path, ...]:
+    """The files of a shadow log, oldest first.
+
+    Args:
+        path: Its newest file, or the directory with `shadow.jsonl`.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    newest = path / SHADOW_LOG_NAME if path.is_dir() else path
+    if not newest.exists():
+        raise ConfigError("there is no shadow log; `rlctl shadow watch` writes one, or name policies to ask", newest)
+    older = (newest.with_name(f"{newest.name}.{number}") for number in itertools.count(1))
+    return (*reversed(tuple(itertools.takewhile(Path.exists, older))), newest)
+
+
+def read_watched(paths: Iterable[Path], damaged: Callable[[Damage], None]) -> Iterator[Watched]:
+    """Every watched tick of a shadow log; damage is told and passed over.
+
+    Args:
+        paths: Files, oldest first.
+        damaged: Told of every line that is damaged or no watched tick, and of every gap.
+
+    Raises:
+        ConfigError: None of the files is there, or one cannot be read.
+        PermissionMissing: One may not be read.
+    """
+    header: Mapping[str, Any] = {}
+    with contextlib.ExitStack() as stack:
+        for line in read_lines(opened(paths, stack), damaged):
+            if line.is_header:
+                header = line.said
+                continue
+            try:
+                yield _watched(line.said, header)
+            except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
+                damaged(Damage(line.path, line.number, f"is no line of a shadow log: {error}"))
+
+
+def answers_from(header: Mapping[str, Any]) -> dict[str, tuple[str, bool]]:
+    """The shadows that a header names: their hash, and whether they are learned.
+
+    Raises:
+        ValueError: It names none that can be.
+    """
+    try:
+        return {str(name): (str(one["hash"]), one["learned"] is True) for name, one in header["shadows"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError("its header names no shadows") from error
+
+
+def _answer_as_json(answer: Answer) -> dict[str, object]:
+    said: dict[str, object] = {
+        "asked": allocation_as_json(answer.asked),
+        "got": allocation_as_json(answer.got),
+        "cpu_seconds": round(answer.cpu_seconds, 6),
+    }
+    rest = {"guards": list(answer.guards), "failed": answer.failed, "late": answer.late, "drift": answer.drift}
+    return said | {name: value for name, value in rest.items() if value}
+
+
+def _watched(said: Mapping[str, Any], header: Mapping[str, Any]) -> Watched:
+    return Watched(
+        run=str(said["run"]),
+        index=int(said["tick"]),
+        wall_seconds=_finite(said["ts"]),
+        acting=str(said["acting"]),
+        load_ratio=_known(said["load"]),
+        met=None if said["met"] is None else bool(said["met"]),
+        be_cpus=_known(said["be_cpus"]),
+        applied=allocation_of(said["applied"]),
+        overridden=bool(said["overridden"]),
+        answers={str(name): _answer(one) for name, one in said["answers"].items()},
+        header=header,
+    )
+
+
+def _answer(said: Mapping[str, Any]) -> Answer:
+    return Answer(
+        asked=allocation_of(said["asked"]),
+        got=allocation_of(said["got"]),
+        guards=tuple(map(str, said.get("guards", ()))),
+        failed=str(said.get("failed", "")),
+        late=bool(said.get("late", False)),
+        cpu_seconds=_finite(said["cpu_seconds"]),
+        drift=str(said.get("drift", "")),
+    )
+
+
+def _known(value: object) -> float | None:
+    return None if value is None else _finite(value)
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not 0.0 <= number < 1e15:
+        raise ValueError(f"{value!r} is no such number")
+    return number

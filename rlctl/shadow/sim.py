@@ -1,0 +1,215 @@
+"""The loop closed: what a policy would have made of the log's load, in the simulator calibrated to the host.
+
+The load trace is the log's, tick after tick, gaps left out; where a load was not measured the last one goes on. The
+trace is as measured, so the noise of arrivals is in it twice (measured, and simulated): a little dark for all alike.
+Every policy meets the same seeds, decides through the same shield, and is judged on the truth. The acting policy runs
+too: it is what the others are compared with, and its run against the log is what says whether any of this is worth
+anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlctl.agents.fallback import propose
+from rlctl.agents.policy import Policy
+from rlctl.envs.allocation import Allocation
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.observation import Observer
+from rlctl.envs.sim import seeds
+from rlctl.envs.sim.plant import SimBatch
+from rlctl.envs.sim.profile import HostProfile
+from rlctl.envs.sim.region import outside
+from rlctl.envs.telemetry import Telemetry
+from rlctl.envs.workload import Weight
+from rlctl.safety.shield import Shield
+from rlctl.shadow.columns import Columns, Floats, Subject
+from rlctl.statistics.intervals import Estimate, mean_interval
+from rlctl.statistics.paired import Difference, paired_difference
+from rlctl.statistics.seeds import share_over_seeds
+
+__all__ = ["SimulatedRun", "Simulation", "Twin", "load_trace", "simulate"]
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedRun:
+    """One policy on all seeds.
+
+    Attributes:
+        violated_percent: Share of windows that missed the target, shape (seeds,).
+        be_percent: CPUs that BE used, in percent of those that it could ever have, shape (seeds,).
+        overridden_percent: Share of ticks in which the shield overrode it, shape (seeds,).
+        failed: Ticks without an answer, over all seeds.
+        windows: Of each seed.
+    """
+
+    violated_percent: Floats
+    be_percent: Floats
+    overridden_percent: Floats
+    failed: int
+    windows: int
+
+    @property
+    def violations(self) -> Estimate:
+        """Share of windows that missed the target, over seeds."""
+        return share_over_seeds(self.violated_percent, self.windows)
+
+    @property
+    def be(self) -> Estimate:
+        """BE's use, over seeds."""
+        return mean_interval(self.be_percent, 0.0)
+
+    @property
+    def overridden(self) -> Estimate:
+        """Share of ticks in which the shield decided, over seeds."""
+        return mean_interval(self.overridden_percent, 0.0, 100.0)
+
+    def more_violations(self, other: SimulatedRun) -> Difference:
+        """Points of violations more than another's, seed by seed."""
+        return paired_difference(self.violated_percent, other.violated_percent)
+
+    def more_be(self, other: SimulatedRun) -> Difference:
+        """Points of BE's CPUs more than another's, seed by seed."""
+        return paired_difference(self.be_percent, other.be_percent)
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """All policies in the simulator.
+
+    Attributes:
+        profile: The simulated host.
+        seeds: How many runs of each.
+        acting: The acting policy's run.
+        shadows: The others', by name.
+        remarks: What a reader must know.
+    """
+
+    profile: HostProfile
+    seeds: int
+    acting: SimulatedRun
+    shadows: dict[str, SimulatedRun]
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """The log's host in the simulator.
+
+    Args:
+        profile: The calibrated host.
+        subject: Of the log: its limits, shield, target and control period.
+        trace: Load in each tick, as a share of the LC's maximum.
+        weight: BE's CPU weight on the host, which no log says.
+
+    Raises:
+        ConfigError: The profile is of a host of another size.
+    """
+
+    profile: HostProfile
+    subject: Subject
+    trace: Floats
+    weight: Weight = Weight.EQUAL
+
+    def __post_init__(self) -> None:
+        has, had = round(self.profile.be.host_cpus), self.subject.limits.cpus
+        if has != had:
+            raise ConfigError(
+                f"profile {self.profile.name} is of a host with {has} CPUs for BE, the log of one with {had}; "
+                "`rlctl calibrate --out FILE` makes one of this host"
+            )
+
+    @property
+    def host(self) -> HostProfile:
+        """The profile with the log's target."""
+        target = self.subject.target_seconds
+        return self.profile if target is None else self.profile.but(target_seconds=target)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Where the log leaves the region that the profile was fitted in."""
+        return tuple(outside(self.profile, float(self.trace.min()), float(self.trace.max())))
+
+    def weight_of(self, policy: Policy) -> Weight:
+        """BE's CPU weight under a policy: some lower the host's, none raises it."""
+        return Weight.MINIMUM if Weight.MINIMUM in (policy.weight, self.weight) else Weight.EQUAL
+
+    def batch(self, number: int, weight: Weight) -> SimBatch:
+        """So many such hosts, of different seeds, with this weight for BE."""
+        taken = [seeds.evaluation(seed) for seed in range(number)]
+        batch = SimBatch(self.host, taken, lambda *_: self.trace, len(self.trace), self.subject.tick_seconds)
+        batch.limits = self.subject.limits
+        for host in range(number):
+            batch.set_weight(host, weight)
+        return batch
+
+
+def load_trace(columns: Columns) -> Floats | None:
+    """The load in each tick, shape (ticks,); None when no tick has one.
+
+    A tick's reading is of the period before it, which moves the whole trace by one tick and matters to nobody.
+    """
+    known = np.isfinite(columns.load_ratio)
+    if not known.any():
+        return None
+    last = np.maximum.accumulate(np.where(known, np.arange(columns.ticks), 0))
+    trace = columns.load_ratio[last]
+    return np.where(np.isfinite(trace), trace, columns.load_ratio[known][0])
+
+
+def simulate(
+    build: Callable[[], Policy], twin: Twin, number: int, done: Callable[[], None] = lambda: None
+) -> SimulatedRun:
+    """Run one policy on the twin.
+
+    Args:
+        build: Makes the policy, once for each seed.
+        twin: The host and its load.
+        number: How many seeds.
+        done: Called when it is done.
+    """
+    policies = [build() for _ in range(number)]
+    batch = twin.batch(number, twin.weight_of(policies[0]))
+    stations = [_Station(policy, twin.subject) for policy in policies]
+    ticks, target = len(twin.trace), batch.hosts.constants.target_seconds
+    violated, used = np.zeros(number), np.zeros(number)
+    batch.apply([twin.subject.limits.safe] * number)
+    for _ in range(ticks):
+        window = batch.step()
+        violated += np.maximum(window.tail_seconds, window.oldest_seconds) > target
+        used += window.be_cpus
+        readings = zip(stations, batch.read(), batch.allocations, strict=True)
+        batch.apply([station.rule(telemetry, current) for station, telemetry, current in readings])
+    done()
+    return SimulatedRun(
+        violated_percent=100.0 * violated / ticks,
+        be_percent=100.0 * used / ticks / twin.subject.limits.cpus,
+        overridden_percent=np.array([100.0 * station.overridden / ticks for station in stations]),
+        failed=sum(station.failed for station in stations),
+        windows=ticks,
+    )
+
+
+class _Station:
+    """Who decides on one host; behind the shield like every policy that serves, and safe when it fails."""
+
+    def __init__(self, policy: Policy, subject: Subject) -> None:
+        self._policy, self._limits = policy, subject.limits
+        self._observer = Observer(subject.limits, subject.tick_seconds)
+        self._shield = Shield(subject.profile, subject.limits)
+        self.failed = self.overridden = 0
+        policy.start(subject.limits)
+
+    def rule(self, telemetry: Telemetry, current: Allocation) -> Allocation:
+        """What is in force next."""
+        mask = self._shield.mask(telemetry, current) if self._policy.masked else None
+        try:
+            asked, _ = propose(self._policy, self._observer.observe(telemetry, current, mask), self._limits)
+        except Exception:  # noqa: BLE001 - counted; a policy is not trusted to fail in a known way
+            asked, self.failed = self._limits.safe, self.failed + 1
+        verdict = self._shield.rule(telemetry, current, asked)
+        self.overridden += verdict.overridden
+        return verdict.allocation

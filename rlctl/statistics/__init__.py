@@ -1,0 +1,1 @@
+"""Means with intervals, over windows, repeats and seeds."""

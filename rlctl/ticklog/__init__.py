@@ -1,0 +1,1 @@
+"""Tick logs read back: followed, explained, run again."""

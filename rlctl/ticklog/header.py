@@ -1,0 +1,120 @@
+"""What a tick log says of itself: who decided, under which shield, on what host; enough to run it again elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from pydantic import Field
+
+from rlctl import __version__
+from rlctl.agents.fallback import Fallback
+from rlctl.agents.learned import LearnedPolicy
+from rlctl.agents.policy import Policy
+from rlctl.config.fields import Strict
+from rlctl.envs.actions import ALL_CPUS
+from rlctl.envs.allocation import Limits
+from rlctl.envs.errors import RlctlError
+from rlctl.envs.host.cgroup.journal import boot_id
+from rlctl.envs.plant import Plant
+from rlctl.record import Tick
+from rlctl.safety.profile import Profile
+from rlctl.safety.shield import Shield
+
+__all__ = ["header_of", "limits_in", "policy_hash", "profile_in", "run_in"]
+
+SCHEMA = 1
+
+
+class _Limits(Strict):
+    """`rlctl.envs.allocation.Limits` of some host that can be."""
+
+    cpus: int = Field(ge=1, le=ALL_CPUS)
+    lc_cpus: float = Field(gt=0.0, le=ALL_CPUS)
+    min_quota_cpus: float = Field(gt=0.0, le=ALL_CPUS)
+    levels: int = Field(ge=1, le=ALL_CPUS)
+
+
+def header_of(plant: Plant, policy: Policy, shield: Shield) -> Callable[[Tick], Mapping[str, object]]:
+    """Says the header of a run, for `TickLog.header`. To be called before the run begins.
+
+    What the guards remember is in it, as of their verdict on the tick that follows: so a log whose beginning has been
+    rotated away can still be checked.
+    """
+    fixed: dict[str, object] = {
+        "log": SCHEMA,
+        "rlctl": __version__,
+        "boot_id": _boot_id(),
+        "pid": os.getpid(),
+        "started": round(time.time(), 6),
+        "policy": {"name": policy.name, "hash": policy_hash(policy)},
+        "heuristic": _heuristic(policy),
+        "shield": {"name": shield.profile_name, "digest": shield.digest, "profile": shield.profile.model_dump()},
+        "limits": asdict(plant.limits),
+        "tick_seconds": plant.tick_seconds,
+    }
+
+    def header(tick: Tick) -> Mapping[str, object]:
+        return fixed | {
+            "target_seconds": _sayable(tick.telemetry.target_seconds),
+            "guards": {name: _sayable(memory) for name, memory in shield.state.items()},
+        }
+
+    return header
+
+
+def policy_hash(policy: Policy) -> str:
+    """Twelve hex digits: of a learned policy's network, or of a manager's constants before it has started."""
+    policy = policy.policy if isinstance(policy, Fallback) else policy
+    if isinstance(policy, LearnedPolicy):
+        return policy.bundle.card.policy_sha256[:12]
+    constants = {name: value for name, value in vars(policy).items() if isinstance(value, (int, float, str, tuple))}
+    told = f"{type(policy).__qualname__} {sorted(constants.items())!r}"
+    return hashlib.sha256(told.encode()).hexdigest()[:12]
+
+
+def limits_in(header: Mapping[str, Any]) -> Limits | None:
+    """The host's limits that a header names; None when it names none that can be."""
+    try:
+        return Limits(**_Limits.model_validate(header.get("limits")).model_dump())
+    except (ValueError, RlctlError):
+        return None
+
+
+def profile_in(header: Mapping[str, Any]) -> Profile | None:
+    """The safety profile that a header holds; None when there is none, or it is not one of this rlctl."""
+    try:
+        return Profile.model_validate(header["shield"]["profile"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def run_in(header: Mapping[str, Any]) -> tuple[object, ...]:
+    """What two headers of the same run have in common, and no others."""
+    return tuple(repr(header.get(name)) for name in ("boot_id", "pid", "started"))
+
+
+def _heuristic(policy: Policy) -> dict[str, str] | None:
+    """Who decides when the policy does not."""
+    if not isinstance(policy, Fallback):
+        return None
+    return {"name": policy.heuristic.name, "hash": policy_hash(policy.heuristic)}
+
+
+def _sayable(memory: object) -> object:
+    """Plain data for JSON, which has no NaN and no infinity."""
+    if isinstance(memory, dict):
+        return {name: _sayable(value) for name, value in memory.items()}
+    return str(memory) if isinstance(memory, float) and not math.isfinite(memory) else memory
+
+
+def _boot_id() -> str:
+    try:
+        return boot_id()
+    except RlctlError:
+        return ""

@@ -1,0 +1,128 @@
+"""Which tick of a log somebody means: the last one, one at a time, or one by its number."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from rlctl.envs.ticklog import Damage
+from rlctl.ticklog.decisions import Decision, read_decisions
+
+__all__ = ["Found", "Moment", "find", "parse_moment"]
+
+_AGO = re.compile(r"-(\d{1,9}(?:\.\d{1,6})?)([smhd])")
+_INDEX = re.compile(r"(?:tick\s+|#)(\d{1,12})")
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What is looked for; with neither attribute the last tick.
+
+    Attributes:
+        wall_seconds: A time, Unix.
+        index: A tick's number.
+    """
+
+    wall_seconds: float | None = None
+    index: int | None = None
+
+    def off(self, decision: Decision) -> float:
+        """How far a tick is from it: in seconds or ticks, negative before it."""
+        if self.index is not None:
+            return float(decision.tick.index - self.index)
+        return 0.0 if self.wall_seconds is None else decision.tick.wall_seconds - self.wall_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The nearest tick.
+
+    Attributes:
+        decision: The tick.
+        following: The tick after it, if there is one.
+        off: How far it is from what was looked for, as `Moment.off`.
+    """
+
+    decision: Decision
+    following: Decision | None
+    off: float
+
+
+def parse_moment(text: str, now_seconds: float | None = None) -> Moment:
+    """`14:03:22` (the last time it was so), an ISO date and time, `-90s`, `tick 1234` or `#1234`; empty is the last.
+
+    Args:
+        text: Times without a zone are local.
+        now_seconds: Unix time; None asks the clock.
+
+    Raises:
+        ValueError: It is none of these.
+    """
+    text, now = text.strip(), time.time() if now_seconds is None else now_seconds
+    if not text:
+        return Moment()
+    if found := _INDEX.fullmatch(text):
+        return Moment(index=int(found[1]))
+    if found := _AGO.fullmatch(text):
+        return Moment(wall_seconds=now - float(found[1]) * _UNITS[found[2]])
+    try:
+        return Moment(wall_seconds=_clock(text, now) if re.match(r"\d\d?:", text) else _iso(text))
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f"'{text}' is no time: give 14:03:22, 2026-01-31T14:03:22, -90s (s, m, h or d), or `tick 1234`"
+        ) from None
+
+
+def find(paths: Sequence[Path], moment: Moment, damaged: Callable[[Damage], None]) -> Found | None:
+    """The tick nearest to a moment, of two as near the later one; None when the log holds no tick.
+
+    Args:
+        paths: Files, oldest first. They are read newest first, and only as far as need be.
+        moment: What is looked for.
+        damaged: Told of damage in what was read.
+
+    Raises:
+        ConfigError: A file cannot be read.
+        PermissionMissing: One may not be read.
+    """
+    best: Found | None = None
+    newer: Decision | None = None  # the first tick of the file after
+    for path in reversed(paths):
+        here: Found | None = None
+        begins: Decision | None = None
+        for one, after in itertools.pairwise(itertools.chain(read_decisions([path], damaged), [newer])):
+            if one is None:
+                continue
+            begins = begins or one
+            if here is None or abs(moment.off(one)) <= abs(here.off):
+                here = Found(one, after, moment.off(one))
+        if here and (best is None or abs(here.off) < abs(best.off)):
+            best = here
+        if best and begins and _settled(moment, best, begins):
+            break
+        newer = begins or newer
+    return best
+
+
+def _settled(moment: Moment, best: Found, begins: Decision) -> bool:
+    """Nothing older can be nearer."""
+    return best.off == 0.0 or (moment.index is None and moment.off(begins) <= 0.0)
+
+
+def _clock(text: str, now_seconds: float) -> float:
+    now = datetime.fromtimestamp(now_seconds).astimezone()
+    given = datetime.strptime(
+        text if text.count(":") == 2 else f"{text}:00", "%H:%M:%S" + (".%f" if "." in text else "")
+    )
+    then = now.replace(hour=given.hour, minute=given.minute, second=given.second, microsecond=given.microsecond)
+    return (then if then <= now else then - timedelta(days=1)).timestamp()
+
+
+def _iso(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()

@@ -1,0 +1,225 @@
+"""What `rlctl top` shows: rows of words made from the last ticks of a log, for any kind of screen."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from rlctl.envs.telemetry import Missing, Quantile, Reading, Value
+from rlctl.narrator import in_words
+from rlctl.record import Tick, tick_as_json
+from rlctl.ticklog.decisions import shown
+from rlctl.ticklog.why import clock, reading_in_words, shares_in_words
+
+__all__ = ["BLOCKS", "PLAIN_BLOCKS", "Mood", "Row", "as_json", "is_stale", "rows", "sparkline"]
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+PLAIN_BLOCKS = "_.-=+*#@"
+"""For a terminal that cannot show the others."""
+
+WORD_COLUMNS = 10
+SPARK_TARGETS = 2.0
+"""The sparkline of the latency ends at so many times the target; half of its height is the target."""
+
+STALE_TICKS = 3.0
+STALE_SECONDS = 2.0
+"""A log is stale when the next tick is overdue by both."""
+
+
+class Mood(StrEnum):
+    """How a row is meant, for those who show colours."""
+
+    PLAIN = "plain"
+    GOOD = "good"
+    WARN = "warn"
+    BAD = "bad"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the screen: a word at the left, and what there is to say."""
+
+    word: str
+    text: str
+    mood: Mood = Mood.PLAIN
+
+    def plain(self, columns: int) -> str:
+        """The line, cut to so many columns, with three dots where it was."""
+        line = f"{self.word:<{WORD_COLUMNS}}{self.text}"
+        return (line if len(line) <= columns else f"{line[: max(0, columns - 3)]}...").rstrip()
+
+
+def rows(ticks: Sequence[Tick], now_seconds: float, columns: int = 80, blocks: str = BLOCKS) -> list[Row]:
+    """The screen.
+
+    Args:
+        ticks: The last ticks, oldest first.
+        now_seconds: Unix time, to tell how old the last one is.
+        columns: Width of the screen.
+        blocks: Letters of the sparkline, lowest first.
+    """
+    if not ticks:
+        return [Row("tick", "none is recorded yet", Mood.WARN)]
+    last = ticks[-1]
+    return [
+        _tick(ticks, now_seconds),
+        _acting(last),
+        _slack(last),
+        _load(last),
+        *_history(ticks, columns, blocks),
+        _be(last),
+        *(Row("" if number else "shares", line) for number, line in enumerate(shares_in_words(last))),
+        Row("asked", in_words(last.proposed) + (f" ({shown(last.note)})" if last.note else "")),
+        *_verdict(last),
+        *_trouble(last),
+        *_counters(ticks),
+    ]
+
+
+def as_json(ticks: Sequence[Tick], now_seconds: float, damaged: int) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "schema": 1,
+        "ticks": len(ticks),
+        "age_seconds": max(0.0, now_seconds - ticks[-1].wall_seconds) if ticks else None,
+        "stale": is_stale(ticks, now_seconds),
+        "damaged": damaged,
+        "counts": {name: sum(map(counts, ticks)) for name, counts in _COUNTS.items()},
+        "last": tick_as_json(ticks[-1]) if ticks else None,
+    }
+
+
+def is_stale(ticks: Sequence[Tick], now_seconds: float) -> bool:
+    """The next tick is overdue: the service hangs, or has ended."""
+    if not ticks:
+        return True
+    age = now_seconds - ticks[-1].wall_seconds
+    return age > STALE_TICKS * _period(ticks) and age > STALE_SECONDS + _period(ticks)
+
+
+def sparkline(values: Sequence[float | None], most: float, columns: int, blocks: str = BLOCKS) -> str:
+    """Numbers as a line of bars, the newest at the right.
+
+    Args:
+        values: Oldest first; where there are more than columns each bar is the largest of several. None is a gap.
+        most: What the highest bar stands for; more is shown as much.
+        columns: Most bars.
+        blocks: The bars, lowest first.
+    """
+    bars = min(len(values), max(1, columns))
+    groups = (values[place * len(values) // bars : (place + 1) * len(values) // bars] for place in range(bars))
+    return "".join(_bar([value for value in group if value is not None], most, blocks) for group in groups)
+
+
+def _bar(known: Sequence[float], most: float, blocks: str) -> str:
+    if not known or not most > 0.0:
+        return " "
+    share = max(known) / most
+    return blocks[-1] if share >= 1.0 else blocks[max(0, int(share * len(blocks)))] if share == share else " "
+
+
+def _tick(ticks: Sequence[Tick], now_seconds: float) -> Row:
+    last = ticks[-1]
+    age = max(0.0, now_seconds - last.wall_seconds)
+    if is_stale(ticks, now_seconds):
+        return Row(
+            "tick", f"STALE: the last, {last.index}, is {age:.0f} s old, of {clock(last.wall_seconds)}", Mood.BAD
+        )
+    return Row("tick", f"{last.index} at {clock(last.wall_seconds)}, {age:.1f} s ago")
+
+
+def _acting(last: Tick) -> Row:
+    acting, policy = shown(last.acting or last.policy), shown(last.policy)
+    if last.fallback:
+        return Row("acting", f"{acting}, not {policy}: {shown(last.fallback)}", Mood.WARN)
+    return Row("acting", acting if acting == policy else f"{acting}, under {policy}")
+
+
+def _slack(last: Tick) -> Row:
+    slack, target = last.telemetry.slack_ratio, f"target {last.telemetry.target_seconds * 1e3:g} ms"
+    latency = last.telemetry.latency_seconds
+    if slack is None or isinstance(latency, Missing):
+        why = reading_in_words("latency", latency) if isinstance(latency, Missing) else "no target"
+        return Row("slack", f"unknown, {target}; latency {why}", Mood.BAD)
+    samples = f" of {latency.samples} requests" if isinstance(latency, Quantile) else ""
+    told = f"latency {latency.value * 1e3:.2f} ms{samples}, {latency.age_seconds:.1f} s old"
+    return Row(
+        "slack",
+        f"{slack * 100.0:.1f} %, {target}; {told}",
+        Mood.BAD if slack < 0.0 else Mood.WARN if slack < 0.1 else Mood.GOOD,
+    )
+
+
+def _load(last: Tick) -> Row:
+    load = last.telemetry.load_ratio
+    told = "unknown, " if isinstance(load, Missing) else ""
+    lc_cpus = reading_in_words("lc_cpus", last.telemetry.lc_cpus)
+    rest = "" if isinstance(last.telemetry.lc_cpus, Missing) else f" of the maximum; the LC uses {lc_cpus}"
+    return Row("load", told + reading_in_words("load_ratio", load) + ("" if told else rest))
+
+
+def _history(ticks: Sequence[Tick], columns: int, blocks: str) -> Iterator[Row]:
+    """Latency and BE's use over the last minutes, as wide as the screen."""
+    wide = max(1, columns - WORD_COLUMNS - 1)
+    by_target = [None if slack is None else 1.0 - slack for slack in (tick.telemetry.slack_ratio for tick in ticks)]
+    missed = [one for one in by_target if one is not None and one > 1.0]
+    minutes = max(0.0, ticks[-1].wall_seconds - ticks[0].wall_seconds) / 60.0
+    yield Row("latency", sparkline(by_target, SPARK_TARGETS, wide, blocks), Mood.BAD if missed else Mood.GOOD)
+    yield Row("", f"the last {minutes:.1f} min; half of the height is the target")
+    used = [_known(tick.telemetry.be_cpus) for tick in ticks]
+    most = max((one for one in used if one is not None), default=0.0)
+    yield Row("BE used", sparkline(used, most, wide, blocks))
+    yield Row("", f"all of the height is {most:.2f} CPU")
+
+
+def _be(last: Tick) -> Row:
+    used = last.telemetry.be_cpus
+    told = f"; used {used.value:.2f} CPU" if isinstance(used, Value) else ""
+    return Row("BE", in_words(last.applied) + told, Mood.WARN if last.applied.frozen else Mood.PLAIN)
+
+
+def _verdict(last: Tick) -> Iterator[Row]:
+    if not last.verdict.overridden:
+        yield Row("verdict", "let through", Mood.GOOD)
+        return
+    yield Row("verdict", f"{in_words(last.verdict.allocation)}, overridden", Mood.WARN)
+    for bound in last.verdict.decisive:
+        yield Row("", f"{shown(bound.guard)}: {bound.reason}" + (f" ({shown(bound.detail)})" if bound.detail else ""))
+
+
+def _trouble(last: Tick) -> Iterator[Row]:
+    if last.error:
+        yield Row("error", shown(last.error), Mood.BAD)
+
+
+_COUNTS: dict[str, Callable[[Tick], bool]] = {
+    "over target": lambda tick: (tick.telemetry.slack_ratio or 0.0) < 0.0,
+    "without latency": lambda tick: tick.telemetry.slack_ratio is None,
+    "overridden": lambda tick: tick.verdict.overridden,
+    "frozen": lambda tick: tick.applied.frozen,
+    "fallback": lambda tick: bool(tick.fallback),
+    "write errors": lambda tick: bool(tick.error),
+}
+
+
+def _counters(ticks: Sequence[Tick]) -> Iterator[Row]:
+    counts = [f"{sum(map(count, ticks))} {name}" for name, count in _COUNTS.items()]
+    yield Row("counts", f"of the last {len(ticks)} ticks")
+    yield Row("", ", ".join(counts[:3]))
+    yield Row("", ", ".join(counts[3:]))
+    yield Row("", f"{ticks[-1].missed_deadlines} deadlines missed since the start")
+
+
+def _known(reading: Reading) -> float | None:
+    return None if isinstance(reading, Missing) else reading.value
+
+
+def _period(ticks: Sequence[Tick]) -> float:
+    """The usual time between two ticks."""
+    times = [tick.wall_seconds for tick in itertools.islice(ticks, max(0, len(ticks) - 30), None)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times) if later > earlier]
+    return statistics.median(gaps) if gaps else 1.0

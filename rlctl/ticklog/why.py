@@ -1,0 +1,201 @@
+"""One decision in plain words: what was seen, asked for, allowed, written, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry
+from rlctl.narrator import in_words
+from rlctl.record import READINGS, Tick, tick_as_json
+from rlctl.ticklog.decisions import Decision, shown
+from rlctl.ticklog.moments import Found, Moment
+
+__all__ = ["as_json", "clock", "in_plain_words", "reading_in_words", "shares_in_words"]
+
+WIDTH = 9
+MOST_SHOWN = 8
+"""Of the applications, by name."""
+
+"""Columns of the words at the left."""
+
+
+def in_plain_words(found: Found, moment: Moment) -> Iterator[str]:
+    """A decision, line by line, for people."""
+    decision, tick = found.decision, found.decision.tick
+    yield f"tick {tick.index} at {clock(tick.wall_seconds)}{_distance(found.off, moment)}, {decision.where}"
+    yield from _row("acted", _acted(tick))
+    yield from _row("seen", *_seen(tick.telemetry))
+    yield from _row("missing", *_missing(tick.telemetry))
+    yield from _row("before", in_words(tick.before))
+    yield from _row("asked", in_words(tick.proposed) + (f" ({shown(tick.note)})" if tick.note else ""))
+    yield from _row("verdict", *_verdict(tick))
+    yield from _row("written", *_written(tick))
+    yield from _row("shares", *shares_in_words(tick))
+    yield from _row("effect", *_effect(decision, found.following))
+    yield from _row(
+        "took",
+        f"{tick.read_seconds * 1e3:.1f} ms to read, {tick.decision_seconds * 1e3:.1f} ms to decide, "
+        f"{tick.tick_seconds * 1e3:.1f} ms in all; {tick.missed_deadlines} deadlines missed since the start",
+    )
+    yield from _row("under", *_under(decision.header))
+
+
+def as_json(found: Found) -> dict[str, Any]:
+    """The same for programs."""
+    decision, following = found.decision, found.following
+    return {
+        "schema": 1,
+        "file": str(decision.path),
+        "line": decision.number,
+        "off": found.off,
+        "header": dict(decision.header),
+        "tick": tick_as_json(decision.tick),
+        "next": tick_as_json(following.tick) if following and _succeeds(decision, following) else None,
+    }
+
+
+def clock(wall_seconds: float) -> str:
+    """Unix time as local date and time, to the millisecond."""
+    try:
+        return datetime.fromtimestamp(wall_seconds).isoformat(" ", "milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"Unix time {wall_seconds:g}"
+
+
+def reading_in_words(name: str, reading: Reading) -> str:
+    """A reading in the unit that people use, or why it is missing."""
+    if isinstance(reading, Missing):
+        return shown(f"{reading.why}: {reading.detail}" if reading.detail else reading.why)
+    return _quantity(name, reading.value)
+
+
+def shares_in_words(tick: Tick) -> Iterator[str]:
+    """How BE's applications divide what is applied, who has most first."""
+    placed = {name: one for name, one in tick.shares.items() if one is not None}
+    for name, one in sorted(placed.items(), key=lambda item: -item[1].cpus)[:MOST_SHOWN]:
+        yield f"{shown(name)}: {one.cpus:.2f} CPU on {shown(one.cluster)}, mode {one.mode}"
+    if len(placed) > MOST_SHOWN:
+        yield f"and {len(placed) - MOST_SHOWN} more"
+    if deferred := [shown(name) for name in tick.shares if name not in placed]:
+        more = f" and {len(deferred) - MOST_SHOWN} more" if len(deferred) > MOST_SHOWN else ""
+        yield f"deferred: {', '.join(deferred[:MOST_SHOWN])}{more}"
+
+
+def _row(word: str, *lines: str) -> Iterator[str]:
+    for number, line in enumerate(lines):
+        yield f"{'' if number else word:<{WIDTH}}{line}"
+
+
+def _distance(off: float, moment: Moment) -> str:
+    if moment == Moment():
+        return " (the last)"
+    side = "before" if off < 0.0 else "after"
+    if moment.index is not None:
+        return f" ({abs(off):.0f} ticks {side} the one asked for, which is not recorded)" if off else ""
+    return f" ({_time(abs(off))} {side} the time asked for)"
+
+
+def _time(seconds: float) -> str:
+    for unit, name in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2.0 * unit:
+            return f"{seconds / unit:.1f} {name}"
+    return f"{seconds:.1f} s"
+
+
+def _acted(tick: Tick) -> str:
+    acting = shown(tick.acting or tick.policy)
+    if tick.fallback:
+        return f"{acting}, not policy {shown(tick.policy)}: {shown(tick.fallback)}"
+    return acting if acting == shown(tick.policy) else f"{acting}, under policy {shown(tick.policy)}"
+
+
+def _seen(telemetry: Telemetry) -> Iterator[str]:
+    slack = telemetry.slack_ratio
+    target = f"{telemetry.target_seconds * 1e3:g} ms"
+    yield f"slack {slack * 100.0:.1f} % of the target of {target}" if slack is not None else f"no slack to {target}"
+    for name, reading in _readings(telemetry):
+        if not isinstance(reading, Missing):
+            yield f"{shown(name)} {_quantity(name, reading.value)}{_basis(reading)}, {reading.age_seconds:.2f} s old"
+
+
+def _basis(reading: Reading) -> str:
+    if not isinstance(reading, Quantile):
+        return ""
+    return f" of {reading.samples} requests in {reading.window_seconds:g} s"
+
+
+def _missing(telemetry: Telemetry) -> Iterator[str]:
+    for name, reading in _readings(telemetry):
+        if isinstance(reading, Missing):
+            yield f"{shown(name)}: {reading_in_words(name, reading)}"
+
+
+def _readings(telemetry: Telemetry) -> Iterator[tuple[str, Reading]]:
+    yield from ((name, getattr(telemetry, name)) for name in READINGS)
+    yield from telemetry.counters.items()
+
+
+def _quantity(name: str, value: float) -> str:
+    if name == "lc_alive":
+        return "yes" if value >= 0.5 else "no"
+    if name.endswith(("_seconds", "_seconds_per_request")):
+        return f"{value * 1e3:.3g} ms"
+    if name.endswith("_ratio") or name == "be_work_rate":
+        return f"{value * 100.0:.1f} %"
+    return f"{value:.2f} CPU" if name.endswith("_cpus") else f"{value:.4g}"
+
+
+def _verdict(tick: Tick) -> Iterator[str]:
+    if not tick.verdict.overridden:
+        yield f"{in_words(tick.verdict.allocation)}: let through, no guard objected"
+        return
+    yield f"{in_words(tick.verdict.allocation)}: overridden"
+    for bound in tick.verdict.decisive:
+        detail = f": {shown(bound.detail)}" if bound.detail else ""
+        yield f"  guard {shown(bound.guard)} ({bound.reason}) allows {in_words(bound.most)}{detail}"
+
+
+def _written(tick: Tick) -> Iterator[str]:
+    if tick.error:
+        yield f"failed: {shown(tick.error)}"
+        yield f"read back {in_words(tick.applied)}"
+        return
+    wanted, found = tick.verdict.allocation, tick.applied
+    if in_words(found) == in_words(wanted):
+        yield f"{in_words(wanted)}, read back the same"
+    else:
+        yield f"read back {in_words(found)}, {'tighter' if found.at_most(wanted) else 'freer'} than the verdict"
+
+
+def _succeeds(decision: Decision, following: Decision) -> bool:
+    """It is a later tick of the same run, however many in between are lost."""
+    return following.tick.index > decision.tick.index
+
+
+def _effect(decision: Decision, following: Decision | None) -> Iterator[str]:
+    if following is None:
+        yield "not known: this is the last tick of the log"
+        return
+    tick, later = decision.tick, following.tick
+    if not _succeeds(decision, following):
+        yield "not known: the run ended with this tick"
+        return
+    lost = later.index - tick.index - 1
+    passed = later.telemetry.time_seconds - tick.telemetry.time_seconds
+    yield f"{passed:.1f} s later" + (f", at tick {later.index} ({lost} between are not recorded)" if lost else "")
+    for name in ("tail_latency_seconds", "load_ratio", "be_cpus"):
+        then, now = getattr(tick.telemetry, name), getattr(later.telemetry, name)
+        yield f"{name} {reading_in_words(name, then)} -> {reading_in_words(name, now)}"
+
+
+def _under(header: Mapping[str, Any]) -> Iterator[str]:
+    shield, policy = header.get("shield"), header.get("policy")
+    if not (isinstance(shield, Mapping) and isinstance(policy, Mapping)):
+        yield "not known: the log has no header here"
+        return
+    yield shown(
+        f"shield {shield.get('name')} ({shield.get('digest')}), policy {policy.get('name')} ({policy.get('hash')}), "
+        f"ticks of {header.get('tick_seconds')} s, rlctl {header.get('rlctl')}"
+    )

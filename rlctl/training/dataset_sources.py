@@ -1,0 +1,303 @@
+"""Recordings made into transitions: tick logs of `rlctl serve` and live benches, and folders of live training runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlctl.agents.training.offline.origin import Source
+from rlctl.agents.training.offline.writer import Recording
+from rlctl.envs.actions import MOVES
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.errors import ConfigError, PermissionMissing
+from rlctl.envs.observation import Observer
+from rlctl.envs.replay import allocation_of, limits_of
+from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
+from rlctl.envs.ticklog import Damage, log_files
+from rlctl.safety.profile import Profile
+from rlctl.safety.shield import allowed
+from rlctl.ticklog.decisions import Decision, read_decisions
+from rlctl.ticklog.header import limits_in, profile_in
+from rlctl.ticklog.replay import Guards, begins_anew, digest_in, period_in
+from rlctl.training.transitions import Cut, Moment, Weaver, cuts_of, move_of
+
+__all__ = ["of_live_run", "of_log", "recording_of"]
+
+TRANSITIONS = "transitions.jsonl"
+"""What `rlctl train --plant host` writes into the folder of its run."""
+
+LATE_RATIO = 1.5
+"""Of the control period: a longer one is two."""
+
+
+def recording_of(path: Path, safety: Profile | None, damaged: Callable[[Damage], None]) -> Recording:
+    """The transitions of a tick log (a file, or a folder of one), or of the folder of a live training run.
+
+    Args:
+        path: The file or folder.
+        safety: The shield of logs that do not name theirs.
+        damaged: Told of every line that cannot be believed.
+
+    Raises:
+        ConfigError: It is neither, or a log does not say under which shield it was recorded.
+        PermissionMissing: It may not be read.
+    """
+    file = path / TRANSITIONS if path.is_dir() else path
+    if file.name == TRANSITIONS and file.exists():
+        return of_live_run(file, damaged)
+    return of_log(path, safety, damaged)
+
+
+def of_log(path: Path, safety: Profile | None, damaged: Callable[[Damage], None]) -> Recording:
+    """The transitions of a tick log.
+
+    The shield's masks are computed anew, as `rlctl replay` does. Where lines are missing its guards and the history
+    that the policy saw are not known: both begin anew there.
+
+    Raises:
+        ConfigError: There is no log, or it does not say under which shield it was recorded.
+        PermissionMissing: It may not be read.
+    """
+    files = log_files(path)
+    reader, last = _LogReader(safety, path), None
+    for decision in _headed(read_decisions(files, damaged)):
+        reader.see(decision, last)
+        last = decision
+    if last is None:
+        raise ConfigError("no tick is recorded here; give the log of a longer run", path)
+    return reader.recording(_sha256(files))
+
+
+def _headed(decisions: Iterator[Decision]) -> Iterator[Decision]:
+    """Ticks with a header; those of a live bench have none, and get what their ticks show of the host."""
+    bare: list[Decision] = []
+    for decision in decisions:
+        if decision.header:
+            yield decision
+        else:
+            bare.append(decision)
+    if bare:
+        limits = limits_of([one.tick for one in bare])
+        times = [one.tick.telemetry.time_seconds for one in bare]
+        period = float(np.median(np.diff(times))) if len(times) > 1 else 1.0
+        shown = {"limits": {name: getattr(limits, name) for name in limits.__slots__}, "tick_seconds": round(period, 3)}
+        for one in bare:
+            yield Decision(one.tick, one.path, one.number, shown, one.first, one.unbroken)
+
+
+class _LogReader:
+    """A log, run by run."""
+
+    def __init__(self, safety: Profile | None, path: Path) -> None:
+        self._safety, self._path = safety, path
+        self._weavers: list[Weaver] = []
+        self._shield = ("", "")
+        self._tick_seconds: float | None = None
+
+    def see(self, decision: Decision, last: Decision | None) -> None:
+        """The next tick, and the one before it."""
+        if last is None or begins_anew(last, decision):
+            self._begin(decision, None if last is None else Cut.RESTART)
+        elif _settings(last) != _settings(decision):
+            self._begin(decision, Cut.SETTINGS)
+        elif not decision.unbroken or decision.tick.index != last.tick.index + 1:
+            self._begin(decision, Cut.GAP if decision.unbroken else Cut.DAMAGE)
+        elif self._late(decision, last):
+            self._weavers[-1].cut(Cut.GAP)
+        self._add(decision)
+
+    def recording(self, sha256: str) -> Recording:
+        """All of it."""
+        for weaver in self._weavers:
+            weaver.end()
+        episodes = tuple(episode for weaver in self._weavers for episode in weaver.episodes)
+        name, digest = self._shield
+        source = Source(
+            kind="tick log",
+            name=str(self._path),
+            sha256=sha256,
+            host=f"{self._limits.cpus} CPUs for BE, {self._limits.lc_cpus:g} of the LC's",
+            shield=name,
+            shield_digest=digest,
+            hosts=len(self._weavers),
+            ticks=sum(weaver.ticks for weaver in self._weavers),
+            transitions=sum(map(len, episodes)),
+        )
+        assert self._tick_seconds is not None
+        return Recording(source, self._tick_seconds, episodes, cuts_of(self._weavers))
+
+    def _begin(self, decision: Decision, cut: Cut | None) -> None:
+        """Guards and history begin anew; what guards remember a header may say."""
+        header = decision.header
+        safety = profile_in(header) or self._safety
+        limits, period = limits_in(header), period_in(header)
+        if safety is None or limits is None or period is None:
+            raise ConfigError(
+                "does not say under which shield it was recorded; name one with --shield",
+                decision.path,
+                decision.number,
+            )
+        if self._tick_seconds not in (None, period):
+            raise ConfigError(
+                f"has ticks of {self._tick_seconds:g} s and of {period:g} s; export them apart", self._path
+            )
+        if cut is not None:
+            self._weavers[-1].cut(cut)
+        if cut in (None, Cut.RESTART, Cut.SETTINGS):
+            self._weavers.append(Weaver(limits))
+        self._tick_seconds, self._limits, self._shield = period, limits, (safety.name, safety.digest)
+        self._observer, self._guards = Observer(limits, period), Guards(safety, limits)
+
+    def _late(self, decision: Decision, last: Decision) -> bool:
+        passed = decision.tick.telemetry.time_seconds - last.tick.telemetry.time_seconds
+        assert self._tick_seconds is not None
+        return not passed <= LATE_RATIO * self._tick_seconds
+
+    def _add(self, decision: Decision) -> None:
+        tick, limits = decision.tick, self._limits
+        resumed = decision.first and self._guards.resume(decision.header.get("guards", {}))
+        if not resumed:
+            self._guards.learn(tick.telemetry)
+        mask = allowed(self._guards.bounds(tick.telemetry, tick.before), tick.before, limits)
+        proposed = move_of(tick.proposed, tick.before, limits)
+        self._weavers[-1].add(
+            Moment(
+                observation=self._observer.observe(tick.telemetry, tick.before).vector,
+                mask=mask,
+                telemetry=tick.telemetry,
+                before=tick.before,
+                proposed=tick.proposed,
+                ruled=tick.verdict.allocation,
+                applied=tick.applied,
+                proposed_move=proposed,
+                executed_move=move_of(tick.applied, tick.before, limits, proposed),
+                policy=tick.acting or tick.policy,
+                overridden=tick.verdict.overridden,
+                guard=next((bound.guard for bound in tick.verdict.bounds), ""),
+            )
+        )
+
+
+def _settings(decision: Decision) -> tuple[object, ...]:
+    header = decision.header
+    return limits_in(header), digest_in(header), period_in(header), decision.tick.telemetry.target_seconds
+
+
+def of_live_run(file: Path, damaged: Callable[[Damage], None]) -> Recording:
+    """The transitions of a live training run; a phase begins with the host at the safe allocation.
+
+    Its lines hold what the policy saw, and of the readings what the reward is made of.
+
+    Args:
+        file: Its transitions.jsonl.
+        damaged: Told of every line that cannot be believed.
+
+    Raises:
+        ConfigError: It cannot be read, or holds no step.
+        PermissionMissing: It may not be read.
+    """
+    lines = list(_steps(file, damaged))
+    if not lines:
+        raise ConfigError("holds no step of a training run", file)
+    cpus = max(said["in_force"].cpuset_cpus for said in lines)
+    weaver, last = Weaver(Limits(cpus)), None
+    for said in lines:
+        if said["torn"]:
+            weaver.cut(Cut.DAMAGE)
+            last = None
+        elif last and said["phase"] != last["phase"]:
+            weaver.cut(Cut.RESTART)
+            last = None
+        elif last and last["missed"]:
+            weaver.cut(Cut.GAP)
+        # What was read before a phase's first step is not recorded: it counts as sound, and no reward is made of it.
+        weaver.add(_moment(said, (last or said)["telemetry"]))
+        last = said
+    weaver.end()
+    source = Source(
+        kind="train-live",
+        name=str(file.parent),
+        sha256=_sha256((file,)),
+        host=f"{cpus} CPUs for BE",
+        hosts=1,
+        ticks=len(lines),
+        transitions=sum(map(len, weaver.episodes)),
+    )
+    return Recording(source, 1.0, tuple(weaver.episodes), weaver.cuts)
+
+
+_NUMBERS = {move.name: place for place, move in enumerate(MOVES)}
+
+
+def _steps(file: Path, damaged: Callable[[Damage], None]) -> Iterator[dict[str, Any]]:
+    """Lines, decoded."""
+    torn = False
+    try:
+        raw = file.read_bytes().split(b"\n")
+    except PermissionError as error:
+        raise PermissionMissing(f"{file}: may not be read; run as a user who may") from error
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", file) from error
+    for number, line in enumerate(raw[:-1], 1):  # what stands behind the last newline was cut off by a crash
+        try:
+            yield {**_step(json.loads(line)), "torn": torn}
+            torn = False
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+            damaged(Damage(file, number, "is no step of a training run"))
+            torn = True
+
+
+def _step(said: Mapping[str, Any]) -> dict[str, Any]:
+    slack = said["slack_ratio"]
+    absent = Missing(Why.NO_DATA)
+    latency = absent if slack is None else Quantile(1.0 - float(slack), samples=1)
+    telemetry = Telemetry(float(said["time_seconds"]), 1.0, latency, be_work_rate=Value(float(said["be_work_ratio"])))
+    observation = np.array(said["observation"], np.float32)
+    if observation.shape != (Observer(Limits(1), 1.0).size,):
+        raise ValueError("observations of another history")
+    mask = said.get("mask", "1" * len(MOVES))  # not recorded by earlier versions
+    return {
+        "phase": str(said["phase"]),
+        "observation": observation,
+        "mask": np.array([letter == "1" for letter in mask], np.bool_),
+        "telemetry": telemetry,
+        **{name: allocation_of(said[name]) for name in ("before", "asked", "ruled", "in_force")},
+        "chosen": _NUMBERS[said["chosen"]],
+        "proposed": _NUMBERS[said["proposed"]],
+        "executed": _NUMBERS[said["executed"]],
+        "overridden": bool(said["overridden"]),
+        "missed": int(said["missed_deadlines"]),
+    }
+
+
+def _moment(said: Mapping[str, Any], telemetry: Telemetry) -> Moment:
+    allocations: tuple[Allocation, ...] = tuple(said[name] for name in ("before", "asked", "ruled", "in_force"))
+    before, asked, ruled, in_force = allocations
+    return Moment(
+        observation=said["observation"],
+        mask=said["mask"],
+        telemetry=telemetry,
+        before=before,
+        proposed=asked,
+        ruled=ruled,
+        applied=in_force,
+        proposed_move=said["chosen"],
+        executed_move=said["executed"],
+        policy="train-live",
+        overridden=said["overridden"],
+        explored=said["proposed"] != said["chosen"],
+    )
+
+
+def _sha256(files: tuple[Path, ...]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as stream:
+            while part := stream.read(1 << 20):
+                digest.update(part)
+    return digest.hexdigest()

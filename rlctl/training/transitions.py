@@ -1,0 +1,216 @@
+"""From ticks to transitions: what a policy saw, what was executed, and what the next tick was worth.
+
+Observations, moves and rewards come from the functions that the environments use (`Observer`, `MOVES`, `reward`), so a
+recorded transition is the one that a learner on that host would have had. A tick that teaches something wrong is left
+out, and the episode is cut there (`Cut`):
+
+    no latency         the latency that the reward is made of is missing, or no number
+    no BE work         nobody knows what BE did
+    client saturated   requests failed, or the tail is only known to be longer than was said: what the client saw is
+                       less than what happened
+    LC at its cap      the LC had its CPUs busy while BE was frozen: that is the load's doing, and no policy's
+
+and where the thread is lost: ticks are missing, a deadline was missed, the service began anew, its settings
+changed, lines are damaged, or somebody else changed the allocation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl.agents.training.live.bounded import nearest
+from rlctl.agents.training.offline.origin import TERMS
+from rlctl.agents.training.offline.writer import Episode
+from rlctl.envs.actions import MOVES
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.reward import reward
+from rlctl.envs.telemetry import Missing, Telemetry, Value
+
+__all__ = ["LONGEST", "Cut", "Moment", "Weaver", "censored", "cuts_of", "move_of"]
+
+LONGEST = 300
+"""Transitions of an episode: a longer one is cut without losing any, so that episodes can be held out."""
+
+
+class Cut(StrEnum):
+    """Why an episode ends: what the tick's readings lack, or why the next tick does not follow on it."""
+
+    NO_LATENCY = "no latency"
+    NO_WORK = "no BE work"
+    CLIENT = "client saturated"
+    AT_CAP = "LC at its cap"
+    GAP = "gap or missed deadline"
+    RESTART = "restart"
+    SETTINGS = "settings changed"
+    DAMAGE = "damage"
+    OTHERS = "changed by others"
+
+
+BUSY_RATIO = 0.99
+"""Of the LC's CPUs: from there on it would take more."""
+
+FAILED_RATIO = 0.01
+"""Of the requests: from there on the tail of those that succeeded says too little."""
+
+SAME_CPUS = 1e-6
+"""Quotas that differ by less are one: a log may have been rounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One tick as a dataset needs it.
+
+    Attributes:
+        observation: What a policy saw, float32, shape (size,).
+        mask: Moves that the shield would let through unchanged, shape (len(MOVES),).
+        telemetry: The readings behind it.
+        before, proposed, ruled, applied: Allocations: in force until then, asked for, let through, and read back.
+        proposed_move, executed_move: The moves nearest to what was asked for and to what happened.
+        policy: Who asked.
+        overridden: The shield changed what was asked for.
+        explored: It was not the policy's own choice.
+        guard: Who overruled it; empty for nobody.
+    """
+
+    observation: NDArray[np.float32]
+    mask: NDArray[np.bool_]
+    telemetry: Telemetry
+    before: Allocation
+    proposed: Allocation
+    ruled: Allocation
+    applied: Allocation
+    proposed_move: int
+    executed_move: int
+    policy: str
+    overridden: bool = False
+    explored: bool = False
+    guard: str = ""
+
+
+def move_of(wanted: Allocation, before: Allocation, limits: Limits, preferred: int = 0) -> int:
+    """The move that does what was done or asked for, or comes nearest; the preferred one where several do."""
+    if MOVES[preferred].of(before, limits) == wanted:
+        return preferred
+    return nearest(limits.clip(wanted), before, limits, preferred)
+
+
+def censored(telemetry: Telemetry, before: Allocation, limits: Limits) -> Cut | None:
+    """Why a tick teaches nothing; None when it does.
+
+    Args:
+        telemetry: Its readings.
+        before: What was in force.
+        limits: Of the host.
+    """
+    latency = telemetry.latency_seconds
+    if isinstance(latency, Missing) or not math.isfinite(latency.value) or not telemetry.target_seconds > 0.0:
+        return Cut.NO_LATENCY
+    if not isinstance(telemetry.be_work_rate, Value):
+        return Cut.NO_WORK
+    if _client_saturated(telemetry):
+        return Cut.CLIENT
+    busy = telemetry.lc_cpus
+    at_cap = isinstance(busy, Value) and busy.value >= BUSY_RATIO * limits.lc_cpus
+    return Cut.AT_CAP if before.frozen and at_cap else None
+
+
+def _client_saturated(telemetry: Telemetry) -> bool:
+    limit, failed, offered = (
+        reading.value if isinstance(reading := telemetry.counters.get(name), Value) else 0.0
+        for name in ("tail_is_lower_limit", "error_rps", "offered_rps")
+    )
+    return limit >= 0.5 or failed > FAILED_RATIO * max(offered, failed)
+
+
+class Weaver:
+    """Makes episodes of moments that follow one another.
+
+    Args:
+        limits: Of the host.
+
+    Attributes:
+        episodes: Those that are complete.
+        ticks: Moments seen.
+        cuts: Why and how often an episode was cut.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.episodes: list[Episode] = []
+        self.ticks = 0
+        self.cuts: Counter[str] = Counter()
+        self._limits = limits
+        self._open: list[Moment] = []
+
+    def add(self, moment: Moment) -> None:
+        """The next tick."""
+        self.ticks += 1
+        if why := censored(moment.telemetry, moment.before, self._limits):
+            self.cut(why)
+            return
+        if self._open and not _same(self._open[-1].applied, moment.before):
+            self.cut(Cut.OTHERS)
+        self._open.append(moment)
+        if len(self._open) > LONGEST:
+            self.end()
+            self._open.append(moment)
+
+    def cut(self, why: Cut) -> None:
+        """The next tick does not follow on this one."""
+        self.cuts[why] += 1
+        self.end()
+
+    def end(self) -> None:
+        """Complete what is open."""
+        if len(self._open) > 1:
+            self.episodes.append(_episode(self._open))
+        self._open = []
+
+
+def cuts_of(weavers: Iterable[Weaver]) -> Counter[str]:
+    """Why and how often episodes of some weavers were cut."""
+    found: Counter[str] = Counter()
+    for weaver in weavers:
+        found.update(weaver.cuts)
+    return found
+
+
+def _episode(moments: Sequence[Moment]) -> Episode:
+    steps = moments[:-1]
+    terms = [
+        reward(after.telemetry, one.before, one.applied, overridden=one.overridden).as_info()
+        for one, after in zip(steps, moments[1:], strict=True)
+    ]
+    return Episode(
+        observations=np.array([one.observation for one in moments], np.float32),
+        masks=np.array([one.mask for one in moments], np.bool_),
+        actions=np.array([one.executed_move for one in steps], np.int64),
+        proposed=np.array([one.proposed_move for one in steps], np.int64),
+        terms=np.array([[one[name] for name in TERMS] for one in terms]),
+        allocations=np.array([[_plain(each) for each in (one.proposed, one.ruled, one.applied)] for one in steps]),
+        be_work_ratio=np.array([_be_work(after.telemetry) for after in moments[1:]]),
+        overridden=np.array([one.overridden for one in steps], np.bool_),
+        explored=np.array([one.explored for one in steps], np.bool_),
+        policies=tuple(one.policy for one in steps),
+        guards=tuple(one.guard for one in steps),
+    )
+
+
+def _same(one: Allocation, other: Allocation) -> bool:
+    near = one.quota_cpus == other.quota_cpus or abs(one.quota_cpus - other.quota_cpus) <= SAME_CPUS
+    return near and (one.cpuset_cpus, one.frozen) == (other.cpuset_cpus, other.frozen)
+
+
+def _plain(allocation: Allocation) -> tuple[float, float, float]:
+    return allocation.quota_cpus, float(allocation.cpuset_cpus), float(allocation.frozen)
+
+
+def _be_work(telemetry: Telemetry) -> float:
+    work = telemetry.be_work_rate
+    return work.value if isinstance(work, Value) else 0.0
