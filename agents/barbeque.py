@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass, replace
 
 from rlctl.agents.allocator import Weights, allocate
-from rlctl.agents.manager import Manager, require
+from rlctl.agents.allocator.weights import AS_PUBLISHED
+from rlctl.agents.manager import HAIR, Manager, require
 from rlctl.agents.readings import number, slack_of
 from rlctl.agents.timers import Every
 from rlctl.envs.allocation import Allocation
@@ -19,9 +20,6 @@ from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry
 
 __all__ = ["Barbeque"]
-
-HAIR = 1e-9
-"""Absorbs the rounding of sums where a mode is met exactly."""
 
 URGENT_GAP_PERCENT = 20.0
 """A goal gap above it has the resources allocated anew at once (application_manager.cc)."""
@@ -57,18 +55,14 @@ class Barbeque(Manager):
     headroom_ratio: float = 0.10
     goal_ratio: float = 1.0
     host_levels: int = 20
-    value_weight: float = Weights().value
-    reconfiguration_weight: float = Weights().reconfiguration
-    congestion_weight: float = Weights().congestion
-    fairness_weight: float = Weights().fairness
+    value_weight: float = AS_PUBLISHED.value
+    reconfiguration_weight: float = AS_PUBLISHED.reconfiguration
+    congestion_weight: float = AS_PUBLISHED.congestion
+    fairness_weight: float = AS_PUBLISHED.fairness
 
     def __post_init__(self) -> None:
         sizes = ("time_scale", "period_seconds", "reclaim_seconds", "goal_ratio", "host_levels")
-        require(
-            self.name,
-            positive={key: getattr(self, key) for key in sizes},
-            share={"headroom_ratio": self.headroom_ratio, "goal_ratio": self.goal_ratio},
-        )
+        require(self, positive=sizes, share=("headroom_ratio", "goal_ratio"))
         if not isinstance(self.host_levels, int):
             raise PolicyError(f"{self.name}: host_levels is {self.host_levels!r}; give a whole number")
         self._weights = Weights(

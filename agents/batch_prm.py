@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.agents.batch_seen import Answer, Flags, Seen
-from rlctl.agents.prm_hybrid import HAIR, PrmHybrid
-from rlctl.agents.timers import EARLY_RATIO, EARLY_SECONDS
+from rlctl.agents.manager import HAIR
+from rlctl.agents.prm_hybrid import PrmHybrid
+from rlctl.agents.timers import early_seconds
 from rlctl.envs.sim.vector_actions import Allocations, VectorLimits
 
 __all__ = ["BatchPrmHybrid"]
@@ -27,7 +28,7 @@ class BatchEvery:
 
     def __init__(self, period_seconds: float, count: int) -> None:
         self._period = period_seconds
-        self._early = min(EARLY_RATIO * period_seconds, EARLY_SECONDS)
+        self._early = early_seconds(period_seconds)
         self._next = np.full(count, np.nan)
 
     def reset(self, which: Flags) -> None:

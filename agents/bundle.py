@@ -14,15 +14,14 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlctl import __version__
 from rlctl.agents.card import ActionTable, Card, CardParts, Graph, ObservationTable, Port, Score
+from rlctl.agents.network import first_line, logits_of
 from rlctl.agents.onnx_graph import GraphError, read_graph
 from rlctl.agents.signature import SignatureError, check, statement
 from rlctl.agents.signature import sign as signature_of
@@ -33,13 +32,11 @@ from rlctl.envs.yaml_edge import validated
 
 __all__ = [
     "CARD",
-    "NO_RUNTIME",
     "POLICY",
     "SIGNATURE",
     "Bundle",
     "add_scores",
     "load",
-    "logits_of",
     "read",
     "save",
     "sign",
@@ -48,9 +45,7 @@ __all__ = [
 POLICY, CARD, SIGNATURE = "policy.onnx", "card.json", "bundle.sig"
 
 MOST_BYTES = {POLICY: 4 << 20, CARD: 1 << 20, SIGNATURE: 1 << 16}
-"""Beyond it a file is no policy of ours: a shipped one has 60 kB and 20 kB."""
-
-NO_RUNTIME = "learned policies need onnxruntime: pip install 'rlctl[serve]'"
+"""Beyond it a file is no policy of ours: those that ship are many times smaller."""
 
 ANEW = "export it again with this rlctl, or use the rlctl that made it"
 
@@ -206,41 +201,6 @@ def add_scores(path: Path, scores: Mapping[str, Mapping[str, Score]]) -> Card:
     return scored
 
 
-def logits_of(policy: bytes, observations: NDArray[np.float32]) -> NDArray[np.float32]:
-    """What a network answers.
-
-    Args:
-        policy: An ONNX file that `read_graph` takes.
-        observations: float32, shape (n, size).
-
-    Raises:
-        BundleError: It does not run, or onnxruntime is not installed.
-    """
-    session = _session(policy)
-    try:
-        (found,) = session.run(None, {session.get_inputs()[0].name: observations})
-    except Exception as error:
-        raise BundleError(f"{POLICY} does not run: {_first_line(error)}") from error
-    return np.asarray(found, np.float32)
-
-
-@lru_cache(maxsize=8)
-def _session(policy: bytes) -> Any:
-    """One for each network and process: benchmarks build a policy for every host."""
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise BundleError(NO_RUNTIME) from error
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # what goes wrong is raised; its own lines would be second ones
-    try:
-        # A fallback would only try the same again, and say so on stdout.
-        return onnxruntime.InferenceSession(policy, options, providers=["CPUExecutionProvider"], enable_fallback=0)
-    except Exception as error:  # its errors share no base of their own
-        raise BundleError(f"{POLICY} is no network that runs: {_first_line(error)}") from error
-
-
 def _check_signature(path: Path, said: bytes, trusted: Sequence[Path]) -> None:
     if not (path / SIGNATURE).exists():
         raise BundleError("is not signed, and only bundles signed by a trusted key are taken: `rlctl sign`", path)
@@ -255,7 +215,7 @@ def _card(data: bytes, file: Path) -> Card:
     try:
         return _validated(json.loads(data, object_pairs_hook=_once, parse_constant=_no_number), file)
     except (ValueError, RecursionError) as error:
-        raise BundleError(f"is no JSON: {_first_line(error)}; copy the bundle again", file) from error
+        raise BundleError(f"is no JSON: {first_line(error)}; copy the bundle again", file) from error
 
 
 def _validated(data: object, file: Path) -> Card:
@@ -290,7 +250,11 @@ def _file(folder: Path, name: str) -> bytes:
         raise PermissionMissing(f"{file}: may not be read; run as a user who may, or change its mode") from error
     except (OSError, RuntimeError) as error:  # a link to itself is a RuntimeError
         said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise BundleError(f"cannot be read: {said}; a bundle is a folder with {POLICY} and {CARD}", file) from error
+        inside = folder / "bundle"  # as a training run has it
+        way_out = (
+            f"did you mean {inside}?" if (inside / name).exists() else f"a bundle is a folder with {POLICY} and {CARD}"
+        )
+        raise BundleError(f"cannot be read: {said}; {way_out}", file) from error
     if len(data) > most:
         raise BundleError(f"has more than {most >> 20} MB, which no policy needs; {ANEW}", file)
     return data
@@ -359,7 +323,3 @@ def _write(file: Path, data: bytes) -> None:
         stream.flush()
         os.fsync(stream.fileno())
     os.replace(partial, file)
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)[:200]

@@ -20,6 +20,7 @@ from rlctl.agents.hipster import Hipster
 from rlctl.agents.koord_suppress import KoordSuppress
 from rlctl.agents.learned import BARE, LearnedPolicy
 from rlctl.agents.manager import Manager
+from rlctl.agents.network import NO_RUNTIME
 from rlctl.agents.parties import Parties
 from rlctl.agents.policy import Policy
 from rlctl.agents.prm_eris import PrmEris
@@ -264,8 +265,7 @@ def options(name: str) -> dict[str, object]:
 
 
 def label(name: str) -> str:
-    """What a manager is called in a table: its name or class, or that of its bundle's folder; of a run's `bundle` the
-    run's."""
+    """What a table calls a manager: its name, its class, or its bundle's folder (of a run's `bundle`, the run's)."""
     if is_own(name):
         return name.rpartition(":")[2]
     if "/" not in name:
@@ -288,7 +288,7 @@ def lacking(name: str) -> str:
     if name not in LEARNED:
         return ""
     if find_spec("onnxruntime") is None:
-        return bundle.NO_RUNTIME
+        return NO_RUNTIME
     folder = folder_of(name)
     if (folder / bundle.CARD).exists():
         return ""

@@ -101,11 +101,8 @@ class Feedforward(Manager):
     shared_cpus: float | None = None
 
     def __post_init__(self) -> None:
-        require(
-            self.name,
-            positive={"cpus_per_load": 1.0 if self.cpus_per_load is None else self.cpus_per_load},
-            share={"margin_ratio": self.margin_ratio, "hold_slack_ratio": self.hold_slack_ratio},
-        )
+        known = () if self.cpus_per_load is None else ("cpus_per_load",)
+        require(self, positive=known, share=("margin_ratio", "hold_slack_ratio"))
         if self.shared_cpus is not None and not self.shared_cpus >= 0.0:
             raise PolicyError(f"{self.name}: shared_cpus is {self.shared_cpus!r}; give 0 or more CPUs")
         if not 0.0 <= self.lead_seconds <= LONGEST_GAP_SECONDS:

@@ -16,7 +16,7 @@ from enum import Enum
 from types import MappingProxyType
 
 from rlctl.agents.heracles_loops import Bandwidth, Link, Power
-from rlctl.agents.manager import Manager, require
+from rlctl.agents.manager import HAIR, Manager, require
 from rlctl.agents.readings import number, slack_of
 from rlctl.agents.timers import Every
 from rlctl.envs.allocation import Allocation
@@ -24,9 +24,6 @@ from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry
 
 __all__ = ["Heracles"]
-
-HAIR = 1e-9
-"""Absorbs the rounding of quotients where a threshold is met exactly."""
 
 MEASURED: Mapping[str, str] = MappingProxyType(
     {
@@ -91,11 +88,7 @@ class Heracles(Manager):
         sizes = ("time_scale", "core_cpus", "poll_seconds", "grow_seconds", "cool_down_seconds")
         gates = ("disable_load_ratio", "enable_load_ratio", "hold_slack_ratio", "shrink_slack_ratio")
         shares = (*gates, "dram_limit_ratio", "power_limit_ratio")
-        require(
-            self.name,
-            positive={key: getattr(self, key) for key in (*sizes, "first_cores", "kept_cores")},
-            share={key: getattr(self, key) for key in shares},
-        )
+        require(self, positive=(*sizes, "first_cores", "kept_cores"), share=shares)
         if self.enable_load_ratio > self.disable_load_ratio:
             raise PolicyError(f"{self.name}: enable_load_ratio is above disable_load_ratio; BE would flap")
         self._measured: set[str] = set()

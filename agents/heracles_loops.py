@@ -9,13 +9,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rlctl.agents.manager import HAIR
 from rlctl.agents.readings import number
 from rlctl.envs.telemetry import Missing, Reading, Why
 
 __all__ = ["Bandwidth", "Link", "Power"]
-
-HAIR = 1e-9
-"""Absorbs the rounding of quotients where a limit is met exactly."""
 
 
 def _numbers(counters: Mapping[str, Reading], *names: str) -> tuple[float, ...] | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlctl.agents.manager import Manager, require
+from rlctl.agents.manager import HAIR, Manager, require
 from rlctl.agents.readings import number, slack_of
 from rlctl.agents.timers import Every
 from rlctl.envs.allocation import Allocation
@@ -23,9 +23,6 @@ from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry
 
 __all__ = ["Hipster", "bucket_of", "reward"]
-
-HAIR = 1e-9
-"""Absorbs the rounding of quotients."""
 
 WORST_LATENCY_RATIO = 10.0
 """An endless latency counts as so many targets: minus infinity in the table would never leave it."""
@@ -90,13 +87,7 @@ class Hipster(Manager):
 
     def __post_init__(self) -> None:
         shares = ("alert_ratio", "safe_ratio", "learning_rate", "discount", "explore_ratio", "bucket_ratio")
-        require(
-            self.name,
-            positive={
-                key: getattr(self, key) for key in ("time_scale", "period_seconds", "learn_seconds", "bucket_ratio")
-            },
-            share={key: getattr(self, key) for key in shares},
-        )
+        require(self, positive=("time_scale", "period_seconds", "learn_seconds", "bucket_ratio"), share=shares)
         if self.safe_ratio > self.alert_ratio:
             raise PolicyError(f"{self.name}: safe_ratio is above alert_ratio; BE would flap")
         for key in ("first_index", "seed"):

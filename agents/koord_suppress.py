@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from rlctl.agents.manager import Manager, require
+from rlctl.agents.manager import HAIR, Manager, require
 from rlctl.agents.readings import number
 from rlctl.agents.timers import Every
 from rlctl.envs.allocation import UNLIMITED, Allocation
@@ -17,9 +17,6 @@ from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry
 
 __all__ = ["KoordSuppress"]
-
-HAIR = 1e-9
-"""Absorbs the rounding of sums where a limit is met exactly."""
 
 MIN_QUOTA_CPUS = 0.02
 """beMinQuota: 2000 us of a period of 100 ms."""
@@ -66,17 +63,10 @@ class KoordSuppress(Manager):
 
     def __post_init__(self) -> None:
         shares = ("threshold_ratio", "floor_ratio", "growth_ratio", "ignored_ratio")
-        require(
-            self.name,
-            positive={"time_scale": self.time_scale, "interval_seconds": self.interval_seconds},
-            share={key: getattr(self, key) for key in shares},
-        )
+        words = {"policy": ("quota", "cpuset"), "busy": ("host", "workloads")}
+        require(self, positive=("time_scale", "interval_seconds"), share=shares, among=words)
         if not 0.0 <= self.reserved_cpus < math.inf:
             raise PolicyError(f"{self.name}: reserved_cpus is {self.reserved_cpus!r}; give 0 or more CPUs")
-        if self.policy not in ("quota", "cpuset"):
-            raise PolicyError(f"{self.name}: policy is {self.policy!r}; give quota or cpuset")
-        if self.busy not in ("host", "workloads"):
-            raise PolicyError(f"{self.name}: busy is {self.busy!r}; give host or workloads")
 
     def begin(self) -> Allocation:
         """Unrestricted."""

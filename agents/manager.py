@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NoReturn
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError
@@ -11,7 +14,10 @@ from rlctl.envs.observation import Observation
 from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
 
-__all__ = ["Manager", "require"]
+__all__ = ["HAIR", "Manager", "require"]
+
+HAIR = 1e-9
+"""Absorbs the rounding of sums and quotients where a threshold is met exactly."""
 
 MOST_TIME_SCALE = 1000.0
 """A minute of a paper in 60 ms; beyond it a fast loop would fire thousands of times a tick."""
@@ -62,24 +68,39 @@ class Manager(ABC):
         return ()
 
 
-def require(manager: str, *, positive: dict[str, object] | None = None, share: dict[str, object] | None = None) -> None:
-    """Check constructor parameters.
+def require(
+    manager: Manager,
+    *,
+    positive: Sequence[str] = (),
+    share: Sequence[str] = (),
+    among: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> None:
+    """Check constructor parameters, given by their names.
 
     Args:
-        manager: The manager's name, for the message.
-        positive: Parameters that must be finite and above 0; `time_scale` may not exceed MOST_TIME_SCALE either.
-        share: Parameters that must lie in [0, 1].
+        manager: Whose.
+        positive: Those that must be finite and above 0; `time_scale` may not exceed MOST_TIME_SCALE either.
+        share: Those that must lie in [0, 1].
+        among: Those that must be one of some words.
 
     Raises:
         PolicyError: The first one that does not.
     """
-    for key, value in (positive or {}).items():
-        most = MOST_TIME_SCALE if key == "time_scale" else math.inf
-        if not (_is_number(value) and 0.0 < value <= most and math.isfinite(value)):  # type: ignore[operator, arg-type]
-            raise PolicyError(f"{manager}: {key} is {value!r}; give a positive number" + _up_to(most))
-    for key, value in (share or {}).items():
-        if not (_is_number(value) and 0.0 <= value <= 1.0):  # type: ignore[operator]
-            raise PolicyError(f"{manager}: {key} is {value!r}; give a share from 0 to 1")
+    for key in positive:
+        value, most = getattr(manager, key), MOST_TIME_SCALE if key == "time_scale" else math.inf
+        if not (_is_number(value) and 0.0 < value <= most and math.isfinite(value)):
+            _refuse(manager, key, "a positive number" + _up_to(most))
+    for key in share:
+        value = getattr(manager, key)
+        if not (_is_number(value) and 0.0 <= value <= 1.0):
+            _refuse(manager, key, "a share from 0 to 1")
+    for key, words in among.items():
+        if getattr(manager, key) not in words:
+            _refuse(manager, key, " or ".join(words))
+
+
+def _refuse(manager: Manager, key: str, wanted: str) -> NoReturn:
+    raise PolicyError(f"{manager.name}: {key} is {getattr(manager, key)!r}; give {wanted}")
 
 
 def _is_number(value: object) -> bool:

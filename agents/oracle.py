@@ -12,8 +12,7 @@ yardstick holds. Arrivals do not depend on the orders, so a number of requests i
 ends where the target's worth of work waits. A backlog between grid points counts as allowed only if the larger one
 is, so the error of the grid costs BE work, never a window; blocks overlap, and at their end the yardstick must be
 reached again. "Frozen with no backlog above the yardstick's" is the yardstick itself, so a plan always exists. What
-the grids lose against a finer search is tested
-(tests/agents/test_oracle.py).
+the grids lose against a finer search is tested (tests/agents/test_oracle.py).
 """
 
 from __future__ import annotations

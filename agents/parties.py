@@ -12,16 +12,13 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import repeat
 
-from rlctl.agents.manager import Manager, require
+from rlctl.agents.manager import HAIR, Manager, require
 from rlctl.agents.readings import slack_of
-from rlctl.agents.timers import EARLY_RATIO, EARLY_SECONDS, Every
+from rlctl.agents.timers import Every, almost
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Telemetry
 
 __all__ = ["Parties", "Resource"]
-
-HAIR = 1e-9
-"""Absorbs the rounding of quotients."""
 
 
 class Resource(Enum):
@@ -74,12 +71,7 @@ class Parties(Manager):
 
     def __post_init__(self) -> None:
         sizes = ("time_scale", "core_cpus", "interval_seconds", "mean_seconds", "tolerance_samples", "rest_intervals")
-        shares = ("upsize_slack_ratio", "downsize_slack_ratio")
-        require(
-            self.name,
-            positive={key: getattr(self, key) for key in sizes},
-            share={key: getattr(self, key) for key in shares},
-        )
+        require(self, positive=sizes, share=("upsize_slack_ratio", "downsize_slack_ratio"))
 
     def begin(self) -> Allocation:
         """No core for BE."""
@@ -181,8 +173,7 @@ class Parties(Manager):
         self._resource = WHEEL[(WHEEL.index(self._resource) + 1) % len(WHEEL)]
 
     def _take(self, now_seconds: float, slack: float) -> None:
-        longest_seconds = self.mean_seconds / self.time_scale
-        longest_seconds -= min(EARLY_RATIO * longest_seconds, EARLY_SECONDS)  # a second of 0.996 s is one
+        longest_seconds = almost(self.mean_seconds / self.time_scale)
         self._samples.append((now_seconds, slack))
         self._samples = [(when, known) for when, known in self._samples if 0.0 <= now_seconds - when < longest_seconds]
         self._slack = slack

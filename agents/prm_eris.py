@@ -99,17 +99,8 @@ class PrmEris(Manager):
     enable_hold: bool = False
 
     def __post_init__(self) -> None:
-        require(
-            self.name,
-            positive={
-                "time_scale": self.time_scale,
-                "core_cpus": self.core_cpus,
-                "util_period_seconds": self.util_period_seconds,
-                "quota_cycles": self.quota_cycles,
-                "levels": self.levels,
-            },
-            share={"margin_ratio": self.margin_ratio},
-        )
+        sizes = ("time_scale", "core_cpus", "util_period_seconds", "quota_cycles", "levels")
+        require(self, positive=sizes, share=("margin_ratio",))
 
     def begin(self) -> Allocation:
         """Quota 1000 us."""

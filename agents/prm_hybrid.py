@@ -13,7 +13,7 @@ from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import Literal
 
-from rlctl.agents.manager import Manager, require
+from rlctl.agents.manager import HAIR, Manager, require
 from rlctl.agents.readings import number, slack_of
 from rlctl.agents.timers import Every
 from rlctl.envs.allocation import Allocation
@@ -22,9 +22,6 @@ from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
 
 __all__ = ["TUNED", "Branch", "Gates", "PrmHybrid", "listing_as_printed", "prose"]
-
-HAIR = 1e-9
-"""A slack of exactly 0.10 is undefined in the thesis and counts as hold; this absorbs the rounding of the quotient."""
 
 
 class Branch(StrEnum):
@@ -53,7 +50,7 @@ class Gates:
     Attributes:
         suspend_load_ratio: Load above it suspends BE.
         enable_load_ratio: Load below it enables BE.
-        hold_slack_ratio: Slack up to it stops growth.
+        hold_slack_ratio: Slack up to it stops growth; one of exactly 0.10, undefined in the thesis, counts as hold.
     """
 
     suspend_load_ratio: float = 0.85
@@ -128,18 +125,11 @@ class PrmHybrid(Manager):
     def __post_init__(self) -> None:
         periods = ("time_scale", "core_cpus", "poll_seconds", "grow_seconds", "cool_down_seconds")
         gates = ("suspend_load_ratio", "enable_load_ratio", "hold_slack_ratio")
-        require(
-            self.name,
-            positive={key: getattr(self, key) for key in periods}
-            | {"host_levels": 1 if self.host_levels is None else self.host_levels},
-            share={key: getattr(self, key) for key in gates},
-        )
+        levels = () if self.host_levels is None else ("host_levels",)
+        words = {"suspend": ("freeze", "minimum"), "resume_level": ("minimum", "last")}
+        require(self, positive=(*periods, *levels), share=gates, among=words)
         if self.enable_load_ratio > self.suspend_load_ratio:
             raise PolicyError(f"{self.name}: enable_load_ratio is above suspend_load_ratio; BE would flap")
-        if self.suspend not in ("freeze", "minimum"):
-            raise PolicyError(f"{self.name}: suspend is {self.suspend!r}; give freeze or minimum")
-        if self.resume_level not in ("minimum", "last"):
-            raise PolicyError(f"{self.name}: resume_level is {self.resume_level!r}; give minimum or last")
 
     def begin(self) -> Allocation:
         """Quota 1000 us, running (4.3)."""

@@ -37,15 +37,7 @@ class PrmLatency(Manager):
     last_level: int = 48
 
     def __post_init__(self) -> None:
-        require(
-            self.name,
-            positive={
-                "time_scale": self.time_scale,
-                "period_seconds": self.period_seconds,
-                "host_levels": self.host_levels,
-                "last_level": self.last_level,
-            },
-        )
+        require(self, positive=("time_scale", "period_seconds", "host_levels", "last_level"))
 
     def begin(self) -> Allocation:
         """Quota 1000 us (4.2)."""

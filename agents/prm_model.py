@@ -13,10 +13,20 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.yaml_edge import load_model
 
-__all__ = ["Method", "PrmModel", "ThresholdBin"]
+__all__ = ["Method", "PrmModel", "ThresholdBin", "check_free"]
 
 Method = Literal["gmm-strict", "gmm-origin"]
 Fence = Annotated[float, Field(ge=0.0)]
+
+
+def check_free(path: Path, *, overwrite: bool) -> None:
+    """Check that a model may be written there.
+
+    Raises:
+        ConfigError: There is one, and it may not be replaced.
+    """
+    if path.exists() and not overwrite:
+        raise ConfigError("exists; --overwrite replaces it, or write elsewhere", path)
 
 
 class _Strict(BaseModel):
@@ -87,8 +97,7 @@ class PrmModel(_Strict):
         Raises:
             ConfigError: The file exists and may not be replaced: a model must not grow old in silence.
         """
-        if path.exists() and not overwrite:
-            raise ConfigError("exists; say that it may be overwritten, or write elsewhere", path)
+        check_free(path, overwrite=overwrite)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".part")
         partial.write_text(json.dumps(self.model_dump(), indent=1) + "\n", encoding="utf-8")

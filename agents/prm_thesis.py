@@ -32,7 +32,7 @@ class PrmThesis(PrmEris):
     metric_period_seconds: float = 18.5
 
     def __post_init__(self) -> None:
-        require(self.name, positive={"metric_period_seconds": self.metric_period_seconds})
+        require(self, positive=("metric_period_seconds",))
         super().__post_init__()
 
     def begin(self) -> Allocation:

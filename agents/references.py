@@ -71,7 +71,7 @@ class Static(Manager):
     quota_ratio: float = 0.25
 
     def __post_init__(self) -> None:
-        require(self.name, positive={"quota_ratio": self.quota_ratio}, share={"quota_ratio": self.quota_ratio})
+        require(self, positive=("quota_ratio",), share=("quota_ratio",))
 
     def begin(self) -> Allocation:
         """The fixed quota on all CPUs."""

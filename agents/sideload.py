@@ -11,22 +11,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from rlctl.agents.manager import Manager, require
+from rlctl.agents.manager import HAIR, Manager, require
 from rlctl.agents.readings import number
-from rlctl.agents.timers import EARLY_RATIO, EARLY_SECONDS, Every
+from rlctl.agents.timers import Every, almost
 from rlctl.envs.allocation import Allocation
-from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry
 
 __all__ = ["History", "Overload", "Sideload"]
-
-HAIR = 1e-9
-"""Absorbs the rounding of quotients."""
-
-
-def almost(seconds: float) -> float:
-    """A period less what ticks of a live host jitter, so that a second of 0.996 s counts as one."""
-    return seconds - min(EARLY_RATIO * seconds, EARLY_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +142,8 @@ class Sideload(Manager):
     def __post_init__(self) -> None:
         sizes = ("time_scale", "interval_seconds", "headroom_seconds", "overload_seconds", "hold_seconds")
         shares = ("headroom_ratio", "min_avail_ratio", "floor_ratio", "hold_decay_ratio")
-        require(
-            self.name,
-            positive={key: getattr(self, key) for key in (*sizes, "most_hold_seconds", "floor_ratio")},
-            share={key: getattr(self, key) for key in shares},
-        )
-        if self.busy not in ("host", "workloads"):
-            raise PolicyError(f"{self.name}: busy is {self.busy!r}; give host or workloads")
+        positive, words = (*sizes, "most_hold_seconds", "floor_ratio"), {"busy": ("host", "workloads")}
+        require(self, positive=positive, share=shares, among=words)
 
     def begin(self) -> Allocation:
         """Frozen: nothing is known to be idle."""

@@ -86,9 +86,9 @@ def _keys(file: Path) -> list[str]:
     except PermissionError as error:
         raise PermissionMissing(f"{file}: may not be read; run as a user who may, or change its mode") from error
     except UnicodeDecodeError as error:
-        raise ConfigError("is no file of public keys", file) from error
+        raise ConfigError("is no file of public keys; give KEY.pub, as ssh-keygen made it", file) from error
     except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", file) from error
+        raise ConfigError(f"cannot be read: {error.strerror}; give a file of public keys", file) from error
     found = [_PUBLIC.fullmatch(line) for line in lines if line and not line.startswith("#")]
     if not found or None in found:
         raise ConfigError("is no Ed25519 public key: `ssh-keygen -t ed25519 -f KEY` makes a pair; give KEY.pub", file)

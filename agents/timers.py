@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["Every"]
+__all__ = ["Every", "almost", "early_seconds"]
 
 EARLY_RATIO = 0.05
 EARLY_SECONDS = 0.02
 """A tick that wakes so much before a firing still counts as it; a live host's ticks jitter by milliseconds."""
+
+
+def early_seconds(period_seconds: float) -> float:
+    """How much earlier than a period's end counts as its end."""
+    return min(EARLY_RATIO * period_seconds, EARLY_SECONDS)
+
+
+def almost(seconds: float) -> float:
+    """A period less what ticks of a live host jitter, so that a second of 0.996 s counts as one."""
+    return seconds - early_seconds(seconds)
 
 
 class Every:
@@ -32,7 +42,7 @@ class Every:
             raise ValueError(f"a period of {period_seconds!r} s is not positive")
         self.period_seconds = period_seconds
         self.longest_gap_seconds = longest_gap_seconds
-        self._early_seconds = min(EARLY_RATIO * period_seconds, EARLY_SECONDS)
+        self._early_seconds = early_seconds(period_seconds)
         self._last = 0.0
         self._next: float | None = None
 

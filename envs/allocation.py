@@ -95,7 +95,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         if self.cpus < 1 or self.levels < 1 or not 0.0 < self.min_quota_cpus <= self.cpus or self.lc_cpus <= 0.0:
-            raise ConfigError(f"impossible limits: {self}")
+            raise ConfigError(
+                f"impossible limits: {self}: all are above 0, and the smallest quota is no more than the CPUs"
+            )
 
     @property
     def full(self) -> Allocation:
@@ -116,12 +118,6 @@ class Limits:
         """CPUs at a quota level; levels beyond either end are taken as that end."""
         level = min(max(level, 0), self.levels)
         return max(self.min_quota_cpus, self.cpus * level / self.levels)
-
-    def level_of(self, quota_cpus: float) -> int:
-        """The highest level whose quota does not exceed the given one."""
-        if quota_cpus >= self.cpus:
-            return self.levels
-        return int(quota_cpus / self.cpus * self.levels + 1e-9)
 
     def clip(self, allocation: Allocation) -> Allocation:
         """The nearest allocation that this host has; never freer than asked, but for the smallest quota."""

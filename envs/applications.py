@@ -36,7 +36,9 @@ class WorkingMode:
 
     def __post_init__(self) -> None:
         if not self.cpus > 0.0 or self.threads < 1 or not 0.0 <= self.value <= 1.0 or self.memory_bytes < 0:
-            raise ConfigError(f"impossible working mode: {self}")
+            raise ConfigError(
+                f"impossible working mode: {self}: it takes CPU time, a thread, a value from 0 to 1, memory from 0 on"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,9 @@ class Cluster:
 
     def __post_init__(self) -> None:
         if not self.cpus or not 0.0 < self.quota_cpus <= len(self.cpus):
-            raise ConfigError(f"impossible cluster: {self}")
+            raise ConfigError(
+                f"impossible cluster: {self}: it takes a CPU, and a quota above 0 of no more than its CPUs"
+            )
 
 
 @dataclass(frozen=True, slots=True)

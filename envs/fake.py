@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
 from rlctl.envs.workload import Weight
 
@@ -82,7 +82,7 @@ class FakePlant:
 
     def close(self) -> None:
         """Gives BE everything back."""
-        self._current = self.limits.full.but(quota_cpus=UNLIMITED)
+        self._current = self.limits.full
         self.closed = True
 
     def _be_cpus(self) -> float:

@@ -26,13 +26,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from rlctl.envs.applications import Cluster
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.cgroup.cpulist import format_cpus, parse_cpus
 from rlctl.envs.host.topology import SYS, CpuPlace, memory_nodes, numa_nodes, read_topology
-from rlctl.envs.yaml_edge import Lines, load_yaml, validated
+from rlctl.envs.yaml_edge import Lines, Strict, load_yaml, validated
 
 __all__ = ["Platform", "discovered", "load_platform", "shipped_platforms"]
 
@@ -187,16 +187,25 @@ _Numbers = Annotated[frozenset[Annotated[int, Field(ge=0)]], BeforeValidator(_nu
 _Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+class _Part(Strict):
+    """A part of the host.
 
+    Attributes:
+        cpus: Its CPUs, as `0-3,6` or a list.
+        memory_nodes: Its memory nodes, likewise; none leaves them as they are.
+    """
 
-class _Part(_Strict):
     cpus: Annotated[_Numbers, Field(min_length=1)]
     memory_nodes: _Numbers = frozenset()
 
 
 class _Cluster(_Part):
+    """A cluster of the managed part.
+
+    Attributes:
+        memory_mb: The most memory of what runs in it.
+    """
+
     quota_percent: float = Field(default=100.0, gt=0.0, le=100.0)
     """CPU time, of each of its CPUs."""
     memory_mb: int | None = Field(default=None, gt=0)
@@ -207,10 +216,23 @@ class _Cluster(_Part):
 
 
 class _Mdev(_Part):
+    """The managed part.
+
+    Attributes:
+        clusters: By name; without, there is one, `all`.
+    """
+
     clusters: dict[_Name, _Cluster] | None = Field(default=None, min_length=1)
 
 
-class _Description(_Strict):
+class _Description(Strict):
+    """A host in two parts.
+
+    Attributes:
+        host: For everything that runs there.
+        mdev: For what rlctl places in it.
+    """
+
     host: _Part
     mdev: _Mdev
 

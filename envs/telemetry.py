@@ -7,22 +7,32 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["Missing", "Quantile", "Reading", "Telemetry", "Value", "Why"]
+__all__ = ["READINGS", "Missing", "Quantile", "Reading", "Telemetry", "Value", "Why"]
 
 
 class Why(StrEnum):
     """Why a reading is missing; the set is closed so that guards, metrics and docs can name each."""
 
     NOT_CONFIGURED = "not-configured"
-    NOT_SUPPORTED = "not-supported"  # this host has no such counter
-    NOT_COUNTED = "not-counted"  # the counter exists, the task did not run
-    MULTIPLEXED = "multiplexed"  # counted for too small a share of the interval to be trusted
+    """Nobody asked for it: the configuration names no source."""
+    NOT_SUPPORTED = "not-supported"
+    """This host has no such counter."""
+    NOT_COUNTED = "not-counted"
+    """The counter exists, the task did not run."""
+    MULTIPLEXED = "multiplexed"
+    """Counted for too small a share of the interval to be trusted."""
     NO_PERMISSION = "no-permission"
-    NO_DATA = "no-data"  # nothing arrived yet, or nothing in this window
+    """The kernel refused to let rlctl read it."""
+    NO_DATA = "no-data"
+    """Nothing arrived yet, or nothing in this window."""
     STALE = "stale"
-    GONE = "gone"  # the process, cgroup or endpoint vanished
+    """What arrived last is too old."""
+    GONE = "gone"
+    """The process, control group or endpoint vanished."""
     MALFORMED = "malformed"
-    ABSURD = "absurd"  # not finite, negative, or beyond what physics allows
+    """What arrived is not what the source should say."""
+    ABSURD = "absurd"
+    """Not finite, negative, or beyond what physics allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +144,7 @@ class Telemetry:
     def but(self, **changes: Any) -> Telemetry:
         """A copy with some readings changed."""
         return replace(self, **changes)
+
+
+READINGS = tuple(name for name in Telemetry.__slots__ if name not in {"time_seconds", "target_seconds", "counters"})
+"""Names of the readings that every Telemetry has, in its order; `counters` holds further ones."""

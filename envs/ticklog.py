@@ -170,7 +170,7 @@ def opened(paths: Iterable[Path], stack: contextlib.ExitStack) -> list[tuple[Pat
         status = os.fstat(file.fileno())
         found.setdefault((status.st_dev, status.st_ino), (path, file))
     if absent and not found:
-        raise ConfigError("cannot be read: No such file or directory", absent)
+        raise ConfigError("there is no such log: has `rlctl serve` run with this log directory?", absent)
     return list(reversed(found.values()))
 
 

@@ -29,7 +29,7 @@ class SLO:
 
     def __post_init__(self) -> None:
         if self.target_seconds <= 0.0 or not 0.0 < self.quantile < 1.0 or self.max_load_rps <= 0.0:
-            raise ConfigError(f"impossible SLO: {self}")
+            raise ConfigError(f"impossible SLO: {self}: target and load are above 0, the quantile lies between 0 and 1")
 
 
 class Weight(StrEnum):

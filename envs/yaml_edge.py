@@ -14,14 +14,21 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from rlctl.envs.errors import ConfigError, PermissionMissing
 
-__all__ = ["Lines", "load_model", "load_text", "load_yaml", "parse_yaml", "validated"]
+__all__ = ["Lines", "Strict", "load_model", "load_text", "load_yaml", "parse_yaml", "validated"]
 
 T = TypeVar("T", bound=BaseModel)
+
+
+class Strict(BaseModel):
+    """A part of a YAML file: unknown keys are errors, numbers are finite, and nothing changes once it is read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
 
 Key = tuple[str | int, ...]
 Lines = Mapping[Key, int]
@@ -96,7 +103,7 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
     except PermissionError as error:
         raise PermissionMissing(f"{path}: may not be read; run as a user who may, or change its mode") from error
     except UnicodeDecodeError as error:
-        raise ConfigError("is not UTF-8 text", path) from error
+        raise ConfigError("is not UTF-8 text: save it as such, or name the right file", path) from error
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror or error}", path) from error
     return parse_yaml(text, path)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 
-__all__ = ["address", "positive", "positive_int", "say"]
+__all__ = ["address", "listed", "positive", "positive_int", "say"]
 
 
 def positive(text: str) -> float:
-    """A number above 0 and below a million, for argparse."""
+    """A number above 0 and below a thousand million, for argparse."""
     value = float(text)
-    if not 0.0 < value < 1e6:
+    if not 0.0 < value < 1e9:
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return value
 
@@ -22,6 +22,11 @@ def positive_int(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return value
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """Names between commas, for argparse too; those that are empty are left out."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def address(text: str) -> str:

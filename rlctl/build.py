@@ -33,8 +33,9 @@ from rlctl.envs.host.latency.jsonl import JsonlRequests, RequestKeys
 from rlctl.envs.host.latency.keys import FigureKeys
 from rlctl.envs.host.latency.nginx_log import LOG_PATTERN, NginxLog
 from rlctl.envs.host.latency.prometheus import PrometheusNames, PrometheusSource
-from rlctl.envs.host.live import KNOBS, LiveHost, OtherLc, absent_readings, group_sensors, perf_sensors
+from rlctl.envs.host.live import KNOBS, LiveHost, OtherLc
 from rlctl.envs.host.sensors.cpu import HostCpus
+from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors, perf_sensors
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.host.topology import SYS, cpu_order, read_list
 from rlctl.envs.workload import SLO
@@ -278,7 +279,9 @@ def _apart(lcs: Iterable[Group], be: Sequence[Group]) -> None:
     """What limits a group limits everything below it: LC and BE must not lie within one another."""
     for lc, group in itertools.product(lcs, be):
         if both := group.overlap(lc):
-            raise ConfigError(f"BE group {both[0]} and LC group {both[1]} overlap: what limits one limits both")
+            raise ConfigError(
+                f"BE group {both[0]} and LC group {both[1]} overlap: what limits one limits both; name others"
+            )
 
 
 def _latency(latency: source.Latency, slo: SLO) -> Sensor:

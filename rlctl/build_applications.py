@@ -22,9 +22,6 @@ from rlctl.sharing import Sharing
 
 __all__ = ["BeGroup", "be_group", "build_sharing"]
 
-DISCOVERED = "discovered"
-"""As `be.applications.platform`: the platform that `rlctl partition apply` finds by itself."""
-
 
 @dataclass(frozen=True, slots=True)
 class BeGroup:
@@ -61,7 +58,7 @@ def be_group(config: ServeConfig, layout: Layout, *, make: bool) -> BeGroup:
     if section is None:
         return BeGroup(config.be.workloads or ())
     if section.platform is not None:
-        platform = load_platform(None if section.platform == DISCOVERED else section.platform)
+        platform = load_platform(section.platform_source)
         if lacks := missing(platform, layout, knobs):
             raise HostError(f"be.applications.platform: {lacks}")
         _shared(platform, layout, knobs)

@@ -22,6 +22,7 @@ from rlctl.envs.sim.region import region_of
 from rlctl.envs.sim.surface import Cell, read_surface, set_aside, write_surface
 from rlctl.envs.telemetry import Reading, Telemetry, Value
 from rlctl.envs.testbed.traces import Trace, constant
+from rlctl.envs.whole_file import write_whole
 from rlctl.envs.workload import SLO, Weight
 from rlctl.scenario import Scenario
 
@@ -201,11 +202,8 @@ def fitted_profile(path: Path, scenario: Scenario, max_load_rps: float, name: st
 
 def write_profile(profile: HostProfile, path: Path) -> None:
     """Write a profile as YAML, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(path.suffix + ".part")
     data = profile.model_dump(mode="json")
-    partial.write_text("# Written by `rlctl calibrate`.\n" + yaml.safe_dump(data, sort_keys=False, width=120))
-    partial.replace(path)
+    write_whole(path, "# Written by `rlctl calibrate`.\n" + yaml.safe_dump(data, sort_keys=False, width=120))
 
 
 def _measured(plan: Sweep, point: Point, bed: Bed) -> list[dict[str, object]]:

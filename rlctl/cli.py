@@ -7,16 +7,17 @@ missing, 78 bad configuration, 128 + n ended by signal n.
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import ModuleType
 from typing import NoReturn
 
 from rlctl import __version__
 
-__all__ = ["COMMANDS", "main"]
+__all__ = ["COMMANDS", "command_parser", "main"]
 
 COMMANDS = {
     "doctor": "what this host offers and lacks, and what each lack disables",
@@ -44,6 +45,7 @@ COMMANDS = {
     "config": "show, check or describe a serve configuration",
     "fit-prm": "fit PRM's thresholds to records of the LC running alone",
     "calibrate": "sweep a testbed host, fit the simulator to it, and print its residuals",
+    "completion": "commands, options and names at the Tab key of bash, zsh or fish",
 }
 """Commands and their one-line help, in the order of `rlctl --help`. Each lives in the module of its name under
 rlctl.commands and is imported only when it is called."""
@@ -123,7 +125,25 @@ def _told(message: str, exit_code: int) -> int:
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser, with the options of the one command that is called."""
+    called = next((argument for argument in arguments if not argument.startswith("-")), "")
+    parser = command_parser({called})
+    if called and called not in COMMANDS and (near := _near(called)):
+        parser.error(f"no command {called!r}, perhaps {near}")
+    return parser
+
+
+def _near(word: str) -> str:
+    """The command that was meant: one that begins alike, or is spelt alike; empty if there is none."""
+    alike = [name for name in COMMANDS if len(word) > 1 and (name.startswith(word) or word.startswith(name))]
+    return next(iter(alike or difflib.get_close_matches(word, COMMANDS, 1)), "")
+
+
+def command_parser(called: Collection[str]) -> argparse.ArgumentParser:
+    """The parser, with the options of the commands that are called; of all others it has the line of help.
+
+    Args:
+        called: Of `COMMANDS`; all of them for a manual.
+    """
     parser = _Parser(
         prog="rlctl",
         description="CPU control for one Linux host: best-effort work fills what the latency-critical service leaves.",
@@ -133,9 +153,8 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"rlctl {__version__}")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log more to stderr; -vv logs all")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
-    called = next((argument for argument in arguments if not argument.startswith("-")), None)
     for name, summary in COMMANDS.items():
-        if name == called:
+        if name in called:
             _module(name).add_parser(subparsers)
         else:
             subparsers.add_parser(name, help=summary)

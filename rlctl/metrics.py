@@ -23,8 +23,8 @@ from prometheus_client.registry import Collector
 from rlctl import __version__
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.host.events import KINDS
-from rlctl.envs.telemetry import Missing, Value
-from rlctl.record import READINGS, Shares, Tick
+from rlctl.envs.telemetry import READINGS, Missing, Value
+from rlctl.record import Shares, Tick
 from rlctl.self_usage import SelfUsage, self_usage
 
 __all__ = ["Metrics", "Sources"]

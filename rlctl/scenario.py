@@ -29,14 +29,25 @@ class _Strict(BaseModel):
 
 
 class LcSection(_Strict):
-    """The latency-critical service that the testbed starts."""
+    """The latency-critical service that the testbed starts.
+
+    Attributes:
+        kind: Which one.
+        cpus: Where it runs.
+    """
 
     kind: Literal["nginx", "memcached"]
     cpus: tuple[int, ...] = (0,)
 
 
 class BeSection(_Strict):
-    """The best-effort job that the testbed starts."""
+    """The best-effort job that the testbed starts.
+
+    Attributes:
+        kind: stress-ng's work: computing, streaming through memory, or both.
+        workers: Processes.
+        cpus: Where they run.
+    """
 
     kind: Literal["cpu", "memory", "mixed"]
     workers: int = Field(2, ge=1)
@@ -46,14 +57,25 @@ class BeSection(_Strict):
 
 
 class SloSection(_Strict):
-    """The objective; the largest load that meets it with BE absent is searched before the first run."""
+    """The objective; the largest load that meets it with BE absent is searched before the first run.
+
+    Attributes:
+        target_milliseconds: Tail latency to stay below.
+        quantile_percent: Which tail.
+    """
 
     target_milliseconds: float = Field(gt=0.0)
     quantile_percent: float = Field(95.0, gt=50.0, lt=100.0)
 
 
 class KneeSection(_Strict):
-    """Range and step of the search for the LC's maximum load (thesis 5.1.3)."""
+    """Range and step of the search for the LC's maximum load (thesis 5.1.3).
+
+    Attributes:
+        start_rps: Where it begins.
+        step_rps: By how much it goes on.
+        top_rps: Where it ends.
+    """
 
     start_rps: float = Field(gt=0.0)
     step_rps: float = Field(gt=0.0)
@@ -64,6 +86,11 @@ class Scenario(_Strict):
     """One live scenario.
 
     Attributes:
+        name: As `rlctl scenarios` lists it.
+        description: In a line.
+        plant: `host`: on this very machine.
+        duration_seconds: Of a run.
+        tick_seconds: Control period.
         load: Arguments of a trace of `rlctl.envs.testbed.traces`, with rates as shares of the LC's maximum load.
         core_cpus: How many CPUs here stand for one core of the machine that a manager was published for; the thesis'
             host has 36 cores, so on a single shared CPU a "core" is 1/36 of it. Managers whose step is a share of the

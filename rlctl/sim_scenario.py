@@ -34,6 +34,11 @@ class SimScenario(_Strict):
     """One simulated scenario.
 
     Attributes:
+        name: As `rlctl scenarios` lists it.
+        description: In a line.
+        plant: `sim`: on a simulated host.
+        duration_seconds: Of a run.
+        tick_seconds: Control period.
         profile: A host profile, by name or file; a file stands beside the scenario's or in the current folder.
         constants: Constants of the profile that are different here, by name.
         vary: Draw each seed's host from the profile's ranges, rather than the same host for all.

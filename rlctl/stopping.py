@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import queue
 import signal
+import threading
 from collections.abc import Iterator
 from types import FrameType
 
-__all__ = ["Request", "stop_on_signals"]
+from rlctl.arguments import say
+
+__all__ = ["Request", "signals_noted", "stop_on_signals"]
 
 
 class Request:
@@ -61,3 +64,29 @@ def stop_on_signals(reread: Request | None = None) -> Iterator[Request]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def signals_noted(told: str) -> Iterator[list[int]]:
+    """The first SIGINT or SIGTERM is noted in the list, a second one does what it always does.
+
+    Args:
+        told: Said on stderr when the first one comes.
+    """
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+
+    def note(number: int, _: FrameType | None) -> None:
+        caught.append(number)
+        for one, handler in before.items():
+            signal.signal(one, handler)
+        say(told)
+
+    before = {one: signal.signal(one, note) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)

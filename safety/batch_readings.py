@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.envs.sim.sensing import LATE, Sensors
 from rlctl.envs.sim.vector_observation import Readings
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Why
 from rlctl.envs.units import Ratio
@@ -23,10 +22,6 @@ __all__ = ["Beliefs", "Column", "GuardReadings", "believed"]
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-
-TAIL, OLDEST, LOAD, SAMPLES, LOST = (
-    LATE.index(name) for name in ("tail_seconds", "oldest_seconds", "load_ratio", "samples", "lost")
-)
 
 
 class Column(NamedTuple):
@@ -76,24 +71,17 @@ class GuardReadings:
     alive: Column
 
     @classmethod
-    def of_sensors(cls, sensors: Sensors, time_seconds: float) -> GuardReadings:
-        """What simulated sensors show now: as `Sensors.telemetry`, without an object per host.
-
-        Args:
-            sensors: After their `take`, or after a reset, when everything is missing.
-            time_seconds: Of the plants' clock.
-        """
-        seen, age = sensors.seen, sensors.age_ticks * sensors.tick_seconds
-        target, now = sensors.constants.target_seconds, np.array(time_seconds)
-        return cls._of_sim(now, target, seen[TAIL], seen[SAMPLES], seen[OLDEST], seen[LOAD], seen[LOST] != 0.0, age)
-
-    @classmethod
     def of_vector(cls, readings: Readings) -> GuardReadings:
-        """Those of a `SimHostVectorEnv`."""
-        r = readings
-        tail, oldest = r.tail_latency_seconds, r.oldest_request_seconds
-        return cls._of_sim(
-            r.time_seconds, r.target_seconds, tail, r.samples, oldest, r.load_ratio, r.lost, r.age_seconds
+        """Those of simulated hosts, which report all of the LC's side or none of it."""
+        r, age, lost = readings, readings.age_seconds, readings.lost
+        return cls(
+            r.time_seconds,
+            r.target_seconds,
+            tail=Column(r.tail_latency_seconds, age, lost, lost),
+            samples=r.samples,
+            oldest=Column(r.oldest_request_seconds, age, lost, np.array(False)),  # without data, and so not lost
+            load=Column(r.load_ratio, age, lost, lost),
+            alive=_ALIVE,
         )
 
     @classmethod
@@ -109,14 +97,6 @@ class GuardReadings:
             _column([one.load_ratio for one in telemetries], frozenset()),
             _column([one.lc_alive for one in telemetries], NEVER_THERE),
         )
-
-    @classmethod
-    def _of_sim(
-        cls, now: Array, target: Array, tail: Array, samples: Array, oldest: Array, load: Array, lost: Flags, age: Array
-    ) -> GuardReadings:
-        # The simulator reports all of the LC's side or none; the oldest request has then no data, and is not lost.
-        waiting = Column(oldest, age, lost, np.array(False))
-        return cls(now, target, Column(tail, age, lost, lost), samples, waiting, Column(load, age, lost, lost), _ALIVE)
 
 
 class Beliefs(NamedTuple):

@@ -21,7 +21,7 @@ from rlctl.safety import watchdog
 __all__ = ["Lease", "Watchdog"]
 
 CONFIRM_SECONDS = 10.0
-"""How long the first watchdog may take to confirm its plan; 30 ms where nothing is in the way."""
+"""How long the first watchdog may take to confirm its plan, on a host that is short of everything."""
 
 LEAVE_SECONDS = 2.0
 """How long a watchdog may take to give up its claim on BE, before it is ended instead."""

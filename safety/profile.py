@@ -87,8 +87,8 @@ class Profile(BaseModel):
         cool_down_seconds: Suspension after the last of these strikes.
         slack_hold_ratio: Slack below it forbids growth.
         slack_floor_ratio: Slack below it takes BE down to the floor.
-        floor_cpus: The floor in CPUs, and
-        floor_ratio: as share of the host; the smaller counts.
+        floor_cpus: The floor in CPUs, where it is less than `floor_ratio` of the host.
+        floor_ratio: The floor as a share of the host's CPUs, where it is less than `floor_cpus`.
         growth_ratio_per_second: Share of the host's CPUs by which BE's quota may grow each second.
         growth_cpuset_cpus: CPUs by which BE's cpuset may grow each tick.
         growth_gap_seconds: Most time between two readings that earns growth.

@@ -14,20 +14,35 @@ class Reason(StrEnum):
     """Why a guard restricts BE; a closed set, so that logs, metrics and docs can name each."""
 
     LATENCY_MISSING = "latency-missing"
+    """The LC's tail latency was there before and is missing: nobody knows how the LC is."""
     LATENCY_STALE = "latency-stale"
+    """The tail latency is older than `max_age_seconds` of the profile."""
     TOO_FEW_SAMPLES = "too-few-samples"
+    """The tail latency stands on fewer requests than `min_samples`."""
     LOAD_MISSING = "load-missing"
+    """The load was there before and is missing."""
     LC_DEAD = "lc-dead"
+    """The LC has no running process."""
     ABSURD = "absurd-reading"
+    """A reading is not finite, negative, or beyond what can be."""
     LOAD_HIGH = "load-high"
+    """The load is above `load_suspend_ratio`, or has not yet come below `load_resume_ratio` again."""
     SLACK_NEGATIVE = "slack-negative"
+    """The slack fell below `slack_suspend_ratio`: a strike."""
     COOLING_DOWN = "cooling-down"
-    SLACK_TINY = "slack-tiny"  # BE goes to the floor
-    SLACK_SMALL = "slack-small"  # BE may not grow
+    """BE stays suspended for `cool_down_seconds` after the last strike."""
+    SLACK_TINY = "slack-tiny"
+    """The slack is below `slack_floor_ratio`: BE goes down to the floor."""
+    SLACK_SMALL = "slack-small"
+    """The slack is below `slack_hold_ratio`: BE may not grow."""
     MEMORY_PRESSURE = "memory-pressure"
+    """The LC waits for memory for a larger share of the time than the profile allows."""
     MEMORY_BANDWIDTH = "memory-bandwidth"
+    """Memory traffic is above `limit_ratio` of its peak."""
     GROWTH_RATE = "growth-rate"
+    """BE may grow by so much each second and no more."""
     CEILING = "ceiling"
+    """BE may have this share of the host and no more."""
 
 
 @dataclass(frozen=True, slots=True)

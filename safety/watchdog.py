@@ -1,7 +1,7 @@
 """The watchdog: a process of its own that takes BE to the safe allocation when the controller falls silent.
 
 `rlctl.safety.lease` starts it as `python -I -S watchdog.py ...`; nobody calls it by hand. It shares nothing with the
-controller's interpreter and imports next to nothing, so that it stays below 10 MB and cannot hang where that one does.
+controller's interpreter and imports next to nothing, so that it stays small and cannot hang where that one does.
 What it writes was worked out beforehand (`rlctl.envs.host.cgroup.emergency`): here is no notion of quotas and cpusets.
 
 Its life, top down as in `main`: it guards while word comes from the controller in time; else it holds BE at the safe
@@ -10,7 +10,7 @@ allocation until the controller is back; when that stays away, it ends it for go
 
 from __future__ import annotations
 
-import _socket  # not `socket`, which loads enum and selectors: .3 MB
+import _socket  # not `socket`, which loads enum and selectors
 import errno
 import os
 import select

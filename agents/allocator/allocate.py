@@ -3,11 +3,10 @@
 BarbequeRTRM's order-and-select heuristic (paper 4.2; plugins/schedpol/yams_schedpol.cc). One priority level after the
 other: every (application, mode, cluster) gets a metric from the four contributions, the list is sorted, and from its
 top each application gets the first that still fits. As in the source the metrics are computed once per level, not
-after each pick (which comes no nearer to the optimum: scripts/bench-allocator's instances, 2.4 % short against 2.3 %),
-and once more when all applications with a goal gap are placed. Equal metrics are told apart by goal gap, then mode
-value, then cluster, so that like applications fill one cluster before the next and leave the last idle, as in the paper
-(5.3). Ours are the budget over all clusters, turns among deferred applications (`turns`), and that BE's budget never
-lies wholly unused. What the chosen modes leave of it is `stretch`'s.
+after each pick, and once more when all applications with a goal gap are placed. Equal metrics are told apart by goal
+gap, then mode value, then cluster, so that like applications fill one cluster before the next and leave the last idle,
+as in the paper (5.3). Ours are the budget over all clusters, turns among deferred applications (`turns`), and that BE's
+budget never lies wholly unused. What the chosen modes leave of it is `stretch`'s.
 """
 
 from __future__ import annotations
@@ -19,16 +18,14 @@ from typing import NamedTuple
 from rlctl.agents.allocator.contributions import metric
 from rlctl.agents.allocator.ledger import Ledger
 from rlctl.agents.allocator.turns import Turn, is_due, turns
-from rlctl.agents.allocator.weights import Weights
+from rlctl.agents.allocator.weights import AS_PUBLISHED, Weights
 from rlctl.envs.applications import Application, Cluster, Placement
 from rlctl.envs.errors import ConfigError
 
 __all__ = ["allocate", "levels", "squeeze"]
 
 DIGITS = 9
-"""Of a metric: what rounding alone tells apart is equal."""
-
-AS_PUBLISHED = Weights()
+"""Of a metric, and of a sum of them: what rounding alone tells apart is equal."""
 
 
 class Candidate(NamedTuple):

@@ -21,18 +21,13 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
-from rlctl.agents.allocator.allocate import levels, squeeze
+from rlctl.agents.allocator.allocate import DIGITS, levels, squeeze
 from rlctl.agents.allocator.contributions import HAIR, Room, Stock, metric
 from rlctl.agents.allocator.ledger import Ledger
-from rlctl.agents.allocator.weights import Weights
+from rlctl.agents.allocator.weights import AS_PUBLISHED, Weights
 from rlctl.envs.applications import Application, Cluster, Placement
 
 __all__ = ["best", "gap", "totals"]
-
-DIGITS = 9
-"""Of a total: what rounding alone tells apart is equal."""
-
-AS_PUBLISHED = Weights()
 
 
 @dataclass(frozen=True, slots=True)

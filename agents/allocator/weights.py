@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass
 
 from rlctl.envs.errors import ConfigError
 
-__all__ = ["Weights"]
+__all__ = ["AS_PUBLISHED", "Weights"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,3 +43,6 @@ class Weights:
 
 def _is_weight(part: object) -> bool:
     return isinstance(part, (int, float)) and not isinstance(part, bool) and math.isfinite(part) and part >= 0.0
+
+
+AS_PUBLISHED = Weights()

@@ -22,13 +22,15 @@ from stable_baselines3.common.torch_layers import FlattenExtractor
 from torch import nn
 
 from rlctl import __version__
-from rlctl.agents.bundle import logits_of, save
+from rlctl.agents.bundle import save
 from rlctl.agents.card import Card, CardParts, ObservationTable
+from rlctl.agents.network import logits_of
 from rlctl.agents.onnx_graph import GraphError, read_graph
+from rlctl.agents.training.learners import tensor_logits
 from rlctl.envs.actions import MOVES
 from rlctl.envs.errors import BundleError
 
-__all__ = ["ALGORITHMS", "FEWEST", "OPSET", "TOLERANCE", "as_onnx", "export"]
+__all__ = ["ALGORITHMS", "FEWEST", "TOLERANCE", "as_onnx", "export", "to_file"]
 
 OPSET, IR_VERSION = 17, 8
 """Old enough for any onnxruntime from 1.12 on."""
@@ -86,39 +88,49 @@ def as_onnx(model: Any) -> bytes:
     Raises:
         BundleError: A kind of model or layer that is not known, or one that a bundle does not take.
     """
-    width, nodes, weights = "observation", [], []
     layers = _layers(model)
+    names = ["observation", *(f"layer{place}" for place in range(len(layers) - 1)), "logits"]
+    nodes, weights = [], []
     for place, layer in enumerate(layers):
-        made = "logits" if place == len(layers) - 1 else f"layer{place}"
-        if isinstance(layer, nn.Linear):
-            names = [f"weight{place}", f"bias{place}"]
-            weights += [numpy_helper.from_array(_array(one), told) for one, told in zip(_of(layer), names, strict=True)]
-            nodes.append(helper.make_node("Gemm", [width, *names], [made], transB=1))
-        elif type(layer) in _ACTIVATIONS:
-            operator, constants = _ACTIVATIONS[type(layer)]
-            node = helper.make_node(operator, [width], [made])
-            node.attribute.extend(helper.make_attribute(key, value) for key, value in constants(layer).items())
-            nodes.append(node)
-        else:
-            raise BundleError(
-                f"the network has a layer {type(layer).__name__}; a bundle takes Linear and "
-                f"{', '.join(one.__name__ for one in _ACTIVATIONS)}"
-            )
-        width = made
+        node, own = _node(layer, place, *names[place : place + 2])
+        nodes.append(node)
+        weights += own
     ports = [
         helper.make_tensor_value_info("observation", TensorProto.FLOAT, ["n", layers[0].in_features]),
         helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", layers[-1].out_features]),
     ]
-    graph = helper.make_graph(nodes, "policy", ports[:1], ports[1:], weights)
-    made_by = {"producer_name": "rlctl", "producer_version": __version__, "ir_version": IR_VERSION}
-    network = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], **made_by)
-    onnx.checker.check_model(network, full_check=True)
-    data: bytes = network.SerializeToString()
+    data = to_file(helper.make_graph(nodes, "policy", ports[:1], ports[1:], weights))
     try:
         read_graph(data)
     except GraphError as error:
         raise BundleError(f"the network {error}") from error
     return data
+
+
+def to_file(graph: Any) -> bytes:
+    """An ONNX file of a graph, as every bundle has it."""
+    made_by = {"producer_name": "rlctl", "producer_version": __version__, "ir_version": IR_VERSION}
+    network = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], **made_by)
+    onnx.checker.check_model(network, full_check=True)
+    data: bytes = network.SerializeToString()
+    return data
+
+
+def _node(layer: Any, place: int, taken: str, made: str) -> tuple[Any, list[Any]]:
+    """A layer as ONNX has it, between two names, and its weights."""
+    if isinstance(layer, nn.Linear):
+        names = [f"weight{place}", f"bias{place}"]
+        weights = [numpy_helper.from_array(_array(one), told) for one, told in zip(_of(layer), names, strict=True)]
+        return helper.make_node("Gemm", [taken, *names], [made], transB=1), weights
+    if type(layer) not in _ACTIVATIONS:
+        raise BundleError(
+            f"the network has a layer {type(layer).__name__}; a bundle takes Linear and "
+            f"{', '.join(one.__name__ for one in _ACTIVATIONS)}"
+        )
+    operator, constants = _ACTIVATIONS[type(layer)]
+    node = helper.make_node(operator, [taken], [made])
+    node.attribute.extend(helper.make_attribute(key, value) for key, value in constants(layer).items())
+    return node, []
 
 
 def _layers(model: Any) -> list[Any]:
@@ -167,7 +179,9 @@ def _check_spaces(model: Any, card: CardParts) -> None:
 def _compare(model: Any, policy: bytes, observations: Array) -> None:
     """The network against the model, which computes on its own ways and not by the layers that were written."""
     found = logits_of(policy, observations)
-    expected = _logits(model, observations)
+    model.policy.set_training_mode(False)
+    with torch.no_grad():
+        expected = _array(tensor_logits(model, torch.as_tensor(observations, device=model.policy.device)))
     if not np.isfinite(expected).all():
         raise BundleError("the model's own answers are not finite: its training diverged")
     apart = float(np.abs(found - expected).max())
@@ -179,17 +193,3 @@ def _compare(model: Any, policy: bytes, observations: Array) -> None:
             f"the network chooses otherwise than the model on {differing} of {len(observations)} observations; "
             "nothing was written"
         )
-
-
-def _logits(model: Any, observations: Array) -> Array:
-    policy = model.policy
-    policy.set_training_mode(False)
-    seen = torch.as_tensor(observations, device=policy.device)
-    with torch.no_grad():
-        if isinstance(model, QRDQN):
-            answers = policy.quantile_net(seen).mean(dim=1)
-        elif isinstance(model, DQN):
-            answers = policy.q_net(seen)
-        else:
-            answers = policy.action_net(policy.mlp_extractor.forward_actor(policy.pi_features_extractor(seen)))
-    return _array(answers)

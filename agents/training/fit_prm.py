@@ -16,7 +16,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.agents.prm_model import Method, PrmModel, ThresholdBin
+from rlctl.agents.prm_model import Method, PrmModel, ThresholdBin, check_free
 from rlctl.agents.training.prm_records import LOWER, METRICS, UPPER, Row, read_rows
 from rlctl.envs.errors import ConfigError
 
@@ -49,8 +49,7 @@ def fit_files(
         ConfigError: Records that cannot be used, or `out` exists and `overwrite` is not given.
         PermissionMissing: A record may not be read.
     """
-    if out.exists() and not overwrite:
-        raise ConfigError("exists; say that it may be overwritten, or write elsewhere", out)
+    check_free(out, overwrite=overwrite)
     rows = [row for path in records for row in read_rows(path)]
     model = fit(rows, lc_cpus=lc_cpus, method=method, span_sigmas=span_sigmas, interval_seconds=interval_seconds)
     model.write(out, overwrite=overwrite)
@@ -184,7 +183,7 @@ def _mixture(values: Floats) -> Any:
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.mixture import GaussianMixture
     except ImportError as error:
-        raise ConfigError("fitting needs scikit-learn; install rlctl[baselines]") from error
+        raise ConfigError("fitting needs scikit-learn: pip install 'rlctl[baselines]'") from error
     column = values.reshape(-1, 1)
     most = min(MOST_COMPONENTS, len(np.unique(values)), len(values))
     with warnings.catch_warnings():

@@ -8,170 +8,35 @@ answers True the run writes a checkpoint, evaluates, exports and ends.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.utils import set_random_seed
 
-from rlctl.agents.card import CardParts, SearchOrigin, TrainedOn, Training
 from rlctl.agents.training import run_folder as files
 from rlctl.agents.training.evaluations import Evaluation, History, Judge
-from rlctl.agents.training.hosts import Hosts, build, present
+from rlctl.agents.training.hosts import build, present
 from rlctl.agents.training.learners import CLASSES, logits_of, make, save, take_weights
-from rlctl.agents.training.recipe import Recipe, as_document
 from rlctl.agents.training.rollouts.tally import Tally
+from rlctl.agents.training.run import Ending, Result, Run, Status
 from rlctl.agents.training.run_folder import Checkpoint, State
-from rlctl.agents.training.trial import Course
 from rlctl.agents.training.warm_start import clone, pairs_of
 from rlctl.envs.errors import HostError
 
 if TYPE_CHECKING:
     from rlctl.agents.training.rollouts.run import Rollouts
 
-__all__ = ["Ending", "Result", "Run", "Status", "export_best", "learn"]
+__all__ = ["export_best", "learn"]
 
 LOG_SECONDS = 5.0
-OBSERVATIONS, RECORDED_TICKS = 1000, 50
-"""On which the exported network is compared with the model, and over how many ticks they are recorded."""
-
-TICK_SECONDS = 1.0
-
-
-class Ending(StrEnum):
-    """Why a run ended."""
-
-    BUDGET = "budget spent"
-    NO_GAIN = "no gain any more"
-    STOPPED = "stopped"
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What to do.
-
-    Attributes:
-        algorithm: A key of `learners.CLASSES`.
-        recipe: Hyperparameters, fitted to the budget; `n_timesteps` is the budget.
-        hosts: What to learn on.
-        courses: What to be compared on, see `evaluations`.
-        folder: Of the run; made for a new one.
-        seed: Decides network, hosts, loads and noise; with one thread and no time limit, every number.
-        validation_seeds: Seeds of each course.
-        max_seconds: Time, too, is limited; None for no limit.
-        init: A model's file whose weights are begun with.
-        resume: Go on in the folder.
-        threads: Of torch.
-        export: Write a bundle at the end.
-        checkpoint_seconds: Between two checkpoints.
-        arguments, command: For the folder: what the user asked for.
-        search: Of which search it is a trial, for the card.
-    """
-
-    algorithm: str
-    recipe: Recipe
-    hosts: Hosts
-    courses: tuple[Course, ...]
-    folder: Path
-    seed: int = 0
-    validation_seeds: int = 16
-    max_seconds: float | None = None
-    init: Path | None = None
-    resume: bool = False
-    threads: int = 1
-    export: bool = True
-    checkpoint_seconds: float = 120.0
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    command: str = ""
-    search: SearchOrigin | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """How far a run has come.
-
-    Attributes:
-        timesteps: Learned from so far.
-        done_ratio: Of the budget, 0 to 1.
-        seconds: Wall-clock time so far, over all sessions.
-        doing: What else is worth telling, in a few words.
-        evaluation: The last one.
-    """
-
-    timesteps: int
-    done_ratio: float
-    seconds: float
-    doing: str
-    evaluation: Evaluation | None
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What came of a run.
-
-    Attributes:
-        folder: Of the run.
-        ending: Why it ended.
-        timesteps, seconds: What it took, over all sessions.
-        best: The best model's evaluation.
-        bundle: The exported policy, if any.
-        remarks: What its reader must know.
-        tally: What became of the transitions, where they came from testbeds.
-    """
-
-    folder: Path
-    ending: Ending
-    timesteps: int
-    seconds: float
-    best: Evaluation
-    bundle: Path | None
-    remarks: tuple[str, ...] = ()
-    tally: Tally | None = None
-
-
-class Budget:
-    """What a run may spend, and what it has.
-
-    Args:
-        timesteps: Control periods at most.
-        max_seconds: Seconds at most, or None.
-        spent_seconds: In earlier sessions.
-    """
-
-    def __init__(self, timesteps: int, max_seconds: float | None, spent_seconds: float) -> None:
-        self._most, self._most_seconds = timesteps, max_seconds
-        self._begun = time.monotonic() - spent_seconds
-        self.timesteps = 0
-
-    @property
-    def seconds(self) -> float:
-        """Spent so far."""
-        return time.monotonic() - self._begun
-
-    @property
-    def time_is_up(self) -> bool:
-        """True when no second is left; the end of the timesteps is the learner's to see."""
-        return self._most_seconds is not None and self.seconds >= self._most_seconds
-
-    def left(self) -> float:
-        """Share that is left, 1 to 0, of that which runs out first."""
-        spent = self.timesteps / self._most
-        if self._most_seconds is not None:
-            spent = max(spent, self.seconds / self._most_seconds)
-        return max(1.0 - spent, 0.0)
 
 
 def learn(
@@ -225,6 +90,38 @@ def export_best(run: Run, ending: Ending) -> Result:
         session.env.close()
 
 
+class Budget:
+    """What a run may spend, and what it has.
+
+    Args:
+        timesteps: Control periods at most.
+        max_seconds: Seconds at most, or None.
+        spent_seconds: In earlier sessions.
+    """
+
+    def __init__(self, timesteps: int, max_seconds: float | None, spent_seconds: float) -> None:
+        self._most, self._most_seconds = timesteps, max_seconds
+        self._begun = time.monotonic() - spent_seconds
+        self.timesteps = 0
+
+    @property
+    def seconds(self) -> float:
+        """Spent so far."""
+        return time.monotonic() - self._begun
+
+    @property
+    def time_is_up(self) -> bool:
+        """True when no second is left; the end of the timesteps is the learner's to see."""
+        return self._most_seconds is not None and self.seconds >= self._most_seconds
+
+    def left(self) -> float:
+        """Share that is left, 1 to 0, of that which runs out first."""
+        spent = self.timesteps / self._most
+        if self._most_seconds is not None:
+            spent = max(spent, self.seconds / self._most_seconds)
+        return max(1.0 - spent, 0.0)
+
+
 class _Session:
     """One process' part of a run."""
 
@@ -247,7 +144,7 @@ class _Session:
         self.last: Evaluation | None = None
         self.best: Evaluation | None = None
         set_random_seed(run.seed + self.block * 1_000_003)
-        self.tally = Tally.read(run.folder) if rollouts else None
+        self.tally = self._tally(checkpoint) if rollouts else None
         self.env, self.kinds, classes = self._hosts(rollouts)
         self.model = make(run.algorithm, run.recipe, self.env, self.budget.left, classes)
         self.model.action_space.seed(run.seed + self.block)
@@ -309,10 +206,11 @@ class _Session:
             episodes=model._episode_num,
             block=self.block,
         )
+        if self.tally is not None:
+            self.tally.write(into)
+            self.tally.write(self.run.folder)
         files.write_state(into, state)
         files.drop_older(self.run.folder, into)
-        if self.tally:
-            self.tally.write(self.run.folder)
 
     def result(self, ending: Ending) -> Result:
         """The best model judged and, where asked for, exported."""
@@ -336,6 +234,11 @@ class _Session:
         """Let the watcher know."""
         done = 1.0 - self.budget.left()
         self.watch(Status(self.model.num_timesteps, done, self.budget.seconds, doing, self.last))
+
+    @staticmethod
+    def _tally(checkpoint: Checkpoint | None) -> Tally:
+        """As of the checkpoint: what came after it is learned from, and counted, anew."""
+        return Tally.read(checkpoint.folder) if checkpoint else Tally()
 
     def _hosts(self, rollouts: Rollouts | None) -> tuple[Any, list[str], Mapping[str, type[BaseAlgorithm]]]:
         """What is learned on: the environment, its kinds of hosts, and the learners that it takes."""
@@ -382,77 +285,17 @@ class _Session:
         self.remarks.append(f"begun like {asked.manager}: the same move in {agreed:.0%} of {len(pairs.moves)} states")
 
     def _exported(self) -> Path | None:
-        from rlctl.agents.training import export
+        """The best model's bundle; with a remark where it cannot have one."""
+        from rlctl.agents.training.export import ALGORITHMS
+        from rlctl.agents.training.run_bundle import FEWEST_HOSTS, write_bundle
 
-        if CLASSES[self.run.algorithm].__name__ not in export.ALGORITHMS:
+        if CLASSES[self.run.algorithm].__name__ not in ALGORITHMS:
             self.remarks.append(f"no bundle: the memory of {self.run.algorithm} is nothing that a bundle holds")
             return None
-        out = self.run.folder / "bundle"
-        export.export(self.model, out, name=self.run.algorithm, card=self._card(), observations=self._observations())
-        return out
-
-    def _observations(self) -> NDArray[np.float32]:
-        """What the policy sees on the training hosts."""
-        run, env = self.run, self.env
-        if self.tally is not None:  # those are elsewhere, and busy
-            env = build(run.hosts, OBSERVATIONS // RECORDED_TICKS, run.seed, run.recipe.lags, block=self.block)
-        apart = max(env.num_envs * RECORDED_TICKS // OBSERVATIONS, 1)
-        seen, logits = env.reset(), logits_of(self.model)
-        found = [seen[::apart]]
-        while sum(len(each) for each in found) < OBSERVATIONS:
-            env.step_async(logits(seen).argmax(axis=1))
-            seen, *_ = env.step_wait()
-            found.append(seen[::apart])
-        return np.concatenate(found)
-
-    def _card(self) -> CardParts:
-        run = self.run
-        document = {
-            "algorithm": run.algorithm,
-            "config": as_document(run.recipe),
-            "hosts": run.hosts.model_dump(mode="json"),
-            "seed": run.seed,
-            "max_seconds": run.max_seconds,
-            "init": hashlib.sha256(run.init.read_bytes()).hexdigest() if run.init else None,
-        }
-        text = json.dumps(document, sort_keys=True)
-        return CardParts(
-            algorithm=CLASSES[run.algorithm].__name__,
-            tick_seconds=TICK_SECONDS,
-            lags=run.recipe.lags,
-            plants=tuple(self._trained_on()),
-            training=Training(
-                hyperparameters=run.recipe.model_dump(mode="json") | self._rollouts(),
-                total_timesteps=self.model.num_timesteps,
-                wall_seconds=round(self.budget.seconds, 1),
-                seed=run.seed,
-                code=files.code_version(),
-                search=run.search,
-                training_id=hashlib.sha256(text.encode()).hexdigest(),
-            ),
-        )
-
-    def _rollouts(self) -> dict[str, Any]:
-        return {"rollouts": self.tally.as_json()} if self.tally else {}
-
-    def _trained_on(self) -> list[TrainedOn]:
-        found = []
-        for kind, count in present(self.run.hosts, self.run.recipe.n_envs):
-            host, shield = kind.host(), kind.shield()
-            found.append(
-                TrainedOn(
-                    profile=host.name,
-                    digest=host.digest,
-                    ranges={name: list(ends) for name, ends in host.ranges.items()},
-                    weight=kind.weight,
-                    shield=shield.name if shield else None,
-                    shield_digest=shield.digest if shield else None,
-                    absent=kind.absent,
-                    work=kind.work,
-                    hosts=count,
-                )
-            )
-        return found
+        env = self.env
+        if self.tally is not None:  # its hosts are elsewhere, and busy
+            env = build(self.run.hosts, FEWEST_HOSTS, self.run.seed, self.run.recipe.lags, block=self.block)
+        return write_bundle(self.run, self.model, env, self.budget.seconds, self.tally)
 
 
 class _Overseer(BaseCallback):
@@ -494,7 +337,8 @@ class _Overseer(BaseCallback):
         by_steps = recipe.eval_every_timesteps
         if by_steps is not None and self.num_timesteps - self._evaluated_timesteps >= by_steps:
             return True
-        return now - self._evaluated >= recipe.eval_every_seconds
+        by_seconds = recipe.eval_every_seconds
+        return by_seconds is not None and now - self._evaluated >= by_seconds
 
     def log(self) -> None:
         """One point of every curve."""

@@ -22,12 +22,13 @@ from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
+from rlctl.agents.network import first_line
 from rlctl.agents.training.neighbours import share_gradients
 from rlctl.agents.training.recipe import Recipe, linear
 from rlctl.agents.training.trial import Logits
 from rlctl.envs.errors import ConfigError
 
-__all__ = ["CLASSES", "RecurrentLogits", "logits_of", "make", "save", "take_weights", "tensor_logits"]
+__all__ = ["CLASSES", "RecurrentLogits", "logits_of", "make", "network_of", "save", "take_weights", "tensor_logits"]
 
 CLASSES: Mapping[str, type[BaseAlgorithm]] = MappingProxyType(
     {"ppo": PPO, "dqn": DQN, "maskable-ppo": MaskablePPO, "qrdqn": QRDQN, "recurrent-ppo": RecurrentPPO}
@@ -82,7 +83,7 @@ def make(
     model = learner(
         recipe.policy,
         env,
-        policy_kwargs=_network(recipe.policy_kwargs.model_dump()),  # type: ignore[attr-defined]
+        policy_kwargs=network_of(recipe),
         device="cpu",
         **arguments,
     )
@@ -109,7 +110,9 @@ def _schedule(value: float | str) -> float | LinearSchedule:
     return LinearSchedule(number, LAST_SHARE * number, 1.0) if falls else number
 
 
-def _network(given: dict[str, Any]) -> dict[str, Any]:
+def network_of(recipe: Any) -> dict[str, Any]:
+    """A recipe's `policy_kwargs` as Stable-Baselines3 takes them."""
+    given = recipe.policy_kwargs.model_dump()
     arch = given["net_arch"]
     layers = {arm: list(units) for arm, units in arch.items()} if isinstance(arch, dict) else list(arch)
     return {**given, "net_arch": layers, "activation_fn": ACTIVATIONS[given["activation_fn"]]}
@@ -183,5 +186,4 @@ def take_weights(model: Any, path: Path, *, policy_only: bool = False) -> None:
         else:
             model.set_parameters(parameters, exact_match=True, device="cpu")
     except (ValueError, KeyError, RuntimeError, OSError) as error:
-        said = str(error).strip().splitlines() or [type(error).__name__]
-        raise ConfigError(f"does not fit this algorithm and network: {said[0]}", path) from error
+        raise ConfigError(f"does not fit this algorithm and network: {first_line(error)}", path) from error

@@ -15,11 +15,10 @@ import numpy as np
 import onnx
 from onnx import compose, helper, numpy_helper
 
-from rlctl import __version__
 from rlctl.agents import bundle
-from rlctl.agents.bundle import logits_of
 from rlctl.agents.card import Card, CardParts
-from rlctl.agents.training.export import IR_VERSION, OPSET, TOLERANCE
+from rlctl.agents.network import logits_of
+from rlctl.agents.training.export import TOLERANCE, to_file
 from rlctl.agents.training.sb3_model import recorded
 from rlctl.envs.errors import BundleError
 
@@ -45,7 +44,9 @@ def merge(members: Sequence[Path], out: Path, name: str) -> Card:
     for key in SAME:
         if len({getattr(card, key) for card in cards}) > 1:
             told = ", ".join(str(getattr(card, key)) for card in cards)
-            raise BundleError(f"these policies have no common {key}: {told}")
+            raise BundleError(
+                f"these policies have no common {key}: {told}; merge runs that differ in their seed alone"
+            )
     policy = mean_of(policies)
     observations = recorded(cards[0].lags)
     expected = np.mean([logits_of(one, observations) for one in policies], axis=0)
@@ -72,12 +73,7 @@ def mean_of(policies: Sequence[bytes]) -> bytes:
         total = made
     ports = onnx.load_model_from_string(policies[0]).graph
     weights = [weight for graph in graphs for weight in graph.initializer]
-    graph = helper.make_graph(nodes, "policy", list(ports.input), list(ports.output), weights)
-    made_by = {"producer_name": "rlctl", "producer_version": __version__, "ir_version": IR_VERSION}
-    network = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], **made_by)
-    onnx.checker.check_model(network, full_check=True)
-    data: bytes = network.SerializeToString()
-    return data
+    return to_file(helper.make_graph(nodes, "policy", list(ports.input), list(ports.output), weights))
 
 
 def _scaled(policy: bytes, number: int, share: float) -> Any:

@@ -25,14 +25,18 @@ from rlctl.envs.yaml_edge import load_model, validated
 __all__ = [
     "ALGORITHMS",
     "ENV_ID",
+    "Count",
     "OffPolicy",
     "OnPolicy",
+    "Positive",
     "Recipe",
     "RecurrentPpo",
+    "Schedule",
     "WarmStart",
     "as_document",
     "linear",
     "load_recipe",
+    "recipe_file",
     "recipe_from",
 ]
 
@@ -45,6 +49,7 @@ ROLLOUTS = 8
 """As many as a try-out has at least, so that there is something to see."""
 
 T = TypeVar("T", bound="Recipe")
+R = TypeVar("R", bound=BaseModel)
 _LINEAR = re.compile(r"^lin_(\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)$")
 
 
@@ -154,7 +159,8 @@ class Recipe(_Strict):
         learning_rate: A number, or `lin_` and one, which falls to a twentieth of it by the end of the budget.
         gamma, batch_size: The algorithm's.
         lags: Ticks back that the policy sees.
-        eval_every_seconds, eval_every_timesteps: Time between two evaluations; whichever comes first.
+        eval_every_seconds, eval_every_timesteps: Time between two evaluations; whichever comes first, None for never.
+            Which model is kept depends on the machine's pace where they go by seconds, and on the seed alone else.
         early_stop: Evaluations without a gain after which the run ends; none goes on to its budget.
     """
 
@@ -171,7 +177,7 @@ class Recipe(_Strict):
     gamma: Share
     batch_size: Count
     lags: Annotated[tuple[int, ...], AfterValidator(_is_history)] = LAGS
-    eval_every_seconds: Positive = 60.0
+    eval_every_seconds: Positive | None = 60.0
     eval_every_timesteps: Count | None = None
     early_stop: Count | None = None
 
@@ -304,8 +310,13 @@ def load_recipe(algorithm: str, path: Path | None = None) -> Recipe:
     Raises:
         ConfigError: The file is absent or wrong, with its line and, for an unknown key, the closest one.
     """
+    return recipe_file(ALGORITHMS[algorithm], algorithm, path)
+
+
+def recipe_file(kind: type[R], algorithm: str, path: Path | None) -> R:
+    """What a file of hyperparameters says, or the one that ships for an algorithm; see `load_recipe`."""
     source = path or Path(str(files("rlctl") / "configs" / "training" / f"{algorithm}.yaml"))
-    return _recipe_in(load_model(_document(algorithm), source))
+    return _recipe_in(kind, load_model(_document(kind), source))
 
 
 def recipe_from(algorithm: str, data: object, name: str) -> Recipe:
@@ -314,7 +325,8 @@ def recipe_from(algorithm: str, data: object, name: str) -> Recipe:
     Raises:
         ConfigError: They are wrong.
     """
-    return _recipe_in(validated(_document(algorithm), data, name))
+    kind = ALGORITHMS[algorithm]
+    return _recipe_in(kind, validated(_document(kind), data, name))
 
 
 def as_document(recipe: Recipe) -> dict[str, Any]:
@@ -322,12 +334,13 @@ def as_document(recipe: Recipe) -> dict[str, Any]:
     return {ENV_ID: recipe.model_dump(mode="json")}
 
 
-def _document(algorithm: str) -> type[BaseModel]:
+def _document(kind: type[BaseModel]) -> type[BaseModel]:
     """What a file is: the environment's id above the hyperparameters."""
-    recipe: Any = (ALGORITHMS[algorithm], Field(alias=ENV_ID))
+    recipe: Any = (kind, Field(alias=ENV_ID))
     return create_model("Document", __base__=_Strict, recipe=recipe)
 
 
-def _recipe_in(document: BaseModel) -> Recipe:
-    recipe: Recipe = document.recipe  # type: ignore[attr-defined]
+def _recipe_in(kind: type[R], document: BaseModel) -> R:
+    recipe = document.recipe  # type: ignore[attr-defined]
+    assert isinstance(recipe, kind)
     return recipe

@@ -2,6 +2,7 @@
 
 best_model.zip       the best weights so far, as Stable-Baselines3 saves them
 checkpoints/N/       model.zip, state.json and, for DQN, replay.npz after N timesteps; the newest stays
+                     with testbeds of a cluster also rollouts.json, as it was then
 evaluations.npz      in Stable-Baselines3's shape, with QoS and BE beside the returns
 config.yml args.yml hosts.yml profiles/ command.txt versions.yml      what it was asked for, and with what
 tensorboard/ bundle/
@@ -43,6 +44,7 @@ __all__ = [
     "drop_older",
     "is_run",
     "newest_checkpoint",
+    "note_origin",
     "read_replay",
     "versions",
     "write_replay",
@@ -118,10 +120,21 @@ def begin(folder: Path, recipe: Recipe, hosts: Hosts, arguments: Mapping[str, An
         raise ConfigError("holds a run already; give another --out, or --resume it", folder)
     folder.mkdir(parents=True, exist_ok=True)
     _write_yaml(folder / HOSTS, _with_copies(folder, hosts).model_dump(mode="json"))
-    _write_yaml(folder / ARGUMENTS, dict(arguments))
+    note_origin(folder, arguments, command)
+    _write_yaml(folder / CONFIG, as_document(recipe))  # the last one: its presence says that the others are there
+
+
+def note_origin(folder: Path, arguments: Mapping[str, Any], command: str) -> None:
+    """Write down what a run was asked for, and with what it was made.
+
+    Args:
+        folder: Of the run; it is there.
+        arguments: Of the command, as they are used.
+        command: The command line.
+    """
+    _write_yaml(folder / ARGUMENTS, arguments)
     _write_yaml(folder / "versions.yml", versions())
     (folder / "command.txt").write_text(command + "\n")
-    _write_yaml(folder / CONFIG, as_document(recipe))  # the last one: its presence says that the others are there
 
 
 def _with_copies(folder: Path, hosts: Hosts) -> Hosts:

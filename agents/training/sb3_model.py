@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from rlctl import __version__
 from rlctl.agents.card import CardParts, Training
+from rlctl.agents.network import first_line
 from rlctl.agents.training.export import ALGORITHMS, FEWEST
 from rlctl.envs.errors import ConfigError, PermissionMissing
 from rlctl.envs.sim.seeds import training
@@ -52,8 +53,7 @@ def load_model(path: Path) -> Any:
     try:
         return learner.load(path, device="cpu")
     except Exception as error:  # whatever its pickles raise
-        said = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ConfigError(f"is no model that loads: {said}", path) from error
+        raise ConfigError(f"is no model that loads: {first_line(error)}; train it again", path) from error
 
 
 def parts_of(model: Any, path: Path, lags: Sequence[int]) -> CardParts:

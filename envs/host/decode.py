@@ -7,10 +7,19 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 from rlctl.envs.telemetry import Why
 
-__all__ = ["json_or_none", "measured"]
+__all__ = ["json_or_none", "measured", "text_of"]
+
+
+def text_of(path: Path) -> str:
+    """What a file says, without white space at its ends; empty when it cannot be read."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def json_or_none(data: bytes | str) -> object:

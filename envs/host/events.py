@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Mapping
 
 __all__ = ["KINDS", "Events"]
 
 _log = logging.getLogger(__name__)
 
-KINDS = (
-    "foreign-write", "group-vanished", "group-appeared", "group-replaced", "group-reduced", "group-refused",
-    "tighter-parent", "lc-vanished", "lc-appeared",
-    "application-came", "application-left", "application-moved", "application-refused",
-)  # fmt: skip
+KINDS: Mapping[str, str] = {
+    "foreign-write": "Another program wrote a knob of BE.",
+    "group-vanished": "A group of BE is gone.",
+    "group-appeared": "A group that the configuration means has come and is under control.",
+    "group-replaced": "A group is gone and another one has its place.",
+    "group-reduced": "A group lacks a controller that it had; what is left of it is under control.",
+    "group-refused": "A group that the configuration means cannot be put under control.",
+    "tighter-parent": "A group above BE allows less than was written.",
+    "lc-vanished": "The LC's group is gone.",
+    "lc-appeared": "The LC's group is there again.",
+    "application-came": "An application registered.",
+    "application-left": "An application ended or was released.",
+    "application-moved": "An application was moved to another cluster.",
+    "application-refused": "An application cannot be controlled.",
+}
+"""Kinds of events, and what each means."""
 
 MOST_KEPT = 1000  # a caller that never drains must not fill the memory
 

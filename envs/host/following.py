@@ -14,7 +14,7 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.groupsearch import outermost
-from rlctl.envs.host.live import follow_groups
+from rlctl.envs.host.sensors.of_groups import follow_groups
 from rlctl.envs.host.sensors.sensor import Sensor
 
 __all__ = ["Follower"]

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.process import memberships
 
 __all__ = ["UNIFIED", "Found", "find_groups", "groups_of_process", "outermost"]
 
@@ -37,14 +38,6 @@ class Found:
 
     paths: Mapping[str, tuple[str, ...]]
     pids: tuple[int, ...] = ()
-
-    def overlaps(self, other: Found) -> tuple[str, ...]:
-        """Hierarchies in which a group of one holds a group of the other: what limits one there limits both."""
-        return tuple(
-            name
-            for name, paths in self.paths.items()
-            if any(_holds(a, b) or _holds(b, a) for a in paths for b in other.paths.get(name, ()))
-        )
 
 
 def find_groups(matches: Callable[[str], bool], what: str, name: str, layout: Layout, hint: str = "") -> Found:
@@ -110,24 +103,11 @@ def groups_of_process(pid: int, layout: Layout, proc: Path) -> Found:
         HostError: There is no such process.
         ConfigError: It is in root groups only.
     """
-    try:
-        lines = (proc / str(pid) / "cgroup").read_text(errors="surrogateescape").splitlines()
-    except OSError as error:
-        raise HostError(f"process {pid}: {error.strerror}: has it ended?") from error
-    inside = dict(_memberships(lines))
+    inside = {controller or UNIFIED: path for controller, path in memberships(pid, proc).items()}
     paths = {name: (inside[name],) for name, _ in _hierarchies(layout) if inside.get(name, "/") != "/"}
     if not paths:
         raise ConfigError(f"process {pid} is in no control group of its own; run it as a service or in a container")
     return Found(paths, (pid,))
-
-
-def _memberships(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Hierarchy and path: `4:cpu,cpuacct:/x` for v1, `0::/x` for v2."""
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        for controller in controllers.split(","):
-            yield controller or UNIFIED, path
 
 
 def _hierarchies(layout: Layout) -> Iterator[tuple[str, Path]]:

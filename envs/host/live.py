@@ -4,43 +4,27 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.applications import Placement
-from rlctl.envs.errors import CgroupGone, RlctlError, SensorError
+from rlctl.envs.errors import CgroupGone, RlctlError
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
-from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.events import Events
-from rlctl.envs.host.sensors.cpu import GroupCpus, HostCpus, LcAlive, cpu_seconds_per_request
-from rlctl.envs.host.sensors.members import CgroupMembers
-from rlctl.envs.host.sensors.perf import PerfSensor, perf_root
-from rlctl.envs.host.sensors.psi import Psi
-from rlctl.envs.host.sensors.schedstat import RunDelay
+from rlctl.envs.host.sensors.cpu import cpu_seconds_per_request
+from rlctl.envs.host.sensors.of_groups import ABSENT, SENSED
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.several import OF_EACH_LC, worst_of
-from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
+from rlctl.envs.telemetry import READINGS, Missing, Reading, Telemetry, Value, Why
 from rlctl.envs.workload import SLO, Weight
 
-__all__ = [
-    "KNOBS",
-    "Actuator",
-    "LiveHost",
-    "OtherLc",
-    "absent_readings",
-    "follow_groups",
-    "group_sensors",
-    "perf_sensors",
-]
+__all__ = ["KNOBS", "Actuator", "Divider", "LiveHost", "OtherLc"]
 
 log = logging.getLogger(__name__)
 
-_ABSENT = Missing(Why.NOT_CONFIGURED, "no sensor of this set-up provides it")
-_FIELDS = frozenset(f.name for f in fields(Telemetry)) - {"time_seconds", "target_seconds", "counters"}
-_DERIVED = frozenset({"be_work_rate", "lc_cpu_seconds_per_request"})
+_FIELDS = frozenset(READINGS)
 
 KNOBS = ("cpu", "cpuset", "freezer")
 """What a BE group may be restricted by, as `Group` names its drivers."""
@@ -117,7 +101,7 @@ class LiveHost:
         sensors: All readers; a later one overrides an earlier one's field.
         close: Called once by `close`: restores what was touched and stops what was started.
         solo_cpus: CPUs that BE keeps busy when it runs alone; the whole of `be_work_rate`.
-        absent: Why there are no readings of some names; see `absent_readings`.
+        absent: Why there are no readings of some names; see `rlctl.envs.host.sensors.of_groups.absent_readings`.
         controls: Those of KNOBS that every BE group has.
         events: Is told what happens to the groups.
         follow: Looks for groups that came or went, at the time of a tick; True when BE's are others now. With it BE
@@ -298,21 +282,21 @@ class LiveHost:
 
     def _explain(self, readings: dict[str, Reading]) -> None:
         """Give every reading that nobody provides its reason."""
-        for name in _FIELDS - _DERIVED:
-            reading = readings.get(name, _ABSENT)
+        for name in SENSED:
+            reading = readings.get(name, ABSENT)
             if isinstance(reading, Missing) and reading.why is Why.NOT_CONFIGURED and name in self.absent:
                 readings[name] = replace(reading, detail=self.absent[name])
             elif name not in readings:
-                readings[name] = _ABSENT
+                readings[name] = ABSENT
 
     def _derive(self, readings: dict[str, Reading]) -> None:
         """Fill the fields that take two sensors to know."""
-        be_cpus = readings.get("be_cpus", _ABSENT)
+        be_cpus = readings.get("be_cpus", ABSENT)
         readings["be_work_rate"] = be_cpus
         if isinstance(be_cpus, Value):
             readings["be_work_rate"] = Value(be_cpus.value / self._solo_cpus, be_cpus.age_seconds)
         readings["lc_cpu_seconds_per_request"] = cpu_seconds_per_request(
-            readings.get("lc_cpus", _ABSENT), readings.get("done_rps", _ABSENT)
+            readings.get("lc_cpus", ABSENT), readings.get("done_rps", ABSENT)
         )
 
 
@@ -321,89 +305,9 @@ def _of_other(lc: OtherLc, first: Telemetry) -> Telemetry:
     found: dict[str, Reading] = {}
     for sensor in lc.sensors:
         found.update(_guarded(sensor, first.time_seconds))
-    own = {name: found.get(name, _ABSENT) for name in OF_EACH_LC}
-    own["lc_cpu_seconds_per_request"] = cpu_seconds_per_request(own["lc_cpus"], found.get("done_rps", _ABSENT))
+    own = {name: found.get(name, ABSENT) for name in OF_EACH_LC}
+    own["lc_cpu_seconds_per_request"] = cpu_seconds_per_request(own["lc_cpus"], found.get("done_rps", ABSENT))
     return first.but(target_seconds=lc.slo.target_seconds, **own)
-
-
-def group_sensors(lc: Group, be: Sequence[Group]) -> list[Sensor]:
-    """Every sensor that these groups have files for; what the host has not stays missing, as `rlctl doctor` tells."""
-    sensors: list[Sensor] = [
-        alive := LcAlive(CgroupMembers(lc.procs_file)),
-        RunDelay(alive),
-        HostCpus(),
-    ]
-    if lc.usage_file:
-        sensors.append(GroupCpus(lc.usage_file, [group.usage_file for group in be if group.usage_file]))
-    if lc.pressure_file:
-        pressed = [group.pressure_file.parent for group in be if group.pressure_file]
-        sensors.append(Psi(lc.pressure_file.parent, pressed))
-    return sensors
-
-
-def follow_groups(sensors: Iterable[Sensor], lc: Group, be: Sequence[Group], now_seconds: float) -> None:
-    """Point sensors as `group_sensors` and `perf_sensors` made them at other groups, right after they were read.
-
-    Raises:
-        SensorError: perf does not take a group's name; the other sensors follow.
-    """
-    for sensor in sensors:
-        match sensor:
-            case LcAlive():
-                sensor.follow(CgroupMembers(lc.procs_file))
-            case GroupCpus() if lc.usage_file:
-                sensor.follow(lc.usage_file, [group.usage_file for group in be if group.usage_file], now_seconds)
-            case Psi() if lc.pressure_file:
-                pressed = [group.pressure_file.parent for group in be if group.pressure_file]
-                sensor.follow(lc.pressure_file.parent, pressed)
-    for sensor in sensors:
-        if isinstance(sensor, PerfSensor):
-            sensor.follow(_perf_names([lc], sensor.root), _perf_names(be, sensor.root))
-
-
-def absent_readings(lc: Group, be: Sequence[Group], sensors: Sequence[Sensor], *, perf: bool) -> dict[str, str]:
-    """Telemetry fields that these groups and sensors do not give, each with its reason.
-
-    Args:
-        lc: The LC's group.
-        be: The BE groups.
-        sensors: As built.
-        perf: Whether counters are asked for.
-    """
-    provided = {name for sensor in sensors for name in sensor.provides}
-    found = dict.fromkeys(_FIELDS - _DERIVED - provided, "no sensor of this set-up provides it")
-    if "cpi" in found:
-        found["cpi"] = "perf cannot count here, see `rlctl doctor`" if perf else "perf is off; set perf: true"
-    if lc.usage_file is None:
-        found |= dict.fromkeys(("lc_cpus", "be_cpus"), "the LC has no cpuacct group")
-    elif not any(group.usage_file for group in be):
-        found["be_cpus"] = "BE has no cpuacct group"
-    if lc.pressure_file is None:
-        found |= dict.fromkeys(("lc_pressure_ratio", "be_pressure_ratio"), "the LC has no cgroup2 group")
-    elif not any(group.pressure_file for group in be):
-        found["be_pressure_ratio"] = "BE has no cgroup2 group"
-    found |= {"be_work_rate": found["be_cpus"]} if "be_cpus" in found else {}
-    return found | ({"lc_cpu_seconds_per_request": found["lc_cpus"]} if "lc_cpus" in found else {})
-
-
-def perf_sensors(lc: Group, be: Sequence[Group], interval_seconds: float) -> list[Sensor]:
-    """Hardware and software counters of these groups, where perf can find them; else none, and the log says why."""
-    root = perf_root(Path("/proc/self/mounts").read_text(errors="surrogateescape"))
-    if root is None:
-        log.warning("perf finds cgroups by their cgroup2 or perf_event mount, and there is neither: no counters")
-        return []
-
-    try:
-        names = _perf_names([lc], root), _perf_names(be, root)
-        return [PerfSensor(*names, root, interval_seconds=interval_seconds)]
-    except SensorError as error:
-        log.warning("no perf counters: %s", error)
-        return []
-
-
-def _perf_names(groups: Iterable[Group], root: Path) -> list[str]:
-    folders = (folder for group in groups for folder in group.directories if folder.is_relative_to(root))
-    return [str(folder.relative_to(root)) for folder in folders]
 
 
 def _guarded(sensor: Sensor, now_seconds: float) -> Mapping[str, Reading]:

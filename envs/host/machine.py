@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from rlctl.envs.host.decode import text_of
 from rlctl.envs.host.sensors.probe import Capability
 from rlctl.envs.host.topology import read_list
 
@@ -48,7 +49,7 @@ def _numa(sys: Path) -> Capability:
 
 
 def _memory(proc: Path) -> Capability:
-    fields = dict(line.split(":", 1) for line in _text(proc / "meminfo").splitlines() if ":" in line)
+    fields = dict(line.split(":", 1) for line in text_of(proc / "meminfo").splitlines() if ":" in line)
     words = fields.get("MemAvailable", "").split()
     if not words or not re.fullmatch(r"[0-9]{1,19}", words[0]):
         return Capability("free memory", False, f"{proc / 'meminfo'} does not say", "")
@@ -71,10 +72,3 @@ def _state(state_dir: Path) -> Capability:
     found = f"{state_dir}" if nearest == state_dir else f"{state_dir} can be made"
     reason = found if writable else f"{nearest} may not be written by user id {os.geteuid()}"
     return Capability("state directory", writable, reason, "the journal of original values, and so `rlctl serve`")
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

@@ -27,6 +27,7 @@ from pathlib import Path
 
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.cgroup.cpulist import format_cpus, parse_cpus
+from rlctl.envs.host.decode import text_of
 
 __all__ = ["SYS", "CpuPlace", "cpu_order", "memory_nodes", "numa_nodes", "read_list", "read_topology"]
 
@@ -103,7 +104,7 @@ def read_topology(sys: Path = SYS) -> Mapping[int, CpuPlace]:
     nodes = [cpus & online for cpus in numa_nodes(sys).values()]
     packages: dict[str, set[int]] = {}
     for cpu in sorted(online):
-        packages.setdefault(_text(folder / f"cpu{cpu}/topology/physical_package_id"), set()).add(cpu)
+        packages.setdefault(text_of(folder / f"cpu{cpu}/topology/physical_package_id"), set()).add(cpu)
     sockets = [frozenset(cpus) for cpus in packages.values()]
     return {cpu: _place(folder, cpu, online, nodes, package) for package in sockets for cpu in package}
 
@@ -141,7 +142,7 @@ def _place(
 
 def _last_level_cache(folder: Path) -> frozenset[int]:
     """CPUs that share the cache of the highest level; empty if the kernel tells of none (many virtual machines)."""
-    by_level = {_text(index / "level"): read_list(index / "shared_cpu_list") for index in folder.glob("index*")}
+    by_level = {text_of(index / "level"): read_list(index / "shared_cpu_list") for index in folder.glob("index*")}
     return by_level[max(by_level)] if by_level else frozenset()
 
 
@@ -153,13 +154,6 @@ def _present(folder: Path) -> frozenset[int]:
 def read_list(path: Path) -> frozenset[int]:
     """A kernel list; empty when the file is absent or odd."""
     try:
-        return parse_cpus(_text(path))
+        return parse_cpus(text_of(path))
     except ValueError:
         return frozenset()
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""

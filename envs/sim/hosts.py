@@ -63,7 +63,6 @@ class Window:
         lc_cpus, be_cpus, host_cpus: CPUs kept busy.
         be_work_ratio: BE work, as a share of BE running alone.
         contended_ratio: Share of the time in which BE ran on the LC's CPUs.
-        inflation_ratio: Growth of the LC's service time by BE.
         cpi: The LC's cycles per instruction.
         watts: Power of the host.
         missing: The latency and load of this window never reach a sensor.
@@ -79,7 +78,6 @@ class Window:
     host_cpus: Array
     be_work_ratio: Array
     contended_ratio: Array
-    inflation_ratio: Array
     cpi: Array
     watts: Array
     missing: Flags
@@ -262,7 +260,6 @@ class Hosts:
             host_cpus=host,
             be_work_ratio=be_cpus / (1.0 + c.be_inflation * use) / self._solo_cpus,
             contended_ratio=share.contended_ratio,
-            inflation_ratio=self._inflation,
             cpi=cpi * (1.0 + c.cpi_cv * z),
             watts=c.idle_watts + c.watts_per_cpu * host,
             missing=u < c.missing_ratio,

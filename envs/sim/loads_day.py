@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from rlctl.envs.sim.noise import uniforms
+from rlctl.envs.yaml_edge import Strict
 
 __all__ = ["DAY_SECONDS", "Bursts", "Crowds", "DayLoad", "Noise", "day_loads"]
 
@@ -32,11 +33,7 @@ OCTAVES = (1, 8, 64)
 LEVEL, NOISE, BURST, CROWD = 5000, 5010, 5020, 5030  # first noise channels
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Noise(_Strict):
+class Noise(Strict):
     """Noise around the wave.
 
     Attributes:
@@ -48,7 +45,7 @@ class Noise(_Strict):
     seconds: float = Field(30.0, gt=0.0)
 
 
-class Bursts(_Strict):
+class Bursts(Strict):
     """More load for a while, at a random place of each stretch.
 
     Attributes:
@@ -68,7 +65,7 @@ class Bursts(_Strict):
         return self
 
 
-class Crowds(_Strict):
+class Crowds(Strict):
     """A crowd comes at once, at a random time of each stretch, and leaves by and by.
 
     Attributes:
@@ -82,7 +79,7 @@ class Crowds(_Strict):
     height_ratio: Span
 
 
-class DayLoad(_Strict):
+class DayLoad(Strict):
     """The load of one kind of host; shares of the LC's maximum. Ranges are drawn from for each host.
 
     Attributes:

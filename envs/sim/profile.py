@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.noise import uniforms
-from rlctl.envs.yaml_edge import load_model, validated
+from rlctl.envs.yaml_edge import Strict, load_model, validated
 
 __all__ = ["Constants", "HostProfile", "load_profile", "shipped_profiles"]
 
@@ -28,11 +28,7 @@ RANGE_CHANNEL = 1000
 """First noise channel of the numbers that pick constants from their ranges."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class LcConstants(_Strict):
+class LcConstants(Strict):
     """The latency-critical service."""
 
     lc_cpus: float = Field(gt=0.0)
@@ -59,7 +55,7 @@ class LcConstants(_Strict):
     """The load that counts as 1.0."""
 
 
-class BeConstants(_Strict):
+class BeConstants(Strict):
     """The best-effort work and the CPUs around it."""
 
     threads: float = Field(gt=0.0)
@@ -84,7 +80,7 @@ class BeConstants(_Strict):
     """Length of a job and of a pause are multiples of it."""
 
 
-class SharingConstants(_Strict):
+class SharingConstants(Strict):
     """How the kernel shares a CPU, see `sharing`."""
 
     minimum_weight_ratio: float = Field(2.0 / 1024.0, gt=0.0)
@@ -103,7 +99,7 @@ class SharingConstants(_Strict):
     """Until a freeze is done."""
 
 
-class InterferenceConstants(_Strict):
+class InterferenceConstants(Strict):
     """What BE costs the LC beyond CPU time: cache, memory bandwidth, SMT siblings, frequency."""
 
     inflation_per_cpu: float = Field(0.0, ge=0.0)
@@ -122,7 +118,7 @@ class InterferenceConstants(_Strict):
     """Noise of CPI."""
 
 
-class RealityConstants(_Strict):
+class RealityConstants(Strict):
     """What a measured host adds to a textbook."""
 
     rate_cv: float = Field(0.0, ge=0.0, le=2.0)
@@ -149,10 +145,12 @@ class RealityConstants(_Strict):
     """Power more per busy CPU."""
 
 
-class HostProfile(_Strict):
+class HostProfile(Strict):
     """One kind of host.
 
     Attributes:
+        name: Shown in tables and results.
+        description: In a line.
         source: Where its constants are from.
         fitted: The region in which they were fitted: name of a quantity to [low, high].
         ranges: Constants that differ from host to host in training: name to [low, high].

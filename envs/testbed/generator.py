@@ -16,7 +16,6 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Literal, Self
 
 from rlctl.envs.errors import TestbedError
@@ -37,7 +36,7 @@ class GeneratorError(TestbedError, RuntimeError):
 class GeneratorConfig:
     """Where the load goes and what a request is; set exactly one of `unix_path` and `port`.
 
-    Args:
+    Attributes:
         protocol: HTTP/1.1 GET with keep-alive and `Accept-Encoding: gzip`, or memcached multi-get in the text protocol.
         unix_path: Unix socket of the server.
         port: TCP port of the server on 127.0.0.1; there is no way to aim at another host.
@@ -91,7 +90,7 @@ class GeneratorStats:
 
     Latencies run from the intended send time; quantiles are within 0.4 %. A time is None when nothing completed.
 
-    Args:
+    Attributes:
         monotonic_seconds: CLOCK_MONOTONIC at the end of the interval (`time.monotonic()`).
         interval_seconds: Length of the interval.
         rate_rps: Rate in force at its end.
@@ -257,9 +256,7 @@ class LoadGenerator:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _send(self, command: str) -> None:

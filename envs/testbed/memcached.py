@@ -38,7 +38,7 @@ class MemcachedConfig:
 
     def __post_init__(self) -> None:
         if min(self.threads, self.memory_megabytes, self.keys_per_get, self.preload_keys, self.value_bytes) < 1:
-            raise ConfigError(f"impossible memcached: {self}")
+            raise ConfigError(f"impossible memcached: {self}: every number is 1 or more")
 
 
 class Memcached:

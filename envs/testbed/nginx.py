@@ -65,7 +65,7 @@ class NginxConfig:
 
     def __post_init__(self) -> None:
         if self.text_bytes < 1 or not 1 <= self.gzip_level <= 9:
-            raise ConfigError(f"impossible nginx: {self}")
+            raise ConfigError(f"impossible nginx: {self}: text_bytes is 1 or more, gzip_level from 1 to 9")
 
 
 class Nginx:

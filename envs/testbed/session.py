@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Self
 
 from rlctl.envs.allocation import Limits
@@ -18,7 +17,8 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.latency.generator import GeneratorSource
-from rlctl.envs.host.live import LiveHost, group_sensors
+from rlctl.envs.host.live import LiveHost
+from rlctl.envs.host.sensors.of_groups import group_sensors
 from rlctl.envs.testbed.generator import LoadGenerator
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.knee import find_knee, probe_with
@@ -121,9 +121,7 @@ class Testbed:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop everything and remove every group."""
         self._stack.close()
 

@@ -16,7 +16,7 @@ from rlctl.envs.testbed.session import Testbed, TestbedSpec
 from rlctl.envs.testbed.workloads import Work
 
 if TYPE_CHECKING:
-    from rlctl.agents.training.cluster.connection import Cluster
+    from rlctl.agents.training.cluster.nodes import Cluster
 
 __all__ = ["Alone", "HostsOutcome", "Measured", "OnTestbed", "measure_on_hosts"]
 

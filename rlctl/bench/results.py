@@ -9,6 +9,7 @@ from pathlib import Path
 from rlctl.bench.hosts import HostsOutcome
 from rlctl.bench.live import Outcome
 from rlctl.bench.sim import SimOutcome
+from rlctl.envs.whole_file import write_whole
 
 __all__ = ["results_as_json", "write_json"]
 
@@ -22,7 +23,4 @@ def results_as_json(outcomes: Sequence[Outcome | HostsOutcome | SimOutcome]) -> 
 
 def write_json(outcomes: Sequence[Outcome | HostsOutcome | SimOutcome], path: Path) -> None:
     """Write the JSON, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(path.suffix + ".part")
-    partial.write_text(json.dumps(results_as_json(outcomes), indent=1) + "\n")
-    partial.replace(path)
+    write_whole(path, json.dumps(results_as_json(outcomes), indent=1) + "\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class Score:
 
     def as_json(self) -> dict[str, object]:
         """By name; estimates with their intervals."""
-        pairs = ((name, getattr(self, name)) for name in self.__slots__)
+        pairs = ((name, getattr(self, name)) for name in (one.name for one in fields(self)))
         return {name: value.as_json() if isinstance(value, Estimate) else value for name, value in pairs}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,11 +72,6 @@ class SimScore(Score):
     """One manager over all seeds: the live `Score`, and QoS as the thesis sampled it."""
 
     qos_15s_percent: Estimate
-
-    def as_json(self) -> dict[str, object]:
-        """By name; estimates with their intervals."""
-        pairs = ((one.name, getattr(self, one.name)) for one in fields(self))
-        return {name: value.as_json() if isinstance(value, Estimate) else value for name, value in pairs}
 
 
 def per_seed(record: Record) -> dict[str, Floats]:

@@ -55,7 +55,15 @@ class Budget(_Strict):
 
 
 class Ground(_Strict):
-    """What a scenario was when the constants were found on it."""
+    """What a scenario was when the constants were found on it; another one now is told as out of date.
+
+    Attributes:
+        duration_seconds: Of its runs.
+        scenario_digest: Hash of the scenario.
+        profile: Its host profile.
+        profile_digest: Hash of that.
+        shield_digest: Hash of the shield's profile.
+    """
 
     duration_seconds: float = Field(gt=0.0)
     scenario_digest: str
@@ -77,7 +85,13 @@ class Fulfilment(_Strict):
 
 
 class Found(_Strict):
-    """One manager's constants, and what they and the published ones came to on the training seeds."""
+    """One manager's constants, and what they and the published ones came to on the training seeds.
+
+    Attributes:
+        options: The constants that were found, for the manager's constructor.
+        published: What the published ones came to.
+        tuned: What those found came to.
+    """
 
     options: dict[str, int | float]
     published: Fulfilment
@@ -85,7 +99,14 @@ class Found(_Strict):
 
 
 class Tuned(_Strict):
-    """A file of tuned constants."""
+    """A file of tuned constants.
+
+    Attributes:
+        budget: What the search was given.
+        shield: Safety profile of the managers that are judged behind one.
+        scenarios: On what they were found, by name.
+        managers: What was found, by name.
+    """
 
     budget: Budget
     shield: str

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlctl.config.applications import ApplicationsSection
-from rlctl.envs.errors import ConfigError, HostError, RlctlError
+from rlctl.envs.errors import ConfigError, RlctlError
 from rlctl.envs.host.apps.description import load_description
 from rlctl.envs.host.apps.launch import Place, adopt, forget, release
 from rlctl.envs.host.apps.launch import run as launch
@@ -127,7 +127,7 @@ def _parent(section: ApplicationsSection) -> str:
         return section.group
     from rlctl.envs.platform import load_platform
 
-    platform = load_platform(None if section.platform == "discovered" else section.platform)
+    platform = load_platform(section.platform_source)
     return platform.cluster_group(platform.clusters[0].name)
 
 
@@ -191,7 +191,7 @@ def _running(registration: Registration, place: Place) -> str:
         if group.freezer is None or not group.freezer.frozen():
             return "running"
         return "deferred" if group.freezer.ordered() else "suspended with BE"
-    except (HostError, RlctlError):
+    except RlctlError:
         return "ended"
 
 

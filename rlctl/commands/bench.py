@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlctl.arguments import address, positive, positive_int, say
-from rlctl.commands.bench_outputs import check_outputs
+from rlctl.commands.outputs import check_outputs
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.scenario import Scenario, load_scenario, shipped_scenarios
 from rlctl.sim_scenario import SUITE, SimScenario

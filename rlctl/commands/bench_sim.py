@@ -6,17 +6,17 @@ import argparse
 import contextlib
 import json
 import shlex
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlctl.arguments import say
 from rlctl.sim_scenario import SimScenario
 
 if TYPE_CHECKING:
     from rlctl.bench.sim import Runner, SimOutcome, SimPlan
 
-__all__ = ["check", "plan_of", "run_plans", "say", "simulated", "warn_of_misfits", "workforce"]
+__all__ = ["plan_of", "run_plans", "simulated", "warn_of_misfits", "workforce"]
 
 SEEDS = 30
 """Seeds when none are asked for: as many as the acceptance tables have."""
@@ -86,9 +86,10 @@ def workforce(args: argparse.Namespace) -> Iterator[tuple[int, Runner]]:
 def simulated(plan: SimPlan, jobs: int, run: Runner) -> SimOutcome:
     """Run one plan with a progress bar."""
     from rlctl.bench.sim import run_sim, seeds_at_once
+    from rlctl.progress import progress
 
     chunk = seeds_at_once(plan, jobs)
-    with _progress(len(list(plan.tasks(chunk)))) as done:
+    with progress(len(list(plan.tasks(chunk))), "runs") as done:
         return run_sim(plan, done, jobs=jobs, chunk=chunk, run=run)
 
 
@@ -125,27 +126,11 @@ def plan_of(args: argparse.Namespace, scenario: SimScenario, managers: tuple[str
     return plan
 
 
-def check(plans: Sequence[SimPlan]) -> None:
-    """What would otherwise fail after some minutes.
-
-    Raises:
-        ConfigError: scikit-learn is needed and not installed.
-    """
-    from rlctl.bench.lineup import require_library
-
-    require_library([name for plan in plans for name in plan.managers])
-
-
 def warn_of_misfits(plan: SimPlan) -> None:
     """Say where tuned constants were found on something else than they are used on."""
     if plan.tuned:
         for misfit in plan.tuned.misfits(plan.scenario, plan.host, plan.profile):
             say(f"warning: {misfit}")
-
-
-def say(text: str) -> None:
-    """A line for people, on stderr."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def _command(args: argparse.Namespace, plans: Sequence[SimPlan]) -> str:
@@ -177,14 +162,6 @@ def _others(plan: SimPlan) -> str:
     """The weights of those whose weight is their point, as they are run."""
     told = [f"{name}: {plan.weight(name)}" for name in ("none", "weights") if name in plan.managers]
     return f" ({', '.join(told)})" if told else ""
-
-
-@contextlib.contextmanager
-def _progress(pieces: int) -> Iterator[Callable[[str], None]]:
-    from rlctl.progress import progress
-
-    with progress(pieces, "runs") as advance:
-        yield advance
 
 
 def _remarks(outcomes: Sequence[SimOutcome]) -> None:

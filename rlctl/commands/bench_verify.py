@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlctl import __version__
+from rlctl.arguments import say
 from rlctl.bench.claims import Claim, read_claims
 from rlctl.envs.errors import ConfigError
 
@@ -43,11 +44,12 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: The file is no such result, or what it was measured with is not what there is now.
     """
     from rlctl.agents.training.cluster.connection import check_reachable
-    from rlctl.commands.bench_sim import check, say, simulated, workforce
+    from rlctl.bench.lineup import require_library
+    from rlctl.commands.bench_sim import simulated, workforce
 
     claims = read_claims(args.file)
     plans = [plan_of(claim) for claim in claims]  # all of them, before minutes are spent on the first
-    check(plans)
+    require_library([name for plan in plans for name in plan.managers])
     check_reachable(args.ray, [name for plan in plans for name in plan.managers])
     differing = 0
     with workforce(args) as (jobs, runner):

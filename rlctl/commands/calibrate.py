@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,7 +65,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--json", nargs="?", const="-", metavar="FILE", help="residuals as JSON; without FILE to stdout"
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -97,6 +95,7 @@ def _sweep(args: argparse.Namespace) -> int:
     from rlctl.calibrate import fitted_profile, sweep, write_profile
     from rlctl.envs.sim.surface import read_surface
     from rlctl.envs.testbed.session import Testbed
+    from rlctl.progress import progress
 
     plan = _plan(args)
     say(_effective(plan))
@@ -104,7 +103,7 @@ def _sweep(args: argparse.Namespace) -> int:
         return 0
     table = args.out.with_suffix(".csv")
     with Testbed(plan.scenario.testbed(), say) as bed:
-        with _progress(len(plan.points)) as done:
+        with progress(len(plan.points), "cells") as done:
             sweep(plan, bed, table, done)
         most = bed.slo.max_load_rps
     say(f"{table}: {len(plan.points)} cells; fitting ...")
@@ -223,14 +222,6 @@ def _write_json(path: str, data: Mapping[str, object]) -> None:
         print(text)
     else:
         Path(path).write_text(text + "\n")
-
-
-@contextlib.contextmanager
-def _progress(total: int) -> Iterator[Callable[[str], None]]:
-    from rlctl.progress import progress
-
-    with progress(total, "cells") as advance:
-        yield advance
 
 
 def _shares(text: str) -> tuple[float, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.arguments import positive, positive_int, say
+from rlctl.arguments import listed, positive, positive_int, say
 from rlctl.envs.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _recorded(args: argparse.Namespace) -> Iterator[Recording]:
     from rlctl.progress import progress
     from rlctl.training.dataset_sim import record
 
-    managers = tuple(dict.fromkeys(name.strip() for name in args.managers.split(",") if name.strip()))
+    managers = tuple(dict.fromkeys(listed(args.managers)))
     if not managers:
         raise ConfigError("--managers names none; see `rlctl managers`")
     require_library(managers)

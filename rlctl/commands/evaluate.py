@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.arguments import positive, positive_int, say
+from rlctl.arguments import listed, positive, positive_int, say
 from rlctl.envs.errors import ConfigError
 
 if TYPE_CHECKING:
     from rlctl.agents.card import Estimate, Score
+    from rlctl.bench.comparison import Comparison
     from rlctl.bench.sim import SimOutcome, SimPlan
     from rlctl.sim_scenario import SimScenario
     from rlctl.statistics.intervals import Estimate as Measured
-    from rlctl.statistics.paired import Comparison
 
 __all__ = ["add_parser", "run"]
 
@@ -53,7 +53,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--json", nargs="?", const="-", metavar="FILE", help="everything as JSON; without FILE to stdout"
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     if args.write_card and args.duration:
         raise ConfigError("--write-card: a card holds scores of whole runs; leave out --duration")
     us = _name(args.bundle)
-    by_shield = {shield: _plans(args, us, shield) for shield in _listed(args.shield)}
+    by_shield = {shield: _plans(args, us, shield) for shield in listed(args.shield)}
     scored: dict[str, list[SimOutcome]] = {}
     for shield, plans in by_shield.items():
         scored[shield] = _measured(plans, args.jobs)
@@ -91,7 +90,7 @@ def _plans(args: argparse.Namespace, us: str, shield: str) -> list[SimPlan]:
     from rlctl.bench.sim import SimPlan
     from rlctl.safety.profile import load_profile
 
-    names = tuple(dict.fromkeys((us, *RIVALS, *_listed(args.managers or ""))))
+    names = tuple(dict.fromkeys((us, *RIVALS, *listed(args.managers or ""))))
     require_library(names)
     plans = []
     for source, scenario in _scenarios(args.scenario, args.duration):
@@ -103,12 +102,12 @@ def _plans(args: argparse.Namespace, us: str, shield: str) -> list[SimPlan]:
     return plans
 
 
-def _scenarios(listed: str, duration: float | None) -> list[tuple[str, SimScenario]]:
+def _scenarios(asked: str, duration: float | None) -> list[tuple[str, SimScenario]]:
     from rlctl.scenario import load_scenario
     from rlctl.sim_scenario import SUITE, SimScenario
 
     found = []
-    for name in SUITE if listed == "all" else _listed(listed):
+    for name in SUITE if asked == "all" else listed(asked):
         one = load_scenario(name)
         if not isinstance(one, SimScenario):
             raise ConfigError(f"scenario {name} is for the live host; see `rlctl bench --plant host`")
@@ -162,7 +161,7 @@ def _paired_rows(us: str, outcomes: Sequence[SimOutcome]) -> list[tuple[str, ...
 def _comparisons(us: str, outcomes: Sequence[SimOutcome]) -> list[tuple[str, str, Comparison]]:
     """The bundle against each rival on each scenario."""
     from rlctl.agents.catalogue import label
-    from rlctl.statistics.paired import compare
+    from rlctl.bench.comparison import compare
 
     found = []
     for rival in (name for name in outcomes[0].plan.managers if name != us):
@@ -222,10 +221,6 @@ def _write_json(target: str | None, us: str, scored: Mapping[str, Sequence[SimOu
         print(json.dumps(data))
     else:
         Path(target).write_text(json.dumps(data, indent=1) + "\n")
-
-
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _several(text: str) -> int:

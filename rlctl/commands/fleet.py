@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.arguments import address, positive, positive_int, say
-from rlctl.commands.bench_outputs import check_outputs
+from rlctl.arguments import address, listed, positive, positive_int, say
+from rlctl.commands.outputs import check_outputs
 from rlctl.envs.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _shown(line: str) -> None:
     print(line, flush=True)
 
 
-def _managers(listed: str) -> tuple[str, ...]:
+def _managers(given: str) -> tuple[str, ...]:
     """The names, each checked by building it once.
 
     Raises:
@@ -161,7 +161,7 @@ def _managers(listed: str) -> tuple[str, ...]:
     from rlctl.agents import catalogue
     from rlctl.bench.lineup import NEEDS_MODEL
 
-    names = tuple(name.strip() for name in listed.split(",") if name.strip())
+    names = listed(given)
     if not names:
         raise ConfigError("--managers names none; see `rlctl managers`")
     if len({catalogue.label(name) for name in names}) < len(names):

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 def _surfaces(folder: Path, args: argparse.Namespace) -> list[Surface]:
     from importlib.util import find_spec
 
-    from rlctl.agents import bundle
+    from rlctl.agents import bundle, network
     from rlctl.envs.errors import BundleError
     from rlctl.report.response import HOSTS, surface
     from rlctl.safety.profile import load_profile
@@ -76,8 +76,8 @@ def _surfaces(folder: Path, args: argparse.Namespace) -> list[Surface]:
     shield = load_profile(args.shield)
     if find_spec("onnxruntime") is None:
         if args.plot:
-            raise BundleError(f"--plot: {bundle.NO_RUNTIME}")
-        print(f"no response surface: {bundle.NO_RUNTIME}", file=sys.stderr)
+            raise BundleError(f"--plot: {network.NO_RUNTIME}")
+        print(f"no response surface: {network.NO_RUNTIME}", file=sys.stderr)
         return []
     policy = bundle.load(folder)
     return [surface(policy, host, shield) for host in HOSTS]

@@ -9,9 +9,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.arguments import positive, positive_int, say
-from rlctl.commands.bench_outputs import check_outputs
+from rlctl.arguments import listed, positive, positive_int, say
+from rlctl.commands.outputs import check_outputs
 from rlctl.envs.errors import ConfigError, HostError
+from rlctl.envs.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,10 +132,10 @@ def plan_of(args: argparse.Namespace) -> Plan:
     return plan
 
 
-def _names(listed: str, known: Sequence[str], option: str) -> tuple[str, ...]:
-    if listed == "all":
+def _names(given: str, known: Sequence[str], option: str) -> tuple[str, ...]:
+    if given == "all":
         return tuple(known)
-    names = tuple(dict.fromkeys(name.strip() for name in listed.split(",") if name.strip()))
+    names = tuple(dict.fromkeys(listed(given)))
     if unknown := [name for name in names if name not in known]:
         raise ConfigError(f"{option}: no {unknown[0]!r}; there are {', '.join(known)}")
     if not names:
@@ -165,20 +166,12 @@ def _keep(args: argparse.Namespace, outcome: Outcome) -> None:
     table = "\n".join((outcome.table(), "", LEGEND, *outcome.notes()))
     print(text if args.json == "-" else table, flush=True)
     if args.json not in (None, "-"):
-        _write(Path(args.json), text)
+        write_whole(Path(args.json), text)
     if args.report:
         from rlctl.measure.isolation_plots import plot_histograms, plot_maxima
 
-        args.report.mkdir(parents=True, exist_ok=True)
-        _write(args.report / "result.json", text)
-        _write(args.report / "table.md", table + "\n")
+        write_whole(args.report / "result.json", text)
+        write_whole(args.report / "table.md", table + "\n")
         plot_histograms(outcome, args.report / "histograms.png")
         plot_maxima(outcome, args.report / "maxima.png")
         say(f"report: {args.report / 'table.md'}")
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    partial = path.with_suffix(path.suffix + ".part")
-    partial.write_text(text)
-    partial.replace(path)

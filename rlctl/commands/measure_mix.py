@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlctl.arguments import positive_int
 from rlctl.commands.measure_session import add_options, measured, write_json
-from rlctl.envs.errors import ConfigError
+from rlctl.envs.errors import CheckFailed, ConfigError, TestbedError
 
 if TYPE_CHECKING:
     from rlctl.measure.config import MeasureConfig
@@ -58,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: There is no such mix or platform, or options do not go together.
         PermissionMissing: Not root.
-        TestbedError: An instance failed.
+        TestbedError: An instance of a benchmark failed.
+        CheckFailed: The command that was given did.
     """
     from rlctl.measure.measurement import Measurement
     from rlctl.measure.plan import Cell
@@ -80,7 +81,12 @@ def run(args: argparse.Namespace) -> int:
         if args.report:
             _draw(args, measurement, log)
 
-    measured(args, measurement, finish)
+    try:
+        measured(args, measurement, finish)
+    except TestbedError as error:
+        if args.words:  # not the host's doing, and trying again later helps nobody
+            raise CheckFailed(str(error)) from error
+        raise
     return 0
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlctl.arguments import positive, positive_int, say
-from rlctl.commands.bench_outputs import check_outputs
+from rlctl.commands.outputs import check_outputs
 from rlctl.envs.errors import ConfigError, PermissionMissing
 from rlctl.envs.host.cgroup.quota import MAX_PERIOD_US, PERIOD_US
 

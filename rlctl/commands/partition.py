@@ -39,7 +39,7 @@ EXAMPLES = """examples:
   rlctl partition show
   rlctl partition undo                                  # every task back, every group removed
 
-Killed half-way, `rlctl restore` brings everything back. More: docs/partition.md
+Killed half-way, `rlctl restore` brings everything back. More: docs/howto/partition.md
 """
 
 

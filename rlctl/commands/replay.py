@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlctl.arguments import listed
+
 if TYPE_CHECKING:
     from rlctl.envs.ticklog import Damage
     from rlctl.safety.profile import Profile
@@ -49,7 +51,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("log", type=Path, metavar="LOG", help="a file, or a directory with all files of a log")
     parser.add_argument(
         "--policy",
-        type=_listed,
+        type=listed,
         default=(),
         metavar="NAME|BUNDLE|FILE.py:CLASS,...",
         help="who to ask at each tick; no threshold model",
@@ -230,7 +232,3 @@ def _contender_as_json(answers: Sequence[Answer]) -> dict[str, Any]:
             for one in answers
         ],
     }
-
-
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())

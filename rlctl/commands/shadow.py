@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rlctl.arguments import positive, positive_int
+from rlctl.arguments import listed, positive, positive_int
 
 __all__ = ["add_parser", "run"]
 
@@ -90,13 +90,9 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 def _add_policy(parser: argparse._ActionsContainer, *, required: bool) -> None:
     parser.add_argument(
         "--policy",
-        type=_listed,
+        type=listed,
         action="extend",
         required=required,
         metavar="NAME|BUNDLE",
         help="who looks on: from `rlctl managers`, or a bundle's folder with a slash in it; may be given again",
     )
-
-
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())

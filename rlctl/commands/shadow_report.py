@@ -11,7 +11,7 @@ from pathlib import Path
 from rlctl.agents import catalogue
 from rlctl.agents.policy import Policy
 from rlctl.arguments import say
-from rlctl.commands.bench_outputs import check_outputs
+from rlctl.commands.outputs import check_outputs
 from rlctl.commands.shadow_watch import policies_of
 from rlctl.envs.errors import CheckFailed, ConfigError, RlctlError
 from rlctl.envs.sim.profile import load_profile
@@ -44,7 +44,6 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: No such log, policy, profile or gate.
         PermissionMissing: A log may not be read, or an output not be written.
     """
-    args.dry_run = False  # which is the bench's
     check_outputs(args)
     gate = load_gate(None if args.gate == "-" else Path(args.gate)) if args.gate else None
     found, source = _read(args)

@@ -7,21 +7,19 @@ import contextlib
 import json
 import os
 import shlex
-import signal
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from rlctl.arguments import address, positive_int, say
-from rlctl.commands.bench_outputs import check_outputs
+from rlctl.arguments import address, positive, positive_int, say
+from rlctl.commands.outputs import check_outputs
 from rlctl.envs.errors import ConfigError
+from rlctl.stopping import signals_noted
 
 if TYPE_CHECKING:
-    from rlctl.agents.training.cluster.connection import Cluster
-    from rlctl.agents.training.learn import Result
+    from rlctl.agents.training.cluster.nodes import Cluster
     from rlctl.agents.training.rollouts.run import Rollouts
+    from rlctl.agents.training.run import Result
     from rlctl.training.plan import Asked, TrainingPlan
 
 __all__ = ["add_parser", "run"]
@@ -63,6 +61,8 @@ NEW_RUN_ONLY = (
 )
 """Arguments that a run that goes on has already."""
 
+ENDING = "ending: checkpoint, evaluation, export; once more to end at once"
+
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command's arguments."""
@@ -84,7 +84,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--seed", type=whole, metavar="N", help="the run's (default: 0)")
     parser.add_argument("--seeds", type=positive_int, metavar="N", help="so many runs, each with the next seed")
     parser.add_argument("--total-timesteps", type=positive_int, metavar="N", help="default: the configuration's")
-    parser.add_argument("--max-seconds", type=_positive, metavar="S", help="end after so long at the latest")
+    parser.add_argument("--max-seconds", type=positive, metavar="S", help="end after so long at the latest")
     parser.add_argument("--n-envs", type=positive_int, metavar="N", help="simulated hosts (default: configuration's)")
     parser.add_argument(
         "--scenario",
@@ -109,7 +109,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument(
         "--ray-wait",
-        type=_positive,
+        type=positive,
         metavar="S",
         help="end when nothing comes from any testbed for so long (default: 300)",
     )
@@ -117,7 +117,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--no-export", action="store_true", help="write no bundle")
     parser.add_argument("--dry-run", action="store_true", help="print the effective configuration and its sources")
     parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="scores as JSON; without FILE to stdout")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -150,7 +149,10 @@ def run(args: argparse.Namespace) -> int:
     check_outputs(args)
     folders = _folders(args, len(plans))
     results: list[Result] = []
-    with _until_signalled() as caught, _cluster(args) as cluster:
+    with (
+        signals_noted(ENDING) as caught,
+        _cluster(args) as cluster,
+    ):
         for plan, folder in zip(plans, folders, strict=True):
             results.append(_trained(args, plan, folder, caught, cluster))
             if caught:
@@ -241,7 +243,8 @@ def _folders(args: argparse.Namespace, count: int) -> list[Path]:
 def _trained(
     args: argparse.Namespace, plan: TrainingPlan, folder: Path, caught: list[int], cluster: Cluster | None
 ) -> Result:
-    from rlctl.agents.training.learn import Run, learn
+    from rlctl.agents.training.learn import learn
+    from rlctl.agents.training.run import Run
     from rlctl.training.progress import training_progress
 
     asked = plan.asked
@@ -306,13 +309,14 @@ def _command(args: argparse.Namespace, asked: Asked, folder: Path) -> str:
 
 def _show(args: argparse.Namespace, plans: Sequence[TrainingPlan], results: Sequence[Result]) -> None:
     from rlctl.report.table import render
+    from rlctl.training.outcomes import as_json, rows
 
     if args.json == "-":
-        print(json.dumps(_as_json(plans, results)))
+        print(json.dumps(as_json(plans, results)))
         return
     if args.json:
-        Path(args.json).write_text(json.dumps(_as_json(plans, results), indent=1) + "\n")
-    print(render(_rows(results)))
+        Path(args.json).write_text(json.dumps(as_json(plans, results), indent=1) + "\n")
+    print(render(rows(results)))
     for one in results:
         if one.tally:
             print(f"\n{render(one.tally.rows())}")
@@ -321,101 +325,9 @@ def _show(args: argparse.Namespace, plans: Sequence[TrainingPlan], results: Sequ
         print(f"{one.folder}: " + (f"bundle {one.bundle}" if one.bundle else "no bundle"))
 
 
-def _rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
-    """One row per run, then their mean and spread."""
-    names = list(results[0].best.trials)
-    rows: list[tuple[str, ...]] = [("run", *names, "mean", "merit")]
-    for one in results:
-        cells = [
-            f"{trial.qos_percent.mean():.2f} / {trial.be_percent.mean():.1f} / {trial.override_percent.mean():.1f}"
-            for trial in one.best.trials.values()
-        ]
-        best = one.best
-        mean = f"{best.qos_percent:.2f} / {best.be_percent:.1f} / {best.override_percent:.1f}"
-        rows.append((one.folder.name, *cells, mean, f"{best.merit:.1f}"))
-    if len(results) > 1:
-        rows.append(_spread_row(results, names))
-    return rows
-
-
-def _spread_row(results: Sequence[Result], names: Sequence[str]) -> tuple[str, ...]:
-    import numpy as np
-
-    def span(values: Sequence[float], digits: int) -> str:
-        return f"{np.mean(values):.{digits}f} ±{np.std(values, ddof=1):.{digits}f}"
-
-    best = [one.best for one in results]
-    cells = [
-        span([float(one.trials[name].qos_percent.mean()) for one in best], 2)
-        + " / "
-        + span([float(one.trials[name].be_percent.mean()) for one in best], 1)
-        for name in names
-    ]
-    mean = span([one.qos_percent for one in best], 2) + " / " + span([one.be_percent for one in best], 1)
-    return ("mean ± sd", *cells, mean, span([one.merit for one in best], 1))
-
-
-def _as_json(plans: Sequence[TrainingPlan], results: Sequence[Result]) -> dict[str, object]:
-    return {
-        "schema": 1,
-        "algorithm": plans[0].asked.algorithm,
-        "runs": [
-            {
-                "folder": str(one.folder),
-                "seed": plan.asked.seed,
-                "ending": str(one.ending),
-                "timesteps": one.timesteps,
-                "seconds": round(one.seconds, 1),
-                "bundle": str(one.bundle) if one.bundle else None,
-                "merit": round(one.best.merit, 4),
-                "validation": {
-                    name: {
-                        "qos_percent": trial.qos_percent.round(6).tolist(),
-                        "be_percent": trial.be_percent.round(6).tolist(),
-                        "override_percent": trial.override_percent.round(6).tolist(),
-                    }
-                    for name, trial in one.best.trials.items()
-                },
-                "remarks": list(one.remarks),
-                "rollouts": one.tally.as_json() if one.tally else None,
-            }
-            for plan, one in zip(plans, results, strict=False)
-        ],
-    }
-
-
-@contextlib.contextmanager
-def _until_signalled() -> Iterator[list[int]]:
-    """The first SIGINT or SIGTERM is noted in the list, a second one does what it always does."""
-    caught: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield caught
-        return
-
-    def note(number: int, _: FrameType | None) -> None:
-        caught.append(number)
-        for one, handler in before.items():
-            signal.signal(one, handler)
-        say("ending: checkpoint, evaluation, export; once more to end at once")
-
-    before = {one: signal.signal(one, note) for one in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield caught
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-
-
 def whole(text: str) -> int:
     """A whole number of 0 or more, for argparse."""
     value = int(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{text} is negative")
-    return value
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0.0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return value

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlctl.arguments import say
-from rlctl.commands.bench_outputs import check_outputs
+from rlctl.commands.outputs import check_outputs
 from rlctl.envs.errors import ConfigError
 
 if TYPE_CHECKING:

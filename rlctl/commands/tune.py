@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlctl.arguments import address, positive, positive_int, say
-from rlctl.commands.bench_outputs import check_outputs
+from rlctl.commands.outputs import check_outputs
 from rlctl.envs.errors import CheckFailed, ConfigError
 
 if TYPE_CHECKING:
-    from rlctl.agents.training.cluster.connection import Cluster
+    from rlctl.agents.training.cluster.nodes import Cluster
     from rlctl.agents.training.search.job import Job
     from rlctl.training.search_history import Found
     from rlctl.training.search_plan import SearchPlan
@@ -77,7 +77,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--retry-failed", action="store_true", help="resume: failed trials go on, too")
     parser.add_argument("--dry-run", action="store_true", help="print the trials and start nothing")
     parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="history as JSON; without FILE to stdout")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -90,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     """
     from rlctl.agents.training.cluster.connection import LOCAL, connected, require_ray
     from rlctl.training.plan import next_folder, require_libraries
-    from rlctl.training.search_plan import begin
+    from rlctl.training.search_plan import SEARCH, begin, check_new
 
     _check(args, LOCAL)
     plan = _plan(args)
@@ -104,13 +103,16 @@ def run(args: argparse.Namespace) -> int:
     check_outputs(args)
     out: Path = args.out or next_folder(f"tune-{plan.asked.algorithm}")
     if not args.resume:
-        begin(plan, out)
+        check_new(out)
     say(f"folder: {out}" + (" (goes on)" if args.resume else ""))
     try:
         with connected(args.ray, cpus=args.jobs) as cluster:
+            if not args.resume:
+                begin(plan, out)  # only now: where no cluster answers there is no search to go on with
             found = _found(args, plan, out, cluster)
     except (KeyboardInterrupt, SystemExit):
-        say(f"go on with: {_command(args.ray, out)}")
+        if (out / SEARCH).exists():
+            say(f"go on with: {_command(args.ray, out)}")
         raise
     _show(args, found, out)
     return 0

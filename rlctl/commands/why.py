@@ -80,13 +80,19 @@ def log_path(args: argparse.Namespace) -> Path:
     """The log that the arguments name.
 
     Raises:
-        ConfigError: The configuration is wrong.
+        ConfigError: The configuration is wrong, or nothing is named and there is no log in the default place.
     """
     from rlctl.config.serve import LogSection, load_config
+    from rlctl.envs.errors import ConfigError
 
     if args.log is not None:
         return Path(args.log)
-    return (load_config(args.config).log if args.config else LogSection()).directory
+    if args.config:
+        return load_config(args.config).log.directory
+    default = LogSection().directory
+    if not default.exists():
+        raise ConfigError("there is no log: name the one of your service by --config serve.yaml or --log DIR", default)
+    return default
 
 
 def tell_damage(damage: Damage) -> None:

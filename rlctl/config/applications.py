@@ -15,6 +15,9 @@ from rlctl.envs.host.apps.registry import DIRECTORY
 
 __all__ = ["ApplicationsSection"]
 
+DISCOVERED = "discovered"
+"""As `platform`: the one that `rlctl partition apply` finds by itself."""
+
 
 class ApplicationsSection(Strict):
     """BE is one group, and the applications below it share its budget.
@@ -34,6 +37,11 @@ class ApplicationsSection(Strict):
     socket: Path = SOCKET
     period_seconds: float = Field(default=PERIOD_SECONDS, ge=0.1, le=3600.0)
     leftover: Literal["share", "idle"] = "share"
+
+    @property
+    def platform_source(self) -> str | None:
+        """The platform's name or file; None is the one that `rlctl partition apply` finds by itself."""
+        return None if self.platform == DISCOVERED else self.platform
 
     @field_validator("group")
     @classmethod

@@ -24,16 +24,17 @@ class FallbackSection(Strict):
         options: Its constructor options.
         answer_milliseconds: Time that the policy has for an answer; a quarter of the tick where that is less. A tick
             without a usable answer in time is the heuristic's.
-        failure_percent: Share of such ticks, in a window of
-        failure_window_seconds: up to which the policy stays; with more it is demoted: the heuristic decides.
+        failure_percent: Share of the ticks of `failure_window_seconds` that may be without a usable answer; with more
+            the policy is demoted: the heuristic decides.
+        failure_window_seconds: The window of `failure_percent`.
         override_percent: Share of the ticks of `window_seconds` that the shield may override; with more the policy is
             demoted.
         drift_percent: Share of the ticks of `window_seconds` that may be unlike the policy's training, see
             `rlctl.agents.drift`; with more it is demoted, until that is over.
-        window_seconds: The window of these two.
+        window_seconds: The window of `override_percent` and `drift_percent`.
         hold_seconds: How long it stays demoted the first time; twice as long each time it must be demoted again within
-            `failure_window_seconds` of its return, up to
-        most_hold_seconds: this.
+            `failure_window_seconds` of its return.
+        most_hold_seconds: The longest that it stays demoted.
     """
 
     name: Name = "prm-hybrid-tuned"

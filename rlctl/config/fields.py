@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator, WithJsonSchema
 
+from rlctl.docstrings import attributes, summary
 from rlctl.envs.host.cgroup.cpulist import MOST_CPUS
 from rlctl.envs.units import Percent
 
@@ -59,7 +60,16 @@ Name = Annotated[str, Field(min_length=1)]
 Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+")]
 
 
+def _described(schema: dict[str, Any], section: type[BaseModel]) -> None:
+    """A section's schema with what its docstring says of each key."""
+    if said := summary(section):
+        schema["description"] = said
+    for name, text in attributes(section).items():
+        if name in schema.get("properties", {}):
+            schema["properties"][name]["description"] = text
+
+
 class Strict(BaseModel):
     """Base of every section: frozen, no unknown keys, no infinities."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, json_schema_extra=_described)

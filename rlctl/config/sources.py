@@ -36,7 +36,13 @@ __all__ = [
 
 
 class CgroupWorkload(Strict):
-    """A control group, by its path below the root of the hierarchy; `*`, `?` and `**` as in `ByCgroup`."""
+    """A control group.
+
+    Attributes:
+        kind: `cgroup`.
+        path: Below the root of the hierarchy, as /proc/PID/cgroup has it; `*`, `?` and `[...]` match within one
+            component, `**` any number of components.
+    """
 
     kind: Literal["cgroup"]
     path: Name
@@ -54,7 +60,12 @@ class CgroupWorkload(Strict):
 
 
 class UnitWorkload(Strict):
-    """A systemd unit that runs; a name without a suffix is a service."""
+    """A systemd unit that runs.
+
+    Attributes:
+        kind: `unit`.
+        unit: Its name; one without a suffix is a service.
+    """
 
     kind: Literal["unit"]
     unit: Annotated[str, Field(pattern=r"^[^/\s]+$")]
@@ -65,7 +76,12 @@ class UnitWorkload(Strict):
 
 
 class PidWorkload(Strict):
-    """The control group of a process, as it is when the controller starts."""
+    """The control group of a process, as it is when the controller starts.
+
+    Attributes:
+        kind: `pid`.
+        pid: The process.
+    """
 
     kind: Literal["pid"]
     pid: int = Field(gt=1)
@@ -76,7 +92,12 @@ class PidWorkload(Strict):
 
 
 class ContainerWorkload(Strict):
-    """A container of Docker, Podman, containerd, CRI-O or runc: its name, its id, or 12 digits of the id."""
+    """A container of Docker, Podman, containerd, CRI-O or runc.
+
+    Attributes:
+        kind: `container`.
+        name: Its name, its id, or 12 digits of the id.
+    """
 
     kind: Literal["container"]
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
@@ -90,6 +111,7 @@ class KubernetesWorkload(Strict):
     """One pod, one container of it, or all pods of a QoS class.
 
     Attributes:
+        kind: `kubernetes`.
         pod_uid: The pod.
         container_id: Id of a container of that pod, or the beginning of it.
         qos: All pods of this class instead.
@@ -127,6 +149,15 @@ Workload = Annotated[
 
 
 class _Polled(Strict):
+    """An endpoint that is asked.
+
+    Attributes:
+        url: Its address, http or https.
+        timeout_seconds: How long an answer is waited for.
+        stale_seconds: Age from which figures count as missing.
+        unit: Of the times that it gives: `seconds`, `milliseconds`, `microseconds` or `nanoseconds`.
+    """
+
     url: Url
     timeout_seconds: float = Field(default=0.5, gt=0.0, le=60.0)
     stale_seconds: float = Field(default=3.0, gt=0.0, le=3600.0)
@@ -134,7 +165,15 @@ class _Polled(Strict):
 
 
 class PrometheusLatency(_Polled):
-    """A histogram on a Prometheus endpoint; see `rlctl.envs.host.latency.prometheus.PrometheusNames`."""
+    """A histogram on a Prometheus endpoint: that of the service itself, not a Prometheus server.
+
+    Attributes:
+        kind: `prometheus`.
+        histogram: The latency histogram, without `_bucket`.
+        labels: Only series that carry all of these; the rest of the series are added up.
+        oldest: A gauge with the age of the oldest outstanding request, if there is one.
+        in_flight: A gauge with the number of outstanding requests; makes offered load known in overload too.
+    """
 
     kind: Literal["prometheus"]
     histogram: Name
@@ -144,7 +183,20 @@ class PrometheusLatency(_Polled):
 
 
 class HttpLatency(_Polled):
-    """A JSON document on an HTTP endpoint; keys are dotted paths, see `rlctl.envs.host.latency.keys.FigureKeys`."""
+    """A JSON document on an HTTP endpoint; what it calls things are dotted paths, such as `latency.p95`.
+
+    Attributes:
+        kind: `http`.
+        tail: The SLO's quantile of latency over the endpoint's last window.
+        samples: Requests completed in that window. Without it, `done_rps` times the window stands in.
+        oldest: Age of the oldest outstanding request.
+        offered_rps: Requests that came, per second.
+        done_rps: Requests that were completed, per second.
+        error_rps: Requests that failed, per second.
+        window: Length of the window; without it `window_seconds` counts.
+        stamp: Anything that changes with every new set of figures; while it stays, the figures grow old.
+        window_seconds: Length of the endpoint's window, if it does not say.
+    """
 
     kind: Literal["http"]
     tail: Name
@@ -165,7 +217,16 @@ class HttpLatency(_Polled):
 
 
 class JsonlLatency(Strict):
-    """A file or FIFO with one JSON object per completed request."""
+    """A file or FIFO with one JSON object per completed request.
+
+    Attributes:
+        kind: `jsonl`.
+        path: The file; it may be rotated, truncated, or not exist yet.
+        latency: The member that says how long the request took, a dotted path.
+        ok: The member that is true when it succeeded; without it every line is a success.
+        unit: Of `latency`: `seconds`, `milliseconds`, `microseconds` or `nanoseconds`.
+        window_seconds: The tail is that of the requests of so long.
+    """
 
     kind: Literal["jsonl"]
     path: Path
@@ -176,7 +237,15 @@ class JsonlLatency(Strict):
 
 
 class NginxLogLatency(Strict):
-    """nginx's access log; without a pattern, the log format that `rlctl.envs.host.latency.nginx_log` documents."""
+    """nginx's access log, in the format `log_format rlctl '$msec $status $request_time';` or one of your own.
+
+    Attributes:
+        kind: `nginx-log`.
+        path: The log; it may be rotated, truncated, or not exist yet.
+        pattern: For another format, a regular expression that is found once in each line, with a group `seconds` and,
+            if they are there, `msec` and `status`.
+        window_seconds: The tail is that of the requests of so long.
+    """
 
     kind: Literal["nginx-log"]
     path: Path
@@ -185,9 +254,13 @@ class NginxLogLatency(Strict):
 
 
 class CyclictestLatency(Strict):
-    """Standard output of `cyclictest --verbose`, see `rlctl.envs.host.latency.cyclictest`: the LC is a real-time task.
+    """Standard output of `cyclictest --verbose`: the LC is a real-time task.
 
-    With `--nsecs` the unit is nanoseconds.
+    Attributes:
+        kind: `cyclictest`.
+        path: The file that it goes to.
+        unit: Of the latencies: `microseconds`, or `nanoseconds` with `--nsecs`.
+        window_seconds: The tail is that of the wake-ups of so long.
     """
 
     kind: Literal["cyclictest"]

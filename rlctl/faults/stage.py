@@ -23,6 +23,7 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.cgroup.quota import Quota
+from rlctl.envs.host.process import read_task
 from rlctl.envs.testbed import leftovers
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher, Process
@@ -349,12 +350,8 @@ class Service:
     @property
     def perf(self) -> int:
         """The perf child's pid; 0 if there is none."""
-        for task in leftovers.tasks():
-            with contextlib.suppress(OSError):
-                name, _, rest = Path(f"/proc/{task.pid}/stat").read_text().rpartition(")")
-                if name.partition("(")[2] == "perf" and rest.split()[1] == str(self.pid):
-                    return task.pid
-        return 0
+        found = (read_task(one.pid) for one in leftovers.tasks())
+        return next((one.tid for one in found if one and (one.name, one.parent) == ("perf", self.pid)), 0)
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""

@@ -92,7 +92,22 @@ class FleetKind(_Strict):
 
 
 class CanaryPlan(_Strict):
-    """How a bundle is rolled out; the shipped file says what each key means."""
+    """How a bundle is rolled out; the shipped file says why each value is what it is.
+
+    Attributes:
+        begin_hours: When it begins.
+        baseline_minutes: How long before that all hosts are watched without the bundle.
+        stages_percent: Share of the hosts that have it, stage by stage.
+        soak_minutes: Length of a stage.
+        check_minutes: Time between two looks at the hosts.
+        false_alarm_ratio: Chance that a harmless bundle is rolled back at all.
+        qos_tolerance_points: QoS that the bundle may lose.
+        be_tolerance_points: BE throughput that the bundle may lose.
+        most_failure_ratio: Share of its ticks in which the policy may fail.
+        most_override_ratio: Share of its ticks that the shield may override.
+        most_drift_ratio: Share of its ticks that may be unlike its training.
+        after_minutes: How long the fleet is watched after the last stage or a rollback.
+    """
 
     begin_hours: float = Field(6.0, ge=0.0)
     baseline_minutes: float = Field(60.0, gt=0.0)
@@ -126,6 +141,8 @@ class Fleet(_Strict):
     """A fleet.
 
     Attributes:
+        name: Shown in tables.
+        description: In a line.
         hosts: How many, when nobody says otherwise.
         hours: For how long, when nobody says otherwise.
         shield: Safety profile of policies that are judged behind one, by name or file.

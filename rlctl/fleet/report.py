@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlctl.agents.catalogue import label
+from rlctl.envs.whole_file import write_whole
 from rlctl.fleet.run import STRETCH_SECONDS, FleetOutcome
 from rlctl.fleet.score import as_json, percent_of_stretches
 from rlctl.fleet.table import tables
@@ -27,10 +28,7 @@ COLOURS = ("#1f5f99", "#d9822b", "#3a7d44", "#8e4585", "#b3261e", "#5f6b7a")
 
 def write_json(data: Mapping[str, object], path: Path) -> None:
     """Write JSON, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".part")
-    partial.write_text(json.dumps(data, indent=1) + "\n")
-    partial.replace(path)
+    write_whole(path, json.dumps(data, indent=1) + "\n")
 
 
 def write_report(outcome: FleetOutcome, folder: Path) -> None:

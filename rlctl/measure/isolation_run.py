@@ -21,7 +21,8 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.latency.cyclictest import CyclictestLines
 from rlctl.envs.host.latency.figures import TimeUnit
-from rlctl.envs.host.live import LiveHost, group_sensors
+from rlctl.envs.host.live import LiveHost
+from rlctl.envs.host.sensors.of_groups import group_sensors
 from rlctl.envs.host.topology import cpu_order, read_topology
 from rlctl.envs.quantile import quantile
 from rlctl.envs.testbed.cyclictest import Cyclictest, CyclictestConfig

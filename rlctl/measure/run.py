@@ -280,7 +280,7 @@ class _Manager(_Kernel):
         with contextlib.suppress(CgroupGone):  # a look of the manager was faster
             group = Group.open(self._place.layout, registration.group, self._place.knobs)
             if group.cpu is not None:
-                self.throttled_seconds += group.cpu.throttled().throttled_seconds
+                self.throttled_seconds += group.cpu.throttled_seconds()
         forget(registration, self._place)
 
     def tick(self, seconds: float) -> None:

@@ -8,14 +8,15 @@ from html import escape
 from pathlib import Path
 
 from rlctl import __version__
+from rlctl.bench.comparison import compare, present_baselines
 from rlctl.bench.suite import SuiteResult
+from rlctl.envs.whole_file import write_whole
 from rlctl.report.figures import png, svg
 from rlctl.report.html_page import page, section, table
 from rlctl.report.pareto import draw_scenario, draw_suite, styles
 from rlctl.report.suite_table import paired_rows, summary_rows
 from rlctl.report.table import render
 from rlctl.report.timeline import timeline_svg
-from rlctl.statistics.paired import compare, present_baselines
 
 __all__ = ["suite_json", "write_suite_report"]
 
@@ -65,9 +66,9 @@ def write_suite_report(results: Sequence[SuiteResult], folder: Path, command: st
     if not results:
         raise ValueError("a report of nothing")
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / "result.json", json.dumps(suite_json(results, command), indent=1, allow_nan=False) + "\n")
-    _write(folder / "report.md", _markdown(results, command))
-    _write(folder / "index.html", _html(results, folder, command))
+    write_whole(folder / "result.json", json.dumps(suite_json(results, command), indent=1, allow_nan=False) + "\n")
+    write_whole(folder / "report.md", _markdown(results, command))
+    write_whole(folder / "index.html", _html(results, folder, command))
 
 
 def _html(results: Sequence[SuiteResult], folder: Path, command: str) -> str:
@@ -170,10 +171,3 @@ def _paired_json(result: SuiteResult) -> dict[str, object]:
         baseline: {one.manager: one.as_json() for one in compare(result, baseline)}
         for baseline in present_baselines(result)
     }
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    partial = path.with_suffix(path.suffix + ".part")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)

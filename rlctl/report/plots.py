@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlctl.bench.score import Run, Score
-from rlctl.envs.errors import RlctlError
 from rlctl.envs.telemetry import Missing, Reading
 from rlctl.record import Tick
+from rlctl.report.figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["plot_run", "plot_shares", "plot_summary"]
 
@@ -32,7 +31,7 @@ def plot_run(run: Run, path: Path, cpus: int) -> None:
         path: PNG to write.
         cpus: CPUs that BE could have, the top of the allocation's axis.
     """
-    figure = _figure(9, 8)
+    figure = new_figure(9, 8)
     axes: Sequence[Axes] = figure.subplots(4, 1, sharex=True)
     begin = run.ticks[0].telemetry.time_seconds
     seconds = [tick.telemetry.time_seconds - begin for tick in run.ticks]
@@ -57,7 +56,7 @@ def plot_shares(ticks: Sequence[Tick], threads: Mapping[float, Mapping[str, int]
         path: PNG to write.
         title: Of the figure.
     """
-    figure = _figure(9, 7 if threads else 5.5)
+    figure = new_figure(9, 7 if threads else 5.5)
     axes: Sequence[Axes] = figure.subplots(3 if threads else 2, 1, sharex=True)
     begin = ticks[0].telemetry.time_seconds
     seconds = [tick.telemetry.time_seconds - begin for tick in ticks]
@@ -93,7 +92,7 @@ def _cpus_by_name(tick: Tick) -> dict[str, float]:
 
 def plot_summary(scores: Mapping[str, Score], path: Path, title: str) -> None:
     """QoS guarantee against BE throughput, with 95 % intervals; up and to the right is better."""
-    figure = _figure(9, 5.5)
+    figure = new_figure(9, 5.5)
     axis: Axes = figure.subplots()
     for name, marker in zip(scores, itertools.cycle("osD^vPX*<>hp"), strict=False):
         be, qos = scores[name].be_throughput_percent, scores[name].qos_guarantee_percent
@@ -108,15 +107,6 @@ def plot_summary(scores: Mapping[str, Score], path: Path, title: str) -> None:
     axis.grid(alpha=0.3)
     figure.legend(loc="outside right upper", fontsize=8)
     figure.savefig(path, dpi=110)
-
-
-def _figure(width_inches: float, height_inches: float) -> Figure:
-    """A figure of its own: no pyplot, so no global state and no display."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise RlctlError("plots need matplotlib: pip install 'rlctl[cli]'") from error
-    return Figure(figsize=(width_inches, height_inches), layout="constrained")
 
 
 def _load(axis: Axes, seconds: list[float], ticks: Sequence[Tick]) -> None:

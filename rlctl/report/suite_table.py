@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+from rlctl.bench.comparison import Comparison, compare
 from rlctl.bench.suite import SuiteResult
-from rlctl.statistics.paired import Comparison, Difference, compare
+from rlctl.statistics.paired import Difference
 
 __all__ = ["paired_rows", "percent", "summary_rows"]
 

@@ -18,7 +18,13 @@ __all__ = ["Check", "Gate", "allows", "load_gate"]
 
 
 class LoadSection(Strict):
-    """Where the load must have been."""
+    """Where the load must have been.
+
+    Attributes:
+        from_percent: Of the LC's maximum: the lowest band that must have been seen.
+        to_percent: The highest.
+        least_minutes_per_band: Time in each of the report's bands between them.
+    """
 
     from_percent: float = Field(ge=0.0, le=200.0)
     to_percent: float = Field(gt=0.0, le=200.0)
@@ -26,14 +32,25 @@ class LoadSection(Strict):
 
 
 class ViolationsSection(Strict):
-    """How many more violations than the acting policy's, upper 95 % bounds, in points."""
+    """How many more violations than the acting policy's, upper 95 % bounds, in points.
+
+    Attributes:
+        most_more_points: Of all windows.
+        needs_matching: Refuse where the log allows no estimate by matching.
+    """
 
     most_more_points: float = Field(ge=0.0)
     needs_matching: bool
 
 
 class SimulatorSection(Strict):
-    """Whether, and how near to the log, the simulator must be."""
+    """Whether, and how near to the log, the simulator must be.
+
+    Attributes:
+        needed: Refuse without a simulated run.
+        most_violations_off_points: Between the acting policy's violations in the log and in the simulator.
+        most_be_off_points: Between its BE in the log and in the simulator.
+    """
 
     needed: bool
     most_violations_off_points: float = Field(gt=0.0)
@@ -41,7 +58,15 @@ class SimulatorSection(Strict):
 
 
 class Gate(Strict):
-    """Bounds on a shadow that may be promoted; `configs/shadow/gate.yaml` says what each is for."""
+    """Bounds on a shadow that may be promoted; `configs/shadow/gate.yaml` says what each is for.
+
+    Attributes:
+        least_hours: Length of the log.
+        most_error_percent: Ticks without an answer, or with a late one.
+        most_override_percent: Ticks that the shield would have decided.
+        most_drift_percent: Ticks unlike a learned policy's training.
+        least_be_gain_points: CPUs of BE that it must gain over the acting policy, in points of BE's CPUs.
+    """
 
     least_hours: float = Field(ge=0.0)
     load: LoadSection

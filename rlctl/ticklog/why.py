@@ -6,19 +6,19 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry
+from rlctl.envs.telemetry import READINGS, Missing, Quantile, Reading, Telemetry
 from rlctl.narrator import in_words
-from rlctl.record import READINGS, Tick, tick_as_json
+from rlctl.record import Tick, tick_as_json
 from rlctl.ticklog.decisions import Decision, shown
 from rlctl.ticklog.moments import Found, Moment
 
 __all__ = ["as_json", "clock", "in_plain_words", "reading_in_words", "shares_in_words"]
 
 WIDTH = 9
+"""Columns of the words at the left."""
+
 MOST_SHOWN = 8
 """Of the applications, by name."""
-
-"""Columns of the words at the left."""
 
 
 def in_plain_words(found: Found, moment: Moment) -> Iterator[str]:

@@ -27,6 +27,7 @@ from rlctl.agents.training.hosts import Hosts, load_hosts
 from rlctl.agents.training.recipe import Recipe, as_document, load_recipe
 from rlctl.agents.training.run_folder import is_run, newest_checkpoint
 from rlctl.envs.errors import CheckFailed, ConfigError
+from rlctl.envs.whole_file import write_whole
 from rlctl.training.results import Result, read_result
 
 __all__ = ["TrainingJob", "command", "finished", "pinned", "train"]
@@ -193,9 +194,7 @@ def _keep_plan(jobs: Sequence[TrainingJob], out: Path) -> None:
             raise ConfigError(
                 f"holds a run {job.name} with other {', '.join(differing)}; give another --out, or remove it", out
             )
-    partial = file.with_name(PLAN + ".part")
-    partial.write_text(json.dumps(kept, indent=1) + "\n")
-    partial.replace(file)
+    write_whole(file, json.dumps(kept, indent=1) + "\n")
 
 
 def _prepare(job: TrainingJob, out: Path) -> None:

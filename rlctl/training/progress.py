@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rlctl.agents.training.learn import Status
+    from rlctl.agents.training.run import Status
 
 __all__ = ["left_seconds", "told", "training_progress"]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlctl.agents.training.evaluations import ALLOWANCE_POINTS
 from rlctl.agents.training.search.objective import RESOLUTION_POINTS
+from rlctl.envs.whole_file import write_whole
 from rlctl.report.figures import FAINT, INK, new_figure, png
 from rlctl.report.table import render
 from rlctl.training.search_choice import Lead, Standing
@@ -176,7 +177,7 @@ def write(found: Found, out: Path) -> list[str]:
     Returns:
         What its reader must know.
     """
-    _replace(out / HISTORY, json.dumps(document(found), indent=1) + "\n")
+    write_whole(out / HISTORY, json.dumps(document(found), indent=1) + "\n")
     keys = list(found.plan.space.base)
     header = ("place", "trial", "seed", "qos_percent", "be_percent", "shortfall_points", "timesteps", "seconds")
     with (out / TRIALS).open("w", newline="") as file:
@@ -211,9 +212,3 @@ def _draw(found: Found, path: Path) -> bool:
     axis.set_ylabel("BE throughput, % of running alone")
     path.write_bytes(png(figure))
     return True
-
-
-def _replace(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".part")
-    partial.write_text(text)
-    partial.replace(path)

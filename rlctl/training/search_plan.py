@@ -12,14 +12,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rlctl.agents.training.hosts import SEED_BITS, Hosts
 from rlctl.agents.training.recipe import Recipe, load_recipe, recipe_from
-from rlctl.agents.training.search.space import Candidate, Space, SpaceFile, load_space, space_of
+from rlctl.agents.training.search.draw import SpaceFile
+from rlctl.agents.training.search.space import Candidate, Space, load_space, space_of
 from rlctl.agents.training.trial import Course
 from rlctl.envs.errors import ConfigError
+from rlctl.envs.whole_file import write_whole
 from rlctl.envs.yaml_edge import load_model
 from rlctl.sim_scenario import SUITE
 from rlctl.training.plan import Asked, new_plan
 
-__all__ = ["SEARCH", "SearchAsked", "SearchPlan", "begin", "new_search", "resumed_search"]
+__all__ = ["SEARCH", "SearchAsked", "SearchPlan", "begin", "check_new", "new_search", "resumed_search"]
 
 SEARCH = "search.json"
 SHIELD = "responsive"
@@ -175,12 +177,18 @@ def begin(plan: SearchPlan, out: Path) -> None:
     Raises:
         ConfigError: There is one already.
     """
+    check_new(out)
+    write_whole(out / SEARCH, json.dumps(plan.as_file(), indent=1) + "\n")
+
+
+def check_new(out: Path) -> None:
+    """Check that a new search may begin in a folder.
+
+    Raises:
+        ConfigError: It holds one already.
+    """
     if (out / SEARCH).exists():
         raise ConfigError("holds a search already; --resume goes on with it, or give another --out", out)
-    out.mkdir(parents=True, exist_ok=True)
-    partial = out / (SEARCH + ".part")
-    partial.write_text(json.dumps(plan.as_file(), indent=1) + "\n")
-    partial.replace(out / SEARCH)
 
 
 def _check_same(kept: SearchFile, given: Mapping[str, Any], out: Path) -> None:

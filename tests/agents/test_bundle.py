@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rlctl.agents import bundle
+from rlctl.agents import bundle, network
 from rlctl.agents.card import ActionTable, Card, Estimate, ObservationTable, Score
 from rlctl.envs.actions import MOVES
 from rlctl.envs.errors import BundleError, ConfigError, PermissionMissing
@@ -67,10 +67,10 @@ def test_the_card_says_what_the_files_are(good):
 
 def test_one_session_serves_all_policies_of_a_bundle(good):
     pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
-    bundle._session.cache_clear()
+    network._session.cache_clear()
     for _ in range(3):
         bundle.load(good)
-    assert bundle._session.cache_info().misses == 1
+    assert network._session.cache_info().misses == 1
     assert sorted(one.name for one in good.iterdir()) == ["card.json", "policy.onnx"], "nothing is written beside it"
 
 
@@ -127,6 +127,14 @@ class TestFiles:
 def test_the_folder_itself_may_be_a_link(good, tmp_path):
     (tmp_path / "link").symlink_to(good)
     assert bundle.read(tmp_path / "link")[0].name == "tiny"
+
+
+def test_the_folder_of_a_run_is_answered_with_that_of_its_bundle(good, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "bundle").symlink_to(good)
+    with pytest.raises(BundleError, match=r"did you mean .*/run/bundle\?"):
+        bundle.read(run)
 
 
 def test_no_folder_at_all(tmp_path):
@@ -208,7 +216,7 @@ def test_a_history_that_observers_do_not_have(lags, said, good):
     refused(good, said, OLD)
 
 
-def network(onnx_writer, **changes):
+def dense(onnx_writer, **changes):
     return onnx_writer.linear(np.zeros((len(MOVES), SIZE)), np.zeros(len(MOVES)), **changes)
 
 
@@ -219,13 +227,13 @@ def smuggle(folder, policy):
 
 
 def test_another_network_than_the_cards(good, onnx_writer):
-    (good / "policy.onnx").write_bytes(network(onnx_writer))
+    (good / "policy.onnx").write_bytes(dense(onnx_writer))
     refused(good, "policy.onnx: has sha256", "damaged or replaced; copy the bundle again")
 
 
 def test_a_network_with_a_foreign_operator(good, onnx_writer):
     gemm = onnx_writer.node("PyOp", ("observation", "w", "b"), "logits")
-    smuggle(good, network(onnx_writer, nodes=[gemm]))
+    smuggle(good, dense(onnx_writer, nodes=[gemm]))
     refused(good, "policy.onnx: has the operator 'PyOp'; taken are Add, Elu, Gemm")
 
 
@@ -242,7 +250,7 @@ def test_a_network_with_a_foreign_operator(good, onnx_writer):
 )
 def test_a_network_of_another_shape_is_neither_written_nor_read(kind, sides, said, make_bundle, onnx_writer, good):
     names = {"inputs": "observation", "outputs": "logits"}
-    policy = network(onnx_writer, **{kind: [onnx_writer.port(names[kind], one) for one in sides]})
+    policy = dense(onnx_writer, **{kind: [onnx_writer.port(names[kind], one) for one in sides]})
     with pytest.raises(BundleError) as caught:
         make_bundle(good.parent / "other", policy=policy)
     assert said in str(caught.value)
@@ -262,7 +270,7 @@ def test_a_network_of_another_shape_is_neither_written_nor_read(kind, sides, sai
 )
 def test_a_network_that_the_runtime_does_not_take(changes, said, make_bundle, onnx_writer, tmp_path):
     pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
-    refused(make_bundle(tmp_path / "b", policy=network(onnx_writer, **changes)), "policy.onnx", said)
+    refused(make_bundle(tmp_path / "b", policy=dense(onnx_writer, **changes)), "policy.onnx", said)
 
 
 def test_a_network_that_answers_with_nan(make_bundle, onnx_writer, tmp_path):
@@ -286,7 +294,7 @@ def test_garbage_in_a_file_is_one_line(data, name, good):
 
 def test_without_onnxruntime_the_way_out_is_told(good, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    bundle._session.cache_clear()
+    network._session.cache_clear()
     refused(good, "pip install 'rlctl[serve]'")
     assert bundle.read(good)[0].name == "tiny", "a card can be read without it"
 

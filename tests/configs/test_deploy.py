@@ -26,9 +26,9 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
 from rlctl.envs.host.discovery import discover
-from rlctl.envs.telemetry import Telemetry, Value
+from rlctl.envs.telemetry import READINGS, Telemetry, Value
 from rlctl.metrics import Metrics
-from rlctl.record import READINGS, Tick
+from rlctl.record import Tick
 from rlctl.safety.verdict import Bound, Reason, Verdict
 
 ROOT = Path(__file__).parents[2]

@@ -32,14 +32,6 @@ def test_clipping_never_frees(allocation, cpus):
     assert limits.clip(allocation).at_most(allocation.but(quota_cpus=max(allocation.quota_cpus, 0.01)))
 
 
-@given(st.integers(1, 64), st.integers(1, 100))
-def test_levels_and_quotas_agree(cpus, levels):
-    limits = Limits(cpus, levels=levels)
-    for level in range(1, levels + 1):
-        assert limits.level_of(limits.quota_at(level)) == level
-    assert limits.level_of(UNLIMITED) == levels
-
-
 @pytest.mark.parametrize("quota", [0.0, -1.0, float("nan")])
 def test_an_impossible_quota_is_refused(quota):
     with pytest.raises(ValueError):

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from rlctl.agents import bundle
+from rlctl.agents import bundle, network
 from rlctl.agents.card import CardParts, ObservationTable, TrainedOn, Training
 from rlctl.agents.learned import LearnedPolicy
 from rlctl.agents.onnx_graph import GraphError, read_graph
@@ -175,7 +175,7 @@ def opened(folder: Path) -> Iterator[Callable[[Case], str]]:
     outside.write_bytes(NETWORKS[0])
     for name, data in HARMFUL.items():
         (home / name).write_bytes(data)
-    bundle.logits_of(NETWORKS[0], np.zeros((1, SIZE), np.float32))  # imports the runtime
+    network.logits_of(NETWORKS[0], np.zeros((1, SIZE), np.float32))  # imports the runtime
     touched = Touched([outside, *(home / name for name in HARMFUL if name != "policy.pkl")])
     with contextlib.chdir(folder):
 

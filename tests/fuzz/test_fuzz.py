@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.agents import bundle
+from rlctl.agents import network
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CgroupError, ConfigError
 from rlctl.envs.host.cgroup.actuator import BeActuator
@@ -267,5 +267,5 @@ def test_a_network_whose_names_are_no_text_is_refused_without_a_word_on_stdout(t
     pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
     nodes = [onnx_writer.node("Relu", (), "logits", onnx_writer.field(1, b"\xf3x"))]
     with pytest.raises(ConfigError):
-        bundle.logits_of(onnx_writer.linear([[1.0]], [0.0], nodes=nodes), None)
+        network.logits_of(onnx_writer.linear([[1.0]], [0.0], nodes=nodes), None)
     assert capfd.readouterr().out == ""

@@ -5,9 +5,9 @@ import pytest
 
 from rlctl.agents.training.hosts import group_of, load_hosts
 from rlctl.agents.training.recipe import load_recipe
-from rlctl.bench.ablation import FULL, variants
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.profile import Constants, load_profile
+from rlctl.training.ablation import FULL, variants
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,19 @@
 import numpy as np
 import pytest
 
-from rlctl.bench.ablation_scores import CONDITIONS, METRICS, Condition, Scores, as_json, of_outcomes, scores_of, table
 from rlctl.bench.sim import SimPlan, run_sim
 from rlctl.safety.profile import load_profile
 from rlctl.scenario import load_scenario
+from rlctl.training.ablation_scores import (
+    CONDITIONS,
+    METRICS,
+    Condition,
+    Scores,
+    as_json,
+    of_outcomes,
+    scores_of,
+    table,
+)
 
 SEEDS = 3
 

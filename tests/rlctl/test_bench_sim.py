@@ -225,7 +225,7 @@ def test_a_folder_for_json_is_told_and_a_dry_run_makes_none(capsys, tmp_path):
 
 
 def test_a_folder_that_may_not_be_written_is_a_missing_permission(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("rlctl.commands.bench_outputs.os.access", lambda *_: False)
+    monkeypatch.setattr("rlctl.commands.outputs.os.access", lambda *_: False)
     assert main([*BRIEF, "--managers", "frozen", "--json", str(tmp_path / "out.json")]) == 77
     assert "may not be written" in capsys.readouterr().err
 

@@ -20,7 +20,7 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.cgroup.ownership import Foreign
-from rlctl.envs.host.live import absent_readings, group_sensors
+from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors
 
 ACTUATORS = (Controller.CPU, Controller.CPUSET, Controller.FREEZER)
 

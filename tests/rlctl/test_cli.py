@@ -35,6 +35,14 @@ def test_help_names_every_command(capsys):
     assert "examples:" in out
 
 
+@pytest.mark.parametrize(("word", "meant"), [("application", "app"), ("rep", "replay"), ("sevre", "serve")])
+def test_a_command_that_there_is_not_is_told_its_neighbour(word, meant, capsys):
+    assert main([word]) == 2
+    assert_one_line(said(capsys)[1], repr(word), f"perhaps {meant}; see")
+    assert main(["zzz"]) == 2
+    assert_one_line(said(capsys)[1], "invalid choice: 'zzz'")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_examples(command, capsys):
     assert main([command, "--help"]) == 0

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from rlctl.agents.catalogue import build
 from rlctl.agents.fallback import Fallback
 from rlctl.agents.standing import Budgets
-from rlctl.control import FAILURES_IN_A_ROW, Controller
+from rlctl.control import Controller
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupError, HostError, PolicyError
 from rlctl.envs.fake import FakePlant
 from rlctl.envs.telemetry import Missing, Why
+from rlctl.failsafe import FAILURES_IN_A_ROW
 from rlctl.record import MemoryRecorder
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield

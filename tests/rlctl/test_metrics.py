@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.applications import Placement
-from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
+from rlctl.envs.telemetry import READINGS, Missing, Quantile, Telemetry, Value, Why
 from rlctl.metrics import Metrics, Sources, _shares
-from rlctl.record import READINGS, Tick
+from rlctl.record import Tick
 from rlctl.safety.verdict import Bound, Reason, Verdict
 from rlctl.self_usage import SelfUsage
 

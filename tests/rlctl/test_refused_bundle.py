@@ -7,10 +7,11 @@ import pytest
 
 from rlctl.agents.fallback import Fallback
 from rlctl.cli import main
-from rlctl.commands.serve import _read, serve
+from rlctl.commands.serve import _read
 from rlctl.envs.errors import BundleError
 from rlctl.envs.fake import FakePlant
 from rlctl.record import TickLog, read_ticks
+from rlctl.serving import serve
 from rlctl.stopping import Request
 
 

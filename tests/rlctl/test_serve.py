@@ -8,7 +8,6 @@ import threading
 
 import pytest
 
-from rlctl.commands.serve import serve
 from rlctl.dry_run import DryRun
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupError, HostError
@@ -16,6 +15,7 @@ from rlctl.envs.fake import FakePlant
 from rlctl.envs.workload import Weight
 from rlctl.record import TickLog, read_ticks
 from rlctl.safety.profile import load_profile
+from rlctl.serving import serve
 
 LIMITS = Limits(cpus=2)
 PROFILE = load_profile("responsive")

@@ -12,7 +12,6 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.applications import Cluster
 from rlctl.envs.host.apps.description import Mode
 from rlctl.envs.host.apps.groups import make_group
-from rlctl.envs.host.apps.process import start_time
 from rlctl.envs.host.apps.registry import Registration, Registry
 from rlctl.envs.host.apps.rlctl_mode import Mode as Told
 from rlctl.envs.host.apps.rlctl_mode import ModeClient
@@ -23,6 +22,7 @@ from rlctl.envs.host.cgroup.journal import Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.cgroup.restore import restore
+from rlctl.envs.host.process import start_time
 from rlctl.sharing import Sharing
 
 NUMBERS = itertools.count(4_000_000)  # of nobody's processes

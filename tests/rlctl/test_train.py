@@ -62,10 +62,10 @@ def test_mistakes_are_one_line(capsys, tmp_path):
 
 
 def test_the_first_signal_is_noted_and_the_second_one_ends_at_once(capsys):
-    from rlctl.commands.train import _until_signalled
+    from rlctl.stopping import signals_noted
 
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    with _until_signalled() as caught:
+    with signals_noted("once more to end at once") as caught:
         os.kill(os.getpid(), signal.SIGTERM)
         assert caught == [signal.SIGTERM]
         assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before

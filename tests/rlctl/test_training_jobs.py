@@ -12,9 +12,9 @@ import pytest
 
 from rlctl.agents.training.hosts import load_hosts
 from rlctl.agents.training.recipe import load_recipe
-from rlctl.bench.ablation import variants
 from rlctl.envs.errors import CheckFailed, ConfigError
 from rlctl.training import jobs as training_jobs
+from rlctl.training.ablation import variants
 from rlctl.training.jobs import TrainingJob, command, finished, pinned, train
 
 JOB = TrainingJob("ppo-0", "ppo", 0, "knee", seconds=5.0)

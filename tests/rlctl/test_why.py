@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlctl.cli import main
+from rlctl.config.serve import LogSection
 from rlctl.ticklog.decisions import shown
 from rlctl.ticklog.moments import Moment, parse_moment
 
@@ -136,6 +137,14 @@ def test_nothing_to_explain_is_told(capsys, tmp_path):
     (tmp_path / "ticks.jsonl").write_text("")
     code, _, err = why(capsys, tmp_path)
     assert (code, "no tick is recorded here" in err) == (1, True)
+
+
+@pytest.mark.parametrize("command", ["why", "top"])
+def test_without_a_log_in_the_default_place_it_is_told_how_to_name_one(capsys, monkeypatch, tmp_path, command):
+    monkeypatch.setattr("rlctl.config.serve.LogSection", lambda: LogSection(directory=tmp_path / "absent"))
+    code = main([command])
+    assert (code, "absent: there is no log" in (err := capsys.readouterr().err)) == (78, True)
+    assert "--config serve.yaml" in err
 
 
 def test_the_configuration_names_the_log(capsys, recorded_run, serve_yaml):

@@ -14,6 +14,7 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.sim.vector_actions import Allocations, moved
+from rlctl.envs.sim.vector_observation import Readings, read
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.batch import BatchShield
 from rlctl.safety.batch_guards import GUARDS
@@ -44,7 +45,7 @@ class Both:
     def rule(
         self,
         telemetries: list[Telemetry],
-        readings: GuardReadings,
+        readings: GuardReadings | Readings,
         current: Sequence[Allocation],
         proposed: Sequence[Allocation],
     ) -> list[Allocation]:
@@ -117,6 +118,13 @@ def hashed_load(seed: int, ticks: int, tick_seconds: float) -> np.ndarray:
     return np.repeat(np.random.default_rng(seed).choice([0.3, 0.6, 0.83, 0.93, 1.05], ticks // 15 + 1), 15)[:ticks]
 
 
+def seen(batch: SimBatch) -> GuardReadings | Readings:
+    """What the hosts' sensors show, in arrays; before the first window there is nothing."""
+    if batch.window is None:
+        return GuardReadings.of(batch.read())
+    return read(batch.sensors, batch.window, batch.time_seconds)
+
+
 @pytest.mark.parametrize(("name", "unruly"), [("heracles", False), ("responsive", True), ("knee", True)])
 def test_it_answers_as_the_shield_of_each_host_in_the_simulator(name: str, unruly: bool) -> None:
     count, dice, profile = 16, np.random.default_rng(7), load_profile(name)
@@ -127,7 +135,7 @@ def test_it_answers_as_the_shield_of_each_host_in_the_simulator(name: str, unrul
     both = Both(profile.scaled(10.0), batch.limits, count)
     passed = 0
     for tick in range(300):
-        telemetries, readings = batch.read(), GuardReadings.of_sensors(batch.sensors, batch.time_seconds)
+        telemetries, readings = batch.read(), seen(batch)
         if tick % 3 == 0:
             both.mask(telemetries, readings, batch.allocations)
         moves = dice.choice(len(MOVES), count, p=LIKELY)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -214,14 +213,7 @@ def checks(lease):
     return lease.check()
 
 
-def until(condition, seconds=20.0):
-    ends = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < ends, "did not happen in time"
-        time.sleep(0.01)
-
-
-def test_a_real_watchdog_that_is_killed_is_replaced(real, tmp_path):
+def test_a_real_watchdog_that_is_killed_is_replaced(real, tmp_path, until):
     assert checks(real) == ""
     first = real.pid
     os.kill(first, signal.SIGKILL)
@@ -231,7 +223,7 @@ def test_a_real_watchdog_that_is_killed_is_replaced(real, tmp_path):
     assert (tmp_path / "be" / "freeze").read_text() == "0"
 
 
-def test_a_plan_of_any_length_is_taken(real, tmp_path):
+def test_a_plan_of_any_length_is_taken(real, tmp_path, until):
     (tmp_path / "many").mkdir()
     steps = tuple(a_step(tmp_path / "many" / f"be{number:04}") for number in range(2000))
     real.replan(EmergencyPlan((steps,)))

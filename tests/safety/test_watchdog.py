@@ -21,13 +21,6 @@ NOBODY = 2**22 + 1  # above the largest pid: nothing is ever killed by mistake
 LONG = 600.0
 
 
-def until(condition, seconds=20.0):
-    ends = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < ends, "did not happen in time"
-        time.sleep(0.01)
-
-
 def a_group(folder):
     folder.mkdir()
     (folder / "freeze").write_text("0\n")
@@ -97,7 +90,7 @@ def start(tmp_path):
         yield begin
 
 
-def test_silence_makes_be_safe_and_a_word_lets_the_controller_go_on(start, tmp_path):
+def test_silence_makes_be_safe_and_a_word_lets_the_controller_go_on(start, tmp_path, until):
     group, running = a_group(tmp_path / "be"), start(lease=0.3)
     running.say("plan", a_plan(group))
     until(lambda: is_safe(group))
@@ -120,7 +113,7 @@ def test_renewals_keep_it_quiet(start, tmp_path):
     assert running.said.read_text() == ""
 
 
-def test_a_death_is_noticed_at_once_whatever_the_lease(start, tmp_path):
+def test_a_death_is_noticed_at_once_whatever_the_lease(start, tmp_path, until):
     group, running = a_group(tmp_path / "be"), start()
     running.say("plan", a_plan(group))
     running.ours.close()
@@ -128,7 +121,7 @@ def test_a_death_is_noticed_at_once_whatever_the_lease(start, tmp_path):
     assert "has ended" in running.said.read_text()
 
 
-def test_a_death_with_answers_unread_is_no_error(start, tmp_path):
+def test_a_death_with_answers_unread_is_no_error(start, tmp_path, until):
     group, running = a_group(tmp_path / "be"), start()
     running.say("plan", a_plan(group))
     running.ours.send(b"renew 2")
@@ -182,7 +175,7 @@ def test_who_stays_away_gets_the_originals_put_back(start, tmp_path):
     assert running.restored.read_text() == "--force"  # it does not know that nobody is dead
 
 
-def test_who_hangs_for_too_long_is_ended_before_the_originals_come_back(start, tmp_path):
+def test_who_hangs_for_too_long_is_ended_before_the_originals_come_back(start, tmp_path, until):
     """The parent of this watchdog is a process that stops itself."""
     group = a_group(tmp_path / "be")
     script = (
@@ -214,7 +207,7 @@ def test_a_lock_of_nobody_is_no_successor(tmp_path, holder):
     assert watchdog.successor(str(tmp_path / "absent"), 1) == 0
 
 
-def test_originals_put_back_by_an_operator_end_the_hold(start, tmp_path):
+def test_originals_put_back_by_an_operator_end_the_hold(start, tmp_path, until):
     running = start(lease=0.2)
     running.say("plan", a_plan(a_group(tmp_path / "be")))
     until(lambda: "BE is at the safe allocation" in running.said.read_text())
@@ -223,7 +216,7 @@ def test_originals_put_back_by_an_operator_end_the_hold(start, tmp_path):
     assert not running.restored.exists()
 
 
-def test_another_group_of_the_same_name_is_not_written(start, tmp_path):
+def test_another_group_of_the_same_name_is_not_written(start, tmp_path, until):
     ours, replaced = a_group(tmp_path / "ours"), a_group(tmp_path / "be")
     running = start()
     running.say("plan", a_plan(ours, replaced))
@@ -237,7 +230,7 @@ def test_another_group_of_the_same_name_is_not_written(start, tmp_path):
     assert not is_safe(other)
 
 
-def test_a_group_replaced_before_the_plan_arrived_is_not_written(start, tmp_path):
+def test_a_group_replaced_before_the_plan_arrived_is_not_written(start, tmp_path, until):
     ours, replaced = a_group(tmp_path / "ours"), a_group(tmp_path / "be")
     plan = a_plan(ours, replaced)
     replaced.rename(tmp_path / "kept")
@@ -248,7 +241,7 @@ def test_a_group_replaced_before_the_plan_arrived_is_not_written(start, tmp_path
     assert not is_safe(other)
 
 
-def test_what_is_refused_is_tried_again_and_keeps_nothing_else_waiting(start, tmp_path):
+def test_what_is_refused_is_tried_again_and_keeps_nothing_else_waiting(start, tmp_path, until):
     group, other = a_group(tmp_path / "be"), a_group(tmp_path / "other")
     (group / "freeze").unlink()
     (group / "freeze").mkdir()  # cannot be written, even by root
@@ -262,7 +255,7 @@ def test_what_is_refused_is_tried_again_and_keeps_nothing_else_waiting(start, tm
     until(lambda: is_safe(group))
 
 
-def test_a_plan_can_be_replaced(start, tmp_path):
+def test_a_plan_can_be_replaced(start, tmp_path, until):
     first, second, running = a_group(tmp_path / "first"), a_group(tmp_path / "second"), start()
     running.say("plan", a_plan(first))
     running.say("plan", a_plan(second))
@@ -271,7 +264,7 @@ def test_a_plan_can_be_replaced(start, tmp_path):
     assert not is_safe(first)
 
 
-def test_signals_do_not_end_it_while_the_controller_lives_and_hurry_it_afterwards(start, tmp_path):
+def test_signals_do_not_end_it_while_the_controller_lives_and_hurry_it_afterwards(start, tmp_path, until):
     group, running = a_group(tmp_path / "be"), start()
     running.say("plan", a_plan(group))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -286,7 +279,7 @@ def test_signals_do_not_end_it_while_the_controller_lives_and_hurry_it_afterward
     assert running.restored.exists()
 
 
-def test_a_reader_that_takes_no_messages_does_not_stop_it(start, tmp_path):
+def test_a_reader_that_takes_no_messages_does_not_stop_it(start, tmp_path, until):
     group = a_group(tmp_path / "be")
     read, write = os.pipe()
     os.set_blocking(write, False)

@@ -1,1 +1,1 @@
-"""Work on a Ray cluster."""
+"""A Ray cluster: how one is connected to, and how work is spread over its nodes."""

@@ -18,7 +18,7 @@ import ray
 from ray import exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rlctl.agents.training.cluster.connection import Cluster, Node, Version, check_version, our_version, told_by
+from rlctl.agents.training.cluster.nodes import Cluster, Node, Version, check_version, our_version, told_by
 from rlctl.agents.training.rollouts.testbeds import ALIVE_CHILDREN, LIVE, TESTBED
 from rlctl.envs.errors import ConfigError, HostError, RlctlError
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import ray
 from ray import exceptions
 
-from rlctl.agents.training.cluster.connection import Cluster, Version, check_version, our_version, told_by
+from rlctl.agents.training.cluster.nodes import Cluster, Version, check_version, our_version, told_by
 from rlctl.envs.errors import ConfigError, HostError, RlctlError
 
 __all__ = ["LOST", "RETRIES", "map_tasks"]
@@ -73,7 +73,9 @@ def map_tasks(
     """
     needed = {"CPU": cpus, **resources}
     if not _has_room(cluster, needed):
-        raise ConfigError(f"no node of the Ray cluster at {cluster.address} offers {_amounts(needed)}")
+        raise ConfigError(
+            f"no node of the Ray cluster at {cluster.address} offers {_amounts(needed)}; `ray start` one that does"
+        )
     task = ray.remote(_checked).options(
         num_cpus=cpus, resources=dict(resources), max_retries=0, name=getattr(function, "__name__", "task")
     )

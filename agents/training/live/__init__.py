@@ -1,1 +1,1 @@
-"""Fine-tuning on a live host, within bounds."""
+"""Fine-tuning a policy on one live host, behind the shield and within bounds of exploration."""

@@ -73,30 +73,26 @@ def learner(initial: Any, env: VecEnv, timesteps: int, rollout: int, rate_ratio:
     }
     made: Any
     if isinstance(initial, OffPolicyAlgorithm):
-        made = (LiveQrDqn if isinstance(initial, QRDQN) else LiveDqn)(
-            "MlpPolicy",
-            env,
-            buffer_size=timesteps,
-            learning_starts=min(BATCH, timesteps // 2),
-            batch_size=BATCH,
-            train_freq=1,
-            gradient_steps=1,
-            target_update_interval=TARGET_TICKS,
-            **shared,
-        )
+        kind: Any = LiveQrDqn if isinstance(initial, QRDQN) else LiveDqn
+        made = kind("MlpPolicy", env, **_off_policy(timesteps), **shared)
     else:
-        made = MaskablePPO(
-            "MlpPolicy",
-            env,
-            n_steps=rollout,
-            batch_size=rollout,
-            n_epochs=initial.n_epochs,
-            gae_lambda=initial.gae_lambda,
-            clip_range=CLIP_RANGE,
-            ent_coef=initial.ent_coef,
-            vf_coef=initial.vf_coef,
-            max_grad_norm=initial.max_grad_norm,
-            **shared,
-        )
+        made = MaskablePPO("MlpPolicy", env, **_on_policy(initial, rollout), **shared)
     made.policy.load_state_dict(initial.policy.state_dict())
     return made
+
+
+def _off_policy(timesteps: int) -> dict[str, Any]:
+    return {
+        "buffer_size": timesteps,
+        "learning_starts": min(BATCH, timesteps // 2),
+        "batch_size": BATCH,
+        "train_freq": 1,
+        "gradient_steps": 1,
+        "target_update_interval": TARGET_TICKS,
+    }
+
+
+def _on_policy(initial: Any, rollout: int) -> dict[str, Any]:
+    kept = ("n_epochs", "gae_lambda", "ent_coef", "vf_coef", "max_grad_norm")
+    own = {"n_steps": rollout, "batch_size": rollout, "clip_range": CLIP_RANGE}
+    return own | {name: getattr(initial, name) for name in kept}

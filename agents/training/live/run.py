@@ -267,9 +267,7 @@ def _make_folder(task: Task) -> None:
     if files.is_run(folder) or (folder / TRANSITIONS).exists():
         raise ConfigError("holds a run already; give another --out", folder)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / files.ARGUMENTS).write_text(json.dumps(dict(task.arguments), indent=1) + "\n")  # JSON is YAML
-    (folder / "versions.yml").write_text(json.dumps(files.versions(), indent=1) + "\n")
-    (folder / "command.txt").write_text(task.command + "\n")
+    files.note_origin(folder, task.arguments, task.command)
     shutil.copyfile(task.init, folder / files.BEST)
 
 

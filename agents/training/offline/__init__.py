@@ -1,1 +1,1 @@
-"""Learning from recorded transitions."""
+"""Learning from recorded transitions alone: datasets, and who learns from them."""

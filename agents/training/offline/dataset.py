@@ -14,7 +14,7 @@ Beside observations, actions and rewards its infos hold, with names of policies 
     reward_terms         by the names of `TERMS`, (T, 5); their sum is the reward
     be_work_ratio        BE's work of the following tick, by BE running alone, (T,)
 
-Minari is the extra `data`; only `dataset_writer.write` and `read` need it.
+Minari is the extra `data`; only `writer.write` and `read` need it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.agents.network import first_line
 from rlctl.agents.training.offline.origin import TERMS, Origin, Place, read_origin, require_minari
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
@@ -89,8 +90,9 @@ def read(place: Place) -> Dataset:
             stored = MinariDataset(place.data)
             parts = [_columns(episode, number) for number, episode in enumerate(stored.iterate_episodes())]
     except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
-        said = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ConfigError(f"cannot be read: {said}; export it again from its sources", place.data) from error
+        raise ConfigError(
+            f"cannot be read: {first_line(error)}; export it again from its sources", place.data
+        ) from error
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     states = np.cumsum([0] + [len(part["observations"]) for part in parts])
     steps = np.array([len(part["actions"]) for part in parts])

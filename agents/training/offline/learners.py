@@ -11,7 +11,7 @@ the one with the most BE work is taken.
 double Q-learning towards a target network, and beside it `alpha` times how far the soft maximum of the values lies
 above the value of the move that was executed. Both maxima are over the moves that the shield let through. It learns
 from every policy of the dataset, from executed moves with the rewards that they would have had by themselves: what
-leaning on the shield costs is left out, as in `live_learners`.
+leaning on the shield costs is left out, as in `rlctl.agents.training.live.learners`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from numpy.typing import NDArray
 from sb3_contrib import QRDQN, MaskablePPO
 from sb3_contrib.common.utils import quantile_huber_loss
 from torch.nn.functional import cross_entropy
 
 from rlctl.agents.training.evaluations import ALLOWANCE_POINTS
-from rlctl.agents.training.learners import ACTIVATIONS, logits_of, tensor_logits
+from rlctl.agents.training.learners import logits_of, network_of, tensor_logits
 from rlctl.agents.training.neighbours import share_gradients
 from rlctl.agents.training.offline.dataset import Dataset
 from rlctl.agents.training.offline.origin import TERMS, Origin
@@ -181,20 +180,12 @@ def parted(data: Dataset, rows: Rows, held_out: float, seed: int) -> tuple[Rows,
 
 def _blank(kind: Any, recipe: OfflineRecipe, seed: int, **settings: Any) -> Any:
     """A new model of Stable-Baselines3 without an environment."""
-    given = recipe.policy_kwargs.model_dump()  # type: ignore[attr-defined]
-    arch = given["net_arch"]
-    layers = {arm: list(units) for arm, units in arch.items()} if isinstance(arch, dict) else list(arch)
-    network = {**given, "net_arch": layers, "activation_fn": ACTIVATIONS[given["activation_fn"]]}
     rate, _ = linear(recipe.learning_rate)
-    shared = {"policy_kwargs": network, "learning_rate": rate, "device": "cpu", "seed": seed}
+    shared = {"policy_kwargs": network_of(recipe), "learning_rate": rate, "device": "cpu", "seed": seed}
     model = kind("MlpPolicy", None, _init_setup_model=False, **shared, **settings)
-    model.observation_space, model.action_space, model.n_envs = _observations(), discrete_space(), 1
+    model.observation_space, model.action_space, model.n_envs = Observer(Limits(1), 1.0).space, discrete_space(), 1
     model._setup_model()
     return model
-
-
-def _observations() -> spaces.Space[NDArray[np.float32]]:
-    return Observer(Limits(1), 1.0).space
 
 
 def learner_of(data: Dataset, recipe: OfflineRecipe, seed: int) -> Learner:

@@ -1,4 +1,4 @@
-"""Hyperparameters of learning from a dataset, as YAML in the shape of the other recipes (`recipe`).
+"""Hyperparameters of learning from a dataset, as YAML in the shape of all recipes (`rlctl.agents.training.recipe`).
 
 recipe = load_offline_recipe("cql")                       # configs/training/cql.yaml
 recipe = load_offline_recipe("bc", Path("mine.yaml"))     # ConfigError with file:line and the closest name
@@ -7,28 +7,17 @@ recipe = load_offline_recipe("bc", Path("mine.yaml"))     # ConfigError with fil
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field
 
-from rlctl.agents.training.recipe import ENV_ID, Network, QuantileNetwork, linear
-from rlctl.envs.yaml_edge import load_model
+from rlctl.agents.training.recipe import Count, Network, Positive, QuantileNetwork, Schedule, recipe_file
 
 __all__ = ["OFFLINE", "Cloning", "Conservative", "OfflineRecipe", "load_offline_recipe"]
 
-
-def _is_schedule(value: float | str) -> float | str:
-    linear(value)
-    return value
-
-
-Schedule = Annotated[float | str, AfterValidator(_is_schedule)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
-Count = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0.0)]
 
 
 class OfflineRecipe(BaseModel):
@@ -95,9 +84,4 @@ def load_offline_recipe(algorithm: str, path: Path | None = None) -> OfflineReci
     Raises:
         ConfigError: The file is absent or wrong, with its line and, for an unknown key, the closest one.
     """
-    source = path or Path(str(files("rlctl") / "configs" / "training" / f"{algorithm}.yaml"))
-    inner: Any = (OFFLINE[algorithm], Field(alias=ENV_ID))
-    strict = ConfigDict(extra="forbid", frozen=True)
-    document: Any = load_model(create_model("Document", __config__=strict, recipe=inner), source)
-    recipe: OfflineRecipe = document.recipe
-    return recipe
+    return recipe_file(OFFLINE[algorithm], algorithm, path)

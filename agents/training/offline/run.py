@@ -2,7 +2,7 @@
 
     outcome = learn_offline(OfflineRun("cql", recipe, read(place_of("nginx-v0")), folder=Path("runs/cql/1")))
 
-`offline_learners` has who learns: `bc` clones the best policy of the dataset, `cql` learns from all of them.
+`learners` has who learns: `bc` clones the best policy of the dataset, `cql` learns from all of them.
 
 In rounds the policy is judged, and the best one is kept: by its value on episodes that were held out (`fqe`), or, where
 courses are given, by its merit on them in the simulator.
@@ -54,7 +54,7 @@ class OfflineRun:
     """What to do.
 
     Attributes:
-        algorithm: A key of `offline_recipe.OFFLINE`.
+        algorithm: A key of `recipe.OFFLINE`.
         recipe: Its hyperparameters.
         dataset: What is learned from.
         folder: Of the run; made.
@@ -172,9 +172,7 @@ def learn_offline(run: OfflineRun, watch: Callable[[Round], None] = lambda _: No
     spent = time.monotonic() - begun, time.process_time() - cpu
     bundle = _exported(run, learner, judge.words, spent[0]) if run.export else None
     outcome = OfflineOutcome(run, tuple(rounds), best, judge.words, learner.teacher, *spent, bundle)
-    (run.folder / files.ARGUMENTS).write_text(json.dumps(dict(run.arguments), indent=1) + "\n")
-    (run.folder / "versions.yml").write_text(json.dumps(files.versions(), indent=1) + "\n")  # JSON is YAML
-    (run.folder / "command.txt").write_text(run.command + "\n")
+    files.note_origin(run.folder, run.arguments, run.command)
     (run.folder / OFFLINE).write_text(json.dumps(outcome.as_json(), indent=1) + "\n")
     return outcome
 

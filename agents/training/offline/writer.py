@@ -30,7 +30,7 @@ from rlctl.envs.observation import LAGS, VERSION, Observer
 __all__ = ["Episode", "Recording", "write"]
 
 ROOM_BYTES = 64 << 20
-"""Free before each episode: one of a day, with ticks of a second, takes 44 MB."""
+"""Free before each episode: more than one of a day takes, with ticks of a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +94,6 @@ def write(place: Place, recordings: Iterable[Recording], code: str) -> Origin:
         HostError: The disk is all but full.
     """
     require_minari()
-    from minari import __version__ as minari_version
-    from minari.dataset.minari_storage import MinariStorage
-
     if place.data.exists():
         raise ConfigError("holds a dataset already; give another --out", place.folder)
     partial = place.folder.absolute() / "data.part"  # Minari puts a relative one before itself
@@ -104,22 +101,7 @@ def write(place: Place, recordings: Iterable[Recording], code: str) -> Origin:
     was_there = place.folder.is_dir()
     partial.mkdir(parents=True)
     try:
-        spaces = {"observation_space": Observer(Limits(1), 1.0).space, "action_space": discrete_space()}
-        storage = MinariStorage.new(partial, **spaces)
-        tally = _Tally()
-        storage.update_episodes(_while_room(tally.buffers(recordings), partial))
-        origin = tally.origin(code)
-        who = ", ".join(origin.policies)
-        storage.update_metadata(
-            {
-                "dataset_id": place.name,
-                "minari_version": minari_version,
-                "algorithm_name": who,
-                "description": f"{origin.transitions} transitions of {who}; written by rlctl {__version__}",
-                "author": {f"rlctl {__version__}"},
-                KEY: origin.model_dump(mode="json"),
-            }
-        )
+        origin = _store(partial, place.name, recordings, code)
         _make_namespace(place)
         partial.rename(place.data)
     except BaseException:
@@ -128,6 +110,29 @@ def write(place: Place, recordings: Iterable[Recording], code: str) -> Origin:
             with contextlib.suppress(OSError):
                 place.folder.rmdir()
         raise
+    return origin
+
+
+def _store(folder: Path, name: str, recordings: Iterable[Recording], code: str) -> Origin:
+    """Minari's own files of a dataset."""
+    from minari import __version__ as minari_version
+    from minari.dataset.minari_storage import MinariStorage
+
+    spaces = {"observation_space": Observer(Limits(1), 1.0).space, "action_space": discrete_space()}
+    storage, tally = MinariStorage.new(folder, **spaces), _Tally()
+    storage.update_episodes(_while_room(tally.buffers(recordings), folder))
+    origin = tally.origin(code)
+    who = ", ".join(origin.policies)
+    storage.update_metadata(
+        {
+            "dataset_id": name,
+            "minari_version": minari_version,
+            "algorithm_name": who,
+            "description": f"{origin.transitions} transitions of {who}; written by rlctl {__version__}",
+            "author": {f"rlctl {__version__}"},
+            KEY: origin.model_dump(mode="json"),
+        }
+    )
     return origin
 
 

@@ -1,1 +1,1 @@
-"""Training on the testbeds of a cluster."""
+"""Training on transitions that the testbeds of a Ray cluster send, simulated or live."""

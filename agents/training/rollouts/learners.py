@@ -1,4 +1,4 @@
-"""The learners of Stable-Baselines3 on segments from elsewhere (`rollouts`), first come, first served.
+"""The learners of Stable-Baselines3 on segments from elsewhere (`run`), first come, first served.
 
 PPO learns from what its policy did, or the one before it: values and advantages are computed here, segment by segment,
 and its ratio is to the probabilities that the acting policy had. DQN keeps all in its replay buffer, and makes as many
@@ -24,7 +24,7 @@ from rlctl.agents.training.export import as_onnx
 from rlctl.agents.training.rollouts.segments import Segment, Transitions, advantages, transitions
 from rlctl.envs.errors import ConfigError
 
-__all__ = ["OFF_POLICY_STEPS", "ROLLOUT_CLASSES", "extend", "rollout_class"]
+__all__ = ["OFF_POLICY_STEPS", "ROLLOUT_CLASSES", "extend"]
 
 OFF_POLICY_STEPS = 8
 """Control periods of a segment for a learner that takes them of any version."""
@@ -204,14 +204,4 @@ class RolloutQrDqn(_OffPolicy, QRDQN):
 ROLLOUT_CLASSES: Mapping[str, type[BaseAlgorithm]] = MappingProxyType(
     {"ppo": RolloutPpo, "dqn": RolloutDqn, "maskable-ppo": RolloutMaskablePpo, "qrdqn": RolloutQrDqn}
 )
-
-
-def rollout_class(algorithm: str) -> type[BaseAlgorithm]:
-    """The learner.
-
-    Raises:
-        ConfigError: Its policy cannot be sent as a bundle.
-    """
-    if algorithm not in ROLLOUT_CLASSES:
-        raise ConfigError(f"--ray takes {', '.join(ROLLOUT_CLASSES)}: a bundle does not hold the memory of {algorithm}")
-    return ROLLOUT_CLASSES[algorithm]
+"""The learners whose policies a bundle can hold, so that they can be sent; RecurrentPPO's memory cannot."""

@@ -1,4 +1,6 @@
-"""A live testbed that acts for a learner, behind its shield and within the bounds of exploration (`bounded`).
+"""A live testbed that acts for a learner, behind its shield and within the bounds of exploration.
+
+What these are says `rlctl.agents.training.live.bounded`.
 
 A learner that is busy asks for nothing for a while. BE must not go on unattended then, under what was right when the
 last segment ended: after two control periods it is suspended, and the next segment begins anew.

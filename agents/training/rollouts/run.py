@@ -4,7 +4,7 @@
         result = learn(run, rollouts=Rollouts(cluster))
 
 The environment that learners get has Stable-Baselines3's spaces and no lockstep: testbeds answer when they can, with
-whole segments. So the learners of `rollout_learners` ask it for segments, and nobody steps it.
+whole segments. So those of `learners` ask it for segments, and nobody steps it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import ray
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv
 
-from rlctl.agents.training.cluster.connection import Cluster, Node
+from rlctl.agents.training.cluster.nodes import Cluster, Node
 from rlctl.agents.training.hosts import BLOCK_BITS, Group, Hosts, first_seed, present
 from rlctl.agents.training.rollouts.live import LiveTestbed
 from rlctl.agents.training.rollouts.segments import Happened, Orders, Segment, steps_for

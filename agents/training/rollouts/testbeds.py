@@ -16,7 +16,7 @@ import ray
 from ray import exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rlctl.agents.training.cluster.connection import Cluster, Node, Version, check_version, our_version
+from rlctl.agents.training.cluster.nodes import Cluster, Node, Version, check_version, our_version
 from rlctl.agents.training.rollouts.segments import Orders, Segment
 from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.rollouts.worker import Ready, Startable, Worker
@@ -284,7 +284,9 @@ class Testbeds:
             return
         self._waited += seconds
         if self._waited >= self._wait_seconds:
-            raise HostError(f"no testbed has delivered anything for {self._waited:.0f} s")
+            raise HostError(
+                f"no testbed has delivered anything for {self._waited:.0f} s; see that nodes with `{TESTBED}` run"
+            )
         if not self._told and not self._all:
             self._told = True
             self._say(f"no node offers `{TESTBED}`: waiting up to {self._wait_seconds:g} s for one")

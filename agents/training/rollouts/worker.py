@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.agents.bundle import logits_of
+from rlctl.agents.network import logits_of
 from rlctl.agents.onnx_graph import GraphError, read_graph
 from rlctl.agents.training.hosts import Group
 from rlctl.agents.training.rollouts.segments import Happened, Orders, Segment, choose

@@ -1,1 +1,1 @@
-"""Hyperparameter search on Ray Tune."""
+"""A search over hyperparameters and shield margins, as trials on Ray Tune."""

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from rlctl.agents.training.hosts import Hosts, validation_seed
-from rlctl.agents.training.learn import Run
 from rlctl.agents.training.recipe import Recipe
+from rlctl.agents.training.run import Run
 from rlctl.agents.training.search.space import Candidate, Space, Values
 from rlctl.agents.training.trial import Course
 from rlctl.envs.allocation import Limits
@@ -33,7 +33,7 @@ CHOICE_SEEDS, FIRST_CHOICE_SEED = 8, 1000
 """Fewest validation seeds on which the winner is chosen, else twice those of the trials; none of theirs."""
 
 MEMORY_BYTES = 1 << 30
-"""Set aside for each trial, beside DQN's replay buffer. Measured: 0.6 GB with torch and a few hosts."""
+"""Set aside for each trial, beside DQN's replay buffer: ample for torch and a few hosts."""
 
 NEVER_SECONDS = 1e9
 SHIELD = "shield.yaml"
@@ -44,11 +44,12 @@ class Job:
     """A search.
 
     Attributes:
-        algorithm: A key of `learners.CLASSES`.
+        algorithm: A key of `rlctl.agents.training.learners.CLASSES`.
         space: What is searched.
         candidates: All trials, drawn from it.
         recipe: What is searched around, not yet fitted to the budget.
-        hosts, courses, validation_seeds: As of `learn.Run`; courses are under the space's profile as it is.
+        hosts, courses, validation_seeds: As of `rlctl.agents.training.run.Run`; courses are under the
+            space's profile as it is.
         timesteps, max_seconds: Budget of each trial; with seconds, the timesteps are the most.
         scheduler: asha, pbt or none.
         seed: Of the search.

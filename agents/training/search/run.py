@@ -2,12 +2,12 @@
 
     with connected("local") as cluster:
         ended = search(job, cluster, told)              # goes on with what stands in job.out, if anything does
-        scored = judge(job, examined, cluster)          # `search_winner`: best models on seeds that no trial has seen
+        scored = judge(job, examined, cluster)          # `winner`: best models on seeds that no trial has seen
 
 What makes it resumable: all candidates are drawn before it begins and handed to Tune as they are; a trial's name and
 seed are the candidate's; each evaluation is reported with the run's folder as its checkpoint, so weights, optimiser,
 history and best model travel together, to the same trial after a kill or to another one that exploits it; and the
-schedulers take what trials had reported back in when a search goes on (`search_schedulers`).
+schedulers take what trials had reported back in when a search goes on (`schedulers`).
 
 Driver and nodes must see the same folder `out`.
 """
@@ -27,7 +27,7 @@ from typing import Any
 import ray
 from ray import tune
 
-from rlctl.agents.training.cluster.connection import Cluster
+from rlctl.agents.training.cluster.nodes import Cluster
 from rlctl.agents.training.search.job import Job
 from rlctl.agents.training.search.schedulers import REPORTS, TRIALS, Journal, Told, journal, scheduler_of
 from rlctl.agents.training.search.space import Candidate, Values
@@ -92,7 +92,9 @@ def search(job: Job, cluster: Cluster, told: Told, *, retry_failed: bool = False
     """
     needed = {"CPU": 1.0, "memory": float(job.memory_bytes)}
     if not any(node.holds(needed) for node in cluster.nodes):
-        raise ConfigError(f"no node of the Ray cluster offers a CPU and {job.memory_bytes >> 20} MiB for a trial")
+        raise ConfigError(
+            f"no node of the Ray cluster offers a CPU and {job.memory_bytes >> 20} MiB for a trial; add a larger one"
+        )
     with _environment(len(job.candidates)), journal(job.out / REPORTS, told):
         try:
             results = _tuner(job, retry_failed).fit()

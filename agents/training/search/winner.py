@@ -9,11 +9,12 @@ from pathlib import Path
 
 from rlctl.agents.card import SearchOrigin
 from rlctl.agents.training import run_folder as files
-from rlctl.agents.training.cluster.connection import Cluster
+from rlctl.agents.training.cluster.nodes import Cluster
 from rlctl.agents.training.cluster.tasks import map_tasks
-from rlctl.agents.training.learn import Ending, Result, export_best
+from rlctl.agents.training.learn import export_best
 from rlctl.agents.training.learners import logits_of, make, take_weights
 from rlctl.agents.training.recipe import load_recipe
+from rlctl.agents.training.run import Ending, Result
 from rlctl.agents.training.sb3_vec_env import SimVecEnv
 from rlctl.agents.training.search.job import Job
 from rlctl.agents.training.search.run import Ended

@@ -20,7 +20,7 @@ from pathlib import Path
 from rlctl.envs.errors import HostError, PermissionMissing
 from rlctl.envs.host.apps.told import parse_gap
 
-__all__ = ["SOCKET", "ModeChannel"]
+__all__ = ["SOCKET", "ModeChannel", "peer_pid"]
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,19 @@ SEND_BUFFER_BYTES = 4096
 
 Identify = Callable[[int], str | None]
 """An application's name from the pid of one of its processes; None for a process of none."""
+
+
+_CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
+
+
+def peer_pid(end: socket.socket) -> int:
+    """Pid of the process at the other end, as the kernel says; 0 in a pid namespace that we cannot look into.
+
+    Raises:
+        OSError: It is not connected.
+    """
+    told = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(told)[0])
 
 
 class _Client:
@@ -157,11 +170,11 @@ class ModeChannel:
         """A connection that is an application's; one too many of it takes its oldest one's place."""
         connection.setblocking(False)
         try:
-            pid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+            pid = peer_pid(connection)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         except OSError:
             return None
-        name = self._identify(pid) if pid > 0 else None  # 0: of a pid namespace that we cannot look into
+        name = self._identify(pid) if pid > 0 else None
         if name is None:
             return None
         own = [client for client in self._clients if client.application == name]

@@ -6,10 +6,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from rlctl.envs.applications import WorkingMode
-from rlctl.envs.yaml_edge import load_model
+from rlctl.envs.yaml_edge import Strict, load_model
 
 __all__ = ["LEAST_PRIORITY", "Description", "Mode", "load_description"]
 
@@ -20,12 +20,15 @@ MOST_MODES = 32
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}$"  # becomes part of a group's and of files' names
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+class Mode(Strict):
+    """One working mode; see `rlctl.envs.applications.WorkingMode`.
 
-
-class Mode(_Strict):
-    """One working mode; see `rlctl.envs.applications.WorkingMode`."""
+    Attributes:
+        cpus: CPU time that it asks for.
+        threads: How many threads run in it.
+        value: What it is worth, 0 to 1.
+        memory_bytes: Soft limit of its memory; 0 is none.
+    """
 
     cpus: float = Field(gt=0.0, le=8192.0)
     threads: int = Field(ge=1, le=1 << 16)
@@ -37,7 +40,7 @@ class Mode(_Strict):
         return WorkingMode(self.cpus, self.threads, self.value, self.memory_bytes)
 
 
-class Description(_Strict):
+class Description(Strict):
     """A best-effort application.
 
     Attributes:

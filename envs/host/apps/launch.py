@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import socket
-import struct
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,15 +13,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from rlctl.envs.errors import CgroupBusy, ConfigError, HostError, RlctlError
-from rlctl.envs.host.apps.channel import SOCKET
+from rlctl.envs.host.apps.channel import SOCKET, peer_pid
 from rlctl.envs.host.apps.description import Description
 from rlctl.envs.host.apps.groups import PARENT, home_of, make_group, return_home
-from rlctl.envs.host.apps.process import PROC, ancestors, start_time
 from rlctl.envs.host.apps.registry import Registration, Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
-from rlctl.envs.host.partition.tasks import read_task
+from rlctl.envs.host.process import ancestors, read_task, start_time
 
 __all__ = ["Place", "adopt", "forget", "release", "run"]
 
@@ -121,7 +119,7 @@ def adopt(description: Description, pid: int, place: Place) -> Registration:
 
 def _unfit(pid: int, service: Path) -> str:
     """What a process is that must not be frozen with BE, or cannot; empty for any other."""
-    task = read_task(pid, PROC)
+    task = read_task(pid)
     if task is not None and task.kernel_thread:
         return "a kernel thread"
     if pid == 1 or pid in ancestors(os.getpid()):
@@ -133,7 +131,7 @@ def _listener(path: Path) -> int:
     """Who listens at a Unix socket, as the kernel says; 0 if nobody."""
     with socket.socket(socket.AF_UNIX) as end, contextlib.suppress(OSError):
         end.connect(str(path))
-        return int(struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))[0])
+        return peer_pid(end)
     return 0
 
 

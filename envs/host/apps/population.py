@@ -14,13 +14,13 @@ from rlctl.envs.applications import WorkingMode
 from rlctl.envs.errors import CgroupGone, HostError, RlctlError
 from rlctl.envs.host.apps.description import LEAST_PRIORITY
 from rlctl.envs.host.apps.groups import make_group, move_all
-from rlctl.envs.host.apps.process import PROC, memberships
 from rlctl.envs.host.apps.registry import Registration, Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller
 from rlctl.envs.host.cgroup.parse import child_groups
 from rlctl.envs.host.events import Events
+from rlctl.envs.host.process import PROC, memberships
 
 __all__ = ["PERIOD_SECONDS", "UNANNOUNCED", "Member", "Population"]
 

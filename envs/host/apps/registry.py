@@ -16,7 +16,7 @@ from pydantic import Field
 
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
 from rlctl.envs.host.apps.description import Description
-from rlctl.envs.host.apps.process import PROC, start_time
+from rlctl.envs.host.process import PROC, start_time
 from rlctl.envs.yaml_edge import validated
 
 __all__ = ["DIRECTORY", "MODES", "Registration", "Registry"]
@@ -41,7 +41,7 @@ class Registration(Description):
 
     Attributes:
         pid: The process that was launched or adopted.
-        start_time: Of that process, see `rlctl.envs.host.apps.process.start_time`.
+        start_time: Of that process, see `rlctl.envs.host.process.start_time`.
         group: Its group's path below the hierarchies' roots.
         home: The directories of the groups that an adopted process was taken from; none of one that was launched.
     """

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
-from rlctl.envs.errors import CgroupBusy, CgroupGone, ConfigError, RlctlError
-from rlctl.envs.host.cgroup.driver import FreezerDriver
+from rlctl.envs.errors import CgroupGone, ConfigError, RlctlError
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan, emergency_plan
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import Identity
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.nesting import fit_cpus, fit_quota
 from rlctl.envs.host.cgroup.ownership import Ownership
 from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
 from rlctl.envs.host.cgroup.state import Seen, Settings, in_words, see
+from rlctl.envs.host.cgroup.steps import Step, Turn, steps_of
 from rlctl.envs.workload import Weight
 
 __all__ = ["BeActuator"]
@@ -26,44 +24,19 @@ __all__ = ["BeActuator"]
 SETTLE_SECONDS = 0.25
 """How long a freeze may take. Measured: 0.4-7 ms, p95 24 ms; longer means a task that sleeps in the kernel."""
 
-HEAD_START_SECONDS = 0.025
-"""How long a freeze, p95 24 ms, may take before a tighter quota is written beneath it.
-
-A task must run to reach the point where it stops, and one whose quota has run out does not run before the next period.
-All groups together have this time; whether they are frozen or not, the quotas come next.
-"""
-
-PERIODS_TO_SETTLE = 2
-MOST_THROTTLED_SECONDS = 0.75
-"""A throttled task stops only in its next period: so much longer may its freeze take."""
-
-FREEZE, HEAD_START, TIGHTEN_WEIGHT, TIGHTEN_QUOTA, TIGHTEN_CPUS, SETTLE, WIDEN_CPUS, WIDEN_QUOTA, WIDEN_WEIGHT, THAW = (
-    range(10)
-)
-_SETTLED = (TIGHTEN_WEIGHT, TIGHTEN_QUOTA, WIDEN_QUOTA, WIDEN_WEIGHT)
-"""Nothing else comes of such a write than what it has read back itself."""
-
-_GROWING = (WIDEN_CPUS, WIDEN_QUOTA, WIDEN_WEIGHT, THAW)
 _RESTRICTING = ("quota", "cpus", "frozen")
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    turn: int
-    group: Group
-    run: Callable[[], None]
 
 
 class BeActuator:
     """The BE groups as one budget.
 
     The quota is divided evenly, each part rounded down, as PRM does. The cpuset is a prefix of the CPU order.
-    Restricting comes before growing: freeze, quota, cpuset; then cpuset, quota, thaw. Only settings that read back as
-    something else are written, and a group whose restriction failed is not given more in the same call. What another
-    program wrote is `ownership`'s business; it can only restrict further. A group that runs elsewhere than on its CPUs
-    is frozen: in v2 it has its parent's when the parent has none of them. So is one that was removed from the hierarchy
-    of a controller (v1) while BE may not have all of what that restricts. No part exceeds the quota of a group's
-    ancestors: v1 would refuse it, and with it every larger allocation.
+    Restricting comes before growing, see `steps`. Only settings that read back as something else are written, and a
+    group whose restriction failed is not given more in the same call. What another program wrote is `ownership`'s
+    business; it can only restrict further. A group that runs elsewhere than on its CPUs is frozen: in v2 it has its
+    parent's when the parent has none of them. So is one that was removed from the hierarchy of a controller (v1) while
+    BE may not have all of what that restricts. No part exceeds the quota of a group's ancestors: v1 would refuse it,
+    and with it every larger allocation.
 
     What is in force is reported as the most that BE could use: the sum of the quotas, the shortest prefix of the CPU
     order that holds every CPU of every group, frozen only if all groups are. A host without a controller reports its
@@ -115,7 +88,7 @@ class BeActuator:
         self._told_ceilings: set[tuple[Path, str]] = set()
         self._take(groups)
         if not self._identities:
-            raise CgroupGone("all BE groups have vanished")
+            raise CgroupGone("all BE groups have vanished: has the best-effort work ended?")
         knobs.hold = True
 
     @property
@@ -126,11 +99,6 @@ class BeActuator:
     def controls(self, name: str) -> bool:
         """Whether a group of that name is under control."""
         return any(group.name == name for group in self._identities)
-
-    @property
-    def foreign_writes(self) -> int:
-        """How often another program has written a knob of ours."""
-        return self.ownership.foreign_writes
 
     def read(self) -> Allocation:
         """What is in force now; a knob that cannot be read counts as wide open.
@@ -185,7 +153,7 @@ class BeActuator:
         least = Quota.of_cpus(self.limits.min_quota_cpus / max(len(self.groups), 1), self._period_us)
         _, errors = self._carry_out(seen, self._wanted(self.limits.safe, least, seen))
         if self._asked_weight is not None:
-            errors += self._run([_Step(TIGHTEN_WEIGHT, group, self._weigh(group)) for group in fresh])[0]
+            errors += self._run([Step(Turn.TIGHTEN_WEIGHT, group, self._weigh(group)) for group in fresh])[0]
         if errors:
             raise errors[0]
 
@@ -197,11 +165,11 @@ class BeActuator:
             CgroupError: A write failed; the others were tried.
         """
         self._asked_weight = weight
-        errors, _ = self._run([_Step(TIGHTEN_WEIGHT, group, self._weigh(group)) for group in self.groups])
+        errors, _ = self._run([Step(Turn.TIGHTEN_WEIGHT, group, self._weigh(group)) for group in self.groups])
         if errors:
             raise errors[0]
         if not self._identities:
-            raise CgroupGone("all BE groups have vanished")
+            raise CgroupGone("all BE groups have vanished: has the best-effort work ended?")
 
     def rehearse(self) -> int:
         """Write to every knob the value that it has: `apply` writes only what differs, and must be able to then.
@@ -267,7 +235,7 @@ class BeActuator:
                 if rest := self._drop(group, gone):
                     seen |= self._look([rest])
         if not self._identities:
-            raise CgroupGone("all BE groups have vanished")
+            raise CgroupGone("all BE groups have vanished: has the best-effort work ended?")
         return seen
 
     def _compare(self, seen: dict[Group, Seen]) -> None:
@@ -285,7 +253,7 @@ class BeActuator:
                 self._drop(group, error)
                 del seen[group]
         if not self._identities:
-            raise CgroupGone("all BE groups have vanished")
+            raise CgroupGone("all BE groups have vanished: has the best-effort work ended?")
 
     def _is_safe(self, group: Group, seen: Mapping[Group, Seen]) -> bool:
         """It is as our own watchdog leaves it, when this process hung for a while: nobody else's claim."""
@@ -339,9 +307,11 @@ class BeActuator:
         self, seen: dict[Group, Seen], wanted: Mapping[Group, Settings]
     ) -> tuple[dict[Group, Seen], list[RlctlError]]:
         """Write what differs; what is there afterwards, and what went wrong."""
-        steps = [step for group, one in seen.items() for step in self._steps(group, one, wanted[group])]
+        steps = [
+            step for group, one in seen.items() for step in steps_of(group, one, wanted[group], self._settle_seconds)
+        ]
         errors, failed = self._run(sorted(steps, key=lambda step: step.turn))
-        unsure = {step.group for step in steps if step.turn not in _SETTLED or self._knobs.dry_run} | failed
+        unsure = {step.group for step in steps if not step.turn.settled or self._knobs.dry_run} | failed
         unsure |= self._lost.keys() - seen.keys()  # what is left of a group that was whole when it was last looked at
         written = {step.group for step in steps if not seen[step.group].errors} - unsure
         seen |= {group: replace(seen[group], settings=wanted[group]) for group in written}
@@ -353,48 +323,12 @@ class BeActuator:
         self._let_go()
         return seen, errors
 
-    def _steps(self, group: Group, seen: Seen, wanted: Settings) -> list[_Step]:
-        if seen.settings == wanted and (seen.frozen or not wanted.frozen):
-            return []
-        steps = []
-        cpu, cpuset, freezer, now = group.cpu, group.cpuset, group.freezer, seen.settings
-        quota, cpus, weight = wanted.quota, wanted.cpus, wanted.weight
-        if cpu is not None and quota is not None and now.quota is not None and now.quota != quota:
-            turn = WIDEN_QUOTA if quota.cpus > now.quota.cpus else TIGHTEN_QUOTA
-            steps.append(_Step(turn, group, lambda: fit_quota(cpu, quota)))
-        if cpuset is not None and cpus is not None and now.cpus is not None and now.cpus != cpus:
-            turn = WIDEN_CPUS if now.cpus and now.cpus < cpus else TIGHTEN_CPUS
-            steps.append(_Step(turn, group, lambda: fit_cpus(cpuset, cpus)))
-        if cpu is not None and weight is not None and now.weight is not None and now.weight != weight:
-            turn = WIDEN_WEIGHT if weight > now.weight else TIGHTEN_WEIGHT
-            steps.append(_Step(turn, group, lambda: cpu.set_weight(weight)))
-        if freezer is not None and wanted.frozen is not None:
-            steps += self._freezer_steps(group, freezer, seen, wanted)
-        return steps
-
-    def _freezer_steps(self, group: Group, freezer: FreezerDriver, seen: Seen, wanted: Settings) -> list[_Step]:
-        quota, ordered = wanted.quota, seen.settings.frozen
-        period_seconds = 0.0 if quota is None or quota.quota_us is None else quota.period_us * 1e-6
-        patience_seconds = self._settle_seconds + min(PERIODS_TO_SETTLE * period_seconds, MOST_THROTTLED_SECONDS)
-        if not wanted.frozen:
-            thaw = _Step(THAW, group, lambda: freezer.order(False))
-            settle = _Step(THAW, group, lambda: freezer.settle(False, self._settle_seconds))
-            return [thaw, settle] if ordered else []
-        steps = [] if ordered else [_Step(FREEZE, group, lambda: freezer.order(True))]
-        if not ordered:
-            head_start_ends = time.monotonic() + HEAD_START_SECONDS
-            steps.append(_Step(HEAD_START, group, lambda: _wait_until(freezer, head_start_ends)))
-        if not ordered or not seen.frozen:
-            ends = time.monotonic() + HEAD_START_SECONDS + patience_seconds  # all groups together have this time
-            steps.append(_Step(SETTLE, group, lambda: freezer.settle(True, max(ends - time.monotonic(), 0.0))))
-        return steps
-
-    def _run(self, steps: Sequence[_Step]) -> tuple[list[RlctlError], set[Group]]:
+    def _run(self, steps: Sequence[Step]) -> tuple[list[RlctlError], set[Group]]:
         """Take steps in their order; the errors, and the groups that they befell."""
         errors: list[RlctlError] = []
         failed: set[Group] = set()
         for step in steps:
-            if step.group not in self._identities or (step.turn in _GROWING and step.group in failed):
+            if step.group not in self._identities or (step.turn.growing and step.group in failed):
                 continue
             try:
                 step.run()
@@ -474,12 +408,6 @@ class BeActuator:
         gone, self._gone = self._gone, []
         if gone:
             self._knobs.forget(gone)
-
-
-def _wait_until(freezer: FreezerDriver, ends_seconds: float) -> None:
-    """Give a freeze time until a moment of the monotonic clock; that it has not happened by then is no failure yet."""
-    with contextlib.suppress(CgroupBusy):
-        freezer.settle(True, max(ends_seconds - time.monotonic(), 0.0))
 
 
 def _check(groups: Sequence[Group], order: Sequence[int], limits: Limits) -> None:

@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.workload import Weight
 
-__all__ = ["CpuDriver", "CpusetDriver", "FreezerDriver", "Throttled"]
-
-
-@dataclass(frozen=True, slots=True)
-class Throttled:
-    """Counters of `cpu.stat` since the group was made.
-
-    Attributes:
-        periods: Quota periods in which the group had work.
-        throttled_periods: Those of them in which its quota ran out.
-        throttled_seconds: Time spent throttled, summed over CPUs.
-    """
-
-    periods: int
-    throttled_periods: int
-    throttled_seconds: float
+__all__ = ["CpuDriver", "CpusetDriver", "FreezerDriver"]
 
 
 class CpuDriver(Protocol):
@@ -81,8 +65,8 @@ class CpuDriver(Protocol):
         """Set `cpu.idle`; the kernel resets the weight with it."""
         ...
 
-    def throttled(self) -> Throttled:
-        """How often the quota ran out."""
+    def throttled_seconds(self) -> float:
+        """Time that the group was kept from running by its quota, summed over CPUs, since it was made."""
         ...
 
 

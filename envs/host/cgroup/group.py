@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, ConfigError, HostError
+from rlctl.envs.errors import CgroupBusy, CgroupGone, ConfigError, HostError
 from rlctl.envs.host.cgroup.driver import CpuDriver, CpusetDriver, FreezerDriver
 from rlctl.envs.host.cgroup.kernel import Identity, Kernel, refusal
 from rlctl.envs.host.cgroup.knobs import Knobs
@@ -16,8 +16,7 @@ from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.cgroup.parse import number
 from rlctl.envs.host.cgroup.v1 import CpusetV1, CpuV1, FreezerV1
 from rlctl.envs.host.cgroup.v2 import CpusetV2, CpuV2, FreezerV2
-from rlctl.envs.host.sensors.cpu import usage_seconds
-from rlctl.envs.telemetry import Missing
+from rlctl.envs.host.process import PROC, memberships
 
 __all__ = ["Group"]
 
@@ -103,21 +102,17 @@ class Group:
         return cls(str(name), paths, layout, knobs)
 
     @classmethod
-    def of_process(cls, layout: Layout, pid: int, knobs: Knobs, proc: Path = Path("/proc")) -> Group:
+    def of_process(cls, layout: Layout, pid: int, knobs: Knobs, proc: Path = PROC) -> Group:
         """The group that a process is in now, hierarchy by hierarchy; the root of a hierarchy is left out.
 
         Raises:
             HostError: There is no such process.
             ConfigError: It is in no group of its own.
         """
-        try:
-            lines = (proc / str(pid) / "cgroup").read_text(errors="surrogateescape").splitlines()
-        except OSError as error:
-            raise HostError(f"process {pid}: {error.strerror}: has it ended?") from error
-        inside = {name: Path(where.lstrip("/")) for name, where in _memberships(lines)}
+        inside = memberships(pid, proc)
         paths = {}
         for controller, mount in layout.mounts.items():
-            where = inside.get("" if mount.version == 2 else controller.v1_name, Path())
+            where = Path(inside.get("" if mount.version == 2 else controller.v1_name, "").lstrip("/"))
             if where != Path() and (mount.path / where).is_dir():
                 paths[controller] = mount.path / where
         if not paths:
@@ -217,20 +212,6 @@ class Group:
         files = (directory / "cgroup.procs" for directory in self.directories)
         return frozenset(number(word, file) for file in files for word in self._knobs.read(file).split())
 
-    def usage_cpu_seconds(self) -> float:
-        """CPU time of all its tasks since it was made.
-
-        Raises:
-            CgroupGone: It was removed.
-            CgroupError: No controller tells.
-        """
-        if self.usage_file is None:
-            raise CgroupError(f"{self.name}: cgroup cpuacct: {self._layout.missing.get(Controller.CPUACCT, 'absent')}")
-        usage = usage_seconds(self._knobs.read(self.usage_file).encode(errors="surrogateescape"))
-        if isinstance(usage, Missing):
-            raise CgroupError(f"{self.usage_file}: {usage.detail}")
-        return usage
-
     def remove(self, timeout_seconds: float = REMOVE_SECONDS) -> None:
         """Remove it and its descendants everywhere, waiting for ended processes to be gone. Idempotent.
 
@@ -328,11 +309,3 @@ def _relative(layout: Layout, path: Path) -> Path:
         if path.is_relative_to(root):
             return path.relative_to(root)
     return Path(str(path).strip("/"))
-
-
-def _memberships(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """Controller (empty for v2) and path, from /proc/PID/cgroup."""
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, where = rest.partition(":")
-        yield from ((name, where) for name in controllers.split(","))

@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from rlctl.envs.errors import HostError
+from rlctl.envs.host.decode import text_of
 from rlctl.envs.host.sensors.probe import Capability
 
 __all__ = ["Controller", "Layout", "Mount"]
@@ -144,7 +145,7 @@ class Layout:
 
 def _hierarchies(proc: Path, root: Path) -> Iterator[tuple[str, Mount]]:
     """Controller names (or `unified`) with their mounts, in mount order."""
-    for line in _text(proc / "self/mountinfo").splitlines():
+    for line in text_of(proc / "self/mountinfo").splitlines():
         mounted, _, source = line.partition(" - ")
         fields, origin = mounted.split(), source.split()
         if len(fields) < 6 or len(origin) < 2 or origin[0] not in ("cgroup", "cgroup2"):
@@ -184,7 +185,7 @@ def _served_by(name: Controller, first: Mapping[str, Mount], proc: Path) -> Moun
         return unified if _release(proc) >= FIRST_WITH_V2_FREEZER else None
     if name is Controller.CPUACCT:  # cpu.stat tells the usage of every group, whatever is enabled
         return unified
-    return unified if name in _text(unified.path / "cgroup.controllers").split() else None
+    return unified if name in text_of(unified.path / "cgroup.controllers").split() else None
 
 
 def _why_missing(name: Controller, first: Mapping[str, Mount], table: Mapping[str, tuple[int, bool]]) -> str:
@@ -205,19 +206,12 @@ def _why_missing(name: Controller, first: Mapping[str, Mount], table: Mapping[st
 
 def _v1_table(proc: Path) -> dict[str, tuple[int, bool]]:
     """/proc/cgroups: hierarchy (0 for cgroup2 or none) and whether it is enabled, by controller."""
-    rows = (line.split() for line in _text(proc / "cgroups").splitlines() if not line.startswith("#"))
+    rows = (line.split() for line in text_of(proc / "cgroups").splitlines() if not line.startswith("#"))
     return {
         row[0]: (int(row[1]), row[3] == "1") for row in rows if len(row) == 4 and re.fullmatch(r"[0-9]{1,9}", row[1])
     }
 
 
 def _release(proc: Path) -> tuple[int, ...]:
-    numbers = re.match(r"(\d+)\.(\d+)", _text(proc / "sys/kernel/osrelease"))
+    numbers = re.match(r"(\d+)\.(\d+)", text_of(proc / "sys/kernel/osrelease"))
     return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

@@ -96,15 +96,13 @@ def restore(
     """
     if not (state_dir / JOURNAL).exists():
         return RestoreReport()
-    lock = None if force else StateLock(state_dir)
-    own_kernel = None if kernel else KernelFiles()
-    try:
-        return _restore_locked(state_dir, kernel or own_kernel or KernelFiles(), boot_id(proc), held, patience_seconds)
-    finally:
-        if own_kernel is not None:
-            own_kernel.close()
-        if lock is not None:
-            lock.close()
+    with contextlib.ExitStack() as closing:
+        if not force:
+            closing.callback(StateLock(state_dir).close)
+        if kernel is None:
+            kernel = KernelFiles()
+            closing.callback(kernel.close)
+        return _restore_locked(state_dir, kernel, boot_id(proc), held, patience_seconds)
 
 
 def _restore_locked(

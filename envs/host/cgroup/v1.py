@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rlctl.envs.allocation import UNLIMITED
 from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupRejected
-from rlctl.envs.host.cgroup.cpulist import format_cpus
-from rlctl.envs.host.cgroup.driver import Throttled
+from rlctl.envs.host.cgroup.both import CpuOfBoth, CpusetOfBoth
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.parse import child_groups, cpu_set, number, quota_of, table
+from rlctl.envs.host.cgroup.parse import child_groups, number, quota_of
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.workload import Weight
 
@@ -22,7 +21,7 @@ _SHARES = {Weight.EQUAL: 1024, Weight.MINIMUM: 2}  # the kernel's default and it
 _POLL_SECONDS = 0.0005
 
 
-class CpuV1:
+class CpuV1(CpuOfBoth):
     """`cpu.cfs_*`, `cpu.shares`, `cpu.idle`.
 
     Args:
@@ -32,15 +31,17 @@ class CpuV1:
     """
 
     def __init__(self, knobs: Knobs, group: Path, mount: Path) -> None:
-        self.group = group
-        self._knobs = knobs
+        super().__init__(
+            knobs,
+            group,
+            weight="cpu.shares",
+            burst="cpu.cfs_burst_us",
+            throttled=("throttled_time", 1e-9),
+            native=_SHARES,
+        )
         self._mount = mount
         self._quota = group / "cpu.cfs_quota_us"
         self._period = group / "cpu.cfs_period_us"
-        self._burst = group / "cpu.cfs_burst_us"
-        self._shares = group / "cpu.shares"
-        self._idle = group / "cpu.idle"
-        self._has_idle, self._has_burst = self._idle.exists(), self._burst.exists()
         above = [parent for parent in group.parents if mount in parent.parents]
         self._above = [CpuV1(knobs, parent, parent.parent) for parent in above]
 
@@ -65,8 +66,7 @@ class CpuV1:
         """
         self._knobs.remember(self.quota_files)
         before = self.quota()
-        if quota.quota_us is not None and self._has_burst and self._burst_exceeds(quota.quota_us):
-            self._knobs.write(self._burst, "0")
+        self._make_way_for(quota.quota_us)
         for order in self._orders(before, quota):
             with contextlib.suppress(CgroupRejected):
                 return self._write_all(order)
@@ -80,43 +80,6 @@ class CpuV1:
     def subordinates(self) -> Sequence[CpuV1]:
         """All child groups: the kernel wants quota/period of each below this one's."""
         return [CpuV1(self._knobs, child, self._mount) for child in child_groups(self._knobs, self.group)]
-
-    @property
-    def weight_files(self) -> tuple[Path, ...]:
-        """What `set_weight` and `set_idle` write."""
-        return (self._shares, self._idle) if self._has_idle else (self._shares,)
-
-    def weight(self) -> int:
-        """cpu.shares."""
-        return number(self._knobs.read(self._shares), self._shares)
-
-    def native_weight(self, weight: Weight) -> int:
-        """cpu.shares for a weight."""
-        return _SHARES[weight]
-
-    def set_weight(self, weight: Weight | int) -> None:
-        """Write cpu.shares (2 to 262144)."""
-        native = _SHARES[weight] if isinstance(weight, Weight) else weight
-        if self.idle():
-            self.set_idle(False)
-        self._knobs.write(self._shares, str(native))
-
-    def idle(self) -> bool | None:
-        """cpu.idle; None before Linux 5.15."""
-        return number(self._knobs.read(self._idle), self._idle) != 0 if self._has_idle else None
-
-    def set_idle(self, idle: bool) -> None:
-        """Write cpu.idle; cpu.shares becomes 1024 again when it is lifted."""
-        self._knobs.remember([self._idle, self._shares])
-        self._knobs.write(self._idle, str(int(idle)))
-
-    def throttled(self) -> Throttled:
-        """How often the quota ran out."""
-        path = self.group / "cpu.stat"
-        counts = table(self._knobs.read(path), path)
-        return Throttled(
-            counts.get("nr_periods", 0), counts.get("nr_throttled", 0), counts.get("throttled_time", 0) * 1e-9
-        )
 
     def _orders(self, before: Quota, after: Quota) -> list[list[tuple[Path, int]]]:
         if after.quota_us is None:
@@ -142,10 +105,6 @@ class CpuV1:
         for path, value in values:
             self._knobs.write(path, str(value))
 
-    def _burst_exceeds(self, quota_us: int) -> bool:
-        """The kernel refuses a quota below the burst that somebody allowed the group (Linux >= 5.14)."""
-        return number(self._knobs.read(self._burst), self._burst) > quota_us
-
 
 def _number_of(quota: Quota) -> int:
     return -1 if quota.quota_us is None else quota.quota_us
@@ -156,7 +115,7 @@ def _quota(quota: str, period: str, path: Path) -> Quota:
     return quota_of(quota_us if quota_us >= 0 else None, number(period, path), path)
 
 
-class CpusetV1:
+class CpusetV1(CpusetOfBoth):
     """`cpuset.cpus` and `cpuset.mems`.
 
     Args:
@@ -165,38 +124,8 @@ class CpusetV1:
     """
 
     def __init__(self, knobs: Knobs, group: Path) -> None:
-        self.group = group
-        self._knobs = knobs
-        self._cpus = group / "cpuset.cpus"
+        super().__init__(knobs, group, "cpuset.effective_cpus")
         self._mems = group / "cpuset.mems"
-        self._effective = group / "cpuset.effective_cpus"
-
-    @property
-    def cpus_files(self) -> tuple[Path, ...]:
-        """What `set_cpus` writes."""
-        return (self._cpus,)
-
-    def cpus(self) -> frozenset[int]:
-        """CPUs as configured."""
-        return cpu_set(self._knobs.read(self._cpus), self._cpus)
-
-    def effective(self) -> frozenset[int]:
-        """CPUs that the group's tasks may really run on."""
-        return cpu_set(self._knobs.read(self._effective), self._effective)
-
-    def available(self) -> frozenset[int]:
-        """The group's own CPUs and its parent's; the kernel refuses others."""
-        above = self.group.parent / self._effective.name
-        return self.effective() | cpu_set(self._knobs.read(above), above)
-
-    def set_cpus(self, cpus: Iterable[int]) -> None:
-        """Write the CPUs."""
-        self._knobs.write(self._cpus, format_cpus(cpus) or "\n")
-
-    def originally(self) -> frozenset[int]:
-        """The CPUs before our first write to them."""
-        original = self._knobs.original(self._cpus)
-        return self.cpus() if original is None else cpu_set(original, self._cpus)
 
     def subordinates(self) -> Sequence[CpusetV1]:
         """All child groups: the kernel wants the CPUs of each within this one's."""

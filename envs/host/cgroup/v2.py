@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rlctl.envs.allocation import UNLIMITED
 from rlctl.envs.errors import CgroupBusy, CgroupError
-from rlctl.envs.host.cgroup.cpulist import format_cpus
-from rlctl.envs.host.cgroup.driver import Throttled
+from rlctl.envs.host.cgroup.both import CpuOfBoth, CpusetOfBoth
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.parse import cpu_set, number, quota_of, table
+from rlctl.envs.host.cgroup.parse import number, quota_of, table
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.workload import Weight
 
@@ -21,7 +20,7 @@ _WEIGHTS = {Weight.EQUAL: 100, Weight.MINIMUM: 1}  # the kernel's default and it
 _POLL_SECONDS = 0.0005
 
 
-class CpuV2:
+class CpuV2(CpuOfBoth):
     """`cpu.max`, `cpu.weight`, `cpu.idle`.
 
     Args:
@@ -31,13 +30,15 @@ class CpuV2:
     """
 
     def __init__(self, knobs: Knobs, group: Path, mount: Path) -> None:
-        self.group = group
-        self._knobs = knobs
+        super().__init__(
+            knobs,
+            group,
+            weight="cpu.weight",
+            burst="cpu.max.burst",
+            throttled=("throttled_usec", 1e-6),
+            native=_WEIGHTS,
+        )
         self._max = group / "cpu.max"
-        self._burst = group / "cpu.max.burst"
-        self._weight = group / "cpu.weight"
-        self._idle = group / "cpu.idle"
-        self._has_idle, self._has_burst = self._idle.exists(), self._burst.exists()
         above = [parent / "cpu.max" for parent in group.parents if mount in parent.parents]
         self._above = [path for path in above if path.exists()]
 
@@ -57,8 +58,7 @@ class CpuV2:
     def set_quota(self, quota: Quota) -> None:
         """Write the group's own quota; the period stays as it is when there is none."""
         text = "max" if quota.quota_us is None else f"{quota.quota_us} {quota.period_us}"
-        if quota.quota_us is not None and self._has_burst and self._burst_exceeds(quota.quota_us):
-            self._knobs.write(self._burst, "0")
+        self._make_way_for(quota.quota_us)
         self._knobs.write(self._max, text)
 
     def originally(self) -> Quota:
@@ -70,54 +70,13 @@ class CpuV2:
         """None: v2 lets children have any quota and enforces the tightest."""
         return ()
 
-    @property
-    def weight_files(self) -> tuple[Path, ...]:
-        """What `set_weight` and `set_idle` write."""
-        return (self._weight, self._idle) if self._has_idle else (self._weight,)
-
-    def weight(self) -> int:
-        """cpu.weight."""
-        return number(self._knobs.read(self._weight), self._weight)
-
-    def native_weight(self, weight: Weight) -> int:
-        """cpu.weight for a weight."""
-        return _WEIGHTS[weight]
-
-    def set_weight(self, weight: Weight | int) -> None:
-        """Write cpu.weight (1 to 10000)."""
-        native = _WEIGHTS[weight] if isinstance(weight, Weight) else weight
-        if self.idle():
-            self.set_idle(False)
-        self._knobs.write(self._weight, str(native))
-
-    def idle(self) -> bool | None:
-        """cpu.idle; None before Linux 5.15."""
-        return number(self._knobs.read(self._idle), self._idle) != 0 if self._has_idle else None
-
-    def set_idle(self, idle: bool) -> None:
-        """Write cpu.idle; cpu.weight becomes 100 again when it is lifted."""
-        self._knobs.remember([self._idle, self._weight])
-        self._knobs.write(self._idle, str(int(idle)))
-
-    def throttled(self) -> Throttled:
-        """How often the quota ran out."""
-        path = self.group / "cpu.stat"
-        counts = table(self._knobs.read(path), path)
-        return Throttled(
-            counts.get("nr_periods", 0), counts.get("nr_throttled", 0), counts.get("throttled_usec", 0) * 1e-6
-        )
-
-    def _burst_exceeds(self, quota_us: int) -> bool:
-        """The kernel refuses a quota below the burst that somebody allowed the group (Linux >= 5.14)."""
-        return number(self._knobs.read(self._burst), self._burst) > quota_us
-
 
 def _quota(content: str, path: Path) -> Quota:
     quota, _, period = content.strip().partition(" ")
     return quota_of(None if quota == "max" else number(quota, path), number(period, path), path)
 
 
-class CpusetV2:
+class CpusetV2(CpusetOfBoth):
     """`cpuset.cpus`.
 
     Args:
@@ -126,36 +85,7 @@ class CpusetV2:
     """
 
     def __init__(self, knobs: Knobs, group: Path) -> None:
-        self._knobs = knobs
-        self._cpus = group / "cpuset.cpus"
-        self._effective = group / "cpuset.cpus.effective"
-
-    @property
-    def cpus_files(self) -> tuple[Path, ...]:
-        """What `set_cpus` writes."""
-        return (self._cpus,)
-
-    def cpus(self) -> frozenset[int]:
-        """CPUs as configured; empty for the parent's."""
-        return cpu_set(self._knobs.read(self._cpus), self._cpus)
-
-    def effective(self) -> frozenset[int]:
-        """CPUs that the group's tasks may really run on: the parent's, where the two have none in common."""
-        return cpu_set(self._knobs.read(self._effective), self._effective)
-
-    def available(self) -> frozenset[int]:
-        """The group's own CPUs and its parent's. To write another would break up the partition that holds it."""
-        above = self._effective.parent.parent / self._effective.name
-        return self.effective() | cpu_set(self._knobs.read(above), above)
-
-    def set_cpus(self, cpus: Iterable[int]) -> None:
-        """Write the CPUs; none for the parent's."""
-        self._knobs.write(self._cpus, format_cpus(cpus) or "\n")
-
-    def originally(self) -> frozenset[int]:
-        """The CPUs before our first write to them."""
-        original = self._knobs.original(self._cpus)
-        return self.cpus() if original is None else cpu_set(original, self._cpus)
+        super().__init__(knobs, group, "cpuset.cpus.effective")
 
     def subordinates(self) -> Sequence[CpusetV2]:
         """None: v2 cuts children's CPUs down to the parent's by itself."""

@@ -9,13 +9,17 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.host.latency.figures import Figures
-from rlctl.envs.telemetry import Missing, Why
+from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter
+from rlctl.envs.telemetry import Missing, Reading, Why
+from rlctl.envs.workload import SLO
 
-__all__ = ["Poller", "fetch"]
+__all__ = ["PolledSource", "Poller", "fetch"]
+
+Digest = Callable[[bytes, float], Figures | Missing]
+"""Turns a body and the monotonic time at which it arrived into figures."""
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +61,7 @@ class Poller:
 
     Args:
         url: http or https.
-        digest: Turns a body and the monotonic time it arrived into figures; called in the poller's thread.
+        digest: Called in the poller's thread.
         interval_seconds: Time between two requests.
         timeout_seconds: Limit of one request.
 
@@ -68,7 +72,7 @@ class Poller:
     def __init__(
         self,
         url: str,
-        digest: Callable[[bytes, float], Figures | Missing],
+        digest: Digest,
         interval_seconds: float,
         timeout_seconds: float,
     ) -> None:
@@ -109,3 +113,45 @@ class Poller:
         except Exception as error:  # noqa: BLE001 - whatever an endpoint says, the thread must live
             _log.debug("%s: cannot be read", self._url, exc_info=True)
             self._latest = Missing(Why.MALFORMED, f"{self._url}: {error}")
+
+
+class PolledSource:
+    """Latency from an endpoint that a thread asks again and again.
+
+    Args:
+        kind: What answers there, for the sensor's name.
+        url: The endpoint.
+        digest: Makes figures of its answers.
+        slo: The LC's objective.
+        interval_seconds: Time between requests; the control period.
+        timeout_seconds: Limit of one request.
+        stale_seconds: Figures older than this are missing.
+
+    Raises:
+        ConfigError: Not an http(s) URL.
+    """
+
+    provides = PROVIDES
+
+    def __init__(
+        self,
+        kind: str,
+        url: str,
+        digest: Digest,
+        slo: SLO,
+        *,
+        interval_seconds: float,
+        timeout_seconds: float,
+        stale_seconds: float,
+    ) -> None:
+        self.name = f"{kind} {url}"
+        self._reporter = Reporter(self.name, slo, stale_seconds)
+        self._poller = Poller(url, digest, interval_seconds, timeout_seconds)
+
+    def read(self, now_seconds: float) -> Mapping[str, Reading]:
+        """The newest figures as readings."""
+        return self._reporter.readings(self._poller.latest, now_seconds)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._poller.close()

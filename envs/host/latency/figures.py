@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from rlctl.envs.host.decode import measured
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Value, Why
+from rlctl.envs.units import Ratio
 from rlctl.envs.workload import SLO
 
 __all__ = ["LONGEST_SECONDS", "PROVIDES", "UNKNOWN", "Figures", "Reporter", "TimeUnit"]
@@ -33,7 +34,7 @@ LONGEST_SECONDS = 3600.0
 """No client waits an hour for an answer: beyond, the unit is mistaken or the figure is garbage."""
 
 MOST_RPS = 1e8
-MOST_LOAD_RATIO = 20.0  # units.Ratio.LARGEST: a larger one means that max_load_rps is in another unit
+MOST_LOAD_RATIO = Ratio.LARGEST  # a larger one means that max_load_rps is in another unit
 
 UNKNOWN = Missing(Why.NOT_SUPPORTED, "this source cannot tell")
 
@@ -150,7 +151,8 @@ class Reporter:
             return rps
         load = rps.value / self.slo.max_load_rps
         if load > MOST_LOAD_RATIO:
-            return Missing(Why.ABSURD, f"{self.source}: {rps.value:g} rps, the maximum is {self.slo.max_load_rps:g}")
+            told = f"{rps.value:g} rps, slo.max_load_rps is {self.slo.max_load_rps:g}: is that right?"
+            return Missing(Why.ABSURD, f"{self.source}: {told}")
         return Value(load, rps.age_seconds)
 
 

@@ -14,7 +14,7 @@ __all__ = ["Follower"]
 
 READ_BYTES = 1 << 16
 MOST_BYTES = 1 << 20
-"""Per call, about 10 ms of parsing. What a longer burst holds beyond its newest megabyte is skipped and counted:
+"""Per call, about 10 ms of parsing. What a longer burst holds beyond its newest megabyte is skipped:
 latency of long ago is worth less than a tick in time."""
 
 
@@ -26,14 +26,10 @@ class Follower:
 
     Args:
         path: A regular file or a FIFO.
-
-    Attributes:
-        skipped_bytes: How much has been skipped so far, because more was written than a tick can take.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.skipped_bytes = 0
         self._file: int | None = None
         self._offset = 0
         self._partial = b""
@@ -105,7 +101,6 @@ class Follower:
         if size < self._offset:  # truncated in place
             self._offset, self._partial, self._resync = 0, b"", False
         if size - self._offset > MOST_BYTES:
-            self.skipped_bytes += size - MOST_BYTES - self._offset
             self._offset, self._partial, self._resync = size - MOST_BYTES, b"", True
         # no more than there is: a megabyte asked for at every tick, and shrunk to some lines, wears the heap out
         data = os.pread(self._descriptor, size - self._offset, self._offset)
@@ -132,7 +127,6 @@ class Follower:
         lines, newline, rest = (self._partial + data).rpartition(b"\n")
         self._partial = rest
         if len(rest) > MOST_BYTES:  # no line is a megabyte long
-            self.skipped_bytes += len(rest)
             self._partial, self._resync = b"", True
         return lines + newline
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rlctl.envs.host.decode import json_or_none
-from rlctl.envs.host.latency.fetch import Poller
-from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter
+from rlctl.envs.host.latency.fetch import PolledSource
+from rlctl.envs.host.latency.figures import Figures
 from rlctl.envs.host.latency.keys import FigureKeys, lookup
-from rlctl.envs.telemetry import Missing, Reading
+from rlctl.envs.telemetry import Missing
 from rlctl.envs.workload import SLO
 
 __all__ = ["JsonDigest", "JsonSource"]
@@ -41,7 +39,7 @@ class JsonDigest:
         return self._keys.figures(document, self._stamp_seconds, self._window_seconds)
 
 
-class JsonSource:
+class JsonSource(PolledSource):
     """Latency from a JSON endpoint, asked in a thread.
 
     Args:
@@ -57,8 +55,6 @@ class JsonSource:
         ConfigError: Not an http(s) URL.
     """
 
-    provides = PROVIDES
-
     def __init__(
         self,
         url: str,
@@ -70,14 +66,12 @@ class JsonSource:
         stale_seconds: float = 3.0,
         window_seconds: float = 1.0,
     ) -> None:
-        self.name = f"json {url}"
-        self._reporter = Reporter(self.name, slo, stale_seconds)
-        self._poller = Poller(url, JsonDigest(keys, window_seconds), interval_seconds, timeout_seconds)
-
-    def read(self, now_seconds: float) -> Mapping[str, Reading]:
-        """The newest figures as readings."""
-        return self._reporter.readings(self._poller.latest, now_seconds)
-
-    def close(self) -> None:
-        """End the thread."""
-        self._poller.close()
+        super().__init__(
+            "json",
+            url,
+            JsonDigest(keys, window_seconds),
+            slo,
+            interval_seconds=interval_seconds,
+            timeout_seconds=timeout_seconds,
+            stale_seconds=stale_seconds,
+        )

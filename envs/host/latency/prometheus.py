@@ -10,9 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from rlctl.envs.host.decode import measured
-from rlctl.envs.host.latency.fetch import Poller
-from rlctl.envs.host.latency.figures import PROVIDES, UNKNOWN, Figures, Reporter, TimeUnit
-from rlctl.envs.telemetry import Missing, Reading, Why
+from rlctl.envs.host.latency.fetch import PolledSource
+from rlctl.envs.host.latency.figures import UNKNOWN, Figures, TimeUnit
+from rlctl.envs.telemetry import Missing, Why
 from rlctl.envs.workload import SLO
 
 __all__ = ["BucketQuantile", "PrometheusDigest", "PrometheusNames", "PrometheusSource", "bucket_quantile"]
@@ -124,7 +124,8 @@ class PrometheusDigest:
             return Missing(Why.MALFORMED, f"not the Prometheus text format: {error}")
         buckets = self._buckets(samples)
         if not buckets:
-            return Missing(Why.NO_DATA, f"no series of {self._names.histogram}_bucket with {dict(self._names.labels)}")
+            labels = f" with {dict(self._names.labels)}" if self._names.labels else ""
+            return Missing(Why.NO_DATA, f"no series of {self._names.histogram}_bucket{labels}: is that its name there?")
         oldest = self._gauge(samples, self._names.oldest)
         in_flight = self._gauge(samples, self._names.in_flight)
         return _Scrape(now_seconds, buckets, oldest, in_flight)
@@ -223,7 +224,7 @@ def _growth(
     return buckets if math.inf in grown else [*buckets, (math.inf, highest)]
 
 
-class PrometheusSource:
+class PrometheusSource(PolledSource):
     """Latency from an endpoint in the Prometheus text format, scraped in a thread.
 
     Completed requests are all that a histogram shows: in overload name an `oldest` or `in_flight` gauge too.
@@ -240,8 +241,6 @@ class PrometheusSource:
         ConfigError: Not an http(s) URL.
     """
 
-    provides = PROVIDES
-
     def __init__(
         self,
         url: str,
@@ -252,14 +251,12 @@ class PrometheusSource:
         timeout_seconds: float = 0.5,
         stale_seconds: float = 3.0,
     ) -> None:
-        self.name = f"prometheus {url}"
-        self._reporter = Reporter(self.name, slo, stale_seconds)
-        self._poller = Poller(url, PrometheusDigest(names, slo), interval_seconds, timeout_seconds)
-
-    def read(self, now_seconds: float) -> Mapping[str, Reading]:
-        """The newest figures as readings."""
-        return self._reporter.readings(self._poller.latest, now_seconds)
-
-    def close(self) -> None:
-        """End the thread."""
-        self._poller.close()
+        super().__init__(
+            "prometheus",
+            url,
+            PrometheusDigest(names, slo),
+            slo,
+            interval_seconds=interval_seconds,
+            timeout_seconds=timeout_seconds,
+            stale_seconds=stale_seconds,
+        )

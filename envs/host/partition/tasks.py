@@ -1,59 +1,18 @@
-"""Tasks as /proc tells of them: what names one for good, and why one cannot or shall not leave its group."""
+"""Tasks in groups: which there are, and why one cannot or shall not leave its group."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlctl.envs.host.cgroup.cpulist import parse_cpus
 from rlctl.envs.host.cgroup.kernel import Kernel
+from rlctl.envs.host.process import Task, leader, read_task
 
-__all__ = ["REAL_TIME_LEFT", "Choice", "Left", "Task", "affinity", "leader", "listed", "listing", "read_task", "tree"]
+__all__ = ["REAL_TIME_LEFT", "Choice", "Left", "listed", "listing", "tree"]
 
 REAL_TIME_LEFT = "real-time: a v1 cpu group without cpu.rt_runtime_us takes none"
-
-_KERNEL_THREAD, _BOUND = 0x0020_0000, 0x0400_0000  # PF_KTHREAD, PF_NO_SETAFFINITY in include/linux/sched.h
-_REAL_TIME = (os.SCHED_FIFO, os.SCHED_RR)
-_NO_SUCH = (FileNotFoundError, ProcessLookupError)
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One thread, or a process of one.
-
-    Attributes:
-        tid: Its number.
-        start: When it began, in clock ticks since boot; numbers are used again, pairs of the two are not.
-        name: As `ps` shows it in brackets; any bytes but NUL.
-        parent: Process that it is a child of.
-        flags: The kernel's flags of it.
-        policy: Scheduling policy, as `os.SCHED_*`.
-    """
-
-    tid: int
-    start: int
-    name: str
-    parent: int
-    flags: int
-    policy: int
-
-    @property
-    def real_time(self) -> bool:
-        """SCHED_FIFO or SCHED_RR."""
-        return self.policy in _REAL_TIME
-
-    @property
-    def kernel_thread(self) -> bool:
-        """It runs kernel code only."""
-        return bool(self.flags & _KERNEL_THREAD)
-
-    @property
-    def bound(self) -> bool:
-        """The kernel tied it to its CPUs: no group but the root takes it."""
-        return bool(self.flags & _BOUND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,31 +55,6 @@ class Choice:
         return ""
 
 
-def read_task(tid: int, proc: Path) -> Task | None:
-    """A task; None when there is none of this number, or no sense in what is told of it."""
-    try:
-        stat = (proc / str(tid) / "stat").read_bytes()
-        head, _, tail = stat.rpartition(b")")
-        fields = tail.split()
-        name = head.partition(b"(")[2].decode(errors="replace")
-        return Task(tid, int(fields[19]), name, int(fields[1]), int(fields[6]), int(fields[38]))
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def leader(tid: int, proc: Path) -> int:
-    """The process that a thread belongs to; itself where nothing is told."""
-    return int(_status(tid, proc, "Tgid") or tid)
-
-
-def affinity(tid: int, proc: Path) -> frozenset[int]:
-    """CPUs that a task may run on now; none when it has ended."""
-    try:
-        return parse_cpus(_status(tid, proc, "Cpus_allowed_list"))
-    except ValueError:
-        return frozenset()
-
-
 def listed(kernel: Kernel, group: Path) -> Sequence[int]:
     """Tasks in a group itself: threads of v1, processes of v2, which moves no thread apart from its process.
 
@@ -150,12 +84,3 @@ def _names(task: Task, proc: Path) -> Iterator[str]:
     yield from (str(task.tid), task.name, str(process))
     if process != task.tid and (found := read_task(process, proc)) is not None:
         yield found.name
-
-
-def _status(tid: int, proc: Path, key: str) -> str:
-    with contextlib.suppress(*_NO_SUCH, PermissionError):
-        for line in (proc / str(tid) / "status").read_text(errors="replace").splitlines():
-            name, _, value = line.partition(":")
-            if name == key:
-                return value.strip()
-    return ""

@@ -19,7 +19,8 @@ from rlctl.envs.host.cgroup.journal import StateLock, boot_id
 from rlctl.envs.host.cgroup.kernel import Kernel, refusal
 from rlctl.envs.host.cgroup.restore import RestoreReport, restore
 from rlctl.envs.host.partition.ledger import FOLDER, Ledger, Move, Recorded, Stage, read_ledger
-from rlctl.envs.host.partition.tasks import affinity, leader, listed, listing, read_task, tree
+from rlctl.envs.host.partition.tasks import listed, listing, tree
+from rlctl.envs.host.process import affinity, leader, read_task
 
 __all__ = ["Undone", "undo", "undo_locked"]
 

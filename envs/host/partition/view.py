@@ -15,7 +15,8 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import Kernel
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
-from rlctl.envs.host.partition.tasks import REAL_TIME_LEFT, Choice, Left, listed, read_task, tree
+from rlctl.envs.host.partition.tasks import REAL_TIME_LEFT, Choice, Left, listed, tree
+from rlctl.envs.host.process import read_task
 from rlctl.envs.platform import HOST, MDEV
 
 __all__ = ["Row", "left_behind", "rows"]

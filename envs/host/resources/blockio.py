@@ -25,7 +25,7 @@ from rlctl.envs.host.cgroup.layout import Controller, Layout
 
 __all__ = ["Disk", "IoDriver", "IoV1", "IoV2", "disks", "io_of"]
 
-DEFAULT_WEIGHT, MOST_BFQ_WEIGHT, MOST_WEIGHT = 100, 1000, 10000  # of io.weight; bfq's ends earlier
+MOST_BFQ_WEIGHT = 1000  # io.weight goes on to 10000
 
 _ENABLED = re.compile(r"^(\d+:\d+) enable=1\b", re.MULTILINE)
 
@@ -136,11 +136,10 @@ class IoV1:
     Args:
         knobs: Reads and writes.
         group: The group's directory in the blkio hierarchy.
-        mount: Not used.
         sys: Where sysfs is mounted.
     """
 
-    def __init__(self, knobs: Knobs, group: Path, mount: Path, sys: Path = Path("/sys")) -> None:  # noqa: ARG002
+    def __init__(self, knobs: Knobs, group: Path, sys: Path = Path("/sys")) -> None:
         self._knobs = knobs
         self._group = group
         self._sys = sys
@@ -176,7 +175,7 @@ def io_of(group: Group, layout: Layout, knobs: Knobs, sys: Path = Path("/sys")) 
     path = group.paths.get(Controller.IO)
     if path is None:
         raise CgroupError(f"{group.name} has no group in the io hierarchy at {mount.path}")
-    return (IoV1 if mount.version == 1 else IoV2)(knobs, path, mount.path, sys)
+    return IoV1(knobs, path, sys) if mount.version == 1 else IoV2(knobs, path, mount.path, sys)
 
 
 def _unheeded(sys: Path, or_else: str) -> str:

@@ -54,10 +54,6 @@ class MemoryDriver(Protocol):
         """
         ...
 
-    def used_bytes(self) -> int:
-        """What the group and all below it use now, page cache included."""
-        ...
-
 
 class MemoryV2:
     """`memory.min`, `memory.low`, `memory.high`, `memory.max`.
@@ -89,11 +85,6 @@ class MemoryV2:
         self._enabled()
         _write_all(self._knobs, self._group, (("memory.high", high_bytes), ("memory.max", most_bytes)))
 
-    def used_bytes(self) -> int:
-        """memory.current."""
-        self._enabled()
-        return _bytes(self._knobs, self._group / "memory.current")
-
     def _raise_above(self, name: str, wanted_bytes: int) -> None:
         """From the top down: each group above needs what this line claims of it, beside what its siblings have."""
         needed: list[tuple[Path, int]] = []
@@ -119,10 +110,9 @@ class MemoryV1:
     Args:
         knobs: Reads and writes.
         group: The group's directory in the memory hierarchy.
-        mount: Not used: limits of v1 nest by themselves.
     """
 
-    def __init__(self, knobs: Knobs, group: Path, mount: Path) -> None:  # noqa: ARG002 - the same for both versions
+    def __init__(self, knobs: Knobs, group: Path) -> None:
         self._knobs = knobs
         self._group = group
 
@@ -142,10 +132,6 @@ class MemoryV1:
         files = (("memory.soft_limit_in_bytes", high_bytes), ("memory.limit_in_bytes", most_bytes))
         _write_all(self._knobs, self._group, files)
 
-    def used_bytes(self) -> int:
-        """memory.usage_in_bytes."""
-        return _bytes(self._knobs, self._group / "memory.usage_in_bytes")
-
 
 def memory_of(group: Group, layout: Layout, knobs: Knobs) -> MemoryDriver:
     """The driver for a group.
@@ -156,11 +142,10 @@ def memory_of(group: Group, layout: Layout, knobs: Knobs) -> MemoryDriver:
     mount = layout.mounts.get(Controller.MEMORY)
     if mount is None:
         raise CgroupError(f"cgroup memory: {layout.missing[Controller.MEMORY]}")
-    version = MemoryV1 if mount.version == 1 else MemoryV2
     path = group.paths.get(Controller.MEMORY)
     if path is None:
         raise CgroupError(f"{group.name} has no group in the memory hierarchy at {mount.path}")
-    return version(knobs, path, mount.path)
+    return MemoryV1(knobs, path) if mount.version == 1 else MemoryV2(knobs, path, mount.path)
 
 
 def _write_all(knobs: Knobs, group: Path, files: Iterable[tuple[str, int | None]]) -> None:

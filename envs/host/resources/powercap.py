@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rlctl.envs.host.decode import measured
+from rlctl.envs.host.decode import measured, text_of
 from rlctl.envs.host.sensors.kernel_file import KernelFile, Rate
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
@@ -51,9 +51,9 @@ def _zones(sys: Path) -> Iterator[Zone]:
     for folder in sorted((sys / "class/powercap").glob("intel-rapl:*")):
         if not _ZONE.fullmatch(folder.name):
             continue
-        name, top = _text(folder / "name"), folder.name.count(":") == 1
+        name, top = text_of(folder / "name"), folder.name.count(":") == 1
         kind = "package" if top and name.startswith("package") else "dram" if not top and name == "dram" else ""
-        range_joules = measured(_text(folder / "max_energy_range_uj"))
+        range_joules = measured(text_of(folder / "max_energy_range_uj"))
         if kind and not isinstance(range_joules, Why) and range_joules > 0.0:
             yield Zone(folder, kind, range_joules * 1e-6, _limit_watts(folder) if top else None)
 
@@ -148,17 +148,10 @@ class Rapl:
 def _limit_watts(folder: Path) -> float | None:
     """Of the long-term constraint: its largest value, which is the TDP, else the one that is set."""
     for name in folder.glob("constraint_[0-9]_name"):
-        if _text(name) == "long_term":
+        if text_of(name) == "long_term":
             stem = name.name.removesuffix("name")
             for file in (f"{stem}max_power_uw", f"{stem}power_limit_uw"):
-                micro = measured(_text(folder / file))
+                micro = measured(text_of(folder / file))
                 if not isinstance(micro, Why) and micro > 0.0:
                     return micro * 1e-6
     return None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""

@@ -7,6 +7,7 @@ from pathlib import Path
 from rlctl.envs.errors import CgroupError
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.decode import text_of
 from rlctl.envs.host.resources.blockio import disks
 from rlctl.envs.host.resources.cpufreq import LcFrequency
 from rlctl.envs.host.resources.node_power import meter_file, power_source
@@ -68,16 +69,10 @@ def _io_weight(layout: Layout, sys: Path) -> Capability:
         return Capability(name, False, layout.missing[Controller.IO], "resources.be_io_weight and be_disk_*")
     found = disks(sys)
     told = ", ".join(f"{disk.name} under {disk.scheduler}" for disk in found) or "this host has no disk of its own"
-    heeded = any(disk.scheduler in ("bfq", "cfq") for disk in found) or _cost(layout)
+    costed = "enable=1" in text_of(layout.mounts[Controller.IO].path / "io.cost.qos")
+    heeded = any(disk.scheduler in ("bfq", "cfq") for disk in found) or costed
     way_out = "" if heeded or not found else f": write bfq to /sys/block/{found[0].name}/queue/scheduler"
     return Capability(name, heeded, told + way_out, disables)
-
-
-def _cost(layout: Layout) -> bool:
-    try:
-        return "enable=1" in (layout.mounts[Controller.IO].path / "io.cost.qos").read_text()
-    except OSError:
-        return False
 
 
 def _resctrl(proc: Path, sys: Path) -> tuple[Capability, ...]:
@@ -135,15 +130,8 @@ def _cpufreq(sys: Path) -> Capability:
         hidden = "hidden by a hypervisor, or no driver is loaded"
         return Capability(name, False, f"no /sys/devices/system/cpu/cpu*/cpufreq: {hidden}", disables)
     folder = sys / f"devices/system/cpu/cpu{min(cpus)}/cpufreq"
-    told = [f"{what} {text}" for what, file in _TOLD.items() if (text := _text(folder / file))]
+    told = [f"{what} {text}" for what, file in _TOLD.items() if (text := text_of(folder / file))]
     return Capability(name, True, f"{reading.value / 1e9:.2f} GHz now" + "".join(f", {one}" for one in told), disables)
 
 
 _TOLD = {"driver": "scaling_driver", "governor": "scaling_governor", "at most kHz": "scaling_max_freq"}
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""

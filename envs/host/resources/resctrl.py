@@ -21,6 +21,7 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import refusal
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.parse import number
+from rlctl.envs.host.decode import text_of
 from rlctl.envs.host.resources.schemata import Schemata, high_ways
 
 __all__ = ["BE_CLASS", "LC_CLASS", "Classes", "Shares", "mount_options", "task_ids", "why_no_resctrl"]
@@ -205,23 +206,15 @@ def why_no_resctrl(sys: Path = Path("/sys"), proc: Path = Path("/proc")) -> str:
     mount = sys / "fs/resctrl"
     if (mount / "schemata").is_file():
         return ""
-    if "resctrl" in _words(proc / "filesystems"):
+    if "resctrl" in text_of(proc / "filesystems").split():
         return f"not mounted: mount -t resctrl resctrl {mount} (with -o mba_MBps for bandwidth in MB/s)"
     return "this CPU or kernel has none"
 
 
 def mount_options(proc: Path = Path("/proc")) -> frozenset[str]:
     """What resctrl was mounted with; empty when it is not."""
-    with contextlib.suppress(OSError):
-        for line in (proc / "self/mounts").read_text(errors="replace").splitlines():
-            fields = line.split()
-            if len(fields) >= 4 and fields[2] == "resctrl":
-                return frozenset(fields[3].split(","))
+    for line in text_of(proc / "self/mounts").splitlines():
+        fields = line.split()
+        if len(fields) >= 4 and fields[2] == "resctrl":
+            return frozenset(fields[3].split(","))
     return frozenset()
-
-
-def _words(path: Path) -> list[str]:
-    try:
-        return path.read_text(errors="replace").split()
-    except OSError:
-        return []

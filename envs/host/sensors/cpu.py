@@ -122,7 +122,7 @@ def _sum(readings: Sequence[Reading]) -> Reading:
 
 
 class HostCpus:
-    """`host_cpus` by everything on the host, and `controller_cpus` by this very process.
+    """`host_cpus` by everything on the host, `controller_cpus` by this very process, `steal_cpus` by other machines.
 
     Args:
         times: The host's CPU times, as `psutil.cpu_times` gives them.

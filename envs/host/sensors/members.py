@@ -1,15 +1,14 @@
-"""Which processes the LC has: those in its cgroup, or those it was started with."""
+"""Which processes the LC has: those in its cgroup."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 from rlctl.envs.host.sensors.kernel_file import KernelFile
 from rlctl.envs.telemetry import Missing
 
-__all__ = ["CgroupMembers", "Members", "ProcessMembers"]
+__all__ = ["CgroupMembers", "Members"]
 
 PROCS_BYTES = 1 << 16  # about 8,000 pids
 
@@ -46,39 +45,3 @@ class CgroupMembers:
     def close(self) -> None:
         """Nothing stays open."""
         self._file.close()
-
-
-class ProcessMembers:
-    """Given processes. A pid that the kernel hands out again is not taken for the one that had it before.
-
-    An open /proc/PID/stat belongs to the process and not to the number, so that it needs no start time to compare.
-
-    Args:
-        pids: Processes alive now.
-        proc: Where procfs is mounted.
-    """
-
-    def __init__(self, pids: Sequence[int], proc: Path = Path("/proc")) -> None:
-        self._stats = {pid: KernelFile(proc / str(pid) / "stat", follow_name=False) for pid in pids}
-        self.pids()
-
-    def pids(self) -> tuple[int, ...]:
-        """Those of the given processes that run, sleep or are stopped. Ended ones are forgotten for good."""
-        for pid, file in list(self._stats.items()):
-            if not _is_alive(file.read()):
-                self._stats.pop(pid).close()
-        return tuple(self._stats)
-
-    def close(self) -> None:
-        """Close all files."""
-        for file in self._stats.values():
-            file.close()
-        self._stats.clear()
-
-
-def _is_alive(stat: bytes | Missing) -> bool:
-    """The state letter follows the name, which stands in parentheses and may hold any character."""
-    if isinstance(stat, Missing):
-        return False
-    state = stat.rpartition(b")")[2].split(maxsplit=1)[:1]
-    return bool(state) and state[0] not in (b"Z", b"X", b"x")

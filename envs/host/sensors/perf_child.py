@@ -11,13 +11,25 @@ import tempfile
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-__all__ = ["PerfChild"]
+__all__ = ["PerfChild", "on_leash"]
 
 LEASH = Path(__file__).with_name("leash.py")
 PIPE_BYTES = 1 << 18  # a controller paused for minutes must not make perf wait in the middle of an interval
 READ_BYTES = 1 << 16
 LAST_WORDS_BYTES = 2000
 END_SECONDS = 1.0
+
+
+def on_leash(command: Sequence[str], nice: int = 0, cpus: Collection[int] = ()) -> list[str]:
+    """A command that dies with the thread that starts it, see `leash`.
+
+    Args:
+        command: Program and arguments.
+        nice: Niceness to add.
+        cpus: CPUs it may run on; empty for those of this process.
+    """
+    own = [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), str(nice), ",".join(map(str, cpus))]
+    return [*own, *command]
 
 
 class PerfChild:
@@ -43,10 +55,9 @@ class PerfChild:
             fcntl.fcntl(out, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._out: int | None = out
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `stop`
-        leash = [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), str(nice), ",".join(map(str, cpus))]
         try:
             self._process = subprocess.Popen(
-                [*leash, *command, "--log-fd", str(log)],
+                on_leash([*command, "--log-fd", str(log)], nice, cpus),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._words,

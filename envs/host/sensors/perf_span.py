@@ -8,14 +8,12 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Self
 
 from rlctl.envs.host.sensors.perf import perf_root
-from rlctl.envs.host.sensors.perf_child import LEASH
+from rlctl.envs.host.sensors.perf_child import on_leash
 from rlctl.envs.host.sensors.perf_parse import Count, parse_line
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
@@ -90,9 +88,7 @@ class PerfSpan:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _start(self, group: str, perf: str) -> None:
@@ -104,12 +100,11 @@ class PerfSpan:
         self._poll.register(self._answers, select.POLLIN)
         self._stack.callback(os.close, self._orders)
         self._stack.callback(os.close, self._answers)
-        leash = [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), "0", ""]
         control = ["--delay=-1", f"--control=fd:{orders},{answers}"]
         asked = ["--for-each-cgroup", group, "-e", ",".join(self._events)]
         try:
             self._process = subprocess.Popen(
-                [*leash, perf, "stat", "-x;", "-a", *control, *asked],
+                on_leash([perf, "stat", "-x;", "-a", *control, *asked]),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._printed,

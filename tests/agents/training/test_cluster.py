@@ -7,16 +7,8 @@ import sys
 
 import pytest
 
-from rlctl.agents.training.cluster.connection import (
-    Node,
-    _why_not,
-    check_reachable,
-    check_version,
-    connected,
-    require_ray,
-    sweep,
-    told_by,
-)
+from rlctl.agents.training.cluster.connection import _why_not, check_reachable, connected, require_ray, sweep
+from rlctl.agents.training.cluster.nodes import Node, check_version, told_by
 from rlctl.envs.errors import BundleError, ConfigError, HostError
 
 

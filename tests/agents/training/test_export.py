@@ -40,11 +40,6 @@ LEARNERS = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
 def observations():
     return recorded(LAGS, FEWEST)

@@ -17,9 +17,10 @@ from stable_baselines3.common.save_util import load_from_zip_file
 from rlctl.agents.bundle import load
 from rlctl.agents.training import warm_start
 from rlctl.agents.training.hosts import build, load_hosts, present
-from rlctl.agents.training.learn import Ending, Run, learn
+from rlctl.agents.training.learn import learn
 from rlctl.agents.training.learners import logits_of, make, take_weights
 from rlctl.agents.training.recipe import ALGORITHMS, load_recipe
+from rlctl.agents.training.run import Ending, Run
 from rlctl.agents.training.trial import Course
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
@@ -29,11 +30,6 @@ from rlctl.scenario import load_scenario
 pytestmark = pytest.mark.train
 
 HOSTS = load_hosts()
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
 
 
 def run_of(folder, algorithm="ppo", timesteps=512, **changes):

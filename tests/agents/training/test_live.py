@@ -26,7 +26,6 @@ from rlctl.safety.profile import load_profile
 from rlctl.safety.wrapper import ShieldedEnv
 
 pytestmark = pytest.mark.train
-torch.set_num_threads(1)
 
 SAFETY = load_profile("responsive")
 LIMITS = Limits(cpus=2)

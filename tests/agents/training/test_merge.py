@@ -8,7 +8,6 @@ pytest.importorskip("sb3_contrib", reason="needs rlctl[train]")
 pytest.importorskip("onnx", reason="needs rlctl[train]")
 
 import numpy as np
-import torch
 from stable_baselines3 import DQN, PPO
 
 from rlctl.agents import bundle
@@ -31,7 +30,6 @@ LEARNERS = {
 @pytest.fixture(scope="module")
 def members(tmp_path_factory):
     """Three bundles of PPO, one of DQN, one that sees another history."""
-    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("members")
     plan = [(PPO, seed, LAGS) for seed in range(3)] + [(DQN, 3, LAGS), (PPO, 4, (1, 0))]
     for learner, seed, lags in plan:

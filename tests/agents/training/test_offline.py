@@ -38,7 +38,6 @@ from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 
 pytestmark = pytest.mark.train
-torch.set_num_threads(1)
 
 SIZE = Observer(Limits(1), 1.0).size
 STEPS = 10

@@ -8,7 +8,6 @@ pytest.importorskip("stable_baselines3", reason="needs rlctl[train]")
 pytest.importorskip("sb3_contrib", reason="needs rlctl[train]")
 pytest.importorskip("onnx", reason="needs rlctl[train]")
 
-import torch
 from stable_baselines3 import DQN
 from torch import nn
 
@@ -21,7 +20,6 @@ from rlctl.envs.errors import BundleError
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
 
 pytestmark = pytest.mark.train
-torch.set_num_threads(1)
 
 LAGS = (1, 0)
 

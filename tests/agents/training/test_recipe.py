@@ -28,6 +28,13 @@ def test_shipped_hyperparameters_load_and_come_back_from_a_run_folder(algorithm)
     assert recipe_from(algorithm, as_document(recipe), "config.yml") == recipe
 
 
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "maskable-ppo", "qrdqn"])
+def test_which_model_of_a_seed_is_kept_does_not_hang_on_how_busy_the_machine_is(algorithm):
+    recipe = load_recipe(algorithm)
+    assert recipe.eval_every_seconds is None
+    assert recipe.eval_every_timesteps
+
+
 def test_numbers_may_be_written_as_the_zoo_writes_them(tmp_path):
     recipe = load_recipe("ppo", written(tmp_path, PPO))
     assert recipe.n_timesteps == 1_000_000

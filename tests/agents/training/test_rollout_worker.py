@@ -59,7 +59,7 @@ def test_segments_follow_one_another_as_steps_of_the_same_hosts_do(worker, polic
 
 
 def test_moves_are_the_policys_and_masked_ones_are_never_made(worker, policy):
-    from rlctl.agents.bundle import logits_of
+    from rlctl.agents.network import logits_of
 
     one = worker.segment(Orders(1, 6, epsilon=0.0, masked=True), policy)
     shown = transitions(one)

@@ -17,7 +17,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from rlctl.agents.bundle import load
 from rlctl.agents.training.cluster.connection import connected
 from rlctl.agents.training.hosts import load_hosts
-from rlctl.agents.training.learn import Ending, Run, learn
+from rlctl.agents.training.learn import learn
 from rlctl.agents.training.learners import make
 from rlctl.agents.training.recipe import load_recipe
 from rlctl.agents.training.rollouts import run as rollouts
@@ -25,9 +25,10 @@ from rlctl.agents.training.rollouts import testbeds
 from rlctl.agents.training.rollouts.learners import ROLLOUT_CLASSES, extend
 from rlctl.agents.training.rollouts.run import Rollouts, RolloutVecEnv, nth_seed
 from rlctl.agents.training.rollouts.segments import Transitions
-from rlctl.agents.training.rollouts.tally import Tally
+from rlctl.agents.training.rollouts.tally import HostTally, Tally
 from rlctl.agents.training.rollouts.testbeds import Arrival, Testbed
 from rlctl.agents.training.rollouts.worker import Worker
+from rlctl.agents.training.run import Ending, Run
 from rlctl.agents.training.trial import Course
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.scenario import load_scenario
@@ -37,16 +38,11 @@ pytestmark = pytest.mark.train
 HOSTS, LAGS = load_hosts(), (1, 0)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
-
-
 class Scripted:
     """Testbeds in this process; each delivers only after so many looks, or never."""
 
-    def __init__(self, *patience, count=6, lags=LAGS):
-        self.tally, self.clock, self._policy = Tally(), 0.0, {}
+    def __init__(self, *patience, count=6, lags=LAGS, tally=None):
+        self.tally, self.clock, self._policy = Tally() if tally is None else tally, 0.0, {}
         self._all, self._left, self._patience = [], {}, dict(enumerate(patience))
         for number, _ in enumerate(patience):
             worker = Worker(rollouts.SimTestbed(groups(count), lags, nth_seed(0, count, 0, number)), number)
@@ -204,15 +200,30 @@ def test_no_two_testbeds_of_a_run_share_a_host():
     assert min(np.diff(firsts)) >= count
 
 
-# On a real cluster.
-
-
 def run_of(folder, algorithm="ppo", timesteps=3000, **changes):
     recipe, _ = load_recipe(algorithm).fitted(timesteps, None, 24)
     scenario = load_scenario("two-core")
     course = Course("two-core", scenario.host(), scenario.load_model, scenario.be.weight, 10)
     given = {"validation_seeds": 2, "export": False} | changes
     return Run(algorithm, recipe.model_copy(update={"batch_size": 64}), HOSTS, (course,), folder, **given)
+
+
+def test_what_a_killed_run_learned_after_its_checkpoint_is_not_counted_twice(tmp_path, monkeypatch):
+    monkeypatch.setattr(rollouts.ray, "put", lambda policy: policy)
+
+    class Here:
+        def env(self, _hosts, count, _seed, lags, _block, tally):
+            return RolloutVecEnv(Scripted(0, lags=lags, tally=tally), count, lags, [one.name for one in groups(6)])
+
+    asked = iter([False] * 3)
+    before = learn(run_of(tmp_path), stopped=lambda: next(asked, True), rollouts=Here())
+    assert before.tally.total("learned") == before.timesteps > 0
+    Tally({"t0": HostTally("simulated", learned=10**6)}).write(tmp_path)  # as the curves had it when it was killed
+    again = learn(run_of(tmp_path, timesteps=before.timesteps + 500, resume=True), rollouts=Here())
+    assert again.tally.total("learned") == again.timesteps > before.timesteps
+
+
+# On a real cluster.
 
 
 def when(*things):
@@ -230,8 +241,13 @@ def when(*things):
 @pytest.fixture
 def kept(monkeypatch):
     """The tally of the run that goes on."""
-    made = []
-    monkeypatch.setattr(Tally, "read", classmethod(lambda *_: made.append(Tally()) or made[-1]))
+    made, real = [], Rollouts.env
+
+    def env(self, *given):
+        made.append(given[-1])
+        return real(self, *given)
+
+    monkeypatch.setattr(Rollouts, "env", env)
     return made
 
 
@@ -241,16 +257,16 @@ def test_training_goes_on_while_a_node_dies_and_another_one_joins(algorithm, ray
     monkeypatch.chdir(tmp_path)
     said = []
 
-    def late_has_come():
-        return sum(one.learned > 0 for one in kept[0].hosts.values()) >= 4
+    def heard_of(count):
+        return sum(one.learned > 0 for one in kept[0].hosts.values()) >= count
 
     disturb = when(
-        (lambda: kept[0].total("learned") > 500, lambda: ray_cluster.kill(ray_cluster.nodes[0])),
+        (lambda: heard_of(3), lambda: ray_cluster.kill(ray_cluster.nodes[0])),
         (lambda: kept[0].total("losses"), ray_cluster.add),
     )
     with connected(ray_cluster.address) as cluster:
         run = run_of(tmp_path / "run", algorithm, 10**7, export=True)
-        result = learn(run, stopped=lambda: disturb() or late_has_come(), rollouts=Rollouts(cluster, say=said.append))
+        result = learn(run, stopped=lambda: disturb() or heard_of(4), rollouts=Rollouts(cluster, say=said.append))
     assert result.ending is Ending.STOPPED
     assert result.tally.total("losses") >= 1
     assert result.tally.total("lost") > 0
@@ -276,7 +292,7 @@ def test_without_any_testbed_it_ends_in_one_line_and_can_be_resumed(ray_cluster,
         again = run_of(tmp_path / "run", timesteps=int(before) + 400, resume=True)
         result = learn(again, rollouts=Rollouts(cluster))
     assert result.ending is Ending.BUDGET
-    assert result.timesteps > before
+    assert result.tally.total("learned") == result.timesteps > before
 
 
 @pytest.mark.ray

@@ -7,7 +7,6 @@ import pytest
 pytest.importorskip("torch", reason="needs rlctl[train]")
 pytest.importorskip("stable_baselines3", reason="needs rlctl[train]")
 
-import torch
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.vec_env import VecMonitor
 
@@ -20,7 +19,6 @@ from rlctl.envs.sim.vector_env import SimHostVectorEnv
 from rlctl.safety.vector_wrapper import ShieldedVectorEnv
 
 pytestmark = pytest.mark.train
-torch.set_num_threads(1)  # small networks are no faster on more, and much slower beside other work
 
 HOSTS, STEPS = 4, 50
 

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlctl.agents.training.recipe import load_recipe
-from rlctl.agents.training.search.space import MARGINS, Draw, load_space
+from rlctl.agents.training.search.draw import Draw
+from rlctl.agents.training.search.space import MARGINS, load_space
 from rlctl.envs.errors import ConfigError
 from rlctl.safety.profile import load_profile
 

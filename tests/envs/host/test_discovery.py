@@ -241,13 +241,6 @@ def test_kubernetes_pod_and_one_container_of_it(v2: Layout, path: str) -> None:
         discover(ByKubernetesPod("my-pod_1"), v2)
 
 
-def test_lc_within_be_is_noticed() -> None:
-    be = Found({"cpu": ("/be",), "cpuset": ("/be",)})
-    assert be.overlaps(Found({"cpu": ("/be/lc",), "cpuset": ("/bed",)})) == ("cpu",)
-    assert Found({"cpu": ("/be/lc",)}).overlaps(be) == ("cpu",)
-    assert be.overlaps(Found({"cpu": ("/lc",), "unified": ("/be",)})) == ()
-
-
 @pytest.fixture
 def live_group() -> Iterator[Group]:
     layout = Layout.detect()

@@ -21,7 +21,8 @@ from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.discovery import ByCgroup, ByContainer, ByPid, selects
 from rlctl.envs.host.following import Follower
 from rlctl.envs.host.groupsearch import outermost
-from rlctl.envs.host.live import LiveHost, follow_groups, group_sensors
+from rlctl.envs.host.live import LiveHost
+from rlctl.envs.host.sensors.of_groups import follow_groups, group_sensors
 from rlctl.envs.telemetry import Missing, Value
 from rlctl.envs.workload import SLO
 

@@ -118,7 +118,7 @@ def test_cfq_counts_in_other_numbers(fake: Bench, tmp_path: Path) -> None:
         old = Disk("sda", "8:0", "cfq")
         knobs = fake.knobs()
         fake.fake._rules["blkio.weight"] = lambda _, text: text
-        IoV1(knobs, folder, mount.path, sys_with(tmp_path / "sys", old)).set_weight(20)
+        IoV1(knobs, folder, sys_with(tmp_path / "sys", old)).set_weight(20)
         assert (folder / "blkio.weight").read_text() == "100\n"
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from rlctl.envs.errors import ConfigError, TestbedError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.quota import Quota
+from rlctl.envs.host.sensors.cpu import usage_seconds
 from rlctl.envs.testbed import leftovers
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.stress import StressConfig, StressNg, parse_metrics
@@ -83,11 +84,19 @@ def test_share_weighs_stressors_alike_however_long_their_rounds() -> None:
 # ---- live ------------------------------------------------------------------------------------------------------------
 
 
+def cpu_seconds(group: Group) -> float:
+    """CPU time of all its tasks since it was made."""
+    assert group.usage_file is not None
+    usage = usage_seconds(group.usage_file.read_bytes())
+    assert isinstance(usage, float)
+    return usage
+
+
 def spent_seconds(group: Group, seconds: float) -> float:
     """CPU time that the group used meanwhile."""
-    before = group.usage_cpu_seconds()
+    before = cpu_seconds(group)
     time.sleep(seconds)
-    return group.usage_cpu_seconds() - before
+    return cpu_seconds(group) - before
 
 
 @installed
@@ -97,7 +106,7 @@ def test_work_is_in_proportion_to_cpu_time_though_frozen_and_throttled(be_launch
     assert group.freezer is not None
     rates = []
     for disturbed in (False, True):
-        before, job = group.usage_cpu_seconds(), StressNg(StressConfig("cpu", 1))
+        before, job = cpu_seconds(group), StressNg(StressConfig("cpu", 1))
         job.start(be_launcher)
         time.sleep(0.6)
         if disturbed:
@@ -108,7 +117,7 @@ def test_work_is_in_proportion_to_cpu_time_though_frozen_and_throttled(be_launch
             time.sleep(0.4)
         work = job.stop()
         group.cpu.set_quota(Quota(None))
-        rates.append(work.by_stressor["cpu"] / (group.usage_cpu_seconds() - before))
+        rates.append(work.by_stressor["cpu"] / (cpu_seconds(group) - before))
         assert work.seconds > (1.6 if disturbed else 0.6)
         assert job.pids() == ()
     # Rounds per CPU second are the same but for start-up, which weighs little, and the drift of a shared machine.

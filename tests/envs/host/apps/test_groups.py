@@ -9,9 +9,9 @@ import pytest
 
 from rlctl.envs.errors import CgroupBusy
 from rlctl.envs.host.apps.groups import make_group, move_all
-from rlctl.envs.host.apps.process import memberships, start_time
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.process import memberships, start_time
 
 FORKING = """
 import os, time
@@ -79,7 +79,7 @@ def test_a_start_time_tells_processes_apart_and_the_dead_have_none(tmp_path):
     (tmp_path / "7").mkdir()
     (tmp_path / "7/stat").write_text("7 (a) b (c)) S 1 2 3")
     assert start_time(7, tmp_path) is None
-    (tmp_path / "7/stat").write_text("7 (a) b (c)) S " + " ".join(map(str, range(4, 30))))
+    (tmp_path / "7/stat").write_text("7 (a) b (c)) S " + " ".join(map(str, range(4, 53))))
     assert start_time(7, tmp_path) == 22
 
 

@@ -5,8 +5,8 @@ import os
 import pytest
 
 from rlctl.envs.host.apps.description import Mode
-from rlctl.envs.host.apps.process import start_time
 from rlctl.envs.host.apps.registry import Registration, Registry
+from rlctl.envs.host.process import start_time
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ def test_a_file_that_comes_later_is_read_from_its_start(tmp_path: Path) -> None:
     follower.close()
 
 
-def test_a_burst_is_cut_to_its_newest_part_and_counted(log: Path) -> None:
+def test_a_burst_is_cut_to_its_newest_part(log: Path) -> None:
     follower = Follower(log)
     append(log, b"x" * 99 + b"\n")
     line = b"y" * 99 + b"\n"
@@ -97,7 +97,6 @@ def test_a_burst_is_cut_to_its_newest_part_and_counted(log: Path) -> None:
     assert isinstance(data, bytes)
     assert 0 < len(data) <= follow.MOST_BYTES
     assert set(data.splitlines()) == {b"y" * 99}
-    assert follower.skipped_bytes > 0
     follower.close()
 
 

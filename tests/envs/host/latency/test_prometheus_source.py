@@ -84,6 +84,21 @@ def test_a_worker_that_restarts_or_joins_does_not_disturb_the_others(slo: SLO) -
     assert sound(figures(slo, before, now)).samples == 100 + 30 + 20
 
 
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ({}, "no series of http_seconds_bucket: is that its name there?"),
+        ({"worker": "9"}, "no series of http_seconds_bucket with {'worker': '9'}: is that its name there?"),
+    ],
+)
+def test_a_histogram_that_is_not_there_is_told_by_name(slo: SLO, labels: dict[str, str], said: str) -> None:
+    names = PrometheusNames("http_seconds", labels=labels)
+    page = exposition((0, 1, 1, 1, 1)) if labels else "go_goroutines 7\n"
+    found = figures(slo, page, page, names=names)
+    assert isinstance(found, Missing)
+    assert found.detail == said
+
+
 def test_labels_choose_series(slo: SLO) -> None:
     names = PrometheusNames("http_seconds", labels={"worker": "2"})
     scrapes = [exposition((n,) * 5, "1") + exposition((3 * n,) * 5, "2") for n in (0, 100)]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.sensors.cpu import GroupCpus, HostCpus, LcAlive, cpu_seconds_per_request, usage_seconds
-from rlctl.envs.host.sensors.members import CgroupMembers, ProcessMembers
+from rlctl.envs.host.sensors.members import CgroupMembers
 from rlctl.envs.telemetry import Missing, Value, Why
 
 near: Any = pytest.approx  # its own type is not that of a number
@@ -113,25 +113,6 @@ def test_an_empty_or_removed_group_is_a_dead_lc(tmp_path: Path) -> None:
 def test_processes_of_another_namespace_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "cgroup.procs").write_text("0\n12\nx\n")
     assert CgroupMembers(tmp_path / "cgroup.procs").pids() == (12,)
-
-
-def test_a_zombie_is_dead_whatever_its_name(tmp_path: Path) -> None:
-    for pid, name, state in ((7, "a) R (b", "Z"), (8, "ok", "S")):
-        (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) {state} 1 1 1")
-    members = ProcessMembers([7, 8, 9], proc=tmp_path)
-    assert members.pids() == (8,)
-    members.close()
-
-
-@pytest.mark.host
-def test_a_process_that_ended_stays_dead_when_its_pid_is_taken_again() -> None:
-    process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
-    members = ProcessMembers([process.pid])
-    assert members.pids() == (process.pid,)
-    process.communicate(b"\n")
-    assert members.pids() == ()
-    members.close()
 
 
 def test_cpu_per_request_needs_both_and_is_as_old_as_the_older() -> None:

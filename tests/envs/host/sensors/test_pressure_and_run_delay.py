@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.layout import Controller, Layout
-from rlctl.envs.host.sensors.members import ProcessMembers
 from rlctl.envs.host.sensors.psi import Psi, some_seconds
 from rlctl.envs.host.sensors.schedstat import MOST_THREADS, RunDelay, run_delay_seconds
 from rlctl.envs.telemetry import Missing, Value, Why
@@ -134,7 +133,9 @@ def test_unreadable_members_say_why(tmp_path: Path) -> None:
 def test_this_very_process_with_a_thread_that_comes_and_goes() -> None:
     if not Path("/proc/self/schedstat").exists():
         pytest.skip("this kernel has no /proc/self/schedstat")
-    sensor = RunDelay(ProcessMembers([os.getpid()]))
+    members = Pids()
+    members.now = (os.getpid(),)
+    sensor = RunDelay(members)
     sensor.read(time.monotonic())
     worker = threading.Thread(target=time.sleep, args=(0.05,))
     worker.start()

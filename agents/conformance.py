@@ -1,0 +1,198 @@
+"""What every manager promises, whatever the sensors say, as checks that anybody's manager can be put through.
+
+`rlctl managers check NAME` runs them; in a test suite of one's own they are
+
+    @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+    def test_my_manager_keeps_its_promises(check):
+        check(MyManager)
+
+Each takes what makes a new policy and raises `Broken`, which says what was promised and what happened.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from rlctl.agents.policy import Policy
+from rlctl.envs.actions import decode
+from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.observation import Observer
+from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
+
+__all__ = ["CHECKS", "Broken", "broken"]
+
+Make = Callable[[], Policy]
+
+HOSTS = (Limits(cpus=1), Limits(cpus=2), Limits(cpus=36, lc_cpus=17), Limits(cpus=3, lc_cpus=0.5, min_quota_cpus=0.2))
+"""From one shared CPU to the thesis' machine."""
+
+RUNS, TICKS = 10, 20
+"""Of absurd telemetry on each host."""
+
+TARGET_SECONDS = 0.010
+
+ODD = (0.0, -1.0, 0.0095, TARGET_SECONDS, 0.8, 0.85, 0.9, 1e300, math.nan, math.inf, -math.inf)
+"""At the thresholds, and beyond all sense."""
+
+READINGS = (
+    "tail_latency_seconds", "oldest_request_seconds", "load_ratio", "cpi", "lc_cpu_seconds_per_request", "lc_cpus",
+    "be_cpus", "host_cpus", "be_work_rate",
+)  # fmt: skip
+
+HISTORY = [(0.5, 0.5), (-0.2, 0.9), (0.5, 0.3), (0.02, 0.82), (0.9, 0.1)] * 6
+"""Slack and load, up and down."""
+
+
+class Broken(AssertionError):
+    """A promise that was not kept; says what happened."""
+
+
+def any_telemetry(make: Make) -> None:
+    """Any telemetry, absurd or missing, gets an allocation that the host has, with a note."""
+    for limits, ticks in _absurd():
+        policy = make()
+        _is_legal(policy.start(limits), limits, "start")
+        for number, allocation in enumerate(_answers(policy, limits, ticks)):
+            _is_legal(allocation, limits, f"tick {number}")
+            if not policy.note:
+                raise Broken(f"tick {number} has no note")
+
+
+def same_again(make: Make) -> None:
+    """The same ticks get the same decisions: nothing is read but the telemetry, no clock, no chance."""
+    for limits, ticks in _absurd():
+        _alike(_trace(make(), limits, ticks), _trace(make(), limits, ticks), "of a second one")
+
+
+def start_forgets(make: Make) -> None:
+    """`start` forgets everything: a second run is as the first."""
+    limits, policy = HOSTS[2], make()
+    ticks = [
+        (_tell(15.0 * number, slack, load_ratio=load, lc_cpus=17 * load, be_cpus=1.0, cpi=0.5 + load), limits.minimum)
+        for number, (slack, load) in enumerate(HISTORY)
+    ]
+    _alike(_trace(policy, limits, ticks), _trace(policy, limits, ticks), "after a second start")
+
+
+def no_reading(make: Make) -> None:
+    """Without any reading BE is never given more than at the start."""
+    limits, policy = HOSTS[2], make()
+    start = policy.start(limits)
+    ticks = [(_tell(float(now)), start) for now in range(100)]
+    for number, allocation in enumerate(_answers(policy, limits, ticks)):
+        if not allocation.at_most(start):
+            raise Broken(f"tick {number} gives BE {allocation}, the start was {start}")
+
+
+def withheld(make: Make) -> None:
+    """A shield that never lets it through does not confuse it."""
+    limits, policy = HOSTS[0], make()
+    policy.start(limits)
+    ticks = [(_tell(float(now), 0.5, load_ratio=0.5, lc_cpus=0.3, be_cpus=0.0), limits.safe) for now in range(100)]
+    for number, allocation in enumerate(_answers(policy, limits, ticks)):
+        _is_legal(allocation, limits, f"tick {number}")
+
+
+def describes_itself(make: Make) -> None:
+    """It has a note and remarks before it has run."""
+    policy = make()
+    if not (isinstance(policy.note, str) and policy.note):
+        raise Broken(f"its note is {policy.note!r} before the start; a few words are wanted")
+    if not isinstance(policy.remarks, tuple) or not all(isinstance(one, str) and one for one in policy.remarks):
+        raise Broken(f"its remarks are {policy.remarks!r}; a tuple of sentences is wanted, or an empty one")
+
+
+CHECKS: Mapping[str, Callable[[Make], None]] = MappingProxyType(
+    {
+        "any-telemetry": any_telemetry,
+        "same-again": same_again,
+        "start-forgets": start_forgets,
+        "no-reading": no_reading,
+        "withheld": withheld,
+        "describes-itself": describes_itself,
+    }
+)
+"""By name; the first line of each one's docstring is its promise."""
+
+
+def broken(make: Make) -> Iterator[tuple[str, str, str]]:
+    """Run all checks.
+
+    Args:
+        make: Makes a new policy.
+
+    Yields:
+        Name, promise, and what happened instead; that is empty where the promise was kept.
+    """
+    for name, check in CHECKS.items():
+        promise = (check.__doc__ or "").splitlines()[0]
+        try:
+            check(make)
+        except Broken as found:
+            yield name, promise, str(found)
+        except Exception as error:  # noqa: BLE001 - a policy is not trusted to fail in a known way
+            yield name, promise, str(error) or type(error).__name__
+        else:
+            yield name, promise, ""
+
+
+Ticks = list[tuple[Telemetry, Allocation]]
+
+
+def _absurd() -> Iterator[tuple[Limits, Ticks]]:
+    """Hosts with ticks in order of time or not, some without a reading, each with any allocation in force."""
+    for seed in range(RUNS):
+        chance = random.Random(seed)
+        for limits in HOSTS:
+            yield limits, [(_odd(chance), limits.clip(_any_allocation(chance))) for _ in range(TICKS)]
+
+
+def _odd(chance: random.Random) -> Telemetry:
+    readings: dict[str, Any] = {} if chance.random() < 0.2 else {name: _reading(chance) for name in READINGS}
+    return Telemetry(time_seconds=chance.uniform(0.0, 2000.0), target_seconds=TARGET_SECONDS, **readings)
+
+
+def _reading(chance: random.Random) -> Reading:
+    number = chance.choice((*ODD, chance.uniform(0.0, 2.0), chance.uniform(0.0, 40.0)))
+    return chance.choice((Missing(chance.choice(list(Why))), Value(number), Quantile(number)))
+
+
+def _any_allocation(chance: random.Random) -> Allocation:
+    quota_cpus = chance.choice((UNLIMITED, chance.uniform(0.01, 64.0)))
+    return Allocation(quota_cpus, chance.randint(1, 64), chance.random() < 0.3)
+
+
+def _tell(now_seconds: float, slack: float | None = None, **readings: float) -> Telemetry:
+    """Telemetry from plain numbers."""
+    if slack is not None:
+        readings["tail_latency_seconds"] = 1.0 - slack
+    values: dict[str, Any] = {key: Value(one) for key, one in readings.items()}
+    return Telemetry(time_seconds=now_seconds, target_seconds=1.0, **values)
+
+
+def _trace(policy: Policy, limits: Limits, ticks: Ticks) -> list[Allocation]:
+    return [policy.start(limits), *_answers(policy, limits, ticks)]
+
+
+def _answers(policy: Policy, limits: Limits, ticks: Ticks) -> Iterator[Allocation]:
+    """What it asks for at each tick; it has been started."""
+    observer = Observer(limits, tick_seconds=1.0)
+    for telemetry, current in ticks:
+        yield decode(policy.act(observer.observe(telemetry, current)), current, limits)
+
+
+def _is_legal(allocation: Allocation, limits: Limits, when: str) -> None:
+    quota, cpuset = allocation.quota_cpus, allocation.cpuset_cpus
+    fits = quota == UNLIMITED or limits.min_quota_cpus <= quota <= limits.cpus
+    if not (fits and isinstance(cpuset, int) and 1 <= cpuset <= limits.cpus):
+        raise Broken(f"{when}: {allocation} is nothing that a host of {limits.cpus} CPUs has")
+
+
+def _alike(first: list[Allocation], second: list[Allocation], whose: str) -> None:
+    for number, (one, other) in enumerate(zip(first, second, strict=True)):
+        if one != other:
+            raise Broken(f"answer {number} is {one}, and {whose} {other}")

@@ -1,0 +1,182 @@
+"""A manager of one's own, named `FILE.py:CLASS`: loaded from a file by commands that are given its name, by no others.
+
+A file of Python is code that runs as whoever loads it. So only a command line may name one: `rlctl bench`,
+`rlctl replay` and `rlctl managers check`. `rlctl.agents.catalogue.build`, which the service uses, refuses it, and
+nothing that serves imports this module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rlctl.agents import catalogue
+from rlctl.agents.policy import Policy
+from rlctl.agents.prm_model import PrmModel
+from rlctl.envs.actions import Action
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.errors import PolicyError, RlctlError
+from rlctl.envs.observation import Observation
+from rlctl.envs.workload import Weight
+
+__all__ = ["OwnPolicy", "build", "refuse"]
+
+MEMBERS = ("shielded", "weight", "masked", "needs", "start", "act", "note", "remarks")
+"""What the benchmark asks of a policy; its name is the one that it was asked for by."""
+
+WAY_OUT = "derive it from rlctl.agents.manager.Manager, which needs begin and decide only"
+
+
+def build(name: str, *, time_scale: float = 1.0, model: PrmModel | None = None, **options: Any) -> Policy:
+    """A new policy: of one's own, or else what `rlctl.agents.catalogue.build` makes of the name.
+
+    Args:
+        name: `FILE.py:CLASS`, or a name that the catalogue knows.
+        time_scale: Divides every published period.
+        model: PRM's threshold model, for those of the catalogue that use one.
+        options: Parameters of the constructor. A class of one's own gets those that it has, and `time_scale`
+            likewise: what a benchmark tells the published managers is nothing that it must listen to.
+
+    Raises:
+        PolicyError: The file, the class or a method is not there, or its code raises; with file and line.
+    """
+    if not catalogue.is_own(name):
+        return catalogue.build(name, time_scale=time_scale, model=model, **options)
+    path, wanted = _parted(name)
+    made = _class(_module(path), path, wanted)
+    with _told(path, f"{wanted}()"):
+        given = {"time_scale": time_scale, **options}
+        takes = inspect.signature(made).parameters
+        return OwnPolicy(made(**{key: value for key, value in given.items() if key in takes}), name, path)
+
+
+def refuse(names: tuple[str, ...], who: str) -> None:
+    """Check that a file which others may have written names no code to run.
+
+    Raises:
+        PolicyError: It does.
+    """
+    for name in names:
+        if catalogue.is_own(name):
+            raise PolicyError(f"{who} names {name}: code of a file runs only when --managers or --policy names it")
+
+
+class OwnPolicy:
+    """A user's policy as one Policy; what its code raises becomes one line with file and line.
+
+    Args:
+        policy: An instance of the user's class.
+        name: What it is called on the command line.
+        path: The file that it is from.
+    """
+
+    def __init__(self, policy: Any, name: str, path: Path) -> None:
+        self._policy, self._path, self._class = policy, path, type(policy).__name__
+        lacking = [member for member in MEMBERS if not hasattr(type(policy), member) and not hasattr(policy, member)]
+        if lacking:
+            raise PolicyError(f"class {self._class} lacks {', '.join(lacking)}; {WAY_OUT}", _shown(path))
+        self.name = name
+        self.shielded, self.masked = bool(policy.shielded), bool(policy.masked)
+        self.weight, self.needs = Weight(policy.weight), tuple(policy.needs)
+
+    def start(self, limits: Limits) -> Allocation:
+        """Forget everything and return the allocation to begin with on this host."""
+        with self._told("start"):
+            begun = self._policy.start(limits)
+            if not isinstance(begun, Allocation):
+                raise PolicyError(f"{self._class} starts with {begun!r}, which is no Allocation", _shown(self._path))
+            return begun
+
+    def act(self, observation: Observation) -> Action:
+        """The next action."""
+        with self._told("act"):
+            action: Action = self._policy.act(observation)
+            if action is None:
+                raise PolicyError(f"{self._class}.act returned nothing; return an Allocation", _shown(self._path))
+            return action
+
+    @property
+    def note(self) -> str:
+        """Why the last action was taken."""
+        with self._told("note"):
+            return str(self._policy.note)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader of its results must know."""
+        with self._told("remarks"):
+            return tuple(map(str, self._policy.remarks))
+
+    def _told(self, method: str) -> contextlib.AbstractContextManager[None]:
+        return _told(self._path, f"{self._class}.{method}")
+
+
+def _parted(name: str) -> tuple[Path, str]:
+    file, _, wanted = name.rpartition(":")
+    if not file or not wanted.isidentifier():
+        raise PolicyError(f"{name}: name the class, too: {file or name}:CLASS")
+    path = Path(file).resolve()
+    if not path.is_file():
+        raise PolicyError(f"there is no such file; a manager of your own is FILE.py:{wanted}", file)
+    return path, wanted
+
+
+@cache
+def _module(path: Path) -> ModuleType:
+    """The file's module, run once per process under a name that nothing else has."""
+    name = f"_own_{path.stem}_{len(sys.modules)}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise PolicyError("cannot be loaded as Python", _shown(path))
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
+    with _told(path, "it"):
+        spec.loader.exec_module(module)
+    return module
+
+
+def _class(module: ModuleType, path: Path, wanted: str) -> Any:
+    """The class, checked to be one that can be made."""
+    found = getattr(module, wanted, None)
+    if not inspect.isclass(found):
+        own = [name for name, one in vars(module).items() if inspect.isclass(one) and one.__module__ == module.__name__]
+        close = difflib.get_close_matches(wanted, own, n=1)
+        said = f"did you mean {close[0]}?" if close else f"there are {', '.join(own)}" if own else "it has none"
+        raise PolicyError(f"there is no class {wanted}; {said}", _shown(path))
+    if inspect.isabstract(found):
+        lacking = ", ".join(sorted(found.__abstractmethods__))  # type: ignore[attr-defined]
+        raise PolicyError(f"class {wanted} lacks {lacking}; see rlctl.agents.manager.Manager", _shown(path))
+    return found
+
+
+@contextlib.contextmanager
+def _told(path: Path, what: str) -> Iterator[None]:
+    """Whatever the user's code raises, as one line with the place in the user's file."""
+    try:
+        yield
+    except RlctlError:
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise PolicyError(f"{what} raised {said}", _shown(path), _line(error, path)) from error
+
+
+def _shown(path: Path) -> Path:
+    """As a user would write it who stands in the current folder."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _line(error: Exception, path: Path) -> int | None:
+    """The last line of the file on the error's way."""
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return error.lineno
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return lines[-1] if lines else None

@@ -1,0 +1,106 @@
+"""Which sensors the groups of an LC and of BE get, and why they give no readings of some names."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rlctl.envs.errors import SensorError
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.sensors.cpu import GroupCpus, HostCpus, LcAlive
+from rlctl.envs.host.sensors.members import CgroupMembers
+from rlctl.envs.host.sensors.perf import PerfSensor, perf_root
+from rlctl.envs.host.sensors.psi import Psi
+from rlctl.envs.host.sensors.schedstat import RunDelay
+from rlctl.envs.host.sensors.sensor import Sensor
+from rlctl.envs.telemetry import READINGS, Missing, Why
+
+__all__ = ["ABSENT", "SENSED", "absent_readings", "follow_groups", "group_sensors", "perf_sensors"]
+
+log = logging.getLogger(__name__)
+
+ABSENT = Missing(Why.NOT_CONFIGURED, "no sensor of this set-up provides it")
+
+SENSED = frozenset(READINGS) - {"be_work_rate", "lc_cpu_seconds_per_request"}
+"""Readings that one sensor gives; the others take two to know."""
+
+
+def group_sensors(lc: Group, be: Sequence[Group]) -> list[Sensor]:
+    """Every sensor that these groups have files for; what the host has not stays missing, as `rlctl doctor` tells."""
+    sensors: list[Sensor] = [
+        alive := LcAlive(CgroupMembers(lc.procs_file)),
+        RunDelay(alive),
+        HostCpus(),
+    ]
+    if lc.usage_file:
+        sensors.append(GroupCpus(lc.usage_file, [group.usage_file for group in be if group.usage_file]))
+    if lc.pressure_file:
+        pressed = [group.pressure_file.parent for group in be if group.pressure_file]
+        sensors.append(Psi(lc.pressure_file.parent, pressed))
+    return sensors
+
+
+def follow_groups(sensors: Iterable[Sensor], lc: Group, be: Sequence[Group], now_seconds: float) -> None:
+    """Point sensors as `group_sensors` and `perf_sensors` made them at other groups, right after they were read.
+
+    Raises:
+        SensorError: perf does not take a group's name; the other sensors follow.
+    """
+    for sensor in sensors:
+        match sensor:
+            case LcAlive():
+                sensor.follow(CgroupMembers(lc.procs_file))
+            case GroupCpus() if lc.usage_file:
+                sensor.follow(lc.usage_file, [group.usage_file for group in be if group.usage_file], now_seconds)
+            case Psi() if lc.pressure_file:
+                pressed = [group.pressure_file.parent for group in be if group.pressure_file]
+                sensor.follow(lc.pressure_file.parent, pressed)
+    for sensor in sensors:
+        if isinstance(sensor, PerfSensor):
+            sensor.follow(_perf_names([lc], sensor.root), _perf_names(be, sensor.root))
+
+
+def absent_readings(lc: Group, be: Sequence[Group], sensors: Sequence[Sensor], *, perf: bool) -> dict[str, str]:
+    """Telemetry fields that these groups and sensors do not give, each with its reason.
+
+    Args:
+        lc: The LC's group.
+        be: The BE groups.
+        sensors: As built.
+        perf: Whether counters are asked for.
+    """
+    provided = {name for sensor in sensors for name in sensor.provides}
+    found = dict.fromkeys(SENSED - provided, ABSENT.detail)
+    if "cpi" in found:
+        found["cpi"] = "perf cannot count here, see `rlctl doctor`" if perf else "perf is off; set perf: true"
+    if lc.usage_file is None:
+        found |= dict.fromkeys(("lc_cpus", "be_cpus"), "the LC has no cpuacct group")
+    elif not any(group.usage_file for group in be):
+        found["be_cpus"] = "BE has no cpuacct group"
+    if lc.pressure_file is None:
+        found |= dict.fromkeys(("lc_pressure_ratio", "be_pressure_ratio"), "the LC has no cgroup2 group")
+    elif not any(group.pressure_file for group in be):
+        found["be_pressure_ratio"] = "BE has no cgroup2 group"
+    found |= {"be_work_rate": found["be_cpus"]} if "be_cpus" in found else {}
+    return found | ({"lc_cpu_seconds_per_request": found["lc_cpus"]} if "lc_cpus" in found else {})
+
+
+def perf_sensors(lc: Group, be: Sequence[Group], interval_seconds: float) -> list[Sensor]:
+    """Hardware and software counters of these groups, where perf can find them; else none, and the log says why."""
+    root = perf_root(Path("/proc/self/mounts").read_text(errors="surrogateescape"))
+    if root is None:
+        log.warning("perf finds cgroups by their cgroup2 or perf_event mount, and there is neither: no counters")
+        return []
+
+    try:
+        names = _perf_names([lc], root), _perf_names(be, root)
+        return [PerfSensor(*names, root, interval_seconds=interval_seconds)]
+    except SensorError as error:
+        log.warning("no perf counters: %s", error)
+        return []
+
+
+def _perf_names(groups: Iterable[Group], root: Path) -> list[str]:
+    folders = (folder for group in groups for folder in group.directories if folder.is_relative_to(root))
+    return [str(folder.relative_to(root)) for folder in folders]

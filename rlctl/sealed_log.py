@@ -1,0 +1,143 @@
+"""A JSON-lines file that grows by one sealed line a record: append-only, rotated, bounded, readable after a crash."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Generic, TypeVar
+
+from rlctl.envs.ticklog import last_checksum, seal
+
+__all__ = ["SealedLog"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class SealedLog(Generic[T]):
+    """A JSON-lines file that is rotated before it grows beyond a bound; see `rlctl.envs.ticklog` for its lines.
+
+    All files together never take more than `(keep + 1) * most_bytes`. A full disk costs records, never the loop: they
+    are dropped, counted in `dropped`, and said once.
+
+    Args:
+        path: The file; `path.1` is the one before it, and so on.
+        as_json: A record as plain data.
+        most_bytes: Size at which it is rotated.
+        keep: Rotated files kept; others are removed.
+
+    Attributes:
+        header: What a header says, asked for with the record that it comes before: at the start, in each new file, and
+            where records were dropped. None writes none.
+
+    Raises:
+        OSError: The file cannot be opened at the start.
+    """
+
+    def __init__(
+        self, path: Path, as_json: Callable[[T], Mapping[str, object]], most_bytes: int = 16 << 20, keep: int = 4
+    ) -> None:
+        self.path = path
+        self._as_json = as_json
+        self.most_bytes = most_bytes
+        self.keep = keep
+        self.dropped = 0
+        self.header: Callable[[T], Mapping[str, object]] | None = None
+        self._headed = False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: IO[bytes] | None = self._opened()
+        self._checksum = last_checksum(path) or (last_checksum(self._numbered(1)) if not path.stat().st_size else "")
+        self._remove_surplus()
+
+    def write(self, record: T) -> None:
+        """Append one line with one system call, so that a crash tears at most the last one."""
+        try:
+            self._append(record)
+        except (OSError, ValueError) as error:
+            if not self.dropped:
+                log.warning("%s: %s; records are dropped until it can be written again", self.path, error)
+            self.dropped += 1
+            self._headed = False
+
+    def renew_header(self) -> None:
+        """Write a header before the next record: what it says has changed."""
+        self._headed = False
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _append(self, record: T) -> None:
+        file = self._file = self._file or self._opened()
+        status = os.fstat(file.fileno())
+        if not status.st_nlink:  # somebody removed it: what is written there is lost, and takes up the disk
+            file, status = self._reopened()
+        lines, checksum = self._sealed(record)
+        size = status.st_size
+        if size and size + len(lines) > self.most_bytes:
+            file, size = self._rotated(), 0
+            lines, checksum = self._sealed(record)
+        if len(lines) > self.most_bytes:
+            raise OSError(errno.EFBIG, f"a record of {len(lines)} bytes is longer than a whole file may be")
+        if file.write(lines) != len(lines):
+            file.truncate(size)  # half a line would spoil the next one too
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._checksum, self._headed = checksum, True
+
+    def _sealed(self, record: T) -> tuple[bytes, str]:
+        """The record's line, after a header where one is due, and the checksum to go on with."""
+        header, checksum = b"", self._checksum
+        if self.header and not self._headed:
+            header, checksum = seal(self.header(record), checksum)
+        line, checksum = seal(self._as_json(record), checksum)
+        return header + line, checksum
+
+    def _opened(self) -> IO[bytes]:
+        file = self.path.open("a+b", buffering=0)
+        size = os.fstat(file.fileno()).st_size
+        if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
+            file.write(b"\n")  # ends the line that a crash tore
+        return file
+
+    def _reopened(self) -> tuple[IO[bytes], os.stat_result]:
+        self.close()
+        self._headed = False
+        file = self._file = self._opened()
+        return file, os.fstat(file.fileno())
+
+    def _rotated(self) -> IO[bytes]:
+        self.close()
+        for number in range(self.keep, 0, -1):
+            newer = self.path if number == 1 else self._numbered(number - 1)
+            if newer.exists():
+                os.replace(newer, self._numbered(number))
+        self._remove_surplus()
+        return self._reopened()[0]
+
+    def _remove_surplus(self) -> None:
+        """Remove what an earlier run kept in more or larger files, the oldest first."""
+        left = self.most_bytes * self.keep
+        for number in sorted(self._numbers()):
+            path = self._numbered(number)
+            with contextlib.suppress(OSError):  # gone, or not ours to remove: no reason to stop
+                left -= path.stat().st_size
+                if number > self.keep or left < 0:
+                    path.unlink()
+
+    def _numbers(self) -> Iterator[int]:
+        prefix = f"{self.path.name}."
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self.path.parent):
+                number = name.removeprefix(prefix)
+                if name.startswith(prefix) and number.isascii() and number.isdecimal() and number[0] != "0":
+                    yield int(number)
+
+    def _numbered(self, number: int) -> Path:
+        return self.path.with_name(f"{self.path.name}.{number}")

@@ -1,0 +1,170 @@
+"""A manager of one's own, from a file: it is run where a command line names it, and every mistake is one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlctl.agents import catalogue, own
+from rlctl.agents.conformance import CHECKS, broken
+from rlctl.agents.manager import Manager
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.errors import PolicyError
+from rlctl.envs.observation import Observation
+from rlctl.envs.telemetry import Telemetry
+
+TOY = """
+from dataclasses import dataclass
+
+from rlctl.agents.manager import Manager
+
+
+@dataclass(kw_only=True, eq=False)
+class Toy(Manager):
+    time_scale: float = 1.0
+    core_cpus: float = 1.0
+
+    def begin(self):
+        return self.limits.minimum
+
+    def decide(self, telemetry):
+        {answer}
+"""
+ALWAYS = "return self.limits.minimum, 'always the minimum'"
+
+
+def written(folder: Path, answer: str = ALWAYS) -> str:
+    """A file with the class Toy, as a name."""
+    path = folder / "toy.py"
+    path.write_text(TOY.format(answer=answer))
+    return f"{path}:Toy"
+
+
+def error(name: str) -> str:
+    with pytest.raises(PolicyError) as caught:
+        own.build(name)
+    return str(caught.value)
+
+
+def test_a_class_in_a_file_is_a_policy_by_the_name_it_was_asked_for(tmp_path: Path) -> None:
+    name = written(tmp_path)
+    policy = own.build(name, time_scale=15.0, core_cpus=0.5, margin_ratio=0.1)
+    assert policy.name == name
+    assert catalogue.label(name) == "Toy"
+    assert policy.start(Limits(cpus=2)) == Limits(cpus=2).minimum
+    assert not policy.shielded
+
+
+def test_its_constructor_is_told_what_it_has_a_parameter_for(tmp_path: Path) -> None:
+    name = written(tmp_path, "return self.limits.minimum, f'{self.time_scale} {self.core_cpus}'")
+    policy = own.build(name, time_scale=15.0, core_cpus=0.5)
+    policy.start(Limits(cpus=2))
+    policy.act(Observation(Telemetry(time_seconds=0.0, target_seconds=0.01), Limits(cpus=2).minimum))
+    assert policy.note == "15.0 0.5"
+
+
+def test_other_names_are_the_catalogues() -> None:
+    assert own.build("heracles", time_scale=15.0).name == "heracles"
+
+
+def test_the_catalogue_that_serves_runs_no_file(tmp_path: Path) -> None:
+    """What a configuration names must not be code: whoever can write the file would be root."""
+    touched = tmp_path / "touched"
+    (tmp_path / "toy.py").write_text(f"open({str(touched)!r}, 'w')")
+    with pytest.raises(PolicyError, match="only `rlctl bench`, `rlctl replay`"):
+        catalogue.build(f"{tmp_path}/toy.py:Toy")
+    assert not touched.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "said"),
+    [
+        (None, "gone.py:Toy", "there is no such file"),
+        ("", "toy.py", "name the class, too: .*toy.py:CLASS"),
+        ("class Toy: ...", "toy.py:Tyo", r"there is no class Tyo; did you mean Toy\?"),
+        ("", "toy.py:Toy", "there is no class Toy; it has none"),
+        ("Toy = 3", "toy.py:Toy", "there is no class Toy"),
+        ("x = 1\nclass Toy(:\n", "toy.py:Toy", "toy.py:2: it raised SyntaxError"),
+        ("import nowhere_to_be_found", "toy.py:Toy", "toy.py:1: it raised ModuleNotFoundError"),
+        ("class Toy:\n    def act(self, observation): ...", "toy.py:Toy", "class Toy lacks shielded, .*start, note"),
+        ("class Toy:\n    def start(self, limits): ...", "toy.py:Toy", "lacks .*act.*; derive it from"),
+        ("class Toy:\n    def __init__(self, size): ...", "toy.py:Toy", r"Toy\(\) raised TypeError: .*'size'"),
+        ("class Toy:\n    def __init__(self):\n        1 / 0", "toy.py:Toy", "toy.py:3: .* raised ZeroDivisionError"),
+        (
+            "from rlctl.agents.manager import Manager\nclass Toy(Manager):\n    def begin(self): ...",
+            "toy.py:Toy",
+            "class Toy lacks decide",
+        ),
+    ],
+)
+def test_each_mistake_in_a_file_is_one_line(tmp_path: Path, text: str | None, name: str, said: str) -> None:
+    if text is not None:
+        (tmp_path / "toy.py").write_text(text)
+    with pytest.raises(PolicyError, match=said):
+        own.build(f"{tmp_path}/{name}")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("return 1 / 0, ''", r"toy.py:16: Toy.act raised ZeroDivisionError: division by zero"),
+        ("return None, ''", "Toy.act raised AttributeError"),
+        ("raise KeyError", r"toy.py:16: Toy.act raised KeyError$"),
+    ],
+)
+def test_what_its_code_raises_is_one_line_with_the_place(tmp_path: Path, answer: str, said: str) -> None:
+    policy = own.build(written(tmp_path, answer))
+    policy.start(Limits(cpus=2))
+    with pytest.raises(PolicyError, match=said):
+        policy.act(Observation(Telemetry(time_seconds=0.0, target_seconds=0.01), Limits(cpus=2).minimum))
+
+
+def test_a_policy_that_answers_nothing_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "toy.py").write_text(
+        "class Toy:\n"
+        "    shielded, masked, weight, needs, note, remarks = False, False, 'equal', (), 'x', ()\n"
+        "    def start(self, limits): return limits.minimum\n"
+        "    def act(self, observation): pass\n"
+    )
+    policy = own.build(f"{tmp_path}/toy.py:Toy")
+    policy.start(Limits(cpus=2))
+    with pytest.raises(PolicyError, match=r"Toy\.act returned nothing"):
+        policy.act(Observation(Telemetry(time_seconds=0.0, target_seconds=0.01), Limits(cpus=2).minimum))
+
+
+class Growing(Manager):
+    """Breaks what it can: it reads nothing, remembers its last run, and has an odd opinion of a host."""
+
+    ticks = 0
+
+    def begin(self) -> Allocation:
+        return self.limits.minimum
+
+    def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:
+        self.ticks += 1
+        return Allocation(0.01 * self.ticks, self.limits.cpus), ""
+
+    def act(self, observation: Observation) -> Allocation:
+        return self.decide(observation.telemetry)[0]
+
+
+def test_the_checks_find_what_breaks_a_promise() -> None:
+    found = {name: what for name, _, what in broken(Growing)}
+    assert list(found) == list(CHECKS)
+    assert {name for name, what in found.items() if what} == {"start-forgets", "no-reading"}
+    assert found["start-forgets"].startswith("answer 1 is 0.01 CPU on 36, and after a second start 0.31 CPU")
+
+
+def test_the_command_checks_one_and_says_what_it_breaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from rlctl.cli import main
+
+    assert main(["managers", "check", "heracles"]) == 0
+    assert capsys.readouterr().out.count("ok  ") == len(CHECKS)
+    name = written(tmp_path, "return self.limits.full, 'all of it'")
+    assert main(["managers", "check", name, "--json"]) == 1
+    out, err = capsys.readouterr()
+    said = {one["name"]: one["broken"] for one in json.loads(out)["checks"]}
+    assert [check for check, what in said.items() if what] == ["no-reading"]
+    assert "breaks 1 of 6 promises: no-reading" in err
+    assert main(["managers", "check", "ppo"]) == 78
+    assert "learned policy" in capsys.readouterr().err

@@ -1,0 +1,20 @@
+"""A file is the old one or the new one, never half of it."""
+
+import pytest
+
+from rlctl.envs.whole_file import write_whole
+
+
+def test_a_file_is_written_with_its_folder_and_leaves_nothing_beside_it(tmp_path):
+    path = tmp_path / "new" / "result.json"
+    write_whole(path, "é\n")
+    assert path.read_text(encoding="utf-8") == "é\n"
+    assert [one.name for one in path.parent.iterdir()] == ["result.json"]
+
+
+def test_what_cannot_be_written_leaves_the_old_one(tmp_path):
+    path = tmp_path / "result.json"
+    path.write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(path, "\udc80")
+    assert path.read_text() == "old"

@@ -1,0 +1,48 @@
+"""docs/results.md holds what the stored results say, and no figure typed by hand."""
+
+import json
+import runpy
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> dict[str, Any]:
+    """The names of scripts/results, with folders of its own to write to."""
+    found = runpy.run_path(str(ROOT / "scripts/results"), run_name="results")
+    shutil.copytree(ROOT / "docs/results", tmp_path / "results")
+    found["page"].__globals__.update(STORED=tmp_path / "results", RUNS=tmp_path / "results/runs.json")
+    return found
+
+
+def test_the_page_is_what_the_stored_results_make(script: dict[str, Any]) -> None:
+    runs = json.loads((ROOT / "docs/results/runs.json").read_text())
+    told = "the page is not what docs/results/*.json make; run `scripts/results page`"
+    assert script["page"](runs) == (ROOT / "docs/results.md").read_text(), told
+
+
+def test_every_stored_result_is_on_the_page_with_its_command(script: dict[str, Any]) -> None:
+    runs = json.loads((ROOT / "docs/results/runs.json").read_text())
+    stored = {path.stem for path in (ROOT / "docs/results").glob("*.json")} - {"runs"}
+    assert set(runs) == stored <= set(script["COMMANDS"])
+    page = (ROOT / "docs/results.md").read_text()
+    assert all(f"Written by `{run['command']}`" in page for run in runs.values())
+    figures = {f"results-{name}.png" for name in runs if f"figures/results-{name}.png" in page}
+    assert figures
+    assert all((ROOT / "docs/figures" / name).exists() for name in figures)
+
+
+def test_a_live_result_is_stored_and_shown_as_the_benchmark_wrote_it(script: dict[str, Any], tmp_path: Path) -> None:
+    result = json.loads((ROOT / "docs/results/live-nginx.json").read_text())
+    result["managers"]["ppo"]["be_throughput_percent"]["mean"] = 12.3
+    written = tmp_path / "out.json"
+    written.write_text(json.dumps(result, indent=1))
+    script["store"]("live-nginx", written, 1234.0, "2030-01-02")
+    page = script["page"](json.loads((tmp_path / "results/runs.json").read_text()))
+    assert "| ppo              | 100.0 | 97.5-100.0 | 12.3 |" in page
+    assert "on 2030-01-02 in 21 min on" in page
