@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from bisect import bisect_right
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.yaml_edge import load_model
+from rlctl.envs.whole_file import write_whole
+from rlctl.envs.yaml_edge import Strict, load_model
 
 __all__ = ["Method", "PrmModel", "ThresholdBin", "check_free"]
 
@@ -29,11 +29,7 @@ def check_free(path: Path, *, overwrite: bool) -> None:
         raise ConfigError("exists; --overwrite replaces it, or write elsewhere", path)
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class ThresholdBin(_Strict):
+class ThresholdBin(Strict):
     """Thresholds for one range of the LC's CPU use.
 
     Attributes:
@@ -50,7 +46,7 @@ class ThresholdBin(_Strict):
     lower: dict[str, Fence] = Field(default_factory=dict)
 
 
-class PrmModel(_Strict):
+class PrmModel(Strict):
     """The LC's normal behaviour when it runs alone.
 
     Attributes:
@@ -98,7 +94,4 @@ class PrmModel(_Strict):
             ConfigError: The file exists and may not be replaced: a model must not grow old in silence.
         """
         check_free(path, overwrite=overwrite)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".part")
-        partial.write_text(json.dumps(self.model_dump(), indent=1) + "\n", encoding="utf-8")
-        os.replace(partial, path)
+        write_whole(path, json.dumps(self.model_dump(), indent=1) + "\n")

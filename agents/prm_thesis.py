@@ -39,7 +39,7 @@ class PrmThesis(PrmEris):
         """Quota 1000 us (4.1)."""
         self._metrics = Every(self.metric_period_seconds / self.time_scale)
         self._cpi, self._per_request, self._use = Mean(), Mean(), Mean()
-        self.stand_in, self.resets = False, 0
+        self.stand_in = False
         return super().begin()
 
     def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:
@@ -82,5 +82,4 @@ class PrmThesis(PrmEris):
         self.stand_in = self.stand_in or metric == STAND_IN
         if value > threshold:
             self._ladder.minimum()
-            self.resets += 1
             self._why = f"{metric} {value:.4g} above {threshold:.4g}: minimum"

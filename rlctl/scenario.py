@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.testbed.memcached import Memcached
@@ -18,17 +18,13 @@ from rlctl.envs.testbed.session import TestbedSpec
 from rlctl.envs.testbed.stress import StressConfig
 from rlctl.envs.testbed.traces import Trace, shares_from_config
 from rlctl.envs.workload import Weight
-from rlctl.envs.yaml_edge import load_yaml, validated
+from rlctl.envs.yaml_edge import Strict, load_yaml, validated
 from rlctl.sim_scenario import SimScenario
 
 __all__ = ["Scenario", "load_scenario", "shipped_scenarios"]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class LcSection(_Strict):
+class LcSection(Strict):
     """The latency-critical service that the testbed starts.
 
     Attributes:
@@ -40,7 +36,7 @@ class LcSection(_Strict):
     cpus: tuple[int, ...] = (0,)
 
 
-class BeSection(_Strict):
+class BeSection(Strict):
     """The best-effort job that the testbed starts.
 
     Attributes:
@@ -56,7 +52,7 @@ class BeSection(_Strict):
     """BE's weight for every manager but `weights`, whose point it is. Equal is how containers are deployed."""
 
 
-class SloSection(_Strict):
+class SloSection(Strict):
     """The objective; the largest load that meets it with BE absent is searched before the first run.
 
     Attributes:
@@ -68,7 +64,7 @@ class SloSection(_Strict):
     quantile_percent: float = Field(95.0, gt=50.0, lt=100.0)
 
 
-class KneeSection(_Strict):
+class KneeSection(Strict):
     """Range and step of the search for the LC's maximum load (thesis 5.1.3).
 
     Attributes:
@@ -82,7 +78,7 @@ class KneeSection(_Strict):
     top_rps: float = Field(gt=0.0)
 
 
-class Scenario(_Strict):
+class Scenario(Strict):
     """One live scenario.
 
     Attributes:

@@ -12,11 +12,11 @@ from rlctl.agents.fallback import Fallback
 from rlctl.agents.policy import Policy
 from rlctl.config.metrics import LimitsSection, MetricsSection
 from rlctl.control import Controller, Totals
+from rlctl.deciding import untrained_shield
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import RlctlError
 from rlctl.envs.plant import Plant
 from rlctl.envs.workload import Weight
-from rlctl.falling_back import untrained_shield
 from rlctl.narrator import JsonLines, Narrator, say
 from rlctl.notify import Heartbeat, notify
 from rlctl.record import NullRecorder, Shares, Tee, TickLog

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.loads import from_config
 from rlctl.envs.sim.plant import LoadModel
 from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.workload import Weight
+from rlctl.envs.yaml_edge import Strict
 
 __all__ = ["SUITE", "SimScenario"]
 
@@ -19,18 +20,14 @@ SUITE = ("thesis", "diurnal", "bursty", "flash-crowd", "noisy", "two-core")
 """What `all` means in the simulator, in the order of reports."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class SimBeSection(_Strict):
+class SimBeSection(Strict):
     """The best-effort work; what it is stands in the host profile."""
 
     weight: Weight = Weight.EQUAL
     """BE's weight for every manager but `weights` (minimum) and `none` (equal), whose point it is."""
 
 
-class SimScenario(_Strict):
+class SimScenario(Strict):
     """One simulated scenario.
 
     Attributes:

@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.reward import WORK
@@ -22,7 +22,7 @@ from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.sim.seeds import training
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
 from rlctl.envs.workload import Weight
-from rlctl.envs.yaml_edge import load_yaml, validated
+from rlctl.envs.yaml_edge import Strict, load_yaml, validated
 from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.vector_wrapper import ShieldedVectorEnv
 
@@ -50,11 +50,7 @@ VALIDATION = 1 << 40
 """First validation seed: a training seed, since what selects a policy has seen it, beyond those of all runs."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Kind(_Strict):
+class Kind(Strict):
     """One kind of host.
 
     Attributes:
@@ -102,7 +98,7 @@ class Kind(_Strict):
         return load_profile(self.safety) if self.safety else None
 
 
-class Hosts(_Strict):
+class Hosts(Strict):
     """A file of kinds.
 
     Attributes:

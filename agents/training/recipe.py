@@ -16,11 +16,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
+from pydantic import AfterValidator, BaseModel, Field, create_model
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import LAGS, checked_lags
-from rlctl.envs.yaml_edge import load_model, validated
+from rlctl.envs.yaml_edge import Strict, load_model, validated
 
 __all__ = [
     "ALGORITHMS",
@@ -90,11 +90,7 @@ Positive = Annotated[float, Field(gt=0.0)]
 Activation = Literal["tanh", "relu", "elu"]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class WarmStart(_Strict):
+class WarmStart(Strict):
     """Behaviour cloning before learning; see `rlctl.agents.training.warm_start`.
 
     Attributes:
@@ -108,14 +104,14 @@ class WarmStart(_Strict):
     epochs: Count = 4
 
 
-class Arms(_Strict):
+class Arms(Strict):
     """Layers of the actor and of the critic."""
 
     pi: tuple[Count, ...]
     vf: tuple[Count, ...]
 
 
-class Network(_Strict):
+class Network(Strict):
     """`policy_kwargs`.
 
     Attributes:
@@ -127,7 +123,7 @@ class Network(_Strict):
     activation_fn: Activation = "tanh"
 
 
-class QNetwork(_Strict):
+class QNetwork(Strict):
     """`policy_kwargs` of DQN."""
 
     net_arch: tuple[Count, ...] = (64, 64)
@@ -149,7 +145,7 @@ class RecurrentNetwork(Network):
     enable_critic_lstm: bool = True
 
 
-class Recipe(_Strict):
+class Recipe(Strict):
     """What all algorithms have.
 
     Attributes:
@@ -337,7 +333,7 @@ def as_document(recipe: Recipe) -> dict[str, Any]:
 def _document(kind: type[BaseModel]) -> type[BaseModel]:
     """What a file is: the environment's id above the hyperparameters."""
     recipe: Any = (kind, Field(alias=ENV_ID))
-    return create_model("Document", __base__=_Strict, recipe=recipe)
+    return create_model("Document", __base__=Strict, recipe=recipe)
 
 
 def _recipe_in(kind: type[R], document: BaseModel) -> R:

@@ -27,6 +27,7 @@ from rlctl import __version__
 from rlctl.agents.training.hosts import Hosts
 from rlctl.agents.training.recipe import Recipe, as_document
 from rlctl.envs.errors import ConfigError
+from rlctl.envs.whole_file import write_whole
 from rlctl.envs.yaml_edge import validated
 
 __all__ = [
@@ -208,9 +209,7 @@ def checkpoint_folder(folder: Path, timesteps: int) -> Path:
 
 def write_state(folder: Path, state: State) -> None:
     """Complete a checkpoint: one without this file does not count."""
-    partial = folder / (STATE + ".part")
-    partial.write_text(state.model_dump_json() + "\n")
-    partial.replace(folder / STATE)
+    write_whole(folder / STATE, state.model_dump_json() + "\n")
 
 
 def drop_older(folder: Path, newest: Path) -> None:

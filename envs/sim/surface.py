@@ -22,6 +22,7 @@ lc_cpus    CPUs that the LC may run on; without the column 1. `cfg` ending in `_
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ import numpy as np
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cgroup.cpulist import parse_cpus
+from rlctl.envs.whole_file import write_whole
 
 __all__ = ["COLUMNS", "Cell", "Measured", "read_surface", "set_aside", "write_surface"]
 
@@ -159,13 +161,11 @@ def set_aside(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], tuple[Cell, ...]
 
 def write_surface(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
     """Write rows of `COLUMNS`, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(path.suffix + ".part")
-    with partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    partial.replace(path)
+    table = io.StringIO()
+    writer = csv.DictWriter(table, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(path, table.getvalue())
 
 
 def _rows(rows: csv.DictReader[str], path: Path) -> Iterator[tuple[tuple[str, ...], Cell, Measured]]:

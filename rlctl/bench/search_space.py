@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, RootModel, model_validator
+from pydantic import ConfigDict, Field, RootModel, model_validator
 
 from rlctl.agents import catalogue
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.yaml_edge import load_model
+from rlctl.envs.yaml_edge import Strict, load_model
 
 __all__ = ["Options", "Range", "Space", "load_search", "spaces"]
 
@@ -29,7 +29,7 @@ REACH_RATIOS = (0.20, 0.10, 0.05)
 """Standard deviation of a perturbation as a share of the range, round by round."""
 
 
-class Range(BaseModel):
+class Range(Strict):
     """Values that one option may take.
 
     Attributes:
@@ -37,8 +37,6 @@ class Range(BaseModel):
         log: Draw the logarithm evenly instead of the value.
         at_most: Another option of the manager that this one never exceeds.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     range: tuple[float, float]
     log: bool = False

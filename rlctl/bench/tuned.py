@@ -8,11 +8,11 @@ from importlib.resources import files
 from pathlib import Path
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from rlctl.agents import catalogue
 from rlctl.envs.sim.profile import HostProfile
-from rlctl.envs.yaml_edge import load_model
+from rlctl.envs.yaml_edge import Strict, load_model
 from rlctl.safety.profile import Profile
 from rlctl.sim_scenario import SimScenario
 
@@ -36,11 +36,7 @@ SHIPPED = "tuned"
 """What `--tuned` without a file means."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Budget(_Strict):
+class Budget(Strict):
     """What each manager was given, the same for all.
 
     Attributes:
@@ -54,7 +50,7 @@ class Budget(_Strict):
     duration_seconds: float = Field(gt=0.0)
 
 
-class Ground(_Strict):
+class Ground(Strict):
     """What a scenario was when the constants were found on it; another one now is told as out of date.
 
     Attributes:
@@ -72,7 +68,7 @@ class Ground(_Strict):
     shield_digest: str
 
 
-class Fulfilment(_Strict):
+class Fulfilment(Strict):
     """What the search went by.
 
     Attributes:
@@ -84,7 +80,7 @@ class Fulfilment(_Strict):
     be_throughput_percent: float
 
 
-class Found(_Strict):
+class Found(Strict):
     """One manager's constants, and what they and the published ones came to on the training seeds.
 
     Attributes:
@@ -98,7 +94,7 @@ class Found(_Strict):
     tuned: Fulfilment
 
 
-class Tuned(_Strict):
+class Tuned(Strict):
     """A file of tuned constants.
 
     Attributes:

@@ -5,15 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from rlctl.config.serve import ServeConfig, describe, load_config, located, schema
+from rlctl.config.serve import describe, load_config, schema
 
-if TYPE_CHECKING:
-    from rlctl.agents.policy import Policy
-    from rlctl.safety.profile import Profile
-
-__all__ = ["add_parser", "policy_of", "profile_of", "run"]
+__all__ = ["add_parser", "run"]
 
 EXAMPLES = """examples:
   rlctl config show serve.yaml            # the configuration in effect; defaults are marked
@@ -52,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     config = load_config(args.file)
     if args.action == "check":
+        from rlctl.deciding import fallback_of, policy_of, profile_of
+
         fallback_of(config, policy_of(config, args.file), args.file, config.tick_seconds)
         profile_of(config, args.file)
     if args.json:
@@ -61,43 +58,3 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(f"{args.file}: ok")
     return 0
-
-
-def policy_of(config: ServeConfig, path: Path) -> Policy:
-    """The policy that a configuration names.
-
-    Raises:
-        ConfigError: It cannot be; with file, line and key.
-        PermissionMissing: Its model may not be read.
-    """
-    from rlctl.agents.catalogue import NAMES
-    from rlctl.deciding import build_policy
-
-    with located(path, "policy", "options" if config.policy.name in NAMES else "name"):
-        return build_policy(config.policy)
-
-
-def fallback_of(config: ServeConfig, policy: Policy, path: Path, tick_seconds: float) -> Policy:
-    """The policy with the configured chain behind it, where it needs one.
-
-    Raises:
-        ConfigError: The heuristic cannot be; with file, line and key.
-        PermissionMissing: Its model may not be read.
-    """
-    from rlctl.falling_back import with_fallback
-
-    with located(path, "fallback"):
-        return with_fallback(policy, config.fallback, tick_seconds, config.policy.threshold_model)
-
-
-def profile_of(config: ServeConfig, path: Path) -> Profile:
-    """The shield's constants that a configuration names.
-
-    Raises:
-        ConfigError: They cannot be; with file and line.
-        PermissionMissing: They may not be read.
-    """
-    from rlctl.safety.profile import load_profile
-
-    with located(path, "shield"):
-        return load_profile(config.shield)

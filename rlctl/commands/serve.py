@@ -130,8 +130,7 @@ def _read(args: argparse.Namespace, tick_seconds: float | None = None) -> tuple[
         PermissionMissing: One of them may not be read.
     """
     from rlctl.agents.refused import Refused
-    from rlctl.commands.config import fallback_of, policy_of, profile_of
-    from rlctl.deciding import build_policy
+    from rlctl.deciding import build_policy, fallback_of, policy_of, profile_of
     from rlctl.envs.errors import BundleError
 
     given = load_config(args.config)

@@ -20,8 +20,9 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.noise import uniforms
 from rlctl.fleet.compare import Effect, compare, least_chance
 from rlctl.fleet.config import TICK_SECONDS, CanaryPlan, Fleet
-from rlctl.fleet.control import NEW, OLD, Controlled, Tally
-from rlctl.fleet.hosts import FleetHosts, Roster
+from rlctl.fleet.control import NEW, OLD, Tally
+from rlctl.fleet.hosts import Roster
+from rlctl.fleet.simulated import SimulatedFleet
 from rlctl.fleet.tasks import Run
 from rlctl.safety.profile import Profile
 
@@ -205,7 +206,7 @@ def roll_out(plan: RolloutPlan, workers: int, run: Run, told: Callable[[str], No
     roster = Roster.drawn(plan.fleet, plan.seed, range(plan.hosts))
     if hosts_of_stage(roster, plan.canary.stages_percent[0]).all():
         raise ConfigError(f"of {plan.hosts} hosts the first stage would be all, one of each kind; give more hosts")
-    return Rollout(plan, roster, _Simulated(plan, roster, (plan.old, plan.new), workers, run), told).go()
+    return Rollout(plan, roster, SimulatedFleet(plan, roster, (plan.old, plan.new), workers, run), told).go()
 
 
 @dataclass
@@ -218,7 +219,7 @@ class Rollout:
 
     plan: RolloutPlan
     roster: Roster
-    fleet: _Simulated
+    fleet: SimulatedFleet
     told: Callable[[str], None]
     looks: list[Look] = field(default_factory=list)
     host_minutes: float = 0.0
@@ -316,64 +317,11 @@ class Rollout:
         """What the hosts that ever had it would have missed and done without: the same hosts on the old bundle."""
         c, places = self.plan.canary, np.flatnonzero(self.ever)
         roster = Roster.drawn(self.plan.fleet, self.plan.seed, places)
-        twin = _Simulated(self.plan, roster, (self.plan.old,), self.fleet.workers, self.fleet.run)
+        twin = SimulatedFleet(self.plan, roster, (self.plan.old,), self.fleet.workers, self.fleet.run)
         twin.watch(c.check_minutes)
         twin.watch(c.baseline_minutes)
         tally = twin.watch(self.fleet.minutes - twin.minutes)
         return tally.missed, tally.be_work
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """A piece of work: some hosts for some ticks."""
-
-    controlled: Controlled
-    ticks: int
-
-
-def run_stretch(stretch: Stretch) -> tuple[Controlled, Tally]:
-    """The hosts afterwards, and what happened."""
-    return stretch.controlled, stretch.controlled.run(stretch.ticks)
-
-
-class _Simulated:
-    """A fleet, in pieces that go to whoever simulates them and come back.
-
-    Attributes:
-        minutes: Of the day.
-        workers, run: As in `roll_out`.
-    """
-
-    def __init__(self, plan: RolloutPlan, roster: Roster, policies: tuple[str, ...], workers: int, run: Run) -> None:
-        self.minutes, self.workers, self.run = plan.begin_minutes, workers, run
-        count = len(roster.places)
-        self._edges = np.linspace(0, count, min(workers, count) + 1).round().astype(int)
-        self._pieces = [
-            Controlled(
-                FleetHosts(plan.fleet, _part(roster, first, end), 60.0 * plan.begin_minutes), policies, plan.shield
-            )
-            for first, end in self._spans()
-        ]
-
-    def put_under(self, policy: int, which: Flags) -> None:
-        """Give some hosts to another policy."""
-        for piece, (first, end) in zip(self._pieces, self._spans(), strict=True):
-            piece.put_under(policy, which[first:end])
-
-    def watch(self, minutes: float) -> Tally:
-        """Let time pass."""
-        ticks = round(60.0 * minutes / TICK_SECONDS)
-        results = self.run(run_stretch, [Stretch(piece, ticks) for piece in self._pieces])
-        self._pieces = [piece for piece, _ in results]
-        self.minutes += minutes
-        return Tally.beside([tally for _, tally in results])
-
-    def _spans(self) -> list[tuple[int, int]]:
-        return list(zip(self._edges[:-1].tolist(), self._edges[1:].tolist(), strict=True))
-
-
-def _part(roster: Roster, first: int, end: int) -> Roster:
-    return Roster(*(getattr(roster, name)[first:end] for name in Roster.__slots__))
 
 
 def _sum(tallies: list[Tally]) -> Tally:

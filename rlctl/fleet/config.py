@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rlctl.agents.training.hosts import Kind, load_hosts
 from rlctl.envs.errors import ConfigError
@@ -18,7 +18,7 @@ from rlctl.envs.sim.loads_day import DayLoad
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.workload import Weight
-from rlctl.envs.yaml_edge import load_yaml, validated
+from rlctl.envs.yaml_edge import Strict, load_yaml, validated
 
 __all__ = ["TICK_SECONDS", "CanaryPlan", "Fleet", "FleetKind", "Region", "load_fleet"]
 
@@ -29,11 +29,7 @@ QUANTILE = 0.95
 """Of every host's SLO; the simulator has one for all hosts under a clock."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Region(_Strict):
+class Region(Strict):
     """Where hosts stand.
 
     Attributes:
@@ -45,7 +41,7 @@ class Region(_Strict):
     share: float = Field(gt=0.0)
 
 
-class FleetKind(_Strict):
+class FleetKind(Strict):
     """One kind of host.
 
     Attributes:
@@ -91,7 +87,7 @@ class FleetKind(_Strict):
         return min(found, key=len)
 
 
-class CanaryPlan(_Strict):
+class CanaryPlan(Strict):
     """How a bundle is rolled out; the shipped file says why each value is what it is.
 
     Attributes:
@@ -137,7 +133,7 @@ class CanaryPlan(_Strict):
         return self
 
 
-class Fleet(_Strict):
+class Fleet(Strict):
     """A fleet.
 
     Attributes:

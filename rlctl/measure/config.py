@@ -6,12 +6,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from rlctl.envs.applications import WorkingMode
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.testbed.tunable import MOST_THREADS, TunableWorkload
-from rlctl.envs.yaml_edge import load_model
+from rlctl.envs.yaml_edge import Strict, load_model
 
 __all__ = ["ApplicationSpec", "MeasureConfig", "ModeSpec", "command_config", "load_measure"]
 
@@ -22,11 +22,7 @@ _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}$")]
 _Count = Annotated[int, Field(ge=1, le=MOST_INSTANCES)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class ModeSpec(_Strict):
+class ModeSpec(Strict):
     """A working mode as it was published.
 
     Attributes:
@@ -40,7 +36,7 @@ class ModeSpec(_Strict):
     value: float = Field(ge=0.0, le=1.0)
 
 
-class ApplicationSpec(_Strict):
+class ApplicationSpec(Strict):
     """An application: one of the testbed's tunable benchmarks, or any command.
 
     Attributes:
@@ -79,7 +75,7 @@ class ApplicationSpec(_Strict):
         )
 
 
-class MeasureConfig(_Strict):
+class MeasureConfig(Strict):
     """Applications and mixes of them.
 
     Attributes:

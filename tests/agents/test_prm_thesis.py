@@ -59,26 +59,23 @@ def test_cpi_above_the_threshold_takes_be_to_the_minimum_at_the_18_5_s_check(
         return 1.5 if now > 10 else 0.9
 
     times = [half / 2 for half in range(80)]
-    policy = PrmThesis(model=thesis_model)
-    got = drive(policy, thesis_host, [tell(now, lc_cpus=10.0, be_cpus=1.0, cpi=cpi(now)) for now in times])
+    ticks = [tell(now, lc_cpus=10.0, be_cpus=1.0, cpi=cpi(now)) for now in times]
+    got = drive(PrmThesis(model=thesis_model), thesis_host, ticks)
     changes = [(now, a.quota_cpus) for now, b, a in zip(times[1:], got, got[1:], strict=False) if a != b]
     # Mean CPI over 0.5..18.5 s: 20 ticks of 0.9 and 17 of 1.5 make 1.18 > 1.0. Then 7 clean cycles from 20 s on: 32 s.
     assert changes == [(12.0, 0.85), (18.5, 0.01), (32.0, 0.85), (37.0, 0.01)]
-    assert policy.resets == 2
 
 
 def test_cpi_at_the_threshold_is_normal(drive: Drive, tell: Tell, thesis_host: Limits, thesis_model: PrmModel) -> None:
-    policy = PrmThesis(model=thesis_model)
-    drive(policy, thesis_host, [tell(now, lc_cpus=10.0, be_cpus=1.0, cpi=1.0) for now in range(60)])
-    assert policy.resets == 0
+    ticks = [tell(now, lc_cpus=10.0, be_cpus=1.0, cpi=1.0) for now in range(60)]
+    assert falls(drive(PrmThesis(model=thesis_model), thesis_host, ticks)) == []
 
 
 def test_a_use_below_the_first_bin_is_not_judged(
     drive: Drive, tell: Tell, thesis_host: Limits, thesis_model: PrmModel
 ) -> None:
-    policy = PrmThesis(model=thesis_model)
-    drive(policy, thesis_host, [tell(now, lc_cpus=8.0, be_cpus=1.0, cpi=9.0) for now in range(60)])
-    assert policy.resets == 0
+    ticks = [tell(now, lc_cpus=8.0, be_cpus=1.0, cpi=9.0) for now in range(60)]
+    assert falls(drive(PrmThesis(model=thesis_model), thesis_host, ticks)) == []
 
 
 def test_an_idle_lc_is_no_excess_here(drive: Drive, tell: Tell, thesis_host: Limits, thesis_model: PrmModel) -> None:
@@ -101,16 +98,14 @@ def test_without_a_pmu_the_stand_in_judges_and_the_result_says_so(
     model = PrmModel(lc_cpus=17, lcutilmax_percent=1700, bins=(stand_in,))
     policy = PrmThesis(model=model)
     ticks = [tell(now, lc_cpus=10.0, be_cpus=1.0, lc_cpu_seconds_per_request=50e-6) for now in range(40)]
-    drive(policy, thesis_host, ticks)
-    assert policy.stand_in
-    assert policy.resets == 3  # at 0, 18.5 (tick 19) and 37 s
+    assert falls(drive(policy, thesis_host, ticks)) == [19, 37]  # the checks of 18.5 and 37 s
     assert any("stand-in" in remark for remark in policy.remarks)
 
 
 def test_without_a_model_only_the_utilisation_is_checked(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
     policy = PrmThesis()
-    drive(policy, thesis_host, [tell(now, lc_cpus=10.0, be_cpus=1.0, cpi=99.0) for now in range(40)])
-    assert policy.resets == 0
+    ticks = [tell(now, lc_cpus=10.0, be_cpus=1.0, cpi=99.0) for now in range(40)]
+    assert falls(drive(policy, thesis_host, ticks)) == []
     assert len(policy.remarks) == 2
 
 

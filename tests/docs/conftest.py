@@ -3,11 +3,9 @@
 import sys
 from pathlib import Path
 
-import pytest
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
-ROOT = Path(__file__).resolve().parents[2]
-
-if (ROOT / "docs" / "rlctl_docs").is_dir():
-    sys.path.insert(0, str(ROOT / "docs"))
-else:
-    pytest.skip("no docs beside the tests (a guest, a wheel)", allow_module_level=True)
+if (DOCS / "rlctl_docs").is_dir():
+    sys.path.insert(0, str(DOCS))
+else:  # a guest, a wheel
+    collect_ignore_glob = ["test_*.py"]

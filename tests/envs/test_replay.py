@@ -170,7 +170,7 @@ def test_a_tick_that_cannot_be_is_named_too(path, change, said):
 
 
 def test_an_absent_or_empty_log_says_so(tmp_path):
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="there is no such log"):
         ReplayPlant(tmp_path / "none.jsonl")
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(ConfigError, match="longer run"):

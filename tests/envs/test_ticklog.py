@@ -102,7 +102,7 @@ def test_other_files_in_the_directory_are_no_part_of_the_log(tmp_path, name):
 
 
 def test_no_file_is_told_in_one_line(tmp_path):
-    with pytest.raises(ConfigError, match="No such file"):
+    with pytest.raises(ConfigError, match="there is no such log"):
         read(tmp_path / "none.jsonl")
 
 

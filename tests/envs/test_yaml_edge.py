@@ -10,14 +10,10 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rlctl.envs.errors import ConfigError, PermissionMissing
-from rlctl.envs.yaml_edge import load_model, load_text, parse_yaml
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+from rlctl.envs.yaml_edge import Strict, load_model, load_text, parse_yaml
 
 
 class Cat(Strict):

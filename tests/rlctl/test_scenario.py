@@ -3,7 +3,7 @@
 import pytest
 
 from rlctl.bench.live import Plan
-from rlctl.commands.bench import _minutes
+from rlctl.commands.bench_live import _minutes
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import load_profile
@@ -28,6 +28,7 @@ def test_an_unknown_scenario_lists_what_there_is():
     ("change", "said"),
     [
         (("duration_seconds: 60", "duration: 60"), "duration"),
+        (("duration_seconds: 60", "duration_seconds: .inf"), "duration_seconds is inf: .*finite"),
         (("low: 0.22", "low: 0.9"), "low"),
         (("high: 0.80", "high: 80"), r"high: 80 .*write 0\.80"),
         (("kind: sinusoid", "kind: sine"), "sinusoid"),

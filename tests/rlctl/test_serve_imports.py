@@ -14,10 +14,10 @@ DAEMON = """
 import json, sys
 from pathlib import Path
 import rlctl.build, rlctl.cli, rlctl.safety.lease
-from rlctl.commands import serve
-from rlctl.commands.config import fallback_of, policy_of, profile_of
+from rlctl import serving
 from rlctl.config.serve import load_config
 from rlctl.config.metrics import MetricsSection
+from rlctl.deciding import fallback_of, policy_of, profile_of
 from rlctl.envs.fake import FakePlant
 from rlctl.record import TickLog
 from rlctl.stopping import Request
@@ -26,9 +26,9 @@ path = Path(sys.argv[1])
 config = load_config(path)
 plant = FakePlant(loads=(0.3,), tick_seconds=0.02)
 policy = fallback_of(config, policy_of(config, path), path, 1.0)
-around = serve.Around(metrics=MetricsSection(listen="127.0.0.1:0"))
+around = serving.Around(metrics=MetricsSection(listen="127.0.0.1:0"))
 log = TickLog(path.parent / "ticks.jsonl")
-serve.serve(plant, policy, profile_of(config, path), log, Request(), around, seconds=0.2)
+serving.serve(plant, policy, profile_of(config, path), log, Request(), around, seconds=0.2)
 print(json.dumps({"policy": policy.policy.name, "modules": sorted(sys.modules)}))
 """
 

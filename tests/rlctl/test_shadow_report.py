@@ -220,7 +220,7 @@ def test_a_shadow_that_is_another_by_now_is_not_simulated(capsys, simulated_log,
         (("LOG", "--policy", "frozen,frozen"), 78, "names 'frozen' twice"),
         (("LOG", "--policy", ","), 78, "names none"),
         (("LOG", "--policy", "frozen", "--shadow", "x"), 2, "not allowed with"),
-        (("LOG/none", "--policy", "frozen"), 78, "No such file"),
+        (("LOG/none", "--policy", "frozen"), 78, "there is no such log"),
         (("LOG", "--policy", "frozen", "--profile", "titanic"), 78, "no host profile 'titanic'"),
     ],
 )

@@ -14,6 +14,7 @@ from rlctl.agents.bundle import load
 from rlctl.agents.training.recipe import load_recipe
 from rlctl.agents.training.search.space import load_space
 from rlctl.cli import main
+from rlctl.envs.errors import HostError
 from rlctl.training.search_plan import SearchAsked, begin, new_search
 
 SPACE = """algorithm: ppo
@@ -84,6 +85,20 @@ def test_without_ray_it_is_said_what_to_install_before_anything_is_written(tmp_p
     told = capsys.readouterr().err
     assert "pip install 'rlctl[distributed]'" in told
     assert told.count("\n") == 1
+    assert not (tmp_path / "search").exists()
+
+
+def test_where_no_cluster_answers_nothing_is_written(tmp_path, space, monkeypatch, capsys):
+    def nobody(*_, **__):
+        raise HostError("nobody answers there")
+
+    monkeypatch.setattr("rlctl.agents.training.cluster.connection.require_ray", lambda: None)
+    monkeypatch.setattr("rlctl.agents.training.cluster.connection.connected", nobody)
+    monkeypatch.setattr("rlctl.commands.tune.find_spec", lambda _: True)
+    monkeypatch.setattr("rlctl.training.plan.require_libraries", lambda **_: None)
+    words = ["tune", *TINY, "--space", str(space), "--ray", "127.0.0.1:1", "--out", str(tmp_path / "search")]
+    assert main(words) == 75
+    assert "nobody answers there" in capsys.readouterr().err
     assert not (tmp_path / "search").exists()
 
 

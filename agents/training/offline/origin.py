@@ -16,13 +16,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rlctl.envs.actions import MOVES_VERSION
 from rlctl.envs.errors import ConfigError, PermissionMissing
 from rlctl.envs.observation import LAGS, VERSION
 from rlctl.envs.workload import Weight
-from rlctl.envs.yaml_edge import validated
+from rlctl.envs.yaml_edge import Strict, validated
 
 __all__ = ["KEY", "TERMS", "Origin", "Place", "PolicyCounts", "Source", "place_of", "read_origin", "require_minari"]
 
@@ -35,11 +35,7 @@ KEY = "rlctl"
 _ID = re.compile(r"(?:[A-Za-z0-9_][-\w]*/)*[A-Za-z0-9_][-\w]*-v\d+", re.ASCII)
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Source(_Strict):
+class Source(Strict):
     """Where transitions are from.
 
     Attributes:
@@ -67,7 +63,7 @@ class Source(_Strict):
     transitions: int = Field(ge=0)
 
 
-class PolicyCounts(_Strict):
+class PolicyCounts(Strict):
     """What one policy's transitions came to, over all sources.
 
     Attributes:
@@ -84,7 +80,7 @@ class PolicyCounts(_Strict):
     explored_percent: float
 
 
-class Origin(_Strict):
+class Origin(Strict):
     """What a dataset says of itself.
 
     Attributes:

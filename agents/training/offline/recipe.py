@@ -11,16 +11,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rlctl.agents.training.recipe import Count, Network, Positive, QuantileNetwork, Schedule, recipe_file
+from rlctl.envs.yaml_edge import Strict
 
 __all__ = ["OFFLINE", "Cloning", "Conservative", "OfflineRecipe", "load_offline_recipe"]
 
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
-class OfflineRecipe(BaseModel):
+class OfflineRecipe(Strict):
     """What both have.
 
     Attributes:
@@ -34,8 +35,6 @@ class OfflineRecipe(BaseModel):
         held_out: Share of the episodes that is judged on and not learned from.
         max_grad_norm: Gradients are cut to it.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     n_updates: Count
     rounds: Count = 8

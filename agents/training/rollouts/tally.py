@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlctl.envs.whole_file import write_whole
+
 __all__ = ["FILE", "HostTally", "Tally"]
 
 FILE = "rollouts.json"
@@ -112,9 +114,7 @@ class Tally:
 
     def write(self, folder: Path) -> None:
         """Write it into the folder of the run."""
-        partial = folder / (FILE + ".part")
-        partial.write_text(json.dumps(self.as_json(), indent=1) + "\n")
-        partial.replace(folder / FILE)
+        write_whole(folder / FILE, json.dumps(self.as_json(), indent=1) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> Tally:

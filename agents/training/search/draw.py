@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from rlctl.agents.training.recipe import linear
+from rlctl.envs.yaml_edge import Strict
 
 __all__ = ["Draw", "Margins", "SpaceFile"]
 
@@ -15,11 +16,7 @@ SIGNIFICANT_DIGITS = 3
 """Of a drawn number: more would pretend that a handful of seeds can tell them apart."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Draw(_Strict):
+class Draw(Strict):
     """From where one value is drawn: one of the three.
 
     Attributes:
@@ -79,7 +76,7 @@ class Draw(_Strict):
         return min(max((number - low) / (high - low), 0.0), 1.0)
 
 
-class Margins(_Strict):
+class Margins(Strict):
     """The shield's part of a file.
 
     Attributes:
@@ -91,7 +88,7 @@ class Margins(_Strict):
     margins: dict[str, Draw] = Field(default_factory=dict)
 
 
-class SpaceFile(_Strict):
+class SpaceFile(Strict):
     """A file of `configs/tuning`.
 
     Attributes:

@@ -104,7 +104,7 @@ def test_foreign_writes_are_undone_and_counted(bench: Bench) -> None:
     Group.open(bench.layout, group.name, Knobs(None, bench.kernel)).cpu.set_quota(Quota(None))  # type: ignore[union-attr]
     assert be.read().quota_cpus == UNLIMITED
     assert be.apply(Allocation(0.25, 1)) == Allocation(0.25, 1)
-    assert be.foreign_writes == 1
+    assert be.ownership.foreign_writes == 1
 
 
 def test_what_is_reported_is_the_most_that_be_could_use(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""The fallback section: what it may say, and what becomes of it."""
+"""Who decides: what the fallback section may say, and what becomes of it."""
 
 import pytest
 
@@ -8,11 +8,10 @@ from rlctl.agents.fallback import Fallback
 from rlctl.agents.standing import Budgets
 from rlctl.config.fallback import FallbackSection
 from rlctl.config.serve import PolicySection
-from rlctl.deciding import build_policy
+from rlctl.deciding import build_policy, untrained_shield, with_fallback
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.workload import Weight
-from rlctl.falling_back import untrained_shield, with_fallback
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 

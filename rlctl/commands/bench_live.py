@@ -1,0 +1,155 @@
+"""`rlctl bench` on the live host: the plans that the arguments ask for, run and shown."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlctl.arguments import say
+from rlctl.envs.errors import HostError
+from rlctl.scenario import Scenario
+
+if TYPE_CHECKING:
+    from rlctl.bench.hosts import HostsOutcome
+    from rlctl.bench.live import Outcome, Plan
+
+__all__ = ["plan_of", "run_plans"]
+
+REPEATS = 3
+"""Runs of each manager on the live host when no number is asked for."""
+
+SEARCH_SECONDS = 40.0
+"""About what the testbed takes to start and to search the LC's maximum load: 15 to 20 loads of 2 s each."""
+
+SETTLE_SECONDS = 4.0
+"""About what goes by around each run: the LC's backlog drains, BE starts, fills its arrays and is stopped."""
+
+SOLO_SECONDS = 8.0
+"""BE running alone, once per repeat (`rlctl.envs.testbed.session`)."""
+
+
+def run_plans(args: argparse.Namespace, plans: Sequence[Plan]) -> int:
+    """Run the plans one after the other and show each; tables go to stdout, all else to stderr.
+
+    Raises:
+        HostError: The testbed could not be run, or not to the end; what was measured until then has been written.
+    """
+    from rlctl.bench.report import tables
+    from rlctl.report.table import LEGEND
+
+    for plan in plans:
+        say(_effective(plan))
+    if args.dry_run:
+        return 0
+    outcomes: list[Outcome | HostsOutcome] = []
+    with _measuring(args) as measured:
+        for plan in plans:
+            outcome = measured(plan)
+            outcomes.append(outcome)
+            if args.json != "-":
+                print(tables(outcome), "", outcome.caption, LEGEND, "", sep="\n", flush=True)
+            _remarks(outcome)
+            _keep(args, outcomes)
+            if outcome.interrupted:
+                raise HostError(f"ended early: {outcome.interrupted}")
+    return 0
+
+
+@contextlib.contextmanager
+def _measuring(args: argparse.Namespace) -> Iterator[Callable[[Plan], Outcome | HostsOutcome]]:
+    """What measures a plan: this host, or those of a Ray cluster."""
+    if not args.ray:
+        yield _measured_here
+        return
+    from rlctl.bench.ray import live_on_ray
+
+    with live_on_ray(args.ray, say, logs=args.verbose > 0) as measure:
+
+        def measured(plan: Plan) -> HostsOutcome:
+            with _progress(plan) as done:
+                return measure(plan, done)
+
+        yield measured
+
+
+def _measured_here(plan: Plan) -> Outcome:
+    from rlctl.bench.live import measure, with_model
+    from rlctl.envs.testbed.session import Testbed
+
+    with Testbed(plan.scenario.testbed(), say) as bed:
+        plan = with_model(plan, bed, say)
+        with _progress(plan) as done:
+            return measure(plan, bed, done)
+
+
+def _keep(args: argparse.Namespace, outcomes: Sequence[Outcome | HostsOutcome]) -> None:
+    """Write what there is so far; one scenario is written by itself, several by name."""
+    from rlctl.bench.report import write_report
+    from rlctl.bench.results import results_as_json, write_json
+
+    if args.json == "-":
+        print(json.dumps(results_as_json(outcomes)))
+    elif args.json:
+        write_json(outcomes, Path(args.json))
+    if args.report:
+        folder = args.report if len(outcomes) == 1 else args.report / outcomes[-1].plan.scenario.name
+        write_report(outcomes[-1], folder)
+        say(f"report: {folder / 'table.md'}")
+
+
+def plan_of(args: argparse.Namespace, scenario: Scenario, managers: tuple[str, ...]) -> Plan:
+    """The live plan that the arguments ask for, all names checked before anything is started.
+
+    Raises:
+        ConfigError: An unknown manager or profile.
+    """
+    from rlctl.bench.live import Plan
+    from rlctl.safety.profile import load_profile
+
+    shield = load_profile(args.shield).scaled(scenario.time_scale)
+    plan = Plan(scenario, managers, args.repeats or REPEATS, shield)
+    for name in (*plan.managers, *scenario.managers):
+        plan.policy(name)
+    return plan
+
+
+def _effective(plan: Plan) -> str:
+    s = plan.scenario
+    others = " (weights: minimum)" if "weights" in plan.managers else ""
+    return (
+        f"{s.name}: {s.description}\n"
+        f"managers {', '.join(plan.managers)}; {plan.repeats} x {s.duration_seconds:g} s each, interleaved, "
+        f"about {_minutes(plan)} min\n"
+        f"tick {s.tick_seconds:g} s; p{s.slo.quantile_percent:g} <= {s.slo.target_milliseconds:g} ms; "
+        f"BE weight {s.be.weight}{others}; shield {plan.profile.name} ({plan.profile.digest}); "
+        f"published periods / {s.time_scale:g}; a published core is {s.core_cpus:g} CPU"
+    )
+
+
+def _minutes(plan: Plan) -> int:
+    """About how long a plan takes, all told, at least 1."""
+    from rlctl.bench.lineup import NEEDS_MODEL
+
+    run_seconds = plan.scenario.duration_seconds + SETTLE_SECONDS
+    recordings = 1 if NEEDS_MODEL & set(plan.managers) else 0
+    seconds = SEARCH_SECONDS + plan.repeats * (SOLO_SECONDS + SETTLE_SECONDS)
+    seconds += (plan.repeats * len(plan.managers) + recordings) * run_seconds
+    return max(1, round(seconds / 60.0))
+
+
+@contextlib.contextmanager
+def _progress(plan: Plan) -> Iterator[Callable[[str, int], None]]:
+    from rlctl.progress import progress
+
+    with progress(len(plan.managers) * plan.repeats, "runs") as advance:
+        yield lambda name, repeat: advance(f"{name} #{repeat + 1}")
+
+
+def _remarks(outcome: Outcome | HostsOutcome) -> None:
+    for name, remarks in outcome.remarks.items():
+        for remark in remarks:
+            say(f"{name}: {remark}")
