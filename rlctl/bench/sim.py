@@ -86,6 +86,11 @@ class SimPlan:
         """BE's weight: the scenario's, but for `weights` and `none`, whose point it is."""
         return {"weights": Weight.MINIMUM, "none": Weight.EQUAL}.get(name, self.scenario.be.weight)
 
+    def loads(self) -> Floats:
+        """The load that the seeds bring, as a share of the LC's maximum; shape (seeds, ticks)."""
+        scenario, numbers = self.scenario, [seeds.evaluation(number) for number in range(self.seeds)]
+        return np.array([scenario.load_model(seed, self.ticks, scenario.tick_seconds) for seed in numbers])
+
     def tasks(self, chunk: int) -> Iterator[Task]:
         """The work in pieces: one manager on at most `chunk` seeds each."""
         numbers = [seeds.evaluation(number) for number in range(self.seeds)]

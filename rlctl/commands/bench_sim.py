@@ -127,7 +127,12 @@ def plan_of(args: argparse.Namespace, scenario: SimScenario, managers: tuple[str
 
 
 def warn_of_misfits(plan: SimPlan) -> None:
-    """Say where tuned constants were found on something else than they are used on."""
+    """Say where the load leaves what the host was fitted to, and tuned constants what they were found on."""
+    from rlctl.envs.sim.region import outside
+
+    loads = plan.loads()
+    for beyond in outside(plan.host, float(loads.min()), float(loads.max())):
+        say(f"warning: {plan.scenario.name}: {beyond}; there its figures are a guess")
     if plan.tuned:
         for misfit in plan.tuned.misfits(plan.scenario, plan.host, plan.profile):
             say(f"warning: {misfit}")

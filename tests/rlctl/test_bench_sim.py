@@ -237,3 +237,15 @@ def test_after_a_run_the_columns_and_the_report_are_told(capsys, tmp_path):
     assert "decide ms: p99 of the controller's own time" in told.out
     assert f"report: {tmp_path / 'out' / 'index.html'}\n" in told.err
     assert (tmp_path / "out" / "index.html").is_file()
+
+
+def test_a_load_beyond_what_the_host_was_fitted_to_is_told(capsys, tmp_path):
+    far = tmp_path / "far.yaml"
+    load = "load: {kind: sinusoid, low: 0.01, high: 1.5, period: 30}"
+    far.write_text(f"name: far\ndescription: far\nplant: sim\nprofile: two-core-host\nduration_seconds: 60\n{load}\n")
+    assert main(["bench", "--scenario", str(far), "--managers", "frozen", "--seeds", "1"]) == 0
+    said = capsys.readouterr().err
+    assert "warning: far: the load falls to" in said
+    assert "warning: far: the load rises to" in said
+    assert main(["bench", "--scenario", "two-core", "--managers", "frozen", "--seeds", "1", "--duration", "60"]) == 0
+    assert "warning" not in capsys.readouterr().err
