@@ -109,7 +109,7 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
         ),
         "prm-thesis": Entry(
             PrmThesis,
-            "as prm-eris, and CPI above its threshold at an 18.5-s check: minimum",
+            "as prm-eris but for its clause on an idle LC, and CPI above its threshold at an 18.5-s check: minimum",
             "thesis 3.1, 4.1",
         ),
         "prm-latency": Entry(
@@ -273,6 +273,11 @@ def label(name: str) -> str:
     folder = Path(name).resolve()
     plain = folder.name.removesuffix(BARE)
     return folder.parent.name + folder.name.removeprefix(plain) if plain == "bundle" else folder.name
+
+
+def is_known(name: str) -> bool:
+    """True for a name of this catalogue, a bound's too, and for a folder that is there, whatever is in it."""
+    return name in TABLE or name in LEARNED or name in BOUNDS or Path(name.removesuffix(BARE)).is_dir()
 
 
 def is_own(name: str) -> bool:

@@ -11,8 +11,11 @@ Each takes what makes a new policy and raises `Broken`, which says what was prom
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 import random
+import time
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +24,7 @@ from rlctl.agents.policy import Policy
 from rlctl.envs.actions import decode
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.observation import Observer
-from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
+from rlctl.envs.telemetry import READINGS, Missing, Quantile, Reading, Telemetry, Value, Why
 
 __all__ = ["CHECKS", "Broken", "broken"]
 
@@ -38,7 +41,7 @@ TARGET_SECONDS = 0.010
 ODD = (0.0, -1.0, 0.0095, TARGET_SECONDS, 0.8, 0.85, 0.9, 1e300, math.nan, math.inf, -math.inf)
 """At the thresholds, and beyond all sense."""
 
-READINGS = (
+TOLD = (
     "tail_latency_seconds", "oldest_request_seconds", "load_ratio", "cpi", "lc_cpu_seconds_per_request", "lc_cpus",
     "be_cpus", "host_cpus", "be_work_rate",
 )  # fmt: skip
@@ -64,8 +67,12 @@ def any_telemetry(make: Make) -> None:
 
 def same_again(make: Make) -> None:
     """The same ticks get the same decisions: nothing is read but the telemetry, no clock, no chance."""
+    looks = itertools.count(1)
     for limits, ticks in _absurd():
-        _alike(_trace(make(), limits, ticks), _trace(make(), limits, ticks), "of a second one")
+        first = _trace(make(), limits, ticks)
+        with _other_clocks(looks):
+            second = _trace(make(), limits, ticks)
+        _alike(first, second, "of a second one, later,")
 
 
 def start_forgets(make: Make) -> None:
@@ -98,12 +105,14 @@ def withheld(make: Make) -> None:
 
 
 def describes_itself(make: Make) -> None:
-    """It has a note and remarks before it has run."""
+    """It has a note and remarks before it has run, and needs readings that there are."""
     policy = make()
     if not (isinstance(policy.note, str) and policy.note):
         raise Broken(f"its note is {policy.note!r} before the start; a few words are wanted")
     if not isinstance(policy.remarks, tuple) or not all(isinstance(one, str) and one for one in policy.remarks):
         raise Broken(f"its remarks are {policy.remarks!r}; a tuple of sentences is wanted, or an empty one")
+    if unknown := [name for name in policy.needs if name not in READINGS]:
+        raise Broken(f"it needs {unknown[0]!r}, which is no reading; there are {', '.join(READINGS)}")
 
 
 CHECKS: Mapping[str, Callable[[Make], None]] = MappingProxyType(
@@ -140,6 +149,19 @@ def broken(make: Make) -> Iterator[tuple[str, str, str]]:
             yield name, promise, ""
 
 
+@contextlib.contextmanager
+def _other_clocks(looks: Iterator[int]) -> Iterator[None]:
+    """The functions of `time` go on by a third of an hour with each look, to days from now."""
+    clocks = {name: getattr(time, name) for name in ("time", "monotonic", "perf_counter")}
+    try:
+        for name, clock in clocks.items():
+            setattr(time, name, lambda clock=clock: clock() + 1234.5 * next(looks))
+        yield
+    finally:
+        for name, clock in clocks.items():
+            setattr(time, name, clock)
+
+
 Ticks = list[tuple[Telemetry, Allocation]]
 
 
@@ -152,7 +174,7 @@ def _absurd() -> Iterator[tuple[Limits, Ticks]]:
 
 
 def _odd(chance: random.Random) -> Telemetry:
-    readings: dict[str, Any] = {} if chance.random() < 0.2 else {name: _reading(chance) for name in READINGS}
+    readings: dict[str, Any] = {} if chance.random() < 0.2 else {name: _reading(chance) for name in TOLD}
     return Telemetry(time_seconds=chance.uniform(0.0, 2000.0), target_seconds=TARGET_SECONDS, **readings)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import operator
 import time
-from dataclasses import dataclass
 from typing import Literal
 
 from rlctl.agents.drift import Drift
@@ -23,7 +22,7 @@ from rlctl.envs.observation import Observation
 from rlctl.envs.workload import Weight
 from rlctl.safety.verdict import Verdict
 
-__all__ = ["SAFE", "Fallback", "FallbackState", "propose"]
+__all__ = ["SAFE", "Fallback", "propose"]
 
 log = logging.getLogger(__name__)
 
@@ -36,29 +35,6 @@ REHEARSAL_SECONDS = 0.1
 """For the very first answer, which touches everything for the first time."""
 
 Role = Literal["policy", "heuristic", "safe"]
-
-
-@dataclass(frozen=True, slots=True)
-class FallbackState:
-    """Who acts, and how the policy stands.
-
-    Attributes:
-        acting: Whose answer this tick's proposal is.
-        since_seconds: Since when, on the plant's clock (`Telemetry.time_seconds`); NaN before the first tick.
-        reason: Why it is not the policy's; empty when it is.
-        demoted: The policy may not act, in this tick and until it gets another try.
-        failures: Ticks in the failure window in which it gave no usable answer.
-        demotions: How often it was demoted since the start.
-        retry_seconds: Time until it gets another try, if nothing speaks against it then; 0 when it is not demoted.
-    """
-
-    acting: Role
-    since_seconds: float
-    reason: str
-    demoted: bool
-    failures: int
-    demotions: int
-    retry_seconds: float
 
 
 def propose(policy: Policy, observation: Observation, limits: Limits) -> tuple[Allocation, str]:
@@ -93,6 +69,7 @@ class Fallback:
         acting: Name of whoever decided the last tick; SAFE when nobody did.
         reason: Why it was not the policy; empty when it was.
         failed: The policy gave no usable answer in the last tick.
+        standing: Whether the policy may act, and what it did wrong.
     """
 
     def __init__(
@@ -126,15 +103,15 @@ class Fallback:
 
     def act(self, observation: Observation) -> Allocation:
         """This tick's proposal; never raises, and takes no longer than the budget and the heuristic do."""
-        self._standing.next(self._strange(observation), self._worker.busy)
+        self.standing.next(self._strange(observation), self._worker.busy)
         spare, lack = self._of_heuristic(observation)
         answer, why = self._of_policy(observation)
         if answer:
-            self._take("policy", "", answer, observation)
+            self._take("policy", "", answer)
         elif spare:
-            self._take("heuristic", why, spare, observation)
+            self._take("heuristic", why, spare)
         else:
-            self._take("safe", f"{why}; {self.heuristic.name}: {lack}", (self._limits.safe, lack), observation)
+            self._take("safe", f"{why}; {self.heuristic.name}: {lack}", (self._limits.safe, lack))
         return self._proposed
 
     def rehearse(self, limits: Limits, observation: Observation) -> float:
@@ -155,7 +132,7 @@ class Fallback:
     def judged(self, verdict: Verdict) -> None:
         """What the shield made of the last proposal."""
         if self._role == "policy" and verdict.overridden:
-            self._standing.overridden()
+            self.standing.overridden()
 
     def close(self) -> None:
         """Let go of the policy's thread. Idempotent."""
@@ -167,20 +144,6 @@ class Fallback:
         return {"policy": self.policy.name, "heuristic": self.heuristic.name, "safe": SAFE}[self._role]
 
     @property
-    def state(self) -> FallbackState:
-        """Who acts, and how the policy stands; of now, so a demotion by the last verdict is in it."""
-        standing = self._standing
-        return FallbackState(
-            acting=self._role,
-            since_seconds=self._since_seconds,
-            reason=self.reason,
-            demoted=bool(standing.demoted),
-            failures=standing.failures,
-            demotions=standing.demotions,
-            retry_seconds=standing.ticks_to_retry * self._tick_seconds,
-        )
-
-    @property
     def note(self) -> str:
         """Why the last action was taken, in the words of who decided."""
         return self._note
@@ -188,14 +151,13 @@ class Fallback:
     @property
     def remarks(self) -> tuple[str, ...]:
         """The policy's, and how often it was demoted."""
-        count = self._standing.demotions
+        count = self.standing.demotions
         said = (f"demoted {count} times, then {self.heuristic.name} decided",) if count else ()
         return (*self.policy.remarks, *said)
 
     def _reset(self) -> None:
-        self._standing = Standing(self._budgets, self._tick_seconds)
+        self.standing = Standing(self._budgets, self._tick_seconds)
         self._role: Role = "heuristic"
-        self._since_seconds = float("nan")
         self._told = ("policy", False)
         self._note, self.reason, self.failed = "start", "", False
         self._started = False
@@ -216,15 +178,15 @@ class Fallback:
     def _of_policy(self, observation: Observation) -> tuple[tuple[Allocation, str] | None, str]:
         """Its proposal and note, or None and why."""
         self.failed = False
-        if self._standing.demoted:
+        if self.standing.demoted:
             self._started = False
-            return None, self._standing.demoted
+            return None, self.standing.demoted
         try:
             return self._worker.call(lambda: self._ask(observation), self._answer_seconds), ""
         except CallFailed as failure:
             self.failed = True
-            self._standing.failed(str(failure))
-            return None, self._standing.demoted or str(failure)
+            self.standing.failed(str(failure))
+            return None, self.standing.demoted or str(failure)
 
     def _ask(self, observation: Observation) -> tuple[Allocation, str]:
         """In the policy's thread."""
@@ -233,13 +195,11 @@ class Fallback:
             self._started = True
         return propose(self.policy, observation, self._limits)
 
-    def _take(self, role: Role, reason: str, answer: tuple[Allocation, str], observation: Observation) -> None:
+    def _take(self, role: Role, reason: str, answer: tuple[Allocation, str]) -> None:
         self._proposed, self._note = answer
         self.reason = reason
-        if role != self._role or self._since_seconds != self._since_seconds:
-            self._since_seconds = observation.telemetry.time_seconds
         self._role = role
-        told = role, bool(self._standing.demoted)
+        told = role, bool(self.standing.demoted)
         if told != self._told:
             self._tell()
         self._told = told
@@ -249,7 +209,7 @@ class Fallback:
         if self._role == "policy":
             log.info("policy %s decides again", self.name)
             return
-        retry = self._standing.ticks_to_retry * self._tick_seconds
+        retry = self.standing.ticks_to_retry * self._tick_seconds
         until = f", for {retry:g} s or more" if retry else ""
         who = "BE gets the safe allocation" if self._role == "safe" else f"{self.acting} decides"
         log.warning("%s instead of policy %s%s: %s", who, self.name, until, self.reason)

@@ -54,7 +54,11 @@ class Manager(ABC):
 
     def act(self, observation: Observation) -> Allocation:
         """The next allocation, one that this host has."""
-        allocation, self._note = self.decide(observation.telemetry)
+        decided = self.decide(observation.telemetry)
+        try:
+            allocation, self._note = decided
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"decide returned {decided}; return (Allocation, reason)") from error
         return self.limits.clip(allocation)
 
     @property

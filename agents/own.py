@@ -50,7 +50,8 @@ def build(name: str, *, time_scale: float = 1.0, model: PrmModel | None = None, 
         PolicyError: The file, the class or a method is not there, or its code raises; with file and line.
     """
     if not catalogue.is_own(name):
-        return catalogue.build(name, time_scale=time_scale, model=model, **options)
+        with _file_meant(name):
+            return catalogue.build(name, time_scale=time_scale, model=model, **options)
     path, wanted = _parted(name)
     made = _class(_module(path), path, wanted)
     with _told(path, f"{wanted}()"):
@@ -84,6 +85,8 @@ class OwnPolicy:
         lacking = [member for member in MEMBERS if not hasattr(type(policy), member) and not hasattr(policy, member)]
         if lacking:
             raise PolicyError(f"class {self._class} lacks {', '.join(lacking)}; {WAY_OUT}", _shown(path))
+        if isinstance(policy.needs, str):
+            raise PolicyError(f"{self._class}.needs is a text; give a tuple: ({policy.needs!r},)", _shown(path))
         self.name = name
         self.shielded, self.masked = bool(policy.shielded), bool(policy.masked)
         self.weight, self.needs = Weight(policy.weight), tuple(policy.needs)
@@ -114,10 +117,26 @@ class OwnPolicy:
     def remarks(self) -> tuple[str, ...]:
         """What a reader of its results must know."""
         with self._told("remarks"):
-            return tuple(map(str, self._policy.remarks))
+            remarks = self._policy.remarks
+            if isinstance(remarks, str):
+                raise PolicyError(f"{self._class}.remarks is a text; give a tuple of sentences", _shown(self._path))
+            return tuple(map(str, remarks))
 
     def _told(self, method: str) -> contextlib.AbstractContextManager[None]:
         return _told(self._path, f"{self._class}.{method}")
+
+
+@contextlib.contextmanager
+def _file_meant(name: str) -> Iterator[None]:
+    """A name that nobody knows may be a class without its file, or a file without its `.py`."""
+    try:
+        yield
+    except PolicyError as error:
+        if catalogue.is_known(name) or str(error).endswith("?"):  # another name was meant
+            raise
+        file, _, wanted = name.rpartition(":" if ":" in name or "/" in name else ".")
+        example = f", here {file}.py:{wanted}" if file.strip("./") and wanted.isidentifier() else ""
+        raise PolicyError(f"{error}; a class of your own is FILE.py:CLASS{example}") from error
 
 
 def _parted(name: str) -> tuple[Path, str]:
@@ -164,9 +183,18 @@ def _told(path: Path, what: str) -> Iterator[None]:
         yield
     except RlctlError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script's sys.exit is a mistake here, not the end of the command
         said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise PolicyError(f"{what} raised {said}", _shown(path), _line(error, path)) from error
+        raise PolicyError(f"{what} raised {said}{_beside(error, path)}", _shown(path), _line(error, path)) from error
+
+
+def _beside(error: BaseException, path: Path) -> str:
+    """The way out where a module was not found that is beside the file."""
+    module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    folder = path.parent
+    if not module or not ((folder / f"{module}.py").is_file() or (folder / module).is_dir()):
+        return ""
+    return f"; a manager's file is loaded alone, modules beside it are found with PYTHONPATH={_shown(folder)}"
 
 
 def _shown(path: Path) -> Path:
@@ -174,7 +202,7 @@ def _shown(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-def _line(error: Exception, path: Path) -> int | None:
+def _line(error: BaseException, path: Path) -> int | None:
     """The last line of the file on the error's way."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return error.lineno

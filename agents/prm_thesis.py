@@ -21,7 +21,7 @@ class PrmThesis(PrmEris):
     """The sub-monitor is `PrmEris` without the clause on an idle LC; the main-monitor looks at the LC's CPI.
 
     CPI above the model's threshold for the LC's utilisation takes BE to the minimum. Where there is no PMU, CPU
-    seconds per request stand in, with thresholds fitted on them; `stand_in` and `remarks` then say so. Without a
+    seconds per request stand in, with thresholds fitted on them; `remarks` then say so. Without a
     model there is no CPI check, and a reading that is missing lets either monitor pass over its cycle.
 
     Args:
@@ -30,6 +30,7 @@ class PrmThesis(PrmEris):
 
     name = "prm-thesis"
     metric_period_seconds: float = 18.5
+    _stood_in = False  # before it begins
 
     def __post_init__(self) -> None:
         require(self, positive=("metric_period_seconds",))
@@ -39,7 +40,7 @@ class PrmThesis(PrmEris):
         """Quota 1000 us (4.1)."""
         self._metrics = Every(self.metric_period_seconds / self.time_scale)
         self._cpi, self._per_request, self._use = Mean(), Mean(), Mean()
-        self.stand_in = False
+        self._stood_in = False
         return super().begin()
 
     def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:
@@ -59,10 +60,6 @@ class PrmThesis(PrmEris):
         stood_in = "no CPI on this host: ran on LC CPU seconds per request, a stand-in" if self._stood_in else ""
         return super().remarks + tuple(remark for remark in (missing, stood_in) if remark)
 
-    @property
-    def _stood_in(self) -> bool:
-        return getattr(self, "stand_in", False)
-
     def _cycle(self, lc_cpus: float | None, be_cpus: float | None, cycles: int) -> None:
         if lc_cpus is None or be_cpus is None:
             self._why = f"a utilisation is missing: {self._ladder} kept"
@@ -79,7 +76,7 @@ class PrmThesis(PrmEris):
         threshold = bin_.upper.get(metric) if bin_ else None
         if value is None or threshold is None:
             return
-        self.stand_in = self.stand_in or metric == STAND_IN
+        self._stood_in |= metric == STAND_IN
         if value > threshold:
             self._ladder.minimum()
             self._why = f"{metric} {value:.4g} above {threshold:.4g}: minimum"

@@ -7,6 +7,7 @@ that expands without end is no configuration), reads `1e6` as a number, and know
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
@@ -40,6 +41,9 @@ MOST_DIGITS = 400
 
 
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
+
+_PYTHONS_WORDS = re.compile(r"^[A-Z]\w+ (?=should )| after validation")
+"""Of a message such as "Tuple should have at least 1 item after validation": whoever writes YAML has other words."""
 
 MOST_LEVELS = 100
 """Of brackets within brackets."""
@@ -208,8 +212,30 @@ def _told(model: type[BaseModel], problem: ErrorDetails, known: Key) -> str:
         return (f"{key}: " if key else "") + str(problem["ctx"]["error"])
     if problem["type"] == "union_tag_invalid":
         return _wrong_tag(key, problem["ctx"])
-    said = problem["msg"].replace("Input should", "should")
+    if problem["type"] in ("model_type", "model_attributes_type"):
+        return f"{key or 'the file'} is {reprlib.repr(problem['input'])}: {_as_section(model, loc, problem['input'])}"
+    said = _PYTHONS_WORDS.sub("", problem["msg"]).replace("valid tuple", "list")
     return f"{key or 'the file'} is {reprlib.repr(problem['input'])}: {said}" + _hint(loc, problem["input"])
+
+
+def _as_section(model: type[BaseModel], loc: Key, value: object) -> str:
+    """How to write a section for which there is only a value: it most often means the first key."""
+    sections = _models_at(model, loc)
+    if len(sections) == 1 and isinstance(value, (str, int, float)):
+        first = next(iter(_keys(sections[0])))
+        if _takes(sections[0], first, value):
+            text = value if isinstance(value, str) else json.dumps(value)
+            return f"write {loc[-1]}: {{{first}: {text}}}"
+    shared = [name for name in _keys(sections[0]) if all(name in _keys(section) for section in sections)]
+    return "needs keys below it" + (f", such as {', '.join(shared)}" if shared else "")
+
+
+def _takes(section: type[BaseModel], key: str, value: object) -> bool:
+    try:
+        section.model_validate({key: value})
+    except ValidationError as error:
+        return all(problem["loc"][:1] != (key,) for problem in error.errors())
+    return True
 
 
 def _wrong_tag(key: str, ctx: Mapping[str, Any]) -> str:

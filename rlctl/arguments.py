@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 
 __all__ = ["address", "listed", "positive", "positive_int", "say"]
@@ -10,18 +11,18 @@ __all__ = ["address", "listed", "positive", "positive_int", "say"]
 
 def positive(text: str) -> float:
     """A number above 0 and below a thousand million, for argparse."""
-    value = float(text)
-    if not 0.0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
+    with contextlib.suppress(ValueError):
+        if 0.0 < (value := float(text)) < 1e9:
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not a positive number, such as 600 or 0.5")
 
 
 def positive_int(text: str) -> int:
     """A whole number of 1 or more, for argparse."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
+    with contextlib.suppress(ValueError):
+        if (value := int(text)) >= 1:
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number, such as 1000")
 
 
 def listed(text: str) -> tuple[str, ...]:

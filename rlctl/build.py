@@ -14,8 +14,9 @@ from rlctl.build_applications import be_group, build_sharing
 from rlctl.config import sources as source
 from rlctl.config.serve import LcSection, ServeConfig
 from rlctl.envs.allocation import Limits
-from rlctl.envs.errors import ConfigError, HostError, RlctlError
+from rlctl.envs.errors import CgroupGone, ConfigError, HostError, RlctlError
 from rlctl.envs.host.cgroup.actuator import BeActuator
+from rlctl.envs.host.cgroup.claim import Claims
 from rlctl.envs.host.cgroup.cpulist import format_cpus
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import Entry, Journal
@@ -60,12 +61,13 @@ def build_live(config: ServeConfig, *, dry_run: bool = False) -> LiveHost:
 
     Raises:
         ConfigError: A workload cannot be what is named, LC and BE overlap, or a CPU for BE is not online.
-        HostError: A workload does not run, or another controller holds the state directory.
+        HostError: A workload does not run, or another controller holds the state directory or a BE group.
         PermissionMissing: Not allowed to write control groups or the state directory.
     """
     with contextlib.ExitStack() as stack:
         _online(config.be.cpus)
         layout = Layout.detect()
+        claims = None if dry_run else stack.enter_context(Claims())  # closed last, when all is put back
         journal = None if dry_run else stack.enter_context(Journal.open(config.state_directory))
         started, inherited = False, bool(journal and journal.entries)
 
@@ -92,6 +94,7 @@ def build_live(config: ServeConfig, *, dry_run: bool = False) -> LiveHost:
         best_effort = be_group(config, layout, make=not dry_run)
         be = [group for workload in best_effort.workloads for group in _groups(workload, layout, knobs)]
         _apart(lcs.values(), be)
+        _claim(claims, be)
         for group in be:
             if lack := uncontrolled(group, layout):
                 log.warning("%s", lack)
@@ -119,7 +122,7 @@ def build_live(config: ServeConfig, *, dry_run: bool = False) -> LiveHost:
         if sharing is not None:
             stack.callback(sharing.close)
         follower = Follower(
-            layout, knobs, lc, _selects(first.workload, [lc]), others, actuator, sensors, events
+            layout, knobs, lc, _selects(first.workload, [lc]), others, actuator, sensors, events, claims
         )  # fmt: skip
         caretaker.begin()
         controls = frozenset(knob for knob in KNOBS if all(getattr(group, knob) is not None for group in be))
@@ -193,6 +196,15 @@ def _way_out(knob: str, group: Group, layout: Layout) -> str:
     return f"make {folder} with BE's processes in it"
 
 
+def _claim(claims: Claims | None, be: Iterable[Group]) -> None:
+    """Keep other controllers off BE's groups; a dry run has no claims."""
+    if claims is None:
+        return
+    for group in be:
+        with contextlib.suppress(CgroupGone):  # the others may be there still
+            claims.take(group)
+
+
 def _online(cpus: Iterable[int] | None, sys: Path = SYS) -> None:
     """Refuse CPUs for BE that are not there, before anything is touched."""
     online = read_list(sys / "devices/system/cpu/online")
@@ -243,12 +255,15 @@ def _selects(workload: source.Workload, groups: Sequence[Group]) -> Callable[[st
 
 
 def _cpus_of(sections: Mapping[str, LcSection], lcs: Mapping[str, Group]) -> tuple[int, ...]:
-    """The CPUs of all LCs, each once; none where they are not known."""
+    """The CPUs of all LCs, each once; none, which is told, where they are not known."""
     each = [
         section.cpus or sorted(cpuset.effective() if (cpuset := lcs[name].cpuset) else ())
         for name, section in sections.items()
     ]
-    return tuple(dict.fromkeys(cpu for cpus in each for cpu in cpus))
+    known = tuple(dict.fromkeys(cpu for cpus in each for cpu in cpus))
+    if not known:
+        log.warning("the LC's CPUs are not known, as it has no cpuset group: taken for one CPU; set lc.cpus")
+    return known
 
 
 def _other_lc(name: str, section: LcSection, group: Group) -> OtherLc:

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Collection, Sequence
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rlctl import __version__
 
@@ -62,7 +62,7 @@ exit codes: 0 success, 1 failed check, 2 usage, 75 temporary host failure, 77 mi
 """
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-"""numpy's library maps some 40 MB and starts a thread for each CPU, for matrices larger than any here. Said before it
+"""numpy's library maps memory and starts a thread for each CPU, for matrices larger than any here. Said before it
 is first imported, and inherited by the `rlctl restore` of a watchdog."""
 
 INTERRUPTED = 130  # 128 + SIGINT
@@ -73,6 +73,15 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: object) -> None:
         super().__init__(**{"allow_abbrev": False, **options})  # type: ignore[arg-type]
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Refuse what is unknown here, where the command's own options are known, rather than at the top."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown and self._subparsers is None:
+            near = difflib.get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, 1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+        return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
         """One line and exit code 2."""

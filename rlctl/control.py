@@ -133,7 +133,7 @@ class Controller:
     def begin(self) -> None:
         """Reset everybody and put BE where the policy begins; under a shield that is the safe allocation."""
         gc.collect()
-        gc.freeze()  # what stands now is no garbage: a full collection amid a tick would take 10 ms to find that out
+        gc.freeze()  # what stands now is no garbage, and no full collection has to find that out amid a tick
         self.observer.reset()
         start = self.policy.start(self.plant.limits)
         if self.shield:

@@ -28,7 +28,7 @@ from rlctl.config.metrics import MetricsSection
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError
 from rlctl.metrics import Metrics
 
-__all__ = ["MetricsServer"]
+__all__ = ["MetricsServer", "check_files"]
 
 log = logging.getLogger(__name__)
 
@@ -238,6 +238,18 @@ class _Secrets:
     def _read(self) -> tuple[ssl.SSLContext | None, bytes | None]:
         file = self._section.bearer_token_file
         return _tls(self._section), None if file is None else _token(file)
+
+
+def check_files(section: MetricsSection) -> None:
+    """Look at certificate, key and token as a start does; nothing listens.
+
+    Raises:
+        ConfigError: One of them is absent or is none, or everybody may read the token.
+        PermissionMissing: One of them may not be read.
+    """
+    _tls(section)
+    if section.bearer_token_file is not None:
+        _token(section.bearer_token_file)
 
 
 def _stamp(path: Path | None) -> tuple[int, int, int] | None:

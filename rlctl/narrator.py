@@ -14,13 +14,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rlctl.envs.allocation import UNLIMITED, Allocation
-from rlctl.envs.telemetry import Missing, Telemetry, Why
+from rlctl.envs.host.events import BE_VANISHED
+from rlctl.envs.telemetry import Missing, Telemetry, Value, Why
 from rlctl.logs import takes
 from rlctl.record import Tick, allocation_as_json
 from rlctl.safety.sensors import SensorGuard
 from rlctl.safety.verdict import Bound
 
-__all__ = ["Event", "JsonLines", "Narrator", "in_words", "say"]
+__all__ = ["Event", "JsonLines", "Narrator", "be_vanished", "in_words", "say"]
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class Narrator:
         self._told: tuple[object, ...] = ()
         self._error = ""
         self._minute: _Minute | None = None
-        self._reminded_seconds: dict[tuple[str, Why], float] = {}
+        self._reminded_seconds: dict[tuple[str, Why, bool], float] = {}
 
     def write(self, tick: Tick) -> None:
         """Tell what is new in this tick."""
@@ -112,11 +113,14 @@ class Narrator:
         if found is None:
             return
         name, missing = found
-        now, key = tick.telemetry.time_seconds, (name, missing.why)
+        alive = tick.telemetry.lc_alive
+        dead = isinstance(alive, Value) and alive.value == 0.0
+        now, key = tick.telemetry.time_seconds, (name, missing.why, dead)
         if now - self._reminded_seconds.get(key, -math.inf) < REMIND_SECONDS:
             return
         self._reminded_seconds[key] = now
-        text = f"no {name}: {missing.detail or missing.why}; BE stays at {in_words(tick.applied)}"
+        why = f"{missing.detail or missing.why}; " + ("the LC has no process; " if dead else "")
+        text = f"no {name}: {why}BE stays at {in_words(tick.applied)}"
         fields = {"reading": name, "missing": missing.why, "detail": missing.detail}
         self._tell(Event("trouble", tick.wall_seconds, tick.index, text, fields))
 
@@ -182,17 +186,11 @@ def in_words(allocation: Allocation) -> str:
 def _change(tick: Tick) -> Event:
     latency = tick.telemetry.latency_seconds
     said = latency.why if isinstance(latency, Missing) else f"{latency.value * 1e3:.2f} ms"
-    cause = _cause(tick)
-    why = (
-        f"shield ({cause.guard}: {cause.reason})"
-        if cause
-        else (tick.acting or tick.policy) + (f" ({tick.note})" if tick.note else "")
-    )
     return Event(
         "change",
         tick.wall_seconds,
         tick.index,
-        f"BE {in_words(tick.before)} -> {in_words(tick.applied)}: {why}; latency {said}",
+        f"BE {in_words(tick.before)} -> {in_words(tick.applied)}: {_who(tick)}; latency {said}",
         {
             "before": allocation_as_json(tick.before),
             "applied": allocation_as_json(tick.applied),
@@ -203,6 +201,20 @@ def _change(tick: Tick) -> Event:
             "guards": [{"guard": bound.guard, "reason": bound.reason} for bound in tick.verdict.decisive],
         },
     )
+
+
+def be_vanished(tick: Tick) -> bool:
+    """Whether no BE group was left, so that what was applied held nobody."""
+    return any(event.startswith(f"{BE_VANISHED}:") for event in tick.events)
+
+
+def _who(tick: Tick) -> str:
+    """Who was behind a change, and why."""
+    if be_vanished(tick):
+        return "no BE group is left"
+    if cause := _cause(tick):
+        return f"shield ({cause.guard}: {cause.reason})"
+    return (tick.acting or tick.policy) + (f" ({tick.note})" if tick.note else "")
 
 
 def _summary(tick: Tick, minute: _Minute) -> Event:

@@ -1,14 +1,58 @@
-"""What each process of a pool does first, so that none is ever left behind."""
+"""Processes that share out work, of which none is ever left behind or waited for in vain."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import multiprocessing
 import os
 import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
 
-__all__ = ["begin"]
+__all__ = ["begin", "pool_of"]
+
+Result = TypeVar("Result")
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+@contextlib.contextmanager
+def pool_of(count: int) -> Iterator[ProcessPoolExecutor]:
+    """A pool that any exception ends at once, with what its processes do; SIGTERM ends this process in order, too.
+
+    Args:
+        count: Processes at most; they start as work comes.
+    """
+    others = set(multiprocessing.active_children())
+    # Spawned, not forked: a progress bar's thread may hold a lock at the moment of a fork.
+    context = multiprocessing.get_context("spawn")
+    with (
+        _exit_on_sigterm(),
+        _Pool(count, context, initializer=begin, initargs=(os.getpid(),)) as pool,
+    ):
+        try:
+            yield pool
+        except BaseException:
+            for child in set(multiprocessing.active_children()) - others:
+                child.terminate()  # a piece of work may have minutes to go
+            raise
+
+
+class _Pool(ProcessPoolExecutor):
+    """Its processes are deaf to Ctrl-C from birth: before `begin` each would end with a traceback."""
+
+    def submit(self, fn: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Future[Result]:
+        """Starts a process where none is free; it inherits what is blocked."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return super().submit(fn, *args, **kwargs)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def begin(parent: int) -> None:
@@ -21,3 +65,21 @@ def begin(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it died before
         os._exit(1)
+
+
+@contextlib.contextmanager
+def _exit_on_sigterm() -> Iterator[None]:
+    """SIGTERM as `sys.exit`, unless it has a handler: the pool's semaphores would be left to a warning otherwise."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def leave(number: int, _: FrameType | None) -> NoReturn:
+        signal.signal(number, signal.SIG_IGN)  # it is on its way
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -49,7 +49,6 @@ class SealedLog(Generic[T]):
         self.dropped = 0
         self.header: Callable[[T], Mapping[str, object]] | None = None
         self._headed = False
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] | None = self._opened()
         self._checksum = last_checksum(path) or (last_checksum(self._numbered(1)) if not path.stat().st_size else "")
         self._remove_surplus()
@@ -100,6 +99,7 @@ class SealedLog(Generic[T]):
         return header + line, checksum
 
     def _opened(self) -> IO[bytes]:
+        self.path.parent.mkdir(parents=True, exist_ok=True)  # each time: somebody may have removed it meanwhile
         file = self.path.open("a+b", buffering=0)
         size = os.fstat(file.fileno()).st_size
         if size and os.pread(file.fileno(), 1, size - 1) != b"\n":

@@ -189,6 +189,8 @@ class Link:
         """Kill it, lest it wakes up and writes on when the originals are back; True when it is surely dead."""
         try:
             if self._process >= 0:
+                if not self.gone and not self.ended(0.0):
+                    _say(f"ending the hung controller {self.pid}")
                 signal.pidfd_send_signal(self._process, signal.SIGKILL)
         except OSError:  # ended long ago, or somebody forbids it
             pass

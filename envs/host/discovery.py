@@ -77,7 +77,8 @@ def discover(spec: WorkloadSpec, layout: Layout, proc: Path = Path("/proc"), sea
             return find_groups(_path_matcher(path), "control group", path, layout)
         case ByUnit(unit):
             # On v1 systemd gives a unit a CPU group of its own only when it is told to account for it.
-            hint = "; if it runs, set CPUAccounting=yes for it, or name it by its pid"
+            named = f"; is the name right (`systemctl status {unit}`)?"
+            hint = f"{named} if it runs, set CPUAccounting=yes for it, or name it by its pid"
             return find_groups(_unit_matcher(unit), "control group of systemd unit", unit, layout, hint)
         case ByPid(pid):
             return groups_of_process(pid, layout, proc)

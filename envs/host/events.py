@@ -6,13 +6,16 @@ import logging
 from collections import deque
 from collections.abc import Mapping
 
-__all__ = ["KINDS", "Events"]
+__all__ = ["BE_VANISHED", "KINDS", "Events"]
 
 _log = logging.getLogger(__name__)
+
+BE_VANISHED = "be-vanished"
 
 KINDS: Mapping[str, str] = {
     "foreign-write": "Another program wrote a knob of BE.",
     "group-vanished": "A group of BE is gone.",
+    BE_VANISHED: "No group of BE is left, so what is applied holds nobody; told of each such tick.",
     "group-appeared": "A group that the configuration means has come and is under control.",
     "group-replaced": "A group is gone and another one has its place.",
     "group-reduced": "A group lacks a controller that it had; what is left of it is under control.",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from rlctl.envs.errors import RlctlError, SensorError
 from rlctl.envs.host.cgroup.actuator import BeActuator
+from rlctl.envs.host.cgroup.claim import Claims
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
@@ -43,6 +44,7 @@ class Follower:
         actuator: Adopts BE's new groups.
         sensors: Follow both; see `follow_groups`.
         events: Is told.
+        claims: Keep other controllers off BE's groups; those of the start are claimed. None where nothing is written.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Follower:
         actuator: BeActuator,
         sensors: Sequence[Sensor],
         events: Events,
+        claims: Claims | None = None,
     ) -> None:
         self._layout = layout
         self._knobs = knobs
@@ -64,6 +67,7 @@ class Follower:
         self._actuator = actuator
         self._sensors = tuple(sensors)
         self._events = events
+        self._claims = claims
         self._roots = tuple(dict.fromkeys(layout.mounts[one].path for one in _RESTRICTING if one in layout.mounts))
         self._looks = 0
         self._next_seconds = float("-inf")
@@ -90,6 +94,8 @@ class Follower:
         if self._known == before and self._lc is lc:
             return False
         self._learn(())
+        if self._claims is not None:
+            self._claims.keep(self._known)
         try:
             follow_groups(self._sensors, self._lc, self._known, now_seconds)
         except SensorError as error:
@@ -146,6 +152,12 @@ class Follower:
             if group.overlap(other):
                 self._refuse(name, f"it overlaps {other.name}: what limits one limits both")
                 return None
+        try:
+            if self._claims is not None:
+                self._claims.take(group)
+        except RlctlError as error:
+            self._refuse(name, str(error))
+            return None
         return group
 
     def _refuse(self, name: str, why: str) -> None:

@@ -12,7 +12,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.applications import Placement
 from rlctl.envs.errors import CgroupGone, RlctlError
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
-from rlctl.envs.host.events import Events
+from rlctl.envs.host.events import BE_VANISHED, Events
 from rlctl.envs.host.sensors.cpu import cpu_seconds_per_request
 from rlctl.envs.host.sensors.of_groups import ABSENT, SENSED
 from rlctl.envs.host.sensors.sensor import Sensor
@@ -146,6 +146,7 @@ class LiveHost:
         self._others, self._lc_name = tuple(others), lc_name
         self._unshared = ""
         self._plan_is_old = False
+        self._be_vanished = False
         self._actuator = actuator
         self._sensors = tuple(sensors)
         self._close: Callable[[], None] | None = close
@@ -187,10 +188,12 @@ class LiveHost:
         self._divided(lambda sharing: sharing.look())  # newcomers' originals are journalled before they are touched
         try:
             self._current = self._actuator.apply(allocation)
+            self._be_vanished = False
         except CgroupGone:
             if self._follow is None:
                 raise
             self._current = self.limits.safe  # nobody is there to use more; whoever comes begins with it
+            self._tell_vanished()
         except Exception:
             self._current = self._actuator.read()
             raise
@@ -258,6 +261,12 @@ class LiveHost:
         if self._follow is not None:
             self._plan_is_old |= self._follow(now_seconds)
             self._renew_plan()
+
+    def _tell_vanished(self) -> None:
+        """In the log once, in the record of every tick: none of them holds anybody, whatever its verdict."""
+        level = None if self._be_vanished else logging.WARNING
+        self._events.tell(BE_VANISHED, "no BE group is left: nothing is held until one comes", level)
+        self._be_vanished = True
 
     def _divided(self, step: Callable[[Divider], object]) -> None:
         """A division that fails leaves the one before, within the verdict; why, is said once."""

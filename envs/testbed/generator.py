@@ -43,7 +43,7 @@ class GeneratorConfig:
         connections: Requests outstanding at most; the others wait in the generator with their intended time.
         http_path: Path of the GET.
         keys_per_get: Keys of one memcached request, drawn evenly from the key space.
-        preload_keys: Size of the key space, written to memcached before the first request (60 000 take 50 ms); with 0,
+        preload_keys: Size of the key space, written to memcached before the first request; with 0,
             the first 10 000 keys are taken to be there already.
         value_bytes: Bytes of every preloaded value.
         fifo_priority: Run under SCHED_FIFO at this priority if the kernel permits; None for normal scheduling.

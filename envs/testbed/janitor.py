@@ -59,7 +59,15 @@ def sweep(state_dir: Path | None = None, patience_seconds: float = leftovers.PAT
         patience_seconds: How long to wait for each record's processes to be gone.
     """
     cleared, running, left = [], [], []
-    for record in sorted((state_dir or default_state_dir()).glob("testbed-*.jsonl")):
+    folder = state_dir or default_state_dir()
+    try:
+        records = sorted(folder.glob("testbed-*.jsonl"))
+    except OSError as error:  # HOME is another user's, as under `setpriv` or `sudo` without -H
+        why = (
+            f"{folder}: {error.strerror}: cannot look there for what a testbed has left; set HOME to a folder of yours"
+        )
+        return Swept(left=(why,))
+    for record in records:
         with contextlib.suppress(FileNotFoundError), record.open("rb") as held:
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,7 +2,7 @@
 
 The keeper is a process of its own that sleeps on a pipe from its owner. The pipe ends with the owner, however that
 dies, and the keeper then clears the record. It is started as a file in a bare interpreter, since it sits there for the
-whole run: 10 MB instead of the package's 60. So this module uses nothing outside the standard library.
+whole run, without what the package weighs. So this module uses nothing outside the standard library.
 
 A record has one JSON object per line: `{"boot": ID}` first, then `{"pid", "start"}`, `{"group", "identity"}` and
 `{"folder", "identity"}`. A pid counts only with its start time and a directory only with its device and inode, so that

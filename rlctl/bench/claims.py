@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from rlctl.agents import catalogue
 from rlctl.bench.sim_score import METRICS
 from rlctl.envs.errors import ConfigError, PermissionMissing
 
@@ -91,6 +92,8 @@ def read_claims(path: Path) -> list[Claim]:
         raise ConfigError(f"is no result of `rlctl bench --json`: no object, but {_quoted(data)}", path)
     if isinstance(data.get("schema"), bool) or data.get("schema") != 1:
         raise ConfigError("is no result of `rlctl bench --json`: there is no schema 1", path)
+    if "command" in data and {"paired", "scenarios"} & data.keys():
+        raise ConfigError(_of_a_report(data), path)
     if "scenarios" not in data:
         name = data.get("scenario")
         return [_claim(data, name if isinstance(name, str) else "", path)]
@@ -102,10 +105,22 @@ def _read(path: Path) -> object:
         return json.loads(path.read_text())
     except PermissionError as error:
         raise PermissionMissing(f"{path}: may not be read") from error
+    except FileNotFoundError as error:
+        raise ConfigError("there is no such file", path) from error
     except RecursionError as error:
         raise ConfigError("cannot be read as JSON: too deeply nested", path) from error
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot be read as JSON: {error}", path) from error
+
+
+def _of_a_report(data: Mapping[str, Any]) -> str:
+    """A report has rounded less and added more, and calls one's own managers by labels that nothing is built from."""
+    said = "is the result.json of a report; verify reads what `rlctl bench --json FILE` wrote"
+    results = data["scenarios"].values() if isinstance(data.get("scenarios"), dict) else [data]
+    managers = [name for one in results if isinstance(one, dict) for name in one.get("managers") or ()]
+    if unknown := [name for name in managers if not catalogue.is_known(name)]:
+        said += f", and runs no code of a file: {unknown[0]} does not ship"
+    return said
 
 
 def _scenarios(data: Mapping[str, object], path: Path) -> Mapping[str, object]:

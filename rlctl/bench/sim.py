@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rlctl import __version__, pool_worker
+from rlctl import __version__
 from rlctl.agents import catalogue
 from rlctl.agents.prm_model import PrmModel
 from rlctl.bench.lineup import NEEDS_MODEL, fitted, policy_for
@@ -23,6 +22,7 @@ from rlctl.envs.sim import seeds
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.workload import Weight
+from rlctl.pool_worker import pool_of
 from rlctl.record import MemoryRecorder, Tick
 from rlctl.safety.profile import Profile
 from rlctl.sim_scenario import SimScenario
@@ -271,16 +271,11 @@ def run_tasks(tasks: list[Task], jobs: int, done: Callable[[str], None]) -> Iter
             yield run_task(task)
             done(task.manager)
         return
-    # Spawned, not forked: a progress bar's thread may hold a lock at the moment of a fork.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(jobs, len(tasks)), context, initializer=pool_worker.begin, initargs=(os.getpid(),))
-    try:
+    with pool_of(min(jobs, len(tasks))) as pool:
         for future in as_completed([pool.submit(run_task, task) for task in tasks]):
             result = future.result()
             yield result
             done(result.task.manager)
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _joined(results: list[TaskResult]) -> dict[str, Floats]:

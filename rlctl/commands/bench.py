@@ -35,7 +35,7 @@ ALL = (
 
 MANAGERS = (
     "names from `rlctl managers`, folders of bundles with a slash in them, classes of your own as FILE.py:CLASS, or "
-    "all; X-bare is the learned policy X without shield and mask"
+    "all, the default; X-bare is the learned policy X without shield and mask"
 )
 
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlctl.config.serve import describe, load_config, schema
+
+if TYPE_CHECKING:
+    from rlctl.config.metrics import MetricsSection
 
 __all__ = ["add_parser", "run"]
 
@@ -28,7 +33,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for action, summary in (
         ("show", "print the configuration in effect, defaults marked"),
-        ("check", "check a file, its policy and its shield profile"),
+        ("check", "check a file, its policy, its shield profile, and the metrics' certificate, key and token"),
     ):
         one = actions.add_parser(action, help=summary)
         one.add_argument("file", type=Path, metavar="FILE")
@@ -40,7 +45,8 @@ def run(args: argparse.Namespace) -> int:
     """Run the command.
 
     Raises:
-        ConfigError: The file, its policy or its shield profile is wrong.
+        ConfigError: The file, or a file that it names, is wrong.
+        PermissionMissing: One of them may not be read.
     """
     if args.action == "schema":
         print(json.dumps(schema(), indent=1))
@@ -51,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
         fallback_of(config, policy_of(config, args.file), args.file, config.tick_seconds)
         profile_of(config, args.file)
+        _look_at(config.metrics)
     if args.json:
         print(config.model_dump_json())
     elif args.action == "show":
@@ -58,3 +65,18 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(f"{args.file}: ok")
     return 0
+
+
+def _look_at(section: MetricsSection | None) -> None:
+    """Certificate, key and token; that they are not here is no mistake in a file that is checked for another host."""
+    if section is None:
+        return
+    from rlctl.envs.errors import ConfigError, PermissionMissing
+    from rlctl.metrics_server import check_files
+
+    try:
+        check_files(section)
+    except (ConfigError, PermissionMissing) as error:
+        if not isinstance(error.__cause__, (FileNotFoundError, PermissionError)):
+            raise
+        print(f"rlctl: warning: {error}: a start as this user on this host would end with that", file=sys.stderr)

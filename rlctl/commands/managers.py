@@ -72,7 +72,7 @@ def _check(name: str, *, as_json: bool) -> int:
     from rlctl.agents.conformance import broken
     from rlctl.envs.errors import CheckFailed, PolicyError
 
-    if name in catalogue.LEARNED or ("/" in name and not catalogue.is_own(name)):
+    if name in catalogue.LEARNED or ("/" in name and catalogue.is_known(name)):
         raise PolicyError(f"{name} is a learned policy, which promises nothing by itself: see `rlctl evaluate`")
     own.build(name)  # what cannot be made at all is told as such
     found = list(broken(lambda: own.build(name)))

@@ -16,6 +16,7 @@ from rlctl.stopping import Request, stop_on_signals
 
 if TYPE_CHECKING:
     from rlctl.agents.policy import Policy
+    from rlctl.config.metrics import MetricsSection
     from rlctl.envs.plant import Plant
     from rlctl.record import TickLog
     from rlctl.safety.profile import Profile
@@ -58,7 +59,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="another policy than the file's: from `rlctl managers`, or a bundle's folder with a slash in it",
     )
     parser.add_argument(
-        "--strict", action="store_true", help="a bundle that is refused ends the start, fallback or not"
+        "--strict",
+        action="store_true",
+        help="a bundle that is refused ends the start even where the file has a fallback section",
     )
     parser.add_argument("--dry-run", action="store_true", help="read, decide and say, but write nothing")
     parser.add_argument("--duration", type=positive, metavar="SECONDS", help="stop by itself after this time")
@@ -177,6 +180,7 @@ def _opened(
     for level, line in absent_in_words(host.absent, deciders[0]):
         log.log(level, "%s", line)
     if dry_run:
+        _look_at(config.metrics)
         self_test(host, deciders[0], None, dry_run=True, profile=deciders[1])
         return DryRun(host, host.controls), Around(limits=config.limits)
     lease, section = None, config.watchdog
@@ -189,6 +193,19 @@ def _opened(
         host.regrouped = lease.replan
     self_test(host, deciders[0], lease.pid if lease else None, profile=deciders[1])
     return host, Around(lease, host.events, lambda: host.shares, config.metrics, config.limits)
+
+
+def _look_at(section: MetricsSection | None) -> None:
+    """Certificate, key and token, which a dry run does not open otherwise."""
+    from rlctl.envs.errors import PermissionMissing
+
+    if section is not None:
+        from rlctl.metrics_server import check_files
+
+        try:
+            check_files(section)
+        except PermissionMissing as error:  # the user of a dry run need not be who serves
+            log.warning("%s: whoever serves has to read it", error)
 
 
 def _tell_root(config: ServeConfig) -> None:
@@ -211,6 +228,14 @@ def _effective(config: ServeConfig, policy: str | None) -> ServeConfig:
 
 
 def _tick_log(config: ServeConfig) -> TickLog:
+    from rlctl.envs.errors import ConfigError, PermissionMissing
     from rlctl.record import TickLog
 
-    return TickLog(config.log.directory / "ticks.jsonl", config.log.rotate_bytes, config.log.keep)
+    try:
+        return TickLog(config.log.directory / "ticks.jsonl", config.log.rotate_bytes, config.log.keep)
+    except PermissionError as error:
+        raise PermissionMissing(
+            f"log.directory: {error.filename}: {error.strerror}: run as root, or name another"
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"log.directory: {error.filename}: {error.strerror}: name another") from error

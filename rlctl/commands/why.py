@@ -49,14 +49,14 @@ def add_log_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command.
+    """Run the command; a TIME that is none is a usage error.
 
     Raises:
-        ConfigError: There is no log, or TIME is no time.
+        ConfigError: There is no log.
         CheckFailed: The log holds no tick.
         PermissionMissing: The log may not be read.
     """
-    from rlctl.envs.errors import CheckFailed, ConfigError
+    from rlctl.envs.errors import CheckFailed
     from rlctl.envs.ticklog import log_files
     from rlctl.ticklog.moments import find, parse_moment
     from rlctl.ticklog.why import as_json, in_plain_words
@@ -64,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         moment = parse_moment(" ".join(args.time))
     except ValueError as error:
-        raise ConfigError(str(error)) from error
+        print(f"rlctl: error: {error}", file=sys.stderr)
+        return 2
     path = log_path(args)
     found = find(log_files(path), moment, tell_damage)
     if found is None:

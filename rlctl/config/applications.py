@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from rlctl.config.fields import Name, Strict
+from rlctl.config.fields import Described, Name
 from rlctl.envs.host.apps.channel import SOCKET
 from rlctl.envs.host.apps.groups import PARENT
 from rlctl.envs.host.apps.population import PERIOD_SECONDS
@@ -19,7 +19,7 @@ DISCOVERED = "discovered"
 """As `platform`: the one that `rlctl partition apply` finds by itself."""
 
 
-class ApplicationsSection(Strict):
+class ApplicationsSection(Described):
     """BE is one group, and the applications below it share its budget.
 
     Attributes:

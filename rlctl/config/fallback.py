@@ -7,17 +7,19 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from rlctl.agents.standing import Budgets
-from rlctl.config.fields import Name, Strict
+from rlctl.config.fields import Described, Name
 
 __all__ = ["FallbackSection"]
 
 
-class FallbackSection(Strict):
+class FallbackSection(Described):
     """Behind a learned policy: a heuristic, and behind that the safe allocation. Other policies need no section.
 
-    The default heuristic is that of `policy`: one control law to know. In the README's tables it holds about as many
-    windows as Heracles (live 95.6 and 95.0 % against 96.7 and 93.3, within each other's intervals; simulated 99.2
-    against 99.4) with more BE (live 22 and 24 % against 14 and 12; simulated 71 against 56).
+    It decides when a policy that runs fails. A bundle that is refused at the start ends that start, unless the file
+    has this section: then the heuristic decides in its place.
+
+    The default heuristic is that of `policy`: one control law to know. `rlctl bench` compares it with the others; it
+    holds about as many windows as Heracles, with more BE.
 
     Attributes:
         name: The heuristic, from `rlctl managers`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -10,8 +11,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from rlctl.docstrings import attributes, summary
 from rlctl.envs.host.cgroup.cpulist import MOST_CPUS
 from rlctl.envs.units import Percent
+from rlctl.envs.yaml_edge import Strict
 
-__all__ = ["Cpus", "Name", "QuantilePercent", "Strict", "Url"]
+__all__ = ["Cpus", "Described", "Name", "QuantilePercent", "Url"]
 
 
 def _quantile(value: object) -> Percent:
@@ -45,6 +47,15 @@ def _parsed(text: str) -> Iterator[int]:
         yield from range(int(first), min(int(last if dash else first), MOST_CPUS) + 1)
 
 
+_URL = r"^https?://[^/\s]+"
+
+
+def _url(value: object) -> object:
+    if isinstance(value, str) and not re.match(_URL, value):
+        raise ValueError(f"{value!r} is no http or https URL, such as http://127.0.0.1:8080/metrics")
+    return value
+
+
 QuantilePercent = Annotated[
     Percent,
     PlainValidator(_quantile),
@@ -57,7 +68,7 @@ Cpus = Annotated[
     BeforeValidator(_cpus, json_schema_input_type=str | int | list[int]),
 ]
 Name = Annotated[str, Field(min_length=1)]
-Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+")]
+Url = Annotated[str, Field(pattern=_URL), BeforeValidator(_url)]
 
 
 def _described(schema: dict[str, Any], section: type[BaseModel]) -> None:
@@ -69,7 +80,7 @@ def _described(schema: dict[str, Any], section: type[BaseModel]) -> None:
             schema["properties"][name]["description"] = text
 
 
-class Strict(BaseModel):
-    """Base of every section: frozen, no unknown keys, no infinities."""
+class Described(Strict):
+    """Base of every section: its schema says what its docstring says."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, json_schema_extra=_described)
+    model_config = ConfigDict(json_schema_extra=_described)

@@ -9,14 +9,14 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from rlctl.config.fields import Strict
+from rlctl.config.fields import Described
 
 __all__ = ["LimitsSection", "MetricsSection"]
 
 _ADDRESS = re.compile(r"(?P<host>[0-9.]+|\[[0-9a-fA-F:.]+\]|localhost):(?P<port>[0-9]{1,5})")
 
 
-class MetricsSection(Strict):
+class MetricsSection(Described):
     """The Prometheus endpoint; without this section nothing listens.
 
     Attributes:
@@ -64,7 +64,7 @@ class MetricsSection(Strict):
         return ipaddress.ip_address(self.address[0]).is_loopback
 
 
-class LimitsSection(Strict):
+class LimitsSection(Described):
     """What rlctl itself may cost; a service manager bounds it from outside too (configs/deploy/rlctl.slice).
 
     Attributes:

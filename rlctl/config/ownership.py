@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from rlctl.config.fields import Strict
+from rlctl.config.fields import Described
 from rlctl.envs.host.cgroup.ownership import Foreign
 
 __all__ = ["OwnershipSection"]
 
 
-class OwnershipSection(Strict):
+class OwnershipSection(Described):
     """What another program's write to a knob of BE is answered with; a freer value is corrected at once in any case.
 
     Attributes:

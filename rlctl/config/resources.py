@@ -6,12 +6,12 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from rlctl.config.fields import Strict
+from rlctl.config.fields import Described
 
 __all__ = ["ResctrlSection", "ResourcesSection"]
 
 
-class ResctrlSection(Strict):
+class ResctrlSection(Described):
     """Classes of last-level cache and memory bandwidth; without any share they only count what LC and BE use.
 
     Attributes:
@@ -31,7 +31,7 @@ class ResctrlSection(Strict):
         return self
 
 
-class ResourcesSection(Strict):
+class ResourcesSection(Described):
     """Written once at the start, journalled, and put back at the end; what the host lacks is a warning.
 
     Attributes:

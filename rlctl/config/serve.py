@@ -12,7 +12,7 @@ from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
 from rlctl.config.applications import ApplicationsSection
 from rlctl.config.fallback import FallbackSection
-from rlctl.config.fields import Cpus, Name, QuantilePercent, Strict
+from rlctl.config.fields import Cpus, Described, Name, QuantilePercent
 from rlctl.config.metrics import LimitsSection, MetricsSection
 from rlctl.config.ownership import OwnershipSection
 from rlctl.config.resources import ResourcesSection
@@ -40,7 +40,7 @@ __all__ = [
 MOST_LCS = 16
 
 
-class SloSection(Strict):
+class SloSection(Described):
     """The LC's objective.
 
     Attributes:
@@ -59,7 +59,7 @@ class SloSection(Strict):
         return SLO(self.target_milliseconds / 1e3, self.quantile_percent.ratio, self.max_load_rps)
 
 
-class LcSection(Strict):
+class LcSection(Described):
     """A latency-critical workload.
 
     Attributes:
@@ -88,7 +88,7 @@ Lc = Annotated[
 ]
 
 
-class BeSection(Strict):
+class BeSection(Described):
     """Best-effort work.
 
     Attributes:
@@ -112,7 +112,7 @@ class BeSection(Strict):
         return self
 
 
-class PolicySection(Strict):
+class PolicySection(Described):
     """Who decides.
 
     Attributes:
@@ -129,7 +129,7 @@ class PolicySection(Strict):
     trusted_keys: tuple[Path, ...] = ()
 
 
-class LogSection(Strict):
+class LogSection(Described):
     """The tick log.
 
     Attributes:
@@ -143,7 +143,7 @@ class LogSection(Strict):
     keep: int = Field(default=4, ge=1, le=1000)
 
 
-class ServeConfig(Strict):
+class ServeConfig(Described):
     """Everything that `rlctl serve` is told.
 
     Attributes:
@@ -228,6 +228,9 @@ def located(path: Path, *keys: str) -> Iterator[None]:
         raise type(error)(message, path, None if known is None else lines[known]) from error
 
 
+_ON_DEFAULT = {"fallback": "; a bundle that is refused at the start ends it all the same"}
+
+
 def describe(config: ServeConfig) -> str:
     """The configuration in effect as YAML; what the file did not say is marked `# default`."""
     return "\n".join(_described(config, "")) + "\n"
@@ -244,7 +247,7 @@ def _described(model: BaseModel, indent: str) -> Iterator[str]:
         value = getattr(model, name)
         mark = "" if name in model.model_fields_set else "  # default"
         if isinstance(value, BaseModel):
-            yield f"{indent}{name}:{mark}"
+            yield f"{indent}{name}:{mark}{_ON_DEFAULT.get(name, '') if mark else ''}"
             yield from _described(value, indent + "  ")
         elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
             yield f"{indent}{name}:{mark}"

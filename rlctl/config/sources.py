@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from rlctl.config.fields import Name, Strict, Url
+from rlctl.config.fields import Described, Name, Url
 from rlctl.envs.host.discovery import (
     ByCgroup,
     ByContainer,
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-class CgroupWorkload(Strict):
+class CgroupWorkload(Described):
     """A control group.
 
     Attributes:
@@ -59,7 +59,7 @@ class CgroupWorkload(Strict):
         return ByCgroup(self.path)
 
 
-class UnitWorkload(Strict):
+class UnitWorkload(Described):
     """A systemd unit that runs.
 
     Attributes:
@@ -75,7 +75,7 @@ class UnitWorkload(Strict):
         return ByUnit(self.unit)
 
 
-class PidWorkload(Strict):
+class PidWorkload(Described):
     """The control group of a process, as it is when the controller starts.
 
     Attributes:
@@ -91,7 +91,7 @@ class PidWorkload(Strict):
         return ByPid(self.pid)
 
 
-class ContainerWorkload(Strict):
+class ContainerWorkload(Described):
     """A container of Docker, Podman, containerd, CRI-O or runc.
 
     Attributes:
@@ -107,7 +107,7 @@ class ContainerWorkload(Strict):
         return ByContainer(self.name)
 
 
-class KubernetesWorkload(Strict):
+class KubernetesWorkload(Described):
     """One pod, one container of it, or all pods of a QoS class.
 
     Attributes:
@@ -148,7 +148,7 @@ Workload = Annotated[
 """How a workload that runs already is found."""
 
 
-class _Polled(Strict):
+class _Polled(Described):
     """An endpoint that is asked.
 
     Attributes:
@@ -216,7 +216,7 @@ class HttpLatency(_Polled):
         return self
 
 
-class JsonlLatency(Strict):
+class JsonlLatency(Described):
     """A file or FIFO with one JSON object per completed request.
 
     Attributes:
@@ -236,7 +236,7 @@ class JsonlLatency(Strict):
     window_seconds: float = Field(default=1.0, gt=0.0, le=3600.0)
 
 
-class NginxLogLatency(Strict):
+class NginxLogLatency(Described):
     """nginx's access log, in the format `log_format rlctl '$msec $status $request_time';` or one of your own.
 
     Attributes:
@@ -253,7 +253,7 @@ class NginxLogLatency(Strict):
     window_seconds: float = Field(default=1.0, gt=0.0, le=3600.0)
 
 
-class CyclictestLatency(Strict):
+class CyclictestLatency(Described):
     """Standard output of `cyclictest --verbose`: the LC is a real-time task.
 
     Attributes:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from rlctl.config.fields import Strict
+from rlctl.config.fields import Described
 
 __all__ = ["WatchdogSection"]
 
 
-class WatchdogSection(Strict):
+class WatchdogSection(Described):
     """The process that takes BE to the safe allocation when the controller dies or hangs.
 
     Attributes:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from typing import Any, Protocol, TypeVar
 
-from rlctl import pool_worker
 from rlctl.agents.training.cluster.connection import connected
+from rlctl.pool_worker import pool_of
 
 __all__ = ["Run", "workforce"]
 
@@ -52,16 +51,8 @@ def workforce(
     if count == 1:
         yield 1, _here
         return
-    # Spawned, not forked: a progress bar's thread may hold a lock at the moment of a fork.
-    others = set(multiprocessing.active_children())
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, context, initializer=pool_worker.begin, initargs=(os.getpid(),)) as pool:
-        try:
-            yield count, _on(pool)
-        except BaseException:
-            for child in set(multiprocessing.active_children()) - others:
-                child.terminate()  # a piece may have minutes to go
-            raise
+    with pool_of(count) as pool:
+        yield count, _on(pool)
 
 
 def _here(function: Callable[[Item], Result], items: Sequence[Item], /) -> list[Result]:

@@ -54,6 +54,8 @@ def suite_json(results: Sequence[SuiteResult], command: str = "") -> dict[str, o
 def write_suite_report(results: Sequence[SuiteResult], folder: Path, command: str = "") -> None:
     """Write `result.json`, `report.md`, `index.html`, `pareto.png` and `pareto-SCENARIO.png`.
 
+    The figures of an earlier report in this folder go, which may be of scenarios that this one does not have.
+
     Args:
         results: One per scenario.
         folder: Made when it is not there.
@@ -66,6 +68,8 @@ def write_suite_report(results: Sequence[SuiteResult], folder: Path, command: st
     if not results:
         raise ValueError("a report of nothing")
     folder.mkdir(parents=True, exist_ok=True)
+    for figure in folder.glob("pareto-*.png"):
+        figure.unlink()
     write_whole(folder / "result.json", json.dumps(suite_json(results, command), indent=1, allow_nan=False) + "\n")
     write_whole(folder / "report.md", _markdown(results, command))
     write_whole(folder / "index.html", _html(results, folder, command))

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from rlctl.config.fields import Strict
-from rlctl.envs.yaml_edge import load_model
+from rlctl.envs.yaml_edge import Strict, load_model
 from rlctl.shadow.report import Report, ShadowFigures
 
 __all__ = ["Check", "Gate", "allows", "load_gate"]

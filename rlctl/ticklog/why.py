@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from rlctl.envs.telemetry import READINGS, Missing, Quantile, Reading, Telemetry
-from rlctl.narrator import in_words
+from rlctl.narrator import be_vanished, in_words
 from rlctl.record import Tick, tick_as_json
 from rlctl.ticklog.decisions import Decision, shown
 from rlctl.ticklog.moments import Found, Moment
@@ -163,7 +163,9 @@ def _written(tick: Tick) -> Iterator[str]:
         yield f"read back {in_words(tick.applied)}"
         return
     wanted, found = tick.verdict.allocation, tick.applied
-    if in_words(found) == in_words(wanted):
+    if be_vanished(tick):
+        yield f"nothing: no BE group is left; whoever comes begins with {in_words(found)}"
+    elif in_words(found) == in_words(wanted):
         yield f"{in_words(wanted)}, read back the same"
     else:
         yield f"read back {in_words(found)}, {'tighter' if found.at_most(wanted) else 'freer'} than the verdict"

@@ -93,8 +93,7 @@ def test_a_healthy_policy_decides_and_the_heuristic_stays_warm(made):
     assert chain.tick(5) == ASKED
     assert chain.heuristic.acted == 5
     assert (chain.fallback.acting, chain.fallback.reason, chain.fallback.note) == ("net", "", "net says so")
-    state = chain.fallback.state
-    assert (state.acting, state.since_seconds, state.demoted, state.failures) == ("policy", TICK, False, 0)
+    assert (chain.fallback.standing.demoted, chain.fallback.standing.failures) == ("", 0)
 
 
 @pytest.mark.parametrize(
@@ -110,10 +109,9 @@ def test_a_tick_without_a_usable_answer_is_the_heuristics_and_the_next_is_the_po
     assert chain.fallback.acting == "rule"
     assert chain.fallback.note == "rule says so"
     assert chain.fallback.reason
-    assert chain.fallback.state.since_seconds == 2 * TICK
     chain.policy.answer = ASKED
     assert chain.tick() == ASKED
-    assert (chain.fallback.failed, chain.fallback.state.failures) == (False, 1)
+    assert (chain.fallback.failed, chain.fallback.standing.failures) == (False, 1)
 
 
 def test_when_both_fail_be_gets_the_safe_allocation(made):
@@ -138,9 +136,10 @@ def test_a_policy_that_hangs_is_not_waited_for_again_and_its_late_answer_is_not_
     assert chain.fallback.reason == "an earlier call still hangs"
     assert chain.policy.acted == 1, "never two calls at a time"
     chain.tick(20)
-    state = chain.fallback.state
-    assert (state.demoted, state.demotions) == (True, 1)
-    assert state.retry_seconds == TICK, "whenever the call comes back"
+    standing = chain.fallback.standing
+    assert standing.demoted
+    assert standing.demotions == 1
+    assert standing.ticks_to_retry == 1, "whenever the call comes back"
     chain.policy.answer = SPARE
     made.release.set()
     assert chain.tick() == SPARE, "the late answer was ASKED"
@@ -155,7 +154,7 @@ def test_a_demoted_policy_is_left_alone_and_started_anew_for_its_next_try(made, 
     with caplog.at_level(logging.INFO):
         chain.tick(3)
         acted = chain.policy.acted
-        assert chain.fallback.state.retry_seconds == 3 * TICK
+        assert chain.fallback.standing.ticks_to_retry == 3
         chain.policy.answer = ASKED
         assert chain.tick(2) == SPARE
         assert chain.policy.acted == acted
@@ -216,11 +215,11 @@ def test_start_forgets_everything(made):
     chain = made()
     chain.policy.answer = ValueError("no")
     chain.tick(5)
-    assert chain.fallback.state.demoted
+    assert chain.fallback.standing.demoted
     chain.policy.answer = ASKED
     assert chain.fallback.start(LIMITS) == LIMITS.safe
     assert chain.tick() == ASKED
-    assert (chain.fallback.state.demotions, chain.heuristic.started) == (0, 2)
+    assert (chain.fallback.standing.demotions, chain.heuristic.started) == (0, 2)
 
 
 def test_a_part_that_cannot_start_fails_as_one_that_cannot_act(made):

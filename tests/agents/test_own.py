@@ -1,6 +1,7 @@
 """A manager of one's own, from a file: it is run where a command line names it, and every mistake is one line."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,9 @@ def test_the_catalogue_that_serves_runs_no_file(tmp_path: Path) -> None:
         ("", "toy.py:Toy", "there is no class Toy; it has none"),
         ("Toy = 3", "toy.py:Toy", "there is no class Toy"),
         ("x = 1\nclass Toy(:\n", "toy.py:Toy", "toy.py:2: it raised SyntaxError"),
-        ("import nowhere_to_be_found", "toy.py:Toy", "toy.py:1: it raised ModuleNotFoundError"),
+        ("import nowhere_to_be_found", "toy.py:Toy", "toy.py:1: it raised ModuleNotFoundError.*found'$"),
+        ("import sys\nsys.exit(3)", "toy.py:Toy", "toy.py:2: it raised SystemExit: 3"),
+        ("class Toy:\n    def __init__(self): raise SystemExit", "toy.py:Toy", r"toy.py:2: Toy\(\) raised SystemExit$"),
         ("class Toy:\n    def act(self, observation): ...", "toy.py:Toy", "class Toy lacks shielded, .*start, note"),
         ("class Toy:\n    def start(self, limits): ...", "toy.py:Toy", "lacks .*act.*; derive it from"),
         ("class Toy:\n    def __init__(self, size): ...", "toy.py:Toy", r"Toy\(\) raised TypeError: .*'size'"),
@@ -110,6 +113,8 @@ def test_each_mistake_in_a_file_is_one_line(tmp_path: Path, text: str | None, na
         ("return 1 / 0, ''", r"toy.py:16: Toy.act raised ZeroDivisionError: division by zero"),
         ("return None, ''", "Toy.act raised AttributeError"),
         ("raise KeyError", r"toy.py:16: Toy.act raised KeyError$"),
+        ("return self.limits.minimum", r"Toy.act raised TypeError: decide returned .*; return \(Allocation, reason\)"),
+        ("return self.limits.minimum, '', 0", r"decide returned .*; return \(Allocation, reason\)"),
     ],
 )
 def test_what_its_code_raises_is_one_line_with_the_place(tmp_path: Path, answer: str, said: str) -> None:
@@ -130,6 +135,43 @@ def test_a_policy_that_answers_nothing_is_told_so(tmp_path: Path) -> None:
     policy.start(Limits(cpus=2))
     with pytest.raises(PolicyError, match=r"Toy\.act returned nothing"):
         policy.act(Observation(Telemetry(time_seconds=0.0, target_seconds=0.01), Limits(cpus=2).minimum))
+
+
+def test_a_module_beside_the_file_is_not_found_and_the_way_out_is_told(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("")
+    (tmp_path / "toy.py").write_text("from beside.deeper import x")
+    assert error(f"{tmp_path}/toy.py:Toy").endswith(
+        f"No module named 'beside'; a manager's file is loaded alone, modules beside it are found with "
+        f"PYTHONPATH={tmp_path}"
+    )
+
+
+@pytest.mark.parametrize("member", ["needs = 'latency'", "remarks = 'one sentence'"])
+def test_a_text_where_a_tuple_belongs_is_not_taken_letter_by_letter(tmp_path: Path, member: str) -> None:
+    name = written(tmp_path)
+    (tmp_path / "toy.py").write_text(f"{TOY.format(answer=ALWAYS)}\n    {member}\n")
+    with pytest.raises(PolicyError, match=rf"Toy\.{member.split()[0]} is a text; give a tuple"):
+        assert not own.build(name).remarks
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("Toy", "greedy-shield.*; a class of your own is FILE.py:CLASS$"),
+        ("toy:Toy", "FILE.py:CLASS, here toy.py:Toy$"),
+        ("toy.Toy", "FILE.py:CLASS, here toy.py:Toy$"),
+        ("./toy:Toy", "FILE.py:CLASS, here ./toy.py:Toy$"),
+        ("./mine.v2", "card.json.*; a class of your own is FILE.py:CLASS$"),
+        ("heracls", r"did you mean 'heracles'\?$"),
+    ],
+)
+def test_a_forgotten_file_or_its_py_is_hinted_at(name: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from rlctl.cli import main
+
+    with pytest.raises(PolicyError, match=hint):
+        own.build(name)
+    assert main(["managers", "check", name]) == 78
+    assert "learned policy" not in capsys.readouterr().err
 
 
 class Growing(Manager):
@@ -153,6 +195,31 @@ def test_the_checks_find_what_breaks_a_promise() -> None:
     assert list(found) == list(CHECKS)
     assert {name for name, what in found.items() if what} == {"start-forgets", "no-reading"}
     assert found["start-forgets"].startswith("answer 1 is 0.01 CPU on 36, and after a second start 0.31 CPU")
+
+
+@pytest.mark.parametrize("clock", ["time", "monotonic", "perf_counter"])
+def test_the_checks_find_a_clock_that_is_read(clock: str) -> None:
+    real = getattr(time, clock)
+
+    class Hourly(Manager):
+        def begin(self) -> Allocation:
+            return self.limits.minimum
+
+        def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:
+            hour = getattr(time, clock)() // 3600.0
+            return (self.limits.minimum if hour % 2 else self.limits.safe), "by the hour"
+
+    found = {name: what for name, _, what in broken(Hourly)}
+    assert "of a second one, later," in found["same-again"]
+    assert getattr(time, clock) is real
+
+
+def test_the_checks_find_a_need_that_is_no_reading() -> None:
+    class Needy(Growing):
+        needs = ("load_ratio", "latency")
+
+    found = {name: what for name, _, what in broken(Needy)}
+    assert found["describes-itself"].startswith("it needs 'latency', which is no reading; there are tail_latency_")
 
 
 def test_the_command_checks_one_and_says_what_it_breaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

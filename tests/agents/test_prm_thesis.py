@@ -15,6 +15,12 @@ Drive = Callable[..., list[Allocation]]
 Tell = Callable[..., Telemetry]
 
 
+def falls(allocations: list[Allocation]) -> list[int]:
+    """The ticks at which BE was taken down."""
+    quotas = [allocation.quota_cpus for allocation in allocations]
+    return [tick for tick in range(1, len(quotas)) if quotas[tick] < quotas[tick - 1]]
+
+
 def toy_replay(policy: Manager, limits: Limits, tell: Tell, steps: int = 15, step_seconds: int = 200) -> float:
     """BE throughput in percent: LC use from 65 to 100 % of 17 cores in equal steps, BE takes its quota up to 8 cores.
 

@@ -31,6 +31,7 @@ class House(Strict):
     full_ratio: float = Field(default=0.5, ge=0.0, le=1.0)
     address: dict[str, Cat] = Field(default_factory=dict)
     pets: list[Annotated[Cat | Dog, Field(discriminator="kind")]] = Field(default_factory=list)
+    doors: tuple[str, ...] = Field(default=("front",), min_length=1, max_length=2)
 
 
 def told(text: str) -> str:
@@ -56,7 +57,7 @@ def test_reads_a_fitting_file(tmp_path: Path) -> None:
     [
         ("rooms: 1\nrooms: 2\n", ["house.yaml:2:", "'rooms'", "line 1"]),
         ("pets: []\nromms: 2\nrooms: 1\n", ["house.yaml:2:", "unknown key 'romms'", "did you mean 'rooms'?"]),
-        ("rooms: 1\nzzz: 2\n", ["house.yaml:2:", "known are address, full_ratio, pets, rooms"]),
+        ("rooms: 1\nzzz: 2\n", ["house.yaml:2:", "known are address, doors, full_ratio, pets, rooms"]),
         ("pets: []\n", ["house.yaml:1:", "key 'rooms' is missing"]),
         ("rooms: 0\n", ["house.yaml:1:", "rooms is 0"]),
         ("\nrooms: many\n", ["house.yaml:2:", "rooms is 'many'"]),
@@ -66,6 +67,8 @@ def test_reads_a_fitting_file(tmp_path: Path) -> None:
         ("rooms: 1\npets:\n- kind: dog\n", ["house.yaml:3:", "'pets.0.name' is missing"]),
         ("rooms: 1\npets:\n- kind: cow\n", ["house.yaml:3:", "'cow'"]),
         ("rooms: 1\naddress:\n  a: {kind: cat, lifes: 1}\n", ["house.yaml:3:", "did you mean 'lives'?"]),
+        ("rooms: 1\ndoors: []\n", ["house.yaml:2: doors is []: should have at least 1 item, not 0"]),
+        ("rooms: 1\ndoors: [a, b, c]\n", [": should have at most 2 items, not 3"]),
         ("- 1\n", ["house.yaml:1:", "not a list"]),
         ("rooms: 1\n---\nrooms: 2\n", ["is no YAML"]),
         ("rooms: &a 1\npets: *a\n", ["house.yaml:2:", "aliases"]),

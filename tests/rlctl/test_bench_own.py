@@ -41,6 +41,21 @@ def test_it_has_a_row_and_an_entry_beside_the_others(
     assert "code of a file runs only when --managers" in capsys.readouterr().err
 
 
+def test_the_result_of_a_report_cannot_be_verified_and_says_why(toy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    managers = ["--managers", f"{toy},frozen"]
+    assert main([*SHORT, "--jobs", "1", *managers, "--report", "out"]) == 0
+    capsys.readouterr()
+    assert main(["bench", "verify", "out/result.json"]) == 78
+    said = capsys.readouterr().err
+    assert "is the result.json of a report; verify reads what `rlctl bench --json FILE` wrote" in said
+    assert "and runs no code of a file: Toy does not ship" in said
+    claimed = json.loads(Path("out/result.json").read_text())
+    several = {"schema": 1, "scenarios": {"noisy": {**claimed, "managers": {"frozen": {}}}}, "command": "rlctl bench"}
+    Path("out/result.json").write_text(json.dumps(several))
+    assert main(["bench", "verify", "out/result.json"]) == 78
+    assert capsys.readouterr().err.endswith("what `rlctl bench --json FILE` wrote\n")
+
+
 def test_what_it_raises_in_another_process_is_one_line(toy: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("raising.py").write_text(TOY.format(answer="return 1 / 0"))
     assert main([*SHORT, "--jobs", "2", "--managers", f"{toy},raising.py:Toy"]) == 78

@@ -1,8 +1,14 @@
 """A benchmark in the simulator: the same numbers however it is divided, common random numbers, the truth as judge."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
+import psutil
 import pytest
 
 from rlctl.bench.sim import SimPlan, record_model, run_sim
@@ -33,6 +39,23 @@ def test_no_number_depends_on_how_the_work_was_divided(scenario):
     whole = run_sim(chosen)
     same(whole, run_sim(chosen, chunk=1))
     same(whole, run_sim(chosen, chunk=2, jobs=2))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ended_early_it_waits_for_no_process_and_leaves_none(number, tmp_path):
+    words = [sys.executable, "-m", "rlctl", "bench", "--managers", "parties", "--seeds", "2000", "--jobs", "2"]
+    told = tmp_path / "told"
+    with told.open("w") as file:
+        process = subprocess.Popen(words, stdout=file, stderr=file, process_group=0)
+    while len(begun := psutil.Process(process.pid).children()) < 3:  # multiprocessing's own, and the two
+        assert process.poll() is None, told.read_text()
+        time.sleep(0.05)
+    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)  # Ctrl-C goes to all
+    assert process.wait(timeout=60) == 128 + number, "the work would take an hour"
+    _, left = psutil.wait_procs(begun, timeout=30)
+    assert not left
+    assert "Traceback" not in told.read_text()
+    assert "resource_tracker" not in told.read_text()
 
 
 def test_every_manager_meets_the_same_host_and_load():

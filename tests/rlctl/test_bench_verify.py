@@ -53,6 +53,11 @@ def test_what_was_measured_is_confirmed_and_what_was_not_compared_is_said(writte
     assert verify(several)[:2] == (0, EQUAL)
 
 
+def test_a_file_that_is_not_there_is_said_to_be_missing(capsys):
+    assert main(["bench", "verify", "nosuch.json"]) == 78
+    assert capsys.readouterr().err == "rlctl: error: nosuch.json: there is no such file\n"
+
+
 @pytest.mark.parametrize("name", ["decision_seconds_p99", "controller_cpu_percent"])
 def test_times_of_another_machine_are_no_difference(written, verify, name):
     assert verify(changed(written, "managers", "frozen", name, value=9.0))[0] == 0

@@ -96,6 +96,7 @@ def test_a_dry_run_says_all_of_it_and_writes_nothing(serve_yaml, monkeypatch, v1
         Group.create(layout, name, knobs)
     for controller in (Controller.CPUSET, Controller.FREEZER):
         shutil.rmtree(layout.mounts[controller].path / "batch")
+    shutil.rmtree(layout.mounts[Controller.CPUSET].path / "web")
     root = layout.mounts[Controller.CPU].path.parent
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     monkeypatch.setattr("rlctl.build.Layout.detect", lambda: layout)
@@ -107,6 +108,7 @@ def test_a_dry_run_says_all_of_it_and_writes_nothing(serve_yaml, monkeypatch, v1
     assert main(["serve", "--config", str(path), "--dry-run", "--duration", "0.15"]) == 0
     lines = [record.getMessage() for record in caplog.records]
     assert any(line.startswith("BE group /batch has no freezer and no cpuset group") for line in lines)
+    assert "the LC's CPUs are not known, as it has no cpuset group: taken for one CPU; set lc.cpus" in lines
     assert any("lc_pressure_ratio (the LC has no cgroup2 group)" in line for line in lines), lines
     assert any(line.startswith("no latency: /nowhere/access.log: No such file") for line in lines)
     assert lines[-1].startswith("would need root: user id 1000 may not write ")

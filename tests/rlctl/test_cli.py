@@ -63,6 +63,19 @@ def test_wrong_usage_is_one_line_and_2(words, capsys):
     assert_one_line(said(capsys)[1], "--help`")
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["serve", "--config", "s.yaml", "--dryrun"], "--dryrun; did you mean --dry-run?; see `rlctl serve --help`"),
+        (["config", "check", "s.yaml", "--jsn"], "--jsn; did you mean --json?; see `rlctl config check --help`"),
+        (["serve", "--config", "s.yaml", "now"], "unrecognized arguments: now; see `rlctl serve --help`"),
+    ],
+)
+def test_an_option_that_is_none_is_told_by_its_command_with_the_nearest_one(words, told, capsys):
+    assert main(words) == 2
+    assert_one_line(said(capsys)[1], told)
+
+
 @pytest.mark.parametrize("duration", ["0", "-1", "nan", "inf", "soon"])
 def test_an_impossible_duration_is_usage(duration, capsys, tmp_path):
     assert main(["serve", "--config", str(tmp_path / "x"), f"--duration={duration}"]) == 2

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.cli import main
+from rlctl.commands.serve import _tick_log
 from rlctl.config.serve import ServeConfig, describe, load_config, schema
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.discovery import ByCgroup, ByContainer, ByKubernetesPod, ByKubernetesQos, ByPid, ByUnit
@@ -105,6 +106,7 @@ def test_defaults_are_marked_and_what_the_file_says_is_not(serve_yaml):
     assert "    target_milliseconds: 10.0" in lines
     assert '  name: "frozen"' in lines
     assert "log:  # default" in lines
+    assert "fallback:  # default; a bundle that is refused at the start ends it all the same" in lines
 
 
 def test_the_schema_names_every_kind_for_editors():
@@ -149,6 +151,17 @@ SLO = "target_milliseconds: 10, max_load_rps: 480"
         ("be:\n", "be:\n  cpus: 3-1\n", 6, "no list of CPUs"),
         ("be:\n", "be:\n  min_quota_cpus: 0\n", 6, "greater than or equal to 0.001"),
         ("lc:", "tick_seconds: 0\nlc:", 1, "tick_seconds"),
+        ("policy: {name: frozen}", "policy: frozen", 8, "policy is 'frozen': write policy: {name: frozen}"),
+        ("lc:", "watchdog: false\nlc:", 1, "watchdog is False: write watchdog: {enabled: false}"),
+        (f"{{{SLO}}}", "10", 3, "lc.slo is 10: needs keys below it, such as target_milliseconds, quantile_percent, "),
+        ("{kind: cgroup, path: /web}", "nginx", 2, "lc.workload is 'nginx': needs keys below it, such as kind"),
+        ("workloads:\n    - {kind: cgroup, path: /batch}", "workloads: batch", 6, "is 'batch': should be a list"),
+        (
+            "{kind: nginx-log, path: /nowhere/access.log}",
+            "{kind: prometheus, url: 'localhost:9113', histogram: h}",
+            4,
+            "lc.latency.url: 'localhost:9113' is no http or https URL, such as http://127.0.0.1:8080/metrics",
+        ),
     ],
 )
 def test_a_slip_is_told_with_its_line(serve_yaml, old, new, line, told):
@@ -196,3 +209,10 @@ def test_whatever_stands_in_the_file_the_user_gets_one_line(value):
         assert main(["config", "show", file.name]) == 78
     assert err.getvalue().startswith(f"rlctl: error: {file.name}")
     assert err.getvalue().count("\n") == 1
+
+
+@pytest.mark.parametrize("place", ["/proc/nix", "/dev/null/log"])
+def test_a_log_directory_that_cannot_be_made_names_its_key(serve_yaml, place):
+    config = load_config(serve_yaml("lc:", f"log: {{directory: {place}}}\nlc:"))
+    with pytest.raises(ConfigError, match=rf"^log.directory: {place}: No.* directory: name another$"):
+        _tick_log(config)

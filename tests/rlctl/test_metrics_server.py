@@ -12,6 +12,8 @@ import pytest
 from pydantic import ValidationError
 
 import rlctl.metrics_server
+from rlctl.cli import main
+from rlctl.commands.serve import _look_at as look_at
 from rlctl.config.metrics import LimitsSection, MetricsSection
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
@@ -389,3 +391,34 @@ def test_a_certificate_that_is_rotated_is_shown_once_its_key_is_there_too(serve,
     assert shown(new[0]) == 200
     with pytest.raises(ssl.SSLCertVerificationError):
         shown(certificate[0])
+
+
+def test_what_a_start_would_refuse_is_said_before_it(serve_yaml, certificate, token, capsys):
+    crt, key = certificate
+    path = serve_yaml("lc:", f"metrics: {{tls_certificate: {crt}, tls_key: {key}, bearer_token_file: {token}}}\nlc:")
+    assert main(["config", "check", str(path)]) == 0
+    token.chmod(0o644)
+    assert main(["config", "check", str(path)]) == 78
+    assert capsys.readouterr().err.endswith(f"metrics.bearer_token_file: everybody may use {token}: chmod o= {token}\n")
+    token.unlink()
+    assert main(["config", "check", str(path)]) == 0, "it may be meant for another host"
+    told = f"rlctl: warning: metrics.bearer_token_file: {token}: No such file or directory: a start as this user"
+    assert capsys.readouterr().err.startswith(told)
+
+
+def test_a_dry_run_looks_at_the_files_too_though_another_user_may_be_to_read_them(token, caplog, monkeypatch):
+    look_at(section := MetricsSection(bearer_token_file=token))
+    monkeypatch.setattr("rlctl.metrics_server.check_files", raises(PermissionMissing("metrics.tls_key: /k: denied")))
+    look_at(section)
+    assert caplog.messages == ["metrics.tls_key: /k: denied: whoever serves has to read it"]
+    monkeypatch.undo()
+    token.chmod(0o644)
+    with pytest.raises(ConfigError, match="everybody may use"):
+        look_at(section)
+
+
+def raises(error):
+    def call(*_):
+        raise error
+
+    return call

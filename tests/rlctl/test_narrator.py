@@ -1,6 +1,7 @@
 """What an operator hears of a tick: the cause first, nothing twice, and never silence about a lost latency."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,9 @@ from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.narrator import Narrator, in_words
 from rlctl.record import Tick
 from rlctl.safety.verdict import Bound, Reason, Verdict
+from rlctl.ticklog.decisions import Decision
+from rlctl.ticklog.moments import Found, Moment
+from rlctl.ticklog.why import in_plain_words
 
 SAFE = Limits(cpus=2).safe
 GONE = Missing(Why.NOT_SUPPORTED, "/tmp/x.jsonl: No such file or directory")
@@ -75,3 +79,20 @@ def test_a_change_names_who_acted_and_the_summary_counts_fallbacks(told):
     assert ": heracles; " in change.text
     assert change.fields["fallback"] == "late answer"
     assert "2 fallbacks" in summary.text
+
+
+def test_an_lc_without_a_process_is_told_at_once_and_not_only_that_its_latency_is_missing(told):
+    narrator, stale = Narrator(told.append), tick(0, Missing(Why.STALE, "http://x: nothing new for 3.2 s"))
+    narrator.write(stale)
+    narrator.write(replace(stale, index=1, telemetry=stale.telemetry.but(lc_alive=Value(0.0))))
+    assert [event.text.split("; ")[1] for event in told] == [f"BE stays at {in_words(SAFE)}", "the LC has no process"]
+
+
+def test_a_be_that_has_vanished_is_the_reason_and_not_the_policy(told):
+    events = ("group-vanished: BE group b is left out: the group was removed", "be-vanished: no BE group is left")
+    gone = replace(tick(0, Quantile(0.001, samples=50), before=Allocation(1.0, 2)), note="growth", events=events)
+    Narrator(told.append).write(gone)
+    assert "frozen: no BE group is left; latency 1.00 ms" in told[0].text
+    told_by_why = "\n".join(in_plain_words(Found(Decision(gone, Path("ticks.jsonl"), 1), None, 0.0), Moment()))
+    assert "nothing: no BE group is left; whoever comes begins with " in told_by_why
+    assert "than the verdict" not in told_by_why

@@ -143,6 +143,23 @@ def test_a_blind_controller_freezes_be_and_a_signal_puts_everything_back(groups,
     assert all(tick["applied"]["frozen"] for tick in read_ticks(ticks))
 
 
+def test_a_second_controller_of_the_same_group_is_refused_and_names_the_first_one(groups, tmp_path):
+    parent, _ = groups
+    (tmp_path / "other").mkdir()
+    first = start("--config", written(parent, tmp_path))
+    try:
+        wait_for(lambda: first.poll() is not None or has_ticks(tmp_path / "log" / "ticks.jsonl", 1))
+        second = start("--config", written(parent, tmp_path / "other"), "--duration", "1")
+        _, err = second.communicate(timeout=PATIENCE_SECONDS)
+        assert second.returncode == 75, err
+        assert f"/be is controlled by a running rlctl (pid {first.pid}): stop it first" in err
+        assert first.poll() is None
+    finally:
+        first.terminate()
+        first.communicate(timeout=PATIENCE_SECONDS)
+        first.kill()
+
+
 def test_a_stop_does_not_wait_for_the_next_tick(groups, tmp_path):
     parent, folders = groups
     before, config = knobs(folders), written(parent, tmp_path)

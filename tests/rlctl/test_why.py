@@ -61,7 +61,7 @@ def test_any_other_text_is_one_clear_error(text):
 
 def test_a_time_that_is_none_is_told(capsys, recorded_run):
     code, _, err = why(capsys, recorded_run().go(3), "yesterday")
-    assert code == 78
+    assert code == 2
     assert err.startswith("rlctl: error: 'yesterday' is no time")
 
 

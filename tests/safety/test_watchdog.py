@@ -186,6 +186,7 @@ def test_who_hangs_for_too_long_is_ended_before_the_originals_come_back(start, t
     words = [sys.executable, "-c", script, str(Path(__file__).parent), str(tmp_path)]
     with subprocess.Popen(words, stderr=subprocess.DEVNULL) as controller:
         assert controller.wait(20) == -signal.SIGKILL
+    assert f"rlctl watchdog: ending the hung controller {controller.pid}\n" in (tmp_path / "said").read_text()
     until(lambda: (tmp_path / "restored").exists())
     until(lambda: (tmp_path / "restored").read_text() == "")  # the lock is free: no --force
     assert is_safe(group)

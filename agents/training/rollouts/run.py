@@ -129,9 +129,11 @@ class RolloutVecEnv(VecEnv):
             self._ask(orders)
             came = self._arrived()
             for one in came:
-                self._note(one, None)
+                self._note(one, None)  # not before it is asked for: whoever stops learns from none of the others
                 got += one.segment.size
-            yield from [one.segment for one in came] or (None,)
+                yield one.segment
+            if not came:
+                yield None
         self._ask(orders)
 
     def take_counts(self) -> Counts:

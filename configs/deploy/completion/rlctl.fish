@@ -67,7 +67,7 @@ complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a 
 complete -c rlctl -n '_shtab_rlctl_using serve' -s h -l help -d 'show this help message and exit'
 complete -c rlctl -n '_shtab_rlctl_using serve' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'see configs/serve/example.yaml'
 complete -c rlctl -n '_shtab_rlctl_using serve' -l policy -xka "(string split ' ' 'none weights frozen static prm-eris prm-thesis prm-latency prm-hybrid prm-hybrid-tuned heracles parties sideload koord-suppress hipster barbeque feedforward greedy-shield ppo dqn ppo-bare dqn-bare'; __fish_complete_directories (commandline -ct))" -d 'another policy than the file'"'"'s: from `rlctl managers`, or a bundle'"'"'s folder with a slash in it'
-complete -c rlctl -n '_shtab_rlctl_using serve' -l strict -d 'a bundle that is refused ends the start, fallback or not'
+complete -c rlctl -n '_shtab_rlctl_using serve' -l strict -d 'a bundle that is refused ends the start even where the file has a fallback section'
 complete -c rlctl -n '_shtab_rlctl_using serve' -l dry-run -d 'read, decide and say, but write nothing'
 complete -c rlctl -n '_shtab_rlctl_using serve' -l duration -x -d 'stop by itself after this time'
 complete -c rlctl -n '_shtab_rlctl_using serve' -l json -d 'changes, summaries and totals as JSON lines on stdout'
@@ -96,7 +96,7 @@ complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a 
 complete -c rlctl -n '_shtab_rlctl_using bench' -s h -l help -d 'show this help message and exit'
 complete -c rlctl -n '_shtab_rlctl_using bench' -l plant -xka "sim host" -d 'default: the scenario'"'"'s, without one sim'
 complete -c rlctl -n '_shtab_rlctl_using bench' -l scenario -xka "(string split ' ' 'bursty diurnal flash-crowd live-memcached live-memory live-nginx noisy thesis thesis-shuffled thesis-up-down two-core two-core-nginx all'; __fish_complete_path (commandline -ct))" -d 'all: thesis, diurnal, bursty, flash-crowd, noisy, two-core in the simulator, every live one with --plant host; default: thesis in the simulator, live-nginx on the host'
-complete -c rlctl -n '_shtab_rlctl_using bench' -l managers -xka "(__fish_append , none weights frozen static prm-eris prm-thesis prm-latency prm-hybrid prm-hybrid-tuned heracles parties sideload koord-suppress hipster barbeque feedforward greedy-shield ppo dqn ppo-bare dqn-bare oracle oracle-model oracle-shielded all)" -d 'names from `rlctl managers`, folders of bundles with a slash in them, classes of your own as FILE.py:CLASS, or all; X-bare is the learned policy X without shield and mask'
+complete -c rlctl -n '_shtab_rlctl_using bench' -l managers -xka "(__fish_append , none weights frozen static prm-eris prm-thesis prm-latency prm-hybrid prm-hybrid-tuned heracles parties sideload koord-suppress hipster barbeque feedforward greedy-shield ppo dqn ppo-bare dqn-bare oracle oracle-model oracle-shielded all)" -d 'names from `rlctl managers`, folders of bundles with a slash in them, classes of your own as FILE.py:CLASS, or all, the default; X-bare is the learned policy X without shield and mask'
 complete -c rlctl -n '_shtab_rlctl_using bench' -l seeds -x -d 'sim: evaluation seeds (default: 30)'
 complete -c rlctl -n '_shtab_rlctl_using bench' -l jobs -x -d 'sim: processes (default: one for each CPU)'
 complete -c rlctl -n '_shtab_rlctl_using bench' -l ray -x -d 'on a Ray cluster: local starts one here, auto is this machine'"'"'s, or HOST:PORT; sim: the result is the same; host: repeats are shared out to all its live testbeds'
@@ -376,7 +376,7 @@ complete -c rlctl -n '_shtab_rlctl_using config; and test $_shtab_rlctl_npos -eq
 complete -c rlctl -n '_shtab_rlctl_using config show' -s h -l help -d 'show this help message and exit'
 complete -c rlctl -n '_shtab_rlctl_using config show' -l json -d 'the configuration in effect as JSON'
 complete -c rlctl -n '_shtab_rlctl_using config show; and test $_shtab_rlctl_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d FILE
-complete -c rlctl -n '_shtab_rlctl_using config; and test $_shtab_rlctl_npos -eq 0' -a check -d 'check a file, its policy and its shield profile'
+complete -c rlctl -n '_shtab_rlctl_using config; and test $_shtab_rlctl_npos -eq 0' -a check -d 'check a file, its policy, its shield profile, and the metrics'"'"' certificate, key and token'
 complete -c rlctl -n '_shtab_rlctl_using config check' -s h -l help -d 'show this help message and exit'
 complete -c rlctl -n '_shtab_rlctl_using config check' -l json -d 'the configuration in effect as JSON'
 complete -c rlctl -n '_shtab_rlctl_using config check; and test $_shtab_rlctl_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d FILE

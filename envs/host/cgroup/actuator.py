@@ -22,7 +22,7 @@ from rlctl.envs.workload import Weight
 __all__ = ["BeActuator"]
 
 SETTLE_SECONDS = 0.25
-"""How long a freeze may take. Measured: 0.4-7 ms, p95 24 ms; longer means a task that sleeps in the kernel."""
+"""How long a freeze may take: far longer than it does, unless a task sleeps in the kernel."""
 
 _RESTRICTING = ("quota", "cpus", "frozen")
 

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from rlctl.envs.errors import HostError, PermissionMissing
+from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError
 from rlctl.envs.host.cgroup.kernel import Identity
 from rlctl.envs.ticklog import seal, unsealed
 
-__all__ = ["STATE_DIR", "Entry", "Journal", "Recorded", "StateLock", "boot_id", "load"]
+__all__ = ["STATE_DIR", "Entry", "Journal", "Recorded", "StateLock", "boot_id", "load", "refused"]
 
 STATE_DIR = Path("/var/lib/rlctl")
 JOURNAL = "journal.jsonl"
@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 RESERVED_BYTES = 256 << 10
 """Allocated behind the journal's end; less than half of it is made up for. 150 kB hold the originals of 150 groups."""
+
+_NO_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR)
 
 COMPACT_ENTRIES = 1000  # about 150 kB, of 150 groups that came and went
 
@@ -92,6 +94,14 @@ class Recorded:
         return self.boot_id == boot or bool(self.entries and not self.boot_id)
 
 
+def refused(path: Path, error: OSError) -> RlctlError:
+    """The errno of a state directory, or of a file in it, in the user's words; by whichever option it is named."""
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return PermissionMissing(f"{path}: {error.strerror}: run as root, or name another state directory")
+    kind = ConfigError if error.errno in _NO_PLACE else HostError
+    return kind(f"{path}: {error.strerror}: name another state directory")
+
+
 def boot_id(proc: Path = Path("/proc")) -> str:
     """The kernel's id of this boot.
 
@@ -109,15 +119,14 @@ def load(state_dir: Path) -> Recorded:
 
     Raises:
         PermissionMissing: It may not be read.
+        ConfigError, HostError: It cannot be.
     """
     try:
         content = (state_dir / JOURNAL).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return Recorded()
     except OSError as error:
-        raise PermissionMissing(
-            f"{state_dir / JOURNAL}: {error.strerror}: run as root, or name another --state"
-        ) from None
+        raise refused(state_dir / JOURNAL, error) from None
     whole = content[: content.rfind(b"\n") + 1]
     lines = whole.decode(errors="replace").splitlines()
     entries, boot = [], _header(lines)
@@ -157,7 +166,7 @@ class StateLock:
 
     Raises:
         HostError: Another process has it.
-        PermissionMissing: The lock file cannot be opened.
+        PermissionMissing, ConfigError: The lock file cannot be opened.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -165,7 +174,7 @@ class StateLock:
         try:
             self._file: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise PermissionMissing(f"{path}: {error.strerror}: run as root, or name another --state") from error
+            raise refused(path, error) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -210,12 +219,12 @@ class Journal:
 
         Raises:
             HostError: A live controller holds the directory, or the disk is full.
-            PermissionMissing: The directory cannot be made or written.
+            PermissionMissing, ConfigError: The directory cannot be made or written.
         """
         try:
             state_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise PermissionMissing(f"{state_dir}: {error.strerror}: run as root, or name another --state") from error
+            raise refused(state_dir, error) from error
         journal = cls(state_dir, _lock=StateLock(state_dir))
         try:
             journal._begin(boot_id(proc))

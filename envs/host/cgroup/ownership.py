@@ -56,9 +56,6 @@ class Ownership:
         most_backoff_ticks: The longest that `reassert` leaves a tighter value alone.
         events: Is told of every foreign write; the log hears of the 1st, 2nd, 4th, 8th ... to a knob.
         witness: Tells who wrote; without one the group's place in the tree has to do.
-
-    Attributes:
-        foreign_writes: How many there have been.
     """
 
     def __init__(
@@ -69,7 +66,6 @@ class Ownership:
         witness: Witness | None = None,
     ) -> None:
         self.foreign = foreign
-        self.foreign_writes = 0
         self.events = events or Events()
         self._witness = witness
         self._most_backoff_ticks = most_backoff_ticks
@@ -97,7 +93,6 @@ class Ownership:
             claim = self._claims.setdefault((group, knob), _Claim(now, 0, 0, 0.0))
             claim.value, claim.times, claim.last_tick = now, claim.times + 1, self._tick
             claim.ends_tick = self._tick + self._patience_ticks(claim.times)
-            self.foreign_writes += 1
             who = self._witness.writer(group, knob) if self._witness else suspect(group.name)
             often = "" if claim.times == 1 else f", {claim.times} times now"
             text = f"{group.name}: {knob} {in_words(before)} -> {in_words(now)}, by {who}{often}"

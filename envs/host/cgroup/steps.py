@@ -20,7 +20,7 @@ from rlctl.envs.host.cgroup.state import Seen, Settings
 __all__ = ["Step", "Turn", "steps_of"]
 
 HEAD_START_SECONDS = 0.025
-"""How long a freeze, p95 24 ms, may take before a tighter quota is written beneath it.
+"""How long a freeze may take before a tighter quota is written beneath it; most need less.
 
 A task must run to reach the point where it stops, and one whose quota has run out does not run before the next period.
 All groups together have this time; whether they are frozen or not, the quotas come next.

@@ -82,6 +82,7 @@ class Poller:
         self._url, self._digest = url, digest
         self._interval_seconds, self._timeout_seconds = interval_seconds, timeout_seconds
         self._latest: Figures | Missing = Missing(Why.NO_DATA, f"{url}: no answer yet")
+        self._failure = ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rlctl-latency", daemon=True)
         self._thread.start()
@@ -90,6 +91,11 @@ class Poller:
     def latest(self) -> Figures | Missing:
         """The newest figures. An endpoint that falls silent leaves its last ones, which grow old."""
         return self._latest
+
+    @property
+    def failure(self) -> str:
+        """What the newest request failed with; empty if it was answered."""
+        return self._failure
 
     def close(self) -> None:
         """End the thread; waits no longer than one request may take. Idempotent."""
@@ -105,9 +111,11 @@ class Poller:
     def _poll(self) -> None:
         body = fetch(self._url, self._timeout_seconds)
         if isinstance(body, Missing):
+            self._failure = body.detail.removeprefix(f"{self._url}: ")
             if isinstance(self._latest, Missing):
                 self._latest = body
             return
+        self._failure = ""
         try:
             self._latest = self._digest(body, time.monotonic())
         except Exception as error:  # noqa: BLE001 - whatever an endpoint says, the thread must live
@@ -150,7 +158,7 @@ class PolledSource:
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """The newest figures as readings."""
-        return self._reporter.readings(self._poller.latest, now_seconds)
+        return self._reporter.readings(self._poller.latest, now_seconds, self._poller.failure)
 
     def close(self) -> None:
         """End the thread."""

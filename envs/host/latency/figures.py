@@ -93,14 +93,15 @@ class Reporter:
         self.source, self.slo, self.stale_seconds = source, slo, stale_seconds
         self._good_seconds = dict.fromkeys(PROVIDES, -math.inf)
 
-    def readings(self, figures: Figures | Missing, now_seconds: float) -> Mapping[str, Reading]:
+    def readings(self, figures: Figures | Missing, now_seconds: float, failure: str = "") -> Mapping[str, Reading]:
         """All of PROVIDES.
 
         Args:
             figures: The newest figures, or why there are none at all.
             now_seconds: Monotonic time of the tick.
+            failure: Why there are no newer ones, if the source failed since.
         """
-        found = self._judge(figures, now_seconds)
+        found = self._judge(figures, now_seconds, failure)
         for name, reading in found.items():
             if isinstance(reading, Value):
                 self._good_seconds[name] = now_seconds - reading.age_seconds
@@ -108,12 +109,13 @@ class Reporter:
                 found[name] = replace(reading, age_seconds=now_seconds - self._good_seconds[name])
         return found
 
-    def _judge(self, figures: Figures | Missing, now_seconds: float) -> dict[str, Reading]:
+    def _judge(self, figures: Figures | Missing, now_seconds: float, failure: str) -> dict[str, Reading]:
         if isinstance(figures, Missing):
             return dict.fromkeys(PROVIDES, replace(figures, detail=self._named(figures.detail)))
         age_seconds = max(now_seconds - figures.end_seconds, 0.0)
         if not age_seconds <= self.stale_seconds:  # NaN, too, is no age
-            silence = Missing(Why.STALE, f"{self.source}: nothing new for {age_seconds:.1f} s")
+            why = f" ({failure})" if failure else ""
+            silence = Missing(Why.STALE, f"{self.source}: nothing new for {age_seconds:.1f} s{why}")
             return dict.fromkeys(PROVIDES, silence)
         offered, done = (_checked(rps, MOST_RPS, age_seconds) for rps in (figures.offered_rps, figures.done_rps))
         tail = self._tail(figures, age_seconds)
@@ -139,7 +141,7 @@ class Reporter:
         if figures.samples < 1 or isinstance(figures.tail_seconds, Missing):
             silence = f"{self.source}: {_silence(figures)} in {figures.window_seconds:.1f} s"
             found = figures.tail_seconds.detail if isinstance(figures.tail_seconds, Missing) else ""
-            return Missing(Why.NO_DATA, f"{silence} ({found})" if found else silence)
+            return Missing(Why.NO_DATA, f"{silence} ({found})" if found and found not in silence else silence)
         tail = measured(figures.tail_seconds, LONGEST_SECONDS)
         if isinstance(tail, Why):
             return Missing(tail, f"{self.source}: a tail latency of {figures.tail_seconds!r} s")

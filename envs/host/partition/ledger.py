@@ -16,8 +16,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-from rlctl.envs.errors import HostError, PermissionMissing
-from rlctl.envs.host.cgroup.journal import sync_directory
+from rlctl.envs.errors import HostError
+from rlctl.envs.host.cgroup.journal import refused, sync_directory
 from rlctl.envs.host.cgroup.kernel import Identity
 from rlctl.envs.ticklog import seal, unsealed
 
@@ -81,7 +81,7 @@ def read_ledger(state_dir: Path) -> Recorded | None:
     """Read the ledger below a state directory; None when there is none, or nothing in it yet.
 
     Raises:
-        PermissionMissing: It may not be read.
+        PermissionMissing, ConfigError: It may not or cannot be read.
     """
     path = state_dir / FOLDER / LEDGER
     try:
@@ -89,7 +89,7 @@ def read_ledger(state_dir: Path) -> Recorded | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise PermissionMissing(f"{path}: {error.strerror}: run as root, or name another --state") from error
+        raise refused(path, error) from error
     recorded = Recorded()
     for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
         try:
@@ -129,7 +129,7 @@ class Ledger:
         path: The file.
 
     Raises:
-        PermissionMissing: It cannot be opened.
+        PermissionMissing, ConfigError: It cannot be opened.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -137,7 +137,7 @@ class Ledger:
         try:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise PermissionMissing(f"{self.path}: {error.strerror}: run as root, or name another --state") from error
+            raise refused(self.path, error) from error
         content = os.pread(self._file, os.fstat(self._file).st_size, 0)
         self._end_bytes = content.rfind(b"\n") + 1  # a torn line is written over
 

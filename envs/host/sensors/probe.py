@@ -52,7 +52,7 @@ Run = Callable[[Sequence[str]], tuple[int, str]]
 
 
 def probe_host(proc: Path = Path("/proc"), run: Run | None = None) -> tuple[Capability, ...]:
-    """Everything that sensors and testbed can use. Takes about 60 ms per perf event; never raises.
+    """Everything that sensors and testbed can use; each perf event is counted for a moment. Never raises.
 
     Args:
         proc: Where procfs is mounted.

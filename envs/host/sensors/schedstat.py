@@ -14,7 +14,7 @@ from rlctl.envs.telemetry import Missing, Reading, Why
 __all__ = ["RunDelay", "run_delay_seconds"]
 
 MOST_THREADS = 256
-"""One open file and about 3 us per thread and tick: beyond this the sensor would eat the tick's 0.7 ms by itself."""
+"""One open file and one read per thread and tick: beyond this the sensor alone would cost as much as all else."""
 
 
 def run_delay_seconds(content: bytes) -> float | Missing:

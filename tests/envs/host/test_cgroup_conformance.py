@@ -96,7 +96,7 @@ def test_an_unchanged_allocation_writes_nothing(bench: Bench) -> None:
     assert not bench.fake or not bench.fake.writes
 
 
-def test_foreign_writes_are_undone_and_counted(bench: Bench) -> None:
+def test_foreign_writes_are_undone_and_told(bench: Bench) -> None:
     group = bench.group()
     be = actuator(bench, group)
     be.apply(Allocation(0.25, 1))
@@ -104,7 +104,7 @@ def test_foreign_writes_are_undone_and_counted(bench: Bench) -> None:
     Group.open(bench.layout, group.name, Knobs(None, bench.kernel)).cpu.set_quota(Quota(None))  # type: ignore[union-attr]
     assert be.read().quota_cpus == UNLIMITED
     assert be.apply(Allocation(0.25, 1)) == Allocation(0.25, 1)
-    assert be.ownership.foreign_writes == 1
+    assert [event.partition(":")[0] for event in be.ownership.events.drain()] == ["foreign-write"]
 
 
 def test_what_is_reported_is_the_most_that_be_could_use(bench: Bench) -> None:

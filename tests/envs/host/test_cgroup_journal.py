@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.errors import HostError, PermissionMissing
+from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.journal import COMPACT_ENTRIES, JOURNAL, Entry, Journal, load
+from rlctl.envs.host.cgroup.journal import COMPACT_ENTRIES, JOURNAL, Entry, Journal, load, refused
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.restore import restore
 
@@ -152,8 +152,16 @@ def test_the_lock_is_free_again_after_close(tmp_path: Path) -> None:
 
 def test_a_state_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(PermissionMissing, match="--state"):
+    with pytest.raises(ConfigError, match=r"file/state: Not a directory: name another state directory$"):
         Journal.open(tmp_path / "file/state")
+
+
+def test_only_who_may_not_write_is_told_to_be_root() -> None:
+    denied = refused(Path("/var/lib/rlctl"), PermissionError(errno.EACCES, "Permission denied"))
+    assert isinstance(denied, PermissionMissing)
+    assert str(denied) == "/var/lib/rlctl: Permission denied: run as root, or name another state directory"
+    assert refused(Path("/proc/nix"), FileNotFoundError(errno.ENOENT, "No such file or directory")).exit_code == 78
+    assert refused(Path("/full"), OSError(errno.ENOSPC, "No space left on device")).exit_code == 75
 
 
 def reboot(bench: Bench) -> None:

@@ -12,6 +12,7 @@ import pytest
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupGone
 from rlctl.envs.host.cgroup.actuator import BeActuator
+from rlctl.envs.host.cgroup.claim import Claims
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import COMPACT_ENTRIES, load
 from rlctl.envs.host.cgroup.kernel import KernelFiles
@@ -47,7 +48,10 @@ class Run:
         events = self.ownership.events
         lc, batch = (selects(ByCgroup(f"/{self.top}/{name}"), []) for name in ("web*", "batch-*"))
         assert batch is not None
-        self.follower = Follower(bench.layout, self.knobs, self.lc, lc, [batch], self.actuator, sensors, events)
+        self.claims = Claims()
+        self.follower = Follower(
+            bench.layout, self.knobs, self.lc, lc, [batch], self.actuator, sensors, events, self.claims
+        )
         self.plans: list[Any] = []
         self.host = LiveHost(
             LIMITS, SLO(0.01, max_load_rps=100.0), 1.0, self.actuator, sensors, lambda: None,
@@ -64,6 +68,20 @@ class Run:
 
     def kinds(self) -> list[str]:
         return [event.partition(":")[0] for event in self.host.events()]
+
+
+def test_a_group_that_another_controller_has_is_left_to_it_until_that_one_ends(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(bench, monkeypatch, "batch-1")
+    with Claims() as other:
+        other.take(run.make("batch-2"))
+        run.tick()
+        assert run.kinds() == ["group-refused"]
+        assert not run.actuator.controls(f"{run.top}/batch-2")
+    run.tick()
+    assert run.kinds() == ["group-appeared"]
+    run.claims.close()
 
 
 def quota_cpus(group: Group) -> float:
@@ -124,9 +142,10 @@ def test_be_may_be_without_a_group_for_a_while(bench: Bench, monkeypatch: pytest
     run.tick()
     run.actuator.groups[0].remove()
     assert [run.tick() for _ in range(3)] == [LIMITS.safe] * 3
+    assert run.kinds() == ["group-vanished", *["be-vanished"] * 3]
     run.make("batch-7")
     assert run.tick() == HALF
-    assert run.kinds() == ["group-vanished", "group-appeared"]
+    assert run.kinds() == ["group-appeared"]
 
 
 def test_a_lasting_group_that_only_a_process_named_still_ends_the_run(fake: Bench) -> None:

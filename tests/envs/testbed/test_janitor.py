@@ -184,6 +184,15 @@ def test_folder_that_is_another_one_or_no_folder_of_ours_stays(state: Path, tmp_
     assert precious.exists()
 
 
+def test_a_folder_that_may_not_be_looked_into_is_told_with_the_way_out(tmp_path: Path) -> None:
+    """As another user's HOME; this one, of too long a name, is refused to root too."""
+    (told,) = sweep(folder := tmp_path / ("x" * 300)).left
+    assert told == f"{folder}: File name too long: cannot look there for what a testbed has left; {WAY_OUT}"
+
+
+WAY_OUT = "set HOME to a folder of yours"
+
+
 def test_torn_record_is_read_as_far_as_it_goes(state: Path, bystander: subprocess.Popen[bytes]) -> None:
     now = leftovers.task(bystander.pid)
     assert now is not None

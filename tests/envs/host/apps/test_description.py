@@ -51,5 +51,5 @@ def test_a_slip_is_told_with_its_line(tmp_path, old, new, line, told):
 
 
 def test_an_application_without_modes_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="modes"):
+    with pytest.raises(ConfigError, match=r":2: modes is \[\]: should have at least 1 item, not 0$"):
         load_description(written(tmp_path, "name: encoder\nmodes: []\n"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.host.latency.figures import Figures, TimeUnit
+from rlctl.envs.host.latency.figures import Figures, Reporter, TimeUnit
 from rlctl.envs.host.latency.http_json import JsonDigest, JsonSource
 from rlctl.envs.host.latency.jsonl import JsonlIntervals, JsonlRequests, RequestKeys, documents
 from rlctl.envs.host.latency.keys import FigureKeys, lookup
@@ -200,3 +201,27 @@ def test_a_member_that_is_not_there_is_told_with_those_that_are() -> None:
     assert isinstance(found, Figures)
     assert isinstance(found.tail_seconds, Missing)
     assert found.tail_seconds.detail == "'p95' is absent or null; there is: p99, n"
+
+
+def test_an_endpoint_that_has_fallen_silent_is_told_with_why_it_does_not_answer(
+    slo: SLO, serve: Callable[..., str]
+) -> None:
+    status = 200
+    url = serve(lambda: (status, json.dumps(GOOD).encode()))
+    source = JsonSource(url, KEYS, slo, interval_seconds=0.02, stale_seconds=0.1)
+    try:
+        while isinstance(source.read(time.monotonic())["tail_latency_seconds"], Missing):
+            time.sleep(0.01)
+        status = 503
+        while not isinstance(silent := source.read(time.monotonic())["tail_latency_seconds"], Missing):
+            time.sleep(0.01)
+        assert re.fullmatch(rf"json {url}: nothing new for 0\.\d s \(status 503\)", silent.detail)
+    finally:
+        source.close()
+
+
+def test_silence_is_told_once(slo: SLO) -> None:
+    silent = Figures(0.0, 1.0, tail_seconds=Missing(Why.NO_DATA, "no request completed"))
+    told = Reporter("json http://x", slo, 3.0).readings(silent, 0.5)["tail_latency_seconds"]
+    assert isinstance(told, Missing)
+    assert told.detail == "json http://x: no request completed in 1.0 s"
