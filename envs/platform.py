@@ -103,7 +103,7 @@ def load_platform(
         return discovered(within=within, cpus=cpus, sys=sys)
     path = _found(str(file))
     data, lines = load_yaml(path)
-    description = validated(_Description, data, path, lines)
+    description = validated(PlatformFile, data, path, lines)
     topology = _topology(cpus, sys)
     for key, problem in _problems(description, frozenset(topology), memory_nodes(sys)):
         raise ConfigError(f"{'.'.join(key)}: {problem}", path, _line(lines, key))
@@ -225,7 +225,7 @@ class _Mdev(_Part):
     clusters: dict[_Name, _Cluster] | None = Field(default=None, min_length=1)
 
 
-class _Description(Strict):
+class PlatformFile(Strict):
     """A host in two parts.
 
     Attributes:
@@ -244,7 +244,7 @@ class _Description(Strict):
 
 
 def _problems(
-    said: _Description, there: frozenset[int], nodes: frozenset[int]
+    said: PlatformFile, there: frozenset[int], nodes: frozenset[int]
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """What does not fit together, or not to this host: the key, and what is wrong."""
     clusters = said.mdev.clusters or {}

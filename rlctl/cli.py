@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from rlctl import __version__
 
-__all__ = ["COMMANDS", "command_parser", "main"]
+__all__ = ["COMMANDS", "command_parser", "main", "subcommands"]
 
 COMMANDS = {
     "doctor": "what this host offers and lacks, and what each lack disables",
@@ -168,6 +168,12 @@ def command_parser(called: Collection[str]) -> argparse.ArgumentParser:
         else:
             subparsers.add_parser(name, help=summary)
     return parser
+
+
+def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The commands one level below a parser, by name; for manuals."""
+    found = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return dict(found[0].choices) if found else {}
 
 
 def _module(command: str) -> ModuleType:

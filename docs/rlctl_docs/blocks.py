@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 from markdown_it import MarkdownIt
 
-__all__ = ["DOCS", "OPTIONS", "ROOT", "Block", "BlockError", "Use", "blocks_of", "pages", "requirements"]
+__all__ = ["DOCS", "OPTIONS", "ROOT", "Block", "BlockError", "Use", "blocks_of", "options_in", "pages", "requirements"]
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -115,7 +115,12 @@ def _read(page: Path, line: int, info: str, text: str) -> Block:
     options = found["options"] or ""
     if left := _OPTION.sub("", options).strip():
         raise BlockError(f'{Block(page, line, "", {}, "").place}: {left!r} is no option="value"')
-    return Block(page, line, found["language"], dict(_OPTION.findall(options)), text)
+    return Block(page, line, found["language"], options_in(options), text)
+
+
+def options_in(braces: str) -> dict[str, str]:
+    """The options of a fence: what stands in its braces, by name."""
+    return dict(_OPTION.findall(braces))
 
 
 def _check(block: Block, known: Mapping[str, str]) -> None:

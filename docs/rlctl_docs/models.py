@@ -170,6 +170,6 @@ def _range(said: dict[str, Any]) -> str:
     return f" {low} {high}".rstrip().replace("  ", " ")
 
 
-def section_text(model: type[BaseModel]) -> str:
-    """What a section is."""
-    return " ".join(summary(model).split())
+def section_text(documented: type) -> str:
+    """What a section is, or any class: its docstring without attributes, on one line."""
+    return " ".join(summary(documented).split())

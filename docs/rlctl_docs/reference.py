@@ -26,7 +26,7 @@ from rlctl.envs.applications import Placement
 from rlctl.envs.host.apps.description import Description
 from rlctl.envs.host.events import KINDS
 from rlctl.envs.observation import FEATURES, LAGS, VERSION, Observer
-from rlctl.envs.platform import _Description
+from rlctl.envs.platform import PlatformFile
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.telemetry import READINGS, Telemetry, Value, Why
 from rlctl.fleet.config import Fleet
@@ -64,25 +64,19 @@ def _table(head: str, rows: Rows) -> str:
 
 def commands() -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """Every command and subcommand by its full name, with its parser."""
-    for name in cli.COMMANDS:
-        whole = cli._parser([name])
-        yield from _below(f"rlctl {name}", _choices(whole)[name])
+    for name, parser in cli.subcommands(cli.command_parser(cli.COMMANDS)).items():
+        yield from _below(f"rlctl {name}", parser)
 
 
 def _below(name: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
     yield name, parser
-    for choice, inner in _choices(parser).items():
+    for choice, inner in cli.subcommands(parser).items():
         yield from _below(f"{name} {choice}", inner)
-
-
-def _choices(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
-    actions = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    return next((action.choices for action in actions), {})
 
 
 def _commands() -> str:
     os.environ["COLUMNS"] = COLUMNS
-    parts = ["# Commands\n\nAs `rlctl COMMAND --help` prints them.\n", _help("rlctl", cli._parser([]))]
+    parts = ["# Commands\n\nAs `rlctl COMMAND --help` prints them.\n", _help("rlctl", cli.command_parser(()))]
     return "\n".join([*parts, *(_help(name, parser) for name, parser in commands())])
 
 
@@ -132,7 +126,7 @@ FILES: tuple[tuple[str, str, type[BaseModel]], ...] = (
     ("Training hosts", "`configs/training/hosts.yaml`: what `rlctl train` learns on.", Hosts),
     ("Search spaces", "`configs/tuning/*.yaml`: what `rlctl tune` searches.", SpaceFile),
     ("Tuned managers", "`configs/managers/tuned.yaml`, which `scripts/tune-managers` writes.", Tuned),
-    ("Platforms", "`configs/platform/*.yaml`: parts and clusters of a host, for `rlctl partition`.", _Description),
+    ("Platforms", "`configs/platform/*.yaml`: parts and clusters of a host, for `rlctl partition`.", PlatformFile),
     ("Fleets", "`configs/fleet/*.yaml`, for `rlctl fleet`.", Fleet),
     ("Mixes", "`configs/measure/*.yaml`: applications and mixes, for `rlctl measure`.", MeasureConfig),
     ("Promotion gate", "`configs/shadow/gate.yaml`, for `rlctl shadow report --gate`.", Gate),
@@ -291,14 +285,10 @@ def _reasons() -> str:
     return "\n".join([
         "# Guards and reasons\n\nEvery word that rlctl gives as a reason is one of these, in logs, metrics and `rlctl why` alike.\n",
         "## Guards\n\nThey are asked in this order, and the tightest bound counts.\n",
-        *(f"### {guard.name}\n\n{_first_lines(type(guard))}\n" for guard in guards),
+        *(f"### {guard.name}\n\n{section_text(type(guard))}\n" for guard in guards),
         "## Reasons of guards\n", *(f"### {reason}\n\n{texts[reason.name]}\n" for reason in Reason),
         "## Why a reading is missing\n", *(f"### {why}\n\n{missing[why.name]}\n" for why in Why),
     ])  # fmt: skip
-
-
-def _first_lines(documented: type) -> str:
-    return section_text(documented)  # type: ignore[arg-type] - any class with a docstring
 
 
 def _managers() -> str:

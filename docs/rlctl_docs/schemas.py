@@ -14,7 +14,7 @@ from rlctl.agents.training.search.space import load_space
 from rlctl.bench.tuned import load_tuned
 from rlctl.config.serve import ServeConfig
 from rlctl.envs.host.apps.description import load_description
-from rlctl.envs.platform import _Description
+from rlctl.envs.platform import PlatformFile
 from rlctl.envs.sim.profile import load_profile as load_plant
 from rlctl.envs.yaml_edge import load_model, load_yaml, validated
 from rlctl.fleet.config import load_fleet
@@ -74,7 +74,7 @@ SCHEMAS: dict[str, Callable[[Path], object]] = {
     "training": _training,
     "hosts": load_hosts,
     "tuning": lambda path: load_space("ppo", load_recipe("ppo"), path),
-    "platform": lambda path: load_model(_Description, path),  # whether it fits a host, the host decides
+    "platform": lambda path: load_model(PlatformFile, path),  # whether it fits a host, the host decides
     "fleet": lambda path: load_fleet(str(path)),
     "measure": load_measure,
     "shadow": load_gate,

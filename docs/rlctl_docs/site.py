@@ -10,7 +10,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rlctl_docs.blocks import DOCS, ROOT
+from rlctl_docs.blocks import DOCS, ROOT, options_in
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -23,7 +23,6 @@ ROOT_PAGES = {"changelog": "CHANGELOG.md", "contributing": "CONTRIBUTING.md", "s
 """Files of the checkout's top that are pages too."""
 
 _FENCE = re.compile(r"^(?P<mark>`{3,})(?P<language>[\w+-]+) \{(?P<options>[^}\n]*)\}$", re.MULTILINE)
-_OPTION = re.compile(r'([a-z]+)="([^"]*)"')
 _LINK = re.compile(r"\]\((?!https?:|#|docs/)(?P<target>[^)\s]+)\)")
 
 
@@ -61,7 +60,7 @@ def _read(app: Sphinx, page: str, text: list[str]) -> None:  # noqa: ARG001 - Sp
 
 def _captioned(fence: re.Match[str]) -> str:
     """A fence as MyST's directive, with its file or its requirements over it."""
-    options = dict(_OPTION.findall(fence["options"]))
+    options = options_in(fence["options"])
     lacks = ", ".join(options.get("requires", "").split())
     said = ", ".join(filter(None, (options.get("file", ""), lacks and f"needs {lacks}")))
     language = fence["language"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from types import TracebackType
 from typing import Self
 
 from rlctl.envs.host.resources.node_power import NodePower, power_source
@@ -62,7 +61,5 @@ class EnergyMeter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
