@@ -11,25 +11,25 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 
-from rlctl.agents import bundle
-from rlctl.agents.barbeque import Barbeque
-from rlctl.agents.feedforward import Feedforward
-from rlctl.agents.greedy_shield import GreedyShield
-from rlctl.agents.heracles import Heracles
-from rlctl.agents.hipster import Hipster
-from rlctl.agents.koord_suppress import KoordSuppress
-from rlctl.agents.learned import BARE, LearnedPolicy
-from rlctl.agents.manager import Manager
-from rlctl.agents.network import NO_RUNTIME
-from rlctl.agents.parties import Parties
+from rlctl.agents.managers.barbeque import Barbeque
+from rlctl.agents.managers.feedforward import Feedforward
+from rlctl.agents.managers.greedy_shield import GreedyShield
+from rlctl.agents.managers.heracles import Heracles
+from rlctl.agents.managers.hipster import Hipster
+from rlctl.agents.managers.koord_suppress import KoordSuppress
+from rlctl.agents.managers.manager import Manager
+from rlctl.agents.managers.parties import Parties
+from rlctl.agents.managers.prm_eris import PrmEris
+from rlctl.agents.managers.prm_hybrid import TUNED, PrmHybrid
+from rlctl.agents.managers.prm_latency import PrmLatency
+from rlctl.agents.managers.prm_model import PrmModel
+from rlctl.agents.managers.prm_thesis import PrmThesis
+from rlctl.agents.managers.references import Frozen, Static, Unmanaged, Weights
+from rlctl.agents.managers.sideload import Sideload
 from rlctl.agents.policy import Policy
-from rlctl.agents.prm_eris import PrmEris
-from rlctl.agents.prm_hybrid import TUNED, PrmHybrid
-from rlctl.agents.prm_latency import PrmLatency
-from rlctl.agents.prm_model import PrmModel
-from rlctl.agents.prm_thesis import PrmThesis
-from rlctl.agents.references import Frozen, Static, Unmanaged, Weights
-from rlctl.agents.sideload import Sideload
+from rlctl.agents.served import bundle
+from rlctl.agents.served.learned import BARE, LearnedPolicy
+from rlctl.agents.served.network import NO_RUNTIME
 from rlctl.envs.errors import BundleError, PolicyError
 
 __all__ = [
@@ -72,7 +72,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A bound on all managers, simulator only; see `rlctl.agents.oracle` and `rlctl.agents.oracle_model`.
+    """A bound on all managers, simulator only; see `rlctl.agents.bounds.oracle` and `rlctl.agents.bounds.oracle_model`.
 
     Attributes:
         law: What it knows and does, in a line.

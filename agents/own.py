@@ -20,8 +20,8 @@ from types import ModuleType
 from typing import Any
 
 from rlctl.agents import catalogue
+from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.policy import Policy
-from rlctl.agents.prm_model import PrmModel
 from rlctl.envs.actions import Action
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError, RlctlError
@@ -33,7 +33,7 @@ __all__ = ["OwnPolicy", "build", "refuse"]
 MEMBERS = ("shielded", "weight", "masked", "needs", "start", "act", "note", "remarks")
 """What the benchmark asks of a policy; its name is the one that it was asked for by."""
 
-WAY_OUT = "derive it from rlctl.agents.manager.Manager, which needs begin and decide only"
+WAY_OUT = "derive it from rlctl.agents.managers.manager.Manager, which needs begin and decide only"
 
 
 def build(name: str, *, time_scale: float = 1.0, model: PrmModel | None = None, **options: Any) -> Policy:
@@ -172,7 +172,7 @@ def _class(module: ModuleType, path: Path, wanted: str) -> Any:
         raise PolicyError(f"there is no class {wanted}; {said}", _shown(path))
     if inspect.isabstract(found):
         lacking = ", ".join(sorted(found.__abstractmethods__))  # type: ignore[attr-defined]
-        raise PolicyError(f"class {wanted} lacks {lacking}; see rlctl.agents.manager.Manager", _shown(path))
+        raise PolicyError(f"class {wanted} lacks {lacking}; see rlctl.agents.managers.manager.Manager", _shown(path))
     return found
 
 

@@ -37,7 +37,7 @@ __all__ = [
 
 
 class Recorded(Protocol):
-    """What a replay needs of a tick; `rlctl.record.Tick` has it too."""
+    """What a replay needs of a tick; `rlctl.loop.record.Tick` has it too."""
 
     @property
     def telemetry(self) -> Telemetry:

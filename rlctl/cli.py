@@ -183,7 +183,7 @@ def _module(command: str) -> ModuleType:
 def _log_more(verbose: int) -> None:
     import logging
 
-    from rlctl.logs import log_to_stderr
+    from rlctl.work.logs import log_to_stderr
 
     log_to_stderr(logging.INFO if verbose == 1 else logging.DEBUG)
 

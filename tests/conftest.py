@@ -105,8 +105,8 @@ def onnx_writer():
 @pytest.fixture(scope="session")
 def make_bundle():
     """Writes a bundle whose policy asks for as large a share as the slack is; `policy` puts another network in."""
-    from rlctl.agents.bundle import save
-    from rlctl.agents.card import CardParts, ObservationTable, TrainedOn, Training
+    from rlctl.agents.served.bundle import save
+    from rlctl.agents.served.card import CardParts, ObservationTable, TrainedOn, Training
     from rlctl.envs.actions import MOVES
     from rlctl.envs.observation import FEATURES, LAGS
     from rlctl.envs.workload import Weight

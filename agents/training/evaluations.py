@@ -2,7 +2,7 @@
 
 The merit of a policy is its BE throughput, mean over the courses, less PRICE for every percentage point by which it
 falls short of the QoS that must be held, summed over the courses. That is what `frozen` holds on the same seeds less
-ALLOWANCE_POINTS, the bar that managers are tuned to (`rlctl.bench.tuning`). There QoS comes first outright. Here a
+ALLOWANCE_POINTS, the bar that managers are tuned to (`scripts.studies.tuning`). There QoS comes first outright. Here a
 policy is judged every minute on few seeds, where a hundredth of a point is chance: a price lets BE weigh that up, and a
 point of QoS still outweighs all BE there is.
 """

@@ -22,10 +22,10 @@ from stable_baselines3.common.torch_layers import FlattenExtractor
 from torch import nn
 
 from rlctl import __version__
-from rlctl.agents.bundle import save
-from rlctl.agents.card import Card, CardParts, ObservationTable
-from rlctl.agents.network import logits_of
-from rlctl.agents.onnx_graph import GraphError, read_graph
+from rlctl.agents.served.bundle import save
+from rlctl.agents.served.card import Card, CardParts, ObservationTable
+from rlctl.agents.served.network import logits_of
+from rlctl.agents.served.onnx_graph import GraphError, read_graph
 from rlctl.agents.training.learners import tensor_logits
 from rlctl.envs.actions import MOVES
 from rlctl.envs.errors import BundleError

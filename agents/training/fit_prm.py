@@ -16,7 +16,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.agents.prm_model import Method, PrmModel, ThresholdBin, check_free
+from rlctl.agents.managers.prm_model import Method, PrmModel, ThresholdBin, check_free
 from rlctl.agents.training.prm_records import LOWER, METRICS, UPPER, Row, read_rows
 from rlctl.envs.errors import ConfigError
 

@@ -15,9 +15,9 @@ import numpy as np
 import onnx
 from onnx import compose, helper, numpy_helper
 
-from rlctl.agents import bundle
-from rlctl.agents.card import Card, CardParts
-from rlctl.agents.network import logits_of
+from rlctl.agents.served import bundle
+from rlctl.agents.served.card import Card, CardParts
+from rlctl.agents.served.network import logits_of
 from rlctl.agents.training.export import TOLERANCE, to_file
 from rlctl.agents.training.sb3_model import recorded
 from rlctl.envs.errors import BundleError

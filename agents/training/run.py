@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from rlctl.agents.card import SearchOrigin
+from rlctl.agents.served.card import SearchOrigin
 from rlctl.agents.training.evaluations import Evaluation
 from rlctl.agents.training.hosts import Hosts
 from rlctl.agents.training.recipe import Recipe

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.agents.card import CardParts, TrainedOn, Training
+from rlctl.agents.served.card import CardParts, TrainedOn, Training
 from rlctl.agents.training import run_folder as files
 from rlctl.agents.training.export import FEWEST, export
 from rlctl.agents.training.hosts import present

@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 
 from rlctl import __version__
-from rlctl.agents.card import CardParts, Training
-from rlctl.agents.network import first_line
+from rlctl.agents.served.card import CardParts, Training
+from rlctl.agents.served.network import first_line
 from rlctl.agents.training.export import ALGORITHMS, FEWEST
 from rlctl.envs.errors import ConfigError, PermissionMissing
 from rlctl.envs.sim.seeds import training

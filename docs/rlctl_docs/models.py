@@ -14,7 +14,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rlctl.docstrings import attributes, summary
+from rlctl.config.docstrings import attributes, summary
 
 __all__ = ["Key", "keys", "member_texts", "nested", "section_text"]
 

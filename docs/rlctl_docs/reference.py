@@ -17,8 +17,8 @@ from rlctl.agents.training.recipe import ALGORITHMS
 from rlctl.agents.training.search.space import SpaceFile
 from rlctl.bench.tuned import Tuned
 from rlctl.commands.doctor import SERVE_NEEDS, examine
+from rlctl.config.docstrings import attributes
 from rlctl.config.serve import ServeConfig
-from rlctl.docstrings import attributes
 from rlctl.envs import errors
 from rlctl.envs.actions import MOVES, MOVES_VERSION, RISE_RATIO
 from rlctl.envs.allocation import Allocation, Limits
@@ -30,14 +30,14 @@ from rlctl.envs.platform import PlatformFile
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.telemetry import READINGS, Telemetry, Value, Why
 from rlctl.fleet.config import Fleet
+from rlctl.loop.record import Tick, tick_as_json
 from rlctl.measure.config import MeasureConfig
-from rlctl.metrics import Metrics
-from rlctl.record import Tick, tick_as_json
 from rlctl.safety.profile import MemoryBandwidth, MemoryPressure, Profile, load_profile
 from rlctl.safety.verdict import Bound, Reason, Verdict
-from rlctl.scenario import Scenario, shipped_scenarios
+from rlctl.scenarios.scenario import Scenario, shipped_scenarios
+from rlctl.scenarios.sim_scenario import SimScenario
+from rlctl.serve.metrics import Metrics
 from rlctl.shadow.gate import Gate
-from rlctl.sim_scenario import SimScenario
 from rlctl_docs.blocks import ROOT
 from rlctl_docs.models import Key, keys, member_texts, section_text
 

@@ -55,7 +55,7 @@ class Actuator(Protocol):
 
 
 class Divider(Protocol):
-    """Whoever divides BE's budget among child groups of BE's; `rlctl.sharing.Sharing` is one."""
+    """Whoever divides BE's budget among child groups of BE's; `rlctl.serve.sharing.Sharing` is one."""
 
     @property
     def shares(self) -> Mapping[str, Placement | None]:

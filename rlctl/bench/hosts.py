@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from rlctl.arguments import say as log
 from rlctl.bench.live import Outcome, Plan, run_once, this_host, with_model
 from rlctl.bench.score import Run, Score, score
 from rlctl.envs.errors import RlctlError
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
 from rlctl.envs.testbed.workloads import Work
+from rlctl.work.progress import say as log
 
 if TYPE_CHECKING:
     from rlctl.agents.training.cluster.nodes import Cluster

@@ -10,10 +10,10 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from rlctl.agents import catalogue, own
+from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.policy import Policy
-from rlctl.agents.prm_model import PrmModel
 from rlctl.envs.errors import ConfigError
-from rlctl.record import Tick, write_ticks
+from rlctl.loop.record import Tick, write_ticks
 
 __all__ = [
     "CORE_STEPPED",

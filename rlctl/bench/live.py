@@ -9,19 +9,19 @@ from dataclasses import dataclass, field, replace
 
 from rlctl import __version__
 from rlctl.agents import catalogue
+from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.policy import Policy
-from rlctl.agents.prm_model import PrmModel
 from rlctl.bench.lineup import NEEDS_MODEL, fitted, policy_for
 from rlctl.bench.score import Run, Score, score
-from rlctl.control import Controller
 from rlctl.envs.errors import RlctlError
 from rlctl.envs.testbed.session import Testbed
 from rlctl.envs.testbed.workloads import Work
 from rlctl.envs.workload import Weight
-from rlctl.record import MemoryRecorder
+from rlctl.loop.control import Controller
+from rlctl.loop.record import MemoryRecorder
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
-from rlctl.scenario import Scenario
+from rlctl.scenarios.scenario import Scenario
 
 __all__ = ["Outcome", "Plan", "measure", "profile", "run_once", "this_host", "with_model"]
 

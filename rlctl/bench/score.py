@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from rlctl.envs.telemetry import Missing, Value
-from rlctl.record import Tick
+from rlctl.loop.record import Tick
 from rlctl.statistics.intervals import Estimate, mean_interval, share_interval
 
 __all__ = ["Run", "Score", "score"]

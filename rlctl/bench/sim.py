@@ -11,21 +11,21 @@ import numpy as np
 
 from rlctl import __version__
 from rlctl.agents import catalogue
-from rlctl.agents.prm_model import PrmModel
+from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.bench.lineup import NEEDS_MODEL, fitted, policy_for
 from rlctl.bench.sim_run import Task, TaskResult, run_task
 from rlctl.bench.sim_score import METRICS, Floats, SimScore, score
 from rlctl.bench.suite import BOUNDS, SHIELDED_BOUNDS, SuiteResult, Trace
 from rlctl.bench.tuned import Tuned
-from rlctl.control import Controller
 from rlctl.envs.sim import seeds
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.workload import Weight
-from rlctl.pool_worker import pool_of
-from rlctl.record import MemoryRecorder, Tick
+from rlctl.loop.control import Controller
+from rlctl.loop.record import MemoryRecorder, Tick
 from rlctl.safety.profile import Profile
-from rlctl.sim_scenario import SimScenario
+from rlctl.scenarios.sim_scenario import SimScenario
+from rlctl.work.pool import pool_of
 
 __all__ = ["Runner", "SimOutcome", "SimPlan", "record_model", "run_sim", "run_tasks"]
 

@@ -11,11 +11,11 @@ from typing import Protocol
 
 import numpy as np
 
-from rlctl.agents.oracle import Oracle
-from rlctl.agents.oracle_bound import Bound
-from rlctl.agents.oracle_model import OracleModel
+from rlctl.agents.bounds.bound import Bound
+from rlctl.agents.bounds.oracle import Oracle
+from rlctl.agents.bounds.oracle_model import OracleModel
+from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.policy import Policy
-from rlctl.agents.prm_model import PrmModel
 from rlctl.bench.lineup import policy_for
 from rlctl.bench.sim_score import Floats, Record, per_seed
 from rlctl.bench.suite import BOUNDS, SHIELDED_BOUNDS, Trace
@@ -29,7 +29,7 @@ from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
-from rlctl.sim_scenario import SimScenario
+from rlctl.scenarios.sim_scenario import SimScenario
 
 __all__ = ["Task", "TaskResult", "run_task"]
 

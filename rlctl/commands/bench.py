@@ -6,12 +6,13 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rlctl.arguments import address, positive, positive_int, say
 from rlctl.commands import bench_live, bench_sim
+from rlctl.commands.arguments import address, positive, positive_int
 from rlctl.commands.outputs import check_outputs
 from rlctl.envs.errors import ConfigError
-from rlctl.scenario import Scenario, load_scenario, shipped_scenarios
-from rlctl.sim_scenario import SUITE, SimScenario
+from rlctl.scenarios.scenario import Scenario, load_scenario, shipped_scenarios
+from rlctl.scenarios.sim_scenario import SUITE, SimScenario
+from rlctl.work.progress import say
 
 __all__ = ["add_parser", "run"]
 
@@ -195,7 +196,7 @@ def _managers(listed: str, *, live: bool) -> tuple[tuple[str, ...], list[str]]:
 def _everyone(*, live: bool) -> list[str]:
     """All managers; bounds exist in the simulator only."""
     from rlctl.agents import catalogue
-    from rlctl.agents.learned import BARE
+    from rlctl.agents.served.learned import BARE
     from rlctl.bench.suite import BOUNDS
 
     learned = [name for name in catalogue.LEARNED if not name.endswith(BARE)]

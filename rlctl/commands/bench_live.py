@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.arguments import say
 from rlctl.envs.errors import HostError
-from rlctl.scenario import Scenario
+from rlctl.scenarios.scenario import Scenario
+from rlctl.work.progress import say
 
 if TYPE_CHECKING:
     from rlctl.bench.hosts import HostsOutcome
@@ -38,7 +38,7 @@ def run_plans(args: argparse.Namespace, plans: Sequence[Plan]) -> int:
     Raises:
         HostError: The testbed could not be run, or not to the end; what was measured until then has been written.
     """
-    from rlctl.bench.report import tables
+    from rlctl.report.bench_table import tables
     from rlctl.report.table import LEGEND
 
     for plan in plans:
@@ -88,8 +88,8 @@ def _measured_here(plan: Plan) -> Outcome:
 
 def _keep(args: argparse.Namespace, outcomes: Sequence[Outcome | HostsOutcome]) -> None:
     """Write what there is so far; one scenario is written by itself, several by name."""
-    from rlctl.bench.report import write_report
     from rlctl.bench.results import results_as_json, write_json
+    from rlctl.report.bench_table import write_report
 
     if args.json == "-":
         print(json.dumps(results_as_json(outcomes)))
@@ -143,7 +143,7 @@ def _minutes(plan: Plan) -> int:
 
 @contextlib.contextmanager
 def _progress(plan: Plan) -> Iterator[Callable[[str, int], None]]:
-    from rlctl.progress import progress
+    from rlctl.work.progress import progress
 
     with progress(len(plan.managers) * plan.repeats, "runs") as advance:
         yield lambda name, repeat: advance(f"{name} #{repeat + 1}")

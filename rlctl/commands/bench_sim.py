@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.arguments import say
-from rlctl.sim_scenario import SimScenario
+from rlctl.scenarios.sim_scenario import SimScenario
+from rlctl.work.progress import say
 
 if TYPE_CHECKING:
     from rlctl.bench.sim import Runner, SimOutcome, SimPlan
@@ -86,7 +86,7 @@ def workforce(args: argparse.Namespace) -> Iterator[tuple[int, Runner]]:
 def simulated(plan: SimPlan, jobs: int, run: Runner) -> SimOutcome:
     """Run one plan with a progress bar."""
     from rlctl.bench.sim import run_sim, seeds_at_once
-    from rlctl.progress import progress
+    from rlctl.work.progress import progress
 
     chunk = seeds_at_once(plan, jobs)
     with progress(len(list(plan.tasks(chunk))), "runs") as done:

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlctl import __version__
-from rlctl.arguments import say
 from rlctl.bench.claims import Claim, read_claims
 from rlctl.envs.errors import ConfigError
+from rlctl.work.progress import say
 
 if TYPE_CHECKING:
     from rlctl.bench.sim import SimPlan
@@ -72,8 +72,8 @@ def plan_of(claim: Claim) -> SimPlan:
     from rlctl.bench.sim import SimPlan
     from rlctl.bench.tuned import load_tuned
     from rlctl.safety.profile import load_profile
-    from rlctl.scenario import load_scenario
-    from rlctl.sim_scenario import SimScenario
+    from rlctl.scenarios.scenario import load_scenario
+    from rlctl.scenarios.sim_scenario import SimScenario
 
     own.refuse(tuple(claim.managers), f"{claim.scenario}: the file")
     loaded = load_scenario(claim.scenario_source)

@@ -10,14 +10,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.arguments import say
 from rlctl.envs.errors import CheckFailed, ConfigError
+from rlctl.work.progress import say
 
 if TYPE_CHECKING:
-    from rlctl.calibrate import Sweep
     from rlctl.envs.sim.profile import HostProfile
     from rlctl.envs.sim.residuals import Residual
     from rlctl.envs.sim.surface import Cell
+    from rlctl.measure.calibrate import Sweep
 
 __all__ = ["add_parser", "run"]
 
@@ -92,10 +92,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sweep(args: argparse.Namespace) -> int:
-    from rlctl.calibrate import fitted_profile, sweep, write_profile
     from rlctl.envs.sim.surface import read_surface
     from rlctl.envs.testbed.session import Testbed
-    from rlctl.progress import progress
+    from rlctl.measure.calibrate import fitted_profile, sweep, write_profile
+    from rlctl.work.progress import progress
 
     plan = _plan(args)
     say(_effective(plan))
@@ -115,8 +115,8 @@ def _sweep(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace) -> Sweep:
-    from rlctl.calibrate import LOADS, QUOTAS, WINDOWS, Sweep
-    from rlctl.scenario import Scenario, load_scenario
+    from rlctl.measure.calibrate import LOADS, QUOTAS, WINDOWS, Sweep
+    from rlctl.scenarios.scenario import Scenario, load_scenario
 
     if args.profile or args.fit:
         raise ConfigError("--profile and --fit go with --surface")

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     config = load_config(args.file)
     if args.action == "check":
-        from rlctl.deciding import fallback_of, policy_of, profile_of
+        from rlctl.serve.deciding import fallback_of, policy_of, profile_of
 
         fallback_of(config, policy_of(config, args.file), args.file, config.tick_seconds)
         profile_of(config, args.file)
@@ -72,7 +72,7 @@ def _look_at(section: MetricsSection | None) -> None:
     if section is None:
         return
     from rlctl.envs.errors import ConfigError, PermissionMissing
-    from rlctl.metrics_server import check_files
+    from rlctl.serve.metrics_server import check_files
 
     try:
         check_files(section)

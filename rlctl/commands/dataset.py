@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.arguments import listed, positive, positive_int, say
+from rlctl.commands.arguments import listed, positive, positive_int
 from rlctl.envs.errors import ConfigError
+from rlctl.work.progress import say
 
 if TYPE_CHECKING:
     from rlctl.agents.training.offline.origin import Origin, Place
@@ -104,8 +105,8 @@ def _exported(args: argparse.Namespace) -> Iterator[Recording]:
 
 def _recorded(args: argparse.Namespace) -> Iterator[Recording]:
     from rlctl.bench.lineup import require_library
-    from rlctl.progress import progress
     from rlctl.training.dataset_sim import record
+    from rlctl.work.progress import progress
 
     managers = tuple(dict.fromkeys(listed(args.managers)))
     if not managers:
@@ -123,8 +124,8 @@ def _recorded(args: argparse.Namespace) -> Iterator[Recording]:
 def _grounds(args: argparse.Namespace) -> Iterator[Ground]:
     from rlctl.agents.training.hosts import load_hosts
     from rlctl.safety.profile import load_profile
-    from rlctl.scenario import load_scenario
-    from rlctl.sim_scenario import SUITE, SimScenario
+    from rlctl.scenarios.scenario import load_scenario
+    from rlctl.scenarios.sim_scenario import SUITE, SimScenario
     from rlctl.training.dataset_sim import grounds_of_hosts, grounds_of_scenarios
 
     if not (args.scenario or args.hosts):

@@ -10,14 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.arguments import listed, positive, positive_int, say
+from rlctl.commands.arguments import listed, positive, positive_int
 from rlctl.envs.errors import ConfigError
+from rlctl.work.progress import say
 
 if TYPE_CHECKING:
-    from rlctl.agents.card import Estimate, Score
+    from rlctl.agents.served.card import Estimate, Score
     from rlctl.bench.comparison import Comparison
     from rlctl.bench.sim import SimOutcome, SimPlan
-    from rlctl.sim_scenario import SimScenario
+    from rlctl.scenarios.sim_scenario import SimScenario
     from rlctl.statistics.intervals import Estimate as Measured
 
 __all__ = ["add_parser", "run"]
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: Something that is asked for cannot be, told before anything is run.
     """
-    from rlctl.agents.bundle import add_scores, load
+    from rlctl.agents.served.bundle import add_scores, load
 
     load(args.bundle)
     if args.write_card and args.duration:
@@ -103,8 +104,8 @@ def _plans(args: argparse.Namespace, us: str, shield: str) -> list[SimPlan]:
 
 
 def _scenarios(asked: str, duration: float | None) -> list[tuple[str, SimScenario]]:
-    from rlctl.scenario import load_scenario
-    from rlctl.sim_scenario import SUITE, SimScenario
+    from rlctl.scenarios.scenario import load_scenario
+    from rlctl.scenarios.sim_scenario import SUITE, SimScenario
 
     found = []
     for name in SUITE if asked == "all" else listed(asked):
@@ -117,7 +118,7 @@ def _scenarios(asked: str, duration: float | None) -> list[tuple[str, SimScenari
 
 def _measured(plans: Sequence[SimPlan], jobs: int | None) -> list[SimOutcome]:
     from rlctl.bench.sim import run_sim, seeds_at_once
-    from rlctl.progress import progress
+    from rlctl.work.progress import progress
 
     jobs = jobs or len(os.sched_getaffinity(0))
     chunks = [seeds_at_once(plan, jobs) for plan in plans]
@@ -178,7 +179,7 @@ def _span(interval: tuple[float, float], form: str) -> str:
 
 def _card_scores(us: str, scored: Mapping[str, Sequence[SimOutcome]]) -> dict[str, dict[str, Score]]:
     """Scenario to shield to score, as the card has it."""
-    from rlctl.agents.card import Score
+    from rlctl.agents.served.card import Score
 
     scores: dict[str, dict[str, Score]] = {}
     for shield, outcomes in scored.items():
@@ -194,7 +195,7 @@ def _card_scores(us: str, scored: Mapping[str, Sequence[SimOutcome]]) -> dict[st
 
 
 def _estimate(measured: Measured) -> Estimate:
-    from rlctl.agents.card import Estimate
+    from rlctl.agents.served.card import Estimate
 
     low, high = measured.ci95
     return Estimate(mean=round(measured.mean, 4), ci95=(round(low, 4), round(high, 4)))

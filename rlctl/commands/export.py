@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rlctl.agents.card import CardParts
+    from rlctl.agents.served.card import CardParts
 
 __all__ = ["PARTS", "add_parser", "run"]
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: The model cannot be exported, a bundle is there already, or rlctl[train] is not installed.
     """
-    from rlctl.agents.bundle import CARD, POLICY
+    from rlctl.agents.served.bundle import CARD, POLICY
     from rlctl.envs.errors import ConfigError
 
     if not args.force and any((args.out / name).exists() for name in (CARD, POLICY)):
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _parts(args: argparse.Namespace, model: object) -> CardParts:
-    from rlctl.agents.card import CardParts
+    from rlctl.agents.served.card import CardParts
     from rlctl.agents.training.sb3_model import parts_of
     from rlctl.envs.errors import ConfigError
     from rlctl.envs.observation import LAGS

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import get_args
 
-from rlctl.agents.prm_model import Method
+from rlctl.agents.managers.prm_model import Method
 
 __all__ = ["add_parser", "run"]
 

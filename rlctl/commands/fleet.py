@@ -7,9 +7,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.arguments import address, listed, positive, positive_int, say
+from rlctl.commands.arguments import address, listed, positive, positive_int
 from rlctl.commands.outputs import check_outputs
 from rlctl.envs.errors import ConfigError
+from rlctl.work.progress import say
 
 if TYPE_CHECKING:
     from rlctl.fleet.canary import RolloutOutcome

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rlctl.agents.card import Card, Estimate
+    from rlctl.agents.served.card import Card, Estimate
     from rlctl.report.response import Surface
 
 __all__ = ["add_parser", "run"]
@@ -46,7 +46,8 @@ def run(args: argparse.Namespace) -> int:
         BundleError: The bundle would not be served; with the reason.
         ConfigError: There is no such shield.
     """
-    from rlctl.agents import bundle, catalogue
+    from rlctl.agents import catalogue
+    from rlctl.agents.served import bundle
 
     folder = catalogue.folder_of(args.bundle)
     card, _ = bundle.read(folder)
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 def _surfaces(folder: Path, args: argparse.Namespace) -> list[Surface]:
     from importlib.util import find_spec
 
-    from rlctl.agents import bundle, network
+    from rlctl.agents.served import bundle, network
     from rlctl.envs.errors import BundleError
     from rlctl.report.response import HOSTS, surface
     from rlctl.safety.profile import load_profile

@@ -89,7 +89,7 @@ def _check(name: str, *, as_json: bool) -> int:
 
 def _learned(name: str) -> dict[str, object]:
     from rlctl.agents import catalogue
-    from rlctl.agents.learned import BARE
+    from rlctl.agents.served.learned import BARE
 
     one = catalogue.LEARNED[name]
     missing = catalogue.lacking(name) or None

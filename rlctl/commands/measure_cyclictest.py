@@ -9,10 +9,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.arguments import listed, positive, positive_int, say
+from rlctl.commands.arguments import listed, positive, positive_int
 from rlctl.commands.outputs import check_outputs
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.whole_file import write_whole
+from rlctl.work.progress import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -153,7 +154,7 @@ def _effective(plan: Plan) -> str:
 
 def _measured(plan: Plan) -> Outcome:
     from rlctl.measure.isolation_run import measure
-    from rlctl.progress import progress
+    from rlctl.work.progress import progress
 
     with progress(len(plan.cells) * plan.rounds, "runs") as advance:
         return measure(plan, lambda cell, number: advance(f"{cell} #{number + 1}"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from rlctl.arguments import positive_int
+from rlctl.commands.arguments import positive_int
 from rlctl.commands.measure_session import add_options, measured, write_json
 from rlctl.envs.errors import CheckFailed, ConfigError, TestbedError
 

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlctl.arguments import positive, positive_int, say
+from rlctl.commands.arguments import positive, positive_int
 from rlctl.commands.outputs import check_outputs
 from rlctl.envs.errors import ConfigError, PermissionMissing
 from rlctl.envs.host.cgroup.quota import MAX_PERIOD_US, PERIOD_US
+from rlctl.work.progress import say
 
 if TYPE_CHECKING:
     from rlctl.measure.measurement import Measurement
@@ -74,7 +75,7 @@ def measured(args: argparse.Namespace, measurement: Measurement, finish: Callabl
     from rlctl.measure.measurement import estimated_seconds, run_all, trials
     from rlctl.measure.plan import Log
     from rlctl.measure.report import scaling
-    from rlctl.progress import progress
+    from rlctl.work.progress import progress
 
     if args.dry_run:
         print("\n".join(scaling(measurement)))

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: There are not two members, a bundle is there already, or rlctl[train] is not installed.
         BundleError: The members do not go together.
     """
-    from rlctl.agents.bundle import CARD, POLICY
+    from rlctl.agents.served.bundle import CARD, POLICY
     from rlctl.envs.errors import ConfigError
 
     if len(args.members) < 2:

@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.arguments import say
 from rlctl.envs.errors import CheckFailed, HostError, PermissionMissing
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import STATE_DIR, boot_id
@@ -21,6 +20,7 @@ from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.partition.ledger import Recorded, Stage, read_ledger
 from rlctl.envs.host.partition.tasks import Choice, Left
 from rlctl.envs.host.partition.undo import Undone, undo
+from rlctl.work.progress import say
 
 if TYPE_CHECKING:
     from rlctl.envs.host.partition.apply import Applied

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlctl.arguments import listed
+from rlctl.commands.arguments import listed
 
 if TYPE_CHECKING:
     from rlctl.envs.ticklog import Damage
@@ -112,7 +112,7 @@ def _rechecked(log: Path, found: Recheck) -> Iterator[str]:
 
 
 def _in_words(difference: Difference) -> str:
-    from rlctl.narrator import in_words
+    from rlctl.loop.narrator import in_words
 
     tick, now = difference.decision.tick, difference.verdict
     guards = ", ".join(f"{bound.guard}: {bound.reason}" for bound in now.decisive) or "no guard objects"
@@ -200,7 +200,7 @@ def _as_json(
 
 
 def _difference_as_json(one: Difference) -> dict[str, Any]:
-    from rlctl.record import allocation_as_json
+    from rlctl.loop.record import allocation_as_json
 
     tick = one.decision.tick
     return {
@@ -216,7 +216,7 @@ def _difference_as_json(one: Difference) -> dict[str, Any]:
 
 
 def _contender_as_json(answers: Sequence[Answer]) -> dict[str, Any]:
-    from rlctl.record import allocation_as_json
+    from rlctl.loop.record import allocation_as_json
 
     return {
         "percent_and_cpus": _summary(answers),

@@ -21,7 +21,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    from rlctl.scenario import shipped_scenarios
+    from rlctl.scenarios.scenario import shipped_scenarios
 
     found = shipped_scenarios()
     if args.json:

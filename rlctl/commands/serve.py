@@ -10,17 +10,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.arguments import positive
+from rlctl.commands.arguments import positive
 from rlctl.config.serve import ServeConfig, describe, load_config
-from rlctl.stopping import Request, stop_on_signals
+from rlctl.loop.stopping import Request, stop_on_signals
 
 if TYPE_CHECKING:
     from rlctl.agents.policy import Policy
     from rlctl.config.metrics import MetricsSection
     from rlctl.envs.plant import Plant
-    from rlctl.record import TickLog
+    from rlctl.loop.record import TickLog
     from rlctl.safety.profile import Profile
-    from rlctl.serving import Around
+    from rlctl.serve.serving import Around
 
 __all__ = ["absent_in_words", "add_parser", "run"]
 
@@ -70,9 +70,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; a stop on request is a success."""
-    from rlctl.logs import log_to_stderr
-    from rlctl.self_usage import bounded_memory
-    from rlctl.serving import serve
+    from rlctl.serve.self_usage import bounded_memory
+    from rlctl.serve.serving import serve
+    from rlctl.work.logs import log_to_stderr
 
     config, deciders = _read(args)
     log_to_stderr(logging.INFO)
@@ -132,9 +132,9 @@ def _read(args: argparse.Namespace, tick_seconds: float | None = None) -> tuple[
         ConfigError: The file, its policy or its shield profile is wrong.
         PermissionMissing: One of them may not be read.
     """
-    from rlctl.agents.refused import Refused
-    from rlctl.deciding import build_policy, fallback_of, policy_of, profile_of
+    from rlctl.agents.served.refused import Refused
     from rlctl.envs.errors import BundleError
+    from rlctl.serve.deciding import build_policy, fallback_of, policy_of, profile_of
 
     given = load_config(args.config)
     config = _effective(given, args.policy)
@@ -168,11 +168,11 @@ def _opened(
     config: ServeConfig, deciders: tuple[Policy, Profile], dry_run: bool, stop: Request, opened: contextlib.ExitStack
 ) -> tuple[Plant, Around]:
     """The host and what stands around the loop on it; `opened` closes both if something goes wrong on the way."""
-    from rlctl.build import build_live  # opens the host: only for a configuration that is right
-    from rlctl.dry_run import DryRun
     from rlctl.safety.lease import Lease
-    from rlctl.self_test import self_test
-    from rlctl.serving import Around
+    from rlctl.serve.build import build_live  # opens the host: only for a configuration that is right
+    from rlctl.serve.dry_run import DryRun
+    from rlctl.serve.self_test import self_test
+    from rlctl.serve.serving import Around
 
     host = build_live(config, dry_run=dry_run)
     opened.callback(host.close)
@@ -200,7 +200,7 @@ def _look_at(section: MetricsSection | None) -> None:
     from rlctl.envs.errors import PermissionMissing
 
     if section is not None:
-        from rlctl.metrics_server import check_files
+        from rlctl.serve.metrics_server import check_files
 
         try:
             check_files(section)
@@ -210,8 +210,8 @@ def _look_at(section: MetricsSection | None) -> None:
 
 def _tell_root(config: ServeConfig) -> None:
     """The last line of a dry run by somebody who could not run it in earnest."""
-    from rlctl.build import unwritable
     from rlctl.envs.errors import RlctlError
+    from rlctl.serve.build import unwritable
 
     with contextlib.suppress(RlctlError):  # a group that has gone meanwhile
         if refused := unwritable(config):
@@ -229,7 +229,7 @@ def _effective(config: ServeConfig, policy: str | None) -> ServeConfig:
 
 def _tick_log(config: ServeConfig) -> TickLog:
     from rlctl.envs.errors import ConfigError, PermissionMissing
-    from rlctl.record import TickLog
+    from rlctl.loop.record import TickLog
 
     try:
         return TickLog(config.log.directory / "ticks.jsonl", config.log.rotate_bytes, config.log.keep)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rlctl.arguments import listed, positive, positive_int
+from rlctl.commands.arguments import listed, positive, positive_int
 
 __all__ = ["add_parser", "run"]
 

@@ -10,14 +10,12 @@ from pathlib import Path
 
 from rlctl.agents import catalogue
 from rlctl.agents.policy import Policy
-from rlctl.arguments import say
 from rlctl.commands.outputs import check_outputs
 from rlctl.commands.shadow_watch import policies_of
 from rlctl.envs.errors import CheckFailed, ConfigError, RlctlError
 from rlctl.envs.sim.profile import load_profile
 from rlctl.envs.ticklog import Damage, log_files
 from rlctl.envs.workload import Weight
-from rlctl.progress import progress
 from rlctl.shadow.columns import Columns, Subject, columns
 from rlctl.shadow.gate import Check, allows, load_gate
 from rlctl.shadow.log import read_watched, shadow_files
@@ -27,6 +25,7 @@ from rlctl.shadow.tables import gate_lines, report_lines
 from rlctl.shadow.watching import Shadows
 from rlctl.ticklog.decisions import read_decisions
 from rlctl.ticklog.header import policy_hash
+from rlctl.work.progress import progress, say
 
 __all__ = ["run"]
 
@@ -154,7 +153,7 @@ def _acting(subject: Subject, config: Path | None) -> Callable[[], Policy]:
     if config is None:
         return lambda: catalogue.build(subject.acting)
     from rlctl.config.serve import load_config
-    from rlctl.deciding import build_policy
+    from rlctl.serve.deciding import build_policy
 
     section = load_config(config).policy
     return lambda: build_policy(section)

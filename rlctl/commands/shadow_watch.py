@@ -18,12 +18,12 @@ from rlctl.agents import catalogue
 from rlctl.agents.policy import Policy
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.ticklog import LOG_NAME, unsealed
-from rlctl.logs import log_to_stderr
-from rlctl.notify import notify
+from rlctl.loop.stopping import Request, stop_on_signals
+from rlctl.serve.notify import notify
 from rlctl.shadow.log import SHADOW_LOG_NAME, ShadowLog
 from rlctl.shadow.watching import Shadows, Watched
-from rlctl.stopping import Request, stop_on_signals
 from rlctl.ticklog.decision_tail import DecisionTail
+from rlctl.work.logs import log_to_stderr
 
 __all__ = ["policies_of", "run"]
 

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         BundleError: It is no bundle that would be served.
         ConfigError: The key cannot be used, or there is no ssh-keygen.
     """
-    from rlctl.agents import bundle
+    from rlctl.agents.served import bundle
 
     card = bundle.sign(args.bundle, args.key)
     print(f"{args.bundle / bundle.SIGNATURE}: {card.name}, policy.onnx {card.policy_sha256[:12]}")

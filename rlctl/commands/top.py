@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from rlctl.arguments import positive
+from rlctl.commands.arguments import positive
 from rlctl.commands.why import add_log_arguments, log_path
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: There is no log.
         PermissionMissing: It may not be read.
     """
-    from rlctl.stopping import Request, stop_on_signals
+    from rlctl.loop.stopping import Request, stop_on_signals
     from rlctl.ticklog.tail import LogTail
 
     with contextlib.closing(LogTail(log_path(args))) as tail, contextlib.ExitStack() as leaving:

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlctl.arguments import address, positive, positive_int, say
+from rlctl.commands.arguments import address, positive, positive_int
 from rlctl.commands.outputs import check_outputs
 from rlctl.envs.errors import ConfigError
-from rlctl.stopping import signals_noted
+from rlctl.loop.stopping import signals_noted
+from rlctl.work.progress import say
 
 if TYPE_CHECKING:
     from rlctl.agents.training.cluster.nodes import Cluster

@@ -8,9 +8,9 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.arguments import say
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.training.live import TIMESTEPS, LivePlan, Signalled, next_folder, run_live
+from rlctl.work.progress import say
 
 if TYPE_CHECKING:
     from rlctl.agents.training.live.run import Outcome, Task
@@ -44,8 +44,8 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: Something that is asked for cannot be, told before anything is started.
         HostError: The testbed could not be run, or not to the end; what is there by then has been written.
     """
-    from rlctl.progress import progress
     from rlctl.training.plan import require_libraries
+    from rlctl.work.progress import progress
 
     _check(args)
     require_libraries(export=not args.no_export)
@@ -73,7 +73,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _plan(args: argparse.Namespace) -> LivePlan:
     from rlctl.safety.profile import load_profile
-    from rlctl.scenario import Scenario, load_scenario
+    from rlctl.scenarios.scenario import Scenario, load_scenario
 
     name = args.scenario or "live-nginx"
     scenario = load_scenario(name)

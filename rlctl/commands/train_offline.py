@@ -8,9 +8,9 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.arguments import say
 from rlctl.commands.outputs import check_outputs
 from rlctl.envs.errors import ConfigError
+from rlctl.work.progress import say
 
 if TYPE_CHECKING:
     from rlctl.agents.training.offline.recipe import OfflineRecipe
@@ -118,7 +118,7 @@ def _courses(args: argparse.Namespace) -> tuple[Course, ...]:
     """Those of a run that learns in the simulator."""
     if not args.scenario:
         return ()
-    from rlctl.sim_scenario import SUITE
+    from rlctl.scenarios.sim_scenario import SUITE
     from rlctl.training.plan import Asked, courses_of
 
     names = SUITE if args.scenario == "all" else tuple(args.scenario.split(","))

@@ -10,9 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlctl.arguments import address, positive, positive_int, say
+from rlctl.commands.arguments import address, positive, positive_int
 from rlctl.commands.outputs import check_outputs
 from rlctl.envs.errors import CheckFailed, ConfigError
+from rlctl.work.progress import say
 
 if TYPE_CHECKING:
     from rlctl.agents.training.cluster.nodes import Cluster
@@ -171,9 +172,9 @@ def _found(args: argparse.Namespace, plan: SearchPlan, out: Path, cluster: Clust
     from rlctl.agents.training.search.schedulers import REPORTS, reports
     from rlctl.agents.training.search.trial import lineage
     from rlctl.agents.training.search.winner import WINNER, export_winner, judge
-    from rlctl.progress import progress
     from rlctl.training.search_choice import lead, ranked
     from rlctl.training.search_history import HISTORY, Found, write
+    from rlctl.work.progress import progress
 
     job = _job(plan, out, args.ray)
     say(

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from rlctl.agents.standing import Budgets
+from rlctl.agents.served.standing import Budgets
 from rlctl.config.fields import Described, Name
 
 __all__ = ["FallbackSection"]
@@ -32,7 +32,7 @@ class FallbackSection(Described):
         override_percent: Share of the ticks of `window_seconds` that the shield may override; with more the policy is
             demoted.
         drift_percent: Share of the ticks of `window_seconds` that may be unlike the policy's training, see
-            `rlctl.agents.drift`; with more it is demoted, until that is over.
+            `rlctl.agents.served.drift`; with more it is demoted, until that is over.
         window_seconds: The window of `override_percent` and `drift_percent`.
         hold_seconds: How long it stays demoted the first time; twice as long each time it must be demoted again within
             `failure_window_seconds` of its return.

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.agents.batch import batch_policy
-from rlctl.agents.batch_seen import Answer, BatchPolicy, Flags, Seen
+from rlctl.agents.many.batch import batch_policy
+from rlctl.agents.many.seen import Answer, BatchPolicy, Flags, Seen
 from rlctl.envs.sim.hosts import Window
 from rlctl.envs.sim.vector_actions import Allocations
 from rlctl.fleet.config import TICK_SECONDS
@@ -69,7 +69,7 @@ class Controlled:
 
     Args:
         hosts: The hosts, before their first tick.
-        policies: Names, as `rlctl.agents.batch.batch_policy` takes them; all hosts begin under the first.
+        policies: Names, as `rlctl.agents.many.batch.batch_policy` takes them; all hosts begin under the first.
         shield: The shield's constants.
 
     Raises:

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from typing import Any, Protocol, TypeVar
 
 from rlctl.agents.training.cluster.connection import connected
-from rlctl.pool_worker import pool_of
+from rlctl.work.pool import pool_of
 
 __all__ = ["Run", "workforce"]
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from rlctl.envs.quantile import quantile
 from rlctl.envs.testbed.rtgroups import Condition
 from rlctl.envs.testbed.rtload import Load
-from rlctl.record import Tick
+from rlctl.loop.record import Tick
 from rlctl.report.table import render
 from rlctl.safety.profile import Profile
 

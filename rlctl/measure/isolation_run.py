@@ -12,7 +12,6 @@ from typing import Self
 
 from rlctl.agents import catalogue
 from rlctl.bench.live import this_host
-from rlctl.control import Controller
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError, TestbedError
 from rlctl.envs.host.cgroup.actuator import BeActuator
@@ -31,10 +30,11 @@ from rlctl.envs.testbed.rtgroups import Condition, Places, Rig, disk_of, in_memo
 from rlctl.envs.testbed.rtload import BLOCK_BYTES, Load, RtLoad, RtLoadConfig
 from rlctl.envs.testbed.session import out_of_the_way
 from rlctl.envs.workload import SLO
+from rlctl.loop.control import Controller
+from rlctl.loop.record import MemoryRecorder, Tick
+from rlctl.loop.stopping import Request
 from rlctl.measure.isolation import Cell, Outcome, Plan, Run
-from rlctl.record import MemoryRecorder, Tick
 from rlctl.safety.shield import Shield
-from rlctl.stopping import Request
 
 __all__ = ["Session", "measure"]
 

@@ -28,7 +28,7 @@ from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher, Process
 from rlctl.measure.energy import EnergyMeter
 from rlctl.measure.metrics import metrics_of
-from rlctl.sharing import Sharing
+from rlctl.serve.sharing import Sharing
 
 __all__ = ["Arena", "Ended", "Instance", "Run"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlctl.bench.score import Run, Score
 from rlctl.envs.telemetry import Missing, Reading
-from rlctl.record import Tick
+from rlctl.loop.record import Tick
 from rlctl.report.figures import new_figure
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.agents.bundle import Bundle
+from rlctl.agents.served.bundle import Bundle
 from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.sim.vector_actions import Allocations, Decoder
 from rlctl.envs.sim.vector_observation import Readings, VectorObserver

@@ -16,8 +16,8 @@ from typing import Any
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.replay import allocation_of
 from rlctl.envs.ticklog import Damage, opened, read_lines
-from rlctl.record import allocation_as_json
-from rlctl.sealed_log import SealedLog
+from rlctl.loop.record import allocation_as_json
+from rlctl.loop.sealed_log import SealedLog
 from rlctl.shadow.watching import Answer, Watched
 
 __all__ = ["SHADOW_LOG_NAME", "ShadowLog", "answers_from", "read_watched", "shadow_files", "watched_as_json"]
@@ -30,7 +30,7 @@ class ShadowLog(SealedLog[Watched]):
     """The log of every watched tick.
 
     Args:
-        path, most_bytes, keep: As of `rlctl.sealed_log.SealedLog`.
+        path, most_bytes, keep: As of `rlctl.loop.sealed_log.SealedLog`.
 
     Raises:
         OSError: The file cannot be opened at the start.

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlctl.agents.fallback import propose
 from rlctl.agents.policy import Policy
+from rlctl.agents.served.fallback import propose
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import Observer

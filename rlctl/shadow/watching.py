@@ -19,13 +19,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rlctl.agents.drift import Drift
-from rlctl.agents.fallback import propose
-from rlctl.agents.learned import LearnedPolicy
+from rlctl.agents.managers.readings import number, slack_of
 from rlctl.agents.policy import Policy
-from rlctl.agents.readings import number, slack_of
-from rlctl.agents.standing import Budgets
-from rlctl.agents.worker import CallFailed, Worker, in_words
+from rlctl.agents.served.drift import Drift
+from rlctl.agents.served.fallback import propose
+from rlctl.agents.served.learned import LearnedPolicy
+from rlctl.agents.served.standing import Budgets
+from rlctl.agents.served.worker import CallFailed, Worker, in_words
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation, Observer
 from rlctl.safety.growth import GrowthRate, SlackHold

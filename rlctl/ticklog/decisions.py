@@ -12,7 +12,7 @@ from typing import Any
 from rlctl.envs.applications import Placement
 from rlctl.envs.replay import allocation_of, telemetry_of
 from rlctl.envs.ticklog import Damage, Line, opened, read_lines
-from rlctl.record import Tick
+from rlctl.loop.record import Tick
 from rlctl.safety.verdict import Bound, Reason, Verdict
 
 __all__ = ["Decision", "decision_of", "read_decisions", "shown"]

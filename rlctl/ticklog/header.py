@@ -13,16 +13,16 @@ from typing import Any
 from pydantic import Field
 
 from rlctl import __version__
-from rlctl.agents.fallback import Fallback
-from rlctl.agents.learned import LearnedPolicy
 from rlctl.agents.policy import Policy
+from rlctl.agents.served.fallback import Fallback
+from rlctl.agents.served.learned import LearnedPolicy
 from rlctl.envs.actions import ALL_CPUS
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import RlctlError
 from rlctl.envs.host.cgroup.journal import boot_id
 from rlctl.envs.plant import Plant
 from rlctl.envs.yaml_edge import Strict
-from rlctl.record import Tick
+from rlctl.loop.record import Tick
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 

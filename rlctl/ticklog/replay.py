@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlctl.agents.fallback import propose
 from rlctl.agents.policy import Policy
+from rlctl.agents.served.fallback import propose
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import Observer

@@ -10,7 +10,7 @@ from typing import IO
 
 from rlctl.envs.errors import ConfigError, PermissionMissing
 from rlctl.envs.ticklog import LOG_NAME, Line, unsealed
-from rlctl.record import Tick
+from rlctl.loop.record import Tick
 from rlctl.ticklog.decisions import decision_of
 
 __all__ = ["LogTail"]

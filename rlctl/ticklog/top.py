@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import Any
 
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Value
-from rlctl.narrator import in_words
-from rlctl.record import Tick, tick_as_json
+from rlctl.loop.narrator import in_words
+from rlctl.loop.record import Tick, tick_as_json
 from rlctl.ticklog.decisions import shown
 from rlctl.ticklog.why import clock, reading_in_words, shares_in_words
 

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from rlctl.envs.telemetry import READINGS, Missing, Quantile, Reading, Telemetry
-from rlctl.narrator import be_vanished, in_words
-from rlctl.record import Tick, tick_as_json
+from rlctl.loop.narrator import be_vanished, in_words
+from rlctl.loop.record import Tick, tick_as_json
 from rlctl.ticklog.decisions import Decision, shown
 from rlctl.ticklog.moments import Found, Moment
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
-from rlctl.calibrate import Bed
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.plant import Plant
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
+from rlctl.measure.calibrate import Bed
 from rlctl.safety.profile import Profile, load_profile
-from rlctl.scenario import Scenario, load_scenario
+from rlctl.scenarios.scenario import Scenario, load_scenario
 
 if TYPE_CHECKING:
     from rlctl.agents.training.live.run import Outcome, Task

@@ -47,7 +47,7 @@ def _spread_row(results: Sequence[Result], names: Sequence[str]) -> tuple[str, .
 
 
 def as_json(plans: Sequence[TrainingPlan], results: Sequence[Result]) -> dict[str, object]:
-    """What `rlctl train --json` writes; `rlctl.training.results` reads it back."""
+    """What `rlctl train --json` writes; `scripts.studies.results` reads it back."""
     return {
         "schema": 1,
         "algorithm": plans[0].asked.algorithm,

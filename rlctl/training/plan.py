@@ -20,8 +20,8 @@ from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import load_model
 from rlctl.safety.profile import load_profile
-from rlctl.scenario import load_scenario
-from rlctl.sim_scenario import SUITE, SimScenario
+from rlctl.scenarios.scenario import load_scenario
+from rlctl.scenarios.sim_scenario import SUITE, SimScenario
 
 __all__ = [
     "EXPLORE",

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
+from rlctl.agents.managers.prm_model import PrmModel, ThresholdBin
 from rlctl.agents.policy import Policy
-from rlctl.agents.prm_model import PrmModel, ThresholdBin
 from rlctl.envs.actions import decode
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.observation import Observation

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from rlctl.agents import catalogue
-from rlctl.agents.learned import LearnedPolicy
+from rlctl.agents.served.learned import LearnedPolicy
 from rlctl.envs.errors import BundleError, PolicyError
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from rlctl.agents import catalogue, own
 from rlctl.agents.conformance import CHECKS, broken
-from rlctl.agents.manager import Manager
+from rlctl.agents.managers.manager import Manager
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.observation import Observation
@@ -17,7 +17,7 @@ from rlctl.envs.telemetry import Telemetry
 TOY = """
 from dataclasses import dataclass
 
-from rlctl.agents.manager import Manager
+from rlctl.agents.managers.manager import Manager
 
 
 @dataclass(kw_only=True, eq=False)
@@ -94,7 +94,7 @@ def test_the_catalogue_that_serves_runs_no_file(tmp_path: Path) -> None:
         ("class Toy:\n    def __init__(self, size): ...", "toy.py:Toy", r"Toy\(\) raised TypeError: .*'size'"),
         ("class Toy:\n    def __init__(self):\n        1 / 0", "toy.py:Toy", "toy.py:3: .* raised ZeroDivisionError"),
         (
-            "from rlctl.agents.manager import Manager\nclass Toy(Manager):\n    def begin(self): ...",
+            "from rlctl.agents.managers.manager import Manager\nclass Toy(Manager):\n    def begin(self): ...",
             "toy.py:Toy",
             "class Toy lacks decide",
         ),

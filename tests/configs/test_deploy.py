@@ -27,9 +27,9 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
 from rlctl.envs.host.discovery import discover
 from rlctl.envs.telemetry import READINGS, Telemetry, Value
-from rlctl.metrics import Metrics
-from rlctl.record import Tick
+from rlctl.loop.record import Tick
 from rlctl.safety.verdict import Bound, Reason, Verdict
+from rlctl.serve.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "configs/deploy"

@@ -16,7 +16,7 @@ from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import load_profile
 from rlctl.envs.telemetry import Missing, Value, Why
-from rlctl.record import Tick, TickLog, tick_as_json
+from rlctl.loop.record import Tick, TickLog, tick_as_json
 from rlctl.safety.verdict import Verdict
 
 TICKS = 12

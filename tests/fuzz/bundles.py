@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from rlctl.agents import bundle, network
-from rlctl.agents.card import CardParts, ObservationTable, TrainedOn, Training
-from rlctl.agents.learned import LearnedPolicy
-from rlctl.agents.onnx_graph import GraphError, read_graph
+from rlctl.agents.served import bundle, network
+from rlctl.agents.served.card import CardParts, ObservationTable, TrainedOn, Training
+from rlctl.agents.served.learned import LearnedPolicy
+from rlctl.agents.served.onnx_graph import GraphError, read_graph
 from rlctl.envs.actions import MOVES, decode
 from rlctl.envs.errors import RlctlError
 from rlctl.envs.observation import Observer

@@ -24,7 +24,6 @@ from rlctl.envs.errors import RlctlError
 from rlctl.envs.host.cgroup import steps
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.cpulist import MOST_CPUS
-from rlctl.envs.host.cgroup.fake import FakeKernel
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import JOURNAL, Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
@@ -39,6 +38,7 @@ from rlctl.envs.host.sensors.schedstat import RunDelay
 from rlctl.envs.host.topology import cpu_order, read_list
 from rlctl.envs.telemetry import Quantile, Value
 from rlctl.envs.workload import Weight
+from tests.doubles.cgroup_kernel import FakeKernel
 from tests.fuzz import inputs, shielded
 from tests.fuzz.engine import Case, Target, refusal
 from tests.fuzz.watch import guarded

@@ -23,7 +23,7 @@ from rlctl.envs.sim.profile import load_profile as load_plant
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
-from rlctl.scenario import Scenario, load_scenario
+from rlctl.scenarios.scenario import Scenario, load_scenario
 from tests.fuzz import inputs
 from tests.fuzz.commands import run
 from tests.fuzz.engine import Case, Target, refusal

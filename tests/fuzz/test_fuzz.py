@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.agents import network
+from rlctl.agents.served import network
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CgroupError, ConfigError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.cpulist import parse_cpus
-from rlctl.envs.host.cgroup.fake import FakeKernel
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import JOURNAL, Entry, Journal, load
 from rlctl.envs.host.cgroup.knobs import Knobs
@@ -37,6 +36,7 @@ from rlctl.envs.yaml_edge import parse_yaml
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.ticklog.replay import Guards
+from tests.doubles.cgroup_kernel import FakeKernel
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts/fuzz"

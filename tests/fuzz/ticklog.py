@@ -15,11 +15,11 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from rlctl.agents import catalogue
-from rlctl.control import Controller
 from rlctl.envs.allocation import Limits
 from rlctl.envs.fake import FakePlant
 from rlctl.envs.ticklog import LOG_NAME, seal, unsealed
-from rlctl.record import TickLog
+from rlctl.loop.control import Controller
+from rlctl.loop.record import TickLog
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.ticklog.header import header_of

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.control import Controller
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.fake import FakePlant
 from rlctl.envs.observation import Observation
 from rlctl.envs.workload import Weight
-from rlctl.record import Tick, TickLog
+from rlctl.loop.control import Controller
+from rlctl.loop.record import Tick, TickLog
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.ticklog.header import header_of

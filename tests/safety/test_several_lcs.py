@@ -10,7 +10,7 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, Limits, most_restrictiv
 from rlctl.envs.replay import telemetry_of
 from rlctl.envs.several import SeveralTelemetry, worst_of
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
-from rlctl.record import Tick, tick_as_json
+from rlctl.loop.record import Tick, tick_as_json
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.ticklog.replay import Guards

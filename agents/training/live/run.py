@@ -24,7 +24,7 @@ from pydantic import JsonValue
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from rlctl.agents.card import CardParts, Training
+from rlctl.agents.served.card import CardParts, Training
 from rlctl.agents.training import run_folder as files
 from rlctl.agents.training.learners import logits_of, save
 from rlctl.agents.training.live.bounded import BoundedHost, Bounds, Step
@@ -241,7 +241,7 @@ def lags_of(init: Path, model: Any) -> tuple[int, ...]:
     Raises:
         ConfigError: They are not those of the model.
     """
-    from rlctl.agents.card import ObservationTable
+    from rlctl.agents.served.card import ObservationTable
 
     configs = (folder / files.CONFIG for folder in init.resolve().parents[:3])
     found = next((path for path in configs if path.is_file()), None)

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.agents.network import first_line
+from rlctl.agents.served.network import first_line
 from rlctl.agents.training.offline.origin import TERMS, Origin, Place, read_origin, require_minari
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits

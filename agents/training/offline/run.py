@@ -23,7 +23,7 @@ import torch
 from pydantic import JsonValue
 from stable_baselines3.common.utils import set_random_seed
 
-from rlctl.agents.card import CardParts, TrainedOn, Training
+from rlctl.agents.served.card import CardParts, TrainedOn, Training
 from rlctl.agents.training import run_folder as files
 from rlctl.agents.training.evaluations import Evaluation, Judge
 from rlctl.agents.training.learners import LAST_SHARE, logits_of, save, take_weights

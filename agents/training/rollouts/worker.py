@@ -19,8 +19,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.agents.network import logits_of
-from rlctl.agents.onnx_graph import GraphError, read_graph
+from rlctl.agents.served.network import logits_of
+from rlctl.agents.served.onnx_graph import GraphError, read_graph
 from rlctl.agents.training.hosts import Group
 from rlctl.agents.training.rollouts.segments import Happened, Orders, Segment, choose
 from rlctl.agents.training.sim_hosts import SimHosts

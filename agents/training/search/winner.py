@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rlctl.agents.card import SearchOrigin
+from rlctl.agents.served.card import SearchOrigin
 from rlctl.agents.training import run_folder as files
 from rlctl.agents.training.cluster.nodes import Cluster
 from rlctl.agents.training.cluster.tasks import map_tasks

@@ -26,7 +26,7 @@ _SUBSETS = frozenset({"cpuset.cpus", "cpuset.mems"})
 
 
 class Kernel(Protocol):
-    """What a tree of control groups can do; the fake one for tests is `rlctl.envs.host.cgroup.fake.FakeKernel`.
+    """What a tree of control groups can do; the fake one for tests is `tests.doubles.cgroup_kernel.FakeKernel`.
 
     Every method raises OSError with the kernel's errno. One that arises from opening a file carries its name, one from
     the write itself does not: that tells a missing permission from a refused value.

@@ -9,8 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rlctl.agents.allocator import allocate
-from rlctl.agents.allocator.exhaustive import best, gap, totals
 from rlctl.envs.applications import Application, Cluster, Placement, WorkingMode
+from scripts.studies.exhaustive import best, gap, totals
 
 Scene = tuple[list[Application], list[Cluster], float]
 Scenes = st.SearchStrategy[Scene]

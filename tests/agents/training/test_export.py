@@ -17,7 +17,7 @@ from sb3_contrib import QRDQN, MaskablePPO
 from stable_baselines3 import DQN, PPO
 from torch import nn
 
-from rlctl.agents import bundle
+from rlctl.agents.served import bundle
 from rlctl.agents.training.export import FEWEST, as_onnx, export
 from rlctl.agents.training.sb3_model import load_model, parts_of, recorded
 from rlctl.agents.training.sb3_vec_env import SimVecEnv

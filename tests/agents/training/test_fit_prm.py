@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlctl.agents.prm_model import Method, PrmModel
+from rlctl.agents.managers.prm_model import Method, PrmModel
 from rlctl.agents.training.fit_prm import fence, fit, fit_files
 from rlctl.agents.training.prm_records import Row, read_rows
 from rlctl.envs.errors import ConfigError
@@ -138,9 +138,9 @@ def test_of_a_tick_log_only_the_lc_alone_counts_and_a_torn_line_does_not_hurt(tm
 
 def test_a_real_tick_log_can_be_fitted(tmp_path: Path) -> None:
     from rlctl.agents.catalogue import build
-    from rlctl.control import Controller
     from rlctl.envs.fake import FakePlant
-    from rlctl.record import TickLog
+    from rlctl.loop.control import Controller
+    from rlctl.loop.record import TickLog
 
     recorder = TickLog(tmp_path / "ticks.jsonl")
     Controller(FakePlant(loads=(0.7, 0.8, 0.9)), build("frozen"), None, recorder).run(ticks=30)

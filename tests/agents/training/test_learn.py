@@ -14,7 +14,7 @@ import torch
 import yaml
 from stable_baselines3.common.save_util import load_from_zip_file
 
-from rlctl.agents.bundle import load
+from rlctl.agents.served.bundle import load
 from rlctl.agents.training import warm_start
 from rlctl.agents.training.hosts import build, load_hosts, present
 from rlctl.agents.training.learn import learn
@@ -25,7 +25,7 @@ from rlctl.agents.training.trial import Course
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError
-from rlctl.scenario import load_scenario
+from rlctl.scenarios.scenario import load_scenario
 
 pytestmark = pytest.mark.train
 

@@ -12,7 +12,7 @@ import torch
 from sb3_contrib import QRDQN
 from stable_baselines3 import DQN, PPO
 
-from rlctl.agents.bundle import load
+from rlctl.agents.served.bundle import load
 from rlctl.agents.training.live import run as live
 from rlctl.agents.training.live.bounded import Bounds
 from rlctl.agents.training.live.patient_plant import PatientPlant

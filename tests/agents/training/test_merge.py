@@ -10,14 +10,14 @@ pytest.importorskip("onnx", reason="needs rlctl[train]")
 import numpy as np
 from stable_baselines3 import DQN, PPO
 
-from rlctl.agents import bundle
+from rlctl.agents.served import bundle
 from rlctl.agents.training.export import FEWEST, export
-from rlctl.agents.training.rebuild import as_ppo
 from rlctl.agents.training.sb3_model import parts_of, recorded
 from rlctl.agents.training.sb3_vec_env import SimVecEnv
 from rlctl.cli import main
 from rlctl.envs.observation import LAGS
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
+from scripts.studies.rebuild import as_ppo
 
 pytestmark = pytest.mark.train
 

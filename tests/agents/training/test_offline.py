@@ -11,8 +11,8 @@ pytest.importorskip("sb3_contrib", reason="needs rlctl[train]")
 
 import torch
 
-from rlctl.agents.bundle import load
-from rlctl.agents.learned import LearnedPolicy
+from rlctl.agents.served.bundle import load
+from rlctl.agents.served.learned import LearnedPolicy
 from rlctl.agents.training.live.run import lags_of
 from rlctl.agents.training.offline import learners as offline_learners
 from rlctl.agents.training.offline.dataset import Dataset
@@ -23,7 +23,6 @@ from rlctl.agents.training.offline.recipe import OFFLINE, load_offline_recipe
 from rlctl.agents.training.offline.run import OfflineRun, learn_offline
 from rlctl.agents.training.sb3_model import load_model
 from rlctl.agents.training.trial import Course
-from rlctl.control import Controller
 from rlctl.envs.actions import MOVES, MOVES_VERSION
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError
@@ -33,7 +32,8 @@ from rlctl.envs.reward import WORK
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.profile import load_profile as load_profile_of_host
 from rlctl.envs.workload import Weight
-from rlctl.record import MemoryRecorder
+from rlctl.loop.control import Controller
+from rlctl.loop.record import MemoryRecorder
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 

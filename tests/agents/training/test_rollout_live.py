@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
 
-from rlctl.agents.card import ObservationTable
+from rlctl.agents.served.card import ObservationTable
 from rlctl.agents.training.live.bounded import Bounds
 from rlctl.agents.training.rollouts.live import LiveRunning, LiveTestbed
 from rlctl.agents.training.rollouts.segments import Orders
@@ -18,7 +18,7 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CgroupGone, HostError
 from rlctl.envs.fake import FakePlant
 from rlctl.safety.profile import load_profile
-from rlctl.scenario import load_scenario
+from rlctl.scenarios.scenario import load_scenario
 
 LAGS, LIMITS = (1, 0), Limits(cpus=2)
 NAMES = [move.name for move in MOVES]

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
 
-from rlctl.agents.card import ObservationTable
+from rlctl.agents.served.card import ObservationTable
 from rlctl.agents.training.hosts import Group, first_seed, load_hosts, present
 from rlctl.agents.training.rollouts.segments import Orders, transitions
 from rlctl.agents.training.rollouts.worker import SimTestbed, Worker
@@ -59,7 +59,7 @@ def test_segments_follow_one_another_as_steps_of_the_same_hosts_do(worker, polic
 
 
 def test_moves_are_the_policys_and_masked_ones_are_never_made(worker, policy):
-    from rlctl.agents.network import logits_of
+    from rlctl.agents.served.network import logits_of
 
     one = worker.segment(Orders(1, 6, epsilon=0.0, masked=True), policy)
     shown = transitions(one)

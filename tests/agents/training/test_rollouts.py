@@ -14,7 +14,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from stable_baselines3.common.buffers import ReplayBuffer
 
-from rlctl.agents.bundle import load
+from rlctl.agents.served.bundle import load
 from rlctl.agents.training.cluster.connection import connected
 from rlctl.agents.training.hosts import load_hosts
 from rlctl.agents.training.learn import learn
@@ -31,7 +31,7 @@ from rlctl.agents.training.rollouts.worker import Worker
 from rlctl.agents.training.run import Ending, Run
 from rlctl.agents.training.trial import Course
 from rlctl.envs.errors import ConfigError, HostError
-from rlctl.scenario import load_scenario
+from rlctl.scenarios.scenario import load_scenario
 
 pytestmark = pytest.mark.train
 

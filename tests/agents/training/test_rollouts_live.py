@@ -15,7 +15,7 @@ pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
 
 import ray
 
-from rlctl.agents.card import ObservationTable
+from rlctl.agents.served.card import ObservationTable
 from rlctl.agents.training.cluster.connection import connected
 from rlctl.agents.training.live.bounded import Bounds
 from rlctl.agents.training.rollouts.live import LiveTestbed
@@ -27,7 +27,7 @@ from rlctl.envs.errors import RlctlError
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.testbed import leftovers
 from rlctl.safety.profile import load_profile
-from rlctl.scenario import load_scenario
+from rlctl.scenarios.scenario import load_scenario
 
 pytestmark = [pytest.mark.host, pytest.mark.ray, pytest.mark.slow]
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.envs.host.cgroup.fake import FakeKernel
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import Journal
 from rlctl.envs.host.cgroup.kernel import Kernel, KernelFiles
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.cgroup.restore import RestoreReport, restore
+from tests.doubles.cgroup_kernel import FakeKernel
 
 NAMES = itertools.count()
 BUSY = "while True: pass"

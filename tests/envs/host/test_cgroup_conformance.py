@@ -413,7 +413,7 @@ import os, signal, sys
 from pathlib import Path
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.host.cgroup.actuator import BeActuator
-from rlctl.envs.host.cgroup.fake import FakeKernel
+from tests.doubles.cgroup_kernel import FakeKernel
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import Journal
 from rlctl.envs.host.cgroup.kernel import KernelFiles

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.host.cgroup.actuator import BeActuator
-from rlctl.envs.host.cgroup.fake import FakeKernel
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.restore import restore
+from tests.doubles.cgroup_kernel import FakeKernel
 
 CPUS = 3
 LIMITS = Limits(cpus=CPUS)

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from rlctl.build import uncontrolled, within_reach
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupBusy, CgroupError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.topology import cpu_order
+from rlctl.serve.build import uncontrolled, within_reach
 
 pytestmark = pytest.mark.host
 

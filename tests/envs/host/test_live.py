@@ -11,13 +11,13 @@ import rlctl.envs  # noqa: F401 - registers the ids
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupError
 from rlctl.envs.host.cgroup.actuator import BeActuator
-from rlctl.envs.host.cgroup.fake import FakeKernel
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.live import LiveHost, OtherLc
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO, Weight
+from tests.doubles.cgroup_kernel import FakeKernel
 
 LIMITS = Limits(cpus=2)
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from rlctl.envs.applications import Cluster
 from rlctl.envs.errors import CgroupBusy, CgroupGone, CgroupRejected, ConfigError, HostError
-from rlctl.envs.host.cgroup.fake import FakeKernel
 from rlctl.envs.host.cgroup.journal import StateLock
 from rlctl.envs.host.cgroup.kernel import Identity, Kernel
 from rlctl.envs.host.cgroup.knobs import Knobs
@@ -29,6 +28,7 @@ from rlctl.envs.host.partition.tasks import REAL_TIME_LEFT, Choice
 from rlctl.envs.host.partition.undo import Undone, undo
 from rlctl.envs.host.partition.view import left_behind, rows
 from rlctl.envs.platform import Platform, load_platform
+from tests.doubles.cgroup_kernel import FakeKernel
 
 MB = 1 << 20
 KTHREAD, BOUND = 0x0020_0000, 0x0400_0000

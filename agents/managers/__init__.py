@@ -1,0 +1,1 @@
+"""Heuristic managers: the published ones, and the plain references that every table holds."""

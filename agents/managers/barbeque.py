@@ -1,0 +1,139 @@
+"""BarbequeRTRM as a manager of one LC and one BE: two applications of its allocator, the LC of higher priority.
+
+The framework knows no LC and no BE, only applications with working modes; what stands for what is our modelling. The
+allocator itself, with weights and constants, is as published: `rlctl.agents.allocator`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from rlctl.agents.allocator import Weights, allocate
+from rlctl.agents.allocator.weights import AS_PUBLISHED
+from rlctl.agents.managers.manager import HAIR, Manager, require
+from rlctl.agents.managers.readings import number, slack_of
+from rlctl.agents.managers.timers import Every
+from rlctl.envs.allocation import Allocation
+from rlctl.envs.applications import Application, Cluster, Placement, WorkingMode
+from rlctl.envs.errors import PolicyError
+from rlctl.envs.telemetry import Telemetry
+
+__all__ = ["Barbeque"]
+
+URGENT_GAP_PERCENT = 20.0
+"""A goal gap above it has the resources allocated anew at once (application_manager.cc)."""
+
+LC, BE = "lc", "be"
+
+
+@dataclass(kw_only=True, eq=False)
+class Barbeque(Manager):
+    """The LC's working modes are CPU reservations, BE's are quotas on the same ladder; BE gets what its placement says.
+
+    The LC asserts a goal gap of (tail - goal) / goal while its tail latency is above its goal. While it does, all its
+    modes are open to it, and the value contribution takes it up. A negative gap is never asserted (RTLib's
+    documentation): it is for the resource manager to reclaim what an application does not use, and so without a gap
+    the LC's modes end with the least that covers its use and a headroom. BE comes after it, in the mode that value,
+    congestion and fairness leave it; deferred, it is frozen. Without its use known the LC has all modes open.
+
+    Args:
+        time_scale: Divides all periods.
+        period_seconds: Between two allocations; a goal gap above 20 % does not wait for it.
+        reclaim_seconds: The LC's use is its greatest over so long.
+        headroom_ratio: Reserved for the LC above its use, as a share of it.
+        goal_ratio: The LC's own goal, as a share of its target.
+        host_levels: Working modes of either, in equal steps up to all CPUs.
+        value_weight, reconfiguration_weight, congestion_weight, fairness_weight: Of the contributions.
+    """
+
+    name = "barbeque"
+    needs = ("tail_latency_seconds", "lc_cpus")
+    time_scale: float = 1.0
+    period_seconds: float = 1.0
+    reclaim_seconds: float = 10.0
+    headroom_ratio: float = 0.10
+    goal_ratio: float = 1.0
+    host_levels: int = 20
+    value_weight: float = AS_PUBLISHED.value
+    reconfiguration_weight: float = AS_PUBLISHED.reconfiguration
+    congestion_weight: float = AS_PUBLISHED.congestion
+    fairness_weight: float = AS_PUBLISHED.fairness
+
+    def __post_init__(self) -> None:
+        sizes = ("time_scale", "period_seconds", "reclaim_seconds", "goal_ratio", "host_levels")
+        require(self, positive=sizes, share=("headroom_ratio", "goal_ratio"))
+        if not isinstance(self.host_levels, int):
+            raise PolicyError(f"{self.name}: host_levels is {self.host_levels!r}; give a whole number")
+        self._weights = Weights(
+            value=self.value_weight,
+            reconfiguration=self.reconfiguration_weight,
+            congestion=self.congestion_weight,
+            fairness=self.fairness_weight,
+        )
+
+    def begin(self) -> Allocation:
+        """Nothing for BE, until the LC's use is known."""
+        cpus = self.limits.cpus
+        self._cluster = Cluster("host", frozenset(range(cpus)), float(cpus))
+        steps = [cpus * level / self.host_levels for level in range(1, self.host_levels + 1)]
+        self._ladder = tuple(WorkingMode(step, math.ceil(step), step / cpus) for step in steps)
+        self._period = Every(self.period_seconds / self.time_scale)
+        self._uses: list[tuple[float, float]] = []
+        self._placed: dict[str, Placement] = {}
+        self._why = "start: the LC has all CPUs"
+        return self._allocation()
+
+    def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:
+        """One run of the allocator, when its time has come or the LC is far from its goal."""
+        gap_percent, use_cpus = self._gap(telemetry), self._use(telemetry)
+        if self._period.due(telemetry.time_seconds) or gap_percent > URGENT_GAP_PERCENT:
+            applications = self._lc(gap_percent, use_cpus), self._be()
+            self._placed = allocate(applications, (self._cluster,), float(self.limits.cpus), self._weights)
+            self._why = f"goal gap {gap_percent:.0f} %: LC {self._placed[LC].cpus:.2f} CPU, BE " + (
+                f"{self._placed[BE].cpus:.2f}" if BE in self._placed else "deferred"
+            )
+        return self._allocation(), self._why
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is ours in it."""
+        return (
+            "the framework has no LC or BE: modelled as two applications, the LC of higher priority; ours are the "
+            f"modes, the periods, and that what the LC has not used for {self.reclaim_seconds:g} s, beyond a headroom "
+            f"of {self.headroom_ratio:.0%}, is reclaimed while it meets its goal",
+        )
+
+    def _gap(self, telemetry: Telemetry) -> float:
+        """How far the LC is from its goal, in percent of it, 0 to 100; 0 where nothing is known."""
+        slack = slack_of(telemetry)
+        if slack is None:
+            return 0.0
+        return min(max(100.0 * ((1.0 - slack) / self.goal_ratio - 1.0), 0.0), 100.0)
+
+    def _use(self, telemetry: Telemetry) -> float | None:
+        """The LC's greatest use of late."""
+        now_seconds, longest_seconds = telemetry.time_seconds, self.reclaim_seconds / self.time_scale
+        self._uses = [(when, use) for when, use in self._uses if 0.0 <= now_seconds - when < longest_seconds]
+        use_cpus = number(telemetry.lc_cpus)
+        if use_cpus is not None:
+            self._uses.append((now_seconds, use_cpus))
+        return max((use for _, use in self._uses), default=None)
+
+    def _lc(self, gap_percent: float, use_cpus: float | None) -> Application:
+        """The LC with the modes that are open to it; a mode that was reclaimed counts as the highest of these."""
+        modes, current = self._ladder, self._placed.get(LC)
+        if gap_percent == 0.0 and use_cpus is not None:
+            enough_cpus = use_cpus * (1.0 + self.headroom_ratio)
+            modes = modes[: 1 + sum(mode.cpus < enough_cpus - HAIR for mode in modes[:-1])]
+        if current is not None:
+            current = replace(current, mode=min(current.mode, len(modes) - 1))
+        return Application(LC, modes, 0, gap_percent, current)
+
+    def _be(self) -> Application:
+        return Application(BE, self._ladder, 1, current=self._placed.get(BE))
+
+    def _allocation(self) -> Allocation:
+        if BE not in self._placed:
+            return self.limits.safe
+        return Allocation(self._placed[BE].cpus, self.limits.cpus)

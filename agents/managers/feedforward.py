@@ -1,0 +1,153 @@
+"""Feed-forward: BE gets what the LC is about to leave. The simple opponent that a learned policy must beat.
+
+No paper; the law is from the field notes' co-location sweep: LC and BE share a CPU stably only while their demands
+together stay below it, so the quota is the CPU less a margin less the LC's use. The use is foreseen from the load,
+which rises before the backlog does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlctl.agents.managers.manager import Manager, require
+from rlctl.agents.managers.readings import number, slack_of
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.errors import PolicyError
+from rlctl.envs.telemetry import Telemetry
+
+__all__ = ["Demand", "Feedforward", "spare"]
+
+LEAST_LOAD = 0.02
+"""Below this load the quotient of use and load is noise: housekeeping of the LC."""
+
+LONGEST_GAP_SECONDS = 10.0
+"""Two loads further apart give no slope."""
+
+RISE, FALL = 0.5, 0.05
+"""Weight of a new quotient in its average when above, when below: an underestimate costs QoS, an overestimate BE work.
+Service time drifts by 15-20 % over minutes (field notes, host), which the slow side follows."""
+
+
+@dataclass(slots=True)
+class Demand:
+    """What the LC will use, learned from its use and load.
+
+    Attributes:
+        cpus_per_load: CPUs at load 1.0; None until something is learned.
+    """
+
+    cpus_per_load: float | None = None
+    _load: float | None = None
+    _time_seconds: float = 0.0
+
+    def learn(self, load: float | None, use_cpus: float | None, starved: bool) -> None:
+        """Take in one tick. A starved LC uses less than it needs and teaches nothing."""
+        if load is None or use_cpus is None or starved or load < LEAST_LOAD:
+            return
+        quotient = use_cpus / load
+        if self.cpus_per_load is None:
+            self.cpus_per_load = quotient
+        else:
+            weight = RISE if quotient > self.cpus_per_load else FALL
+            self.cpus_per_load += weight * (quotient - self.cpus_per_load)
+
+    def foreseen_load(self, now_seconds: float, load: float, lead_seconds: float) -> float:
+        """The load some time ahead on its present slope; a fall is not foreseen."""
+        gap_seconds = now_seconds - self._time_seconds
+        rise = 0.0
+        if self._load is not None and 0.0 < gap_seconds <= LONGEST_GAP_SECONDS:
+            rise = max(load - self._load, 0.0) / gap_seconds
+        self._load, self._time_seconds = load, now_seconds
+        return load + rise * lead_seconds
+
+
+def spare(limits: Limits, shared_cpus: float, use_cpus: float, margin_ratio: float) -> Allocation:
+    """The larger of two allocations that leave the LC what it uses and a margin.
+
+    BE's CPUs are those shared with the LC and, first in the order, those that are not. One choice is the latter alone.
+    The other is all of them under a quota: it is one pool, a BE thread on each of the n CPUs takes an equal part of
+    it, and so the quota is n times what is spare on a shared CPU.
+    """
+    exclusive_cpus = int(limits.cpus - shared_cpus)
+    spare_ratio = 1.0 - margin_ratio - (use_cpus / shared_cpus if shared_cpus else 0.0)
+    pooled_cpus = limits.cpus * spare_ratio
+    if exclusive_cpus and exclusive_cpus >= pooled_cpus:
+        return Allocation(float(exclusive_cpus), exclusive_cpus)
+    return Allocation(min(max(pooled_cpus, limits.min_quota_cpus), float(limits.cpus)), limits.cpus)
+
+
+@dataclass(kw_only=True, eq=False)
+class Feedforward(Manager):
+    """Quota = headroom less foreseen LC use; the minimum while a backlog drains; no growth at a small slack.
+
+    Without the load it takes the LC's measured use; without either it gives BE the minimum. It is ours, so it runs
+    behind the shield, and it has no published period: it decides every tick.
+
+    Args:
+        margin_ratio: Share of each shared CPU left idle.
+        lead_seconds: How far the load is foreseen; about the delay from reading to effect.
+        hold_slack_ratio: Slack below it forbids growth.
+        cpus_per_load: LC CPUs at load 1.0; learned when None.
+        shared_cpus: CPUs that LC and BE share; all of the LC's when None.
+    """
+
+    name = "feedforward"
+    shielded = True
+    needs = ("load_ratio", "lc_cpus")
+    margin_ratio: float = 0.10
+    lead_seconds: float = 1.0
+    hold_slack_ratio: float = 0.10
+    cpus_per_load: float | None = None
+    shared_cpus: float | None = None
+
+    def __post_init__(self) -> None:
+        known = () if self.cpus_per_load is None else ("cpus_per_load",)
+        require(self, positive=known, share=("margin_ratio", "hold_slack_ratio"))
+        if self.shared_cpus is not None and not self.shared_cpus >= 0.0:
+            raise PolicyError(f"{self.name}: shared_cpus is {self.shared_cpus!r}; give 0 or more CPUs")
+        if not 0.0 <= self.lead_seconds <= LONGEST_GAP_SECONDS:
+            raise PolicyError(f"{self.name}: lead_seconds is {self.lead_seconds!r}; give 0 to {LONGEST_GAP_SECONDS:g}")
+
+    def begin(self) -> Allocation:
+        """The minimum, until something is known."""
+        self._demand = Demand(self.cpus_per_load)
+        self._last = self.limits.minimum
+        return self._last
+
+    def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:
+        """Foresee, subtract, and mind the slack."""
+        slack = slack_of(telemetry)
+        use_cpus = self._use(telemetry, starved=slack is not None and slack < 0.0)
+        self._last, why = self._judge(use_cpus, slack)
+        return self._last, why
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The margin, and where its knowledge is from."""
+        origin = "learned online" if self.cpus_per_load is None else "configured"
+        return (f"margin {self.margin_ratio:.0%}; LC CPUs per load {origin}",)
+
+    def _use(self, telemetry: Telemetry, starved: bool) -> float | None:
+        """What the LC will use; at least what it uses now."""
+        load, used_cpus = number(telemetry.load_ratio), number(telemetry.lc_cpus)
+        if self.cpus_per_load is None:
+            self._demand.learn(load, used_cpus, starved)
+        if load is None or self._demand.cpus_per_load is None:
+            return used_cpus
+        ahead = self._demand.foreseen_load(telemetry.time_seconds, load, self.lead_seconds)
+        return max(self._demand.cpus_per_load * ahead, used_cpus or 0.0)
+
+    def _judge(self, use_cpus: float | None, slack: float | None) -> tuple[Allocation, str]:
+        if use_cpus is None:
+            return self.limits.minimum, "neither load nor LC use known: minimum"
+        if slack is not None and slack < 0.0:
+            return self.limits.minimum, "slack negative: minimum until the backlog is gone"
+        shared_cpus = self.limits.lc_cpus if self.shared_cpus is None else self.shared_cpus
+        wanted = spare(self.limits, min(shared_cpus, self.limits.cpus), use_cpus, self.margin_ratio)
+        why = f"LC foreseen at {use_cpus:.2f} CPU: {wanted}"
+        if slack is not None and slack < self.hold_slack_ratio and not wanted.at_most(self._last):
+            quota_cpus = min(wanted.quota_cpus, self._last.quota_cpus)
+            return Allocation(
+                quota_cpus, min(wanted.cpuset_cpus, self._last.cpuset_cpus)
+            ), why + ", held at small slack"
+        return wanted, why

@@ -1,0 +1,190 @@
+"""PARTIES (ASPLOS'19): one resource step at a time, judged by the latency samples that follow it.
+
+The release manages several LC services. For one LC beside BE: BE owns the pool of free cores, so an upsize of the LC
+takes a core from BE, and a downsize gives one to BE. Its frequency and cache steps have no actuator here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from itertools import repeat
+
+from rlctl.agents.managers.manager import HAIR, Manager, require
+from rlctl.agents.managers.readings import slack_of
+from rlctl.agents.managers.timers import Every, almost
+from rlctl.envs.allocation import Allocation
+from rlctl.envs.telemetry import Telemetry
+
+__all__ = ["Parties", "Resource"]
+
+
+class Resource(Enum):
+    """Spokes of the wheel, in the order in which it turns (states 1, 3, 2 of the release, for either direction)."""
+
+    CORES = "cores"
+    CACHE = "cache ways"
+    FREQUENCY = "frequency"
+
+
+WHEEL = tuple(Resource)
+OFFERED = frozenset({Resource.CORES})
+"""An Allocation has no cache ways and no frequency; the wheel finds nothing to move there and turns on."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Parties(Manager):
+    """Slack below 0.05: the LC gets a core back; above 0.20: it gives one; each step is judged by five samples.
+
+    An upsize that does not lower the latency turns the wheel and is not undone; a downsize after which slack is mostly
+    below 0.05 is undone, and the LC is not downsized again for 100 intervals. Both decisions need the newest slack and
+    its mean over a second to agree. The LC begins with all cores, as a single service of the release does, and keeps
+    one; BE without a core is frozen. The release draws the wheel's first spoke; with one spoke that moves, any draw
+    decides the same, so it begins with cores.
+
+    The interval is 0.1 s, of the release (the paper's is said to be 0.5 s). A decision needs a fresh latency: a slower
+    tick, or one in which several intervals elapsed, is one sample, and a tick without a latency is none (the release
+    would judge the old one again). The 100 intervals and the mean's second are counted on the clock.
+
+    Args:
+        time_scale: Divides all periods.
+        core_cpus: CPUs here that stand for a core of the published machine.
+        interval_seconds: INTERVAL.
+        mean_seconds: What LSlack is the mean over.
+        tolerance_samples: TOLERANCE, samples that judge a step.
+        upsize_slack_ratio, downsize_slack_ratio: Below, above which the LC is resized.
+        rest_intervals: REST, without a downsize after one that failed.
+    """
+
+    name = "parties"
+    needs = ("tail_latency_seconds",)
+    time_scale: float = 1.0
+    core_cpus: float = 1.0
+    interval_seconds: float = 0.1
+    mean_seconds: float = 1.0
+    tolerance_samples: int = 5
+    upsize_slack_ratio: float = 0.05
+    downsize_slack_ratio: float = 0.20
+    rest_intervals: int = 100
+
+    def __post_init__(self) -> None:
+        sizes = ("time_scale", "core_cpus", "interval_seconds", "mean_seconds", "tolerance_samples", "rest_intervals")
+        require(self, positive=sizes, share=("upsize_slack_ratio", "downsize_slack_ratio"))
+
+    def begin(self) -> Allocation:
+        """No core for BE."""
+        self._interval = Every(self.interval_seconds / self.time_scale)
+        self._samples: list[tuple[float, float]] = []
+        self._slack = self._mean_slack = 0.0
+        self._resting = 0
+        self._resource = WHEEL[0]
+        self.be_cores = 0
+        self._why = "start: the LC has all cores"
+        self._loop = self._run()
+        next(self._loop)
+        return self._allocation()
+
+    def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:
+        """One sample for the loop, when an interval has elapsed and there is a latency."""
+        now_seconds, slack = telemetry.time_seconds, slack_of(telemetry)
+        intervals = self._interval.due(now_seconds)
+        self._resting = max(self._resting - intervals, 0)
+        if intervals and slack is not None and slack <= 1.0:
+            self._take(now_seconds, slack)
+            next(self._loop)
+        return self._allocation(), f"{self._why}; {self.be_cores} cores"
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What became of the wheel, and what a core is."""
+        return (
+            f"one LC, BE owns the free pool; the wheel skips cache and frequency (no actuator); at most one sample a "
+            f"tick; a core is {self.core_cpus:g} CPU",
+        )
+
+    def _run(self) -> Iterator[None]:
+        """The release's main loop; each `yield` is its wait for the next sample."""
+        while True:
+            yield
+            while (judgement := self._choose()) is not None:
+                yield from judgement
+            if not (self._is_short or self._is_roomy):
+                yield
+
+    @property
+    def _is_short(self) -> bool:
+        return max(self._slack, self._mean_slack) < self.upsize_slack_ratio - HAIR
+
+    @property
+    def _is_roomy(self) -> bool:
+        return min(self._slack, self._mean_slack) > self.downsize_slack_ratio + HAIR and not self._resting
+
+    def _choose(self) -> Iterator[None] | None:
+        """Take a step and return how it is judged; None when there is no cause, or nothing left to move."""
+        if self._is_short:
+            taken = self._step(-1)
+            self._why = "slack short: LC upsized" if taken else "slack short: no way to upsize"
+            return self._judge_upsize() if taken else None
+        if self._is_roomy:
+            taken = self._step(+1)
+            self._why = "slack ample: LC downsized" if taken else "slack ample: no way to downsize"
+            return self._judge_downsize() if taken else None
+        self._why = f"kept, resting {self._resting} intervals" if self._resting else "kept"
+        return None
+
+    def _judge_upsize(self) -> Iterator[None]:
+        before, score = self._slack, 0
+        for _ in range(self.tolerance_samples):
+            yield
+            score += 1 if self._slack > before else -1
+        if score <= 0:
+            self._turn()
+
+    def _judge_downsize(self) -> Iterator[None]:
+        if not (yield from self._watch()):
+            return
+        self.be_cores -= 1
+        self._turn()
+        self._resting = self.rest_intervals
+        self._why = "downsize failed: undone"
+        if (yield from self._watch()):
+            yield from repeat(None, self.tolerance_samples)
+
+    def _watch(self) -> Generator[None, None, bool]:
+        """Whether slack was short in at least half of the samples to come."""
+        score = 0
+        for _ in range(self.tolerance_samples):
+            yield
+            score += -1 if self._slack < self.upsize_slack_ratio - HAIR else 1
+        return score <= 0
+
+    def _step(self, be_cores: int) -> bool:
+        """Once around the wheel, to the first resource that can be moved."""
+        for _ in WHEEL:
+            if self._resource in OFFERED and 0 <= self.be_cores + be_cores <= self._most_cores:
+                self.be_cores += be_cores
+                return True
+            self._turn()
+        return False
+
+    def _turn(self) -> None:
+        self._resource = WHEEL[(WHEEL.index(self._resource) + 1) % len(WHEEL)]
+
+    def _take(self, now_seconds: float, slack: float) -> None:
+        longest_seconds = almost(self.mean_seconds / self.time_scale)
+        self._samples.append((now_seconds, slack))
+        self._samples = [(when, known) for when, known in self._samples if 0.0 <= now_seconds - when < longest_seconds]
+        self._slack = slack
+        self._mean_slack = sum(known for _, known in self._samples) / len(self._samples)
+
+    @property
+    def _most_cores(self) -> int:
+        return max(int(self.limits.cpus / self.core_cpus + HAIR) - 1, 0)
+
+    def _allocation(self) -> Allocation:
+        if not self.be_cores:
+            return self.limits.safe
+        quota_cpus = self.be_cores * self.core_cpus
+        return Allocation(quota_cpus, math.ceil(quota_cpus - HAIR))

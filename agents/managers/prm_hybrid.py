@@ -1,0 +1,207 @@
+"""Hybrid PRM and Tuned Hybrid PRM (thesis 3.3, 3.3.1, 4.3): Heracles' top-level controller over PRM's quota.
+
+Code listing 3.1 tests `slack < 0.80` where the prose says "load below 80 %". Taken literally its third branch takes
+every slack from 0 to 0.80, "hold" is never reached, and BE grows at a slack of 0.80 or more only. The prose is
+implemented; `literal_listing` runs the listing as printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from types import MappingProxyType
+from typing import Literal
+
+from rlctl.agents.managers.manager import HAIR, Manager, require
+from rlctl.agents.managers.readings import number, slack_of
+from rlctl.agents.managers.timers import Every
+from rlctl.envs.allocation import Allocation
+from rlctl.envs.errors import PolicyError
+from rlctl.envs.telemetry import Telemetry
+from rlctl.envs.workload import Weight
+
+__all__ = ["TUNED", "Branch", "Gates", "PrmHybrid", "listing_as_printed", "prose"]
+
+
+class Branch(StrEnum):
+    """What the top-level controller says at a poll."""
+
+    COOL_DOWN = "slack negative: suspended, cooling down"
+    SUSPEND = "load high: suspended"
+    KEEP = "state kept, no growth"
+    ENABLE = "enabled"
+    HOLD = "slack small: hold"
+    GROW = "slack and load allow growth"
+
+
+class State(Enum):
+    """Of BE."""
+
+    STARTED = "runs at the minimum until a poll first enables it"
+    ENABLED = "runs"
+    SUSPENDED = "does not run"
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """Thresholds of the top-level controller.
+
+    Attributes:
+        suspend_load_ratio: Load above it suspends BE.
+        enable_load_ratio: Load below it enables BE.
+        hold_slack_ratio: Slack up to it stops growth; one of exactly 0.10, undefined in the thesis, counts as hold.
+    """
+
+    suspend_load_ratio: float = 0.85
+    enable_load_ratio: float = 0.80
+    hold_slack_ratio: float = 0.10
+
+
+def prose(slack: float | None, load: float | None, state: State, gates: Gates) -> Branch:
+    """One poll as section 3.3 tells it. Each suspension needs only its own reading, growth needs both."""
+    if slack is not None and slack < 0.0:
+        return Branch.COOL_DOWN
+    if load is not None and load > gates.suspend_load_ratio:
+        return Branch.SUSPEND
+    if slack is None or load is None:
+        return Branch.KEEP
+    if state is not State.ENABLED and load >= gates.enable_load_ratio:
+        return Branch.KEEP
+    return Branch.GROW if slack > gates.hold_slack_ratio + HAIR else Branch.HOLD
+
+
+def listing_as_printed(slack: float | None, load: float | None, gates: Gates) -> Branch:
+    """One poll as code listing 3.1 prints it, slip included: branch 3 compares the slack with the load's gate."""
+    if slack is None or load is None:
+        return Branch.KEEP
+    if slack < 0.0:
+        return Branch.COOL_DOWN
+    if load > gates.suspend_load_ratio:
+        return Branch.SUSPEND
+    if slack < gates.enable_load_ratio:
+        return Branch.ENABLE
+    return Branch.HOLD if slack <= gates.hold_slack_ratio + HAIR else Branch.GROW
+
+
+@dataclass(kw_only=True, eq=False)
+class PrmHybrid(Manager):
+    """A poll every 15 s suspends, holds or signals; while signalled, a sub loop adds a core every 2 s.
+
+    BE never shrinks but by suspension. The thesis leaves open how BE is suspended and where it resumes; both are
+    knobs. The sub loop begins with the poll that signals it; the next poll after a cool-down comes at its end. Polls
+    without a reading keep the setting: no growth.
+
+    Args:
+        name: "prm-hybrid", or "prm-hybrid-tuned" with the constants of `TUNED`.
+        time_scale: Divides all periods.
+        core_cpus: CPUs here that stand for a core of the published machine; the step where `host_levels` is None.
+        poll_seconds: Top-level controller (3.3).
+        grow_seconds: Sub-controller (3.3).
+        cool_down_seconds: Suspension after a negative slack (3.3: 5 minutes).
+        suspend_load_ratio, enable_load_ratio, hold_slack_ratio: The gates (3.3, listing 3.1).
+        host_levels: The step is this fraction of the host's CPUs instead of a core (3.3.1).
+        suspend: "freeze" with the freezer, or "minimum" for the smallest quota.
+        resume_level: Quota after a suspension: "minimum", or the "last" one.
+        literal_listing: Follow listing 3.1 as printed.
+    """
+
+    weight = Weight.MINIMUM  # cpu.shares 2 against 200000 (4.3)
+    needs = ("tail_latency_seconds", "load_ratio")
+    name: str = "prm-hybrid"
+    time_scale: float = 1.0
+    core_cpus: float = 1.0
+    poll_seconds: float = 15.0
+    grow_seconds: float = 2.0
+    cool_down_seconds: float = 300.0
+    suspend_load_ratio: float = 0.85
+    enable_load_ratio: float = 0.80
+    hold_slack_ratio: float = 0.10
+    host_levels: int | None = None
+    suspend: Literal["freeze", "minimum"] = "freeze"
+    resume_level: Literal["minimum", "last"] = "minimum"
+    literal_listing: bool = False
+
+    def __post_init__(self) -> None:
+        periods = ("time_scale", "core_cpus", "poll_seconds", "grow_seconds", "cool_down_seconds")
+        gates = ("suspend_load_ratio", "enable_load_ratio", "hold_slack_ratio")
+        levels = () if self.host_levels is None else ("host_levels",)
+        words = {"suspend": ("freeze", "minimum"), "resume_level": ("minimum", "last")}
+        require(self, positive=(*periods, *levels), share=gates, among=words)
+        if self.enable_load_ratio > self.suspend_load_ratio:
+            raise PolicyError(f"{self.name}: enable_load_ratio is above suspend_load_ratio; BE would flap")
+
+    def begin(self) -> Allocation:
+        """Quota 1000 us, running (4.3)."""
+        self._gates = Gates(self.suspend_load_ratio, self.enable_load_ratio, self.hold_slack_ratio)
+        self._top = Every(self.poll_seconds / self.time_scale)
+        self._sub = Every(self.grow_seconds / self.time_scale)
+        self._state, self._growing = State.STARTED, False
+        self._quota_cpus = self.limits.min_quota_cpus
+        self._why = "start at the minimum"
+        return self._allocation()
+
+    def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:
+        """The top-level controller, then the sub-controller while it is signalled."""
+        now_seconds = telemetry.time_seconds
+        if self._top.due(now_seconds):
+            self._follow(self._poll(slack_of(telemetry), number(telemetry.load_ratio)), now_seconds)
+        if self._growing:
+            steps = self._sub.due(now_seconds)
+            self._quota_cpus = min(self._quota_cpus + steps * self._step_cpus, float(self.limits.cpus))
+        return self._allocation(), self._why
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The choices that the thesis leaves open, and the scaled step."""
+        step = f"a core is {self.core_cpus:g} CPU" if self.host_levels is None else f"step {1 / self.host_levels:.1%}"
+        said = [f"{step}; suspends by {self.suspend}, resumes at the {self.resume_level} quota (open in the thesis)"]
+        if self.literal_listing:
+            said.append("follows listing 3.1 as printed, which contradicts the thesis' prose")
+        return tuple(said)
+
+    @property
+    def _step_cpus(self) -> float:
+        return self.core_cpus if self.host_levels is None else self.limits.cpus / self.host_levels
+
+    def _poll(self, slack: float | None, load: float | None) -> Branch:
+        if self.literal_listing:
+            return listing_as_printed(slack, load, self._gates)
+        return prose(slack, load, self._state, self._gates)
+
+    def _follow(self, branch: Branch, now_seconds: float) -> None:
+        if branch in (Branch.COOL_DOWN, Branch.SUSPEND):
+            self._state = State.SUSPENDED
+        elif branch is not Branch.KEEP:
+            self._enable()
+        if branch is Branch.COOL_DOWN:
+            self._top.rest(now_seconds, self.cool_down_seconds / self.time_scale)
+        if branch is Branch.GROW and not self._growing:
+            self._sub.reset()
+        self._growing = branch is Branch.GROW
+        self._why = str(branch)
+
+    def _enable(self) -> None:
+        if self._state is State.SUSPENDED and self.resume_level == "minimum":
+            self._quota_cpus = self.limits.min_quota_cpus
+        self._state = State.ENABLED
+
+    def _allocation(self) -> Allocation:
+        running = Allocation(self._quota_cpus, self.limits.cpus)
+        if self._state is not State.SUSPENDED:
+            return running
+        if self.suspend == "freeze":
+            return running.but(frozen=True)
+        return running.but(quota_cpus=self.limits.min_quota_cpus)
+
+
+TUNED: Mapping[str, object] = MappingProxyType(
+    {
+        "name": "prm-hybrid-tuned",
+        "suspend_load_ratio": 0.95,
+        "enable_load_ratio": 0.90,
+        "cool_down_seconds": 180.0,
+        "host_levels": 50,
+    }
+)
+"""What 3.3.1 changes, all at once and without an ablation; each is a parameter of its own here."""

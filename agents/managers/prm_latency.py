@@ -1,0 +1,68 @@
+"""Latency-aware PRM (thesis 3.2 and 4.2): one monitor, one rule on the tail latency."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlctl.agents.managers.manager import Manager, require
+from rlctl.agents.managers.readings import slack_of
+from rlctl.agents.managers.timers import Every
+from rlctl.envs.allocation import Allocation
+from rlctl.envs.telemetry import Telemetry
+from rlctl.envs.workload import Weight
+
+__all__ = ["PrmLatency"]
+
+
+@dataclass(kw_only=True, eq=False)
+class PrmLatency(Manager):
+    """Latency at or above the target: BE to the minimum; below it: one level more.
+
+    Section 3.2 says "above or equal", 4.2 "above"; the former is taken. A level is a fiftieth of the host, and the
+    last is 48 so that CFS never takes over. A poll without a latency changes nothing.
+
+    Args:
+        time_scale: Divides the period.
+        period_seconds: QoS-monitor; 20 s - 1.5 s (3.2).
+        host_levels: Levels that the host's CPUs are divided into (3.2).
+        last_level: Highest level that is given (3.2).
+    """
+
+    name = "prm-latency"
+    weight = Weight.MINIMUM  # cpu.shares 2 against 200000 (4.2)
+    needs = ("tail_latency_seconds",)
+    time_scale: float = 1.0
+    period_seconds: float = 18.5
+    host_levels: int = 50
+    last_level: int = 48
+
+    def __post_init__(self) -> None:
+        require(self, positive=("time_scale", "period_seconds", "host_levels", "last_level"))
+
+    def begin(self) -> Allocation:
+        """Quota 1000 us (4.2)."""
+        self.level = 0
+        self._monitor = Every(self.period_seconds / self.time_scale)
+        self._why = "start at the minimum"
+        return self._allocation()
+
+    def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:
+        """One poll of the QoS-monitor per elapsed period."""
+        polls = self._monitor.due(telemetry.time_seconds)
+        if polls:
+            self._poll(slack_of(telemetry), polls)
+        return self._allocation(), self._why
+
+    def _poll(self, slack: float | None, polls: int) -> None:
+        if slack is None:
+            self._why = f"no latency: level {self.level} kept"
+        elif slack <= 0.0:
+            self.level = 0
+            self._why = "latency at or above target: minimum"
+        else:
+            self.level = min(self.level + polls, self.last_level)
+            self._why = f"latency below target: level {self.level}"
+
+    def _allocation(self) -> Allocation:
+        quota_cpus = self.level * self.limits.cpus / self.host_levels
+        return Allocation(max(quota_cpus, self.limits.min_quota_cpus), self.limits.cpus)

@@ -1,0 +1,107 @@
+"""Policies of n simulated hosts at once, without a loop over hosts where that is simple.
+
+For fleets, where a scalar `act` for each host and tick would cost many minutes. Host by host each answers as its scalar
+twin does; `tests/agents/many/test_batch.py` holds the two together. Whoever has no batch version is asked host by host.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlctl.agents import catalogue
+from rlctl.agents.managers.greedy_shield import GreedyShield
+from rlctl.agents.managers.prm_hybrid import PrmHybrid
+from rlctl.agents.managers.references import Frozen, Static, Unmanaged
+from rlctl.agents.many.learned import BatchLearned
+from rlctl.agents.many.prm import BatchPrmHybrid
+from rlctl.agents.many.seen import Answer, BatchPolicy, Flags, Seen
+from rlctl.agents.policy import Policy
+from rlctl.agents.served.learned import LearnedPolicy
+from rlctl.envs.actions import decode
+from rlctl.envs.observation import Observer
+from rlctl.envs.sim.vector_actions import Allocations, VectorLimits
+
+__all__ = ["batch_policy"]
+
+CONSTANT = (GreedyShield, Frozen, Static, Unmanaged)
+"""They ask for the same whatever they see."""
+
+
+def batch_policy(name: str, limits: VectorLimits, tick_seconds: float) -> BatchPolicy:
+    """A new manager or learned policy for these hosts.
+
+    Args:
+        name: As `rlctl.agents.catalogue.build` takes it; with its published constants.
+        limits: Of each host.
+        tick_seconds: Control period.
+
+    Raises:
+        PolicyError: An unknown name, a bound, or a bundle that cannot be served.
+    """
+    policy: object = catalogue.build(name)
+    if isinstance(policy, LearnedPolicy):
+        return BatchLearned(policy, limits, tick_seconds)
+    if isinstance(policy, PrmHybrid) and not policy.literal_listing:
+        return BatchPrmHybrid(policy, limits)
+    if isinstance(policy, CONSTANT):
+        return Constant(policy, limits)
+    return EachHost([catalogue.build(name) for _ in limits.each], limits, tick_seconds)
+
+
+class Constant:
+    """The same allocation for ever.
+
+    Args:
+        policy: The scalar policy.
+        limits: Of each host.
+    """
+
+    def __init__(self, policy: Policy, limits: VectorLimits) -> None:
+        self.shielded, self.masked, self.remarks = policy.shielded, policy.masked, policy.remarks
+        self._asked = Allocations.of([policy.start(one) for one in limits.each])
+
+    def begin(self, which: Flags) -> Allocations:  # noqa: ARG002
+        """What it always asks for."""
+        return self._asked
+
+    def act(self, seen: Seen) -> Answer:  # noqa: ARG002
+        """What it always asks for."""
+        return Answer.sound(self._asked)
+
+
+class EachHost:
+    """Scalar policies, host by host.
+
+    Args:
+        policies: One for each host.
+        limits: Of each host.
+        tick_seconds: Control period.
+    """
+
+    def __init__(self, policies: list[Policy], limits: VectorLimits, tick_seconds: float) -> None:
+        self.shielded, self.masked = policies[0].shielded, policies[0].masked
+        self._policies, self._limits = policies, limits
+        self._observers = [Observer(one, tick_seconds) for one in limits.each]
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The first host's."""
+        return self._policies[0].remarks
+
+    def begin(self, which: Flags) -> Allocations:
+        """Where each begins."""
+        starts = [self._limits.safe.host(index) for index in range(len(which))]
+        for index in np.flatnonzero(which):
+            self._observers[index].reset()
+            starts[index] = self._policies[index].start(self._limits.each[index])
+        return Allocations.of(starts)
+
+    def act(self, seen: Seen) -> Answer:
+        """Each policy's answer to its own telemetry."""
+        proposed = []
+        for index, telemetry in enumerate(seen.telemetry()):
+            current, limits = seen.current.host(index), self._limits.each[index]
+            mask = None if seen.mask is None else seen.mask[index]
+            observation = self._observers[index].observe(telemetry, current, mask)
+            proposed.append(decode(self._policies[index].act(observation), current, limits))
+        return Answer.sound(Allocations.of(proposed))

@@ -1,0 +1,120 @@
+"""Hybrid PRM of n hosts at once: `rlctl.agents.managers.prm_hybrid` in arrays; the rules stand there."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl.agents.managers.manager import HAIR
+from rlctl.agents.managers.prm_hybrid import PrmHybrid
+from rlctl.agents.managers.timers import early_seconds
+from rlctl.agents.many.seen import Answer, Flags, Seen
+from rlctl.envs.sim.vector_actions import Allocations, VectorLimits
+
+__all__ = ["BatchPrmHybrid"]
+
+Array = NDArray[np.float64]
+
+STARTED, ENABLED, SUSPENDED = range(3)
+
+
+class BatchEvery:
+    """`rlctl.agents.managers.timers.Every` for n hosts on a simulated clock, which neither jumps nor goes back.
+
+    Args:
+        period_seconds: As there.
+        count: Hosts.
+    """
+
+    def __init__(self, period_seconds: float, count: int) -> None:
+        self._period = period_seconds
+        self._early = early_seconds(period_seconds)
+        self._next = np.full(count, np.nan)
+
+    def reset(self, which: Flags) -> None:
+        """Start anew on these hosts."""
+        self._next[which] = np.nan
+
+    def rest(self, which: Flags, now_seconds: float, seconds: float) -> None:
+        """Fire next when so many seconds have passed, on these hosts."""
+        self._next[which] = now_seconds + seconds
+
+    def due(self, which: Flags, now_seconds: float) -> Array:
+        """How many times the period has elapsed since the last call, on these hosts; 0 on the others."""
+        fresh = which & np.isnan(self._next)
+        fires = which & ~(now_seconds + self._early < self._next) & ~fresh
+        elapsed = np.floor((now_seconds + self._early - self._next) / self._period)
+        count = np.where(fires, 1.0 + elapsed, 0.0)
+        self._next = np.where(fresh, now_seconds + self._period, self._next)
+        self._next = np.where(fires, self._next + count * self._period, self._next)
+        fired: Array = count + fresh
+        return fired
+
+
+class BatchPrmHybrid:
+    """Hybrid PRM on n hosts.
+
+    Args:
+        manager: Its constants; it must not follow the listing as printed.
+        limits: Of each host.
+
+    Attributes:
+        shielded, masked, remarks: As in `rlctl.agents.policy.Policy`.
+    """
+
+    def __init__(self, manager: PrmHybrid, limits: VectorLimits) -> None:
+        self.shielded, self.masked, self.remarks = manager.shielded, manager.masked, manager.remarks
+        self._limits, self._manager = limits, manager
+        count = len(limits.each)
+        self._top = BatchEvery(manager.poll_seconds / manager.time_scale, count)
+        self._sub = BatchEvery(manager.grow_seconds / manager.time_scale, count)
+        share = None if manager.host_levels is None else limits.cpus / manager.host_levels
+        self._step_cpus = np.full(count, manager.core_cpus) if share is None else share
+        self._state = np.zeros(count, np.int8)
+        self._growing = np.zeros(count, np.bool_)
+        self._quota_cpus = limits.min_quota_cpus.copy()
+
+    def begin(self, which: Flags) -> Allocations:
+        """Quota 1000 us, running."""
+        self._top.reset(which)
+        self._sub.reset(which)
+        self._state[which] = STARTED
+        self._growing[which] = False
+        self._quota_cpus[which] = self._limits.min_quota_cpus[which]
+        return self._allocations()
+
+    def act(self, seen: Seen) -> Answer:
+        """The top-level controller where a poll is due, then the sub-controller where it is signalled."""
+        now, everywhere = seen.time_seconds, np.ones(len(self._state), np.bool_)
+        polled = self._top.due(everywhere, now) > 0.0
+        if polled.any():
+            self._poll(polled, seen)
+        steps = self._sub.due(self._growing, now)
+        self._quota_cpus = np.minimum(self._quota_cpus + steps * self._step_cpus, self._limits.cpus)
+        return Answer.sound(self._allocations())
+
+    def _poll(self, polled: Flags, seen: Seen) -> None:
+        """`prm_hybrid.prose` and what follows from each branch."""
+        m, r = self._manager, seen.readings
+        load, slack = r.load_ratio, (r.target_seconds - r.latency_seconds) / r.target_seconds
+        known = polled & ~r.lost
+        cool = known & (slack < 0.0)
+        suspend = known & ~cool & (load > m.suspend_load_ratio)
+        enable = known & ~cool & ~suspend & ((self._state == ENABLED) | (load < m.enable_load_ratio))
+        grow = enable & (slack > m.hold_slack_ratio + HAIR)
+        if m.resume_level == "minimum":
+            resumed = enable & (self._state == SUSPENDED)
+            self._quota_cpus = np.where(resumed, self._limits.min_quota_cpus, self._quota_cpus)
+        self._state[cool | suspend] = SUSPENDED
+        self._state[enable] = ENABLED
+        self._top.rest(cool, seen.time_seconds, m.cool_down_seconds / m.time_scale)
+        self._sub.reset(grow & ~self._growing)
+        self._growing = np.where(polled, grow, self._growing)
+
+    def _allocations(self) -> Allocations:
+        suspended = self._state == SUSPENDED
+        cpuset_cpus = self._limits.full.cpuset_cpus
+        if self._manager.suspend == "freeze":
+            return Allocations(self._quota_cpus, cpuset_cpus, suspended)
+        quota_cpus = np.where(suspended, self._limits.min_quota_cpus, self._quota_cpus)
+        return Allocations(quota_cpus, cpuset_cpus, np.zeros_like(suspended))

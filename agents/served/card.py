@@ -1,0 +1,254 @@
+"""The card of a bundle: what a learned policy sees, what it may answer, where it was trained, and how it scored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+
+from rlctl.envs.actions import MOVES, MOVES_VERSION
+from rlctl.envs.allocation import Limits
+from rlctl.envs.observation import FEATURES, VERSION, Observer, Scale
+from rlctl.envs.workload import Weight
+
+__all__ = [
+    "ActionTable",
+    "Card",
+    "CardParts",
+    "Estimate",
+    "FeatureRow",
+    "Graph",
+    "MoveRow",
+    "ObservationTable",
+    "Port",
+    "Score",
+    "SearchOrigin",
+    "TrainedOn",
+    "Training",
+]
+
+T = TypeVar("T")
+Tuple = Annotated[tuple[T, ...], Field(strict=False)]  # JSON knows lists only
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Percent = Annotated[float, Field(ge=0.0)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class FeatureRow(_Strict):
+    """One row of the normaliser, as in `rlctl.envs.observation.Feature`."""
+
+    name: str
+    unit: str
+    low: float
+    high: float
+    scale: Annotated[Scale, Field(strict=False)]
+    optional: bool
+
+
+class ObservationTable(_Strict):
+    """What the policy sees.
+
+    Attributes:
+        version: `rlctl.envs.observation.VERSION` at the time of training.
+        lags: Ticks back whose frames the vector holds, oldest first.
+        features: The normaliser, row by row.
+        size: Length of the vector.
+    """
+
+    version: int
+    lags: Tuple[Annotated[int, Field(ge=0)]]
+    features: Tuple[FeatureRow]
+    size: int = Field(ge=1)
+
+    @classmethod
+    def here(cls, lags: Sequence[int]) -> ObservationTable:
+        """The table of this rlctl.
+
+        Raises:
+            ConfigError: Lags that do not descend to 0.
+        """
+        rows = tuple(
+            FeatureRow(name=f.name, unit=f.unit, low=f.low, high=f.high, scale=f.scale, optional=f.optional)
+            for f in FEATURES
+        )
+        return cls(version=VERSION, lags=tuple(lags), features=rows, size=Observer(Limits(1), 1.0, lags).size)
+
+
+class MoveRow(_Strict):
+    """One row of the action table, as in `rlctl.envs.actions.Move`."""
+
+    name: str
+    quota_ratio: float | None
+    cpuset_cpus: int
+    frozen: bool | None
+
+
+class ActionTable(_Strict):
+    """What the policy may answer: the place of its largest logit is the place in `moves`."""
+
+    version: int
+    moves: Tuple[MoveRow]
+
+    @classmethod
+    def here(cls) -> ActionTable:
+        """The table of this rlctl."""
+        rows = (
+            MoveRow(name=one.name, quota_ratio=one.quota_ratio, cpuset_cpus=one.cpuset_cpus, frozen=one.frozen)
+            for one in MOVES
+        )
+        return cls(version=MOVES_VERSION, moves=tuple(rows))
+
+
+class TrainedOn(_Strict):
+    """One kind of host that it was trained on.
+
+    Attributes:
+        profile, digest: The simulated host's profile.
+        ranges: What was drawn anew for each host, and from where.
+        weight: BE's CPU weight.
+        shield, shield_digest: The safety profile; none trained bare.
+        absent: Sensors that were missing.
+        work: What the reward held BE's work to be worth by a violation.
+        hosts: How many of the parallel hosts were of this kind.
+    """
+
+    profile: str
+    digest: str
+    ranges: dict[str, JsonValue] = Field(default_factory=dict)
+    weight: Annotated[Weight, Field(strict=False)]
+    shield: str | None = None
+    shield_digest: str | None = None
+    absent: Tuple[str] = ()
+    work: float = Field(gt=0.0, lt=1.0)
+    hosts: int = Field(ge=1)
+
+
+class SearchOrigin(_Strict):
+    """The search that it won.
+
+    Attributes:
+        space: sha256 over what was searched.
+        trials: How many were tried.
+        seed: Of the first one; each other had the next.
+        trial: Its name there.
+        place: 1 for the winner.
+    """
+
+    space: Sha256
+    trials: int = Field(ge=1)
+    seed: int
+    trial: str
+    place: int = Field(ge=1)
+
+
+class Training(_Strict):
+    """The run that it came out of.
+
+    Attributes:
+        hyperparameters: The algorithm's.
+        total_timesteps: Control periods that it learned from.
+        wall_seconds: Time that this took.
+        seed: The learner's.
+        code: rlctl's commit or version.
+        training_id: sha256 over the configuration of the run.
+        members: Where several runs were merged, the policy.onnx of each; then timesteps and seconds are their sums.
+        search: Where it is the winner of a search, of which.
+    """
+
+    hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
+    total_timesteps: int = Field(ge=0)
+    wall_seconds: float = Field(ge=0.0)
+    seed: int
+    code: str
+    training_id: Sha256
+    members: Tuple[Sha256] = ()
+    search: SearchOrigin | None = None
+
+
+class Estimate(_Strict):
+    """A mean over seeds with its 95 % interval."""
+
+    mean: float
+    ci95: Annotated[tuple[float, float], Field(strict=False)]
+
+
+class Score(_Strict):
+    """How it did on one scenario under one shield, as `rlctl bench` computes it."""
+
+    qos_guarantee_percent: Estimate
+    be_throughput_percent: Estimate
+    shield_override_percent: Estimate
+    seeds: int = Field(ge=1)
+
+
+class Port(_Strict):
+    """An input or output of the graph; None is the number of observations."""
+
+    name: str
+    shape: Tuple[int | None]
+
+
+class Graph(_Strict):
+    """What policy.onnx holds, read from the file itself."""
+
+    opset: int
+    inputs: Tuple[Port]
+    outputs: Tuple[Port]
+    operators: Tuple[str]
+
+
+class CardParts(_Strict):
+    """What a training run says of its policy; `rlctl.agents.served.bundle.save` adds what the files say themselves.
+
+    Attributes:
+        algorithm: The learner's name, such as PPO or MaskablePPO.
+        tick_seconds: Control period that it was trained at.
+        lags: Ticks back that it sees, oldest first.
+        plants: What it was trained on.
+        training: The run.
+        scores: Scenario to shield to score; None before it was evaluated.
+    """
+
+    algorithm: str
+    tick_seconds: float = Field(gt=0.0)
+    lags: Tuple[int]
+    plants: Tuple[TrainedOn] = ()
+    training: Training
+    scores: dict[str, dict[str, Score]] | None = None
+
+
+class Card(CardParts):
+    """A bundle's card.json.
+
+    Attributes:
+        schema_version: `schema` in the file.
+        name: What it is called, such as ppo.
+        created: Day of export.
+        rlctl_version: Version that exported it.
+        observation, action: The tables that its numbers mean.
+        masked: It was trained to choose among the moves that the shield lets through.
+        policy_sha256: Of policy.onnx.
+        graph: What policy.onnx holds.
+    """
+
+    schema_version: Literal[1] = Field(alias="schema")
+    name: Name
+    created: Annotated[date, Field(strict=False)]
+    rlctl_version: str
+    observation: ObservationTable
+    action: ActionTable
+    masked: Literal[True]
+    policy_sha256: Sha256
+    graph: Graph
+
+    @model_validator(mode="after")
+    def _one_history(self) -> Card:
+        if self.lags != self.observation.lags:
+            raise ValueError(f"lags {list(self.lags)} are not those of the observation, {list(self.observation.lags)}")
+        return self

@@ -1,0 +1,216 @@
+"""Run-time assurance (Simplex): a learned policy, behind it a heuristic, behind that the safe allocation.
+
+Whatever the policy does, the tick goes on: it answers from a thread of its own within its budget, or the heuristic's
+answer of the same tick is taken, or if there is none either, the safe allocation. An answer is good for its own tick
+only; a late one is never used. A policy that is too much trouble is demoted for a while; see
+`rlctl.agents.served.standing`.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+import time
+from typing import Literal
+
+from rlctl.agents.policy import Policy
+from rlctl.agents.served.drift import Drift
+from rlctl.agents.served.standing import Budgets, Standing
+from rlctl.agents.served.worker import CallFailed, Worker, in_words
+from rlctl.envs.actions import decode
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.observation import Observation
+from rlctl.envs.workload import Weight
+from rlctl.safety.verdict import Verdict
+
+__all__ = ["SAFE", "Fallback", "propose"]
+
+log = logging.getLogger(__name__)
+
+SAFE = "safe"
+"""Who decides when nobody can: BE gets the safe allocation."""
+
+MOST_NOTE = 200
+
+REHEARSAL_SECONDS = 0.1
+"""For the very first answer, which touches everything for the first time."""
+
+Role = Literal["policy", "heuristic", "safe"]
+
+
+def propose(policy: Policy, observation: Observation, limits: Limits) -> tuple[Allocation, str]:
+    """What a policy asks for and why, in plain types of this host's range.
+
+    Raises:
+        PolicyError: Its action is none.
+        Exception: Whatever else a policy may raise.
+    """
+    asked = decode(policy.act(observation), observation.current, limits)
+    # A policy's own Allocation may hold anything, and would then break in the middle of a write.
+    plain = Allocation(float(asked.quota_cpus), int(operator.index(asked.cpuset_cpus)), bool(asked.frozen))
+    return limits.clip(plain), str(policy.note)[:MOST_NOTE]
+
+
+class Fallback:
+    """A policy with a heuristic behind it, as one Policy.
+
+    The heuristic is asked in every tick, so that it is warm when it is needed; what it takes is its own. The policy is
+    started anew with its first call after a demotion. The one who has it calls `judged` after each tick's ruling.
+
+    Args:
+        policy: Who decides while it may. It is only ever called from one thread, one call at a time.
+        heuristic: Who decides otherwise.
+        tick_seconds: Control period.
+        budgets: What the policy may do wrong.
+        drift: Tells ticks that are unlike the policy's training; None holds all for alike.
+
+    Attributes:
+        name, shielded, weight, masked, needs: As in `rlctl.agents.policy.Policy`; those of the policy, the smaller
+            weight, the needs of both.
+        acting: Name of whoever decided the last tick; SAFE when nobody did.
+        reason: Why it was not the policy; empty when it was.
+        failed: The policy gave no usable answer in the last tick.
+        standing: Whether the policy may act, and what it did wrong.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        heuristic: Policy,
+        tick_seconds: float,
+        budgets: Budgets | None = None,
+        drift: Drift | None = None,
+    ) -> None:
+        budgets = budgets or Budgets()
+        self.policy, self.heuristic = policy, heuristic
+        self.name, self.shielded, self.masked = policy.name, policy.shielded, policy.masked
+        self.weight = policy.weight if policy.weight is heuristic.weight else Weight.MINIMUM
+        self.needs = tuple(dict.fromkeys((*policy.needs, *heuristic.needs)))
+        self._tick_seconds = tick_seconds
+        self._answer_seconds = budgets.answer_within(tick_seconds)
+        self._budgets, self._drift = budgets, drift
+        self._worker: Worker[tuple[Allocation, str]] = Worker(f"policy {policy.name}")
+        self._reset()
+
+    def start(self, limits: Limits) -> Allocation:
+        """Forget everything; BE begins at the safe allocation."""
+        self._limits = limits
+        self._reset()
+        try:
+            self.heuristic.start(limits)
+        except Exception as error:  # noqa: BLE001 - it then fails at every tick, which is what the chain is for
+            log.error("heuristic %s cannot start: %s", self.heuristic.name, in_words(error))
+        return limits.safe
+
+    def act(self, observation: Observation) -> Allocation:
+        """This tick's proposal; never raises, and takes no longer than the budget and the heuristic do."""
+        self.standing.next(self._strange(observation), self._worker.busy)
+        spare, lack = self._of_heuristic(observation)
+        answer, why = self._of_policy(observation)
+        if answer:
+            self._take("policy", "", answer)
+        elif spare:
+            self._take("heuristic", why, spare)
+        else:
+            self._take("safe", f"{why}; {self.heuristic.name}: {lack}", (self._limits.safe, lack))
+        return self._proposed
+
+    def rehearse(self, limits: Limits, observation: Observation) -> float:
+        """Have the policy answer twice, in its thread, before the run: the very first answer is slower than all others.
+
+        Returns:
+            Seconds that the second one took. `start` forgets both.
+
+        Raises:
+            CallFailed: It gave no usable answer within its budget.
+        """
+        self.start(limits)
+        self._worker.call(lambda: self._ask(observation), max(self._answer_seconds, REHEARSAL_SECONDS))
+        begun = time.perf_counter()
+        self._worker.call(lambda: self._ask(observation), self._answer_seconds)
+        return time.perf_counter() - begun
+
+    def judged(self, verdict: Verdict) -> None:
+        """What the shield made of the last proposal."""
+        if self._role == "policy" and verdict.overridden:
+            self.standing.overridden()
+
+    def close(self) -> None:
+        """Let go of the policy's thread. Idempotent."""
+        self._worker.close()
+
+    @property
+    def acting(self) -> str:
+        """Name of whoever decided the last tick."""
+        return {"policy": self.policy.name, "heuristic": self.heuristic.name, "safe": SAFE}[self._role]
+
+    @property
+    def note(self) -> str:
+        """Why the last action was taken, in the words of who decided."""
+        return self._note
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The policy's, and how often it was demoted."""
+        count = self.standing.demotions
+        said = (f"demoted {count} times, then {self.heuristic.name} decided",) if count else ()
+        return (*self.policy.remarks, *said)
+
+    def _reset(self) -> None:
+        self.standing = Standing(self._budgets, self._tick_seconds)
+        self._role: Role = "heuristic"
+        self._told = ("policy", False)
+        self._note, self.reason, self.failed = "start", "", False
+        self._started = False
+
+    def _strange(self, observation: Observation) -> str:
+        try:
+            return self._drift.strange(observation) if self._drift else ""
+        except Exception as error:  # noqa: BLE001 - readings that cannot even be looked at are unlike any training
+            return in_words(error)
+
+    def _of_heuristic(self, observation: Observation) -> tuple[tuple[Allocation, str] | None, str]:
+        """Its proposal and note, or None and why."""
+        try:
+            return propose(self.heuristic, observation, self._limits), ""
+        except Exception as error:  # noqa: BLE001 - nobody is trusted not to fail
+            return None, in_words(error)
+
+    def _of_policy(self, observation: Observation) -> tuple[tuple[Allocation, str] | None, str]:
+        """Its proposal and note, or None and why."""
+        self.failed = False
+        if self.standing.demoted:
+            self._started = False
+            return None, self.standing.demoted
+        try:
+            return self._worker.call(lambda: self._ask(observation), self._answer_seconds), ""
+        except CallFailed as failure:
+            self.failed = True
+            self.standing.failed(str(failure))
+            return None, self.standing.demoted or str(failure)
+
+    def _ask(self, observation: Observation) -> tuple[Allocation, str]:
+        """In the policy's thread."""
+        if not self._started:
+            self.policy.start(self._limits)
+            self._started = True
+        return propose(self.policy, observation, self._limits)
+
+    def _take(self, role: Role, reason: str, answer: tuple[Allocation, str]) -> None:
+        self._proposed, self._note = answer
+        self.reason = reason
+        self._role = role
+        told = role, bool(self.standing.demoted)
+        if told != self._told:
+            self._tell()
+        self._told = told
+
+    def _tell(self) -> None:
+        """One line for each change, none for each tick."""
+        if self._role == "policy":
+            log.info("policy %s decides again", self.name)
+            return
+        retry = self.standing.ticks_to_retry * self._tick_seconds
+        until = f", for {retry:g} s or more" if retry else ""
+        who = "BE gets the safe allocation" if self._role == "safe" else f"{self.acting} decides"
+        log.warning("%s instead of policy %s%s: %s", who, self.name, until, self.reason)

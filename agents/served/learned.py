@@ -1,0 +1,94 @@
+"""A learned policy: the network's best move among those that the shield lets through."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl.agents.served.bundle import Bundle
+from rlctl.envs.actions import MOVES
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.errors import PolicyError
+from rlctl.envs.observation import LAGS, Observation
+from rlctl.envs.workload import Weight
+
+__all__ = ["BARE", "LearnedPolicy"]
+
+BARE = "-bare"
+"""Ends the name of a policy that is judged without shield and mask."""
+
+
+class LearnedPolicy:
+    """A bundle behind the Policy protocol.
+
+    Nothing in it belongs to a host: what it sees and what it asks for are shares of the host that it is started on.
+
+    Args:
+        bundle: The verified policy.
+        shielded: False judges it without shield and mask; benchmarks only.
+        name: What it is called in results; by default as its card says.
+
+    Attributes:
+        name, shielded, weight, masked, needs: As in `rlctl.agents.policy.Policy`.
+        bundle: The bundle.
+    """
+
+    weight: Weight = Weight.EQUAL
+    needs: tuple[str, ...] = ("tail_latency_seconds",)
+
+    def __init__(self, bundle: Bundle, *, shielded: bool = True, name: str | None = None) -> None:
+        self.bundle = bundle
+        self.name = name or bundle.card.name + ("" if shielded else BARE)
+        self.shielded = self.masked = shielded
+        # Observers show every lag of LAGS; a policy with a shorter history sees its own part of them.
+        self._shown = tuple(LAGS.index(lag) for lag in bundle.card.lags)
+        self._logits: NDArray[np.float32] | None = None
+        self._tick_seconds = bundle.card.tick_seconds
+
+    def start(self, limits: Limits) -> Allocation:
+        """Forget the last move; BE begins at the safe allocation."""
+        self._logits = None
+        return limits.safe
+
+    def act(self, observation: Observation) -> int:
+        """The best allowed move, an index into MOVES.
+
+        Raises:
+            PolicyError: The network answers with something that is no number, or no move is allowed, or the
+                observation is not of this rlctl's history.
+        """
+        logits = self.bundle.logits(self._seen(observation))
+        if not np.isfinite(logits).all():
+            raise PolicyError(f"{self.name}: the network's answer is not finite")
+        if self.masked and observation.mask is not None:
+            if not observation.mask.any():
+                raise PolicyError(f"{self.name}: no move is allowed")
+            logits = np.where(observation.mask, logits, np.float32(-np.inf))
+        self._logits, self._tick_seconds = logits, observation.tick_seconds
+        return int(logits.argmax())
+
+    @property
+    def note(self) -> str:
+        """The move, and the runner-up."""
+        if self._logits is None:
+            return "start"
+        best, second = np.argsort(-self._logits, kind="stable")[:2]
+        rest = f"then {MOVES[second].name}" if np.isfinite(self._logits[second]) else "the only one allowed"
+        return f"{MOVES[best].name}, {rest}"
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Which network it is, and where it is not used as it was trained."""
+        card = self.bundle.card
+        said = [f"{card.algorithm}, policy.onnx {card.policy_sha256[:12]}, exported {card.created}"]
+        if not self.shielded:
+            said.append("without shield and mask")
+        if self._tick_seconds != card.tick_seconds:
+            said.append(f"trained at ticks of {card.tick_seconds:g} s, run at {self._tick_seconds:g} s")
+        return tuple(said)
+
+    def _seen(self, observation: Observation) -> NDArray[np.float32]:
+        frames = observation.frames
+        if len(frames) != len(LAGS):
+            raise PolicyError(f"{self.name}: the observation holds {len(frames)} ticks, not {len(LAGS)}")
+        return np.concatenate([frames[place].values(observation.tick_seconds) for place in self._shown])

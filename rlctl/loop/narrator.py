@@ -1,0 +1,229 @@
+"""What an operator hears of the loop: a line when a decision changes, and one a minute; never one a tick.
+
+BE that grows step by step for one and the same reason is one decision; the tick log has the steps.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rlctl.envs.allocation import UNLIMITED, Allocation
+from rlctl.envs.host.events import BE_VANISHED
+from rlctl.envs.telemetry import Missing, Telemetry, Value, Why
+from rlctl.loop.record import Tick, allocation_as_json
+from rlctl.safety.sensors import SensorGuard
+from rlctl.safety.verdict import Bound
+from rlctl.work.logs import takes
+
+__all__ = ["Event", "JsonLines", "Narrator", "be_vanished", "in_words", "say"]
+
+log = logging.getLogger(__name__)
+
+SUMMARY_SECONDS = 60.0
+REMIND_SECONDS = 30.0
+"""Time between two lines on a latency or a load that is missing for one and the same reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something worth a line.
+
+    Attributes:
+        event: "change", "trouble" or "summary".
+        ts: Wall clock, Unix time.
+        tick: Number of the tick.
+        text: For people.
+        fields: For programs, with units in their names.
+    """
+
+    event: str
+    ts: float
+    tick: int
+    text: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Minute:
+    """Sums since the last summary."""
+
+    begun_seconds: float
+    ticks: int = 0
+    over_target: int = 0
+    unknown: int = 0
+    overrides: int = 0
+    fallbacks: int = 0
+    errors: int = 0
+    changes: int = 0
+    worst_milliseconds: float = 0.0
+    be_cpus: float = 0.0
+
+    def add(self, tick: Tick, changed: bool) -> None:
+        latency, slack = tick.telemetry.latency_seconds, tick.telemetry.slack_ratio
+        self.ticks += 1
+        self.over_target += slack is not None and slack < 0.0
+        self.unknown += slack is None
+        self.overrides += tick.verdict.overridden
+        self.fallbacks += bool(tick.fallback)
+        self.errors += bool(tick.error)
+        self.changes += changed
+        if not isinstance(latency, Missing):
+            self.worst_milliseconds = max(self.worst_milliseconds, latency.value * 1e3)
+        if not isinstance(tick.telemetry.be_cpus, Missing):
+            self.be_cpus += tick.telemetry.be_cpus.value
+
+
+class Narrator:
+    """A recorder that turns ticks into the few events worth telling.
+
+    Args:
+        tell: Takes each event.
+        summary_seconds: Time between two summaries.
+    """
+
+    def __init__(self, tell: Callable[[Event], None], summary_seconds: float = SUMMARY_SECONDS) -> None:
+        self._tell = tell
+        self._summary_seconds = summary_seconds
+        self._told: tuple[object, ...] = ()
+        self._error = ""
+        self._minute: _Minute | None = None
+        self._reminded_seconds: dict[tuple[str, Why, bool], float] = {}
+
+    def write(self, tick: Tick) -> None:
+        """Tell what is new in this tick."""
+        changed = in_words(tick.applied) != in_words(tick.before)
+        self._remind(tick)
+        if changed and _kind(tick) != self._told:
+            self._tell(_change(tick))
+            self._told = _kind(tick)
+        if tick.error != self._error and tick.error:
+            self._tell(Event("trouble", tick.wall_seconds, tick.index, f"write failed: {tick.error}"))
+        self._error = tick.error
+        self._sum_up(tick, changed)
+
+    def _remind(self, tick: Tick) -> None:
+        """Tell why there is no latency or load: without them BE stays where it is least, and only this says why."""
+        found = _unknown(tick.telemetry)
+        if found is None:
+            return
+        name, missing = found
+        alive = tick.telemetry.lc_alive
+        dead = isinstance(alive, Value) and alive.value == 0.0
+        now, key = tick.telemetry.time_seconds, (name, missing.why, dead)
+        if now - self._reminded_seconds.get(key, -math.inf) < REMIND_SECONDS:
+            return
+        self._reminded_seconds[key] = now
+        why = f"{missing.detail or missing.why}; " + ("the LC has no process; " if dead else "")
+        text = f"no {name}: {why}BE stays at {in_words(tick.applied)}"
+        fields = {"reading": name, "missing": missing.why, "detail": missing.detail}
+        self._tell(Event("trouble", tick.wall_seconds, tick.index, text, fields))
+
+    def _sum_up(self, tick: Tick, changed: bool) -> None:
+        now = tick.telemetry.time_seconds
+        minute = self._minute = self._minute or _Minute(now)
+        minute.add(tick, changed)
+        if now - minute.begun_seconds >= self._summary_seconds:
+            self._tell(_summary(tick, minute))
+            self._minute, self._told = _Minute(now), ()
+
+
+def say(event: Event) -> None:
+    """Tell people, through the log."""
+    log.log(logging.WARNING if event.event == "trouble" else logging.INFO, "%s", event.text)
+
+
+class JsonLines:
+    """Tells a program: one JSON object per line on stdout. A reader who has left is no reason to stop the loop."""
+
+    def __init__(self) -> None:
+        self.deserted = False
+
+    def __call__(self, event: Event) -> None:
+        """Print an event."""
+        plain = asdict(event) | dict(event.fields)
+        del plain["fields"]
+        self.write(plain)
+
+    def write(self, plain: Mapping[str, Any]) -> None:
+        """Print an object."""
+        if self.deserted or not takes(sys.stdout):  # a reader that stands still must not hold up the loop
+            return
+        try:
+            print(json.dumps(plain), flush=True)
+        except OSError:
+            self.deserted = True
+
+
+def _kind(tick: Tick) -> tuple[object, ...]:
+    """What makes one change another decision than the last: its direction and who was behind it."""
+    cause = _cause(tick)
+    return tick.applied.frozen, tick.applied.at_most(tick.before), cause and (cause.guard, cause.reason)
+
+
+def _cause(tick: Tick) -> Bound | None:
+    """The guard to name: the others follow from lost sensors, and the shield lists its guards by severity."""
+    return min(tick.verdict.decisive, key=lambda bound: bound.guard != SensorGuard.name, default=None)
+
+
+def _unknown(telemetry: Telemetry) -> tuple[str, Missing] | None:
+    named = (("latency", telemetry.latency_seconds), ("load", telemetry.load_ratio))
+    return next(((name, reading) for name, reading in named if isinstance(reading, Missing)), None)
+
+
+def in_words(allocation: Allocation) -> str:
+    """An allocation for people: `0.50 CPU on 1 CPU`, `on 2 CPUs`."""
+    quota = "unlimited" if allocation.quota_cpus == UNLIMITED else f"{allocation.quota_cpus:.2f} CPU"
+    cpus = "1 CPU" if allocation.cpuset_cpus == 1 else f"{allocation.cpuset_cpus} CPUs"
+    return f"{quota} on {cpus}" + (", frozen" if allocation.frozen else "")
+
+
+def _change(tick: Tick) -> Event:
+    latency = tick.telemetry.latency_seconds
+    said = latency.why if isinstance(latency, Missing) else f"{latency.value * 1e3:.2f} ms"
+    return Event(
+        "change",
+        tick.wall_seconds,
+        tick.index,
+        f"BE {in_words(tick.before)} -> {in_words(tick.applied)}: {_who(tick)}; latency {said}",
+        {
+            "before": allocation_as_json(tick.before),
+            "applied": allocation_as_json(tick.applied),
+            "policy": tick.policy,
+            "acting": tick.acting,
+            "fallback": tick.fallback,
+            "note": tick.note,
+            "guards": [{"guard": bound.guard, "reason": bound.reason} for bound in tick.verdict.decisive],
+        },
+    )
+
+
+def be_vanished(tick: Tick) -> bool:
+    """Whether no BE group was left, so that what was applied held nobody."""
+    return any(event.startswith(f"{BE_VANISHED}:") for event in tick.events)
+
+
+def _who(tick: Tick) -> str:
+    """Who was behind a change, and why."""
+    if be_vanished(tick):
+        return "no BE group is left"
+    if cause := _cause(tick):
+        return f"shield ({cause.guard}: {cause.reason})"
+    return (tick.acting or tick.policy) + (f" ({tick.note})" if tick.note else "")
+
+
+def _summary(tick: Tick, minute: _Minute) -> Event:
+    mean_be = minute.be_cpus / minute.ticks
+    text = (
+        f"{minute.ticks} ticks: {minute.over_target} over target, {minute.unknown} without latency, "
+        f"worst {minute.worst_milliseconds:.2f} ms; BE used {mean_be:.2f} CPU, now {in_words(tick.applied)}; "
+        f"{minute.changes} changes, {minute.overrides} overrides, {minute.fallbacks} fallbacks, "
+        f"{minute.errors} write errors"
+    )
+    fields = {key: value for key, value in asdict(minute).items() if key not in ("begun_seconds", "be_cpus")}
+    return Event("summary", tick.wall_seconds, tick.index, text, fields | {"be_cpus": round(mean_be, 4)})

@@ -1,0 +1,249 @@
+"""The record of every decision: what a tick holds, who takes it, and how it stands in the tick log as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from rlctl.envs.allocation import UNLIMITED, Allocation
+from rlctl.envs.applications import Placement
+from rlctl.envs.several import OF_EACH_LC, SeveralTelemetry
+from rlctl.envs.telemetry import READINGS, Missing, Quantile, Reading, Telemetry
+from rlctl.envs.ticklog import Damage, opened, read_lines, seal
+from rlctl.loop.sealed_log import SealedLog
+from rlctl.safety.verdict import Verdict
+
+__all__ = [
+    "MemoryRecorder",
+    "NullRecorder",
+    "Recorder",
+    "Shares",
+    "Tee",
+    "Tick",
+    "TickLog",
+    "allocation_as_json",
+    "read_ticks",
+    "tick_as_json",
+    "write_ticks",
+]
+
+log = logging.getLogger(__name__)
+
+Shares = Mapping[str, Placement | None]
+"""Placements by application; None for one that is deferred."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """One control period, from reading to reading back.
+
+    Attributes:
+        index: Number of the tick since the start, from 0.
+        wall_seconds: Wall clock (Unix time), for people; everything else runs on `telemetry.time_seconds`.
+        telemetry: What the sensors said of the period before.
+        before: The allocation in force then.
+        proposed: What the policy asked for.
+        verdict: What the shield made of it.
+        applied: What was read back after the write.
+        policy: Who decided.
+        note: Why, in its own words.
+        error: What went wrong in writing, or empty.
+        read_seconds, decision_seconds, tick_seconds: Time for the sensors; to observe, decide and rule; for all of it.
+        missed_deadlines: Deadlines missed since the start.
+        acting: Name of who decided this tick where that may be another than `policy`: it, a heuristic, or "safe".
+        fallback: Why it was not the policy, or empty.
+        events: What happened to the host's groups, a line `kind: text` for each; see `rlctl.envs.host.events`.
+        shares: How BE's applications divide what is applied; None for one that is deferred.
+    """
+
+    index: int
+    wall_seconds: float
+    telemetry: Telemetry
+    before: Allocation
+    proposed: Allocation
+    verdict: Verdict
+    applied: Allocation
+    policy: str
+    note: str = ""
+    error: str = ""
+    read_seconds: float = 0.0
+    decision_seconds: float = 0.0
+    tick_seconds: float = 0.0
+    missed_deadlines: int = 0
+    acting: str = ""
+    fallback: str = ""
+    events: tuple[str, ...] = ()
+    shares: Shares = field(default_factory=dict)
+
+
+class Recorder(Protocol):
+    """Takes every tick."""
+
+    def write(self, tick: Tick) -> None:
+        """Record a tick; never raises, for the loop must go on."""
+        ...
+
+
+class NullRecorder:
+    """Keeps nothing."""
+
+    def write(self, tick: Tick) -> None:
+        """Nothing."""
+
+
+class MemoryRecorder:
+    """Keeps every tick in `ticks`."""
+
+    def __init__(self) -> None:
+        self.ticks: list[Tick] = []
+
+    def write(self, tick: Tick) -> None:
+        """Keep it."""
+        self.ticks.append(tick)
+
+
+class Tee:
+    """Hands each tick to several recorders, in order."""
+
+    def __init__(self, *recorders: Recorder) -> None:
+        self._recorders = recorders
+
+    def write(self, tick: Tick) -> None:
+        """Pass it on."""
+        for recorder in self._recorders:
+            recorder.write(tick)
+
+
+class TickLog(SealedLog[Tick]):
+    """The log of every tick.
+
+    Args:
+        path, most_bytes, keep: As of `SealedLog`.
+
+    Raises:
+        OSError: The file cannot be opened at the start.
+    """
+
+    def __init__(self, path: Path, most_bytes: int = 16 << 20, keep: int = 4) -> None:
+        super().__init__(path, tick_as_json, most_bytes, keep)
+
+
+def write_ticks(path: Path, ticks: Iterable[Tick]) -> None:
+    """Write a whole run as a tick log."""
+    checksum = ""
+    with path.open("wb") as file:
+        for tick in ticks:
+            line, checksum = seal(tick_as_json(tick), checksum)
+            file.write(line)
+
+
+def read_ticks(path: Path, damaged: Callable[[Damage], None] | None = None) -> Iterator[dict[str, Any]]:
+    """The objects of one file of a tick log, headers left out; damaged lines are told and passed over.
+
+    Args:
+        path: The file.
+        damaged: Told of every damaged line and every gap; by default they are logged.
+
+    Raises:
+        ConfigError: The file is not there or cannot be read.
+        PermissionMissing: The file may not be read.
+    """
+    with contextlib.ExitStack() as stack:
+        for line in read_lines(opened([path], stack), damaged or _warn):
+            if not line.is_header:
+                yield dict(line.said)
+
+
+def tick_as_json(tick: Tick) -> dict[str, Any]:
+    """A tick as plain data; readings are `{"value", "age"}` or `{"missing", "detail", "age"}`.
+
+    Numbers keep all their digits: a replay shall come to the same verdicts. What is not finite is "nan", "inf" or
+    "-inf", for JSON has no such numbers; an age of null is infinite.
+    """
+    telemetry = tick.telemetry
+    return {
+        "tick": tick.index,
+        "ts": round(tick.wall_seconds, 6),
+        "time_seconds": _number(telemetry.time_seconds),
+        "target_seconds": _number(telemetry.target_seconds),
+        "slack_ratio": _finite(telemetry.slack_ratio),
+        "readings": {name: _reading(getattr(telemetry, name)) for name in READINGS},
+        "counters": {name: _reading(reading) for name, reading in telemetry.counters.items()},
+        "before": allocation_as_json(tick.before),
+        "proposed": allocation_as_json(tick.proposed),
+        "verdict": allocation_as_json(tick.verdict.allocation),
+        "bounds": [
+            {"guard": b.guard, "reason": b.reason, "most": allocation_as_json(b.most), "detail": b.detail}
+            for b in tick.verdict.decisive
+        ],
+        "applied": allocation_as_json(tick.applied),
+        "policy": tick.policy,
+        "note": tick.note,
+        "error": tick.error,
+        "read_seconds": round(tick.read_seconds, 6),
+        "decision_seconds": round(tick.decision_seconds, 6),
+        "tick_seconds": round(tick.tick_seconds, 6),
+        "missed_deadlines": tick.missed_deadlines,
+        "acting": tick.acting,
+        "fallback": tick.fallback,
+        "events": list(tick.events),
+    } | _further(tick)
+
+
+def _further(tick: Tick) -> dict[str, Any]:
+    """What only ticks with applications or with several LCs have."""
+    telemetry = tick.telemetry
+    said: dict[str, Any] = {}
+    if tick.shares:
+        said["shares"] = {name: _placement(one) for name, one in tick.shares.items()}
+    if isinstance(telemetry, SeveralTelemetry):
+        said["lc"] = telemetry.ruling
+        said["lcs"] = {
+            name: {
+                "target_seconds": _number(one.target_seconds),
+                "readings": {reading: _reading(getattr(one, reading)) for reading in OF_EACH_LC},
+            }
+            for name, one in telemetry.lcs.items()
+        }
+    return said
+
+
+def _warn(damage: Damage) -> None:
+    log.warning("%s", damage)
+
+
+def _reading(reading: Reading) -> dict[str, Any]:
+    if isinstance(reading, Missing):
+        return {"missing": reading.why, "detail": reading.detail, "age": _age(reading.age_seconds)}
+    said: dict[str, Any] = {"value": _number(reading.value), "age": _age(reading.age_seconds)}
+    if isinstance(reading, Quantile):
+        said |= {"samples": reading.samples, "window": _number(reading.window_seconds)}
+    return said
+
+
+def allocation_as_json(allocation: Allocation) -> dict[str, Any]:
+    """An allocation as plain data; a lifted quota is null."""
+    quota = None if allocation.quota_cpus == UNLIMITED else float(allocation.quota_cpus)
+    return {"quota_cpus": quota, "cpuset_cpus": allocation.cpuset_cpus, "frozen": allocation.frozen}
+
+
+def _placement(placement: Placement | None) -> list[object] | None:
+    """Working mode, cluster, CPUs: short, as a log holds one for each application and tick."""
+    return None if placement is None else [placement.mode, placement.cluster, round(placement.cpus, 4)]
+
+
+def _number(value: float) -> float | str:
+    return float(value) if math.isfinite(value) else str(float(value))
+
+
+def _age(seconds: float) -> float | str | None:
+    return None if seconds == math.inf else _number(seconds)
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)

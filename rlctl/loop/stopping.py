@@ -1,0 +1,92 @@
+"""Requests that come as signals, and that the loop heeds between two ticks."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+from rlctl.work.progress import say
+
+__all__ = ["Request", "signals_noted", "stop_on_signals"]
+
+
+class Request:
+    """A `threading.Event` for signal handlers.
+
+    A handler runs in the main thread, amid whatever that does. Amid `Event.wait`, or amid the `Event.set` of another
+    handler, `Event.set` could wait for ever for the lock that its own thread holds. `SimpleQueue.put` is made for that.
+    """
+
+    def __init__(self) -> None:
+        self._made = False
+        self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def set(self) -> None:
+        """Make it; whoever waits wakes up."""
+        self._made = True
+        self._news.put(None)
+
+    def clear(self) -> None:
+        """It is heeded."""
+        self._made = False
+
+    def is_set(self) -> bool:
+        """Whether it was made."""
+        return self._made
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep until it is made, so long at most; whether it was."""
+        if not self._made:
+            with contextlib.suppress(queue.Empty):
+                self._news.get(timeout=seconds)
+        return self._made
+
+
+@contextlib.contextmanager
+def stop_on_signals(reread: Request | None = None) -> Iterator[Request]:
+    """SIGTERM and SIGINT make the request, however often they come: nothing may interrupt the restoring.
+
+    Args:
+        reread: Made by SIGHUP, which otherwise stops too.
+    """
+    stop = Request()
+
+    def ask(number: int, _frame: FrameType | None) -> None:
+        (reread if reread and number == signal.SIGHUP else stop).set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def signals_noted(told: str) -> Iterator[list[int]]:
+    """The first SIGINT or SIGTERM is noted in the list, a second one does what it always does.
+
+    Args:
+        told: Said on stderr when the first one comes.
+    """
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+
+    def note(number: int, _: FrameType | None) -> None:
+        caught.append(number)
+        for one, handler in before.items():
+            signal.signal(one, handler)
+        say(told)
+
+    before = {one: signal.signal(one, note) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)

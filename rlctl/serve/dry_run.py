@@ -1,0 +1,79 @@
+"""A plant that is only looked at: everything is read, nothing is written."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from rlctl.envs.allocation import Allocation
+from rlctl.envs.host.live import KNOBS
+from rlctl.envs.plant import Plant
+from rlctl.envs.telemetry import Telemetry
+from rlctl.envs.workload import Weight
+from rlctl.loop.narrator import in_words
+
+__all__ = ["DryRun"]
+
+log = logging.getLogger(__name__)
+
+
+class DryRun:
+    """Another plant, with its writes put into words.
+
+    The allocation in force is imagined: it follows what would have been written, so that policy and shield go on as
+    if it had been. The readings remain those of a host that nobody controls.
+
+    Args:
+        plant: The plant beneath; it is read, never written.
+        controls: What BE can be restricted by; another knob stays wide open, as it would.
+    """
+
+    def __init__(self, plant: Plant, controls: Collection[str] = KNOBS) -> None:
+        self._plant = plant
+        self.limits = plant.limits
+        self.tick_seconds = plant.tick_seconds
+        self._current = plant.current
+        self._controls = frozenset(controls)
+
+    @property
+    def current(self) -> Allocation:
+        """What would be in force."""
+        return self._current
+
+    def reset(self, seed: int | None = None) -> None:
+        """As the plant beneath."""
+        self._plant.reset(seed)
+
+    def read(self) -> Telemetry:
+        """As the plant beneath."""
+        return self._plant.read()
+
+    def apply(self, allocation: Allocation) -> Allocation:
+        """Say what would be written, when that is a change."""
+        wanted = self._possible(self.limits.clip(allocation))
+        now, then = in_words(self._current), in_words(wanted)
+        if now != then:
+            log.info("dry run: would set BE from %s to %s", now, then)
+        self._current = wanted
+        return wanted
+
+    def _possible(self, allocation: Allocation) -> Allocation:
+        """What would read back."""
+        full = self.limits.full
+        return allocation.but(
+            quota_cpus=None if "cpu" in self._controls else full.quota_cpus,
+            cpuset_cpus=None if "cpuset" in self._controls else full.cpuset_cpus,
+            frozen=None if "freezer" in self._controls else False,
+        )
+
+    def set_weight(self, weight: Weight) -> None:
+        """Say what would be written."""
+        log.info("dry run: would give BE %s weight", weight)
+
+    def wait(self) -> int:
+        """As the plant beneath."""
+        return self._plant.wait()
+
+    def close(self) -> None:
+        """As the plant beneath, which has nothing to put back."""
+        self._plant.close()

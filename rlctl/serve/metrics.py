@@ -1,0 +1,291 @@
+"""Ticks as Prometheus metrics.
+
+The loop only adds to plain integers and keeps the last tick; everything else is made when somebody asks, in the thread
+that asks. There is no lock between the two, so that no scrape can make a tick wait: a scrape may see a tick's counts
+before its histogram, and the next one has both.
+
+Names follow https://prometheus.io/docs/practices/naming: base units, `_total` for what only grows, ratios from 0 to 1,
+and labels from closed sets only. A reading that is missing has no sample, rather than a 0 that nobody measured.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from rlctl import __version__
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.host.events import KINDS
+from rlctl.envs.telemetry import READINGS, Missing, Value
+from rlctl.loop.record import Shares, Tick
+from rlctl.serve.self_usage import SelfUsage, self_usage
+
+__all__ = ["Metrics", "Sources"]
+
+Key = TypeVar("Key")
+
+TICK_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+"""Seconds. 20 ms is the promise for 100 BE groups, 1 s the usual control period."""
+
+DECISION_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1)
+"""Seconds. 1 ms is the promise."""
+
+_OF_READINGS = {
+    "tail_latency_seconds": ("tail_latency_seconds", "The SLO's quantile of the LC's latency over the last window."),
+    "oldest_request_seconds": ("oldest_request_seconds", "Age of the LC's oldest outstanding request."),
+    "load_ratio": ("load_ratio", "Offered load as a share of the LC's maximum."),
+    "lc_alive": ("lc_alive", "1 when the LC has a running process."),
+    "cpi": ("cpi", "Cycles per instruction of the LC."),
+    "lc_cpu_seconds_per_request": ("lc_cpu_seconds_per_request", "CPU time of the LC per request."),
+    "lc_cpus": ("lc_busy_cpus", "CPUs that the LC keeps busy."),
+    "be_cpus": ("be_busy_cpus", "CPUs that BE keeps busy."),
+    "host_cpus": ("host_busy_cpus", "CPUs that are busy on the whole host."),
+    "lc_pressure_ratio": ("lc_pressure_ratio", "Share of the time with a task of the LC waiting for a CPU (PSI some)."),
+    "be_pressure_ratio": ("be_pressure_ratio", "Share of the time with a task of BE waiting for a CPU (PSI some)."),
+    "lc_run_delay_ratio": ("lc_run_delay_ratio", "Time on a run queue per second, summed over the LC's threads."),
+    "be_work_rate": ("be_work_ratio", "Progress of BE as a share of BE running alone on the host."),
+}
+
+
+MOST_APPLICATIONS = 50
+"""With a time series of their own."""
+
+
+def _none() -> int:
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Counts since the start that others keep; asked when somebody scrapes.
+
+    Attributes:
+        policy_errors: Ticks in which the policy failed.
+        tick_errors: Ticks that went wrong before the write, and so ended at the safe allocation.
+        dropped_records: Ticks that the tick log could not hold.
+        watchdog_restarts: Times that the watchdog had to be started again.
+    """
+
+    policy_errors: Callable[[], int] = _none
+    tick_errors: Callable[[], int] = _none
+    dropped_records: Callable[[], int] = _none
+    watchdog_restarts: Callable[[], int] = _none
+
+
+class _Histogram:
+    """How often a time fell below each bound; one thread adds, any may look."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def add(self, seconds: float) -> None:
+        self._counts[bisect_left(self._bounds, seconds)] += 1
+        self._sum += seconds
+
+    def family(self, name: str, text: str) -> Metric:
+        total, buckets = 0, []
+        for bound, count in zip((*self._bounds, math.inf), tuple(self._counts), strict=True):
+            total += count
+            buckets.append(("+Inf" if bound == math.inf else str(bound), float(total)))
+        return HistogramMetricFamily(name, text, buckets=buckets, sum_value=self._sum)
+
+
+@dataclass(slots=True)
+class _Counts:
+    """What only grows; written by the loop alone."""
+
+    slo: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("met", "missed", "unknown"), 0))
+    acting: dict[str, int] = field(default_factory=dict)
+    missing: dict[tuple[str, str], int] = field(default_factory=dict)
+    bounds: dict[tuple[str, str], int] = field(default_factory=dict)
+    events: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))  # a rate needs a 0 to rise from
+    overrides: int = 0
+    fallbacks: int = 0
+    write_errors: int = 0
+
+
+class Metrics(Collector):
+    """A recorder that `prometheus_client.generate_latest` takes for a registry.
+
+    Args:
+        policy: Name of the policy that is meant to act.
+        shield: Name and digest of the shield's profile.
+        limits: The host's range of allocations: a lifted quota is shown as all of its CPUs.
+        tick_seconds: Control period.
+        measure: Measures this process.
+        clock: Monotonic seconds.
+
+    Attributes:
+        sources: Counts that others keep; may be replaced at any time.
+    """
+
+    def __init__(
+        self,
+        policy: str,
+        shield: tuple[str, str],
+        limits: Limits,
+        tick_seconds: float,
+        measure: Callable[[], SelfUsage] = self_usage,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.sources = Sources()
+        self._policy, self._shield = policy, shield
+        self._limits = limits
+        self._tick_seconds = tick_seconds
+        self._measure, self._clock = measure, clock
+        self._counts = _Counts(acting={policy: 0})
+        self._tick, self._read = _Histogram(TICK_BUCKETS), _Histogram(TICK_BUCKETS)
+        self._decision = _Histogram(DECISION_BUCKETS)
+        self._last: tuple[Tick, float] | None = None
+
+    def renamed(self, policy: str, shield: str, digest: str) -> None:
+        """Another policy and shield from now on: after a reload."""
+        self._policy, self._shield = policy, (shield, digest)
+        self._counts.acting.setdefault(policy, 0)
+
+    def write(self, tick: Tick) -> None:
+        """Count a tick and keep it."""
+        counts, slack = self._counts, tick.telemetry.slack_ratio
+        counts.slo["unknown" if slack is None else "missed" if slack < 0.0 else "met"] += 1
+        _add(counts.acting, tick.acting or tick.policy)
+        for name in READINGS:
+            reading = getattr(tick.telemetry, name)
+            if isinstance(reading, Missing):
+                _add(counts.missing, (name, reading.why))
+        for bound in tick.verdict.decisive:
+            _add(counts.bounds, (bound.guard, bound.reason))
+        for event in tick.events:
+            _add(counts.events, event.partition(":")[0])
+        counts.overrides += tick.verdict.overridden
+        counts.fallbacks += bool(tick.fallback)
+        counts.write_errors += bool(tick.error)
+        self._tick.add(tick.tick_seconds)
+        self._read.add(tick.read_seconds)
+        self._decision.add(tick.decision_seconds)
+        self._last = (tick, self._clock())
+
+    def age_seconds(self) -> float:
+        """Time since the last completed tick; infinite before the first."""
+        return math.inf if self._last is None else self._clock() - self._last[1]
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric, as it is now."""
+        yield _info("rlctl_build", "The version that runs.", version=__version__)
+        name, digest = self._shield
+        yield _info("rlctl_policy", "Who is meant to decide.", policy=self._policy, shield=name, shield_digest=digest)
+        yield _gauge("rlctl_tick_period_seconds", "Control period.", self._tick_seconds)
+        yield from self._growing()
+        yield self._tick.family("rlctl_tick_duration_seconds", "Time for a whole tick.")
+        yield self._read.family("rlctl_read_duration_seconds", "Time to read the sensors.")
+        yield self._decision.family("rlctl_decision_duration_seconds", "Time to observe, decide and rule.")
+        yield from self._own()
+        if self._last is not None:
+            yield _gauge("rlctl_last_tick_age_seconds", "Time since the last completed tick.", self.age_seconds())
+            yield from self._of(self._last[0])
+
+    def _growing(self) -> Iterator[Metric]:
+        counts, sources = self._counts, self.sources
+        missed = 0 if self._last is None else self._last[0].missed_deadlines
+        yield _by("rlctl_ticks", "Completed ticks, by whether the LC met its target.", ("slo",), counts.slo)
+        yield _by("rlctl_acting_policy_ticks", "Completed ticks, by who decided.", ("policy",), counts.acting)
+        yield _by("rlctl_readings_missing", "Readings that a tick went without.", ("reading", "reason"), counts.missing)
+        yield _by(
+            "rlctl_shield_bounds", "Bounds that a proposal exceeded, by guard.", ("guard", "reason"), counts.bounds
+        )
+        yield _by("rlctl_host_events", "What others did to the groups under control.", ("kind",), counts.events)
+        for name, text, value in (
+            ("rlctl_shield_overrides", "Ticks whose proposal was not let through as it was.", counts.overrides),
+            ("rlctl_fallback_ticks", "Ticks in which another than the configured policy decided.", counts.fallbacks),
+            ("rlctl_policy_errors", "Ticks in which the policy failed.", sources.policy_errors()),
+            ("rlctl_tick_errors", "Ticks that went wrong before the write.", sources.tick_errors()),
+            ("rlctl_write_errors", "Ticks whose verdict could not be written.", counts.write_errors),
+            ("rlctl_missed_deadlines", "Control periods that began too late.", missed),
+            ("rlctl_log_records_dropped", "Ticks that the tick log could not hold.", sources.dropped_records()),
+            ("rlctl_watchdog_restarts", "Times that the watchdog was started again.", sources.watchdog_restarts()),
+        ):
+            yield CounterMetricFamily(name, text, value=value)
+
+    def _own(self) -> Iterator[Metric]:
+        own = self._measure()
+        yield CounterMetricFamily("rlctl_self_cpu_seconds", "CPU time of rlctl itself.", value=own.cpu_seconds)
+        yield _gauge("rlctl_self_resident_memory_bytes", "Memory of rlctl itself.", own.resident_bytes)
+        yield _gauge("rlctl_self_open_files", "Open descriptors of rlctl itself.", own.open_files)
+
+    def _of(self, tick: Tick) -> Iterator[Metric]:
+        telemetry = tick.telemetry
+        target = telemetry.target_seconds
+        yield _gauge("rlctl_tail_latency_target_seconds", "The SLO: the LC's tail latency stays below it.", target)
+        slack = telemetry.slack_ratio
+        if slack is not None:
+            yield _gauge("rlctl_slack_ratio", "(target - latency) / target; negative when the SLO is missed.", slack)
+        ages = GaugeMetricFamily("rlctl_reading_age_seconds", "Age of a reading's last good value.", labels=["reading"])
+        for reading, (name, text) in _OF_READINGS.items():
+            found = getattr(telemetry, reading)
+            if isinstance(found, Value):
+                yield _gauge(f"rlctl_{name}", text, found.value)
+            if math.isfinite(found.age_seconds):
+                ages.add_metric([reading], found.age_seconds)
+        yield ages
+        yield from self._allocation("be", "in force", tick.applied)
+        yield from self._allocation("be_proposed", "that the policy asked for", tick.proposed)
+        yield from self._allocation("be_verdict", "that the shield allowed", tick.verdict.allocation)
+        yield _gauge(
+            "rlctl_fallback_active", "1 while another than the configured policy decides.", bool(tick.fallback)
+        )
+        if tick.shares:
+            yield from _shares(tick.shares)
+
+    def _allocation(self, prefix: str, which: str, allocation: Allocation) -> Iterator[Metric]:
+        quota = min(allocation.quota_cpus, float(self._limits.cpus))
+        yield _gauge(f"rlctl_{prefix}_quota_cpus", f"Quota of BE {which}; all CPUs when there is none.", quota)
+        yield _gauge(f"rlctl_{prefix}_cpuset_cpus", f"Size of the cpuset of BE {which}.", allocation.cpuset_cpus)
+        yield _gauge(f"rlctl_{prefix}_frozen", f"1 with BE suspended, {which}.", allocation.frozen)
+
+
+def _shares(shares: Shares) -> Iterator[Metric]:
+    """Applications by their names without pids, or each restart would be a series of its own; the least as `other`."""
+    by_name: dict[str, float] = {}
+    for key, placement in shares.items():
+        name = key.rpartition(":")[2]
+        by_name[name] = by_name.get(name, 0.0) + (placement.cpus if placement else 0.0)
+    ranked = sorted(by_name.items(), key=lambda item: (-item[1], item[0]))
+    told = dict(ranked[:MOST_APPLICATIONS])
+    if rest := ranked[MOST_APPLICATIONS:]:
+        told["other"] = told.get("other", 0.0) + sum(cpus for _, cpus in rest)
+    family = GaugeMetricFamily("rlctl_application_cpus", "CPU time an application may use.", labels=["application"])
+    for name, cpus in told.items():
+        family.add_metric([name], cpus)
+    yield family
+    deferred = sum(placement is None for placement in shares.values())
+    yield _gauge("rlctl_applications_running", "Applications that have a share of BE's budget.", len(shares) - deferred)
+    yield _gauge("rlctl_applications_deferred", "Applications that wait for room in BE's budget.", deferred)
+
+
+def _add(counts: dict[Key, int], key: Key) -> None:
+    counts[key] = counts.get(key, 0) + 1
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _info(name: str, text: str, **labels: str) -> Metric:
+    family = GaugeMetricFamily(f"{name}_info", text, labels=list(labels))
+    family.add_metric(list(labels.values()), 1.0)
+    return family
+
+
+def _by(name: str, text: str, labels: tuple[str, ...], counts: dict[str, int] | dict[tuple[str, str], int]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for key, count in counts.copy().items():  # one step of the interpreter: the loop may add a key meanwhile
+        family.add_metric([key] if isinstance(key, str) else list(key), count)
+    return family

@@ -1,0 +1,160 @@
+"""The start-up self-test: what a daemon relies on is used once, before its first tick and before it says READY.
+
+`rlctl doctor` only looks; here each knob of BE is written and each answer waited for. Freezing is not tried apart: BE
+begins at the safe allocation, which `Controller.begin` writes to the groups themselves and reads back. What rlctl can
+do without is a line in the log; what it cannot ends the start, with everything as it was.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import numpy as np
+
+from rlctl.agents.policy import Policy
+from rlctl.agents.served.fallback import Fallback, propose
+from rlctl.agents.served.worker import CallFailed, in_words
+from rlctl.envs.actions import MOVES
+from rlctl.envs.allocation import Limits
+from rlctl.envs.errors import HostError
+from rlctl.envs.observation import Observation, Observer
+from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
+from rlctl.safety.memory import MemoryBandwidthGuard, MemoryPressureGuard
+from rlctl.safety.profile import Profile
+from rlctl.safety.sensors import NEVER_THERE
+
+__all__ = ["Host", "self_test"]
+
+log = logging.getLogger("rlctl.serve")
+
+CLOCK_SECONDS = 0.02
+"""A sleep of a millisecond is over by then, as the monotonic clock has it."""
+
+YEAR_2020 = 1_577_836_800.0
+
+SENSING = (MemoryPressureGuard, MemoryBandwidthGuard)
+"""Guards that take a sensor which a host may lack."""
+
+Found = Iterator[tuple[int, str]]
+"""Level and line."""
+
+
+class Host(Protocol):
+    """What of `rlctl.envs.host.live.LiveHost` is tested."""
+
+    limits: Limits
+    tick_seconds: float
+
+    def read(self) -> Telemetry:
+        """All sensors, now."""
+        ...
+
+    def rehearse(self) -> int:
+        """Write to every knob of BE the value that it has; how many."""
+        ...
+
+
+def self_test(
+    host: Host, policy: Policy, watchdog: int | None, *, dry_run: bool = False, profile: Profile | None = None
+) -> None:
+    """Try everything once, a line for each; nothing of it is left behind.
+
+    Args:
+        host: The host; its knobs are journalled already.
+        policy: Who is to decide; to be started afterwards.
+        watchdog: The watchdog's process, which has confirmed its plan; None if there is none.
+        dry_run: Leave the knobs alone.
+        profile: The shield's, for guards whose sensors this host may lack.
+
+    Raises:
+        HostError: The clock stands still, or a knob does not take the value that it has.
+        PermissionMissing: A knob may not be written.
+    """
+    begun = time.perf_counter()
+    sensed = (_latency(host), _guards(host, profile))
+    for found in (_clock(), _knobs(host, dry_run), _watchdog(watchdog, dry_run), *sensed, _policy(host, policy)):
+        for level, line in found:
+            log.log(level, "self-test: %s", line)
+    log.info("self-test: done in %.0f ms", 1e3 * (time.perf_counter() - begun))
+
+
+def _clock(
+    monotonic: Callable[[], float] = time.monotonic,
+    wall: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Found:
+    begun = monotonic()
+    for _ in range(round(CLOCK_SECONDS / 0.001)):
+        sleep(0.001)
+        if monotonic() > begun:
+            break
+    else:
+        raise HostError("the monotonic clock stands still: no control period would ever end")
+    if wall() < YEAR_2020:
+        yield logging.WARNING, "the wall clock is before 2020: the times in the tick log will be wrong until it is set"
+
+
+def _knobs(host: Host, dry_run: bool) -> Found:
+    if dry_run:
+        yield logging.INFO, "dry run: the knobs of BE are not tried"
+    else:
+        yield logging.INFO, f"{host.rehearse()} knobs of BE take what is written to them"
+
+
+def _watchdog(pid: int | None, dry_run: bool) -> Found:
+    if pid is not None:
+        yield logging.INFO, f"the watchdog (pid {pid}) has confirmed its plan"
+    elif not dry_run:
+        yield logging.WARNING, "there is no watchdog: when rlctl dies, BE stays as it is until `rlctl restore`"
+
+
+def _latency(host: Host) -> Found:
+    latency = host.read().latency_seconds
+    if isinstance(latency, Value):
+        yield logging.INFO, f"latency {1e3 * latency.value:.3g} ms"
+        return
+    why = f"no latency yet: {latency.detail or latency.why}"
+    level = logging.INFO if latency.why is Why.NO_DATA else logging.WARNING  # a window has to pass first
+    yield level, f"{why}; until there is one BE stays at the safe allocation"
+
+
+def _guards(host: Host, profile: Profile | None) -> Found:
+    sensing = [one for one in (profile.guards() if profile else ()) if isinstance(one, SENSING)]
+    for guard in sensing:
+        reading = guard.reading(host.read())
+        if isinstance(reading, Missing) and reading.why in NEVER_THERE:
+            why = reading.detail or reading.why
+            yield logging.WARNING, f"guard {guard.name} never objects, for want of a sensor: {why}"
+
+
+def _policy(host: Host, policy: Policy) -> Found:
+    observation = _typical(host)
+    try:
+        if isinstance(policy, Fallback):
+            seconds = policy.rehearse(host.limits, observation)
+            yield logging.INFO, f"policy {policy.name} answers within {1e3 * seconds:.2g} ms"
+            return
+        policy.start(host.limits)
+        propose(policy, observation, host.limits)
+    except CallFailed as failure:
+        assert isinstance(policy, Fallback)
+        yield logging.WARNING, f"policy {policy.name}: {failure}; {policy.heuristic.name} decides in its place"
+    except Exception as error:  # noqa: BLE001 - the loop answers it with the safe allocation, tick by tick
+        yield logging.WARNING, f"policy {policy.name} fails: {in_words(error)}; BE gets the safe allocation"
+
+
+def _typical(host: Host) -> Observation:
+    """A quiet tick, whatever this host is at just now."""
+    target_seconds = 0.01
+    telemetry = Telemetry(
+        time.monotonic(),
+        target_seconds,
+        tail_latency_seconds=Quantile(0.5 * target_seconds, samples=1000, window_seconds=host.tick_seconds),
+        oldest_request_seconds=Value(0.0),
+        load_ratio=Value(0.5),
+    )
+    mask = np.ones(len(MOVES), np.bool_)
+    return Observer(host.limits, host.tick_seconds).observe(telemetry, host.limits.safe, mask)

@@ -1,0 +1,126 @@
+"""What the controller itself costs: measured, bounded, and told when it is more than it should be."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlctl.config.metrics import LimitsSection
+from rlctl.loop.record import Tick
+
+__all__ = ["SelfCheck", "SelfUsage", "bounded_memory", "self_usage"]
+
+log = logging.getLogger(__name__)
+
+CHECK_SECONDS = 60.0
+REMIND_SECONDS = 3600.0
+"""A warning that stays true is repeated this often."""
+
+ROOM_BYTES = 128 << 20
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class SelfUsage:
+    """What this process has used; not its children, which their cgroup counts.
+
+    Attributes:
+        cpu_seconds: User and system time of all threads since the start.
+        resident_bytes: Memory in use now (RSS).
+        open_files: Descriptors open now.
+    """
+
+    cpu_seconds: float
+    resident_bytes: int
+    open_files: int
+
+
+def self_usage(process: Path = Path("/proc/self")) -> SelfUsage:
+    """Measure this process.
+
+    Args:
+        process: Its directory in procfs.
+
+    Raises:
+        OSError: procfs is not mounted.
+    """
+    resident_pages = int((process / "statm").read_text().split()[1])
+    return SelfUsage(time.process_time(), resident_pages * PAGE_BYTES, len(os.listdir(process / "fd")))
+
+
+@contextlib.contextmanager
+def bounded_memory(most_bytes: int) -> Iterator[None]:
+    """Have the kernel refuse this process, and children started within, memory beyond a bound; never raises a bound.
+
+    RLIMIT_DATA counts what is private and writable, touched or not: libraries that map a buffer for each CPU of a
+    large host may have taken more already, so `ROOM_BYTES` are left in any case. RLIMIT_AS would count every library.
+
+    Args:
+        most_bytes: The bound; MemoryError is what comes beyond it.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    room_bytes = max(most_bytes, _data_bytes() + ROOM_BYTES)
+    bounds = [bound for bound in (room_bytes, soft, hard) if bound != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(bounds), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _data_bytes(process: Path = Path("/proc/self")) -> int:
+    """What RLIMIT_DATA counts now; 0 where procfs does not tell."""
+    with contextlib.suppress(OSError):
+        for line in (process / "status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == "VmData":
+                return int(value.split()[0]) << 10
+    return 0
+
+
+class SelfCheck:
+    """A recorder that looks once a minute at what rlctl costs, and warns when that is too much.
+
+    Args:
+        limits: From where on it is too much.
+        measure: Measures this process.
+    """
+
+    def __init__(self, limits: LimitsSection, measure: Callable[[], SelfUsage] = self_usage) -> None:
+        self._limits = limits
+        self._measure = measure
+        self._before: tuple[float, SelfUsage] | None = None
+        self._warned_seconds: dict[str, float] = {}
+
+    def write(self, tick: Tick) -> None:
+        """Look, when a minute has passed."""
+        now = tick.telemetry.time_seconds
+        if self._before is not None and 0.0 <= now - self._before[0] < CHECK_SECONDS:
+            return
+        try:
+            usage = self._measure()
+        except OSError:  # out of descriptors: the sensors say so too
+            return
+        if self._before is not None:
+            self._judge(usage, (usage.cpu_seconds - self._before[1].cpu_seconds) / (now - self._before[0]), now)
+        self._before = (now, usage)
+
+    def _judge(self, usage: SelfUsage, cpu_ratio: float, now: float) -> None:
+        megabytes, most = usage.resident_bytes / 2**20, self._limits.warn_resident_bytes / 2**20
+        if megabytes > most:
+            self._warn("memory", f"{megabytes:.0f} MB of memory, limits.warn_resident_bytes is {most:.0f} MB", now)
+        if cpu_ratio > self._limits.warn_cpu_ratio:
+            self._warn("cpu", f"{cpu_ratio:.2f} CPU, limits.warn_cpu_ratio is {self._limits.warn_cpu_ratio:g}", now)
+
+    def _warn(self, what: str, told: str, now: float) -> None:
+        if now - self._warned_seconds.get(what, -math.inf) >= REMIND_SECONDS:
+            self._warned_seconds[what] = now
+            log.warning("rlctl itself uses %s", told)

@@ -1,0 +1,1 @@
+"""Long work: a pool of processes, and its progress on stderr."""

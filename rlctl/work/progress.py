@@ -1,0 +1,68 @@
+"""Progress on stderr: a bar on a terminal that has rich, plain lines everywhere else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+
+__all__ = ["progress", "say"]
+
+
+def say(text: str) -> None:
+    """Print a line for the person at the terminal: to stderr, at once; stdout is the result's."""
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def progress(total: int, unit: str = "steps") -> Iterator[Callable[[str], None]]:
+    """Show how far a known number of steps has come.
+
+    Args:
+        total: Number of steps.
+        unit: What a step is, in the plural.
+
+    Yields:
+        A function to call after each step with its name.
+    """
+    fancy = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and "NO_COLOR" not in os.environ
+    with (_bar if fancy and _has_rich() else _lines)(total, unit) as advance:
+        yield advance
+
+
+@contextlib.contextmanager
+def _lines(total: int, unit: str) -> Iterator[Callable[[str], None]]:
+    done = 0
+
+    def advance(name: str) -> None:
+        nonlocal done
+        done += 1
+        print(f"{done}/{total} {unit}: {name}", file=sys.stderr, flush=True)
+
+    yield advance
+
+
+@contextlib.contextmanager
+def _bar(total: int, unit: str) -> Iterator[Callable[[str], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        BarColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        task = bars.add_task("", total=total)
+        yield lambda name: bars.update(task, advance=1, description=name)
+
+
+def _has_rich() -> bool:
+    try:
+        import rich  # noqa: F401
+    except ImportError:
+        return False
+    return True

@@ -1,0 +1,186 @@
+"""Policies of an ablation scored on evaluation seeds, under every shield, with and without its mask, and bare.
+
+Every policy meets the same seeds, so its difference to the full training is one of pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl.agents.served import bundle
+from rlctl.agents.training.trial import Trial, score
+from rlctl.bench.sim import SimOutcome
+from rlctl.envs.sim.seeds import evaluation
+from rlctl.report.table import render
+from rlctl.scenarios.sim_scenario import SimScenario
+from rlctl.statistics.intervals import Estimate, mean_interval
+from rlctl.statistics.paired import paired_difference
+from rlctl.statistics.seeds import share_over_seeds
+from rlctl.training.plan import course_of
+
+__all__ = ["CONDITIONS", "METRICS", "SHOWN", "Condition", "Scores", "as_json", "of_outcomes", "scores_of", "table"]
+
+Array = NDArray[np.float64]
+
+METRICS = ("qos_percent", "be_percent", "override_percent")
+
+SHOWN = ("thesis", "two-core")
+"""Scenarios with columns of their own beside the mean of the suite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """How a policy is judged.
+
+    Attributes:
+        name: Of its table.
+        shield: The safety profile; None lets everything through.
+        masked: It chooses among the moves that the shield lets through.
+    """
+
+    name: str
+    shield: str | None
+    masked: bool
+
+
+CONDITIONS = (
+    Condition("knee", "knee", True),
+    Condition("knee, no mask", "knee", False),
+    Condition("responsive", "responsive", True),
+    Condition("responsive, no mask", "responsive", False),
+    Condition("bare", None, False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """One policy under one condition.
+
+    Attributes:
+        windows: Windows of one seed, by scenario.
+        values: Scenario to metric of METRICS to one value per seed, shape (seeds,).
+    """
+
+    windows: Mapping[str, int]
+    values: Mapping[str, Mapping[str, Array]]
+
+    def mean(self, metric: str) -> Array:
+        """Over scenarios, seed by seed, shape (seeds,)."""
+        return np.asarray(np.mean([one[metric] for one in self.values.values()], axis=0), float)
+
+    def estimate(self, metric: str, scenario: str | None = None) -> Estimate:
+        """With its intervals over seeds, as `rlctl bench` has them; of the mean over scenarios when none is named."""
+        values = self.values[scenario][metric] if scenario else self.mean(metric)
+        if metric == "qos_percent":
+            return share_over_seeds(values, self.windows[scenario] if scenario else sum(self.windows.values()))
+        return mean_interval(values, 0.0, 100.0 if metric == "override_percent" else np.inf)
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it; `from_plain` takes it back."""
+        values = {
+            scenario: {metric: [round(value, 6) for value in each.tolist()] for metric, each in one.items()}
+            for scenario, one in self.values.items()
+        }
+        return {"windows": dict(self.windows), "values": values}
+
+    @classmethod
+    def from_plain(cls, data: Mapping[str, Any]) -> Scores:
+        """What `plain` made."""
+        values = {
+            scenario: {metric: np.array(each, float) for metric, each in one.items()}
+            for scenario, one in data["values"].items()
+        }
+        return cls(data["windows"], values)
+
+
+def scores_of(folder: Path, condition: Condition, scenarios: Sequence[SimScenario], seeds: int) -> Scores:
+    """Score a bundle.
+
+    Args:
+        folder: The bundle's.
+        condition: How it is judged.
+        scenarios: On what.
+        seeds: On how many evaluation seeds of each.
+
+    Raises:
+        BundleError: It cannot be served.
+    """
+    policy = bundle.load(folder)
+    numbers, lags = [evaluation(number) for number in range(seeds)], policy.card.lags
+    courses = [course_of(one, condition.shield) for one in scenarios]
+    trials = {one.name: score(one, policy.logits, numbers, lags, masked=condition.masked) for one in courses}
+    return Scores({one.name: one.ticks for one in courses}, {name: _metrics(one) for name, one in trials.items()})
+
+
+def _metrics(trial: Trial) -> dict[str, Array]:
+    return {metric: getattr(trial, metric) for metric in METRICS}
+
+
+def of_outcomes(outcomes: Sequence[SimOutcome], manager: str) -> Scores:
+    """A manager's scores in runs of `rlctl bench`."""
+    names = ("qos_guarantee_percent", "be_throughput_percent", "shield_override_percent")
+    values = {
+        one.plan.scenario.name: dict(zip(METRICS, (one.per_seed[manager][name] for name in names), strict=True))
+        for one in outcomes
+    }
+    return Scores({one.plan.scenario.name: one.plan.ticks for one in outcomes}, values)
+
+
+def table(rows: Mapping[str, Scores], base: str) -> str:
+    """One condition as a Markdown table.
+
+    Args:
+        rows: Scores by name, on the same scenarios and seeds.
+        base: The row that all are compared with.
+    """
+    shown = [name for name in SHOWN if name in rows[base].values]
+    header = ["", "QoS % suite", "BE % suite", "override % suite", f"QoS - {base}", f"BE - {base}"]
+    header += [f"{what} {name}" for name in shown for what in ("QoS %", "BE %", "override %")]
+    return render([header, *([name, *_cells(one, rows[base], shown)] for name, one in rows.items())])
+
+
+def _cells(one: Scores, base: Scores, shown: Sequence[str]) -> list[str]:
+    suite = [_cell(one.estimate(metric), digits) for metric, digits in zip(METRICS, (2, 1, 1), strict=True)]
+    own = [
+        _cell(one.estimate(metric, name), digits)
+        for name in shown
+        for metric, digits in zip(METRICS, (2, 1, 1), strict=True)
+    ]
+    return [*suite, *(_difference(one, base, metric) for metric in METRICS[:2]), *own]
+
+
+def _cell(estimate: Estimate, digits: int) -> str:
+    low, high = estimate.ci95
+    return f"{estimate.mean:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
+
+
+def _difference(one: Scores, base: Scores, metric: str) -> str:
+    if one is base:
+        return ""
+    found = paired_difference(one.mean(metric), base.mean(metric))
+    low, high = found.bootstrap95
+    return f"{found.mean:+.2f} ({low:+.2f} to {high:+.2f})"
+
+
+def as_json(rows: Mapping[str, Scores], base: str) -> dict[str, object]:
+    """One condition: estimates by scenario, differences to the base, and every seed's values."""
+    return {
+        name: {
+            "suite": {metric: one.estimate(metric).as_json() for metric in METRICS},
+            "scenarios": {
+                scenario: {metric: one.estimate(metric, scenario).as_json() for metric in METRICS}
+                for scenario in one.values
+            },
+            "less_base": {
+                metric: paired_difference(one.mean(metric), rows[base].mean(metric)).as_json() for metric in METRICS
+            },
+            "per_seed": one.plain()["values"],
+        }
+        for name, one in rows.items()
+    }

@@ -1,0 +1,218 @@
+"""Several training runs side by side, each a `rlctl train` of its own on a CPU of its own.
+
+A folder of runs can be come back to: finished runs are not repeated, those that were ended go on, and one that was
+begun otherwise than it is asked for now is refused rather than mixed in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import yaml
+
+from rlctl.agents.training.hosts import Hosts, load_hosts
+from rlctl.agents.training.recipe import Recipe, as_document, load_recipe
+from rlctl.agents.training.run_folder import is_run, newest_checkpoint
+from rlctl.envs.errors import CheckFailed, ConfigError
+from rlctl.envs.whole_file import write_whole
+from scripts.studies.results import Result, read_result
+
+__all__ = ["TrainingJob", "command", "finished", "pinned", "train"]
+
+PLAN = "plan.json"
+LOOK_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingJob:
+    """One run.
+
+    Attributes:
+        name: Of its folder.
+        algorithm: As `rlctl train --algo` takes it.
+        seed: The run's.
+        shield: Under which policies are compared while they learn.
+        timesteps, seconds: Its budget; None for the recipe's timesteps, and for no limit in time.
+        recipe, hosts: What it learns by and on; None for what ships.
+    """
+
+    name: str
+    algorithm: str
+    seed: int
+    shield: str
+    timesteps: int | None = None
+    seconds: float | None = None
+    recipe: Recipe | None = None
+    hosts: Hosts | None = None
+
+    def plan(self) -> dict[str, Any]:
+        """Everything that decides what it learns but the code, as JSON has it."""
+        recipe, hosts = self.recipe or load_recipe(self.algorithm), self.hosts or load_hosts()
+        return {
+            "algorithm": self.algorithm,
+            "seed": self.seed,
+            "shield": self.shield,
+            "timesteps": self.timesteps,
+            "seconds": self.seconds,
+            "recipe": recipe.model_dump(mode="json"),
+            "hosts": hosts.model_dump(mode="json"),
+        }
+
+
+def finished(job: TrainingJob, out: Path) -> Result | None:
+    """What it came to, if it is done."""
+    file = out / f"{job.name}.json"
+    if not file.is_file():
+        return None
+    result = read_result(file)
+    return result if result.is_finished else None
+
+
+def command(job: TrainingJob, out: Path) -> list[str]:
+    """The command line that does it, or goes on with it."""
+    folder, result = out / job.name, ["--json", str(out / f"{job.name}.json")]
+    rlctl = [sys.executable, "-m", "rlctl", "train"]
+    if is_run(folder):
+        return [*rlctl, "--resume", str(folder), *result]
+    words = ["--algo", job.algorithm, "--seed", str(job.seed), "--shield", job.shield]
+    for option, value in (("total-timesteps", job.timesteps), ("max-seconds", job.seconds)):
+        words += [f"--{option}", f"{value:g}" if isinstance(value, float) else str(value)] if value is not None else []
+    for option, given in (("config", job.recipe), ("hosts", job.hosts)):
+        words += [f"--{option}", str(_input(job, out, option))] if given is not None else []
+    return [*rlctl, *words, "--out", str(folder), *result]
+
+
+def train(
+    jobs: Sequence[TrainingJob], out: Path, cpus: Sequence[int], told: Callable[[str], None] = lambda _: None
+) -> list[Result]:
+    """Do all runs, as many at a time as there are CPUs.
+
+    Args:
+        jobs: The runs, with names of their own.
+        out: Folder of all; made if need be.
+        cpus: One run at a time on each.
+        told: Called with what begins and ends, in a line.
+
+    Returns:
+        What each came to, in the order of the jobs.
+
+    Raises:
+        ConfigError: The folder holds a run of one of these names that was begun otherwise.
+        CheckFailed: A run failed; its log says why.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    _keep_plan(jobs, out)
+    left = [job for job in jobs if finished(job, out) is None]
+    for job in jobs:
+        if job not in left:
+            told(f"{job.name}: finished before")
+    for job in left:
+        _prepare(job, out)
+    failed = pinned({job.name: command(job, out) for job in left}, out, cpus, told)
+    results = [finished(job, out) for job in jobs]
+    if lacking := [job.name for job, result in zip(jobs, results, strict=True) if result is None]:
+        raise CheckFailed(f"{', '.join(failed or lacking)}: no policy came of it; see {out / lacking[0]}.log")
+    return [one for one in results if one is not None]
+
+
+def pinned(
+    commands: Mapping[str, Sequence[str]], out: Path, cpus: Sequence[int], told: Callable[[str], None]
+) -> list[str]:
+    """Run commands, one at a time on each CPU; what they say goes to `<out>/<name>.log`.
+
+    SIGINT and SIGTERM are handed on to those that run, and waited for: training runs then write a checkpoint.
+
+    Returns:
+        Names of those that failed.
+    """
+    waiting, failed = list(commands.items()), []
+    running: dict[int, tuple[str, subprocess.Popen[bytes], float]] = {}
+    with _terminated_as_interrupted():
+        try:
+            while waiting or running:
+                for cpu in [one for one in cpus if one not in running][: len(waiting)]:
+                    name, words = waiting.pop(0)
+                    told(f"{name}: {shlex.join(words)} > {out / name}.log")
+                    running[cpu] = name, _started(words, out / f"{name}.log", cpu), time.monotonic()
+                time.sleep(LOOK_SECONDS)
+                for cpu, (name, process, begun) in list(running.items()):
+                    if (code := process.poll()) is not None:
+                        del running[cpu]
+                        failed += [name] if code else []
+                        told(f"{name}: {'failed' if code else 'done'} after {time.monotonic() - begun:.0f} s")
+        finally:
+            for _, process, _ in running.values():
+                process.send_signal(signal.SIGINT)
+            for _, process, _ in running.values():
+                process.wait()
+    return failed
+
+
+def _started(words: Sequence[str], log: Path, cpu: int) -> subprocess.Popen[bytes]:
+    """A process of its own group: a Ctrl-C reaches it through us, once."""
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, process_group=0
+        )
+    os.sched_setaffinity(process.pid, {cpu})
+    return process
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    def interrupt(_: int, __: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _keep_plan(jobs: Sequence[TrainingJob], out: Path) -> None:
+    """Note what each run is; one that is there already must be the same."""
+    file = out / PLAN
+    kept: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    for job in jobs:
+        now = json.loads(json.dumps(job.plan()))
+        before = kept.setdefault(job.name, now)
+        if differing := [key for key in now if before.get(key) != now[key]]:
+            raise ConfigError(
+                f"holds a run {job.name} with other {', '.join(differing)}; give another --out, or remove it", out
+            )
+    write_whole(file, json.dumps(kept, indent=1) + "\n")
+
+
+def _prepare(job: TrainingJob, out: Path) -> None:
+    """Write its input files, and take a run away that ended before there was anything to go on from."""
+    if is_run(out / job.name):
+        try:
+            newest_checkpoint(out / job.name)
+        except ConfigError:
+            shutil.rmtree(out / job.name)
+    for option, data in (
+        ("config", as_document(job.recipe) if job.recipe else None),
+        ("hosts", job.hosts.model_dump(mode="json") if job.hosts else None),
+    ):
+        if data is not None:
+            file = _input(job, out, option)
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110))
+
+
+def _input(job: TrainingJob, out: Path, option: str) -> Path:
+    return out / "inputs" / f"{job.name}-{option}.yaml"

@@ -1,0 +1,143 @@
+"""Policies of many hosts answer as their scalar twins do, or a fleet's table would be of other policies."""
+
+import numpy as np
+import pytest
+
+from rlctl.agents import catalogue
+from rlctl.agents.many.batch import EachHost, batch_policy
+from rlctl.agents.many.seen import Seen
+from rlctl.envs.observation import Observer
+from rlctl.envs.sim.vector_actions import Allocations
+from rlctl.fleet.config import TICK_SECONDS, load_fleet
+from rlctl.fleet.hosts import FleetHosts, Roster
+from rlctl.safety.batch import BatchShield
+from rlctl.safety.batch_readings import GuardReadings
+from rlctl.safety.profile import load_profile
+
+HOSTS, TICKS = 16, 500
+PEAK_SECONDS = 19.5 * 3600
+
+
+@pytest.fixture(scope="module")
+def fleet():
+    return load_fleet()
+
+
+class Bed:
+    """Hosts of many sizes at the day's peak, and what a policy sees of them; the shield rules on all."""
+
+    def __init__(self, fleet):
+        self.hosts = FleetHosts(fleet, Roster.drawn(fleet, 0, range(HOSTS)), PEAK_SECONDS)
+        self.shield = BatchShield(load_profile("responsive"), self.hosts.limits, HOSTS)
+        self.current = self.hosts.limits.safe
+
+    def seen(self, *, masked):
+        self.hosts.step(self.current)
+        self.sensed = GuardReadings.of_vector(readings := self.hosts.read())
+        mask = self.shield.mask(self.sensed, self.current) if masked else None
+        return Seen(self.hosts.time_seconds, readings, self.current, mask, self.hosts.telemetry)
+
+    def apply(self, proposed, *, shielded):
+        self.current = proposed
+        if shielded:
+            verdict = self.shield.rule(self.sensed, self.current, proposed)
+            cpuset_cpus = verdict.cpuset_cpus.astype(np.int64)
+            self.current = Allocations(verdict.quota_cpus, cpuset_cpus, verdict.frozen)
+
+
+def same(one, other):
+    return all(np.array_equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
+
+
+NAMES = ("prm-hybrid", "prm-hybrid-tuned", "greedy-shield", "ppo", "ppo-bare", "static", "none")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_host_by_host_it_asks_for_what_the_scalar_policy_asks_for(name, fleet):
+    if reason := catalogue.lacking(name):
+        pytest.skip(reason)
+    bed = Bed(fleet)
+    batch = batch_policy(name, bed.hosts.limits, TICK_SECONDS)
+    each = EachHost([catalogue.build(name) for _ in range(HOSTS)], bed.hosts.limits, TICK_SECONDS)
+    assert not isinstance(batch, EachHost)
+    everywhere = np.ones(HOSTS, bool)
+    assert same(batch.begin(everywhere), each.begin(everywhere))
+    asked = []
+    for _ in range(TICKS):
+        seen = bed.seen(masked=batch.masked)
+        together, alone = batch.act(seen), each.act(seen)
+        assert same(together.proposed, alone.proposed)
+        asked.append(together.proposed)
+        bed.apply(together.proposed, shielded=batch.shielded)
+    different = {one.quota_cpus.tobytes() + one.frozen.tobytes() for one in asked}
+    assert len(different) > 50 or not name.startswith(("prm", "ppo"))  # or they had nothing to be the same in
+    assert (batch.shielded, batch.masked) == (each.shielded, each.masked)
+    assert batch.remarks == each.remarks
+
+
+@pytest.mark.parametrize("options", [{"suspend": "minimum"}, {"resume_level": "last"}])
+def test_what_the_thesis_leaves_open_is_the_same_choice(options, fleet):
+    from rlctl.agents.many.prm import BatchPrmHybrid
+
+    bed = Bed(fleet)
+    batch = BatchPrmHybrid(catalogue.build("prm-hybrid-tuned", **options), bed.hosts.limits)
+    scalars = [catalogue.build("prm-hybrid-tuned", **options) for _ in range(HOSTS)]
+    each = EachHost(scalars, bed.hosts.limits, TICK_SECONDS)
+    each.begin(np.ones(HOSTS, bool))
+    for _ in range(TICKS):
+        seen = bed.seen(masked=False)
+        together = batch.act(seen)
+        assert same(together.proposed, each.act(seen).proposed)
+        bed.apply(together.proposed, shielded=False)
+
+
+@pytest.mark.parametrize("name", ["prm-hybrid-tuned", "ppo"])
+def test_on_hosts_where_it_begins_anew_nothing_of_before_is_left(name, fleet):
+    if reason := catalogue.lacking(name):
+        pytest.skip(reason)
+    bed = Bed(fleet)
+    old, fresh = (batch_policy(name, bed.hosts.limits, TICK_SECONDS) for _ in range(2))
+    for _ in range(60):
+        seen = bed.seen(masked=old.masked)
+        bed.apply(old.act(seen).proposed, shielded=old.shielded)
+    some = np.arange(HOSTS) % 2 == 0
+    old.begin(some)
+    for _ in range(40):
+        seen = bed.seen(masked=old.masked)
+        answer, anew = old.act(seen), fresh.act(seen)
+        assert same(answer.proposed.take(np.flatnonzero(some)), anew.proposed.take(np.flatnonzero(some)))
+        bed.apply(answer.proposed, shielded=old.shielded)
+
+
+def test_a_manager_without_a_batch_version_is_asked_host_by_host(fleet):
+    bed = Bed(fleet)
+    policy = batch_policy("heracles", bed.hosts.limits, TICK_SECONDS)
+    policy.begin(np.ones(HOSTS, bool))
+    scalars = [catalogue.build("heracles") for _ in range(HOSTS)]
+    observers = [Observer(one, TICK_SECONDS) for one in bed.hosts.limits.each]
+    for scalar, limits in zip(scalars, bed.hosts.limits.each, strict=True):
+        scalar.start(limits)
+    for _ in range(30):
+        seen = bed.seen(masked=False)
+        proposed = policy.act(seen).proposed
+        for host, telemetry in enumerate(seen.telemetry()):
+            observed = observers[host].observe(telemetry, seen.current.host(host))
+            assert proposed.host(host) == scalars[host].act(observed)
+        bed.apply(proposed, shielded=False)
+
+
+def test_an_answer_that_is_no_number_is_told_and_costs_nobody_a_window(fleet, make_bundle, onnx_writer, tmp_path):
+    pytest.importorskip("onnxruntime")
+    from rlctl.agents.served.card import ObservationTable
+    from rlctl.envs.actions import MOVES
+    from rlctl.envs.observation import LAGS
+
+    weight = np.zeros((len(MOVES), ObservationTable.here(LAGS).size))
+    weight[:, -1] = 3e38  # the latency's age, -1 where there is none: -3e38, and twice that is no number
+    weight[:, -2] = -3e38  # the flag of be_cpus, which is always there
+    bundle = make_bundle(tmp_path / "bad", policy=onnx_writer.linear(weight, np.zeros(len(MOVES))))
+    bed = Bed(fleet)
+    policy = batch_policy(f"{bundle}", bed.hosts.limits, TICK_SECONDS)
+    answer = policy.act(bed.seen(masked=True))
+    assert answer.failed.any()
+    assert answer.proposed.frozen[answer.failed].all()

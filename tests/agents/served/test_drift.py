@@ -1,0 +1,105 @@
+"""Drift: what training never had is told, and what every run has is not."""
+
+import pytest
+
+from rlctl.agents.catalogue import build
+from rlctl.agents.served.card import CardParts, TrainedOn, Training
+from rlctl.agents.served.drift import ENDS, SENSORS, Drift
+from rlctl.envs.allocation import Limits
+from rlctl.envs.observation import FEATURES, Observation, Observer
+from rlctl.envs.sim.loads_training import training_load
+from rlctl.envs.sim.plant import SimPlant
+from rlctl.envs.sim.profile import load_profile
+from rlctl.envs.sim.seeds import training
+from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
+from rlctl.envs.workload import Weight
+from rlctl.safety.profile import load_profile as load_shield
+from rlctl.safety.shield import Shield
+
+LIMITS = Limits(cpus=4)
+SOUND = Telemetry(
+    time_seconds=1.0,
+    target_seconds=0.01,
+    tail_latency_seconds=Quantile(0.005, samples=500),
+    load_ratio=Value(0.5),
+    cpi=Value(1.0),
+    lc_cpu_seconds_per_request=Value(0.0005),
+    lc_cpus=Value(0.5),
+    be_cpus=Value(1.0),
+)
+
+
+def drift(*absent, plants=1):
+    kind = TrainedOn(profile="p", digest="0" * 12, weight=Weight.EQUAL, absent=absent, work=0.1, hosts=1)
+    run = Training(total_timesteps=1, wall_seconds=1.0, seed=1, code="x", training_id="0" * 64)
+    parts = CardParts(algorithm="PPO", tick_seconds=1.0, lags=(0,), plants=(kind,) * plants, training=run)
+    return Drift(parts)
+
+
+def seen(telemetry=SOUND, **changes):
+    return Observer(LIMITS, 1.0).observe(telemetry.but(**changes), LIMITS.minimum)
+
+
+def test_a_tick_like_those_of_training_is_not_strange():
+    assert drift().strange(seen()) == ""
+
+
+def test_a_sensor_that_no_training_host_lacked_is_missed_and_one_that_some_lacked_is_not():
+    without = seen(cpi=Missing(Why.NOT_SUPPORTED))
+    assert drift().strange(without) == "no cpi"
+    assert drift("cpi").strange(without) == ""
+    assert drift(plants=0).strange(without) == "", "a card that names no hosts says nothing of their sensors"
+
+
+@pytest.mark.parametrize("why", [Why.NO_DATA, Why.NOT_COUNTED])
+def test_an_lc_that_does_nothing_is_no_lost_sensor(why):
+    assert drift().strange(seen(cpi=Missing(why), lc_cpu_seconds_per_request=Missing(why))) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"load_ratio": Value(3.0)}, "load beyond its range"),  # max_load_rps is too small
+        ({"cpi": Value(20.0)}, "cpi beyond its range"),
+        ({"lc_cpu_seconds_per_request": Value(1e-7)}, "cpu_per_request beyond its range"),
+        ({"target_seconds": 10.0}, "latency beyond its range, cpu_per_request beyond its range"),  # 10 ms as 10 s
+    ],
+)
+def test_numbers_beyond_the_ranges_are_told(changes, said):
+    assert drift().strange(seen(**changes)) == said
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tail_latency_seconds": Quantile(5.0, samples=9)},  # overload
+        {"load_ratio": Value(0.0), "lc_cpus": Value(0.0)},
+        {"tail_latency_seconds": Missing(Why.GONE), "load_ratio": Missing(Why.GONE)},  # the shield's matter
+    ],
+)
+def test_overload_idleness_and_what_the_shield_sees_to_are_not_strange(changes):
+    assert drift().strange(seen(**changes)) == ""
+
+
+def test_without_frames_only_the_sensors_are_looked_at():
+    assert drift().strange(Observation(SOUND.but(cpi=Missing(Why.GONE)), LIMITS.minimum)) == "no cpi"
+
+
+def test_what_is_looked_at_exists():
+    assert ENDS.keys() | SENSORS.keys() <= {feature.name for feature in FEATURES}
+    assert set(SENSORS.values()) <= set(Telemetry.__slots__)
+
+
+@pytest.mark.parametrize("host", ["thesis-host", "two-core-host", "two-core-nginx"])
+def test_on_the_hosts_and_loads_of_training_hardly_a_tick_is_strange(host):
+    plant = SimPlant(load_profile(host), training_load, 300, seed=training(0))
+    shield, observer = Shield(load_shield("responsive"), plant.limits), Observer(plant.limits, 1.0)
+    greedy, watch = build("greedy-shield"), drift("cpi")
+    plant.apply(greedy.start(plant.limits))
+    strange = []
+    for _ in range(300):
+        plant.wait()
+        observation = observer.observe(plant.read(), plant.current)
+        strange.append(watch.strange(observation))
+        plant.apply(shield.rule(observation.telemetry, plant.current, greedy.act(observation)).allocation)
+    assert sum(map(bool, strange)) <= 15, f"of 300 ticks: {set(strange)}"

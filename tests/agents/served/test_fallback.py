@@ -1,0 +1,261 @@
+"""The chain: policy, heuristic, safe allocation. Whatever the policy does, the tick is decided, and says by whom."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.agents.catalogue import build
+from rlctl.agents.served.fallback import SAFE, Fallback, propose
+from rlctl.agents.served.standing import Budgets
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.observation import Observation
+from rlctl.envs.telemetry import Quantile, Telemetry, Value
+from rlctl.envs.workload import Weight
+from rlctl.safety.verdict import Verdict
+
+LIMITS = Limits(cpus=4)
+TICK = 400.0  # so that the windows are short and a healthy answer is in time on the busiest machine
+PATIENT = Budgets(
+    answer_seconds=60.0, failure_window_seconds=10 * TICK, window_seconds=4 * TICK, hold_seconds=3 * TICK,
+    most_hold_seconds=100 * TICK,
+)  # fmt: skip
+HASTY = replace(PATIENT, answer_seconds=0.01)
+ASKED, SPARE = Allocation(1.0, 2), Allocation(0.5, 1)
+
+
+class Scripted:
+    """Answers what it is told to; an exception is raised, a callable is called."""
+
+    shielded = masked = True
+    remarks: tuple[str, ...] = ()
+
+    def __init__(self, name, answer, weight=Weight.EQUAL, needs=()):
+        self.name, self.answer, self.weight, self.needs = name, answer, weight, needs
+        self.started, self.acted = 0, 0
+        self.note = f"{name} says so"
+
+    def start(self, limits):
+        self.started += 1
+        return limits.full
+
+    def act(self, observation):
+        self.acted += 1
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer() if callable(self.answer) else self.answer
+
+
+class Chain:
+    """A chain over scripted parts, driven tick by tick."""
+
+    def __init__(self, budgets=PATIENT, drift=None, spare=SPARE):
+        self.policy, self.heuristic = Scripted("net", ASKED), Scripted("rule", spare)
+        self.fallback = Fallback(self.policy, self.heuristic, TICK, budgets, drift)
+        self.fallback.start(LIMITS)
+        self.now = 0.0
+
+    def tick(self, count=1):
+        for _ in range(count):
+            self.now += TICK
+            telemetry = Telemetry(self.now, 1.0, Quantile(0.5, samples=100), Value(0.0), Value(0.5))
+            asked = self.fallback.act(Observation(telemetry, LIMITS.minimum))
+        return asked
+
+    def until_it_acts(self):
+        while self.tick() != ASKED:
+            pass
+
+
+@pytest.fixture
+def made():
+    chains, release = [], threading.Event()
+
+    def make(*args, **options):
+        chains.append(Chain(*args, **options))
+        return chains[-1]
+
+    make.release = release
+    make.hang = lambda: release.wait(60.0) and ASKED
+    yield make
+    release.set()
+    for chain in chains:
+        chain.fallback.close()
+
+
+def test_a_healthy_policy_decides_and_the_heuristic_stays_warm(made):
+    chain = made()
+    assert chain.tick(5) == ASKED
+    assert chain.heuristic.acted == 5
+    assert (chain.fallback.acting, chain.fallback.reason, chain.fallback.note) == ("net", "", "net says so")
+    assert (chain.fallback.standing.demoted, chain.fallback.standing.failures) == ("", 0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [ValueError("no"), SystemExit(), 99, -1, 10**400, float("nan"), None, "full", (1, 2), [[1]], lambda: 1 / 0],
+)
+def test_a_tick_without_a_usable_answer_is_the_heuristics_and_the_next_is_the_policys_again(made, answer):
+    chain = made()
+    chain.tick()
+    chain.policy.answer = answer
+    assert chain.tick() == SPARE
+    assert chain.fallback.failed
+    assert chain.fallback.acting == "rule"
+    assert chain.fallback.note == "rule says so"
+    assert chain.fallback.reason
+    chain.policy.answer = ASKED
+    assert chain.tick() == ASKED
+    assert (chain.fallback.failed, chain.fallback.standing.failures) == (False, 1)
+
+
+def test_when_both_fail_be_gets_the_safe_allocation(made):
+    chain = made(spare=KeyError("broken"))
+    chain.policy.answer = ValueError("no")
+    assert chain.tick() == LIMITS.safe
+    assert chain.fallback.acting == SAFE
+    assert chain.fallback.reason == "ValueError: no; rule: KeyError: 'broken'"
+
+
+def test_a_heuristic_that_fails_does_not_matter_while_the_policy_does_not(made):
+    chain = made(spare=KeyError("broken"))
+    assert chain.tick() == ASKED
+
+
+def test_a_policy_that_hangs_is_not_waited_for_again_and_its_late_answer_is_not_used(made):
+    chain = made(HASTY)
+    chain.policy.answer = made.hang
+    assert chain.tick() == SPARE
+    assert chain.fallback.reason == "no answer within 10 ms"
+    assert chain.tick() == SPARE
+    assert chain.fallback.reason == "an earlier call still hangs"
+    assert chain.policy.acted == 1, "never two calls at a time"
+    chain.tick(20)
+    standing = chain.fallback.standing
+    assert standing.demoted
+    assert standing.demotions == 1
+    assert standing.ticks_to_retry == 1, "whenever the call comes back"
+    chain.policy.answer = SPARE
+    made.release.set()
+    assert chain.tick() == SPARE, "the late answer was ASKED"
+    chain.policy.answer = ASKED
+    chain.until_it_acts()
+
+
+def test_a_demoted_policy_is_left_alone_and_started_anew_for_its_next_try(made, caplog):
+    chain = made()
+    chain.tick()
+    chain.policy.answer = ValueError("no")
+    with caplog.at_level(logging.INFO):
+        chain.tick(3)
+        acted = chain.policy.acted
+        assert chain.fallback.standing.ticks_to_retry == 3
+        chain.policy.answer = ASKED
+        assert chain.tick(2) == SPARE
+        assert chain.policy.acted == acted
+        assert "3 of 10 ticks without a usable answer, the last: ValueError: no" in chain.fallback.reason
+        assert chain.tick() == ASKED
+    assert chain.policy.started == 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "rule decides instead of policy net: ValueError: no",
+        "rule decides instead of policy net, for 1200 s or more: "
+        "3 of 10 ticks without a usable answer, the last: ValueError: no",
+        "policy net decides again",
+    ]
+    assert chain.fallback.remarks == ("demoted 1 times, then rule decided",)
+
+
+def test_a_shield_that_overrides_it_in_most_ticks_demotes_it(made):
+    chain = made()
+    for _ in range(3):
+        assert chain.tick() == ASKED
+        chain.fallback.judged(Verdict(SPARE, ASKED))
+    assert chain.tick() == SPARE
+    assert chain.fallback.reason == "3 of 4 ticks overridden by the shield"
+
+
+def test_what_the_shield_makes_of_the_heuristic_is_not_held_against_the_policy(made):
+    chain = made()
+    chain.policy.answer = ValueError("no")
+    chain.tick()
+    for _ in range(10):
+        chain.fallback.judged(Verdict(LIMITS.safe, SPARE))
+    chain.policy.answer = ASKED
+    assert chain.tick() == ASKED
+
+
+class Odd:
+    said = "no cpi"
+
+    def strange(self, observation):
+        if isinstance(self.said, Exception):
+            raise self.said
+        return self.said
+
+
+@pytest.mark.parametrize("said", ["no cpi", ValueError("unreadable")])
+def test_drift_demotes_until_it_is_over(made, said):
+    drift = Odd()
+    drift.said = said
+    chain = made(drift=drift)
+    assert chain.tick(2) == ASKED
+    assert chain.tick(50) == SPARE
+    assert "unlike its training" in chain.fallback.reason
+    drift.said = ""
+    chain.tick(2)
+    assert chain.tick() == ASKED
+
+
+def test_start_forgets_everything(made):
+    chain = made()
+    chain.policy.answer = ValueError("no")
+    chain.tick(5)
+    assert chain.fallback.standing.demoted
+    chain.policy.answer = ASKED
+    assert chain.fallback.start(LIMITS) == LIMITS.safe
+    assert chain.tick() == ASKED
+    assert (chain.fallback.standing.demotions, chain.heuristic.started) == (0, 2)
+
+
+def test_a_part_that_cannot_start_fails_as_one_that_cannot_act(made):
+    chain = made()
+    chain.policy.start = chain.heuristic.start = lambda limits: 1 / 0
+    assert chain.fallback.start(LIMITS) == LIMITS.safe
+    assert chain.tick() == SPARE
+    assert chain.fallback.reason.startswith("ZeroDivisionError")
+
+
+def test_it_is_the_policy_to_whoever_looks_at_it():
+    policy = Scripted("net", ASKED, Weight.EQUAL, ("tail_latency_seconds",))
+    chain = Fallback(policy, Scripted("rule", SPARE, Weight.MINIMUM, ("tail_latency_seconds", "lc_cpus")), TICK)
+    assert (chain.name, chain.shielded, chain.masked) == ("net", True, True)
+    assert chain.weight is Weight.MINIMUM
+    assert chain.needs == ("tail_latency_seconds", "lc_cpus")
+    assert (chain.note, chain.remarks) == ("start", ())
+    chain.close()
+
+
+def test_a_proposal_is_of_plain_types_and_its_note_is_short():
+    policy = Scripted("net", Allocation(9.0, 9))
+    policy.note = "x" * 10_000
+    asked, note = propose(policy, Observation(Telemetry(0.0, 1.0), LIMITS.minimum), LIMITS)
+    assert asked == Allocation(4.0, 4)
+    assert len(note) == 200
+
+
+@pytest.mark.parametrize("name", ["prm-hybrid-tuned", "heracles", "feedforward"])
+@given(data=st.data())
+def test_while_the_policy_fails_it_answers_as_the_heuristic_does_whatever_the_sensors_say(name, data, ticks):
+    chain = Fallback(Scripted("net", ValueError("no")), build(name), TICK, PATIENT)
+    alone = build(name)
+    chain.start(LIMITS)
+    alone.start(LIMITS)
+    for telemetry, current in data.draw(ticks):
+        seen = Observation(telemetry, current)
+        assert chain.act(seen) == alone.act(seen)
+    chain.close()

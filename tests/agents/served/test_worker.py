@@ -1,0 +1,170 @@
+"""Calls in another thread: an answer in time or none, one call at a time, whatever is called."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from rlctl.agents.served.worker import MOST_WORDS, SWITCH_SECONDS, CallFailed, Worker
+
+PATIENT = 30.0
+
+
+@pytest.fixture
+def worker():
+    made = Worker("test")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def hanging(worker):
+    """A worker whose call hangs until the event is set."""
+    release = threading.Event()
+    with pytest.raises(CallFailed, match="no answer within 10 ms"):
+        worker.call(lambda: release.wait(PATIENT), 0.01)
+    yield worker, release
+    release.set()
+
+
+def settle(worker):
+    """Until the call has come back."""
+    ready = threading.Event()
+    while worker.busy:
+        ready.wait(0.001)
+
+
+def test_calls_are_answered_by_one_thread_that_is_not_ours(worker):
+    threads = {worker.call(threading.get_ident, PATIENT) for _ in range(20)}
+    assert len(threads) == 1
+    assert threads != {threading.get_ident()}
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise ValueError("cannot even say it")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("no"), "ValueError: no"),
+        (ValueError("one\ntwo"), "ValueError: one"),
+        (SystemExit(3), "SystemExit: 3"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (Mute(), "Mute"),
+        (ValueError("x" * 10_000), "ValueError: " + "x" * (MOST_WORDS - 12)),
+    ],
+)
+def test_whatever_is_raised_is_one_short_line_and_the_next_call_is_answered(worker, error, said):
+    def work():
+        raise error
+
+    with pytest.raises(CallFailed) as failure:
+        worker.call(work, PATIENT)
+    assert str(failure.value) == said
+    assert worker.call(lambda: "well", PATIENT) == "well"
+
+
+def test_while_a_call_hangs_there_is_no_other_and_its_late_answer_is_never_given(hanging):
+    worker, release = hanging
+    called = []
+    with pytest.raises(CallFailed, match="earlier call still hangs"):
+        worker.call(lambda: called.append(1), PATIENT)
+    assert worker.busy
+    assert not called
+    release.set()
+    settle(worker)
+    assert worker.call(lambda: "new", PATIENT) == "new"
+
+
+def test_the_interpreter_switches_faster_while_a_call_is_overdue(hanging):
+    worker, release = hanging
+    assert sys.getswitchinterval() < SWITCH_SECONDS
+    release.set()
+    settle(worker)
+    assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)
+
+
+def test_an_endless_loop_in_python_does_not_keep_the_caller(worker):
+    going = [True]
+
+    def loop():
+        while going:
+            pass
+
+    with pytest.raises(CallFailed, match="no answer"):
+        worker.call(loop, 0.01)
+    going.clear()
+    settle(worker)
+    assert worker.call(lambda: 5, PATIENT) == 5
+
+
+def test_close_ends_the_thread_and_bears_repetition(worker):
+    thread = worker.call(threading.current_thread, PATIENT)
+    worker.close()
+    worker.close()
+    assert not thread.is_alive()
+
+
+def test_the_thread_of_a_hanging_call_ends_when_the_call_does(hanging):
+    worker, release = hanging
+    (thread,) = [one for one in threading.enumerate() if one.name == "test"]
+    worker.close()
+    release.set()
+    thread.join(PATIENT)
+    assert not thread.is_alive()
+
+
+def test_when_no_thread_can_be_had_the_call_fails(worker, monkeypatch):
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(CallFailed, match="can't start new thread"):
+        worker.call(lambda: 1, PATIENT)
+    monkeypatch.undo()
+    assert worker.call(lambda: 1, PATIENT) == 1
+
+
+@pytest.mark.parametrize("hung", [False, True])
+def test_a_forked_process_calls_in_a_thread_of_its_own(worker, hung):
+    release = threading.Event()
+    if hung:
+        with pytest.raises(CallFailed):
+            worker.call(lambda: release.wait(PATIENT), 0.01)
+    else:
+        worker.call(lambda: 1, PATIENT)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = worker.call(lambda: 42, PATIENT)
+        finally:
+            os._exit(code)
+    release.set()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+    settle(worker)
+    assert worker.call(lambda: 2, PATIENT) == 2
+
+
+LEAVING = """
+import time
+from rlctl.agents.served.worker import CallFailed, Worker
+def loop():
+    while True: {body}
+try:
+    Worker("hung").call(loop, 0.01)
+except CallFailed as failure:
+    print(failure)
+"""
+
+
+@pytest.mark.parametrize("body", ["pass", "time.sleep(3600)"])
+def test_a_hanging_call_does_not_keep_the_process_from_leaving(body):
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVING.format(body=body)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "no answer within 10 ms\n", "")

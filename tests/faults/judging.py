@@ -1,0 +1,134 @@
+"""What was seen of a fault against what the shield had ruled: when BE was where it had to be, and whether it stayed."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlctl.envs.allocation import UNLIMITED, Allocation
+from rlctl.envs.errors import RlctlError
+from rlctl.loop.record import read_ticks
+from tests.faults.onlooker import Sample
+
+__all__ = ["Judged", "Rulings", "freer", "judge", "rulings"]
+
+ROUNDING_CPUS = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What BE did.
+
+    Attributes:
+        seconds: Until it was where it had to be; infinite if it never was.
+        freer: How many times it became freer than it might be.
+        first: The first of these, in words.
+    """
+
+    seconds: float
+    freer: int = 0
+    first: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rulings:
+    """The shield's verdicts in their order; from its tick's end until the next tick's begin one is in force alone.
+
+    Attributes:
+        begun_seconds, ended_seconds: Of the ticks, monotonic.
+        verdicts: Theirs.
+    """
+
+    begun_seconds: Sequence[float]
+    ended_seconds: Sequence[float]
+    verdicts: Sequence[Allocation]
+
+    def most(self, sample: Sample) -> Allocation | None:
+        """The most that BE may have had when a sample was taken; None before the first verdict.
+
+        While a tick writes, the verdict before it counts too: some knobs are still as that one left them.
+        """
+        first = max(bisect.bisect_left(self.ended_seconds, sample.begun_seconds) - 1, 0)
+        last = bisect.bisect_right(self.begun_seconds, sample.ended_seconds)
+        found = self.verdicts[first:last]
+        if not found:
+            return None
+        quota, cpus = max(one.quota_cpus for one in found), max(one.cpuset_cpus for one in found)
+        return Allocation(quota, cpus, all(one.frozen for one in found))
+
+
+def rulings(logs: Iterable[Path]) -> tuple[Rulings, list[Mapping[str, Any]]]:
+    """What tick logs tell: the verdicts, and the ticks themselves."""
+    ticks: list[Mapping[str, Any]] = []
+    for path in logs:
+        try:
+            ticks += read_ticks(path, lambda _: None)  # the last line may be half written
+        except RlctlError:  # there is none
+            continue
+    ticks.sort(key=lambda tick: tick["time_seconds"])
+    begun = [float(tick["time_seconds"]) for tick in ticks]
+    ended = [start + float(tick["tick_seconds"]) for start, tick in zip(begun, ticks, strict=True)]
+    return Rulings(begun, ended, [_allocation(tick["verdict"]) for tick in ticks]), ticks
+
+
+def freer(sample: Sample, most: Allocation) -> bool:
+    """BE could use more than it may. Where it is told to stand still, or there is no group, it uses nothing."""
+    found = sample.found
+    if found is None or found.frozen or sample.ordered:
+        return False
+    return not found.at_most(most.but(quota_cpus=most.quota_cpus + ROUNDING_CPUS))
+
+
+def judge(
+    samples: Sequence[Sample],
+    ruled: Rulings,
+    wanted: Allocation | None,
+    counted_seconds: float,
+    watched: tuple[float, float],
+    excused: Sequence[tuple[float, float]] = (),
+    *,
+    stays: bool = True,
+) -> Judged:
+    """When BE was where it had to be, and how often it was freer than it might be, but for the time until then.
+
+    Args:
+        samples: What was seen.
+        ruled: The verdicts.
+        wanted: Where BE had to be: the safe allocation, or None for whatever verdict was in force.
+        counted_seconds: From when on the time counts.
+        watched: From when until when BE might never be freer than the verdict in force.
+        excused: Spans in which it might be: a foreign write may last until the end of the tick after it.
+        stays: Once there, BE might never be freer than `wanted` either.
+    """
+    reached, times, was_freer, first = math.inf, 0, False, ""
+    begin, end = watched
+    for sample in samples:
+        most = ruled.most(sample)
+        if most is None or sample.ended_seconds < begin or sample.begun_seconds > end:
+            continue
+        bound = most if wanted is None else wanted
+        if reached == math.inf and sample.begun_seconds >= counted_seconds:
+            if not _within(sample.found, bound):
+                continue  # how long that lasts is what the time tells
+            reached = sample.ended_seconds - counted_seconds
+        limit = wanted if stays and wanted is not None and reached < math.inf else most
+        is_freer = freer(sample, limit) and not any(a <= sample.ended_seconds <= b for a, b in excused)
+        if is_freer and not was_freer:
+            times += 1
+            first = first or f"{sample.begun_seconds - begin:.2f} s after the fault: {sample.found}, allowed {limit}"
+        was_freer = is_freer
+    return Judged(reached, times, first)
+
+
+def _within(found: Allocation | None, most: Allocation) -> bool:
+    """Knob by knob, also beneath a freeze."""
+    return found is None or found.at_most(most.but(quota_cpus=most.quota_cpus + ROUNDING_CPUS))
+
+
+def _allocation(said: Mapping[str, Any]) -> Allocation:
+    quota = said["quota_cpus"]
+    return Allocation(UNLIMITED if quota is None else float(quota), int(said["cpuset_cpus"]), bool(said["frozen"]))

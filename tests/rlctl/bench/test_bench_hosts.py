@@ -1,0 +1,178 @@
+"""`rlctl bench --plant host --ray`: what several hosts measured, in one table and by host, and what was lost."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rlctl.bench.hosts import Alone, Measured, OnTestbed, measure_on_hosts
+from rlctl.bench.live import Plan
+from rlctl.bench.score import Run
+from rlctl.envs.allocation import Allocation
+from rlctl.envs.errors import HostError
+from rlctl.envs.telemetry import Quantile, Telemetry, Value
+from rlctl.envs.testbed.workloads import Work
+from rlctl.loop.record import Tick
+from rlctl.report.bench_table import tables, write_report
+from rlctl.safety.profile import load_profile
+from rlctl.safety.verdict import Verdict
+from rlctl.scenarios.scenario import _folder, load_scenario
+from rlctl.statistics.intervals import mean_interval
+
+HALF = Allocation(0.5, 1)
+
+
+def tick(index):
+    telemetry = Telemetry(float(index), 0.010, Quantile(0.001, samples=100), load_ratio=Value(0.4))
+    return Tick(index, 0.0, telemetry, HALF, HALF, Verdict(HALF, HALF), HALF, "x", decision_seconds=1e-4)
+
+
+def alone(load):
+    return Alone(Work(100.0, 8.0), load, {"kernel": "6.18"})
+
+
+def run_of(manager, be):
+    return Measured(Run(manager, (tick(0), tick(1)), be, 0.01), ())
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """An outcome of what came from hosts: (host, repeat, step, result) in this order, and how it ended."""
+    blocks = pytest.importorskip("rlctl.agents.training.cluster.blocks", reason="Ray is not installed")
+
+    def measure(came, error=None, repeats=2):
+        def map_blocks(*_, **__):
+            yield from (blocks.Came(*one) for one in came)
+            if error:
+                raise error
+
+        monkeypatch.setattr(blocks, "map_blocks", map_blocks)
+        plan = Plan(load_scenario("live-nginx"), ("frozen", "weights"), repeats, load_profile("responsive"))
+        return measure_on_hosts(plan, None)
+
+    return measure
+
+
+def repeat(host, number, first, *shares):
+    order = ("frozen", "weights") if first == "frozen" else ("weights", "frozen")
+    steps = [alone(300.0), *(run_of(manager, be) for manager, be in zip(order, shares, strict=False))]
+    return [(host, number, step, result) for step, result in enumerate(steps)]
+
+
+def test_a_difference_between_hosts_is_no_doubt_about_a_manager():
+    values, hosts = [10.0, 12.0, 60.0, 62.0], ["a", "a", "b", "b"]
+    within, across = mean_interval(values, strata=hosts), mean_interval(values)
+    assert within.mean == across.mean == 36.0
+    # By hand: residuals +-1 each, s^2 = 4 / 2, standard error sqrt(2 / 4), t(2) = 4.303
+    assert within.ci95[1] - 36.0 == pytest.approx(4.303 * 0.5**0.5, abs=1e-3)
+    assert across.ci95[1] - 36.0 > 10.0 * (within.ci95[1] - 36.0)
+    assert mean_interval(values[:2], low=0.0, strata=["a", "b"]).as_json()["ci95"] == [0.0, None]
+
+
+def test_hosts_are_pooled_in_one_table_and_shown_by_themselves(measured, tmp_path):
+    came = [(host, 2 * turn + place, *rest) for turn in range(2) for place, one in enumerate(("a", "b"))
+            for host, _, *rest in repeat(one, 0, "frozen", 0.01 + place / 50, 0.5 + place / 10)]  # fmt: skip
+    outcome = measured(came, repeats=4)
+    found = outcome.as_json()
+    assert found["managers"]["weights"]["be_throughput_percent"]["mean"] == 55.0
+    assert found["hosts"]["b"]["managers"]["weights"]["be_throughput_percent"]["mean"] == 60.0
+    assert found["hosts"]["a"]["repeats"] == found["hosts"]["b"]["repeats"] == 2
+    assert (found["repeats"], found["missing"], found["interrupted"]) == (4, {}, "")
+    pooled, by_host = tables(outcome).split("\n\n")
+    assert len(pooled.splitlines()) == 4
+    assert [line[2:12] for line in by_host.splitlines()[2:]] == ["a: frozen ", "a: weights", "b: frozen ", "b: weights"]
+    assert "maximum load on a 300 rps, b 300 rps" in outcome.caption
+    write_report(outcome, tmp_path)
+    assert {"frozen-1.jsonl", "weights-2.png"} <= {one.name for one in (tmp_path / "b").iterdir()}
+
+
+def test_a_repeat_that_was_begun_anew_counts_once_and_whole(measured):
+    came = [*repeat("a", 0, "frozen", 0.9), *repeat("b", 1, "weights", 0.5, 0.0), *repeat("b", 0, "frozen", 0.0, 0.5)]
+    outcome = measured(came)
+    assert list(outcome.hosts) == ["b"]
+    assert outcome.scores["frozen"].be_throughput_percent.mean == 0.0
+    assert outcome.notes == ("runs that do not count, as their repeat was done anew: 1",)
+    assert outcome.missing == {}
+
+
+def test_what_no_host_was_left_for_is_missing_and_said(measured):
+    came = [*repeat("a", 0, "frozen", 0.0, 0.5), *repeat("a", 1, "weights", 0.5)]
+    outcome = measured(came, HostError("no host is left to measure on"))
+    assert outcome.as_json()["missing"] == outcome.missing == {"frozen": 1}
+    assert "MISSING runs: frozen 1. INCOMPLETE: no host is left" in outcome.caption
+    with pytest.raises(HostError):
+        measured([], HostError("no host is left to measure on"))
+
+
+def test_what_a_testbed_says_is_in_its_worker_s_log(capsys):
+    @contextlib.contextmanager
+    def testbed(spec, say):
+        say("searching the LC's maximum load")
+        yield None
+
+    plan = Plan(load_scenario("live-nginx"), ("frozen",), 1, load_profile("responsive"))
+    with OnTestbed(plan, testbed)():
+        assert capsys.readouterr().err == "searching the LC's maximum load\n"
+
+
+def until(condition, timeout_seconds=60.0):
+    deadline = time.monotonic() + timeout_seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.05)
+    return value
+
+
+def lose(ray_cluster, node):
+    """Ray dies on it, all at once; what the testbed had started stays to be seen after by the testbed's keeper."""
+    raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
+    workers = [one for one in raylet.children(recursive=True) if one.cmdline()[0].startswith("ray::")]
+    groups = [path for one in workers for path in Path("/sys/fs/cgroup").glob(f"*/rlctl-testbed-{one.pid}")]
+    begun = [one for worker in workers for one in worker.children(recursive=True)]
+    for one in (raylet, *workers):
+        one.kill()
+    ray_cluster.kill(node)
+    return begun, groups
+
+
+@pytest.mark.host
+@pytest.mark.ray
+def test_a_testbed_whose_node_dies_is_restored_and_its_repeat_is_done_anew(ray_cluster, tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("needs root, nginx, stress-ng and cc")
+    text = (_folder() / "live-nginx.yaml").read_text()
+    knee = next(line for line in text.splitlines() if line.startswith("knee:"))
+    scenario, result, told = tmp_path / "quick.yaml", tmp_path / "result.json", tmp_path / "told"
+    scenario.write_text(text.replace(knee, "knee: {start_rps: 300, step_rps: 100, top_rps: 300}"))
+    offered = {"testbed": 1, "live": 1}
+    first = ray_cluster.add(resources=offered)
+    words = ["bench", "--plant", "host", "--scenario", scenario, "--managers", "weights,frozen", "--duration", "3"]
+    with told.open("w") as file:
+        bench = subprocess.Popen(
+            [sys.executable, "-m", "rlctl", *words, "--repeats", "2", "--ray", ray_cluster.address, "--json", result],
+            stdout=file,
+            stderr=file,
+        )
+    try:
+        until(lambda: "1/4 runs" in told.read_text() or bench.poll() is not None)
+        assert bench.poll() is None, told.read_text()
+        begun, groups = lose(ray_cluster, first)
+        assert begun
+        assert groups
+        until(lambda: not any(path.exists() for path in groups))
+        assert not psutil.wait_procs(begun, timeout=30)[1]
+        ray_cluster.add(resources=offered)
+        assert bench.wait(timeout=240) == 0, told.read_text()
+    finally:
+        bench.terminate()
+        bench.wait()
+    found = json.loads(result.read_text())
+    assert len(found["hosts"]) == 1
+    assert found["managers"]["weights"]["samples"] == found["managers"]["frozen"]["samples"] == 6
+    assert any("was lost in step" in line for line in found["notes"])

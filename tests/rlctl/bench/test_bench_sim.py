@@ -1,0 +1,274 @@
+"""A benchmark in the simulator: the same numbers however it is divided, common random numbers, the truth as judge."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+from rlctl.bench.sim import SimPlan, record_model, run_sim
+from rlctl.bench.sim_score import METRICS, Record, per_seed, score
+from rlctl.cli import main
+from rlctl.envs.sim.seeds import Kind, kind_of
+from rlctl.envs.workload import Weight
+from rlctl.safety.profile import load_profile
+from rlctl.scenarios.scenario import load_scenario
+
+
+def plan(*managers, scenario="noisy", seeds=5, seconds=60.0, **changes):
+    one = load_scenario(scenario).model_copy(update={"duration_seconds": seconds, **changes})
+    return SimPlan(one, one.host(), managers, seeds, load_profile("responsive").scaled(one.time_scale))
+
+
+def same(one, other):
+    assert one.per_seed.keys() == other.per_seed.keys()
+    for name in one.per_seed:
+        for metric in METRICS:
+            assert np.array_equal(one.per_seed[name][metric], other.per_seed[name][metric]), (name, metric)
+        assert np.array_equal(one.traces[name].be_work, other.traces[name].be_work)
+
+
+@pytest.mark.parametrize("scenario", ["noisy", "two-core"])
+def test_no_number_depends_on_how_the_work_was_divided(scenario):
+    chosen = plan("prm-hybrid-tuned", "greedy-shield", "oracle-model", scenario=scenario, seconds=40.0)
+    whole = run_sim(chosen)
+    same(whole, run_sim(chosen, chunk=1))
+    same(whole, run_sim(chosen, chunk=2, jobs=2))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ended_early_it_waits_for_no_process_and_leaves_none(number, tmp_path):
+    words = [sys.executable, "-m", "rlctl", "bench", "--managers", "parties", "--seeds", "2000", "--jobs", "2"]
+    told = tmp_path / "told"
+    with told.open("w") as file:
+        process = subprocess.Popen(words, stdout=file, stderr=file, process_group=0)
+    while len(begun := psutil.Process(process.pid).children()) < 3:  # multiprocessing's own, and the two
+        assert process.poll() is None, told.read_text()
+        time.sleep(0.05)
+    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)  # Ctrl-C goes to all
+    assert process.wait(timeout=60) == 128 + number, "the work would take an hour"
+    _, left = psutil.wait_procs(begun, timeout=30)
+    assert not left
+    assert "Traceback" not in told.read_text()
+    assert "resource_tracker" not in told.read_text()
+
+
+def test_every_manager_meets_the_same_host_and_load():
+    found = run_sim(plan("frozen", "none", "oracle"))
+    load = [found.traces[name].load for name in ("frozen", "none", "oracle")]
+    assert np.array_equal(load[0], load[1])
+    assert np.array_equal(load[0], load[2])
+    qos = {name: values["qos_guarantee_percent"] for name, values in found.per_seed.items()}
+    assert np.all(qos["frozen"] >= qos["none"])
+    assert np.all(qos["oracle"] >= qos["frozen"])
+    assert found.scores["frozen"].be_throughput_percent.mean < 1.0
+
+
+def test_what_the_guards_leave_is_told_by_a_bound_behind_them():
+    """Without it a policy looks poor where the shield decides: at the upper loads of `thesis` no policy may run BE."""
+    found = run_sim(plan("oracle-model", "oracle-shielded", scenario="thesis", seconds=60.0))
+    bare, ruled = (found.per_seed[name] for name in ("oracle-model", "oracle-shielded"))
+    assert ruled["be_throughput_percent"].mean() < bare["be_throughput_percent"].mean()
+    assert ruled["shield_override_percent"].mean() > 0.0
+    assert bare["shield_override_percent"].max() == 0.0
+
+
+def test_what_is_reported_comes_from_evaluation_seeds():
+    tasks = list(plan("frozen").tasks(2))
+    assert [len(task.seeds) for task in tasks] == [2, 2, 1]
+    assert {kind_of(seed) for task in tasks for seed in task.seeds} == {Kind.EVALUATION}
+
+
+def test_weights_and_none_are_what_their_names_say():
+    one = plan("none", "weights", "prm-hybrid", scenario="thesis")
+    assert [one.weight(name) for name in one.managers] == [Weight.EQUAL, Weight.MINIMUM, Weight.MINIMUM]
+    other = plan("none", "weights", "prm-hybrid", scenario="two-core")
+    assert [other.weight(name) for name in other.managers] == [Weight.EQUAL, Weight.MINIMUM, Weight.EQUAL]
+
+
+def test_late_and_missing_sensors_change_what_managers_see_and_not_how_they_are_judged():
+    silent = plan("none", constants={"missing_ratio": 0.9, "delay_ticks": 5})
+    plain = plan("none", constants={"missing_ratio": 0.0, "delay_ticks": 0})
+    same(run_sim(silent), run_sim(plain))
+
+
+def test_prm_gets_a_model_recorded_on_the_lc_alone():
+    pytest.importorskip("sklearn")
+    chosen = plan("prm-thesis", scenario="thesis", seconds=240.0, seeds=2)
+    model = record_model(chosen)
+    assert model.lc_cpus == 17
+    assert any("cpi" in one.upper for one in model.bins)
+    assert run_sim(chosen).plan.threshold_model == model
+
+
+def record(latency, frozen=None):
+    latency = np.asarray(latency, float)
+    zeros, no = np.zeros_like(latency), np.zeros_like(latency, bool)
+    counts = np.zeros(latency.shape[1])
+    return Record(1.0, latency, zeros + 0.5, zeros + 0.25, zeros, no, no, counts, counts, zeros)
+
+
+def test_a_run_is_worth_what_the_definitions_say():
+    latency = np.full((30, 2), 0.5)
+    latency[[3, 4, 5, 10], 0] = 3.0  # the longest stretch is three windows
+    latency[14, 1] = 1.001  # the first of two 15-s samples
+    values = per_seed(record(latency))
+    assert values["qos_guarantee_percent"] == pytest.approx([100 * 26 / 30, 100 * 29 / 30])
+    assert values["qos_15s_percent"] == pytest.approx([100.0, 50.0])
+    assert values["time_to_recover_seconds"] == pytest.approx([3.0, 1.0])
+    assert values["worst_window_over_target"] == pytest.approx([3.0, 1.001])
+    assert values["emu_percent"] == pytest.approx([75.0, 75.0])
+
+
+@pytest.mark.parametrize("missed", [0, 1, 7, 40])
+def test_an_interval_of_qos_has_a_width_and_stays_within_0_and_100(missed):
+    latency = np.full((40, 4), 0.5)
+    latency[:missed, 0] = 2.0
+    found = score(per_seed(record(latency)), 40, 1.0)
+    for one in (found.qos_guarantee_percent, found.qos_15s_percent):
+        for low, high in (one.ci95, one.ci99):
+            assert 0.0 <= low <= one.mean <= high <= 100.0
+            assert high - low > 0.5
+
+
+def test_a_result_says_what_it_takes_to_run_it_again(capsys, tmp_path):
+    path = tmp_path / "out" / "result.json"
+    arguments = ["--managers", "frozen,weights", "--seeds", "2", "--duration", "30", "--jobs", "1"]
+    assert main(["bench", *arguments, "--json", str(path)]) == 0
+    assert capsys.readouterr().out.startswith("| manager")
+    found = json.loads(path.read_text())
+    assert (found["schema"], found["plant"], found["scenario"], found["seeds"]) == (1, "sim", "thesis", 2)
+    assert (found["duration_seconds"], found["target_milliseconds"]) == (30.0, 10.0)
+    assert {"profile_digest", "scenario_digest", "shield_digest", "rlctl"} <= found.keys()
+    weights = found["managers"]["weights"]
+    assert weights["samples"] == 60
+    for metric in METRICS:
+        assert len(weights["per_seed"][metric]) == 2
+        assert {"mean", "ci95", "ci99"} == weights[metric].keys()
+
+
+def test_json_on_stdout_is_nothing_but_json(capsys):
+    assert main(["bench", "--managers", "frozen", "--seeds", "1", "--duration", "20", "--jobs", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["managers"]["frozen"]["samples"] == 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--managers", "heracels"], 78, "did you mean 'heracles'?"),
+        (["--managers", ","], 78, "names none"),
+        (["--scenario", "thesys"], 78, "thesis-up-down"),
+        (["--plant", "host", "--scenario", "thesis"], 78, "--plant sim"),
+        (["--plant", "sim", "--scenario", "live-nginx"], 78, "--plant host"),
+        (["--plant", "host", "--seeds", "3"], 78, "--repeats"),
+        (["--plant", "host", "--managers", "oracle"], 78, "simulator only"),
+        (["--repeats", "3"], 78, "--seeds"),
+        (["--duration", "1"], 78, "two ticks"),
+        (["--shield", "none"], 78, "none"),
+        (["--seeds", "0"], 2, "positive"),
+        (["--jobs", "many"], 2, "--jobs"),
+    ],
+)
+def test_bad_arguments_are_one_line_before_anything_starts(capsys, arguments, code, said):
+    assert main(["bench", "--dry-run", *arguments]) == code
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.count("\n") == 1, told
+
+
+def test_dry_run_says_what_it_would_do_and_does_nothing(capsys):
+    assert main(["bench", "--dry-run", "--scenario", "all", "--managers", "all"]) == 0
+    out, told = capsys.readouterr()
+    assert out == ""
+    for name in ("thesis", "diurnal", "bursty", "flash-crowd", "noisy", "two-core", "oracle-model"):
+        assert name in told
+
+
+BRIEF = ["bench", "--seeds", "1", "--duration", "20", "--jobs", "1"]
+
+
+def without_sklearn(monkeypatch):
+    monkeypatch.setattr("rlctl.bench.lineup.find_spec", lambda name: None)
+
+
+@pytest.mark.parametrize("plant", ["sim", "host"])
+def test_all_managers_leave_out_those_whose_library_is_missing(plant, capsys, monkeypatch):
+    without_sklearn(monkeypatch)
+    assert main(["bench", "--plant", plant, "--dry-run"]) == 0
+    lines = capsys.readouterr().err.split("\n")
+    assert lines[0].startswith("left out prm-eris and prm-thesis: scikit-learn")
+    assert "scripts/install cli,baselines" in lines[0]
+    assert "prm-latency" in "".join(lines[1:])
+    assert "prm-eris" not in "".join(lines[1:])
+
+
+@pytest.mark.parametrize("plant", ["sim", "host"])
+def test_a_manager_that_is_named_and_cannot_run_is_an_error(plant, capsys, monkeypatch):
+    without_sklearn(monkeypatch)
+    assert main(["bench", "--plant", plant, "--managers", "prm-eris,none", "--dry-run"]) == 78
+    assert "pip install 'rlctl[baselines]', or in a checkout scripts/install cli,baselines" in capsys.readouterr().err
+
+
+def test_the_plan_says_at_which_weight_the_references_run(capsys):
+    assert main(["bench", "--managers", "none,weights,frozen", "--dry-run"]) == 0
+    assert "BE weight minimum (none: equal, weights: minimum);" in capsys.readouterr().err
+    assert main(["bench", "--managers", "frozen", "--dry-run"]) == 0
+    assert "BE weight minimum;" in capsys.readouterr().err
+
+
+def test_the_help_names_what_all_scenarios_are(capsys):
+    main(["bench", "--help"])
+    words = "".join(capsys.readouterr().out.split())
+    assert "all:thesis,diurnal,bursty,flash-crowd,noisy,two-coreinthesimulator" in words
+
+
+@pytest.mark.parametrize("plant", ["sim", "host"])
+@pytest.mark.parametrize("option", ["--report", "--json"])
+def test_where_nothing_can_be_written_is_told_before_the_run(plant, option, capsys, tmp_path):
+    pytest.importorskip("matplotlib", reason="figures need rlctl[cli]")
+    (tmp_path / "file").write_text("")
+    arguments = ["bench", "--plant", plant, "--managers", "frozen", option, str(tmp_path / "file" / "out")]
+    for more in ([], ["--dry-run"]):
+        assert main([*arguments, *more]) == 78
+        error = capsys.readouterr().err
+        assert "file: is no folder; name another" in error
+        assert error.count("\n") == 1
+
+
+def test_a_folder_for_json_is_told_and_a_dry_run_makes_none(capsys, tmp_path):
+    assert main([*BRIEF, "--managers", "frozen", "--json", str(tmp_path)]) == 78
+    assert "is a folder; name a file" in capsys.readouterr().err
+    assert main([*BRIEF, "--managers", "frozen", "--json", str(tmp_path / "new" / "out.json"), "--dry-run"]) == 0
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_that_may_not_be_written_is_a_missing_permission(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("rlctl.commands.outputs.os.access", lambda *_: False)
+    assert main([*BRIEF, "--managers", "frozen", "--json", str(tmp_path / "out.json")]) == 77
+    assert "may not be written" in capsys.readouterr().err
+
+
+def test_after_a_run_the_columns_and_the_report_are_told(capsys, tmp_path):
+    pytest.importorskip("matplotlib", reason="figures need rlctl[cli]")
+    assert main([*BRIEF, "--managers", "frozen", "--report", str(tmp_path / "out")]) == 0
+    told = capsys.readouterr()
+    assert "decide ms: p99 of the controller's own time" in told.out
+    assert f"report: {tmp_path / 'out' / 'index.html'}\n" in told.err
+    assert (tmp_path / "out" / "index.html").is_file()
+
+
+def test_a_load_beyond_what_the_host_was_fitted_to_is_told(capsys, tmp_path):
+    far = tmp_path / "far.yaml"
+    load = "load: {kind: sinusoid, low: 0.01, high: 1.5, period: 30}"
+    far.write_text(f"name: far\ndescription: far\nplant: sim\nprofile: two-core-host\nduration_seconds: 60\n{load}\n")
+    assert main(["bench", "--scenario", str(far), "--managers", "frozen", "--seeds", "1"]) == 0
+    said = capsys.readouterr().err
+    assert "warning: far: the load falls to" in said
+    assert "warning: far: the load rises to" in said
+    assert main(["bench", "--scenario", "two-core", "--managers", "frozen", "--seeds", "1", "--duration", "60"]) == 0
+    assert "warning" not in capsys.readouterr().err

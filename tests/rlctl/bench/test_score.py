@@ -1,0 +1,87 @@
+"""What a run is worth, on runs whose worth is known beforehand."""
+
+import pytest
+
+from rlctl.bench.score import Run, score
+from rlctl.envs.allocation import Allocation
+from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
+from rlctl.loop.record import Tick
+from rlctl.report.table import LEGEND, render, score_rows, suite_rows
+from rlctl.safety.verdict import Verdict
+
+RUNNING, FROZEN = Allocation(0.5, 1), Allocation(0.5, 1, frozen=True)
+
+
+def tick(index, latency_seconds, applied=RUNNING, proposed=None, before=RUNNING):
+    tail = Missing(Why.GONE) if latency_seconds is None else Quantile(latency_seconds, samples=100)
+    telemetry = Telemetry(float(index), 0.010, tail_latency_seconds=tail, load_ratio=Value(0.4))
+    verdict = Verdict(applied, proposed or applied)
+    return Tick(index, 0.0, telemetry, before, verdict.proposed, verdict, applied, "x", decision_seconds=1e-4 * index)
+
+
+def run(*latencies, be=0.5):
+    return Run("x", tuple(tick(i, latency) for i, latency in enumerate(latencies)), be, 0.01)
+
+
+def test_windows_within_target_count_and_an_unmeasured_window_does_not():
+    assert score([run(0.001, 0.010, 0.011, None)]).qos_guarantee_percent.mean == 50.0
+
+
+def test_the_longest_violation_and_the_worst_window():
+    one = score([run(0.001, 0.02, 0.03, 0.001, 0.05)])
+    assert one.time_to_recover_seconds.mean == 2.0
+    assert one.worst_window_over_target.mean == pytest.approx(5.0)
+
+
+def test_throughput_is_a_mean_over_repeats_with_an_interval():
+    one = score([run(0.001, 0.001, be=0.4), run(0.001, 0.001, be=0.6)])
+    assert one.be_throughput_percent.mean == pytest.approx(50.0)
+    assert one.be_throughput_percent.ci95[0] < 40.0
+    assert one.emu_percent.mean == pytest.approx(90.0)
+
+
+def test_suspensions_reconfigurations_and_overrides():
+    ticks = (
+        tick(0, 0.001),
+        tick(1, 0.001, FROZEN, RUNNING),
+        tick(2, 0.001, FROZEN, before=FROZEN),
+        tick(3, 0.001, before=FROZEN),
+    )
+    one = score([Run("x", ticks, 0.1, 0.0)])
+    assert (one.suspensions.mean, one.reconfigurations.mean, one.shield_override_percent.mean) == (1.0, 2.0, 25.0)
+    assert one.frozen_percent.mean == 50.0
+
+
+def test_the_json_has_the_contract_s_names():
+    found = score([run(0.001, 0.001)]).as_json()
+    assert {"qos_guarantee_percent", "be_throughput_percent", "emu_percent", "worst_window_over_target",
+            "time_to_recover_seconds", "suspensions", "reconfigurations", "shield_override_percent",
+            "decision_seconds_p99", "controller_cpu_percent", "samples"} <= found.keys()  # fmt: skip
+    assert set(found["qos_guarantee_percent"]) == {"mean", "ci95", "ci99"}
+
+
+def test_the_table_is_markdown_with_aligned_columns():
+    lines = render(score_rows({"prm-hybrid-tuned": score([run(0.001, 0.02)]), "x": score([run(0.001, 0.001)])})).split(
+        "\n"
+    )
+    assert len({len(line) for line in lines}) == 1
+    assert lines[2].startswith("| prm-hybrid-tuned |")
+
+
+def test_the_controller_s_own_time_does_not_read_as_the_lc_s_latency():
+    header = score_rows({})[0]
+    assert header[-1] == "decide ms"
+    assert len(LEGEND.split("\n")) <= 2
+    assert all(len(line) <= 120 for line in LEGEND.split("\n"))
+    for column in ("EMU", "worst x", "recover s", "changes", "override %", "decide ms"):
+        assert column in LEGEND
+        assert any(column in title for title in header)
+
+
+def test_a_suite_has_a_row_per_manager_and_a_column_per_scenario():
+    good, bad = score([run(0.001, 0.001)] * 2), score([run(0.02, 0.02)] * 2)
+    rows = suite_rows({"thesis": {"a": good, "b": bad}, "noisy": {"a": good, "b": good}})
+    assert rows[0] == ("manager", "thesis", "noisy", "mean QoS", "mean BE")
+    assert [row[0] for row in rows[1:]] == ["a", "b"]
+    assert [row[-2] for row in rows[1:]] == ["100.00", "50.00"]
+    assert rows[2][1].startswith("0.00 / ")

@@ -1,0 +1,225 @@
+"""Every mistake is one line on stderr, with the documented exit code, and changes nothing."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rlctl import __version__
+from rlctl.cli import COMMANDS, main
+
+
+def said(capsys):
+    out, err = capsys.readouterr()
+    return out, err
+
+
+def run(*words, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "rlctl", *words], capture_output=True, text=True, check=False, timeout=60, **options
+    )
+
+
+def assert_one_line(err, *parts):
+    assert err.startswith("rlctl: error: ")
+    assert err.count("\n") == 1
+    assert all(part in err for part in parts), err
+
+
+def test_help_names_every_command(capsys):
+    assert main(["--help"]) == 0
+    out, _ = said(capsys)
+    assert all(f"\n    {name}" in out for name in COMMANDS)
+    assert "examples:" in out
+
+
+@pytest.mark.parametrize(("word", "meant"), [("application", "app"), ("rep", "replay"), ("sevre", "serve")])
+def test_a_command_that_there_is_not_is_told_its_neighbour(word, meant, capsys):
+    assert main([word]) == 2
+    assert_one_line(said(capsys)[1], repr(word), f"perhaps {meant}; see")
+    assert main(["zzz"]) == 2
+    assert_one_line(said(capsys)[1], "invalid choice: 'zzz'")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_examples(command, capsys):
+    assert main([command, "--help"]) == 0
+    assert "examples:" in said(capsys)[0]
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert said(capsys)[0] == f"rlctl {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["srve"], ["serve"], ["serve", "--config"], ["doctor", "--jsn"], ["config", "explain"], ["--frobnicate"]],
+)
+def test_wrong_usage_is_one_line_and_2(words, capsys):
+    assert main(words) == 2
+    assert_one_line(said(capsys)[1], "--help`")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["serve", "--config", "s.yaml", "--dryrun"], "--dryrun; did you mean --dry-run?; see `rlctl serve --help`"),
+        (["config", "check", "s.yaml", "--jsn"], "--jsn; did you mean --json?; see `rlctl config check --help`"),
+        (["serve", "--config", "s.yaml", "now"], "unrecognized arguments: now; see `rlctl serve --help`"),
+    ],
+)
+def test_an_option_that_is_none_is_told_by_its_command_with_the_nearest_one(words, told, capsys):
+    assert main(words) == 2
+    assert_one_line(said(capsys)[1], told)
+
+
+@pytest.mark.parametrize("duration", ["0", "-1", "nan", "inf", "soon"])
+def test_an_impossible_duration_is_usage(duration, capsys, tmp_path):
+    assert main(["serve", "--config", str(tmp_path / "x"), f"--duration={duration}"]) == 2
+    assert_one_line(said(capsys)[1], "--duration")
+
+
+@pytest.mark.parametrize("words", [["serve", "--config"], ["config", "check"], ["config", "show"]])
+def test_a_missing_file_is_78(words, capsys, tmp_path):
+    assert main([*words, str(tmp_path / "none.yaml")]) == 78
+    assert_one_line(said(capsys)[1], "none.yaml", "No such file")
+
+
+@pytest.mark.parametrize("words", [["serve", "--config"], ["config", "check"], ["config", "show"]])
+def test_a_wrong_file_is_78_with_its_line_and_nothing_is_written(words, capsys, serve_yaml, tmp_path):
+    path = serve_yaml("max_load_rps", "max_load_rsp")
+    before = sorted(tmp_path.rglob("*"))
+    assert main([*words, str(path)]) == 78
+    out, err = said(capsys)
+    assert_one_line(err, f"{path}:3: ", "did you mean 'max_load_rps'?")
+    assert out == ""
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_file_is_77(capsys, serve_yaml):
+    path = serve_yaml()
+    path.chmod(0)
+    assert main(["config", "check", str(path)]) == 77
+    assert_one_line(said(capsys)[1])
+
+
+def test_an_unknown_manager_is_78_with_the_closest(capsys, serve_yaml):
+    path = serve_yaml("name: frozen", "name: heracls")
+    for words in (["config", "check", str(path)], ["serve", "--config", str(path)]):
+        assert main(words) == 78
+        assert_one_line(said(capsys)[1], f"{path}:8: policy.name: no manager 'heracls'; did you mean 'heracles'?")
+    assert main(["serve", "--config", str(serve_yaml()), "--policy", "oracle"]) == 78
+    assert_one_line(said(capsys)[1], "simulator only")
+
+
+def test_an_option_that_the_manager_does_not_take_is_78(capsys, serve_yaml):
+    path = serve_yaml("{name: frozen}", "{name: frozen, options: {colour: red}}")
+    assert main(["config", "check", str(path)]) == 78
+    assert_one_line(said(capsys)[1], f"{path}:8: policy.options: ", "colour")
+
+
+def test_an_unknown_shield_is_78(capsys, serve_yaml):
+    path = serve_yaml(new="shield: titanium\n")
+    assert main(["config", "check", str(path)]) == 78
+    assert_one_line(said(capsys)[1], f"{path}:9: shield: ", "titanium", "heracles")
+
+
+def test_a_good_file_is_0(capsys, serve_yaml):
+    path = serve_yaml()
+    assert main(["config", "check", str(path)]) == 0
+    assert said(capsys)[0] == f"{path}: ok\n"
+
+
+def test_a_file_that_cannot_be_written_is_told_in_one_line(capsys, monkeypatch):
+    from rlctl.commands import scenarios
+
+    def fail(args):
+        raise PermissionError(13, "Permission denied", "/out/put.json")
+
+    monkeypatch.setattr(scenarios, "run", fail)
+    assert main(["scenarios"]) == 77
+    assert_one_line(said(capsys)[1], "/out/put.json: Permission denied")
+
+
+def test_ctrl_c_is_130_without_a_traceback(capsys, monkeypatch):
+    from rlctl.commands import scenarios
+
+    def interrupt(args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(scenarios, "run", interrupt)
+    assert main(["scenarios"]) == 130
+    assert said(capsys) == ("", "")
+
+
+def test_scenarios_are_listed_with_their_descriptions(capsys):
+    assert main(["scenarios"]) == 0
+    assert "live-nginx" in said(capsys)[0]
+
+
+def test_a_reader_who_leaves_is_no_error():
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "rlctl", "config", "schema"], stdout=writing, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def loaded(code, *modules):
+    """Those of the modules that are loaded after running the code in a new interpreter."""
+    code += f"\nimport sys; print([name for name in {modules} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()[-1]
+
+
+def test_help_loads_none_of_the_heavy_libraries():
+    assert loaded("import rlctl.cli; rlctl.cli.main(['--help'])", "numpy", "pydantic", "yaml", "gymnasium") == "[]"
+
+
+def test_the_serving_path_loads_no_library_that_it_does_not_use():
+    code = (
+        "import rlctl.commands.serve, rlctl.loop.control, rlctl.loop.narrator, rlctl.serve.notify, rlctl.safety.shield"
+    )
+    heavy = ("torch", "sklearn", "matplotlib", "rich", "onnxruntime", "stable_baselines3", "ray", "pandas")
+    assert loaded(code, *heavy) == "[]"
+
+
+def test_fit_prm_replaces_a_model_only_when_told_to(capsys, tmp_path):
+    model, records = tmp_path / "model.json", tmp_path / "ticks.jsonl"
+    model.write_text("precious")
+    records.write_text("")
+    assert main(["fit-prm", str(records), "--lc-cpus", "1", "--out", str(model)]) == 78
+    assert_one_line(said(capsys)[1], "model.json")
+    assert model.read_text() == "precious"
+
+
+def test_fit_prm_without_records_writes_nothing(capsys, tmp_path):
+    words = ["fit-prm", str(tmp_path / "none.jsonl"), "--lc-cpus", "1", "--out", str(tmp_path / "model.json")]
+    assert main(words) == 78
+    assert_one_line(said(capsys)[1], "none.jsonl")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_fit_prm_turns_records_into_a_model(capsys, tmp_path):
+    pytest.importorskip("sklearn")
+    records, model = tmp_path / "alone.csv", tmp_path / "model.json"
+    rows = [f"{60 + n % 30},{1.0 + 0.01 * (n % 7)}" for n in range(60)]
+    records.write_text("util_percent,cpi\n" + "\n".join(rows) + "\n")
+    assert main(["fit-prm", str(records), "--lc-cpus", "1", "--out", str(model)]) == 0
+    assert said(capsys)[0].startswith(f"{model}: 1 bins")
+    assert model.exists()
+
+
+def test_managers_are_listed_with_law_and_source(capsys):
+    assert main(["managers"]) == 0
+    assert "heracles" in said(capsys)[0]
+    assert main(["managers", "--json"]) == 0
+    listed = {row["name"]: row for row in json.loads(said(capsys)[0])["managers"]}
+    assert listed["greedy-shield"]["shielded"] is True
+    assert listed["weights"]["weight"] == "minimum"

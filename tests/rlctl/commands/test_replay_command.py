@@ -1,0 +1,132 @@
+"""`rlctl replay`: the same log under the same shield gives the same verdicts, and any other is found."""
+
+import json
+
+import pytest
+
+from rlctl.cli import main
+from rlctl.envs.ticklog import seal
+
+
+def replay(capsys, log, *words):
+    code = main(["replay", str(log), *words])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def rewritten(log, change):
+    """The log with some ticks changed and sealed again, as somebody would who can."""
+    prev, lines = "", []
+    for raw in log.read_text().splitlines():
+        said = {key: value for key, value in json.loads(raw).items() if key not in ("prev", "crc")}
+        line, prev = seal(change(said) or said, prev)
+        lines.append(line)
+    log.write_bytes(b"".join(lines))
+
+
+def test_the_shield_rules_as_it_did_over_all_files_and_runs(capsys, recorded_run):
+    recorded_run(rotate_bytes=70_000).go(50)
+    folder = recorded_run(rotate_bytes=70_000).go(50)
+    assert len(list(folder.iterdir())) > 2
+    code, out, err = replay(capsys, folder)
+    assert (code, err) == (0, "")
+    assert "100 ticks of 2 runs under the shield that ruled then" in out
+    assert "100 verdicts judged again, 0 differ" in out
+
+
+def test_a_log_whose_beginning_was_rotated_away_is_judged_whole(capsys, recorded_run):
+    folder = recorded_run(rotate_bytes=30_000).go(80)
+    oldest = max(folder.iterdir(), key=lambda path: int(path.suffix[1:]) if path.suffix[1:].isdigit() else 0)
+    oldest.unlink()
+    code, out, _ = replay(capsys, folder)
+    assert code == 0
+    assert "not judged" not in out
+
+
+def test_a_verdict_that_is_not_the_shield_s_is_a_finding(capsys, recorded_run):
+    folder = recorded_run().go(20)
+
+    def freer(said):
+        if said.get("tick") == 7:
+            said["verdict"] = {"quota_cpus": None, "cpuset_cpus": 2, "frozen": False}
+
+    rewritten(folder / "ticks.jsonl", freer)
+    code, out, err = replay(capsys, folder)
+    assert code == 1
+    assert f"tick 7 ({folder}/ticks.jsonl:9): asked unlimited on 2 CPUs; then unlimited on 2 CPUs" in out
+    assert err.startswith("rlctl: error: 1 of 20 verdicts are not the shield's, the first at tick 7 (")
+
+
+def test_after_damage_nothing_is_judged_that_is_not_known(capsys, recorded_run):
+    run = recorded_run(rotate_bytes=30_000)
+    folder = run.go(14)
+    assert [path.name for path in folder.iterdir()] == ["ticks.jsonl"]
+    log = folder / "ticks.jsonl"
+    log.write_bytes(log.read_bytes().replace(b'"tick":5,', b'"tick":6,'))
+    run.go(16)  # a header in the next file says again what the guards remember
+    code, out, err = replay(capsys, folder)
+    assert code == 0
+    assert f"{log}.1:7: its checksum does not fit" in err
+    judged = [int(line.split()[0]) for line in out.splitlines()[1:3]]
+    assert judged[0] > judged[1] > 5
+    assert sum(judged) == 29
+
+
+def test_another_shield_differs_and_that_is_no_finding(capsys, recorded_run):
+    code, out, _ = replay(capsys, recorded_run().go(30), "--shield", "heracles")
+    assert code == 0
+    assert "under another shield than the one that ruled then" in out
+    assert "30 verdicts judged again, " in out
+    assert "0 differ" not in out
+
+
+def test_policies_are_compared_with_what_was_recorded(capsys, recorded_run):
+    folder = recorded_run().go(30)
+    code, out, _ = replay(capsys, folder, "--policy", "greedy-shield,frozen")
+    assert code == 0
+    rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in out.splitlines() if line.startswith("| ")}
+    assert rows["recorded"][0].strip() == rows["greedy-shield"][0].strip() == "100.0"
+    assert rows["frozen"][4].strip() == "100.0"
+    assert rows["frozen"][6].strip() == "0.000"
+    assert "open loop: " in out
+
+
+def test_json_has_what_each_policy_would_have_asked_for_and_got(capsys, recorded_run):
+    code, out, _ = replay(capsys, recorded_run().go(12), "--policy", "frozen", "--json")
+    said = json.loads(out)
+    assert (code, said["open_loop"], said["ticks"]) == (0, True, 12)
+    ticks = said["policies"]["frozen"]["ticks"]
+    assert [one["tick"] for one in ticks] == list(range(12))
+    assert all(one["got"]["frozen"] for one in ticks)
+
+
+def test_a_policy_that_fails_gets_the_safe_allocation_and_is_told(capsys, recorded_run, monkeypatch):
+    from rlctl.agents.managers.greedy_shield import GreedyShield
+
+    def fail(self, telemetry):
+        raise RuntimeError("no idea\x1b[2J")
+
+    monkeypatch.setattr(GreedyShield, "decide", fail)
+    code, out, _ = replay(capsys, recorded_run().go(5), "--policy", "greedy-shield")
+    assert code == 0
+    assert "greedy-shield failed first at tick 0: RuntimeError" in out
+    assert "\x1b" not in out
+
+
+@pytest.mark.parametrize(("words", "said"), [((), "name one with --shield"), (("--shield", "responsive"), "")])
+def test_a_log_from_before_there_were_headers_needs_a_shield(capsys, recorded_run, words, said):
+    folder = recorded_run().go(5)
+    log = folder / "ticks.jsonl"
+    ticks = [json.loads(line) for line in log.read_text().splitlines()[1:]]
+    old = [{key: value for key, value in one.items() if key not in ("prev", "crc")} for one in ticks]
+    log.write_text("".join(json.dumps(one) + "\n" for one in old))
+    code, _, err = replay(capsys, folder, *words)
+    assert code == (78 if said else 0)
+    assert said in err
+
+
+def test_a_policy_or_shield_that_there_is_not_is_one_line(capsys, recorded_run):
+    folder = recorded_run().go(2)
+    assert replay(capsys, folder, "--policy", "heracls")[0] == 78
+    assert replay(capsys, folder, "--shield", "titanium")[0] == 78
+    assert replay(capsys, folder / "none")[0] == 78

@@ -1,0 +1,98 @@
+"""What an operator hears of a tick: the cause first, nothing twice, and never silence about a lost latency."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
+from rlctl.loop.narrator import Narrator, in_words
+from rlctl.loop.record import Tick
+from rlctl.safety.verdict import Bound, Reason, Verdict
+from rlctl.ticklog.decisions import Decision
+from rlctl.ticklog.moments import Found, Moment
+from rlctl.ticklog.why import in_plain_words
+
+SAFE = Limits(cpus=2).safe
+GONE = Missing(Why.NOT_SUPPORTED, "/tmp/x.jsonl: No such file or directory")
+
+
+def tick(second, latency, before=SAFE, applied=SAFE, bounds=()):
+    telemetry = Telemetry(float(second), 0.01, tail_latency_seconds=latency, load_ratio=Value(0.1))
+    return Tick(second, 0.0, telemetry, before, before, Verdict(applied, before, bounds), applied, "weights")
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+def test_a_missing_latency_is_told_with_its_reason_at_once_and_every_30_s(told):
+    narrator = Narrator(told.append)
+    for second in range(50):
+        narrator.write(tick(second, GONE))
+    assert [event.tick for event in told] == [0, 30]
+    assert told[0].event == "trouble"
+    assert told[0].text.startswith("no latency: /tmp/x.jsonl: No such file or directory; BE stays at ")
+
+
+def test_another_reason_is_told_at_once_and_a_flapping_one_is_not_told_each_time(told):
+    narrator = Narrator(told.append)
+    for second in range(20):
+        narrator.write(tick(second, GONE if second % 2 else Quantile(0.001, samples=50)))
+    narrator.write(tick(20, Missing(Why.MALFORMED, "no 'nosuch' in its lines; there is: ms")))
+    assert len(told) == 2
+    assert "no 'nosuch' in its lines; there is: ms" in told[1].text
+
+
+def test_lost_sensors_are_named_and_not_what_follows_from_them(told):
+    bounds = (
+        Bound("load-gate", Reason.COOLING_DOWN, SAFE),
+        Bound("sensors", Reason.LATENCY_MISSING, SAFE),
+        Bound("slack-gate", Reason.COOLING_DOWN, SAFE),
+    )
+    Narrator(told.append).write(tick(0, GONE, before=Allocation(1.0, 2), bounds=bounds))
+    change = next(event for event in told if event.event == "change")
+    assert "shield (sensors: latency-missing);" in change.text
+    assert len(change.fields["guards"]) == 3
+
+
+def test_nothing_that_did_not_change_is_told(told):
+    narrator = Narrator(told.append)
+    narrator.write(tick(0, Quantile(0.001, samples=50)))
+    narrator.write(tick(1, Quantile(0.001, samples=50), Allocation(0.501, 1), Allocation(0.502, 1)))
+    assert told == []
+
+
+def test_a_number_of_cpus_does_not_read_as_the_number_of_one():
+    assert in_words(Allocation(0.5, 1)) == "0.50 CPU on 1 CPU"
+    assert in_words(Allocation(float("inf"), 2, frozen=True)) == "unlimited on 2 CPUs, frozen"
+
+
+def test_a_change_names_who_acted_and_the_summary_counts_fallbacks(told):
+    narrator = Narrator(told.append, summary_seconds=1.0)
+    for second in range(2):
+        fallen = tick(second, Quantile(0.001, samples=50), before=Allocation(1.0, 2))
+        narrator.write(replace(fallen, acting="heracles", fallback="late answer"))
+    change, summary = told
+    assert ": heracles; " in change.text
+    assert change.fields["fallback"] == "late answer"
+    assert "2 fallbacks" in summary.text
+
+
+def test_an_lc_without_a_process_is_told_at_once_and_not_only_that_its_latency_is_missing(told):
+    narrator, stale = Narrator(told.append), tick(0, Missing(Why.STALE, "http://x: nothing new for 3.2 s"))
+    narrator.write(stale)
+    narrator.write(replace(stale, index=1, telemetry=stale.telemetry.but(lc_alive=Value(0.0))))
+    assert [event.text.split("; ")[1] for event in told] == [f"BE stays at {in_words(SAFE)}", "the LC has no process"]
+
+
+def test_a_be_that_has_vanished_is_the_reason_and_not_the_policy(told):
+    events = ("group-vanished: BE group b is left out: the group was removed", "be-vanished: no BE group is left")
+    gone = replace(tick(0, Quantile(0.001, samples=50), before=Allocation(1.0, 2)), note="growth", events=events)
+    Narrator(told.append).write(gone)
+    assert "frozen: no BE group is left; latency 1.00 ms" in told[0].text
+    told_by_why = "\n".join(in_plain_words(Found(Decision(gone, Path("ticks.jsonl"), 1), None, 0.0), Moment()))
+    assert "nothing: no BE group is left; whoever comes begins with " in told_by_why
+    assert "than the verdict" not in told_by_why

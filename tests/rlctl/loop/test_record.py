@@ -1,0 +1,262 @@
+"""The tick log: complete, bounded, and never in the way of the loop."""
+
+import errno
+import json
+import logging
+import math
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.envs.allocation import UNLIMITED, Allocation
+from rlctl.envs.applications import Placement
+from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
+from rlctl.loop.record import MemoryRecorder, Tee, Tick, TickLog, read_ticks, tick_as_json, write_ticks
+from rlctl.safety.verdict import Bound, Reason, Verdict
+from rlctl.ticklog.decisions import read_decisions
+from rlctl.ticklog.why import shares_in_words
+
+FULL, FROZEN = Allocation(UNLIMITED, 2), Allocation(0.01, 1, frozen=True)
+
+
+def a_tick(index: int = 0, telemetry: Telemetry | None = None, note: str = "") -> Tick:
+    telemetry = telemetry or Telemetry(
+        1.5,
+        0.010,
+        tail_latency_seconds=Quantile(0.02, 0.1, samples=50, window_seconds=1.0),
+        cpi=Missing(Why.NOT_SUPPORTED, "no such counter"),
+        counters={"page_faults": Value(3.0)},
+    )
+    bound = Bound("slack-gate", Reason.SLACK_NEGATIVE, FROZEN, "slack -1.0")
+    return Tick(index, 1e9, telemetry, FROZEN, FULL, Verdict(FROZEN, FULL, (bound,)), FROZEN, "greedy", note)
+
+
+def test_a_tick_tells_all_that_is_needed_to_explain_it():
+    said = json.loads(json.dumps(tick_as_json(a_tick()), allow_nan=False))
+    assert said["readings"]["tail_latency_seconds"] == {"value": 0.02, "age": 0.1, "samples": 50, "window": 1.0}
+    assert said["readings"]["cpi"] == {"missing": "not-supported", "detail": "no such counter", "age": None}
+    assert said["counters"]["page_faults"]["value"] == 3.0
+    assert said["proposed"] == {"quota_cpus": None, "cpuset_cpus": 2, "frozen": False}
+    assert said["applied"]["frozen"] is True
+    assert said["bounds"][0]["guard"] == "slack-gate"
+    assert said["bounds"][0]["reason"] == "slack-negative"
+    assert said["slack_ratio"] == -1.0
+
+
+SHARES = {"7:encoder": Placement(1, "node1", 0.6), "8:late": None}
+
+
+def test_shares_of_applications_come_back_and_are_left_out_where_there_are_none(tmp_path):
+    write_ticks(tmp_path / "ticks.jsonl", [a_tick(), replace(a_tick(1), shares=SHARES)])
+    assert ["shares" in said for said in read_ticks(tmp_path / "ticks.jsonl")] == [False, True]
+    found = list(read_decisions([tmp_path / "ticks.jsonl"], pytest.fail))
+    assert [one.tick.shares for one in found] == [{}, SHARES]
+
+
+def test_shares_are_told_in_a_few_lines_the_largest_first():
+    many = {f"{pid}:app": Placement(0, "all", pid / 100.0) for pid in range(1, 21)} | {"99:late": None}
+    lines = list(shares_in_words(replace(a_tick(), shares=many)))
+    assert lines[0] == "20:app: 0.20 CPU on all, mode 0"
+    assert lines[-2:] == ["and 12 more", "deferred: 99:late"]
+    assert len(lines) == 10
+    assert list(shares_in_words(a_tick())) == []
+
+
+any_number = st.floats(allow_nan=True, allow_infinity=True)
+
+
+@given(any_number, any_number, any_number, st.text())
+def test_any_reading_makes_one_line_of_valid_json(time, value, age, note):
+    telemetry = Telemetry(time, 0.01, tail_latency_seconds=Value(value, age))
+    line = json.dumps(tick_as_json(a_tick(telemetry=telemetry, note=note)), allow_nan=False)
+    assert "\n" not in line
+    assert json.loads(line)["note"] == note
+
+
+def test_every_written_tick_is_read_back(tmp_path):
+    path = tmp_path / "new" / "ticks.jsonl"
+    log = TickLog(path)
+    for index in range(5):
+        log.write(a_tick(index))
+    assert [tick["tick"] for tick in read_ticks(path)] == list(range(5)), "readable while it is being written"
+    log.close()
+
+
+@given(st.integers(0, 400))
+def test_a_crash_in_the_last_line_costs_that_line_only(cut):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ticks.jsonl"
+        write_ticks(path, [a_tick(0), a_tick(1)])
+        whole = path.read_bytes()
+        path.write_bytes(whole[: max(len(whole) - 1 - cut, len(whole) // 2)])
+        log = TickLog(path)
+        log.write(a_tick(2))
+        log.close()
+        read = [tick["tick"] for tick in read_ticks(path)]
+        assert read in ([0, 2], [0, 1, 2])
+
+
+def test_the_log_is_rotated_and_the_oldest_goes(tmp_path):
+    path = tmp_path / "ticks.jsonl"
+    size = len(json.dumps(tick_as_json(a_tick()))) * 3
+    log = TickLog(path, most_bytes=size, keep=2)
+    for index in range(30):
+        log.write(a_tick(index))
+    log.close()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["ticks.jsonl", "ticks.jsonl.1", "ticks.jsonl.2"]
+    assert all(p.stat().st_size <= size for p in tmp_path.iterdir())
+    kept = [
+        tick["tick"]
+        for name in ("ticks.jsonl.2", "ticks.jsonl.1", "ticks.jsonl")
+        for tick in read_ticks(tmp_path / name)
+    ]
+    assert kept == list(range(kept[0], 30)), "in order and without a gap"
+
+
+class FullDisk:
+    """A file on a disk that takes `room` bytes more."""
+
+    def __init__(self, path: Path, room: int) -> None:
+        self.file = path.open("a+b", buffering=0)
+        self.room = room
+
+    def write(self, data: bytes) -> int:
+        if self.room == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken = min(self.room, len(data))
+        self.room -= taken
+        return self.file.write(data[:taken])
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.file, name)
+
+
+def test_a_full_disk_drops_records_says_so_once_and_tears_nothing(tmp_path, caplog):
+    path = tmp_path / "ticks.jsonl"
+    log = TickLog(path)
+    log.write(a_tick(0))
+    log.close()
+    log._file = disk = FullDisk(path, room=100)
+    with caplog.at_level(logging.WARNING):
+        for index in range(1, 4):
+            log.write(a_tick(index))
+    assert log.dropped == 3
+    assert len(caplog.records) == 1
+    disk.room = 1 << 20
+    log.write(a_tick(4))
+    log.close()
+    assert [tick["tick"] for tick in read_ticks(path)] == [0, 4]
+
+
+def test_a_folder_that_vanished_does_not_stop_the_loop(tmp_path):
+    path = tmp_path / "log" / "ticks.jsonl"
+    log = TickLog(path)
+    log.write(a_tick(0))
+    path.unlink()
+    path.parent.rmdir()
+    path.parent.touch()
+    log.write(a_tick(1))
+    assert log.dropped == 1
+    path.parent.unlink()
+    log.write(a_tick(2))  # which makes the folder again
+    log.close()
+    assert [tick["tick"] for tick in read_ticks(path)] == [2]
+
+
+def test_a_log_that_somebody_removed_is_begun_anew(tmp_path):
+    log = TickLog(tmp_path / "ticks.jsonl")
+    log.header = lambda tick: {"log": 1}
+    log.write(a_tick(0))
+    log.path.unlink()
+    log.write(a_tick(1))
+    log.close()
+    assert [tick["tick"] for tick in read_ticks(log.path)] == [1]
+    assert log.path.read_text().startswith('{"log":1,')
+
+
+def test_fewer_or_smaller_files_than_an_earlier_run_kept_are_what_is_left(tmp_path):
+    path = tmp_path / "ticks.jsonl"
+    for number in (1, 2, 3, 10):
+        (tmp_path / f"ticks.jsonl.{number}").write_bytes(b"x" * 6000)
+    (tmp_path / "ticks.jsonl.old").write_text("somebody's own")
+    TickLog(path, most_bytes=4000, keep=2).close()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["ticks.jsonl", "ticks.jsonl.1", "ticks.jsonl.old"]
+
+
+def test_a_record_that_a_file_cannot_hold_is_dropped(tmp_path):
+    log = TickLog(tmp_path / "ticks.jsonl", most_bytes=4000, keep=1)
+    log.write(a_tick(0))
+    log.write(a_tick(1, note="x" * 5000))
+    log.write(a_tick(2))
+    log.close()
+    assert log.dropped == 1
+    assert sum(p.stat().st_size for p in tmp_path.iterdir()) <= 8000
+
+
+def headers(path):
+    return [number for number, line in enumerate(path.read_text().splitlines(), 1) if line.startswith('{"log"')]
+
+
+def test_a_header_stands_at_each_start_in_each_file_and_where_something_was_lost(tmp_path):
+    path = tmp_path / "ticks.jsonl"
+    for _ in range(2):
+        log = TickLog(path, most_bytes=9000)
+        log.header = lambda tick: {"log": 1, "before": tick.index}
+        log.write(a_tick(0))
+        log.write(a_tick(1, note="x" * 10000))
+        log.write(a_tick(2))
+        log.write(a_tick(3))
+        log.renew_header()
+        log.write(a_tick(4))
+        log.close()
+    assert headers(tmp_path / "ticks.jsonl.1")[0] == 1
+    assert headers(path)[0] == 1
+    assert log.dropped == 1
+    damages = []
+    assert [tick["tick"] for tick in read_ticks(path, damages.append)][-3:] == [2, 3, 4]
+    assert damages == [], "what was never written is no damage"
+
+
+def test_a_header_that_cannot_be_said_costs_records_and_not_the_loop(tmp_path):
+    log = TickLog(tmp_path / "ticks.jsonl")
+    log.header = lambda tick: {"log": 1, "guards": math.nan}
+    log.write(a_tick(0))
+    log.close()
+    assert log.dropped == 1
+
+
+def test_damage_is_logged_with_file_and_line_by_default(tmp_path, caplog):
+    path = tmp_path / "ticks.jsonl"
+    write_ticks(path, [a_tick(index) for index in range(3)])
+    path.write_bytes(path.read_bytes().replace(b'"tick":1,', b'"tick":7,'))
+    with caplog.at_level(logging.WARNING):
+        assert [tick["tick"] for tick in read_ticks(path)] == [0, 2]
+    assert f"{path}:2: its checksum does not fit" in caplog.text
+
+
+def test_a_log_that_cannot_be_opened_is_refused_at_the_start(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError):
+        TickLog(tmp_path / "file" / "ticks.jsonl")
+
+
+def test_tee_hands_the_same_tick_to_all():
+    one, two = MemoryRecorder(), MemoryRecorder()
+    tick = a_tick()
+    Tee(one, two).write(tick)
+    assert one.ticks == two.ticks == [tick]
+
+
+def test_a_tick_says_who_acted_and_why_it_was_not_the_policy():
+    plain = tick_as_json(replace(a_tick(), acting="safe", fallback="late answer"))
+    assert (plain["acting"], plain["fallback"]) == ("safe", "late answer")
+
+
+def test_no_reading_of_telemetry_is_left_out_of_the_log():
+    said = tick_as_json(a_tick())["readings"]
+    assert {"tail_latency_seconds", "load_ratio", "cpi", "be_work_rate", "lc_run_delay_ratio"} <= said.keys()
+    assert not math.isnan(said["tail_latency_seconds"]["value"])

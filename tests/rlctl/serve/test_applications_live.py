@@ -1,0 +1,342 @@
+"""Applications on this machine: launched, adopted, held to their shares by `rlctl serve`, and safe when that dies."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rlctl.envs.allocation import Allocation
+from rlctl.envs.applications import Cluster
+from rlctl.envs.errors import RlctlError
+from rlctl.envs.host.apps.description import Description, Mode
+from rlctl.envs.host.apps.groups import make_parent
+from rlctl.envs.host.apps.launch import Place, adopt, release
+from rlctl.envs.host.apps.registry import Registry
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.loop.record import read_ticks
+from rlctl.serve.sharing import Sharing
+
+pytestmark = pytest.mark.host
+
+PATIENCE_SECONDS = 120.0
+BUSY = [sys.executable, "-S", "-c", "while True: pass"]
+
+
+class Scene:
+    """An LC that answers fast, BE's group with room for applications, and whoever is started here."""
+
+    def __init__(self, folder, name):
+        self.folder, self.name = folder, name
+        self.registry = Registry(folder / "apps")
+        self.processes = []
+        self.config = folder / "serve.yaml"
+        self.config.write_text(
+            f"""
+tick_seconds: 0.2
+lc:
+  workload: {{kind: cgroup, path: /{name}/lc}}
+  slo: {{target_milliseconds: 1000, max_load_rps: 1000000}}
+  latency: {{kind: jsonl, path: {folder}/requests.jsonl}}
+  cpus: [0]
+be:
+  cpus: [1, 0]
+  applications:
+    group: /{name}/be
+    directory: {folder}/apps
+    socket: {folder}/mode.sock
+policy: {{name: static, options: {{quota_ratio: 0.5}}}}
+state_directory: {folder}/state
+log: {{directory: {folder}/log}}
+watchdog: {{restore_after_seconds: 2}}
+"""
+        )
+
+    def start(self, *words):
+        words = [sys.executable, "-m", "rlctl", *map(str, words)]
+        self.processes.append(process := subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
+        return process
+
+    def app(self, *words):
+        words = [sys.executable, "-m", "rlctl", "app", *map(str, words), "--config", str(self.config)]
+        return subprocess.run(words, capture_output=True, text=True, check=False)
+
+    def describe(self, name, priority=0, modes="[{cpus: 0.03, threads: 1, value: 0.5}, {cpus: 0.06, threads: 2}]"):
+        path = self.folder / f"{name}.yaml"
+        path.write_text(f"name: {name}\npriority: {priority}\nmodes: {modes}\n")
+        return path
+
+    def launch(self, name, *command, priority=0):
+        process = self.start(
+            "app", "run", "--config", self.config, self.describe(name, priority), "--", *(command or BUSY)
+        )
+        wait_for(lambda: process.poll() is not None or any(one.name == name for one in self.registry.read().values()))
+        return process
+
+    def groups(self):
+        """The groups of BE and of its applications, by the last part of their names."""
+        layout, found = Layout.detect(), {}
+        with contextlib.suppress(RlctlError):
+            found["be"] = be = Group.open(layout, f"{self.name}/be", Knobs(None))
+            for folder in be.directories[0].iterdir():
+                if folder.is_dir():
+                    found[folder.name.partition(":")[2]] = Group.open(layout, folder, Knobs(None))
+        return found
+
+    def answer(self):
+        """The LC has completed some requests, all fast."""
+        with (self.folder / "requests.jsonl").open("a") as file:
+            file.write('{"latency_seconds": 0.001}\n' * 200)
+
+    def wait_for(self, condition):
+        """As `wait_for`, with an LC that goes on answering."""
+
+        def answered():
+            self.answer()
+            return condition()
+
+        wait_for(answered)
+
+    def shares(self):
+        """Those of the last tick that was recorded."""
+        ticks = self.folder / "log/ticks.jsonl"
+        said = [tick.get("shares", {}) for tick in read_ticks(ticks)] if ticks.exists() else []
+        return {name.partition(":")[2]: one for name, one in said[-1].items()} if said else {}
+
+    def all_placed(self):
+        """Three run, and the one of the highest priority in its larger mode."""
+        shares = self.shares()
+        return sum(one is not None for one in shares.values()) == 3 and shares["one"][0] == 1
+
+    def end(self):
+        for group in self.groups().values():
+            with contextlib.suppress(RlctlError):
+                group.freezer.order(False)
+        for process in self.processes:
+            process.kill()
+        for group in self.groups().values():
+            with contextlib.suppress(RlctlError):
+                for pid in group.pids():
+                    os.kill(pid, signal.SIGKILL)
+        for process in self.processes:
+            process.communicate()
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def scene(tmp_path):
+    layout = Layout.detect()
+    try:
+        for one in (Controller.CPU, Controller.CPUACCT, Controller.CPUSET, Controller.FREEZER):
+            layout.mount(one)
+    except RlctlError as error:
+        pytest.skip(str(error))
+    if os.geteuid() != 0 or os.cpu_count() < 2:
+        pytest.skip("needs root and two CPUs")
+    name = f"rlctl-test-apps-{os.getpid()}"
+    with contextlib.ExitStack() as stack:
+        top = Group.create(layout, name, Knobs(None), also=(Controller.MEMORY,))
+        stack.callback(top.remove)
+        lc = Group.create(layout, f"{name}/lc", Knobs(None))
+        sleeper = subprocess.Popen(["sleep", "600"])
+        stack.callback(sleeper.wait)
+        stack.callback(sleeper.kill)
+        lc.attach(sleeper.pid)
+        made = Scene(tmp_path, name)
+        stack.callback(made.end)
+        yield made
+
+
+def test_an_application_runs_in_its_group_with_its_environment_and_its_exit_code_comes_back(scene):
+    program = "grep -q :oneshot /proc/self/cgroup && echo $RLCTL_THREADS $RLCTL_MODE_FILE $RLCTL_MODE_SOCKET; exit 7"
+    process = scene.launch("oneshot", "sh", "-c", program)
+    out, _ = process.communicate(timeout=PATIENCE_SECONDS)
+    threads, file, socket = out.split()
+    assert (process.returncode, threads, socket) == (7, "2", f"{scene.folder}/mode.sock")
+    assert Path(file).parent == scene.folder / "apps/modes"
+    assert scene.groups().keys() == {"be"}, "its group is gone with it"
+    assert scene.registry.read() == {}
+
+
+@pytest.mark.parametrize(("command", "code"), [("/no/such", 127), ("/etc/passwd", 126)])
+def test_what_cannot_be_executed_ends_as_in_a_shell(scene, command, code):
+    process = scene.launch("broken", command)
+    process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == code
+    assert scene.registry.read() == {}
+
+
+def test_signals_are_passed_on_even_to_one_that_is_frozen(scene):
+    process = scene.launch("patient", "sh", "-c", "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done")
+    assert process.stdout.readline() == "ready\n"
+    scene.groups()["patient"].freezer.order(True)
+    process.terminate()
+    process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 9
+
+
+def test_a_process_is_adopted_listed_and_returned_to_where_it_was(scene):
+    worker = subprocess.Popen(BUSY)
+    try:
+        before = Path(f"/proc/{worker.pid}/cgroup").read_text()
+        file = scene.describe("worker")
+        assert scene.app("adopt", file, worker.pid).stdout == f"{worker.pid}:worker\n"
+        assert f"/be/{worker.pid}:worker" in Path(f"/proc/{worker.pid}/cgroup").read_text()
+        again = scene.app("adopt", file, worker.pid)
+        assert again.returncode == 78
+        assert "is application" in again.stderr
+        (listed,) = json.loads(scene.app("list", "--json").stdout)["applications"]
+        assert (listed["name"], listed["state"], listed["adopted"]) == (f"{worker.pid}:worker", "running", True)
+        assert "mode 1: 0.06 CPU, 2 threads, value 1" in scene.app("show", f"{worker.pid}:worker").stdout
+        assert scene.app("release", f"{worker.pid}:worker").returncode == 0
+        assert Path(f"/proc/{worker.pid}/cgroup").read_text() == before
+        assert scene.groups().keys() == {"be"}
+        assert scene.app("list").stdout == f"no applications are registered in {scene.folder}/apps\n"
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+def test_a_process_that_is_not_there_is_told(scene):
+    answer = scene.app("adopt", scene.describe("nobody"), 2**22 + 1)
+    assert answer.returncode == 75
+    assert "No such process" in answer.stderr
+
+
+def test_whoever_could_not_be_given_back_is_not_adopted(scene):
+    (lc,) = Group.open(Layout.detect(), f"{scene.name}/lc", Knobs(None)).pids()
+    serve = scene.start("serve", "--config", scene.config)
+    scene.wait_for(lambda: serve.poll() is not None or (scene.folder / "mode.sock").exists())
+    words = {2: "a kernel thread", os.getpid(): "started from", serve.pid: "the service", lc: "latency-critical"}
+    for pid, said in words.items():
+        answer = scene.app("adopt", scene.describe("wrong"), pid)
+        assert (answer.returncode, answer.stderr.count("\n")) == (78, 1)
+        assert said in answer.stderr
+    assert scene.registry.read() == {}
+    serve.terminate()
+    serve.communicate(timeout=PATIENCE_SECONDS)
+
+
+def test_serve_divides_the_budget_defers_tells_and_puts_all_back(scene):
+    for priority, name in enumerate(("one", "two", "three")):
+        scene.launch(name, priority=priority)
+    before = knobs(scene.groups())
+    serve = scene.start("serve", "--config", scene.config)
+    scene.wait_for(lambda: serve.poll() is not None or scene.all_placed())
+    assert serve.poll() is None
+    budget = scene.groups()["be"].cpu.quota().cpus
+    each = {name: group.cpu.quota().cpus for name, group in scene.groups().items() if name != "be"}
+    assert sum(each.values()) <= budget + 1e-6
+    assert each["one"] >= each["three"] - 1e-6
+    told = {key.partition(":")[2]: scene.registry.mode_file(key).read_text() for key in scene.registry.read()}
+    assert told["one"].startswith("mode 1 threads 2 ")
+    scene.processes[0].terminate()
+    scene.wait_for(lambda: scene.shares().keys() == {"two", "three"})
+    serve.terminate()
+    serve.communicate(timeout=PATIENCE_SECONDS)
+    assert serve.returncode == 0
+    after = knobs(scene.groups())
+    assert after == {file: text for file, text in before.items() if ":one/" not in file}
+    assert not (scene.folder / "mode.sock").exists()
+
+
+def test_a_controller_that_is_killed_leaves_three_applications_safe_and_then_free(scene):
+    for priority, name in enumerate(("one", "two", "three")):
+        scene.launch(name, priority=priority)
+    before = knobs(scene.groups())
+    serve = scene.start("serve", "--config", scene.config)
+    scene.wait_for(lambda: serve.poll() is not None or scene.all_placed())
+    serve.kill()
+    groups = scene.groups()
+    wait_for(lambda: all(group.freezer.frozen() for group in groups.values()))
+    wait_for(lambda: all(0.0 < group.cpu.quota().cpus <= 0.01 for group in groups.values()))
+    wait_for(lambda: knobs(scene.groups()) == before)
+    assert not any(group.freezer.frozen() for group in scene.groups().values())
+
+
+def knobs(groups):
+    return {
+        str(file): file.read_text()
+        for group in groups.values()
+        for file in group.knob_files("quota", "cpus", "frozen")
+        if file.name != "freezer.state" or file.read_text() != "FREEZING\n"
+    }
+
+
+def test_applications_are_moved_to_clusters_of_their_own_and_released_from_there(scene):
+    """On two clusters of one CPU each: all that the two cores here can be divided into."""
+    layout, free = Layout.detect(), Knobs(None)
+    be = make_parent(layout, f"{scene.name}/be", free)
+    clusters = [Cluster(f"c{number}", frozenset({number}), 1.0) for number in range(2)]
+    for cluster in clusters:
+        make_parent(layout, f"{be.name}/{cluster.name}", free).cpuset.set_cpus(cluster.cpus)
+    place = Place(layout, f"{be.name}/c0", scene.registry, scene.folder / "mode.sock", free)
+    description = Description(name="app", modes=(Mode(cpus=0.9, threads=1),))
+    with contextlib.ExitStack() as stack:
+        workers = [subprocess.Popen(BUSY) for _ in range(2)]
+        for worker in workers:
+            stack.callback(worker.wait)
+            stack.callback(worker.kill)
+        before = {worker.pid: Path(f"/proc/{worker.pid}/cgroup").read_text() for worker in workers}
+        adopted = [adopt(description, worker.pid, place) for worker in workers]
+        sharing = Sharing(clusters, be, free, registry=scene.registry)
+        placed = sharing.share(Allocation(2.0, 2))
+        assert {placed[one.key].cluster for one in adopted} == {"c0", "c1"}
+        assert sorted(os.sched_getaffinity(worker.pid) == {1} for worker in workers) == [False, True]
+        assert sharing.share(Allocation(2.0, 2)) == placed, "and stay there"
+        sharing.close()
+        for one in adopted:
+            release(one, place)
+        assert {worker.pid: Path(f"/proc/{worker.pid}/cgroup").read_text() for worker in workers} == before
+        assert scene.registry.read() == {}
+
+
+def test_the_worst_of_two_lcs_rules_be(scene):
+    layout = Layout.detect()
+    said, be = scene.config.read_text().split("be:\n", 1)
+    one = f"slo: {{target_milliseconds: 1000, max_load_rps: 1000000}}, workload: {{kind: cgroup, path: /{scene.name}"
+    lcs = [
+        f"  - {{name: web, {one}/lc}}, cpus: [0], latency: {{kind: jsonl, path: {scene.folder}/requests.jsonl}}}}",
+        f"  - {{name: cache, {one}/cache}}, cpus: [0], latency: {{kind: jsonl, path: {scene.folder}/cache.jsonl}}}}",
+    ]
+    scene.config.write_text("\n".join([said.partition("lc:")[0] + "lc:", *lcs, "be:\n"]) + be)
+    ticks, speed = scene.folder / "log/ticks.jsonl", [0.001]
+
+    def last():
+        with (scene.folder / "cache.jsonl").open("a") as file:
+            file.write(f'{{"latency_seconds": {speed[0]}}}\n' * 200)
+        return ([{}, *read_ticks(ticks)] if ticks.exists() else [{}])[-1]
+
+    with contextlib.ExitStack() as stack:
+        cache = Group.create(layout, f"{scene.name}/cache", Knobs(None))
+        stack.callback(cache.remove)
+        sleeper = subprocess.Popen(["sleep", "600"])
+        stack.callback(sleeper.wait)
+        stack.callback(sleeper.kill)
+        cache.attach(sleeper.pid)
+        scene.launch("app")
+        serve = scene.start("serve", "--config", scene.config)
+        scene.wait_for(lambda: serve.poll() is not None or last().get("applied", {}).get("frozen") is False)
+        assert last()["lcs"].keys() == {"web", "cache"}
+        speed[0] = 2.0
+        scene.wait_for(lambda: serve.poll() is not None or last().get("applied", {}).get("frozen"))
+        tick = last()
+        assert tick["lc"] == "cache"
+        assert any("LC cache" in bound["detail"] for bound in tick["bounds"])
+        assert not any("LC web" in bound["detail"] for bound in tick["bounds"] if bound["reason"].startswith("slack"))
+        serve.terminate()
+        serve.communicate(timeout=PATIENCE_SECONDS)
+        assert serve.returncode == 0

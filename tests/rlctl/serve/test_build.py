@@ -1,0 +1,139 @@
+"""What is said of a host before its first tick: what cannot be controlled, what cannot be read, what is not there."""
+
+import logging
+import shutil
+
+import pytest
+from pydantic import ValidationError
+
+from rlctl.cli import main
+from rlctl.commands.serve import absent_in_words
+from rlctl.config.ownership import OwnershipSection
+from rlctl.config.serve import load_config
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.fake import FakePlant
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.ownership import Foreign
+from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors
+from rlctl.serve.build import _online, build_live, uncontrolled, unwritable
+from rlctl.serve.dry_run import DryRun
+from tests.doubles.cgroup_kernel import FakeKernel
+
+ACTUATORS = (Controller.CPU, Controller.CPUSET, Controller.FREEZER)
+
+
+@pytest.fixture
+def v1(tmp_path):
+    kernel = FakeKernel(tmp_path, "v1")
+    return Layout.detect(kernel.root, kernel.proc), Knobs(None, kernel)
+
+
+def with_only(v1, *controllers):
+    layout, knobs = v1
+    whole = Group.create(layout, "walk-be", knobs)
+    return Group("walk-be", {one: whole.paths[one] for one in controllers}, layout, knobs)
+
+
+def test_a_be_group_with_a_quota_only_is_told_with_the_way_out(v1):
+    layout, _ = v1
+    said = uncontrolled(with_only(v1, Controller.CPU), layout)
+    assert said.startswith(
+        "BE group /walk-be has no freezer and no cpuset group: "
+        "BE cannot be suspended or confined to CPUs; the quota is all there is ("
+    )
+    assert "freezer/walk-be" in said
+    assert "\n" not in said
+
+
+def test_a_be_group_that_has_everything_is_not_mentioned(v1):
+    assert uncontrolled(with_only(v1, *ACTUATORS), v1[0]) == ""
+
+
+def test_a_dry_run_does_not_claim_what_is_not_controlled():
+    plant = DryRun(FakePlant(Limits(cpus=2)), {"cpu"})
+    assert plant.apply(Allocation(0.5, 1, frozen=True)) == Allocation(0.5, 2)
+
+
+def test_readings_that_will_never_come_have_their_reason_and_the_policy_hears_of_them(v1, always):
+    lc = with_only(v1, Controller.CPU)
+    absent = absent_readings(lc, [lc], group_sensors(lc, [lc]), perf=False)
+    assert absent["lc_cpus"] == "the LC has no cpuacct group"
+    assert absent["lc_pressure_ratio"] == "the LC has no cgroup2 group"
+    assert "host_cpus" not in absent
+    assert all(absent.values())
+    policy = always(lambda o: o.current)
+    policy.needs = ("lc_cpus", "host_cpus")
+    lines = list(absent_in_words(absent, policy))
+    assert [level for level, _ in lines] == [logging.INFO, logging.WARNING]
+    assert "policy always needs lc_cpus, which is missing: the LC has no cpuacct group" in lines[1][1]
+
+
+def test_a_cpu_that_is_not_online_is_refused_before_anything_is_touched(tmp_path):
+    online = tmp_path / "devices/system/cpu/online"
+    online.parent.mkdir(parents=True)
+    online.write_text("0-1\n")
+    with pytest.raises(ConfigError, match=r"^be\.cpus: 7 is not online \(0-1\)$"):
+        _online((1, 7), tmp_path)
+    _online((1, 0), tmp_path)
+    _online(None, tmp_path)
+
+
+def test_a_dry_run_knows_what_its_user_may_not_write(serve_yaml, monkeypatch, v1):
+    layout, knobs = v1
+    Group.create(layout, "batch", knobs)
+    monkeypatch.setattr("rlctl.serve.build.Layout.detect", lambda: layout)
+    monkeypatch.setattr("rlctl.serve.build.os.access", lambda path, _: "cfs_quota" not in str(path))
+    assert [path.name for path in unwritable(load_config(serve_yaml()))] == ["cpu.cfs_quota_us"]
+
+
+def test_a_dry_run_says_all_of_it_and_writes_nothing(serve_yaml, monkeypatch, v1, caplog):
+    """The whole command over a captured tree: what lacks, what is missing, why BE stays, and what root is for."""
+    layout, knobs = v1
+    for name in ("web", "batch"):
+        Group.create(layout, name, knobs)
+    for controller in (Controller.CPUSET, Controller.FREEZER):
+        shutil.rmtree(layout.mounts[controller].path / "batch")
+    shutil.rmtree(layout.mounts[Controller.CPUSET].path / "web")
+    root = layout.mounts[Controller.CPU].path.parent
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    monkeypatch.setattr("rlctl.serve.build.Layout.detect", lambda: layout)
+    monkeypatch.setattr("rlctl.serve.build.os.access", lambda *_: False)
+    monkeypatch.setattr("rlctl.commands.serve.os.geteuid", lambda: 1000)
+    monkeypatch.setattr("rlctl.work.logs.log_to_stderr", lambda _: None)
+    caplog.set_level(logging.INFO, logger="rlctl")
+    path = serve_yaml("lc:\n", "tick_seconds: 0.05\nlc:\n")
+    assert main(["serve", "--config", str(path), "--dry-run", "--duration", "0.15"]) == 0
+    lines = [record.getMessage() for record in caplog.records]
+    assert any(line.startswith("BE group /batch has no freezer and no cpuset group") for line in lines)
+    assert "the LC's CPUs are not known, as it has no cpuset group: taken for one CPU; set lc.cpus" in lines
+    assert any("lc_pressure_ratio (the LC has no cgroup2 group)" in line for line in lines), lines
+    assert any(line.startswith("no latency: /nowhere/access.log: No such file") for line in lines)
+    assert lines[-1].startswith("would need root: user id 1000 may not write ")
+    assert not any("frozen" in line and line.startswith(("BE ", "dry run: would set")) for line in lines)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+def test_groups_that_the_configuration_selects_are_followed(serve_yaml, monkeypatch, v1):
+    layout, knobs = v1
+    for name in ("web", "batch-1"):
+        Group.create(layout, name, knobs)
+    monkeypatch.setattr("rlctl.serve.build.Layout.detect", lambda: layout)
+    host = build_live(load_config(serve_yaml("path: /batch", 'path: "/batch-*"')), dry_run=True)
+    host.read()
+    assert host.events() == ()
+    monkeypatch.setattr("rlctl.envs.host.following.LOOK_SECONDS", 0.0)
+    Group.create(layout, "batch-2", knobs)
+    host._follow(float("inf"))
+    assert host.events() == ("group-appeared: BE group batch-2 has appeared: safe first, then its share",)
+    host.close()
+
+
+def test_what_another_program_writes_is_answered_as_the_section_says():
+    assert OwnershipSection().foreign is Foreign.REASSERT
+    assert OwnershipSection(foreign="alarm").foreign is Foreign.ALARM
+    for wrong in ({"foreign": "fight"}, {"most_backoff_seconds": 0}, {"other": 1}):
+        with pytest.raises(ValidationError):
+            OwnershipSection(**wrong)

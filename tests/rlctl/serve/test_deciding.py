@@ -1,0 +1,76 @@
+"""Who decides: what the fallback section may say, and what becomes of it."""
+
+import pytest
+
+from rlctl.agents.catalogue import build
+from rlctl.agents.served.card import TrainedOn
+from rlctl.agents.served.fallback import Fallback
+from rlctl.agents.served.standing import Budgets
+from rlctl.config.fallback import FallbackSection
+from rlctl.config.serve import PolicySection
+from rlctl.envs.allocation import Limits
+from rlctl.envs.errors import PolicyError
+from rlctl.envs.workload import Weight
+from rlctl.safety.profile import load_profile
+from rlctl.safety.shield import Shield
+from rlctl.serve.deciding import build_policy, untrained_shield, with_fallback
+
+
+def test_the_section_and_the_chain_have_the_same_defaults():
+    assert FallbackSection().budgets == Budgets()
+
+
+def test_percent_and_milliseconds_become_ratios_and_seconds():
+    section = FallbackSection(answer_milliseconds=20, failure_percent=5, override_percent=10, drift_percent=20)
+    budgets = section.budgets
+    assert (budgets.answer_seconds, budgets.failure_ratio) == (0.02, 0.05)
+    assert (budgets.override_ratio, budgets.drift_ratio) == (0.1, 0.2)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"answer_milliseconds": 0}, {"failure_percent": 101}, {"hold_seconds": 60, "most_hold_seconds": 30}]
+)
+def test_what_cannot_be_is_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        FallbackSection(**wrong)
+
+
+def test_a_heuristic_needs_no_heuristic_behind_it():
+    policy = build("heracles")
+    assert with_fallback(policy, FallbackSection(), 1.0) is policy
+
+
+@pytest.mark.parametrize("name", ["ppo", "./bundle", "oracle", "no-such"])
+def test_only_a_heuristic_can_be_fallen_back_to(name):
+    with pytest.raises(PolicyError, match="is no heuristic to fall back to; there are none, weights"):
+        with_fallback(build("heracles"), FallbackSection(name=name), 1.0)
+
+
+def test_a_mistake_in_its_options_is_found_at_the_start_and_not_when_it_is_needed():
+    with pytest.raises(PolicyError, match="has no option 'nonsense'"):
+        with_fallback(build("heracles"), FallbackSection(options={"nonsense": 1}), 1.0)
+
+
+def test_a_learned_policy_gets_the_chain(make_bundle, tmp_path):
+    pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
+    policy = build_policy(PolicySection(name=str(make_bundle(tmp_path / "tiny"))))
+    chain = with_fallback(policy, FallbackSection(name="feedforward"), 1.0)
+    assert isinstance(chain, Fallback)
+    assert (chain.policy, chain.heuristic.name) == (policy, "feedforward")
+    chain.close()
+
+
+def test_a_shield_that_training_never_had_is_told(make_bundle, tmp_path):
+    pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
+    usual, other = (Shield(load_profile(name), Limits(2)) for name in ("responsive", "heracles"))
+    host = TrainedOn(
+        profile="thesis-host", digest="0" * 12, weight=Weight.EQUAL, work=0.1, hosts=1,
+        shield="responsive", shield_digest=usual.digest,
+    )  # fmt: skip
+    policy = build_policy(PolicySection(name=str(make_bundle(tmp_path / "tiny", plants=(host,)))))
+    chain = with_fallback(policy, FallbackSection(), 1.0)
+    assert untrained_shield(chain, usual) == untrained_shield(build("heracles"), other) == ""
+    assert f"trained with shield responsive ({usual.digest}), not with heracles ({other.digest})" in untrained_shield(
+        chain, other
+    )
+    chain.close()

@@ -1,0 +1,60 @@
+"""A bundle that is refused at the start: the file's fallback decides and everybody is told, or the start ends."""
+
+import argparse
+import logging
+
+import pytest
+
+from rlctl.agents.served.fallback import Fallback
+from rlctl.cli import main
+from rlctl.commands.serve import _read
+from rlctl.envs.errors import BundleError
+from rlctl.envs.fake import FakePlant
+from rlctl.loop.record import TickLog, read_ticks
+from rlctl.loop.stopping import Request
+from rlctl.serve.serving import serve
+
+
+@pytest.fixture
+def configured(make_bundle, serve_yaml, tmp_path):
+    """A configuration with a bundle whose network is damaged, and what else it says."""
+    folder = make_bundle(tmp_path / "tiny")
+    (folder / "policy.onnx").write_bytes(b"garbage")
+
+    def write(more=""):
+        return serve_yaml("policy: {name: frozen}", f"policy: {{name: {folder}}}\n{more}")
+
+    return write
+
+
+def asked(config, policy=None, strict=False):
+    return argparse.Namespace(config=config, policy=policy, strict=strict)
+
+
+FALLBACK = "fallback: {name: static}"
+
+
+def test_the_fallback_decides_and_the_log_says_why(configured, tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="rlctl")
+    _, (policy, profile) = _read(asked(configured(FALLBACK)))
+    assert isinstance(policy, Fallback)
+    assert "tiny is refused, static decides in its place" in caplog.text
+    log = TickLog(tmp_path / "ticks.jsonl")
+    serve(FakePlant(loads=(0.2,), tick_seconds=0.01), policy, profile, log, Request(), seconds=0.3)
+    ticks = list(read_ticks(log.path))
+    assert {(tick["policy"], tick["acting"]) for tick in ticks} == {(str(tmp_path / "tiny"), "static")}
+    assert all("damaged or replaced" in tick["fallback"] for tick in ticks)
+    assert not ticks[-1]["applied"]["frozen"], "BE is controlled, not only kept safe"
+
+
+def test_whoever_wants_to_know_is_told_with_an_exit_code(configured, capsys):
+    with_it = configured(FALLBACK)
+    for words in ({"strict": True}, {"policy": "./no-such-bundle"}):
+        with pytest.raises(BundleError):
+            _read(asked(with_it, **words))
+    with pytest.raises(BundleError):
+        _read(asked(with_it), 1.0)  # at a reload the policy that decides goes on
+    assert main(["config", "check", str(with_it)]) == 78
+    assert "damaged or replaced" in capsys.readouterr().err
+    with pytest.raises(BundleError, match="damaged or replaced"):
+        _read(asked(configured()))

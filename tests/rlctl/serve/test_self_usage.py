@@ -1,0 +1,112 @@
+"""What rlctl costs: measured as the kernel counts it, bounded by the kernel, and warned of once."""
+
+import logging
+import mmap
+import subprocess
+import sys
+
+import pytest
+
+from rlctl.config.metrics import LimitsSection
+from rlctl.envs.allocation import Limits
+from rlctl.envs.telemetry import Telemetry
+from rlctl.loop.record import Tick
+from rlctl.safety.verdict import Verdict
+from rlctl.serve.self_usage import SelfCheck, SelfUsage, self_usage
+
+SAFE = Limits(2).safe
+MOST = LimitsSection(warn_resident_bytes=100 << 20, warn_cpu_ratio=0.1)
+
+
+def tick(second):
+    return Tick(0, 1e9, Telemetry(float(second), 0.01), SAFE, SAFE, Verdict(SAFE, SAFE), SAFE, "ppo")
+
+
+@pytest.fixture
+def usages():
+    """What the next measurements say; the last one for ever."""
+    return [SelfUsage(0.0, 60 << 20, 10)]
+
+
+@pytest.fixture
+def warned(usages, caplog):
+    """Writes a tick at each of these seconds and returns the warnings."""
+    check = SelfCheck(MOST, lambda: usages.pop(0) if len(usages) > 1 else usages[0])
+
+    def at(*seconds):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "rlctl"):
+            for second in seconds:
+                check.write(tick(second))
+        return [record.getMessage() for record in caplog.records]
+
+    return at
+
+
+def test_this_process_is_measured():
+    before = self_usage()
+    with mmap.mmap(-1, 32 << 20) as fresh:  # not memory that this process had and kept
+        fresh.write(b"x" * len(fresh))
+        sum(range(2_000_000))
+        after = self_usage()
+    assert after.resident_bytes - before.resident_bytes > 24 << 20
+    assert after.cpu_seconds > before.cpu_seconds
+    assert after.open_files >= 3
+
+
+def test_memory_beyond_the_bound_is_refused_and_a_bound_is_never_raised():
+    program = """if True:
+        import resource
+        from rlctl.serve import self_usage
+        self_usage.ROOM_BYTES = 0
+        before = resource.getrlimit(resource.RLIMIT_DATA)
+        with self_usage.bounded_memory(192 << 20), self_usage.bounded_memory(1 << 40):
+            print(resource.getrlimit(resource.RLIMIT_DATA)[0])
+            try:
+                bytearray(256 << 20)
+            except MemoryError:
+                print("refused")
+        print(resource.getrlimit(resource.RLIMIT_DATA) == before)
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(192 << 20), "refused", "True"]
+
+
+def test_who_has_more_than_the_bound_already_keeps_some_room():
+    program = """if True:
+        from rlctl.serve import self_usage
+        held = bytearray(300 << 20)
+        with self_usage.bounded_memory(128 << 20):
+            print(len(bytearray(64 << 20)) >> 20)
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["64"]
+
+
+def test_little_is_no_news(warned):
+    assert warned(*range(200)) == []
+
+
+def test_much_memory_is_said_once_an_hour(usages, warned):
+    usages[:] = [SelfUsage(0.0, 150 << 20, 10)]
+    told = "rlctl itself uses 150 MB of memory, limits.warn_resident_bytes is 100 MB"
+    assert warned(*range(0, 3600, 10)) == [told]
+    assert warned(3700) == [told]
+
+
+def test_cpu_time_is_judged_over_a_minute(usages, warned):
+    usages[:] = [SelfUsage(seconds, 60 << 20, 10) for seconds in (100.0, 103.0, 115.0)]
+    assert warned(0) == []  # what the start took is no habit
+    assert warned(60) == []
+    assert warned(120) == ["rlctl itself uses 0.20 CPU, limits.warn_cpu_ratio is 0.1"]
+
+
+def test_a_clock_that_goes_back_and_a_proc_that_cannot_be_read_are_no_trouble(usages, caplog):
+    def unreadable():
+        raise OSError(24, "Too many open files")
+
+    SelfCheck(MOST, unreadable).write(tick(0))
+    check = SelfCheck(MOST, lambda: usages[0])
+    for second in (1000, 10, 80, float("nan"), 90):
+        check.write(tick(second))
+    assert not caplog.records

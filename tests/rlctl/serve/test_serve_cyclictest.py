@@ -1,0 +1,98 @@
+"""`rlctl serve` with a real-time task as LC: its wake-ups are the latency, and without them BE stands still."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Layout
+from rlctl.envs.telemetry import Why
+from rlctl.envs.testbed.cyclictest import Cyclictest, CyclictestConfig
+from rlctl.envs.testbed.janitor import Janitor
+from rlctl.envs.testbed.launch import Launcher
+from rlctl.envs.testbed.rtgroups import Condition, Rig
+from rlctl.envs.testbed.rtload import Load, RtLoad, RtLoadConfig
+from rlctl.loop.record import read_ticks
+
+pytestmark = pytest.mark.host
+
+PATIENCE_SECONDS = 120.0
+
+
+@pytest.fixture
+def task_and_load(cyclictest, tmp_path):
+    """A cyclictest in a group that it can be real-time in, and a busy BE."""
+    layout = Layout.detect()
+    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        pytest.skip("no C compiler")
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    if absent := [str(one) for one in Condition.RLCTL.controllers if one in layout.missing]:
+        pytest.skip(f"no cgroup {', '.join(absent)}")
+    with (
+        Janitor(tmp_path / "janitor") as janitor,
+        Rig(layout, Knobs(None), janitor, 0, ()).placed(Condition.RLCTL) as places,
+        Launcher(janitor.make_folder(), places.load, janitor) as loads,
+        Launcher(janitor.make_folder(), places.rt, janitor) as tasks,
+    ):
+        load, task = RtLoad(RtLoadConfig(Load.SCHED, 4)), Cyclictest(CyclictestConfig(interval_us=1000))
+        load.start(loads)
+        task.start(tasks)
+        yield task, places
+
+
+def configuration(folder, task, places):
+    path = folder / "serve.yaml"
+    path.write_text(
+        f"""
+tick_seconds: 0.5
+lc:
+  workload: {{kind: cgroup, path: /{places.rt.name}}}
+  slo: {{target_milliseconds: 1000, quantile_percent: 99, max_load_rps: 2000}}
+  latency: {{kind: cyclictest, path: {task.output}, unit: nanoseconds}}
+be:
+  workloads: [{{kind: cgroup, path: /{places.load.name}}}]
+policy: {{name: greedy-shield}}
+watchdog: {{enabled: false}}
+state_directory: {folder}/state
+log: {{directory: {folder}/log}}
+"""
+    )
+    return path
+
+
+def await_tick(process, file, wanted):
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (file.exists() and (ticks := list(read_ticks(file))) and wanted(ticks[-1])):
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.1)
+    return ticks[-1]
+
+
+def test_be_runs_by_the_tasks_wake_ups_and_stands_still_without_them(task_and_load, tmp_path):
+    task, places = task_and_load
+    command = [sys.executable, "-m", "rlctl", "serve", "--config", str(configuration(tmp_path, task, places))]
+    file = tmp_path / "log/ticks.jsonl"
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            running = await_tick(process, file, lambda tick: not tick["applied"]["frozen"])["readings"]
+            tail = running["tail_latency_seconds"]
+            assert 0.0 < tail["value"] < 1.0
+            assert tail["samples"] > 20
+            assert 0.0 < running["load_ratio"]["value"] < 0.8
+            os.kill(task.pids()[0], signal.SIGKILL)
+            stopped = await_tick(process, file, lambda tick: "missing" in tick["readings"]["tail_latency_seconds"])
+            assert stopped["readings"]["tail_latency_seconds"]["missing"] == Why.NO_DATA
+            assert stopped["applied"]["frozen"]
+        finally:
+            process.terminate()
+            process.wait(PATIENCE_SECONDS)
+    assert process.returncode == 0
+    assert places.load.freezer is not None
+    assert not places.load.freezer.ordered()

@@ -1,0 +1,50 @@
+"""A daemon loads what it needs and nothing of training: a single import of torch would cost it 500 MB."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+DAEMON = """
+import json, sys
+from pathlib import Path
+import rlctl.serve.build, rlctl.cli, rlctl.safety.lease
+from rlctl.serve import serving
+from rlctl.config.serve import load_config
+from rlctl.config.metrics import MetricsSection
+from rlctl.serve.deciding import fallback_of, policy_of, profile_of
+from rlctl.envs.fake import FakePlant
+from rlctl.loop.record import TickLog
+from rlctl.loop.stopping import Request
+
+path = Path(sys.argv[1])
+config = load_config(path)
+plant = FakePlant(loads=(0.3,), tick_seconds=0.02)
+policy = fallback_of(config, policy_of(config, path), path, 1.0)
+around = serving.Around(metrics=MetricsSection(listen="127.0.0.1:0"))
+log = TickLog(path.parent / "ticks.jsonl")
+serving.serve(plant, policy, profile_of(config, path), log, Request(), around, seconds=0.2)
+print(json.dumps({"policy": policy.policy.name, "modules": sorted(sys.modules)}))
+"""
+
+
+def never():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    return next(one["forbidden_modules"] for one in contracts if one["name"].startswith("The serving path"))
+
+
+def test_a_daemon_with_an_onnx_policy_and_metrics_has_loaded_nothing_heavy(make_bundle, serve_yaml, tmp_path):
+    pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
+    bundle = make_bundle(tmp_path / "tiny")
+    config = serve_yaml("policy: {name: frozen}", f"policy: {{name: {bundle}}}")
+    done = subprocess.run([sys.executable, "-c", DAEMON, str(config)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["policy"] == str(bundle)
+    assert {"onnxruntime", "prometheus_client", "rlctl.agents.served.worker"} <= {*told["modules"]}, "it served"
+    assert {*never()} & {*told["modules"]} == set()

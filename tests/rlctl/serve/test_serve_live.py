@@ -1,0 +1,252 @@
+"""`rlctl serve` on this machine: its own control groups, a busy BE, a clean stop, everything as before."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rlctl.envs.errors import RlctlError
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.loop.record import read_ticks
+
+pytestmark = pytest.mark.host
+
+PATIENCE_SECONDS = 120.0  # `serve` takes 7 s to start in the guest of scripts/guest, and more where others are busy
+
+ACTUATORS = (Controller.CPU, Controller.CPUSET, Controller.FREEZER)
+FROZEN = {("freezer.state", "FROZEN\n"), ("cgroup.freeze", "1\n")}
+NAME = f"rlctl-test-serve-{os.getpid()}"
+KNOBS = {
+    *("cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.shares", "cpuset.cpus", "freezer.state"),
+    *("cpu.max", "cpu.weight", "cpu.idle", "cgroup.freeze"),
+}
+
+
+@pytest.fixture
+def groups():
+    """An LC and a BE group below one parent, each with a sleeping process: the parent's name, BE's folders."""
+    layout = usable_layout()
+    with contextlib.ExitStack() as stack:
+        parent, lc, be = (stack.enter_context(a_group(layout, NAME + child)) for child in ("", "/lc", "/be"))
+        for group in (lc, be):
+            group.cpuset.set_cpus({0, 1})  # v2 begins with an empty list, which the kernel does not take back
+            group.attach(stack.enter_context(a_sleeper()).pid)
+        yield parent.name, set(be.directories)
+        be.freezer.order(False)  # a frozen process of v1 does not die
+
+
+def usable_layout():
+    layout = Layout.detect()
+    try:
+        for name in (*ACTUATORS, Controller.CPUACCT):
+            layout.mount(name)
+    except RlctlError as error:
+        pytest.skip(str(error))
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    return layout
+
+
+@contextlib.contextmanager
+def a_group(layout, name):
+    group = Group.create(layout, name, Knobs(None))
+    try:
+        yield group
+    finally:
+        group.remove()
+
+
+@contextlib.contextmanager
+def a_sleeper():
+    child = subprocess.Popen(["sleep", "600"])
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+
+
+def knobs(folders):
+    return {
+        str(folder / name): (folder / name).read_text() for folder in folders for name in KNOBS & {*os.listdir(folder)}
+    }
+
+
+def ordered_frozen(values):
+    return any((Path(file).name, text) in FROZEN for file, text in values.items())
+
+
+def written(groups, tmp_path, more=""):
+    path = tmp_path / "serve.yaml"
+    path.write_text(
+        f"""
+tick_seconds: 0.2
+lc:
+  workload: {{kind: cgroup, path: /{groups}/lc}}
+  slo: {{target_milliseconds: 10, max_load_rps: 100}}
+  latency: {{kind: jsonl, path: {tmp_path}/requests.jsonl}}
+be:
+  workloads: [{{kind: cgroup, path: /{groups}/be}}]
+policy: {{name: static}}
+state_directory: {tmp_path}/state
+log: {{directory: {tmp_path}/log}}
+{more}
+"""
+    )
+    return path
+
+
+def has_ticks(path, count):
+    return path.exists() and len(list(read_ticks(path))) >= count
+
+
+def start(*words):
+    return subprocess.Popen(
+        [sys.executable, "-m", "rlctl", "serve", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_blind_controller_freezes_be_and_a_signal_puts_everything_back(groups, tmp_path, number):
+    parent, folders = groups
+    before, ticks = knobs(folders), tmp_path / "log" / "ticks.jsonl"
+    process = start("--config", written(parent, tmp_path), "--json")
+    try:
+        wait_for(lambda: process.poll() is not None or has_ticks(ticks, 3))
+        during = knobs(folders)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert ordered_frozen(during), "no latency was ever seen, so BE may not run"
+    assert knobs(folders) == before
+    assert json.loads(out.splitlines()[-1])["event"] == "end"
+    assert all(tick["applied"]["frozen"] for tick in read_ticks(ticks))
+
+
+def test_a_second_controller_of_the_same_group_is_refused_and_names_the_first_one(groups, tmp_path):
+    parent, _ = groups
+    (tmp_path / "other").mkdir()
+    first = start("--config", written(parent, tmp_path))
+    try:
+        wait_for(lambda: first.poll() is not None or has_ticks(tmp_path / "log" / "ticks.jsonl", 1))
+        second = start("--config", written(parent, tmp_path / "other"), "--duration", "1")
+        _, err = second.communicate(timeout=PATIENCE_SECONDS)
+        assert second.returncode == 75, err
+        assert f"/be is controlled by a running rlctl (pid {first.pid}): stop it first" in err
+        assert first.poll() is None
+    finally:
+        first.terminate()
+        first.communicate(timeout=PATIENCE_SECONDS)
+        first.kill()
+
+
+def test_a_stop_does_not_wait_for_the_next_tick(groups, tmp_path):
+    parent, folders = groups
+    before, config = knobs(folders), written(parent, tmp_path)
+    config.write_text(config.read_text().replace("tick_seconds: 0.2", "tick_seconds: 60"))
+    process = start("--config", config)
+    try:
+        wait_for(lambda: process.poll() is not None or knobs(folders) != before)
+        process.terminate()
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert "leaving after 0 ticks" in err
+    assert knobs(folders) == before
+
+
+def test_after_a_crash_restore_puts_everything_back(groups, tmp_path):
+    parent, folders = groups
+    before, ticks = knobs(folders), tmp_path / "log" / "ticks.jsonl"
+    process = start("--config", written(parent, tmp_path, "watchdog: {enabled: false}"))
+    wait_for(lambda: process.poll() is not None or has_ticks(ticks, 1))
+    process.kill()
+    process.communicate(timeout=PATIENCE_SECONDS)
+    assert knobs(folders) != before
+    words = [sys.executable, "-m", "rlctl", "restore", "--state", str(tmp_path / "state")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert knobs(folders) == before
+
+
+def test_after_a_crash_that_nobody_sees_the_watchdog_puts_everything_back(groups, tmp_path):
+    parent, folders = groups
+    before, ticks = knobs(folders), tmp_path / "log" / "ticks.jsonl"
+    process = start("--config", written(parent, tmp_path, "watchdog: {restore_after_seconds: 1}"))
+    wait_for(lambda: process.poll() is not None or has_ticks(ticks, 1))
+    process.kill()
+    assert knobs(folders) != before
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)  # the watchdog has the same stderr, and ends when it is done
+    assert knobs(folders) == before, err
+    assert not list((tmp_path / "state").glob("journal.jsonl"))
+
+
+def test_a_hangup_exchanges_who_decides_and_a_mistake_changes_nothing(groups, tmp_path):
+    parent, folders = groups
+    before, ticks = knobs(folders), tmp_path / "log" / "ticks.jsonl"
+    config = written(parent, tmp_path)
+    right = config.read_text()
+    process = start("--config", config)
+    try:
+        wait_for(lambda: process.poll() is not None or has_ticks(ticks, 2))
+        for text, wanted in (
+            (right.replace("static", "statik"), "static"),
+            (right.replace("static", "frozen"), "frozen"),
+        ):
+            config.write_text(text)
+            process.send_signal(signal.SIGHUP)
+            so_far = len(list(read_ticks(ticks)))
+            wait_for(lambda so_far=so_far: process.poll() is not None or has_ticks(ticks, so_far + 3))
+            assert list(read_ticks(ticks))[-1]["policy"] == wanted
+        process.terminate()
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert "not reloaded, all stays as it was" in err
+    assert "did you mean 'static'" in err
+    assert "reloaded: policy frozen" in err
+    assert knobs(folders) == before
+
+
+def test_a_dry_run_writes_neither_knob_nor_file(groups, tmp_path):
+    parent, folders = groups
+    before, config = knobs(folders), written(parent, tmp_path)
+    process = start("--config", config, "--dry-run", "--duration", "1")
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 0, err
+    assert "dry run: would set BE" in err
+    assert "# default" in err
+    assert knobs(folders) == before
+    assert list(tmp_path.iterdir()) == [config]
+
+
+def test_a_group_that_is_not_there_is_75_in_one_line(tmp_path):
+    usable_layout()
+    process = start("--config", written("rlctl-test-absent", tmp_path))
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)
+    last = err.splitlines()[-1]
+    assert process.returncode == 75, err
+    assert last.startswith("rlctl: error: ")
+    assert "rlctl-test-absent" in last

@@ -1,0 +1,300 @@
+"""BE's budget divided among applications, on fake kernels of every layout."""
+
+import itertools
+import os
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.applications import Cluster
+from rlctl.envs.host.apps.description import Mode
+from rlctl.envs.host.apps.groups import make_group
+from rlctl.envs.host.apps.registry import Registration, Registry
+from rlctl.envs.host.apps.rlctl_mode import Mode as Told
+from rlctl.envs.host.apps.rlctl_mode import ModeClient
+from rlctl.envs.host.cgroup.actuator import BeActuator
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.journal import Journal
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.restore import restore
+from rlctl.envs.host.process import start_time
+from rlctl.serve.sharing import Sharing
+from tests.doubles.cgroup_kernel import FakeKernel
+
+NUMBERS = itertools.count(4_000_000)  # of nobody's processes
+SMALL_OR_LARGE = (Mode(cpus=0.2, threads=1, value=0.5), Mode(cpus=0.6, threads=2, value=1.0))
+
+
+class Scene:
+    """A group of BE on a fake kernel, its actuator, and applications that come and go by themselves."""
+
+    def __init__(self, folder, kind, clusters=1, socket=None):
+        self.kernel = FakeKernel(folder, kind, cpus=2)
+        self.layout = Layout.detect(self.kernel.root, self.kernel.proc)
+        self.free = Knobs(None, self.kernel)
+        self.parent = Group.create(self.layout, "be", self.free, also=(Controller.MEMORY,))
+        cpus = [frozenset({0, 1})] if clusters == 1 else [frozenset({number}) for number in range(clusters)]
+        self.clusters = [Cluster(f"c{number}", one, float(len(one))) for number, one in enumerate(cpus)]
+        self.state, self.now = folder / "state", 1000.0
+        self.registry = Registry(folder / "apps")
+        self.journal = Journal.open(self.state, self.kernel.proc)
+        self.knobs = Knobs(self.journal, self.kernel)
+        self.actuator = BeActuator([self.parent], (1, 0), Limits(2), self.knobs, settle_seconds=0.0)
+        self.sharing = Sharing(
+            self.clusters, self.parent, self.knobs, registry=self.registry, socket=socket, clock=lambda: self.now
+        )
+        self.groups = {}
+
+    def come(self, name, modes=SMALL_OR_LARGE, priority=0, registered=True, below="be", pid=None):
+        pid = pid or os.getpid()
+        key = f"{pid}:{name}" if registered else name
+        self.groups[name] = group = make_group(self.layout, below, key, self.free)
+        group.attach(next(NUMBERS))
+        if registered:
+            self.registry.add(
+                Registration(
+                    name=name,
+                    priority=priority,
+                    modes=modes,
+                    pid=pid,
+                    start_time=start_time(pid) or 1,
+                    group=group.name,
+                )
+            )
+        return key
+
+    def leave(self, name):
+        group = self.groups.pop(name)
+        for folder in group.directories:
+            (folder / "cgroup.procs").write_text("\n")
+        group.remove()
+
+    def tick(self, cpus, cpuset=2, frozen=False):
+        self.now += 1.0
+        budget = Allocation(cpus, cpuset, frozen)
+        self.sharing.look()
+        with_all = self.actuator.apply(budget) if not frozen else self._freeze(budget)
+        return self.sharing.share(with_all)
+
+    def _freeze(self, budget):
+        try:
+            return self.actuator.apply(budget)
+        except Exception:  # noqa: BLE001 - tasks of a fake kernel never stop
+            return budget
+
+    def quota(self, name):
+        return self.group(name).cpu.quota().cpus
+
+    def group(self, name):
+        return self.groups[name].using(self.free)
+
+    def end(self):
+        self.sharing.close()
+        self.journal.close()
+        return restore(self.state, kernel=self.kernel, proc=self.kernel.proc, patience_seconds=0.1)
+
+
+@pytest.fixture(params=["v1", "v2", "hybrid"])
+def scene(request, tmp_path):
+    made = Scene(tmp_path, request.param, socket=tmp_path / "sock")
+    yield made
+    made.end()
+
+
+def test_the_budget_is_divided_by_priority_and_who_finds_no_place_is_frozen(scene):
+    first, second = scene.come("first"), scene.come("second", priority=1)
+    assert {name: one.mode for name, one in scene.tick(1.2).items()} == {first: 1, second: 1}
+    assert scene.quota("first") == pytest.approx(0.6)
+    assert scene.quota("second") == pytest.approx(0.6)
+    assert scene.tick(0.3).keys() == {first}
+    assert scene.sharing.shares[second] is None
+    assert scene.group("second").freezer.ordered()
+    assert not scene.group("first").freezer.ordered()
+    assert scene.quota("first") == pytest.approx(0.3), "what is left goes to those that are placed"
+    assert scene.tick(1.2).keys() == {first, second}
+    assert not scene.group("second").freezer.ordered()
+
+
+def test_whoever_comes_or_goes_changes_the_shares_in_the_same_tick(scene):
+    first = scene.come("first")
+    assert scene.tick(0.6)[first].cpus == pytest.approx(0.6)
+    second = scene.come("second")
+    assert scene.tick(0.6).keys() == {first, second}
+    scene.leave("first")
+    assert scene.tick(0.6)[second].cpus == pytest.approx(0.6)
+    assert any(line.startswith("application-left: ") for line in scene.sharing._events.drain())
+
+
+def test_a_group_that_nobody_registered_counts_as_one_mode_of_least_priority(scene):
+    key = scene.come("stray", registered=False)
+    own = scene.come("own")
+    assert scene.tick(1.5)[key].mode == 0
+    (stray,) = [one for one in scene.sharing.applications if one.name == "stray"]
+    assert stray.priority == 9
+    assert scene.tick(0.25).keys() == {own}
+
+
+def test_a_group_that_is_empty_gets_nothing_until_somebody_is_in_it(scene):
+    make_group(scene.layout, "be", "idle", scene.free)
+    assert scene.tick(1.0) == {}
+    Group.open(scene.layout, "be/idle", scene.free).attach(4_000_000)
+    scene.now += 5.0
+    assert scene.tick(1.0).keys() == {"idle"}
+
+
+def test_a_registered_application_that_died_is_cleared_away(scene):
+    key = scene.come("dead", pid=2**22 + 5)
+    assert key in scene.tick(1.0)
+    for listing in scene.kernel.root.rglob("cgroup.procs"):
+        listing.write_text("\n")
+    scene.now += 5.0
+    assert scene.tick(1.0) == {}
+    assert not scene.groups["dead"].exists()
+    assert scene.registry.read() == {}
+
+
+def test_no_child_is_wider_than_the_cpus_that_the_verdict_leaves(scene):
+    scene.come("first")
+    scene.tick(1.0, cpuset=2)
+    assert scene.group("first").cpuset.effective() == {0, 1}
+    scene.tick(1.0, cpuset=1)
+    assert scene.group("first").cpuset.effective() == {1}
+    scene.tick(1.0, cpuset=2)
+    assert scene.group("first").cpuset.effective() == {0, 1}
+
+
+def test_while_be_is_frozen_all_beneath_stays_as_it_is(scene):
+    first = scene.come("first")
+    before = scene.tick(1.0)[first]
+    scene.tick(0.01, cpuset=1, frozen=True)
+    assert scene.sharing.shares == {first: before}
+    assert not scene.group("first").freezer.ordered()
+
+
+def test_modes_are_told_by_file_and_by_socket_and_tiny_changes_are_not(scene, tmp_path):
+    key = scene.come("first")
+    client = ModeClient(str(tmp_path / "sock"))
+    scene.sharing._channel._identify = lambda _: key
+    scene.tick(1.0)
+    assert client.poll() == Told(1, 2, 1.0, 0)
+    assert scene.registry.mode_file(key).read_text() == "mode 1 threads 2 millicpus 1000 memory 0\n"
+    scene.tick(0.98)
+    assert client.poll() is None
+    scene.tick(0.3)
+    assert client.poll() == Told(0, 1, 0.3, 0)
+    assert client.send_gap(20.0)
+    scene.tick(0.3)
+    assert [one.gap_percent for one in scene.sharing.applications] == [20.0]
+    client.close()
+
+
+def test_a_restore_thaws_the_deferred_and_sets_everybody_free(scene):
+    scene.come("first")
+    scene.come("second", priority=1)
+    before = {name: _knobs(group) for name, group in scene.groups.items()}
+    scene.tick(0.3)
+    assert scene.group("second").freezer.ordered()
+    assert scene.end().ok
+    assert {name: _knobs(group) for name, group in scene.groups.items()} == before
+
+
+def test_who_came_while_be_was_confined_has_all_cpus_after_a_restore(scene):
+    scene.tick(1.0, cpuset=1)
+    scene.come("late")
+    scene.tick(1.0, cpuset=1)
+    assert scene.group("late").cpuset.effective() == {1}
+    assert scene.end().ok
+    assert scene.group("late").cpuset.effective() == {0, 1}
+
+
+def test_the_watchdogs_plan_reaches_the_children(scene):
+    scene.come("first")
+    scene.tick(1.0)
+    files = {str(path) for path in scene.actuator.emergency_plan().paths}
+    if scene.layout.mounts[Controller.CPU].version == 1:  # in v2 the parent's quota binds whatever children have
+        assert {str(file) for file in scene.group("first").knob_files("quota")} <= files
+
+
+def _knobs(group):
+    return {str(file): file.read_text() for file in group.knob_files("quota", "cpus", "frozen")}
+
+
+@pytest.fixture(params=["v1", "v2", "hybrid"])
+def two(request, tmp_path):
+    """Two clusters of one CPU, each with a group of its own."""
+    layout = FakeKernel(tmp_path, request.param)
+    found = Layout.detect(layout.root, layout.proc)
+    free = Knobs(None, layout)
+    for number in range(2):
+        group = Group.create(found, f"be/c{number}", free, also=(Controller.MEMORY,))
+        group.cpuset.set_cpus({number})
+    Group.open(found, "be", free)
+    made = TwoClusters(tmp_path, request.param)
+    yield made
+    made.end()
+
+
+class TwoClusters(Scene):
+    def __init__(self, folder, kind):
+        original = Group.create
+        try:
+            Group.create = classmethod(lambda cls, layout, name, knobs, also=(): cls.open(layout, name, knobs))
+            super().__init__(folder, kind, clusters=2)
+        finally:
+            Group.create = original
+
+
+def test_an_application_moves_to_the_cluster_that_has_room(two):
+    names = [two.come(name, below="be/c0", modes=(Mode(cpus=0.9, threads=1),)) for name in ("first", "second")]
+    placed = two.tick(2.0)
+    assert {placed[name].cluster for name in names} == {"c0", "c1"}
+    (moved,) = [name for name in names if placed[name].cluster == "c1"]
+    assert two.registry.read()[moved].group == f"be/c1/{moved}"
+    assert not (two.kernel.root / "cpu/be/c0" / moved).exists()
+    group = Group.open(two.layout, f"be/c1/{moved}", two.free)
+    assert group.pids()
+    assert group.cpuset.effective() == {1}
+    assert two.sharing.regrouped(), "the watchdog needs another plan"
+    two.tick(2.0)
+    assert two.sharing.shares[moved].cluster == "c1"
+    assert any(line.startswith("application-moved: ") for line in two.sharing._events.drain())
+
+
+def test_a_group_of_somebody_else_is_not_moved(two):
+    keys = [two.come(name, below="be/c0", registered=False) for name in ("first", "second")]
+    two.tick(2.0)
+    assert two.sharing.shares.keys() == {f"c0/{key}" for key in keys}
+    assert all(one is None or one.cluster == "c0" for one in two.sharing.shares.values())
+    assert all(group.exists() for group in two.groups.values())
+
+
+def test_clusters_whose_cpus_be_may_not_have_hold_nobody(two):
+    names = [two.come(name, below="be/c0") for name in ("first", "second")]
+    placed = two.tick(2.0, cpuset=1)  # CPU 1 alone
+    assert {one.cluster for one in placed.values()} == {"c1"}
+    assert placed.keys() == set(names)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32), kind=st.sampled_from(["v1", "v2"]))
+def test_whatever_comes_and_goes_the_children_never_have_more_than_the_budget(tmp_path_factory, seed, kind):
+    """Nor does a v1 kernel refuse a write: its parents must cover their children at each moment."""
+    chance, scene = random.Random(seed), Scene(tmp_path_factory.mktemp("sharing"), kind)
+    try:
+        for number in range(12):
+            if chance.random() < 0.5 and len(scene.groups) < 5:
+                scene.come(f"app{number}", priority=chance.randrange(3), registered=chance.random() < 0.8)
+            elif scene.groups and chance.random() < 0.3:
+                scene.leave(chance.choice(sorted(scene.groups)))
+            budget = chance.choice([UNLIMITED, chance.uniform(0.02, 2.0)])
+            placed = scene.tick(budget, chance.choice([1, 2]))
+            assert sum(one.cpus for one in placed.values()) <= min(budget, 2.0) + 1e-9
+            running = [name for name in scene.groups if not scene.group(name).freezer.ordered()]
+            assert sum(scene.quota(name) for name in running) <= min(budget, 2.0) + 1e-6
+            assert not scene.sharing._complained
+    finally:
+        assert scene.end().ok

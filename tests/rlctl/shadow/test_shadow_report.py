@@ -1,0 +1,422 @@
+"""A shadow report says what a log can tell, how far, and nothing more; the gate gives every reason."""
+
+import contextlib
+import io
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.agents import catalogue
+from rlctl.cli import main
+from rlctl.envs.allocation import Limits
+from rlctl.envs.sim.loads import from_config
+from rlctl.envs.sim.plant import SimPlant
+from rlctl.envs.sim.profile import load_profile as load_host
+from rlctl.envs.ticklog import seal
+from rlctl.loop.control import Controller
+from rlctl.loop.record import TickLog
+from rlctl.safety.profile import load_profile
+from rlctl.safety.shield import Shield
+from rlctl.shadow.columns import Columns, ShadowColumns, Subject
+from rlctl.shadow.estimates import LEAST_WINDOWS, be_gain, matching, mean_over_blocks, share_over_blocks
+from rlctl.shadow.gate import load_gate
+from rlctl.shadow.sim import load_trace
+from rlctl.ticklog.header import header_of
+
+TICKS = 1500
+
+GATE = """\
+least_hours: 0.4
+load: {from_percent: 20, to_percent: 80, least_minutes_per_band: 2}
+most_error_percent: 0.1
+most_override_percent: 30
+most_drift_percent: 1
+least_be_gain_points: 0
+violations: {most_more_points: 1, needs_matching: false}
+simulator: {needed: true, most_violations_off_points: 2, most_be_off_points: 5}
+"""
+
+
+def report(capsys, *words):
+    code = main(["shadow", "report", *map(str, words)])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture(scope="module")
+def simulated_log(tmp_path_factory):
+    """25 minutes of a simulated host under a cautious manager."""
+    folder = tmp_path_factory.mktemp("simulated")
+    load = from_config({"kind": "sinusoid", "low": 0.25, "high": 0.85, "period": 300})
+    plant = SimPlant(load_host("two-core-host"), load, TICKS, seed=99)
+    policy, shield = catalogue.build("koord-suppress"), Shield(load_profile("responsive"), plant.limits)
+    plant.set_weight(policy.weight)
+    log = TickLog(folder / "ticks.jsonl")
+    log.header = header_of(plant, policy, shield)
+
+    class Recorder:
+        def write(self, tick):
+            log.write(replace(tick, wall_seconds=1.8e9 + tick.index))
+
+    Controller(plant, policy, shield, Recorder()).run(ticks=TICKS)
+    log.close()
+    return folder
+
+
+@pytest.fixture
+def gate(tmp_path):
+    path = tmp_path / "gate.yaml"
+    path.write_text(GATE)
+    return path
+
+
+def reasons(out):
+    """Refusals by shadow."""
+    found, name = {}, None
+    for line in out.splitlines():
+        if line.startswith("promote "):
+            name, _, verdict = line.removeprefix("promote ").partition(": ")
+            found[name] = (verdict, [])
+        elif name and line.startswith("  NO  "):
+            found[name][1].append(line.removeprefix("  NO  ").partition(":")[0])
+    return found
+
+
+def test_a_good_shadow_is_promoted_and_bad_ones_are_refused_for_what_is_bad_about_them(
+    capsys, simulated_log, gate, tmp_path
+):
+    words = ("--policy", "prm-hybrid-tuned,none,frozen", "--profile", "two-core-host", "--seeds", 3, "--gate", gate)
+    code, out, err = report(capsys, simulated_log, *words, "--json", tmp_path / "all.json")
+    assert code == 0, out + err
+    found = reasons(out)
+    assert found["prm-hybrid-tuned"] == ("yes", [])
+    assert "section policy:   name: prm-hybrid-tuned\n  then: systemctl reload rlctl\n" in out
+    assert found["none"][0] == "no"
+    assert set(found["none"][1]) >= {
+        "violations in the simulator more than acting, upper bound",
+        "overridden in the simulator, upper bound",
+    }
+    assert found["frozen"] == (
+        "no",
+        ["BE's gain by the log, lower bound", "BE's gain in the simulator, lower bound"],
+    )
+    said = json.loads((tmp_path / "all.json").read_text())
+    assert (said["ticks"], said["acting"], said["simulator"]["ran"]) == (TICKS, "koord-suppress", True)
+    assert abs(said["simulator"]["be_off_points"]) < 5.0
+    assert said["gate"]["none"]["promote"] is False
+    assert {reason["bound"] for reason in said["gate"]["frozen"]["reasons"]} >= {0.4, 2.0, 30.0}
+
+
+def test_who_fails_is_refused_and_a_gate_that_lets_nobody_through_is_1(capsys, simulated_log, gate, monkeypatch):
+    from rlctl.agents.managers.greedy_shield import GreedyShield
+
+    def fail(self, telemetry):
+        raise RuntimeError("no idea\x1b[2J")
+
+    monkeypatch.setattr(GreedyShield, "decide", fail)
+    code, out, err = report(capsys, simulated_log, "--policy", "greedy-shield", "--gate", gate)
+    assert code == 1
+    refused = reasons(out)["greedy-shield"][1]
+    assert refused[0] == "errors and late answers"
+    assert "not judged in the simulator" in refused, "the gate asks for it"
+    assert "greedy-shield failed first with: RuntimeError: no idea?[2J" in out
+    assert "\x1b" not in out
+    assert err == "rlctl: error: the gate lets none of greedy-shield be promoted\n"
+
+
+def test_the_gate_that_ships_wants_a_day(capsys, simulated_log):
+    assert load_gate().least_hours == 24
+    code, out, _ = report(capsys, simulated_log, "--policy", "frozen", "--gate")
+    assert code == 1
+    assert "NO  watched: 0.417 h (< 24)" in out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("least_hours", "last_hours", "gate.yaml:1: unknown key 'last_hours'; did you mean 'least_hours'?"),
+        ("most_error_percent: 0.1", "most_error_percent: 101", "gate.yaml:3: most_error_percent is 101"),
+        ("needed: true, ", "", "gate.yaml:8: key 'simulator.needed' is missing"),
+    ],
+)
+def test_a_gate_with_a_mistake_is_one_line(capsys, simulated_log, gate, old, new, said):
+    gate.write_text(GATE.replace(old, new))
+    code, out, err = report(capsys, simulated_log, "--policy", "frozen", "--gate", gate)
+    assert (code, out) == (78, "")
+    assert said in err
+
+
+def test_figures_and_tables_are_written(capsys, simulated_log, tmp_path):
+    pytest.importorskip("matplotlib", reason="needs rlctl[cli]")
+    folder = tmp_path / "out"
+    words = ("--policy", "feedforward", "--profile", "two-core-host", "--seeds", 2, "--report", folder)
+    code, out, _ = report(capsys, simulated_log, *words)
+    assert code == 0
+    names = {"agreement.png", "result.json", "simulator.png", "stream.png", "table.md"}
+    assert {path.name for path in folder.iterdir()} == names
+    assert (folder / "table.md").read_text() == out
+
+
+def test_an_acting_policy_that_cannot_be_made_again_is_not_simulated(capsys, recorded_run, tmp_path):
+    path = tmp_path / "twin.yaml"
+    path.write_text(yaml.safe_dump(load_host("two-core-host").but(host_cpus=2.0).model_dump(mode="json")))
+    code, out, _ = report(capsys, recorded_run().go(20), "--policy", "frozen", "--profile", path)
+    assert code == 0
+    assert "not judged in the simulator: acting policy always cannot be made here: no manager 'always'" in out
+
+
+def test_a_profile_of_a_host_of_another_size_is_refused(capsys, recorded_run):
+    code, _, err = report(capsys, recorded_run().go(20), "--policy", "frozen", "--profile", "two-core-host")
+    assert code == 78
+    assert "profile two-core-host is of a host with 1 CPUs for BE, the log of one with 2" in err
+
+
+def test_the_acting_policy_s_options_come_from_its_configuration(capsys, simulated_log, serve_yaml, tmp_path):
+    log = tmp_path / "log"
+    log.mkdir()
+    lines = (simulated_log / "ticks.jsonl").read_bytes().splitlines(keepends=True)[:200]
+    header = json.loads(lines[0])
+    header["policy"] = {"name": "static", "hash": "0" * 12}
+    sealed, _ = seal({key: value for key, value in header.items() if key not in ("prev", "crc")}, "")
+    (log / "ticks.jsonl").write_bytes(b"".join([sealed, *lines[1:]]))
+    words = (log, "--policy", "frozen", "--profile", "two-core-host", "--seeds", 2)
+    _, out, _ = report(capsys, *words)
+    assert "acting policy static is not the one of the log any more" in out
+    assert "--config FILE" in out
+    _, out, _ = report(capsys, *words, "--config", serve_yaml("name: frozen", "name: static, options: {}"))
+    assert "--config FILE" not in out
+
+
+def test_a_shadow_that_is_another_by_now_is_not_simulated(capsys, simulated_log, tmp_path):
+    from rlctl.shadow.log import ShadowLog
+    from rlctl.shadow.watching import Shadows
+    from rlctl.ticklog.decisions import read_decisions
+
+    shadows, log = Shadows([catalogue.build("static", quota_ratio=0.3)]), ShadowLog(tmp_path / "shadow.jsonl")
+    for number, decision in enumerate(read_decisions([simulated_log / "ticks.jsonl"], print)):
+        if number == 100:
+            break
+        log.write(shadows.see(decision))
+    log.close()
+    shadows.close()
+    _, out, _ = report(capsys, "--shadow", log.path, "--profile", "two-core-host", "--seeds", 2)
+    assert "shadow static is not the one of the log any more" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ((), 78, "name a LOG"),
+        (("--policy", "frozen"), 78, "name one"),
+        (("LOG",), 78, "there is no shadow log"),
+        (("LOG", "--policy", "heracls"), 78, "did you mean 'heracles'?"),
+        (("LOG", "--policy", "frozen,frozen"), 78, "names 'frozen' twice"),
+        (("LOG", "--policy", ","), 78, "names none"),
+        (("LOG", "--policy", "frozen", "--shadow", "x"), 2, "not allowed with"),
+        (("LOG/none", "--policy", "frozen"), 78, "there is no such log"),
+        (("LOG", "--policy", "frozen", "--profile", "titanic"), 78, "no host profile 'titanic'"),
+    ],
+)
+def test_what_cannot_be_is_one_line(capsys, recorded_run, words, code, said):
+    folder = recorded_run().go(3)
+    got, out, err = report(capsys, *(word.replace("LOG", str(folder)) for word in words))
+    assert (got, out) == (code, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_only_ticks_under_the_last_acting_policy_count(capsys, recorded_run):
+    run = recorded_run()
+    run.go(10)
+    run.log.close()
+    other = recorded_run()
+    other.log.header = header_of(
+        other.plant, catalogue.build("heracles"), Shield(load_profile("responsive"), Limits(2))
+    )
+    code, out, _ = report(capsys, other.go(7), "--policy", "frozen")
+    assert code == 0
+    assert "7 ticks" in out
+    assert "acting heracles" in out
+    assert "left out: 10 ticks before" in out
+
+
+# --- estimates ---
+
+
+def made(**given):
+    """Columns of so many ticks as the arrays have."""
+    count = len(given.get("met", given.get("be_cpus", given.get("load_ratio", ()))))
+    subject = Subject("a", "0", load_profile("responsive"), Limits(2), 1.0, 0.01, {"s": ("0", False)})
+    usual = {
+        "follows": np.arange(count) > 0,
+        "wall_seconds": np.arange(count, dtype=float),
+        "load_ratio": np.full(count, 0.5),
+        "be_cpus": np.full(count, np.nan),
+        "met": np.ones(count),
+        "applied_cpus": np.ones(count),
+        "overridden": np.zeros(count, bool),
+    }
+    arrays = {name: np.asarray(value) for name, value in given.items()}
+    return Columns(subject=subject, shadows={}, left_out=0, **(usual | arrays))
+
+
+def shadow(got=(), same=None):
+    got = np.asarray(got, float)
+    no = np.zeros(len(got) if same is None else len(same), bool)
+    return ShadowColumns(got, no if same is None else np.asarray(same, bool), no, no, no, no, no, no, {}, "")
+
+
+@pytest.mark.parametrize(
+    ("had", "used", "got", "points"),
+    [
+        (1.0, 1.0, 1.5, 25.0),  # held, and given half a CPU more of two
+        (1.0, 1.0, 0.5, -25.0),
+        (1.0, 0.95, 2.0, 47.5),  # in proportion to what it used
+        (1.0, 0.3, 2.0, 0.0),  # not held: it had what it wanted
+        (1.0, 0.3, 0.1, -10.0),
+        (1.0, 0.3, 0.0, -15.0),  # would have been frozen
+        (0.0, 0.0, 0.0, 0.0),
+    ],
+)
+def test_be_s_gain_of_a_tick(had, used, got, points):
+    columns = made(be_cpus=[0.0, used, used], applied_cpus=[had, had, had])
+    gain = be_gain(columns, shadow([got] * 3))
+    assert gain.points.mean == pytest.approx(points)
+    assert gain.ticks == 2
+    assert gain.assumed_percent == (100.0 if got > had else 0.0) * (used >= 0.9 * had)
+
+
+def test_a_be_that_was_frozen_would_have_taken_what_it_mostly_takes():
+    columns = made(be_cpus=[0.0, 0.5, 0.0], applied_cpus=[1.0, 0.0, 0.0])
+    gain = be_gain(columns, shadow([1.0, 1.0, 1.0]))
+    assert gain.points.mean == pytest.approx(100 * 0.5 / 2 / 2)  # the second of two ticks
+    assert gain.assumed_percent == 50.0
+
+
+def test_gain_is_not_counted_over_a_gap_nor_where_nothing_was_measured():
+    columns = made(be_cpus=[1.0, 1.0, np.nan], follows=[False, False, True])
+    assert be_gain(columns, shadow([2.0] * 3)) is None
+
+
+def test_matching_takes_windows_after_a_stretch_of_agreement_and_none_across_a_gap():
+    count = 2000
+    met = np.ones(count)
+    met[1::2] = 0.0
+    same = np.ones(count, bool)
+    same[1000:] = False
+    follows = np.arange(count) > 0
+    follows[500] = False
+    found = matching(made(met=met, follows=follows), shadow(same=same))
+    assert found.windows == (500 - 10) + (501 - 10)
+    assert found.violations.mean == pytest.approx(50.0, abs=0.2)
+    low, high = found.violations.ci95
+    assert high - low > 15.0, "about a hundred windows that do not overlap, not a thousand"
+
+
+def test_too_few_windows_allow_no_estimate():
+    same = np.arange(2000) < LEAST_WINDOWS
+    found = matching(made(met=np.ones(2000)), shadow(same=same))
+    assert found.violations is None
+    assert f"{LEAST_WINDOWS} are needed" in found.why
+
+
+def test_intervals_do_not_believe_that_ticks_are_independent():
+    rng = np.random.default_rng(0)
+    level = np.zeros(6000)
+    for tick, news in enumerate(rng.normal(size=6000)):
+        level[tick] = 0.98 * level[tick - 1] + news
+    blocks = np.arange(6000) // 300
+    low, high = mean_over_blocks(level, blocks).ci95
+    naive = 2 * 1.96 * level.std() / math.sqrt(len(level))
+    assert high - low > 4 * naive
+    share = share_over_blocks((level > 0.0).astype(float), blocks, 10.0)
+    assert share.ci95[1] - share.ci95[0] > 4 * 100 * 2 * 1.96 * 0.5 / math.sqrt(len(level))
+
+
+def test_a_share_of_nothing_has_an_upper_bound_and_a_mean_of_one_block_has_none():
+    assert share_over_blocks(np.zeros(600), np.zeros(600, int), 10.0).ci95[1] == pytest.approx(6.0, abs=0.1)
+    assert mean_over_blocks(np.ones(300), np.zeros(300, int)).ci95 == (-math.inf, math.inf)
+
+
+def test_the_load_goes_on_where_it_was_not_measured():
+    trace = load_trace(made(load_ratio=[np.nan, 0.2, np.nan, 0.4, np.nan]))
+    assert trace.tolist() == [0.2, 0.2, 0.2, 0.4, 0.4]
+    assert load_trace(made(load_ratio=[np.nan, np.nan])) is None
+
+
+# --- damage ---
+
+WILD = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**18), 10**18) | st.floats(width=64) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=4,
+)
+
+
+@pytest.fixture(scope="module")
+def whole_logs(simulated_log):
+    """The begin of a tick log, and what shadows say of it."""
+    from rlctl.shadow.log import ShadowLog
+    from rlctl.shadow.watching import Shadows
+    from rlctl.ticklog.decisions import read_decisions
+
+    ticks = (simulated_log / "ticks.jsonl").read_bytes().splitlines(keepends=True)[:30]
+    begin, said = simulated_log / "begin.jsonl", simulated_log / "said.jsonl"
+    begin.write_bytes(b"".join(ticks))
+    shadows, log = Shadows([catalogue.build("feedforward")]), ShadowLog(said)
+    for decision in read_decisions([begin], print):
+        log.write(shadows.see(decision))
+    log.close()
+    shadows.close()
+    return ticks, said.read_bytes().splitlines(keepends=True)
+
+
+def changed(line, draw):
+    """A line with one value anywhere in it replaced, and sealed again, as a program with a fault would."""
+    said = {key: value for key, value in json.loads(line).items() if key not in ("prev", "crc")}
+    place, key = said, draw(st.sampled_from(sorted(said)))
+    while isinstance(place[key], dict) and place[key] and draw(st.booleans()):
+        place = place[key]
+        key = draw(st.sampled_from(sorted(place)))
+    if draw(st.booleans()):
+        place[key] = draw(WILD)
+    else:
+        del place[key]
+    with contextlib.suppress(ValueError):  # not finite
+        return seal(said, "")[0]
+    return line
+
+
+@given(data=st.data())
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_damaged_log_never_ends_in_a_traceback(whole_logs, tmp_path_factory, which, data):
+    lines = list(whole_logs[which])
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(lines) - 1))
+        match data.draw(st.sampled_from(("changed", "flipped", "removed", "cut", "twice"))):
+            case "changed":
+                with contextlib.suppress(ValueError):
+                    lines[place] = changed(lines[place], data.draw)
+            case "flipped":
+                raw = bytearray(lines[place] or b" ")
+                raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
+                lines[place] = bytes(raw)
+            case "removed":
+                lines[place] = b""
+            case "cut":
+                lines[place] = lines[place][: data.draw(st.integers(0, 200))]
+            case "twice":
+                lines.insert(place, lines[place])
+    path = Path(tmp_path_factory.getbasetemp()) / f"damaged-{which}.jsonl"
+    path.write_bytes(b"".join(lines))
+    words = (str(path), "--policy", "feedforward,hipster") if which == 0 else ("--shadow", str(path))
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as err:
+        code = main(["shadow", "report", *words, "--gate"])
+    assert code in (1, 78), err.getvalue()

@@ -1,0 +1,153 @@
+"""`rlctl train` and `rlctl evaluate` from the command line: mistakes are one line, a smoke run ends with a bundle."""
+
+import json
+import os
+import shutil
+import signal
+from importlib import util
+
+import pytest
+
+from rlctl.cli import main
+from rlctl.training.plan import Asked, new_plan
+
+needs_training = pytest.mark.skipif(
+    any(util.find_spec(name) is None for name in ("torch", "sb3_contrib", "onnx")), reason="needs rlctl[train]"
+)
+
+
+def said(capsys):
+    out, err = capsys.readouterr()
+    return out, err
+
+
+def assert_refused(capsys, code, words, *parts):
+    assert main(words) == code
+    _, err = said(capsys)
+    assert err.startswith("rlctl: error: ")
+    assert err.count("\n") == 1
+    assert all(part in err for part in parts), err
+
+
+def test_a_dry_run_tells_every_value_and_where_it_is_from(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "--algo", "ppo", "--total-timesteps", "2000", "--seed", "7", "--shield", "heracles", "--dry-run"]
+    assert main(words) == 0
+    out, _ = said(capsys)
+    assert "n_timesteps: 2000 # --total-timesteps" in out
+    assert "too many for a try-out" in out
+    assert "hyperparameters: # configs/training/ppo.yaml" in out
+    assert "thesis: {seconds: 30, shield: heracles}" in out
+    assert "seed: 7" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_mistakes_are_one_line(capsys, tmp_path):
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("rlctl/SimHost-v0:\n  n_stepz: 3\n")
+    assert_refused(capsys, 78, ["train"], "--algo is needed")
+    assert_refused(capsys, 2, ["train", "--algo", "sarsa"], "--algo")
+    assert_refused(capsys, 2, ["train", "--algo", "ppo", "--seeds", "0"], "--seeds")
+    assert_refused(
+        capsys, 78, ["train", "--algo", "ppo", "--config", str(wrong)], f"{wrong}:2: ", "did you mean 'n_steps'"
+    )
+    assert_refused(capsys, 78, ["train", "--algo", "ppo", "--hosts", str(tmp_path / "none.yaml")], "none.yaml")
+    assert_refused(capsys, 78, ["train", "--algo", "ppo", "--shield", "titanium"], "titanium")
+    assert_refused(capsys, 78, ["train", "--algo", "ppo", "--scenario", "live-nginx"], "live host")
+    assert_refused(capsys, 78, ["train", "--algo", "ppo", "--init", str(tmp_path / "no.zip")], "no.zip")
+    assert_refused(capsys, 78, ["train", "--resume", str(tmp_path)], "no folder of a run")
+    assert_refused(capsys, 78, ["train", "--algo", "ppo", "--json", f"{wrong}/x"], f"{wrong}: is no folder")
+    assert_refused(capsys, 78, ["train", "--resume", str(tmp_path), "--algo", "ppo"], "leave out --algo")
+    assert_refused(capsys, 2, ["evaluate", str(tmp_path), "--seeds", "1"], "no interval")
+
+
+def test_the_first_signal_is_noted_and_the_second_one_ends_at_once(capsys):
+    from rlctl.loop.stopping import signals_noted
+
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with signals_noted("once more to end at once") as caught:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert caught == [signal.SIGTERM]
+        assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+    assert "once more" in said(capsys)[1]
+
+
+def test_without_the_libraries_the_way_out_is_told(capsys, monkeypatch):
+    import rlctl.training.plan as plan
+
+    monkeypatch.setattr(plan, "find_spec", lambda name: None if name == "torch" else True)
+    assert_refused(capsys, 78, ["train", "--algo", "ppo"], "pip install 'rlctl[train]'", "scripts/install dev,train")
+
+
+def test_a_calibrated_host_is_learned_on_and_compared_on(tmp_path):
+    profile = tmp_path / "mine.yaml"
+    text = new_plan(Asked(algorithm="ppo")).hosts.kinds[-1].host().model_copy(update={"name": "mine"})
+    profile.write_text(text.model_dump_json())
+    plan = new_plan(Asked(algorithm="ppo", profiles=(str(profile),), scenarios=("thesis",)))
+    assert [one.name for one in plan.courses] == ["thesis", "mine"]
+    assert plan.hosts.kinds[-1].name == "mine"
+
+
+@needs_training
+@pytest.mark.train
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_a_smoke_run_leaves_a_bundle_that_evaluate_scores(algorithm, capsys, tmp_path):
+    out, table = tmp_path / "run", tmp_path / "scores.json"
+    words = ["train", "--algo", algorithm, "--total-timesteps", "2000", "--scenario", "two-core"]
+    assert main([*words, "--out", str(out), "--json", str(table)]) == 0
+    printed, err = said(capsys)
+    assert "two-core" in printed
+    assert "left: " in err or "100%" in err
+    told = json.loads(table.read_text())["runs"][0]
+    assert told["timesteps"] >= 2000
+    assert told["ending"] == "budget spent"
+    assert (out / "command.txt").read_text().startswith(f"rlctl train --algo {algorithm} --seed 0")
+    few = ["--scenario", "two-core", "--seeds", "2", "--shield", "responsive", "--duration", "10", "--jobs", "1"]
+    assert main(["evaluate", str(out / "bundle"), *few, "--json"]) == 0
+    scored = json.loads(said(capsys)[0])["shields"]["responsive"]
+    assert len(scored["scenarios"]["two-core"]["managers"]) == 5
+    assert {one["against"] for one in scored["differences"]} >= {"frozen", "prm-hybrid-tuned", "feedforward"}
+
+
+@needs_training
+@pytest.mark.train
+def test_runs_of_several_seeds_have_a_table_with_their_spread_and_one_goes_on(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "train",
+        "--algo",
+        "ppo",
+        "--total-timesteps",
+        "300",
+        "--scenario",
+        "two-core",
+        "--seeds",
+        "2",
+        "--no-export",
+    ]
+    assert main(words) == 0
+    assert "mean ± sd" in said(capsys)[0]
+    assert (tmp_path / "runs/ppo/1").is_dir()
+    assert (tmp_path / "runs/ppo/2/best_model.zip").is_file()
+    assert main(["train", "--resume", "runs/ppo/1", "--total-timesteps", "600", "--no-export", "--json"]) == 0
+    told = json.loads(said(capsys)[0])["runs"][0]
+    assert told["timesteps"] >= 600
+    shutil.rmtree(tmp_path / "runs")
+
+
+@needs_training
+@pytest.mark.train
+def test_scores_go_into_the_card_on_request(capsys, tmp_path, monkeypatch):
+    from rlctl.commands import evaluate
+
+    bundle = tmp_path / "run" / "bundle"
+    words = ["train", "--algo", "ppo", "--total-timesteps", "300", "--scenario", "two-core"]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 0
+    assert json.loads((bundle / "card.json").read_text())["scores"] is None
+    short = evaluate._scenarios
+    monkeypatch.setattr(evaluate, "_scenarios", lambda names, _: short(names, 10.0))
+    few = ["--scenario", "two-core", "--seeds", "2", "--shield", "responsive,knee", "--jobs", "1"]
+    assert main(["evaluate", str(bundle), *few, "--write-card"]) == 0
+    scores = json.loads((bundle / "card.json").read_text())["scores"]
+    assert set(scores["two-core"]) == {"responsive", "knee"}
+    assert scores["two-core"]["knee"]["seeds"] == 2

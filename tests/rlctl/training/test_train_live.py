@@ -1,0 +1,222 @@
+"""`rlctl train --plant host`: mistakes are one line, and however it ends nothing of the host stays changed."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from importlib import util
+from pathlib import Path
+
+import pytest
+
+from rlctl.cli import main
+from rlctl.commands import train_live
+from rlctl.envs.allocation import Limits
+from rlctl.envs.errors import HostError, RlctlError
+from rlctl.envs.fake import FakePlant
+from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.scenarios.scenario import _folder
+from rlctl.training.live import run_live
+
+needs_training = pytest.mark.skipif(
+    any(util.find_spec(name) is None for name in ("torch", "sb3_contrib", "onnx")), reason="needs rlctl[train]"
+)
+LIMITS = Limits(cpus=2)
+
+
+class Plant(FakePlant):
+    """Does something at a tick of the whole run."""
+
+    def __init__(self, at, act):
+        super().__init__(LIMITS, loads=(0.2, 0.5, 0.4))
+        self.at, self.act, self.waits = at, act, 0
+
+    def wait(self):
+        self.waits += 1
+        if self.waits == self.at:
+            self.act()
+        return super().wait()
+
+
+class FakeBed:
+    """A testbed that keeps a diary; what it leaves is what a host would have."""
+
+    def __init__(self, at=10**9, act=lambda: None):
+        self.plant, self.diary = Plant(at, act), []
+
+    def __call__(self, spec, say):
+        return self
+
+    def __enter__(self):
+        self.diary.append("up")
+        return self
+
+    def __exit__(self, *_):
+        self.plant.close()
+        self.diary.append("gone")
+
+    def settle(self, trace):
+        self.diary.append("settle")
+
+    def start_be(self):
+        self.diary.append("start BE")
+
+    def stop_be(self):
+        self.diary.append("stop BE")
+
+    def follow(self, trace):
+        self.diary.append("load")
+
+
+@pytest.fixture
+def quick(tmp_path):
+    """live-nginx with short measurements."""
+    path = tmp_path / "quick.yaml"
+    path.write_text((_folder() / "live-nginx.yaml").read_text().replace("duration_seconds: 60", "duration_seconds: 5"))
+    return path
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A tiny DQN, as good as untrained."""
+    from stable_baselines3 import DQN
+
+    from rlctl.envs.host_env import HostEnv
+
+    path = tmp_path / "tiny.zip"
+    made = DQN("MlpPolicy", HostEnv(FakePlant()), policy_kwargs={"net_arch": [8]}, buffer_size=8, device="cpu", seed=0)
+    made.save(path)
+    return path
+
+
+def words(quick, model, folder, *more):
+    return ["train", "--plant", "host", "--scenario", str(quick), "--init", str(model), "--out", str(folder), *more]
+
+
+def on(bed, monkeypatch):
+    monkeypatch.setattr(train_live, "run_live", lambda plan, say, watch: run_live(plan, say, watch, bed))
+
+
+def assert_restored(bed):
+    assert bed.diary[-2:] == ["stop BE", "gone"]
+    assert bed.plant.closed
+    assert bed.plant.current == LIMITS.full
+
+
+@needs_training
+@pytest.mark.train
+def test_it_fine_tunes_tells_and_leaves_the_host_as_it_was(quick, model, tmp_path, monkeypatch, capsys):
+    bed = FakeBed()
+    on(bed, monkeypatch)
+    assert main(words(quick, model, tmp_path / "run", "--total-timesteps", "20", "--json")) == 0
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    assert [one["name"] for one in told["phases"]] == ["before", "learning 1", "after 1"]
+    assert Path(told["bundle"], "card.json").is_file()
+    assert "kept the" in err
+    assert bed.diary == ["up", "settle", "start BE", "load", "load", "load", "stop BE", "gone"]
+    assert (tmp_path / "run" / "command.txt").read_text().startswith("rlctl train --plant host --scenario ")
+    assert_restored(bed)
+
+
+@needs_training
+@pytest.mark.train
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("at", [3, 15])
+def test_a_signal_puts_everything_back(number, code, at, quick, model, tmp_path, monkeypatch, capsys):
+    bed = FakeBed(at, lambda: os.kill(os.getpid(), number))
+    on(bed, monkeypatch)
+    handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    assert main(words(quick, model, tmp_path / "run", "--total-timesteps", "20", "--no-export")) == code
+    assert_restored(bed)
+    assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == handlers
+    if at == 15:  # something was measured by then
+        assert "kept the initial policy" in capsys.readouterr().err
+
+
+@needs_training
+@pytest.mark.train
+@pytest.mark.parametrize("error", [HostError("the LC is gone"), RuntimeError("a bug")])
+@pytest.mark.parametrize("at", [3, 15])
+def test_an_error_puts_everything_back(error, at, quick, model, tmp_path, monkeypatch, capsys):
+    def fail():
+        raise error
+
+    bed = FakeBed(at, fail)
+    on(bed, monkeypatch)
+    arguments = words(quick, model, tmp_path / "run", "--total-timesteps", "20", "--no-export")
+    if isinstance(error, HostError):
+        assert main(arguments) == 75
+        assert "the LC is gone" in capsys.readouterr().err
+    else:
+        with pytest.raises(RuntimeError):
+            main(arguments)
+    assert_restored(bed)
+
+
+def refused(capsys, arguments, *parts):
+    assert main(arguments) == 78
+    err = capsys.readouterr().err
+    assert err.startswith("rlctl: error: ")
+    assert err.count("\n") == 1
+    assert all(part in err for part in parts), err
+
+
+@needs_training
+@pytest.mark.train
+def test_mistakes_are_one_line(capsys, tmp_path, quick, model):
+    folder = tmp_path / "run"
+    refused(capsys, ["train", "--plant", "host"], "--init MODEL.zip")
+    refused(capsys, words(quick, tmp_path / "no.zip", folder), "no.zip", "is no file")
+    refused(capsys, words("thesis", model, folder), "thesis", "live-nginx")
+    refused(capsys, words(quick, model, folder, "--algo", "dqn"), "--algo is the simulator's")
+    refused(capsys, words(quick, model, folder, "--explore", "1.5"), "1.5")
+    refused(capsys, words(quick, model, folder, "--total-timesteps", "1"), "1 timesteps")
+    refused(capsys, ["train", "--algo", "ppo", "--explore", "0.2"], "--plant host")
+    assert not folder.exists()
+
+
+@needs_training
+@pytest.mark.train
+def test_a_dry_run_touches_nothing(capsys, tmp_path, quick, model):
+    assert main(words(quick, model, tmp_path / "run", "--dry-run")) == 0
+    assert "exploring in 10% of the ticks, from a slack of 0.5 on" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@needs_training
+@pytest.mark.train
+@pytest.mark.host
+@pytest.mark.slow
+def test_fifteen_steps_on_the_real_testbed_leave_nothing_behind(tmp_path, quick, model):
+    missing = [name for name in ("stress-ng", "cc") if shutil.which(name) is None]
+    if os.geteuid() != 0 or missing or not (shutil.which("nginx") or Path("/usr/sbin/nginx").exists()):
+        pytest.skip(f"needs root, nginx, stress-ng and cc; missing {missing or 'root or nginx'}")
+    try:
+        for controller in (Controller.CPU, Controller.CPUSET, Controller.FREEZER):
+            Layout.detect().mount(controller)
+    except RlctlError as error:
+        pytest.skip(str(error))
+    text = quick.read_text()
+    knee = next(line for line in text.splitlines() if line.startswith("knee:"))
+    quick.write_text(text.replace(knee, "knee: {start_rps: 300, step_rps: 100, top_rps: 300}"))
+
+    def left_behind():
+        groups = [str(path) for path in Path("/sys/fs/cgroup").glob("*/rlctl-testbed-*")]
+        return groups + [str(path) for path in Path("/run/rlctl/testbed").glob("testbed-*")]
+
+    before = left_behind()
+    command = [
+        sys.executable,
+        "-m",
+        "rlctl",
+        *words(quick, model, tmp_path / "run", "--total-timesteps", "15", "--json"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    phases = json.loads(done.stdout)["phases"]
+    assert [one["ticks"] for one in phases] == [5, 15, 5]
+    assert len((tmp_path / "run" / "transitions.jsonl").read_text().splitlines()) == 25
+    assert left_behind() == before

@@ -1,0 +1,316 @@
+"""Transitions from logs are those that a learner on the host would have had, and nothing that no policy did is among
+them."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rlctl.agents import catalogue
+from rlctl.envs.actions import MOVES
+from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.fake import FakePlant
+from rlctl.envs.host_env import HostEnv
+from rlctl.envs.sim.loads_training import training_load
+from rlctl.envs.sim.profile import load_profile as load_host
+from rlctl.envs.sim.seeds import Kind, kind_of
+from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
+from rlctl.envs.ticklog import seal
+from rlctl.envs.workload import Weight
+from rlctl.loop.control import Controller
+from rlctl.loop.record import Tee, TickLog, write_ticks
+from rlctl.safety.profile import load_profile
+from rlctl.safety.shield import Shield
+from rlctl.safety.wrapper import ShieldedEnv
+from rlctl.scenarios.scenario import load_scenario
+from rlctl.ticklog.header import header_of
+from rlctl.training.dataset_sim import Ground, grounds_of_hosts, grounds_of_scenarios, record
+from rlctl.training.dataset_sources import recording_of
+from rlctl.training.transitions import LONGEST, Cut, Moment, Weaver, censored, move_of
+
+LIMITS = Limits(cpus=2)
+LOADS = (0.2, 0.3, 0.5, 0.7, 0.95, 1.1, 0.4)
+SAFETY = load_profile("responsive")
+
+
+def refuse(damage):
+    raise AssertionError(str(damage))
+
+
+def random_moves(seed):
+    """A policy that draws moves, those that the shield will not have among them."""
+    dice = np.random.default_rng(seed)
+    return lambda observation: int(dice.integers(len(MOVES)))
+
+
+@pytest.fixture
+def recorded(tmp_path, always):
+    """A run of random moves on a fake host, in a log."""
+
+    def run(ticks, recorders=(), loads=LOADS):
+        plant = FakePlant(LIMITS, loads)
+        shield, policy = Shield(SAFETY, LIMITS), always(random_moves(7))
+        log = TickLog(tmp_path / "log" / "ticks.jsonl")
+        log.header = header_of(plant, policy, shield)
+        controller = Controller(plant, policy, shield, Tee(log, *recorders))
+        controller.begin()
+        for _ in range(ticks):
+            plant.wait()
+            controller.tick()
+        log.close()
+        return tmp_path / "log"
+
+    return run
+
+
+def test_a_log_gives_what_the_environment_gives_step_by_step(recorded):
+    """Observations, masks, moves and rewards: otherwise a policy learns from another world than it is served in."""
+    found = recording_of(recorded(120), None, refuse)
+    (episode,) = found.episodes
+    env = ShieldedEnv(HostEnv(FakePlant(LIMITS, LOADS)), Shield(SAFETY, LIMITS))
+    observation, _ = env.reset()
+    choose = random_moves(7)
+    for step in range(len(episode)):
+        assert np.array_equal(episode.observations[step], observation)
+        assert np.array_equal(episode.masks[step], env.action_masks())
+        move, before = choose(None), env.host.current
+        observation, reward, _, _, info = env.step(move)
+        assert episode.terms[step].sum() == pytest.approx(reward, abs=1e-12)
+        assert episode.terms[step].tolist() == pytest.approx(list(info["reward"].values()), abs=1e-12)
+        assert episode.overridden[step] == info["overridden"]
+        assert bool(episode.guards[step]) == info["overridden"]
+        done = MOVES[episode.actions[step]].of(before, LIMITS)
+        assert done.frozen == info["allocation"].frozen
+        if not info["overridden"]:
+            assert done == info["allocation"]
+    assert np.array_equal(episode.observations[-1], observation)
+    assert len(episode) == 119
+    assert episode.overridden.any()
+    assert not episode.overridden.all()
+
+
+def sound(**changes):
+    return Telemetry(
+        1.0, 0.010, Quantile(0.004, samples=500), load_ratio=Value(0.5), be_work_rate=Value(0.3), **changes
+    )
+
+
+RUNNING, FROZEN = Allocation(1.0, 2), LIMITS.safe
+
+
+@pytest.mark.parametrize(
+    ("telemetry", "before", "why"),
+    [
+        (sound(), RUNNING, None),
+        (sound().but(tail_latency_seconds=Missing(Why.NO_DATA)), RUNNING, Cut.NO_LATENCY),
+        (sound().but(tail_latency_seconds=Quantile(float("nan"))), RUNNING, Cut.NO_LATENCY),
+        (sound().but(target_seconds=0.0), RUNNING, Cut.NO_LATENCY),
+        (sound().but(be_work_rate=Missing(Why.NO_DATA)), RUNNING, Cut.NO_WORK),
+        (sound(counters={"tail_is_lower_limit": Value(1.0)}), RUNNING, Cut.CLIENT),
+        (sound(counters={"offered_rps": Value(100.0), "error_rps": Value(2.0)}), RUNNING, Cut.CLIENT),
+        (sound(counters={"offered_rps": Value(100.0), "error_rps": Value(0.5)}), RUNNING, None),
+        (sound(counters={"error_rps": Missing(Why.STALE)}), RUNNING, None),
+        (sound(lc_cpus=Value(1.0)), FROZEN, Cut.AT_CAP),
+        (sound(lc_cpus=Value(1.0)), RUNNING, None),
+        (sound(lc_cpus=Value(0.9)), FROZEN, None),
+    ],
+)
+def test_a_tick_that_teaches_something_wrong_is_left_out(telemetry, before, why):
+    assert censored(telemetry, before, LIMITS) is why
+
+
+def moment(number, telemetry=None, before=RUNNING, applied=RUNNING):
+    return Moment(
+        observation=np.full(3, number, np.float32),
+        mask=np.ones(len(MOVES), np.bool_),
+        telemetry=telemetry or sound(),
+        before=before,
+        proposed=applied,
+        ruled=applied,
+        applied=applied,
+        proposed_move=0,
+        executed_move=0,
+        policy="x",
+    )
+
+
+def test_a_censored_tick_is_neither_the_beginning_nor_the_end_of_a_transition():
+    weaver = Weaver(LIMITS)
+    lost = sound().but(tail_latency_seconds=Missing(Why.NO_DATA))
+    for number in range(9):
+        weaver.add(moment(number, lost if number == 4 else None))
+    weaver.end()
+    assert [one.observations[:, 0].tolist() for one in weaver.episodes] == [[0, 1, 2, 3], [5, 6, 7, 8]]
+    assert weaver.cuts == {Cut.NO_LATENCY: 1}
+    assert weaver.ticks == 9
+
+
+def test_somebody_else_s_change_is_no_effect_of_a_move():
+    weaver = Weaver(LIMITS)
+    for number in range(6):
+        weaver.add(moment(number, before=RUNNING.but(quota_cpus=0.5) if number == 3 else RUNNING))
+    weaver.end()
+    assert [len(one) for one in weaver.episodes] == [2, 2]
+    assert weaver.cuts == {Cut.OTHERS: 1}
+    rounded = Weaver(LIMITS)
+    for number in range(4):
+        rounded.add(moment(number, before=RUNNING.but(quota_cpus=1.0 + 1e-9)))
+    assert not rounded.cuts
+
+
+def test_a_long_run_is_parted_without_losing_a_transition():
+    weaver = Weaver(LIMITS)
+    for number in range(2 * LONGEST + 11):
+        weaver.add(moment(number))
+    weaver.end()
+    assert [len(one) for one in weaver.episodes] == [LONGEST, LONGEST, 10]
+    assert weaver.episodes[0].observations[-1, 0] == weaver.episodes[1].observations[0, 0] == LONGEST
+    assert not weaver.cuts
+
+
+def test_what_was_done_is_named_by_the_move_that_does_it():
+    names = [move.name for move in MOVES]
+    assert names[move_of(RUNNING, RUNNING, LIMITS)] == "keep"
+    assert names[move_of(LIMITS.safe, RUNNING, LIMITS)] == "freeze"
+    assert names[move_of(Allocation(0.22, 2), RUNNING, LIMITS)] == "quota-11%"
+    assert names[move_of(Allocation(UNLIMITED, 2), Allocation(2.0, 2), LIMITS)] == "keep", "2 CPUs are all there are"
+
+
+def lines_of(log):
+    return (log / "ticks.jsonl").read_text().splitlines()
+
+
+def sealed(log, said):
+    """Lines written anew, as a whole log."""
+    prev, lines = "", []
+    for one in said:
+        line, prev = seal({key: value for key, value in one.items() if key not in ("prev", "crc")}, prev)
+        lines.append(line)
+    (log / "ticks.jsonl").write_bytes(b"".join(lines))
+
+
+def test_damage_and_missing_lines_cut_and_are_counted(recorded):
+    log = recorded(100)
+    lines = lines_of(log)
+    lines[31] = lines[31].replace('"policy":"always"', '"policy":"nobody"')
+    del lines[61:64]
+    (log / "ticks.jsonl").write_text("\n".join(lines) + "\n")
+    told = []
+    found = recording_of(log, None, lambda damage: told.append(str(damage)))
+    assert [len(one) for one in found.episodes] == [29, 28, 36]
+    assert found.censored == {Cut.DAMAGE: 2}
+    assert len(told) == 2
+    assert found.source.ticks == 96
+    assert found.source.transitions == 93
+
+
+def test_a_missed_deadline_cuts_and_a_history_goes_on(recorded):
+    log = recorded(40)
+    said = [json.loads(line) for line in lines_of(log)]
+    for one in said[21:]:
+        one["time_seconds"] += 1.0
+    whole = recording_of(log, None, refuse).episodes[0]
+    sealed(log, said)
+    found = recording_of(log, None, refuse)
+    assert [len(one) for one in found.episodes] == [19, 19]
+    assert found.censored == {Cut.GAP: 1}
+    assert np.array_equal(found.episodes[1].observations, whole.observations[20:]), "the policy saw on"
+
+
+def test_a_restart_and_a_new_target_cut(recorded):
+    log = recorded(30)
+    assert recording_of(recorded(30), None, refuse).censored == {Cut.RESTART: 1}
+    said = [json.loads(line) for line in lines_of(log)]
+    for one in said[11:]:
+        one["target_seconds"] = 0.02
+    sealed(log, said)
+    found = recording_of(log, None, refuse)
+    assert found.censored == {Cut.SETTINGS: 1, Cut.RESTART: 1}
+    assert [len(one) for one in found.episodes] == [9, 19, 29]
+
+
+def test_a_log_without_a_header_needs_a_shield(tmp_path, recorded):
+    """A live bench's ticks have none."""
+
+    class Kept(list):
+        def write(self, tick):
+            self.append(tick)
+
+    kept = Kept()
+    log = recorded(50, [kept], loads=(0.1,))
+    bare = tmp_path / "feedforward-1.jsonl"
+    write_ticks(bare, kept)
+    with pytest.raises(ConfigError, match=r"feedforward-1.jsonl:1: .*name one with --shield"):
+        recording_of(bare, None, refuse)
+    found, headed = (recording_of(path, SAFETY, refuse) for path in (bare, log))
+    assert np.array_equal(found.episodes[0].observations, headed.episodes[0].observations)
+    assert np.array_equal(found.episodes[0].masks, headed.episodes[0].masks)
+
+
+def test_an_empty_log_is_refused(tmp_path):
+    (tmp_path / "ticks.jsonl").touch()
+    with pytest.raises(ConfigError, match="no tick is recorded"):
+        recording_of(tmp_path, None, refuse)
+
+
+def test_garbage_between_ticks_ends_no_export(recorded):
+    log = recorded(20)
+    lines = lines_of(log)
+    lines[8:8] = ["}{", "[1]", '{"tick": 3}', "\x00\xff"]
+    (log / "ticks.jsonl").write_text("\n".join(lines) + "\n")
+    told = []
+    found = recording_of(log, None, told.append)
+    assert len(told) >= 3
+    assert sum(map(len, found.episodes)) == 18
+
+
+def ground(**changes):
+    given = {
+        "name": "small",
+        "host": load_host("two-core-host"),
+        "load": training_load,
+        "weight": Weight.EQUAL,
+        "safety": SAFETY,
+        "vary": True,
+        "seeds": (5, 6),
+        "ticks": 60,
+        "policy": catalogue.build,
+    }
+    return Ground(**given | changes)
+
+
+def test_simulated_hosts_are_recorded_under_managers_that_explore_within_the_mask():
+    found = record(ground(), ["feedforward", "greedy-shield"], 0.3, seed=1)
+    assert found.source.hosts == 4
+    assert found.source.ticks == 240
+    explored = np.concatenate([one.explored for one in found.episodes])
+    assert 0.05 < explored.mean() < 0.35
+    for one in found.episodes:
+        steps = np.arange(len(one))
+        assert one.masks[steps, one.actions].all(), "never a move that the shield refuses"
+        assert np.array_equal(one.explored, one.actions != one.proposed)
+        assert not one.overridden.any()
+    again = record(ground(), ["feedforward", "greedy-shield"], 0.3, seed=1)
+    assert again.source == found.source
+    assert all(np.array_equal(a.actions, b.actions) for a, b in zip(found.episodes, again.episodes, strict=True))
+    assert record(ground(), ["feedforward"], 0.3, seed=2).source.sha256 != found.source.sha256
+
+
+def test_without_exploration_a_host_is_the_manager_s():
+    found = record(ground(), ["heracles"], 0.0, seed=0)
+    assert not any(one.explored.any() for one in found.episodes)
+
+
+def test_recordings_take_training_seeds_and_lack_what_the_hosts_lack():
+    from rlctl.agents.training.hosts import load_hosts
+
+    scenario = load_scenario("two-core")
+    grounds = [*grounds_of_scenarios([scenario], 3, SAFETY, 40.0), *grounds_of_hosts(load_hosts(), 20, seed=3)]
+    assert all(kind_of(seed) is Kind.TRAINING for one in grounds for seed in one.seeds)
+    assert grounds[0].ticks == 40
+    blind = next(one for one in grounds if "cpi" in one.absent)
+    found = record(replace(blind, ticks=20, seeds=blind.seeds[:1]), ["feedforward"], 0.0, seed=0)
+    seen = record(replace(blind, ticks=20, seeds=blind.seeds[:1], absent=()), ["feedforward"], 0.0, seed=0)
+    assert not np.array_equal(found.episodes[0].observations, seen.episodes[0].observations)

@@ -1,0 +1,99 @@
+"""The fault matrix holds what it says, and notices when something does not hold."""
+
+import os
+
+import pytest
+
+from rlctl.envs.allocation import UNLIMITED, Allocation
+from rlctl.envs.errors import RlctlError
+from rlctl.envs.host.cgroup.layout import Controller, Layout
+from tests.faults import matrix
+from tests.faults.cases import CASES
+from tests.faults.judging import Rulings, judge
+from tests.faults.onlooker import Sample
+from tests.faults.pace import QUICK
+
+SAFE = Allocation(0.01, 1, frozen=True)
+HALF, MOST = Allocation(0.5, 1), Allocation(UNLIMITED, 2)
+
+IN_CI = (
+    "sensor-nan", "lc-killed", "client-stalled", "policy-hangs", "write-eacces", "cgroup-replaced", "foreign-writer",
+    "log-disk-full", "controller-sigkill", "watchdog-sigkill", "both-sigkill", "config-garbage",
+)  # fmt: skip
+"""Of each kind one; the whole matrix takes minutes: scripts/fault-matrix."""
+
+
+def lacking():
+    layout = Layout.detect()
+    try:
+        for name in (Controller.CPU, Controller.CPUSET, Controller.FREEZER):
+            layout.mount(name)
+    except RlctlError as error:
+        return str(error)
+    return "" if os.geteuid() == 0 else "needs root"
+
+
+def test_every_fault_of_the_issue_has_its_case():
+    wanted = "sensor-stale sensor-nan sensor-absurd lc-killed lc-stalled client-stalled perf-child-killed policy-raises"
+    wanted += " policy-nan policy-out-of-range policy-hangs write-eacces write-einval write-enoent write-ebusy"
+    wanted += " cgroup-removed cgroup-replaced foreign-writer wall-clock-jumps log-disk-full controller-sigkill"
+    wanted += " controller-sigstop watchdog-sigkill both-sigkill config-garbage bundle-garbage"
+    assert set(wanted.split()) <= {case.name for case in CASES}
+
+
+@pytest.mark.host
+def test_whatever_fails_be_is_within_the_verdict_and_the_originals_come_back(capsys):
+    if reason := lacking():
+        pytest.skip(reason)
+    rows = matrix.run([case for case in CASES if case.name in IN_CI], QUICK, lambda line: None)
+    with capsys.disabled():
+        print(f"\n{matrix.table(rows)}")
+    assert not [f"{row.case}: {row.wrong}" for row in rows if row.wrong]
+
+
+def samples(*found):
+    """One in each tenth of a second, in the middle of its tenth."""
+    return [Sample(0.1 * n + 0.04, 0.1 * n + 0.05, one) for n, one in enumerate(found)]
+
+
+def ruled(*verdicts):
+    """A tick in each whole second, of 10 ms."""
+    seconds = [float(n) for n in range(len(verdicts))]
+    return Rulings(seconds, [one + 0.01 for one in seconds], verdicts)
+
+
+def test_the_time_is_that_of_the_first_look_that_finds_every_knob_where_it_has_to_be():
+    seen = samples(MOST, MOST, Allocation(0.5, 1, frozen=True), SAFE, SAFE)
+    judged = judge(seen, ruled(MOST), SAFE, 0.1, (0.1, 9.0))
+    assert judged.seconds == pytest.approx(0.25)
+    assert not judged.freer
+
+
+def test_be_that_leaves_the_safe_allocation_again_is_counted_once_for_each_time():
+    judged = judge(samples(SAFE, MOST, MOST, SAFE, HALF), ruled(MOST), SAFE, 0.0, (0.0, 9.0))
+    assert judged.freer == 2
+    assert "allowed 0.01 CPU on 1, frozen" in judged.first
+
+
+@pytest.mark.parametrize(
+    ("found", "freer"),
+    [(HALF, 0), (Allocation(0.6, 1), 1), (Allocation(0.5, 2), 1), (Allocation(0.6, 2, frozen=True), 0), (None, 0)],
+)
+def test_every_knob_is_held_to_the_verdict_unless_nothing_can_run(found, freer):
+    assert judge(samples(HALF, found, HALF), ruled(HALF), None, 0.0, (0.0, 9.0)).freer == freer
+
+
+def test_be_that_was_told_to_freeze_is_not_there_yet_but_no_freer_either():
+    told = Sample(0.1, 0.11, HALF, ordered=True)
+    assert judge([told], ruled(SAFE), SAFE, 0.0, (0.0, 9.0)).seconds == float("inf")
+    assert judge([*samples(SAFE), told], ruled(SAFE), SAFE, 0.0, (0.0, 9.0)).freer == 0
+
+
+def test_a_verdict_holds_from_the_end_of_its_tick_and_the_one_before_it_until_then():
+    seen = [Sample(1.005, 1.006, MOST), Sample(1.02, 1.021, MOST)]
+    assert judge(seen, ruled(MOST, HALF), None, 0.0, (0.0, 9.0)).freer == 1
+    assert judge(seen[:1], ruled(MOST, HALF), None, 0.0, (0.0, 9.0)).freer == 0
+
+
+def test_be_that_never_gets_there_never_did():
+    assert judge(samples(MOST, MOST), ruled(MOST), SAFE, 0.0, (0.0, 9.0)).seconds == float("inf")

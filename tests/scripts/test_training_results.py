@@ -1,0 +1,61 @@
+"""The best of several training runs is chosen by validation score, and their spread is told."""
+
+import json
+
+import pytest
+
+from rlctl.envs.errors import ConfigError
+from scripts.studies.results import best, read_result, seed_rows
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(name, merit, qos=(100.0, 99.0), be=(40.0, 60.0), ending="budget spent", bundle=True):
+        folder = tmp_path / name
+        (folder / "bundle").mkdir(parents=True)
+        if bundle:
+            (folder / "bundle/card.json").write_text("{}")
+        scores = {"qos_percent": list(qos), "be_percent": list(be), "override_percent": [0.0, 1.0]}
+        run = {
+            "folder": str(folder),
+            "seed": 3,
+            "ending": ending,
+            "timesteps": 1200,
+            "seconds": 90.0,
+            "bundle": str(folder / "bundle"),
+            "merit": merit,
+            "validation": {"thesis": scores, "noisy": scores},
+            "remarks": [],
+        }
+        file = tmp_path / f"{name}.json"
+        file.write_text(json.dumps({"schema": 1, "algorithm": "ppo", "runs": [run]}, indent=1))
+        return file
+
+    return write
+
+
+def test_the_best_is_that_of_the_largest_merit(written):
+    results = [read_result(written("ppo-0", -3.0, be=(90.0, 90.0))), read_result(written("ppo-1", 50.0))]
+    assert best(results) is results[1]
+    rows = seed_rows(results)
+    assert [row[-1] for row in rows[1:3]] == ["", "*"]
+    assert rows[3][:5] == ("mean", "", "99.500", "70.00", "0.50")
+    assert rows[4][:4] == ("sd", "", "0.000", "28.28")
+
+
+def test_a_single_run_has_no_spread(written):
+    assert [row[0] for row in seed_rows([read_result(written("dqn-0", 1.0))])] == ["run", "dqn-0", "mean"]
+
+
+@pytest.mark.parametrize("lacks", [{"ending": "stopped"}, {"bundle": False}])
+def test_a_run_that_was_ended_or_has_no_policy_is_not_finished(written, lacks):
+    assert read_result(written("whole", 1.0)).is_finished
+    assert not read_result(written("part", 1.0, **lacks)).is_finished
+
+
+def test_another_file_is_one_line(tmp_path):
+    (tmp_path / "other.json").write_text('{"schema": 1}')
+    with pytest.raises(ConfigError, match="runs"):
+        read_result(tmp_path / "other.json")
+    with pytest.raises(ConfigError):
+        best([])
