@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,21 +30,17 @@ words or fewer. attributes: entries of Args and Attributes with fewer than three
 vague: said, told, found, asked, kept, given and `for one in`, in code and in text.
 """
 
-MANAGERS = (
-    *("barbeque", "feedforward", "greedy_shield", "heracles", "heracles_loops", "hipster", "koord_suppress", "manager"),
-    *("parties", "prm_eris", "prm_hybrid", "prm_latency", "prm_model", "prm_thesis", "readings", "references"),
-    *("sideload", "timers"),
-)
-"""Modules of the managers where they have no folder of their own."""
-
-COMMENTED: Mapping[str, tuple[str, ...]] = {
-    "control": ("rlctl/control.py", "rlctl/failsafe.py", "rlctl/loop/control.py", "rlctl/loop/failsafe.py"),
-    "shield": ("safety/",),
-    "actuator": ("envs/host/cgroup/",),
-    "managers": ("agents/managers/", *(f"agents/{name}.py" for name in MANAGERS)),
-    "simulator": ("envs/sim/",),
+COMMENTED: Mapping[str, str] = {
+    "control": r"rlctl/(loop/)?(control|failsafe)\.py",
+    "shield": r"safety/.*",
+    "actuator": r"envs/host/cgroup/.*",
+    "managers": (
+        r"agents/(managers/.*|(barbeque|feedforward|greedy_shield|heracles\w*|hipster|koord_suppress|manager|parties"
+        r"|prm_(eris|hybrid|latency|model|thesis)|readings|references|sideload|timers)\.py)"
+    ),
+    "simulator": r"envs/sim/.*",
 }
-"""Where laws and formulas stand, which want their source beside them: files, and folders with a slash."""
+"""Where laws and formulas stand, which want their source beside them; before and after agents and rlctl had folders."""
 
 FRAMES_SECONDS = 120.0
 """Longest that the run of a few ticks may take."""
@@ -130,14 +127,8 @@ def _frames(checkout: Path) -> Measure:
 def _comments(product: Sequence[Source]) -> list[Measure]:
     """Comments per 100 lines overall, and of each place that has laws and formulas."""
     rows = [Measure("comments", "comments per 100 lines", _per_100(product))]
-    for name, paths in COMMENTED.items():
-        files, folders = (
-            {path for path in paths if not path.endswith("/")},
-            tuple(path for path in paths if path.endswith("/")),
-        )
-        own = [
-            source for source in product if str(source.path) in files or str(source.path).startswith(folders or ("/",))
-        ]
+    for name, pattern in COMMENTED.items():
+        own = [source for source in product if re.fullmatch(pattern, str(source.path))]
         by_file = tuple(f"{source.path} {source.comments} in {source.line_count}" for source in own)
         rows.append(Measure(f"comments-{name}", f"  in the {name}", _per_100(own), least=3, places=by_file))
     return rows

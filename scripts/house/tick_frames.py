@@ -58,7 +58,7 @@ def build(folder: Path, on_write: Callable[[list[str]], None]) -> Any:
     offers["plant"] = fitted(module("rlctl.envs.host.live").LiveHost, offers)
     if (seat := module("rlctl.agents.seat", missing_ok=True)) is not None:
         offers["seat"] = fitted(seat.Seat, offers)
-    return fitted(module("rlctl.loop.control", "rlctl.control").Controller, offers)
+    return fitted(module(*(f"{package}.control" for package in ("rlctl.loop", "rlctl"))).Controller, offers)
 
 
 def another_quota(allocation: Callable[..., Any]) -> Any:
@@ -87,7 +87,10 @@ def another_quota(allocation: Callable[..., Any]) -> Any:
 def watched_kernel(on_write: Callable[[list[str]], None]) -> type:
     """The tests' kernel, which hands over the stack of each write of a quota."""
 
-    class Watched(module("tests.doubles.cgroup_kernel", "rlctl.envs.host.cgroup.fake").FakeKernel):  # type: ignore[misc]
+    homes = {"tests.doubles": "cgroup_kernel", "rlctl.envs.host.cgroup": "fake"}
+    kernel: Any = module(*map(".".join, homes.items())).FakeKernel
+
+    class Watched(kernel):  # type: ignore[misc]
         def write(self, path: Path, text: str) -> None:
             if path.name in QUOTA_FILES:
                 on_write(frames_since_tick())

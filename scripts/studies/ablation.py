@@ -37,8 +37,8 @@ def variants(recipe: OnPolicy, hosts: Hosts) -> tuple[Variant, ...]:
     """The full training, then the others; each differs from it in one thing.
 
     Args:
-        recipe: PPO's.
-        hosts: The kinds.
+        recipe: The hyperparameters that PPO ships with.
+        hosts: The kinds of hosts that the full training learns on.
     """
     now_only = recipe.model_copy(update={"lags": (0,)})
     warm = recipe.model_copy(update={"warm_start": WarmStart(manager=TEACHER)})

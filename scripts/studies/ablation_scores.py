@@ -91,7 +91,7 @@ class Scores:
 
     @classmethod
     def from_plain(cls, data: Mapping[str, Any]) -> Scores:
-        """What `plain` made."""
+        """The scores that `plain` was called on."""
         values = {
             scenario: {metric: np.array(each, float) for metric, each in one.items()}
             for scenario, one in data["values"].items()
@@ -100,12 +100,12 @@ class Scores:
 
 
 def scores_of(folder: Path, condition: Condition, scenarios: Sequence[SimScenario], seeds: int) -> Scores:
-    """Score a bundle.
+    """Score a bundle on the simulated hosts of scenarios.
 
     Args:
-        folder: The bundle's.
+        folder: Where the bundle is.
         condition: How it is judged.
-        scenarios: On what.
+        scenarios: Give host, load and length of the runs.
         seeds: On how many evaluation seeds of each.
 
     Raises:

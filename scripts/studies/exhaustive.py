@@ -35,9 +35,8 @@ class Choice:
     """One application in one mode on one cluster.
 
     Attributes:
-        application: Which.
         mode: Index of its working mode.
-        cluster: Name.
+        cluster: Name of the cluster, as in the problem's clusters.
     """
 
     application: Application

@@ -38,12 +38,12 @@ LOOK_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
-    """One run.
+    """A training run in a process of its own, and the budget that it has.
 
     Attributes:
         name: Of its folder.
         algorithm: As `rlctl train --algo` takes it.
-        seed: The run's.
+        seed: Draws the initial network and the training hosts.
         shield: Under which policies are compared while they learn.
         timesteps, seconds: Its budget; None for the recipe's timesteps, and for no limit in time.
         recipe, hosts: What it learns by and on; None for what ships.

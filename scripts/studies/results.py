@@ -40,11 +40,11 @@ class Validation(_Read):
 
 
 class Result(_Read):
-    """One run.
+    """What a training run wrote about itself when it ended.
 
     Attributes:
         folder: Of the run.
-        seed: Its seed.
+        seed: Drew the initial network and the training hosts.
         ending: Why it ended.
         timesteps, seconds: What it took.
         bundle: The exported policy, if any.
@@ -68,17 +68,17 @@ class Result(_Read):
 
     @property
     def qos_percent(self) -> float:
-        """Mean over scenarios."""
+        """Windows that held the target, mean over seeds and scenarios."""
         return float(np.mean([np.mean(one.qos_percent) for one in self.validation.values()]))
 
     @property
     def be_percent(self) -> float:
-        """Mean over scenarios."""
+        """BE work by BE running alone, mean over seeds and scenarios."""
         return float(np.mean([np.mean(one.be_percent) for one in self.validation.values()]))
 
     @property
     def override_percent(self) -> float:
-        """Mean over scenarios."""
+        """Ticks in which the shield changed the proposal, mean over seeds and scenarios."""
         return float(np.mean([np.mean(one.override_percent) for one in self.validation.values()]))
 
 

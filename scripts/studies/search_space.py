@@ -76,7 +76,7 @@ class Space:
     """What is searched for one manager.
 
     Attributes:
-        manager: Its name.
+        manager: Name of the manager in the catalogue.
         ranges: Its options and their ranges.
     """
 
@@ -120,7 +120,7 @@ class Space:
 
         Args:
             best: Where to look around.
-            count: How many.
+            count: Number of candidates to draw.
             step: Round of perturbation, from 0 on; each later one looks closer.
         """
         random = self._random(1 + step)

@@ -84,9 +84,9 @@ def budget_of(candidates: int = CANDIDATES, count: int = SEEDS, duration_seconds
     """A budget on training seeds, none of which PRM's model is recorded on.
 
     Args:
-        candidates: Per manager.
+        candidates: Sets of constants tried per manager.
         count: Seeds per scenario.
-        duration_seconds: Longest run.
+        duration_seconds: Longest run, in simulated time.
     """
     numbers = tuple(seeds.training(TRAINING_RUNS + number) for number in range(count))
     return Budget(candidates=candidates, seeds=numbers, duration_seconds=duration_seconds)
@@ -164,7 +164,7 @@ class Judge:
     Args:
         plans: The scenarios, with PRM's model where it is needed.
         budget: Whose seeds they run on.
-        jobs: Processes.
+        jobs: Processes that run tasks side by side.
         done: Called after each piece of work.
     """
 

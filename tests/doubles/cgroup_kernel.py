@@ -183,11 +183,11 @@ class FakeKernel:
         group.rmdir()
 
     def subgroups(self, group: Path) -> tuple[Path, ...]:
-        """Its child groups."""
+        """Child groups in the order of their names."""
         return tuple(sorted(path for path in group.iterdir() if path.is_dir()))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close: no file stays open."""
 
     def _boot(self, kind: str) -> None:
         (self.proc / "self").mkdir(parents=True)

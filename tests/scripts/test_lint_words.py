@@ -1,0 +1,82 @@
+"""Docstrings and attribute lines that tell a newcomer nothing are refused, and only those."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts/lint-words"
+
+
+def lint(root, *folders):
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "--root", root, *folders], capture_output=True, text=True, timeout=60
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.fixture
+def refused(tmp_path):
+    """Lints one module of the given text; what is refused, by the name in it."""
+
+    def run(text):
+        (tmp_path / "safety").mkdir(exist_ok=True)
+        (tmp_path / "safety/gates.py").write_text(text)
+        code, out = lint(tmp_path, "safety")
+        assert code == ("safety/gates.py:" in out)
+        return [line.split(" ", 1)[1].split(":")[0] for line in out.splitlines()] if code else []
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("docstring", "is_refused"),
+    [
+        ("Likewise.", True),
+        ("Of BE.", True),
+        ("The run's seed.", True),
+        ("BE's quota in CPUs.", False),
+        ("Short first line.\n\n    And then a long explanation of what it is for.\n    ", True),
+    ],
+)
+def test_a_public_docstring_has_four_words_on_its_first_line(refused, docstring, is_refused):
+    assert refused(f'def quota():\n    """{docstring}"""\n') == ["quota"] * is_refused
+    assert refused(f'class Quota:\n    """{docstring}"""\n') == ["Quota"] * is_refused
+    assert refused(f'class Quota:\n    def cpus(self):\n        """{docstring}"""\n') == ["cpus"] * is_refused
+
+
+def test_private_names_and_those_without_a_docstring_are_left_to_ruff(refused):
+    assert refused('def _quota():\n    """Likewise."""\n\n\ndef quota():\n    pass\n') == []
+
+
+@pytest.mark.parametrize("section", ["Args", "Attributes"])
+@pytest.mark.parametrize(
+    ("entry", "is_refused"),
+    [
+        ("manager: Whose.", True),
+        ("seed: Its seed.", True),
+        ("quota_cpus: The quota of CPUs.", True),
+        ("timesteps, seconds: When.", True),
+        ("path:", True),
+        ("quota_cpus: The most that BE may use.", False),
+        ("seed: Draws the\n            hosts.", False),
+        ("period_us: Period of the quota, microseconds.", False),
+    ],
+)
+def test_an_entry_says_three_words_that_are_not_all_in_its_name(refused, section, entry, is_refused):
+    name = entry.split(":")[0]
+    text = f'def make():\n    """Make what is asked for.\n\n    {section}:\n        {entry}\n    """\n'
+    assert [line.split(", ", 1)[1] for line in refused(text)] == [name] * is_refused
+
+
+def test_other_sections_are_left_alone(refused):
+    text = (
+        '"""Module."""\n\n\ndef make():\n    """Make what is asked for.\n\n    Raises:\n        OSError: No.\n    """\n'
+    )
+    assert refused(text) == []
+
+
+def test_without_folders_this_checkout_is_clean_but_for_what_is_still_to_do():
+    code, out = lint(SCRIPT.parents[1])
+    assert code == 0, out
