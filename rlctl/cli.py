@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from rlctl import __version__
+from rlctl.commands.arguments import declare
 
 __all__ = ["COMMANDS", "command_parser", "main", "subcommands"]
 
@@ -72,7 +73,8 @@ class _Parser(argparse.ArgumentParser):
     """Usage errors as one line, like all others."""
 
     def __init__(self, **options: object) -> None:
-        super().__init__(**{"allow_abbrev": False, **options})  # type: ignore[arg-type]
+        defaults = {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
+        super().__init__(**{**defaults, **options})  # type: ignore[arg-type]
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Refuse what is unknown here, where the command's own options are known, rather than at the top."""
@@ -157,16 +159,12 @@ def command_parser(called: Collection[str]) -> argparse.ArgumentParser:
         prog="rlctl",
         description="CPU control for one Linux host: best-effort work fills what the latency-critical service leaves.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"rlctl {__version__}")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log more to stderr; -vv logs all")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
-        if name in called:
-            _module(name).add_parser(subparsers)
-        else:
-            subparsers.add_parser(name, help=summary)
+        declare(subparsers, name, summary, _module(name) if name in called else None)
     return parser
 
 

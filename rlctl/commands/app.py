@@ -20,7 +20,9 @@ from rlctl.envs.host.cgroup.layout import Layout
 if TYPE_CHECKING:
     from rlctl.config.serve import ServeConfig
 
-__all__ = ["add_parser", "run"]
+__all__ = ["DESCRIPTION", "EXAMPLES", "add_arguments", "run"]
+
+DESCRIPTION = "Best-effort applications that share BE's budget by their working modes and priorities."
 
 EXAMPLES = """examples:
   rlctl app run encoder.yaml -- ffmpeg -i in.mkv out.mp4
@@ -41,15 +43,8 @@ within a tick; without a service it runs in its group, held to nothing.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "app",
-        help="best-effort applications with working modes: launch, adopt, list",
-        description="Best-effort applications that share BE's budget by their working modes and priorities.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     starting = actions.add_parser("run", help="launch a command as an application, and wait for it")
     starting.add_argument("file", type=Path, metavar="FILE", help="its description")

@@ -1,11 +1,32 @@
-"""Types of arguments that commands share."""
+"""How a command is declared, and the types of arguments that commands share."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+from types import ModuleType
+from typing import TypeVar
 
-__all__ = ["address", "listed", "positive", "positive_int"]
+__all__ = ["address", "declare", "listed", "positive", "positive_int"]
+
+Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
+
+
+def declare(
+    subparsers: argparse._SubParsersAction[Parser], name: str, summary: str, command: ModuleType | None
+) -> None:
+    """Add one command to a parser.
+
+    Args:
+        subparsers: Where it is added.
+        name: What is typed.
+        summary: Its line in the list of commands.
+        command: Its module, see `rlctl.commands`; None declares none of its options.
+    """
+    parser = subparsers.add_parser(name, help=summary)
+    if command is not None:
+        parser.description, parser.epilog = vars(command).get("DESCRIPTION"), command.EXAMPLES
+        command.add_arguments(parser)
 
 
 def positive(text: str) -> float:

@@ -14,7 +14,7 @@ from rlctl.scenarios.scenario import Scenario, load_scenario, shipped_scenarios
 from rlctl.scenarios.sim_scenario import SUITE, SimScenario
 from rlctl.work.progress import say
 
-__all__ = ["add_parser", "run"]
+__all__ = ["EXAMPLES", "add_arguments", "run"]
 
 EXAMPLES = """examples:
   rlctl bench --managers frozen,prm-hybrid,prm-hybrid-tuned --seeds 10
@@ -40,14 +40,8 @@ MANAGERS = (
 )
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "bench",
-        help="managers on the same scenario, side by side",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     parser.add_argument("--plant", choices=("sim", "host"), help="default: the scenario's, without one sim")
     parser.add_argument("--scenario", metavar="NAME|FILE|all", help=ALL)
     parser.add_argument("--managers", default="all", metavar="A,B,...", help=MANAGERS)

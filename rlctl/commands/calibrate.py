@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlctl.envs.sim.surface import Cell
     from rlctl.measure.calibrate import Sweep
 
-__all__ = ["add_parser", "run"]
+__all__ = ["EXAMPLES", "add_arguments", "run"]
 
 EXAMPLES = """examples:
   rlctl calibrate --config live-nginx --out nginx.yaml --dry-run
@@ -38,14 +38,8 @@ NEEDS = {"within_percent": 68.0, "side_percent": 90.0, "be_percent": 90.0}
 MOST_SECONDS = 900.0
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "calibrate",
-        help="sweep a testbed host, fit the simulator, print its residuals",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--config", metavar="NAME|FILE", help="live scenario whose testbed is swept")
     what.add_argument("--surface", type=Path, metavar="CSV", help="a sweep; nothing is measured")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 from importlib.resources import files
 
-__all__ = ["SCRIPTS", "add_parser", "run"]
+__all__ = ["DESCRIPTION", "EXAMPLES", "SCRIPTS", "add_arguments", "run"]
 
 SCRIPTS = {"bash": "rlctl", "zsh": "_rlctl", "fish": "rlctl.fish"}
 """Each shell's script in configs/deploy/completion, by the name under which the shell looks for it."""
+
+DESCRIPTION = "Print the completion script of a shell."
 
 EXAMPLES = """examples:
   rlctl completion bash > /etc/bash_completion.d/rlctl                     # for all users; needs bash-completion
@@ -21,15 +23,8 @@ Python.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "completion",
-        help="commands, options and names at the Tab key of bash, zsh or fish",
-        description="Print the completion script of a shell.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     parser.add_argument("shell", choices=tuple(SCRIPTS), help="whose script is printed")
 
 

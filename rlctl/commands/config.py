@@ -13,7 +13,7 @@ from rlctl.config.serve import describe, load_config, schema
 if TYPE_CHECKING:
     from rlctl.config.metrics import MetricsSection
 
-__all__ = ["add_parser", "run"]
+__all__ = ["EXAMPLES", "add_arguments", "run"]
 
 EXAMPLES = """examples:
   rlctl config show serve.yaml            # the configuration in effect; defaults are marked
@@ -22,14 +22,8 @@ EXAMPLES = """examples:
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "config",
-        help="show, check or describe a serve configuration",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for action, summary in (
         ("show", "print the configuration in effect, defaults marked"),

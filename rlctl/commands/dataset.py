@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rlctl.agents.training.offline.writer import Recording
     from rlctl.training.dataset_sim import Ground
 
-__all__ = ["add_parser", "run"]
+__all__ = ["EXAMPLES", "add_arguments", "run"]
 
 EXAMPLES = """examples:
   rlctl dataset export /var/log/rlctl --out nginx-v0
@@ -34,15 +34,9 @@ is placed where Minari looks for it: below MINARI_DATASETS_PATH or ~/.minari/dat
 MANAGERS = "prm-hybrid-tuned,feedforward,heracles,greedy-shield"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "dataset",
-        help="transitions as a Minari dataset",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=type(parser))
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     export = actions.add_parser("export", help="from tick logs and live training runs")
     export.add_argument("sources", type=Path, nargs="+", metavar="SOURCE", help="tick logs, folders of runs")
     export.add_argument("--shield", metavar="NAME|FILE", help="of logs that do not say theirs, as those of a bench")

@@ -16,7 +16,7 @@ from rlctl.envs.host.machine import probe_machine
 from rlctl.envs.host.resources.probe import probe_resources
 from rlctl.envs.host.sensors.probe import Capability, probe_host
 
-__all__ = ["SERVE_NEEDS", "add_parser", "examine", "lacking", "run"]
+__all__ = ["DESCRIPTION", "EXAMPLES", "SERVE_NEEDS", "add_arguments", "examine", "lacking", "run"]
 
 SERVE_NEEDS = ("cgroup cpu", "cgroup cpuset", "cgroup freezer", "state directory")
 """Capabilities without which `rlctl serve` cannot run; everything else only makes it know or do less."""
@@ -27,6 +27,8 @@ _EXTRAS = {
     "matplotlib": ("cli", "plots of `rlctl bench --report`"),
 }
 
+DESCRIPTION = "What this host offers and lacks, the reason of each, and what a lack disables."
+
 EXAMPLES = """examples:
   rlctl doctor
   rlctl doctor --json | jq '.capabilities[] | select(.present | not)'
@@ -35,15 +37,8 @@ exit code: 0 when `rlctl serve` can run here, 1 when it cannot
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "doctor",
-        help="what this host offers and lacks",
-        description="What this host offers and lacks, the reason of each, and what a lack disables.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     parser.add_argument("--state", type=Path, default=STATE_DIR, metavar="DIR", help=f"default: {STATE_DIR}")
     parser.add_argument("--json", action="store_true", help="the findings as JSON")
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlctl.scenarios.sim_scenario import SimScenario
     from rlctl.statistics.intervals import Estimate as Measured
 
-__all__ = ["add_parser", "run"]
+__all__ = ["EXAMPLES", "add_arguments", "run"]
 
 EXAMPLES = """examples:
   rlctl evaluate runs/ppo/1/bundle
@@ -35,14 +35,8 @@ RIVALS = ("frozen", "prm-hybrid-tuned", "feedforward", "greedy-shield")
 SHIELDS, SEEDS = "responsive,knee,heracles", 30
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "evaluate",
-        help="score a bundle on the suite",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="the bundle's folder")
     parser.add_argument("--scenario", default="all", metavar="A,B,...|all", help="default: all, the suite")
     parser.add_argument("--seeds", type=_several, default=SEEDS, metavar="N", help=f"default: {SEEDS}; at least 2")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rlctl.agents.served.card import CardParts
 
-__all__ = ["PARTS", "add_parser", "run"]
+__all__ = ["EXAMPLES", "PARTS", "add_arguments", "run"]
 
 PARTS = "card-parts.json"
 """What a training run leaves beside its model for the card."""
@@ -27,14 +27,8 @@ it was trained on; without it the card says what the model itself knows.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "export",
-        help="turn a trained model into a bundle: ONNX and a card, no pickle",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     parser.add_argument("model", type=Path, metavar="MODEL.zip", help="PPO, MaskablePPO, DQN or QRDQN; one of your own")
     parser.add_argument("--out", type=Path, required=True, metavar="BUNDLE", help="the bundle's folder")
     parser.add_argument("--name", help="what the policy is called (default: the folder's name)")

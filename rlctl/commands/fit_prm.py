@@ -8,7 +8,7 @@ from typing import get_args
 
 from rlctl.agents.managers.prm_model import Method
 
-__all__ = ["add_parser", "run"]
+__all__ = ["EXAMPLES", "add_arguments", "run"]
 
 EXAMPLES = """examples:
   rlctl fit-prm /var/log/rlctl/ticks.jsonl --lc-cpus 1 --out nginx.prm.json
@@ -19,14 +19,8 @@ Record with `rlctl serve --policy frozen`: the LC alone, over its whole range of
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "fit-prm",
-        help="fit PRM's thresholds to records of the LC running alone",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     parser.add_argument("records", type=Path, nargs="+", metavar="RECORDS", help="tick logs or CSV files")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the model goes")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")

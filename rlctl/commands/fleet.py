@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rlctl.fleet.canary import RolloutOutcome
     from rlctl.fleet.config import Fleet
 
-__all__ = ["add_parser", "run"]
+__all__ = ["EXAMPLES", "add_arguments", "run"]
 
 EXAMPLES = """examples:
   rlctl fleet run
@@ -31,14 +31,8 @@ EXAMPLES = """examples:
 MANAGERS = "prm-hybrid-tuned,greedy-shield,ppo,frozen"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "fleet",
-        help="a simulated fleet under per-host controllers, and canary rollouts over it",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     compared = actions.add_parser("run", help="managers on the same fleet, side by side")
     compared.add_argument(

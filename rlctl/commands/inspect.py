@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rlctl.agents.served.card import Card, Estimate
     from rlctl.report.response import Surface
 
-__all__ = ["add_parser", "run"]
+__all__ = ["EXAMPLES", "add_arguments", "run"]
 
 EXAMPLES = """examples:
   rlctl inspect ppo
@@ -25,14 +25,8 @@ under the shield, and shows what BE may use in the end; it needs onnxruntime (rl
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "inspect",
-        help="a bundle's card, and what the policy does over load and slack",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     parser.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder, or a learned policy of `rlctl managers`")
     parser.add_argument("--json", action="store_true", help="card and surfaces as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the surfaces; needs rlctl[cli]")

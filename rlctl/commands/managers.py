@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-__all__ = ["add_parser", "run"]
+__all__ = ["EXAMPLES", "add_arguments", "run"]
 
 EXAMPLES = """examples:
   rlctl managers
@@ -20,14 +20,8 @@ runs it through odd readings and exits with 1 where it breaks a promise.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "managers",
-        help="who can decide: heuristic managers, references, learned policies",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     parser.add_argument("--json", action="store_true", help="the list, or what `check` found, as JSON")
     actions = parser.add_subparsers(dest="action", metavar="[check NAME]")
     check = actions.add_parser("check", help="what every manager promises, tried on one")

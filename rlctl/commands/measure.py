@@ -6,7 +6,9 @@ import argparse
 import importlib
 from types import ModuleType
 
-__all__ = ["add_parser", "run"]
+from rlctl.commands.arguments import declare
+
+__all__ = ["EXAMPLES", "add_arguments", "run"]
 
 EXAMPLES = """examples:
   rlctl measure mix --report out/                           # mixes L1, M1, H1, H2: 30 runs each, managed and unmanaged
@@ -16,21 +18,19 @@ EXAMPLES = """examples:
   rlctl measure cyclictest --help                           # wake-up latency under isolation
 """
 
-KINDS = ("mix", "burst", "cyclictest")
-"""What can be measured; each lives in rlctl.commands.measure_NAME."""
+KINDS = {
+    "mix": "mixes of applications, managed and unmanaged: metrics, speed-ups, benefit and loss",
+    "burst": "1 to 12 instances at once, of 1 and of 8 threads, managed and unmanaged",
+    "cyclictest": "wake-up latency of a real-time task: conditions by loads",
+}
+"""What can be measured, with its line of help; each lives in rlctl.commands.measure_NAME."""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "measure",
-        help="mixes of applications managed and unmanaged, bursts, and wake-up latency, as in the papers",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True, parser_class=type(parser))
-    for kind in KINDS:
-        _module(kind).add_parser(kinds)
+    kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
+    for kind, summary in KINDS.items():
+        declare(kinds, kind, summary, _module(kind))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rlctl.measure.plan import Cell, Log
     from rlctl.measure.plots import Sided
 
-__all__ = ["add_parser", "run"]
+__all__ = ["EXAMPLES", "add_arguments", "run"]
 
 EXAMPLES = """examples:
   rlctl measure burst --report out/
@@ -33,14 +33,8 @@ PLATFORM = "whole"
 MOST_INSTANCES = 64
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the arguments."""
-    parser = subparsers.add_parser(
-        "burst",
-        help="1 to 12 instances at once, of 1 and of 8 threads, managed and unmanaged",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
     parser.add_argument(
         "--instances",
         type=_numbers,

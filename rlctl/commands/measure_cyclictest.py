@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rlctl.measure.isolation import Outcome, Plan
 
-__all__ = ["add_parser", "run"]
+__all__ = ["EXAMPLES", "add_arguments", "run"]
 
 EXAMPLES = """examples:
   rlctl measure cyclictest --json isolation.json --report out/
@@ -36,14 +36,8 @@ MOST_WAKE_UPS = 10_000_000
 """Of one run: its lines are kept in memory, 27 bytes for each."""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the arguments of `rlctl measure cyclictest`."""
-    parser = subparsers.add_parser(
-        "cyclictest",
-        help="wake-up latency of a real-time task: conditions by loads",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
     parser.add_argument("--wakeups", type=positive_int, default=100_000, metavar="N", help="of each cell (100000)")
     parser.add_argument("--interval-us", type=positive_int, default=200, metavar="N", help="between them (200)")
     parser.add_argument("--rounds", type=positive_int, default=4, metavar="N", help="runs of each cell, mixed (4)")

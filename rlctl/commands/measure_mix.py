@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rlctl.measure.measurement import Measurement
     from rlctl.measure.plan import Log
 
-__all__ = ["add_parser", "run"]
+__all__ = ["EXAMPLES", "add_arguments", "run"]
 
 EXAMPLES = """examples:
   rlctl measure mix --report out/
@@ -36,14 +36,8 @@ PLATFORM = "published"
 DEFAULT_INSTANCES = 4
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the arguments."""
-    parser = subparsers.add_parser(
-        "mix",
-        help="mixes of applications, managed and unmanaged: metrics, speed-ups, benefit and loss",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
     parser.add_argument(
         "--mix", metavar="L1,M1,...|FILE", help="which mixes (default: all of configs/measure/mixes.yaml)"
     )

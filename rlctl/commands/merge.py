@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-__all__ = ["add_parser", "run"]
+__all__ = ["EXAMPLES", "add_arguments", "run"]
 
 EXAMPLES = """examples:
   rlctl merge runs/ppo/1/bundle runs/ppo/2/bundle runs/ppo/3/bundle --out out/my-policy
@@ -17,14 +17,8 @@ carried over: `rlctl evaluate BUNDLE --write-card` makes its own.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "merge",
-        help="one bundle that answers the mean of several",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     parser.add_argument("members", type=Path, nargs="+", metavar="BUNDLE", help="two or more, of one learner")
     parser.add_argument("--out", type=Path, required=True, metavar="BUNDLE", help="the new bundle's folder")
     parser.add_argument("--name", help="what the policy is called (default: the folder's name)")

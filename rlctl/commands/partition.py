@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rlctl.envs.host.partition.view import Row
     from rlctl.envs.platform import Platform
 
-__all__ = ["add_parser", "plain_undone", "run", "told"]
+__all__ = ["EXAMPLES", "add_arguments", "plain_undone", "run", "told"]
 
 MOST_NAMES = 6
 """Of tasks that stay for one reason; --json has all."""
@@ -43,14 +43,8 @@ Killed half-way, `rlctl restore` brings everything back. More: docs/howto/partit
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "partition",
-        help="divide the host: a part for everything, and a managed part with clusters",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     _add_apply(actions.add_parser("apply", help="make the groups and move everything movable to the host's part"))
     for action, summary in (

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rlctl.safety.profile import Profile
     from rlctl.ticklog.replay import Answer, Contender, Difference, Recheck
 
-__all__ = ["add_parser", "run"]
+__all__ = ["EXAMPLES", "add_arguments", "run"]
 
 EXAMPLES = """examples:
   rlctl replay /var/log/rlctl                           # does the shield still rule as it did?
@@ -40,14 +40,8 @@ LEGEND = (
 )
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "replay",
-        help="a tick log through the shield again, or through other policies",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     parser.add_argument("log", type=Path, metavar="LOG", help="a file, or a directory with all files of a log")
     parser.add_argument(
         "--policy",

@@ -17,7 +17,11 @@ from rlctl.envs.host.partition.ledger import Stage, read_ledger
 from rlctl.envs.host.partition.undo import Undone, undo
 from rlctl.envs.testbed.janitor import Swept, sweep
 
-__all__ = ["add_parser", "run"]
+__all__ = ["DESCRIPTION", "EXAMPLES", "add_arguments", "run"]
+
+DESCRIPTION = """Put back the original values that a controller journalled before it changed them, and remove what a
+testbed that was killed has left. A partition that was left half built or half undone is taken down; one that stands
+is not."""
 
 EXAMPLES = """examples:
   rlctl restore --dry-run
@@ -27,17 +31,8 @@ EXAMPLES = """examples:
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "restore",
-        help="put back every knob that a controller touched",
-        description="Put back the original values that a controller journalled before it changed them, and remove "
-        "what a testbed that was killed has left. A partition that was left half built or half undone is taken down; "
-        "one that stands is not.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--state", type=Path, metavar="DIR", help=f"default: {STATE_DIR}")
     where.add_argument("--config", type=Path, metavar="FILE", help="serve's configuration: its state_directory")

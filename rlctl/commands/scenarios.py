@@ -5,17 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 
-__all__ = ["add_parser", "run"]
+__all__ = ["EXAMPLES", "add_arguments", "run"]
+
+EXAMPLES = """examples:
+  rlctl scenarios
+  rlctl scenarios --json
+"""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "scenarios",
-        help="the scenarios that ship",
-        epilog="examples:\n  rlctl scenarios\n  rlctl scenarios --json\n",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     parser.add_argument("--json", action="store_true", help="everything in them, as JSON")
 
 

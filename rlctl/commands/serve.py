@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from rlctl.safety.profile import Profile
     from rlctl.serve.serving import Around
 
-__all__ = ["absent_in_words", "add_parser", "run"]
+__all__ = ["DESCRIPTION", "EXAMPLES", "absent_in_words", "add_arguments", "run"]
 
 log = logging.getLogger("rlctl.serve")
 
 EXCHANGED = ("policy", "fallback", "shield")
 """Sections that a reload exchanges; the others belong to what was opened at the start."""
+
+DESCRIPTION = "Hold best-effort work to what the latency-critical service leaves, under a safety shield."
 
 EXAMPLES = """examples:
   rlctl serve --config serve.yaml --dry-run --duration 60   # shows what it would do, writes nothing
@@ -43,15 +45,8 @@ After a crash the watchdog takes BE to the safe allocation at once, and puts eve
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "serve",
-        help="the control loop on this host",
-        description="Hold best-effort work to what the latency-critical service leaves, under a safety shield.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="see configs/serve/example.yaml")
     parser.add_argument(
         "--policy",

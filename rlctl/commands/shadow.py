@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlctl.commands.arguments import listed, positive, positive_int
 
-__all__ = ["add_parser", "run"]
+__all__ = ["EXAMPLES", "add_arguments", "run"]
 
 EXAMPLES = """examples:
   rlctl shadow watch /var/log/rlctl --policy ppo --policy feedforward
@@ -21,14 +21,8 @@ EXAMPLES = """examples:
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "shadow",
-        help="policies that watch and say what they would have done, and whether one may act",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     actions = parser.add_subparsers(dest="action", metavar="watch|report", required=True)
     _add_watch(actions.add_parser("watch", help="follow a tick log and record what policies would have done"))
     _add_report(actions.add_parser("report", help="compare them with who acted; may one be promoted?"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-__all__ = ["add_parser", "run"]
+__all__ = ["EXAMPLES", "add_arguments", "run"]
 
 EXAMPLES = """examples:
   ssh-keygen -t ed25519 -f rlctl-key          # once; keep rlctl-key where policies are made
@@ -16,14 +16,8 @@ bundle, new scores included, makes the signature void. Needs ssh-keygen (openssh
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "sign",
-        help="vouch for a bundle with an Ed25519 key",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="a bundle's folder")
     parser.add_argument("--key", type=Path, required=True, metavar="FILE", help="a private key of ssh-keygen's")
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlctl.ticklog.tail import LogTail
     from rlctl.ticklog.top import Row
 
-__all__ = ["add_parser", "run"]
+__all__ = ["EXAMPLES", "add_arguments", "run"]
 
 EXAMPLES = """examples:
   rlctl top                                   # of the log in /var/log/rlctl, until Ctrl-C
@@ -34,14 +34,8 @@ NO_COLOR turns them off.
 STYLES = {"plain": "", "good": "green", "warn": "yellow", "bad": "bold red"}
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "top",
-        help="what the running controller sees and does, live in the terminal",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     add_log_arguments(parser)
     parser.add_argument("--once", action="store_true", help="one look, then leave")
     parser.add_argument("--interval", type=positive, default=1.0, metavar="SECONDS", help="between looks; default: 1")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rlctl.agents.training.run import Result
     from rlctl.training.plan import Asked, TrainingPlan
 
-__all__ = ["add_parser", "run"]
+__all__ = ["EXAMPLES", "add_arguments", "run"]
 
 EXAMPLES = """examples:
   rlctl train --algo ppo --max-seconds 600
@@ -65,14 +65,8 @@ NEW_RUN_ONLY = (
 ENDING = "ending: checkpoint, evaluation, export; once more to end at once"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "train",
-        help="train a policy in the simulator, evaluate it, export a bundle",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     parser.add_argument("--algo", choices=(*ALGORITHMS, *OFFLINE), help="the learner; bc and cql go with --offline")
     parser.add_argument("--plant", choices=("sim", "host"), default="sim", help="default: sim")
     parser.add_argument("--offline", metavar="ID|DIR", help="learn from this dataset, without any host")

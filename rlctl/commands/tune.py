@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlctl.training.search_history import Found
     from rlctl.training.search_plan import SearchPlan
 
-__all__ = ["add_parser", "run"]
+__all__ = ["EXAMPLES", "add_arguments", "run"]
 
 EXAMPLES = """examples:
   rlctl tune --algo ppo --trials 24 --max-seconds 600
@@ -44,14 +44,8 @@ ALGORITHMS = ("ppo", "dqn", "maskable-ppo", "qrdqn")
 SCHEDULERS = ("asha", "pbt", "none")
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "tune",
-        help="search hyperparameters and shield margins on Ray, QoS first",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     parser.add_argument("--algo", choices=ALGORITHMS, help="the learner")
     parser.add_argument("--space", metavar="FILE", help="what is searched (default: configs/tuning/ALGO.yaml)")
     parser.add_argument("--trials", type=positive_int, metavar="N", help="how many (default: 16)")

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rlctl.envs.ticklog import Damage
 
-__all__ = ["add_log_arguments", "add_parser", "log_path", "run", "tell_damage"]
+__all__ = ["DESCRIPTION", "EXAMPLES", "add_arguments", "add_log_arguments", "log_path", "run", "tell_damage"]
+
+DESCRIPTION = "What was seen, asked for, allowed, written and read back at a time, and what came of it."
 
 EXAMPLES = """examples:
   rlctl why                        # the last decision
@@ -26,15 +28,8 @@ A directory's log is read with its rotated files, a file alone.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser = subparsers.add_parser(
-        "why",
-        help="one decision of the controller in plain words",
-        description="What was seen, asked for, allowed, written and read back at a time, and what came of it.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     parser._negative_number_matcher = re.compile(r"-\d")  # -90s is a time and no option; Python 3.14 knows by itself
     parser.add_argument("time", nargs="*", metavar="TIME", help="default: the last decision")
     add_log_arguments(parser)
