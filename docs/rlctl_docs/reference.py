@@ -25,8 +25,8 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.applications import Placement
 from rlctl.envs.host.apps.description import Description
 from rlctl.envs.host.events import KINDS
+from rlctl.envs.host.partition.platform import PlatformFile
 from rlctl.envs.observation import FEATURES, LAGS, VERSION, Observer
-from rlctl.envs.platform import PlatformFile
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.telemetry import READINGS, Telemetry, Value, Why
 from rlctl.fleet.config import Fleet

@@ -6,8 +6,8 @@ import os
 import re
 from pathlib import Path
 
+from rlctl.envs.host.capability import Capability
 from rlctl.envs.host.decode import text_of
-from rlctl.envs.host.sensors.probe import Capability
 from rlctl.envs.host.topology import read_list
 
 __all__ = ["probe_machine"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlctl.envs.errors import HostError
-from rlctl.envs.host.cgroup.cpulist import parse_cpus
+from rlctl.envs.host.cpulist import parse_cpus
 
 __all__ = ["PROC", "Task", "affinity", "ancestors", "leader", "memberships", "read_task", "start_time"]
 

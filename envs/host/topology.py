@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlctl.envs.errors import ConfigError, HostError
-from rlctl.envs.host.cgroup.cpulist import format_cpus, parse_cpus
+from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 from rlctl.envs.host.decode import text_of
 
 __all__ = ["SYS", "CpuPlace", "cpu_order", "memory_nodes", "numa_nodes", "read_list", "read_topology"]

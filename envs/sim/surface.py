@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.host.cgroup.cpulist import parse_cpus
+from rlctl.envs.host.cpulist import parse_cpus
 from rlctl.envs.whole_file import write_whole
 
 __all__ = ["COLUMNS", "Cell", "Measured", "read_surface", "set_aside", "write_surface"]

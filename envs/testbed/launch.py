@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from rlctl.envs.errors import RlctlError, TestbedError
-from rlctl.envs.host.cgroup.cpulist import MOST_CPUS
+from rlctl.envs.host.cpulist import MOST_CPUS
 from rlctl.envs.testbed import gate, leftovers
 from rlctl.envs.testbed.janitor import Janitor
 

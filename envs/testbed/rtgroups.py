@@ -19,9 +19,9 @@ from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.partition.apply import apply
+from rlctl.envs.host.partition.platform import Platform
 from rlctl.envs.host.partition.undo import undo
 from rlctl.envs.host.resources.blockio import Disk, disks, io_of
-from rlctl.envs.platform import Platform
 from rlctl.envs.testbed.janitor import Janitor
 
 __all__ = ["IO_SHARE", "Condition", "Places", "Rig", "disk_of", "in_memory"]

@@ -120,7 +120,7 @@ def _parent(section: ApplicationsSection) -> str:
     """The group to start in: BE's, or that of its first cluster; the allocator moves on from there."""
     if section.platform is None:
         return section.group
-    from rlctl.envs.platform import load_platform
+    from rlctl.envs.host.partition.platform import load_platform
 
     platform = load_platform(section.platform_source)
     return platform.cluster_group(platform.clusters[0].name)

@@ -10,11 +10,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rlctl.envs.errors import CheckFailed
+from rlctl.envs.host.capability import Capability
 from rlctl.envs.host.cgroup.journal import STATE_DIR
 from rlctl.envs.host.cgroup.layout import SYS_CGROUP, Layout
 from rlctl.envs.host.machine import probe_machine
 from rlctl.envs.host.resources.probe import probe_resources
-from rlctl.envs.host.sensors.probe import Capability, probe_host
+from rlctl.envs.host.sensors.probe import probe_host
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "SERVE_NEEDS", "add_arguments", "examine", "lacking", "run"]
 

@@ -110,7 +110,7 @@ def _draw(
 
 def _numbers(text: str) -> tuple[int, ...]:
     """`1-12`, `1,4,8` or both, for argparse."""
-    from rlctl.envs.host.cgroup.cpulist import parse_cpus
+    from rlctl.envs.host.cpulist import parse_cpus
 
     try:
         numbers = tuple(sorted(parse_cpus(text)))

@@ -24,8 +24,8 @@ from rlctl.work.progress import say
 
 if TYPE_CHECKING:
     from rlctl.envs.host.partition.apply import Applied
+    from rlctl.envs.host.partition.platform import Platform
     from rlctl.envs.host.partition.view import Row
-    from rlctl.envs.platform import Platform
 
 __all__ = ["EXAMPLES", "add_arguments", "plain_undone", "run", "told"]
 
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _apply(args: argparse.Namespace) -> int:
     from rlctl.envs.host.partition.apply import Wish, apply, plan  # with pydantic, which undo can do without
-    from rlctl.envs.platform import load_platform
+    from rlctl.envs.host.partition.platform import load_platform
 
     layout, kernel = Layout.detect(), KernelFiles()
     within = args.within.strip("/")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator, WithJsonSchema
 
 from rlctl.config.docstrings import attributes, summary
-from rlctl.envs.host.cgroup.cpulist import MOST_CPUS
+from rlctl.envs.host.cpulist import MOST_CPUS
 from rlctl.envs.units import Percent
 from rlctl.envs.yaml_edge import Strict
 

@@ -14,8 +14,8 @@ import yaml
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError, HostError
-from rlctl.envs.host.cgroup.cpulist import format_cpus
 from rlctl.envs.host.cgroup.quota import PERIOD_US
+from rlctl.envs.host.cpulist import format_cpus
 from rlctl.envs.sim.fit import OWN, SHARED, fit
 from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.sim.region import region_of

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from rlctl.envs.applications import Cluster
 from rlctl.envs.errors import HostError
-from rlctl.envs.host.cgroup.cpulist import format_cpus
 from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cpulist import format_cpus
+from rlctl.envs.host.partition.platform import MDEV, load_platform
 from rlctl.envs.host.topology import SYS, read_topology
-from rlctl.envs.platform import MDEV, load_platform
 
 __all__ = ["CLUSTERINGS", "Ground", "managed_ground"]
 

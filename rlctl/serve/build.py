@@ -16,7 +16,6 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CgroupGone, ConfigError, HostError, RlctlError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.claim import Claims
-from rlctl.envs.host.cgroup.cpulist import format_cpus
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import Entry, Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
@@ -24,6 +23,7 @@ from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.cgroup.ownership import Ownership
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.cgroup.witness import Witness
+from rlctl.envs.host.cpulist import format_cpus
 from rlctl.envs.host.discovery import discover, selects
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.following import Follower

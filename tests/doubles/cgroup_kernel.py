@@ -13,8 +13,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from rlctl.envs.host.cgroup.cpulist import format_cpus, parse_cpus
 from rlctl.envs.host.cgroup.kernel import Identity
+from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 
 __all__ = ["FakeKernel"]
 

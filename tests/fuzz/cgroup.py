@@ -23,12 +23,12 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import RlctlError
 from rlctl.envs.host.cgroup import steps
 from rlctl.envs.host.cgroup.actuator import BeActuator
-from rlctl.envs.host.cgroup.cpulist import MOST_CPUS
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import JOURNAL, Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.cgroup.restore import restore
+from rlctl.envs.host.cpulist import MOST_CPUS
 from rlctl.envs.host.machine import probe_machine
 from rlctl.envs.host.process import start_time
 from rlctl.envs.host.sensors.cpu import GroupCpus, HostCpus, LcAlive

@@ -12,7 +12,6 @@ from rlctl.agents.served import network
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CgroupError, ConfigError
 from rlctl.envs.host.cgroup.actuator import BeActuator
-from rlctl.envs.host.cgroup.cpulist import parse_cpus
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import JOURNAL, Entry, Journal, load
 from rlctl.envs.host.cgroup.knobs import Knobs
@@ -20,6 +19,7 @@ from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.cgroup.parse import number, quota_of, table
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.cgroup.witness import Witness
+from rlctl.envs.host.cpulist import parse_cpus
 from rlctl.envs.host.latency.figures import Figures, Reporter
 from rlctl.envs.host.latency.prometheus import PrometheusDigest, PrometheusNames
 from rlctl.envs.host.machine import probe_machine

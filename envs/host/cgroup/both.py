@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from rlctl.envs.host.cgroup.cpulist import format_cpus
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.parse import cpu_set, number, table
+from rlctl.envs.host.cpulist import format_cpus
 from rlctl.envs.workload import Weight
 
 __all__ = ["CpuOfBoth", "CpusetOfBoth"]

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlctl.envs.host.cgroup.cpulist import parse_cpus
 from rlctl.envs.host.cgroup.kernel import Kernel
-from rlctl.envs.host.resources.schemata import Schemata
+from rlctl.envs.host.cgroup.schemata import Schemata
+from rlctl.envs.host.cpulist import parse_cpus
 
 __all__ = ["FileKind", "is_made_class", "kind_of", "own_value"]
 

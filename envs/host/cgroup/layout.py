@@ -13,8 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from rlctl.envs.errors import HostError
+from rlctl.envs.host.capability import Capability
 from rlctl.envs.host.decode import text_of
-from rlctl.envs.host.sensors.probe import Capability
 
 __all__ = ["Controller", "Layout", "Mount"]
 

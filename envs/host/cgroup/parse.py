@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 from rlctl.envs.errors import CgroupError
-from rlctl.envs.host.cgroup.cpulist import parse_cpus
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.quota import Quota
+from rlctl.envs.host.cpulist import parse_cpus
 
 __all__ = ["child_groups", "cpu_set", "number", "quota_of", "table"]
 

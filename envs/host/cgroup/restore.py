@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlctl.envs.errors import CgroupGone
-from rlctl.envs.host.cgroup.cpulist import format_cpus, parse_cpus
 from rlctl.envs.host.cgroup.files import is_made_class, kind_of, own_value
 from rlctl.envs.host.cgroup.journal import JOURNAL, STATE_DIR, Entry, StateLock, archive, boot_id, load
 from rlctl.envs.host.cgroup.kernel import Kernel, KernelFiles, refusal
+from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 
 __all__ = ["RestoreReport", "Skipped", "restore"]
 

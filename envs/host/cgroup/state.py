@@ -9,11 +9,11 @@ from typing import TypeVar
 
 from rlctl.envs.allocation import UNLIMITED
 from rlctl.envs.errors import CgroupGone, RlctlError
-from rlctl.envs.host.cgroup.cpulist import format_cpus
 from rlctl.envs.host.cgroup.driver import CpuDriver
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.layout import Controller
 from rlctl.envs.host.cgroup.quota import Quota
+from rlctl.envs.host.cpulist import format_cpus
 
 __all__ = ["IDLE", "Knob", "Seen", "Settings", "in_words", "see", "tighter"]
 

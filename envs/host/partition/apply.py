@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupRejected, RlctlError
-from rlctl.envs.host.cgroup.cpulist import format_cpus, parse_cpus
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import Journal, StateLock, boot_id
 from rlctl.envs.host.cgroup.kernel import Identity, Kernel, refusal
@@ -17,12 +16,13 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.v1 import CpusetV1
+from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 from rlctl.envs.host.partition.ledger import FOLDER, Ledger, Stage, read_ledger
 from rlctl.envs.host.partition.moving import Mover
+from rlctl.envs.host.partition.platform import HOST, Platform
 from rlctl.envs.host.partition.site import Site, Wish
 from rlctl.envs.host.partition.tasks import Left
 from rlctl.envs.host.partition.undo import undo_locked
-from rlctl.envs.platform import HOST, Platform
 
 __all__ = ["Applied", "Wish", "apply", "plan"]
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rlctl.envs.errors import HostError
-from rlctl.envs.host.cgroup.cpulist import format_cpus, parse_cpus
 from rlctl.envs.host.cgroup.kernel import Kernel, refusal
+from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 from rlctl.envs.host.partition.ledger import Ledger, Move
 from rlctl.envs.host.partition.tasks import REAL_TIME_LEFT, Choice, Left, listed, listing
 from rlctl.envs.host.process import Task, affinity, read_task

@@ -10,8 +10,8 @@ from rlctl.envs.errors import CgroupBusy, CgroupGone, ConfigError
 from rlctl.envs.host.cgroup.kernel import Kernel
 from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
 from rlctl.envs.host.partition.moving import Mover
+from rlctl.envs.host.partition.platform import HOST, MDEV, Platform
 from rlctl.envs.host.partition.tasks import Choice, tree
-from rlctl.envs.platform import HOST, MDEV, Platform
 
 __all__ = ["Site", "Wish"]
 

@@ -6,7 +6,7 @@ from rlctl.envs.errors import CgroupGone, RlctlError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
-from rlctl.envs.platform import Platform
+from rlctl.envs.host.partition.platform import Platform
 
 __all__ = ["applied", "missing"]
 

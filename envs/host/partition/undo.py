@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlctl.envs.errors import HostError
-from rlctl.envs.host.cgroup.cpulist import parse_cpus
 from rlctl.envs.host.cgroup.journal import StateLock, boot_id
 from rlctl.envs.host.cgroup.kernel import Kernel, refusal
 from rlctl.envs.host.cgroup.restore import RestoreReport, restore
+from rlctl.envs.host.cpulist import parse_cpus
 from rlctl.envs.host.partition.ledger import FOLDER, Ledger, Move, Recorded, Stage, read_ledger
 from rlctl.envs.host.partition.tasks import listed, listing, tree
 from rlctl.envs.host.process import affinity, leader, read_task

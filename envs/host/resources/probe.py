@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlctl.envs.errors import CgroupError
+from rlctl.envs.host.capability import Capability
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.decode import text_of
@@ -14,7 +15,6 @@ from rlctl.envs.host.resources.node_power import meter_file, power_source
 from rlctl.envs.host.resources.powercap import Energy, rapl_zones
 from rlctl.envs.host.resources.resctrl import Classes, mount_options, why_no_resctrl
 from rlctl.envs.host.sensors.kernel_file import KernelFile
-from rlctl.envs.host.sensors.probe import Capability
 from rlctl.envs.host.sensors.psi import some_seconds
 from rlctl.envs.host.topology import read_list
 from rlctl.envs.telemetry import Missing

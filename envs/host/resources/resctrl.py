@@ -21,8 +21,8 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import refusal
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.parse import number
+from rlctl.envs.host.cgroup.schemata import Schemata, high_ways
 from rlctl.envs.host.decode import text_of
-from rlctl.envs.host.resources.schemata import Schemata, high_ways
 
 __all__ = ["BE_CLASS", "LC_CLASS", "Classes", "Shares", "mount_options", "task_ids", "why_no_resctrl"]
 

@@ -6,16 +6,16 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from rlctl.envs.host.capability import Capability
 from rlctl.envs.host.sensors.kernel_file import KernelFile
 from rlctl.envs.host.sensors.perf import EVENTS, perf_root
 from rlctl.envs.host.sensors.psi import some_seconds
 from rlctl.envs.host.sensors.schedstat import run_delay_seconds
 from rlctl.envs.telemetry import Missing
 
-__all__ = ["Capability", "probe_host", "probe_perf"]
+__all__ = ["probe_host", "probe_perf"]
 
 TRIAL_SECONDS = 0.02
 TRIAL_TIMEOUT_SECONDS = 5.0
@@ -28,23 +28,6 @@ _TOOLS = {
     "cyclictest": "wake-up latency measurements",
 }
 _NEEDED_FOR = {"cycles": "CPI", "instructions": "CPI and BE work by instructions", "task-clock": "perf counters"}
-
-
-@dataclass(frozen=True, slots=True)
-class Capability:
-    """One thing that a host may offer.
-
-    Attributes:
-        name: What it is.
-        present: Whether this host has it and lets us use it.
-        reason: How that was found out, or what the kernel said.
-        disables: What rlctl cannot do without it.
-    """
-
-    name: str
-    present: bool
-    reason: str
-    disables: str
 
 
 Run = Callable[[Sequence[str]], tuple[int, str]]

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.allocation import UNLIMITED
-from rlctl.envs.host.cgroup.cpulist import format_cpus, parse_cpus
 from rlctl.envs.host.cgroup.files import kind_of
 from rlctl.envs.host.cgroup.quota import MAX_PERIOD_US, MIN_QUOTA_US, PERIOD_US, Quota
+from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 
 
 @given(st.sets(st.integers(0, 300)))

@@ -23,11 +23,11 @@ from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.partition import moving
 from rlctl.envs.host.partition.apply import Applied, Wish, apply, plan
 from rlctl.envs.host.partition.ledger import FOLDER, Ledger, Move, Stage, read_ledger
+from rlctl.envs.host.partition.platform import Platform, load_platform
 from rlctl.envs.host.partition.standing import applied, missing
 from rlctl.envs.host.partition.tasks import REAL_TIME_LEFT, Choice
 from rlctl.envs.host.partition.undo import Undone, undo
 from rlctl.envs.host.partition.view import left_behind, rows
-from rlctl.envs.platform import Platform, load_platform
 from tests.doubles.cgroup_kernel import FakeKernel
 
 MB = 1 << 20

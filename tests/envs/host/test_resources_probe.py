@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from rlctl.envs.host.capability import Capability
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.resources.probe import probe_resources
-from rlctl.envs.host.sensors.probe import Capability
 from tests.doubles.cgroup_kernel import FakeKernel
 
 NAMES = ("memory protection", "memory PSI", "I/O weight", "resctrl", "powercap", "node power", "cpufreq")

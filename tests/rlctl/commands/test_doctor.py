@@ -7,10 +7,10 @@ import pytest
 
 from rlctl.cli import main
 from rlctl.commands import doctor
+from rlctl.envs.host.capability import Capability
 from rlctl.envs.host.cgroup import journal
 from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.machine import probe_machine
-from rlctl.envs.host.sensors.probe import Capability
 
 
 def capabilities(without=()):

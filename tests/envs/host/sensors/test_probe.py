@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlctl.envs.host.sensors.probe import Capability, probe_host
+from rlctl.envs.host.capability import Capability
+from rlctl.envs.host.sensors.probe import probe_host
 
 
 def no_perf(command: Sequence[str]) -> tuple[int, str]:

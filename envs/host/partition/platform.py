@@ -30,7 +30,7 @@ from pydantic import BeforeValidator, Field, StringConstraints
 
 from rlctl.envs.applications import Cluster
 from rlctl.envs.errors import ConfigError, HostError
-from rlctl.envs.host.cgroup.cpulist import format_cpus, parse_cpus
+from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 from rlctl.envs.host.topology import SYS, CpuPlace, memory_nodes, numa_nodes, read_topology
 from rlctl.envs.yaml_edge import Lines, Strict, load_yaml, validated
 

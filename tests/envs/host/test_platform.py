@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from rlctl.envs.applications import Cluster
 from rlctl.envs.errors import ConfigError, HostError
-from rlctl.envs.platform import discovered, load_platform, shipped_platforms
+from rlctl.envs.host.partition.platform import discovered, load_platform, shipped_platforms
 
-CAPTURED = Path(__file__).parents[1] / "fixtures/platform/opteron-8378.txt"
+CAPTURED = Path(__file__).parents[2] / "fixtures/platform/opteron-8378.txt"
 MB = 1 << 20
 
 

@@ -1,0 +1,24 @@
+"""One thing that a host may offer, as `rlctl doctor` lists it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Capability"]
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """One thing that a host may offer.
+
+    Attributes:
+        name: For the first column of the table, such as "cgroup cpu" or "perf cycles".
+        present: Whether this host has it and this process may use it.
+        reason: How that was found out, or what the kernel answered.
+        disables: What rlctl cannot do without it; empty for a mere fact.
+    """
+
+    name: str
+    present: bool
+    reason: str
+    disables: str
