@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlctl.envs.errors import HostError
-from rlctl.envs.host.cgroup.emergency import EmergencyPlan, Step
+from rlctl.envs.host.cgroup.emergency import EmergencyPlan, EmergencyWrite
 from rlctl.safety.lease import Lease, Watchdog
 
 
@@ -145,7 +145,7 @@ def test_a_watchdog_that_has_proven_itself_is_replaced_at_once(bench):
 
 
 def test_another_plan_also_reaches_a_later_watchdog(bench):
-    plan = EmergencyPlan(((Step(Path("/none/a"), "1", (1, 2), "a", "1"),),))
+    plan = EmergencyPlan(((EmergencyWrite(Path("/none/a"), "1", (1, 2), "a", "1"),),))
     bench.lease.replan(plan)
     assert bench.started[0].said[-1] == plan.to_bytes()
     bench.started[0].end = "was killed by signal 9"
@@ -197,7 +197,7 @@ def a_step(folder):
     folder.mkdir()
     (folder / "freeze").write_text("0")
     status = folder.stat()
-    return Step(folder / "freeze", "1", (status.st_dev, status.st_ino), "freeze", "1")
+    return EmergencyWrite(folder / "freeze", "1", (status.st_dev, status.st_ino), "freeze", "1")
 
 
 @pytest.fixture

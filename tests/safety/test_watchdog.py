@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.envs.host.cgroup.emergency import EmergencyPlan, Step
+from rlctl.envs.host.cgroup.emergency import EmergencyPlan, EmergencyWrite
 from rlctl.safety import watchdog
 
 NOBODY = 2**22 + 1  # above the largest pid: nothing is ever killed by mistake
@@ -35,7 +35,7 @@ def is_safe(folder):
 def a_plan(*folders):
     def step(folder, name, text):
         status = folder.stat()
-        return Step(folder / name, text, (status.st_dev, status.st_ino), name, text)
+        return EmergencyWrite(folder / name, text, (status.st_dev, status.st_ino), name, text)
 
     return EmergencyPlan(
         (tuple(step(one, "freeze", "1") for one in folders), tuple(step(one, "quota", "0") for one in folders))
@@ -312,7 +312,11 @@ BYTES = st.binary(min_size=1).filter(lambda data: not {0, 10} & {*data})
 TEXT = BYTES.map(os.fsdecode)  # a name need not be UTF-8
 NAMES = BYTES.filter(lambda data: b"/" not in data and data.strip(b".")).map(os.fsdecode)
 STEPS = st.builds(
-    lambda name, text, probe, wanted: Step(Path("/none") / name, text, (7, 9), probe, wanted), NAMES, TEXT, NAMES, TEXT
+    lambda name, text, probe, wanted: EmergencyWrite(Path("/none") / name, text, (7, 9), probe, wanted),
+    NAMES,
+    TEXT,
+    NAMES,
+    TEXT,
 )
 
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupGone, ConfigError, RlctlError
+from rlctl.envs.host.cgroup.division import Division
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan, emergency_plan
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.kernel import Identity
 from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.members import RESTRICTING, Members
 from rlctl.envs.host.cgroup.ownership import Ownership
 from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
-from rlctl.envs.host.cgroup.state import Seen, Settings, in_words, see
-from rlctl.envs.host.cgroup.steps import Step, Turn, steps_of
+from rlctl.envs.host.cgroup.state import Seen, Settings, in_words
+from rlctl.envs.host.cgroup.steps import Outcome, Step, carry_out, plan
 from rlctl.envs.workload import Weight
 
 __all__ = ["BeActuator"]
@@ -24,23 +25,15 @@ __all__ = ["BeActuator"]
 SETTLE_SECONDS = 0.25
 """How long a freeze may take: far longer than it does, unless a task sleeps in the kernel."""
 
-_RESTRICTING = ("quota", "cpus", "frozen")
-
 
 class BeActuator:
-    """The BE groups as one budget.
+    """The BE groups as one budget, which `Division` divides among them.
 
-    The quota is divided evenly, each part rounded down, as PRM does. The cpuset is a prefix of the CPU order.
     Restricting comes before growing, see `steps`. Only settings that read back as something else are written, and a
-    group whose restriction failed is not given more in the same call. What another program wrote is `ownership`'s
+    group whose restriction failed is not given more in the same call. What another program wrote is `Ownership`'s
     business; it can only restrict further. A group that runs elsewhere than on its CPUs is frozen: in v2 it has its
     parent's when the parent has none of them. So is one that was removed from the hierarchy of a controller (v1) while
-    BE may not have all of what that restricts. No part exceeds the quota of a group's ancestors: v1 would refuse it,
-    and with it every larger allocation.
-
-    What is in force is reported as the most that BE could use: the sum of the quotas, the shortest prefix of the CPU
-    order that holds every CPU of every group, frozen only if all groups are. A host without a controller reports its
-    knob as wide open. The quotas' rounding is not reported: a quota that is in force as asked is the quota asked for.
+    BE may not have all of what that restricts. A host without a controller reports its knob as wide open.
 
     Args:
         groups: BE's groups, none within another. One that vanishes is left out from then on.
@@ -49,7 +42,7 @@ class BeActuator:
         knobs: Reads and writes, whatever the groups were opened with. Originals of quota, cpuset and freezer are
             journalled here and now, with one fsync, so that no tick pays for it. From then on groups are restricted
             even while the journal takes nothing.
-        lc: Whose weight is "equal"; default the kernel's default weight.
+        lc: The group whose weight is "equal"; default the kernel's default weight.
         settle_seconds: How long to wait for a freeze.
         period_us: Period of the quota.
         ownership: Notices and answers what other programs write, and takes the events.
@@ -73,32 +66,26 @@ class BeActuator:
         _check(groups, order, limits)
         self.limits = limits
         self.ownership = ownership or Ownership()
-        self._order = tuple(order[: limits.cpus])
         self._knobs = knobs
         self._lc = lc
         self._settle_seconds = settle_seconds
         self._period_us = period_us
-        self._asked_cpus = UNLIMITED
-        self._asked_weight: Weight | None = None
-        self._identities: dict[Group, tuple[Identity, ...]] = {}
-        self._weights: dict[Group, int] = {}
-        self._left: dict[Group, Settings] = {}
-        self._lost: dict[Group, frozenset[str]] = {}  # what a group was restricted by and is no more
-        self._gone: list[Path] = []
+        self._division = Division(order[: limits.cpus], limits, period_us)
+        self._weight: Weight | None = None
         self._told_ceilings: set[tuple[Path, str]] = set()
-        self._take(groups)
-        if not self._identities:
-            raise CgroupGone("all BE groups have vanished: has the best-effort work ended?")
+        self._members = Members(knobs, self.ownership)
+        self._members.take(groups)
+        self._members.require_any()
         knobs.hold = True
 
     @property
     def groups(self) -> tuple[Group, ...]:
         """The groups under control now."""
-        return tuple(self._identities)
+        return self._members.groups
 
     def controls(self, name: str) -> bool:
         """Whether a group of that name is under control."""
-        return any(group.name == name for group in self._identities)
+        return any(group.name == name for group in self.groups)
 
     def read(self) -> Allocation:
         """What is in force now; a knob that cannot be read counts as wide open.
@@ -106,7 +93,18 @@ class BeActuator:
         Raises:
             CgroupGone: All groups have vanished.
         """
-        return self._in_force(self._look(self.groups))
+        return self._in_force(self._members.look(self.groups))
+
+    def plan(self, allocation: Allocation) -> list[Step]:
+        """The steps that `apply` would take now; nothing is written.
+
+        Raises:
+            CgroupGone: All groups have vanished.
+        """
+        seen = self._members.look(self.groups)
+        target = self.limits.clip(allocation)
+        share = self._division.share(target.quota_cpus, len(seen))
+        return plan(seen, self._wanted(target, share, seen), self._settle_seconds)
 
     def apply(self, allocation: Allocation) -> Allocation:
         """Write what differs, read back, and return what is in force.
@@ -121,17 +119,18 @@ class BeActuator:
         target = self.limits.clip(allocation)
         self._knobs.store()
         self.ownership.begin_tick()
-        seen = self._look(self.groups)
-        self._compare(seen)
-        self._asked_cpus = target.quota_cpus
-        wanted = self._wanted(target, self._share(target.quota_cpus, len(seen)), seen)
-        self._tell_ceilings(seen, wanted)
-        seen, errors = self._carry_out(seen, wanted)
-        errors += [error for one in seen.values() for error in one.errors]
-        if errors:
-            if len(errors) > 1:
-                errors[0].add_note(f"and {len(errors) - 1} more: {errors[-1]}")
-            raise errors[0]
+        seen = self._members.look(self.groups)
+        self._members.notice_others(
+            seen, lambda group: self._division.is_safe_part(group, self._members.known[group], seen)
+        )
+        self._division.asked_cpus = target.quota_cpus
+        share = self._division.share(target.quota_cpus, len(seen))
+        wanted = self._wanted(target, share, seen)
+        self._tell_ceilings(share, seen, wanted)
+        steps = plan(seen, wanted, self._settle_seconds)
+        outcome = carry_out(steps)
+        seen = self._read_back(seen, wanted, steps, outcome)
+        _raise_first([*outcome.errors, *(error for one in seen.values() for error in one.errors)])
         return self._in_force(seen)
 
     def adopt(self, groups: Sequence[Group]) -> None:
@@ -147,15 +146,15 @@ class BeActuator:
         """
         names = {group.name for group in groups}
         for old in [group for group in self.groups if group.name in names]:
-            self._forget(old)
-        fresh = self._take(groups)
-        seen = self._look(fresh) if fresh else {}
-        least = Quota.of_cpus(self.limits.min_quota_cpus / max(len(self.groups), 1), self._period_us)
-        _, errors = self._carry_out(seen, self._wanted(self.limits.safe, least, seen))
-        if self._asked_weight is not None:
-            errors += self._run([Step(Turn.TIGHTEN_WEIGHT, group, self._weigh(group)) for group in fresh])[0]
-        if errors:
-            raise errors[0]
+            self._members.forget(old)
+        fresh = self._members.take(groups)
+        seen = self._members.look(fresh) if fresh else {}
+        share = self._division.share(self.limits.min_quota_cpus, max(len(self.groups), 1))
+        wanted = self._wanted(self.limits.safe, share, seen)
+        steps = plan(seen, wanted, self._settle_seconds)
+        outcome = carry_out(steps)
+        self._read_back(seen, wanted, steps, outcome)
+        _raise_first([*outcome.errors, *self._weigh(fresh)])
 
     def set_weight(self, weight: Weight) -> None:
         """Set the CPU weight of every BE group against the LC's, and keep it so from now on.
@@ -164,12 +163,9 @@ class BeActuator:
             CgroupGone: All groups have vanished.
             CgroupError: A write failed; the others were tried.
         """
-        self._asked_weight = weight
-        errors, _ = self._run([Step(Turn.TIGHTEN_WEIGHT, group, self._weigh(group)) for group in self.groups])
-        if errors:
-            raise errors[0]
-        if not self._identities:
-            raise CgroupGone("all BE groups have vanished: has the best-effort work ended?")
+        self._weight = weight
+        _raise_first(self._weigh(self.groups))
+        self._members.require_any()
 
     def rehearse(self) -> int:
         """Write to every knob the value that it has: `apply` writes only what differs, and must be able to then.
@@ -184,189 +180,83 @@ class BeActuator:
         written = 0
         for group in self.groups:
             with contextlib.suppress(CgroupGone):
-                for file in group.knob_files(*_RESTRICTING):
+                for file in group.knob_files(*RESTRICTING):
                     self._knobs.rewrite(file)
                     written += 1
         return written
 
     def emergency_plan(self) -> EmergencyPlan:
-        """What takes the groups of now to the safe allocation, for a process that knows no drivers.
+        """The writes that take the groups of now to the safe allocation, for a process that knows no drivers.
 
         Raises:
             HostError: A group vanished meanwhile, or originals could not be journalled.
         """
-        return emergency_plan(self.groups, self._order, self.limits, self._knobs, self._period_us)
+        return emergency_plan(self.groups, self._division.order, self.limits, self._knobs, self._period_us)
 
-    def _weigh(self, group: Group) -> Callable[[], None]:
-        def run() -> None:
-            cpu, weight = group.cpu, self._asked_weight
-            if cpu is None or weight is None:
-                return
-            equal_to = self._lc.cpu if self._lc is not None and weight is Weight.EQUAL else None
-            native = cpu.native_weight(weight) if equal_to is None else equal_to.weight()
-            if cpu.weight() != native or cpu.idle():
-                cpu.set_weight(native)
-            self._weights[group] = native
-            if group in self._left:  # ours, not another program's
-                self._left[group] = replace(self._left[group], weight=native)
-
-        return run
-
-    def _take(self, groups: Iterable[Group]) -> list[Group]:
-        """Journal the groups that exist, with one fsync; from then on they are under control."""
-        fresh: dict[Group, tuple[Identity, ...]] = {}
-        for group in (group.using(self._knobs) for group in groups):
-            with contextlib.suppress(CgroupGone):
-                fresh[group] = group.identity()
-        self._knobs.remember(path for group in fresh for path in group.knob_files(*_RESTRICTING))
-        self._identities |= fresh
-        for group in fresh:
-            self.ownership.watch(group)
-        return list(fresh)
-
-    def _look(self, groups: Iterable[Group]) -> dict[Group, Seen]:
-        """Read groups; forget those that vanished."""
-        seen: dict[Group, Seen] = {}
-        ceilings: dict[Path, float] = {}
+    def _weigh(self, groups: Iterable[Group]) -> list[RlctlError]:
+        """Give groups the weight that was asked for; the errors of those that do not have it now."""
+        errors: list[RlctlError] = []
+        lc = self._lc.cpu if self._lc is not None and self._weight is Weight.EQUAL else None
         for group in groups:
-            try:
-                seen[group] = see(group, weighed=group in self._weights, ceilings=ceilings)
-            except CgroupGone as gone:
-                if rest := self._drop(group, gone):
-                    seen |= self._look([rest])
-        if not self._identities:
-            raise CgroupGone("all BE groups have vanished: has the best-effort work ended?")
-        return seen
-
-    def _compare(self, seen: dict[Group, Seen]) -> None:
-        """Whatever differs from what we left was written by somebody else, or belongs to another group of that name."""
-        for group, left in tuple(self._left.items()):
-            found = seen[group].settings
-            if self._knobs.dry_run or not left.changes(found) or self._is_safe(group, seen):
+            if (cpu := group.cpu) is None or self._weight is None:
                 continue
             try:
-                if self._replaced(group):
-                    self.ownership.events.tell("group-replaced", f"BE group {group.name} was removed and made anew")
-                else:
-                    self.ownership.compare(group, left, found)
-            except RlctlError as error:  # it vanished at this moment, or its originals cannot be journalled
-                self._drop(group, error)
-                del seen[group]
-        if not self._identities:
-            raise CgroupGone("all BE groups have vanished: has the best-effort work ended?")
-
-    def _is_safe(self, group: Group, seen: Mapping[Group, Seen]) -> bool:
-        """It is as our own watchdog leaves it, when this process hung for a while: nobody else's claim."""
-        safe, found = self.limits.safe, seen[group].settings
-        own = self._own(safe, self._share(safe.quota_cpus, len(seen)), group, seen[group])
-        if found.quota is not None and found.quota.cpus <= safe.quota_cpus:  # shared out when BE had other groups
-            own = replace(own, quota=found.quota)
-        return not own.changes(found)
-
-    def _replaced(self, group: Group) -> bool:
-        """Another group has taken the name and is ours from now on; its own originals are journalled."""
-        before, now = self._identities[group], group.identity()
-        if now == before:
-            return False
-        self.ownership.forget(group)
-        self._identities[group] = now
-        self._knobs.remember(group.knob_files(*_RESTRICTING))
-        self.ownership.watch(group)
-        return True
-
-    def _own(self, target: Allocation, share: Quota, group: Group, one: Seen) -> Settings:
-        """A group's part of the target, below its ancestors."""
-        quota = share
-        if one.ceiling_cpus < share.cpus < UNLIMITED:
-            quota = Quota.of_cpus(one.ceiling_cpus, self._period_us)
-        return Settings(
-            quota if group.cpu else None,
-            frozenset(self._order[: target.cpuset_cpus]) if group.cpuset else None,
-            target.frozen if group.freezer else None,
-            self._weights.get(group),
-        )
+                native = cpu.native_weight(self._weight) if lc is None else lc.weight()
+                if cpu.weight() != native or cpu.idle():
+                    cpu.set_weight(native)
+            except CgroupGone as gone:
+                self._members.drop(group, gone)
+            except RlctlError as error:
+                errors.append(error)
+            else:
+                member = self._members.known[group]
+                member.weight = native
+                if member.left:  # what we wrote ourselves is no other program's
+                    member.left = replace(member.left, weight=native)
+        return errors
 
     def _wanted(self, target: Allocation, share: Quota, seen: Mapping[Group, Seen]) -> dict[Group, Settings]:
-        """What each group may have: its part of the target, below its ancestors and what other programs claim."""
+        """What each group may have: its part of the target, within what other programs claim."""
         wanted = {}
         for group, one in seen.items():
-            wanted[group] = own = self.ownership.bound(group, self._own(target, share, group, one))
+            member = self._members.known[group]
+            own = self.ownership.bound(group, self._division.part(target, share, group, member, one))
             outside = own.cpus and one.settings.cpus == own.cpus and not one.effective <= own.cpus
-            if group.freezer and (outside or self._exceeds(group, target)):
-                wanted[group] = replace(own, frozen=True)
+            if group.freezer and (outside or self._division.escapes(member, target)):
+                own = replace(own, frozen=True)
+            wanted[group] = own
         return wanted
 
-    def _exceeds(self, group: Group, target: Allocation) -> bool:
-        """Nothing holds the group to the target any more."""
-        lost, full = self._lost.get(group, frozenset()), self.limits
-        return ("quota" in lost and target.quota_cpus < full.cpus) or (
-            "cpus" in lost and target.cpuset_cpus < full.cpus
-        )
-
-    def _carry_out(
-        self, seen: dict[Group, Seen], wanted: Mapping[Group, Settings]
-    ) -> tuple[dict[Group, Seen], list[RlctlError]]:
-        """Write what differs; what is there afterwards, and what went wrong."""
-        steps = [
-            step for group, one in seen.items() for step in steps_of(group, one, wanted[group], self._settle_seconds)
-        ]
-        errors, failed = self._run(sorted(steps, key=lambda step: step.turn))
-        unsure = {step.group for step in steps if not step.turn.settled or self._knobs.dry_run} | failed
-        unsure |= self._lost.keys() - seen.keys()  # what is left of a group that was whole when it was last looked at
+    def _read_back(
+        self, seen: dict[Group, Seen], wanted: Mapping[Group, Settings], steps: Sequence[Step], outcome: Outcome
+    ) -> dict[Group, Seen]:
+        """What the groups have after some steps; remembers it, to know what other programs write from now on."""
+        known = self._members.known
+        for group, gone in outcome.gone.items():
+            self._members.drop(group, gone)
+        unsure = {step.group for step in steps if not step.turn.settled or self._knobs.dry_run} | outcome.failed
+        unsure |= self._reduced() - seen.keys()  # what is left of a group that was whole when it was last looked at
         written = {step.group for step in steps if not seen[step.group].errors} - unsure
         seen |= {group: replace(seen[group], settings=wanted[group]) for group in written}
         if unsure:
-            seen |= self._look(group for group in self.groups if group in unsure)
-        seen = {group: one for group, one in seen.items() if group in self._identities}
+            seen |= self._members.look(group for group in self.groups if group in unsure)
+        seen = {group: one for group, one in seen.items() if group in known}
         for group, one in seen.items():
-            self._left[group] = wanted[group] if group in wanted.keys() - failed else one.settings
-        self._let_go()
-        return seen, errors
-
-    def _run(self, steps: Sequence[Step]) -> tuple[list[RlctlError], set[Group]]:
-        """Take steps in their order; the errors, and the groups that they befell."""
-        errors: list[RlctlError] = []
-        failed: set[Group] = set()
-        for step in steps:
-            if step.group not in self._identities or (step.turn.growing and step.group in failed):
-                continue
-            try:
-                step.run()
-            except CgroupGone as gone:
-                self._drop(step.group, gone)
-            except RlctlError as error:
-                errors.append(error)
-                failed.add(step.group)
-        return errors, failed
+            known[group].left = wanted[group] if group in wanted.keys() - outcome.failed else one.settings
+        self._members.let_go()
+        return seen
 
     def _in_force(self, seen: Mapping[Group, Seen]) -> Allocation:
-        """Of groups that only their freeze restricts none counts while it is in force."""
-        held = [one for group, one in seen.items() if not (one.frozen and group in self._lost)]
-        if not held:
-            return self.limits.safe
-        highest = max(self._prefix(one.effective) for one in held)
-        return Allocation(self._quota_cpus(held, len(seen)), highest, all(one.frozen for one in held))
+        return self._division.in_force(seen, self._reduced())
 
-    def _quota_cpus(self, seen: Sequence[Seen], groups: int) -> float:
-        share = self._share(self._asked_cpus, groups)
-        if all(one.settings.quota == share and share.cpus <= one.ceiling_cpus for one in seen):
-            return self._asked_cpus
-        own = (UNLIMITED if one.settings.quota is None else one.settings.quota.cpus for one in seen)
-        return sum(min(cpus, one.ceiling_cpus) for cpus, one in zip(own, seen, strict=True))
+    def _reduced(self) -> set[Group]:
+        return {group for group, member in self._members.known.items() if member.lost is not None}
 
-    def _prefix(self, effective: frozenset[int]) -> int:
-        if not effective or not effective <= frozenset(self._order):
-            return len(self._order)
-        return 1 + max(self._order.index(cpu) for cpu in effective)
-
-    def _share(self, quota_cpus: float, groups: int) -> Quota:
-        return Quota.of_cpus(quota_cpus / groups, self._period_us)
-
-    def _tell_ceilings(self, seen: Mapping[Group, Seen], wanted: Mapping[Group, Settings]) -> None:
+    def _tell_ceilings(self, share: Quota, seen: Mapping[Group, Seen], wanted: Mapping[Group, Settings]) -> None:
         """Say once that a group above is tighter than what BE could have; siblings are told of together."""
         for group, one in seen.items():
             quota, cpus = wanted[group].quota, wanted[group].cpus
-            if quota is not None and one.ceiling_cpus < self._share(self._asked_cpus, len(seen)).cpus:
+            if quota is not None and one.ceiling_cpus < share.cpus:
                 self._tell_ceiling(group, "quota", f"{one.ceiling_cpus:.4g} CPU")
             if cpus and one.effective and one.settings.cpus == cpus and one.effective != cpus:
                 self._tell_ceiling(group, "cpus", in_words(one.effective))
@@ -379,35 +269,12 @@ class BeActuator:
                 "tighter-parent", f"{group.name}: {key[1]} is in force, set above it in {key[0]}"
             )
 
-    def _drop(self, group: Group, why: RlctlError) -> Group | None:
-        """Go on without a group, or with what is left of it, which is returned."""
-        if group not in self._identities:
-            return None
-        left, weight, lost = group.rest(), self._weights.get(group), self._lost.get(group, frozenset())
-        self._forget(group)
-        if not (taken := self._take([left] if left else [])):
-            self.ownership.events.tell("group-vanished", f"BE group {group.name} is left out: {why}")
-            return None
-        (rest,) = taken
-        gone = {knob for knob in _RESTRICTING if group.knob_files(knob) and not rest.knob_files(knob)}
-        self._lost[rest] = lost | gone
-        if weight is not None and rest.cpu:
-            self._weights[rest] = weight
-        what = f"without {' and '.join(sorted(gone))} from now on"
-        self.ownership.events.tell("group-reduced", f"BE group {group.name} was removed from a hierarchy: {what}")
-        return rest
 
-    def _forget(self, group: Group) -> None:
-        for known in (self._identities, self._weights, self._left, self._lost):
-            known.pop(group, None)
-        self.ownership.forget(group)
-        self._gone += group.directories
-
-    def _let_go(self) -> None:
-        """Forget files and originals of groups that are gone; together, as it takes a look at all that are kept."""
-        gone, self._gone = self._gone, []
-        if gone:
-            self._knobs.forget(gone)
+def _raise_first(errors: Sequence[RlctlError]) -> None:
+    if errors:
+        if len(errors) > 1:
+            errors[0].add_note(f"and {len(errors) - 1} more: {errors[-1]}")
+        raise errors[0]
 
 
 def _check(groups: Sequence[Group], order: Sequence[int], limits: Limits) -> None:

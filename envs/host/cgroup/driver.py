@@ -1,132 +1,229 @@
-"""What a controller of one control group can do, whichever version of cgroups serves it."""
+"""What the controllers of cgroup v1 and v2 have in common: other file names, the same meaning.
+
+A driver is bound to the directory of one group. Its methods raise the errors of `Knobs`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar
 
+from rlctl.envs.errors import CgroupBusy
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.parse import cpu_set, number, table
 from rlctl.envs.host.cgroup.quota import Quota
+from rlctl.envs.host.cpulist import format_cpus
 from rlctl.envs.workload import Weight
 
 __all__ = ["CpuDriver", "CpusetDriver", "FreezerDriver"]
 
+_POLL_SECONDS = 0.0005
 
-class CpuDriver(Protocol):
-    """Quota and weight of one group. Every method raises the CgroupErrors of `Knobs`."""
+
+class CpuDriver(ABC):
+    """Quota and weight of one group.
+
+    Args:
+        knobs: Reads and writes.
+        group: The group's directory.
+
+    Attributes:
+        weight_file: Name of the file with the weight.
+        burst_file: Name of the file with what the group may save up of its quota (Linux 5.14 and later).
+        throttled: Key of the throttled time in `cpu.stat`, and its unit in seconds.
+        weights: The kernel's number for each weight.
+    """
+
+    weight_file: ClassVar[str]
+    burst_file: ClassVar[str]
+    throttled: ClassVar[tuple[str, float]]
+    weights: ClassVar[Mapping[Weight, int]]
+
+    def __init__(self, knobs: Knobs, group: Path) -> None:
+        self.group = group
+        self._knobs = knobs
+        self._burst = group / self.burst_file
+        self._weight = group / self.weight_file
+        self._idle = group / "cpu.idle"
+        self._has_idle, self._has_burst = self._idle.exists(), self._burst.exists()
 
     @property
+    @abstractmethod
     def quota_files(self) -> tuple[Path, ...]:
-        """What `set_quota` writes."""
-        ...
+        """The files that `set_quota` writes."""
 
+    @abstractmethod
     def quota(self) -> Quota:
         """The group's own quota."""
-        ...
 
-    def ceiling_cpus(self) -> float:
-        """The tightest quota of its ancestors, in CPUs; UNLIMITED if they have none."""
-        ...
-
-    def set_quota(self, quota: Quota) -> None:
-        """Write the group's own quota; the kernel's checks against parent and children are the caller's business."""
-        ...
-
+    @abstractmethod
     def originally(self) -> Quota:
         """The quota before our first write to it."""
-        ...
 
+    @abstractmethod
+    def ceiling_cpus(self) -> float:
+        """The tightest quota of its ancestors, in CPUs; UNLIMITED if they have none."""
+
+    @abstractmethod
+    def set_quota(self, quota: Quota) -> None:
+        """Write the group's own quota; see `nesting.fit_quota` for groups with children."""
+
+    @abstractmethod
     def subordinates(self) -> Sequence[CpuDriver]:
         """Child groups whose quota the kernel wants below this one's; none in v2."""
-        ...
 
     @property
     def weight_files(self) -> tuple[Path, ...]:
-        """What `set_weight` and `set_idle` write."""
-        ...
+        """The files that `set_weight` and `set_idle` write."""
+        return (self._weight, self._idle) if self._has_idle else (self._weight,)
 
     def weight(self) -> int:
-        """cpu.shares or cpu.weight, in the kernel's own number."""
-        ...
+        """cpu.shares or cpu.weight."""
+        return number(self._knobs.read(self._weight), self._weight)
 
     def native_weight(self, weight: Weight) -> int:
         """The kernel's number for a weight."""
-        ...
+        return self.weights[weight]
 
     def set_weight(self, weight: Weight | int) -> None:
-        """Write a weight; lifts `cpu.idle`, under which the kernel takes none."""
-        ...
+        """Write cpu.shares (2 to 262144) or cpu.weight (1 to 10000); under cpu.idle, lifted here, neither is taken."""
+        native = self.weights[weight] if isinstance(weight, Weight) else weight
+        if self.idle():
+            self.set_idle(False)
+        self._knobs.write(self._weight, str(native))
 
     def idle(self) -> bool | None:
-        """Whether the group runs only when nobody else wants the CPU; None where the kernel cannot."""
-        ...
+        """Whether the group runs only when nobody else wants the CPU; None before Linux 5.15."""
+        return number(self._knobs.read(self._idle), self._idle) != 0 if self._has_idle else None
 
     def set_idle(self, idle: bool) -> None:
-        """Set `cpu.idle`; the kernel resets the weight with it."""
-        ...
+        """Write cpu.idle; the kernel sets the weight to its default when it is lifted."""
+        self._knobs.remember([self._idle, self._weight])
+        self._knobs.write(self._idle, str(int(idle)))
 
     def throttled_seconds(self) -> float:
         """Time that the group was kept from running by its quota, summed over CPUs, since it was made."""
-        ...
+        path, (key, unit_seconds) = self.group / "cpu.stat", self.throttled
+        return table(self._knobs.read(path), path).get(key, 0) * unit_seconds
+
+    def _make_way_for(self, quota_us: int | None) -> None:
+        # A quota below the burst is refused: tg_set_cfs_bandwidth in kernel/sched/core.c wants burst <= quota.
+        if quota_us is None or not self._has_burst:
+            return
+        if number(self._knobs.read(self._burst), self._burst) > quota_us:
+            self._knobs.write(self._burst, "0")
 
 
-class CpusetDriver(Protocol):
-    """CPUs of one group. Every method raises the CgroupErrors of `Knobs`."""
+class CpusetDriver(ABC):
+    """CPUs of one group.
+
+    Args:
+        knobs: Reads and writes.
+        group: The group's directory.
+
+    Attributes:
+        effective_file: Name of the file with the CPUs that the group's tasks may really run on.
+    """
+
+    effective_file: ClassVar[str]
+
+    def __init__(self, knobs: Knobs, group: Path) -> None:
+        self.group = group
+        self._knobs = knobs
+        self._cpus = group / "cpuset.cpus"
+
+    @abstractmethod
+    def subordinates(self) -> Sequence[CpusetDriver]:
+        """Child groups whose CPUs the kernel wants within this one's; none in v2."""
 
     @property
     def cpus_files(self) -> tuple[Path, ...]:
-        """What `set_cpus` writes."""
-        ...
+        """The files that `set_cpus` writes."""
+        return (self._cpus,)
 
     def cpus(self) -> frozenset[int]:
         """CPUs as configured; empty means the parent's (v2), or that no task may join (v1)."""
-        ...
+        return self._read(self._cpus)
 
     def effective(self) -> frozenset[int]:
-        """CPUs that the group's tasks may really run on."""
-        ...
+        """CPUs that the group's tasks may really run on; in v2 the parent's, where the two have none in common."""
+        return self._read(self.group / self.effective_file)
 
     def available(self) -> frozenset[int]:
-        """CPUs that the group may have: its own and its parent's, who lacks those of a partition beside it (v2)."""
-        ...
+        """CPUs that the group may have: its own and its parent's, which lacks those of a partition beside it (v2)."""
+        return self.effective() | self._read(self.group.parent / self.effective_file)
 
     def set_cpus(self, cpus: Iterable[int]) -> None:
         """Write the CPUs; see `nesting.fit_cpus` for groups with children."""
-        ...
+        self._knobs.write(self._cpus, format_cpus(cpus) or "\n")
 
     def originally(self) -> frozenset[int]:
         """The CPUs before our first write to them."""
-        ...
+        original = self._knobs.original(self._cpus)
+        return self.cpus() if original is None else cpu_set(original, self._cpus)
 
-    def subordinates(self) -> Sequence[CpusetDriver]:
-        """Child groups whose CPUs the kernel wants within this one's; none in v2."""
-        ...
+    def _read(self, path: Path) -> frozenset[int]:
+        return cpu_set(self._knobs.read(path), path)
 
 
-class FreezerDriver(Protocol):
-    """The freezer of one group. Every method raises the CgroupErrors of `Knobs`."""
+class FreezerDriver(ABC):
+    """The freezer of one group.
+
+    Args:
+        knobs: Reads and writes.
+        group: The group's directory.
+
+    Attributes:
+        order_file: Name of the file that is written.
+        orders: What is written to thaw and to freeze.
+        waits_for_thaw: Whether the kernel tells when a thaw is complete.
+    """
+
+    order_file: ClassVar[str]
+    orders: ClassVar[tuple[str, str]]
+    waits_for_thaw: ClassVar[bool]
+
+    def __init__(self, knobs: Knobs, group: Path) -> None:
+        self._knobs = knobs
+        self._group = group
+        self._order = group / self.order_file
 
     @property
     def freezer_files(self) -> tuple[Path, ...]:
-        """What `order` writes."""
-        ...
+        """The files that `order` writes."""
+        return (self._order,)
 
+    @abstractmethod
     def ordered(self) -> bool:
         """Whether this group itself, not just an ancestor, was told to freeze."""
-        ...
 
+    @abstractmethod
     def frozen(self) -> bool:
         """Whether all its tasks are stopped, by whosever order."""
-        ...
 
     def order(self, frozen: bool) -> None:
         """Tell the group to freeze or thaw, without waiting for it."""
-        ...
+        self._knobs.write(self._order, self.orders[frozen])
 
     def settle(self, frozen: bool, timeout_seconds: float) -> None:
-        """Wait until it is so.
+        """Wait until the order is carried out. A thawed group that a frozen ancestor holds is no error.
 
         Raises:
             CgroupBusy: Some task has not stopped in time.
         """
-        ...
+        if self._knobs.dry_run or not (frozen or self.waits_for_thaw):
+            return
+        deadline = time.monotonic() + timeout_seconds
+        while self.frozen() != frozen:
+            if time.monotonic() >= deadline:
+                if not frozen:
+                    return
+                raise CgroupBusy(f"{self._order}: not frozen after {timeout_seconds:g} s: a task sleeps in the kernel")
+            time.sleep(_POLL_SECONDS)
+            if not self.waits_for_thaw:
+                # v1 stays FREEZING when tasks were forked or moved in meanwhile, until it is told once more:
+                # Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst, "FREEZING".
+                self.order(frozen)

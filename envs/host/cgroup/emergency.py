@@ -13,7 +13,7 @@ from rlctl.envs.host.cgroup.kernel import Identity, Kernel
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
 
-__all__ = ["EmergencyPlan", "Step", "emergency_plan"]
+__all__ = ["EmergencyPlan", "EmergencyWrite", "emergency_plan"]
 
 _UNLIKE_ANY = {"cpu.cfs_period_us": "1", "cpu.cfs_burst_us": "1000000000", "cpu.max.burst": "1000000000"}
 """What the drivers are told that these files hold, so that they never find a write unnecessary."""
@@ -23,7 +23,7 @@ _STOPPED = {"freezer.state": ("freezer.state", "FROZEN"), "cgroup.freeze": ("cgr
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EmergencyWrite:
     """One write.
 
     Attributes:
@@ -49,7 +49,7 @@ class EmergencyPlan:
     going round finds one that it takes.
     """
 
-    stages: tuple[tuple[Step, ...], ...]
+    stages: tuple[tuple[EmergencyWrite, ...], ...]
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -118,9 +118,9 @@ class _Paper:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._written: dict[Path, str] = {}
-        self._steps: list[Step] = []
+        self._steps: list[EmergencyWrite] = []
 
-    def turn(self) -> tuple[Step, ...]:
+    def turn(self) -> tuple[EmergencyWrite, ...]:
         """The steps since the last call."""
         steps, self._steps = tuple(self._steps), []
         return steps
@@ -135,7 +135,7 @@ class _Paper:
         probe, wanted = (path.name, text) if path.name != "freezer.state" else ("freezer.self_freezing", "1")
         self._written[path] = text
         self._written[path.with_name(probe)] = wanted
-        self._steps.append(Step(path, text, self.identity(path.parent), probe, wanted))
+        self._steps.append(EmergencyWrite(path, text, self.identity(path.parent), probe, wanted))
 
     def identity(self, group: Path) -> Identity:
         """As the kernel beneath, likewise the next."""
@@ -171,13 +171,13 @@ def _deepest_first(driver: T | None) -> Iterator[T]:
         yield driver
 
 
-def _stopped(order: Step) -> Step:
+def _stopped(order: EmergencyWrite) -> EmergencyWrite:
     """The order once more until all tasks stand still; v1 needs that for tasks that were forked meanwhile."""
     probe, wanted = _STOPPED[order.path.name]
-    return Step(order.path, order.text, order.identity, probe, wanted)
+    return EmergencyWrite(order.path, order.text, order.identity, probe, wanted)
 
 
-def _line(step: Step) -> str:
+def _line(step: EmergencyWrite) -> str:
     device, inode = step.identity
     return "\0".join(
         (f"{device}:{inode}", str(step.path.parent), step.path.name, step.text, step.probe, step.wanted),

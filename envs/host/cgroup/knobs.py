@@ -102,7 +102,10 @@ class Knobs:
             _log.info("dry run: would write %r to %s", text, path)
             return
         self.remember([path])
-        self.poke(path, text)
+        try:
+            self.kernel.write(path, text)
+        except OSError as error:
+            raise refusal(error, path, f"write {text.strip()!r}") from error
         got = self._own(path)
         if not kind_of(path).same(text, got):
             raise CgroupError(

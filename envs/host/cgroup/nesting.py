@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
 
 from rlctl.envs.errors import CgroupBusy, CgroupGone, CgroupRejected
 from rlctl.envs.host.cgroup.driver import CpuDriver, CpusetDriver
@@ -18,6 +17,8 @@ from rlctl.envs.host.cgroup.quota import Quota
 __all__ = ["fit_cpus", "fit_quota"]
 
 ATTEMPTS = 3
+"""A child that was made between listing and writing is met by the next attempt."""
+
 _PAUSE_SECONDS = 0.001
 
 
@@ -29,9 +30,15 @@ def fit_cpus(group: CpusetDriver, cpus: frozenset[int]) -> None:
 
     Raises:
         CgroupBusy: Descendants come faster than they can be moved, or an exclusive sibling holds the CPUs.
-        CgroupError: Whatever else the kernel said.
+        CgroupError: The kernel refused it for another reason.
     """
-    _repeat(lambda: _fit_cpus(group, cpus), group)
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return _fit_cpus(group, cpus)
+        except (CgroupBusy, CgroupRejected):
+            if not _may_try_again(attempt, group):
+                raise
+    return None
 
 
 def fit_quota(group: CpuDriver, quota: Quota) -> None:
@@ -41,9 +48,17 @@ def fit_quota(group: CpuDriver, quota: Quota) -> None:
 
     Raises:
         CgroupRejected: The parent's quota is less.
-        CgroupError: Whatever else the kernel said.
+        CgroupError: The kernel refused it for another reason.
     """
-    _repeat(lambda: _fit_quota(group, quota, quota), group)
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            if group.subordinates():
+                return _fit_quota_of_family(group, quota, quota)
+            return group.set_quota(quota)
+        except (CgroupBusy, CgroupRejected):
+            if not _may_try_again(attempt, group):
+                raise
+    return None
 
 
 def _fit_cpus(group: CpusetDriver, cpus: frozenset[int]) -> None:
@@ -58,7 +73,7 @@ def _fit_cpus(group: CpusetDriver, cpus: frozenset[int]) -> None:
         group.set_cpus(cpus)
 
 
-def _fit_quota(group: CpuDriver, quota: Quota, ceiling: Quota) -> None:
+def _fit_quota_of_family(group: CpuDriver, quota: Quota, ceiling: Quota) -> None:
     children = group.subordinates()
     if not children:
         group.set_quota(quota)
@@ -69,18 +84,13 @@ def _fit_quota(group: CpuDriver, quota: Quota, ceiling: Quota) -> None:
         with contextlib.suppress(CgroupGone):
             original = child.originally()
             fitting = original if original.cpus <= ceiling.cpus or original.quota_us is None else ceiling
-            _fit_quota(child, fitting, min(fitting, ceiling, key=lambda one: one.cpus))
+            _fit_quota_of_family(child, fitting, min(fitting, ceiling, key=lambda quota: quota.cpus))
     if not group.quota().same(quota):
         group.set_quota(quota)
 
 
-def _repeat(fit: Callable[[], None], group: CpuDriver | CpusetDriver) -> None:
-    """A child made between listing and writing is met by the next attempt."""
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            return fit()
-        except (CgroupBusy, CgroupRejected):
-            if attempt == ATTEMPTS or not group.subordinates():
-                raise
-            time.sleep(_PAUSE_SECONDS)
-    return None
+def _may_try_again(attempt: int, group: CpuDriver | CpusetDriver) -> bool:
+    if attempt == ATTEMPTS or not group.subordinates():
+        return False
+    time.sleep(_PAUSE_SECONDS)
+    return True

@@ -1,23 +1,27 @@
-"""The writes that take one group from what it has to what it may have, each with its turn among those of all groups.
+"""Writes to BE groups as data: planned for all groups, put in order, carried out in one place.
 
-Restricting comes before growing: freeze, quota, cpuset; then cpuset, quota, thaw.
+Restricting comes before growing: freeze, quota, cpuset; then cpuset, quota, thaw. What stops or confines BE must not
+wait behind a write that gives it more, and must not be undone by one that fails.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 
-from rlctl.envs.errors import CgroupBusy
-from rlctl.envs.host.cgroup.driver import FreezerDriver
+from rlctl.envs.errors import CgroupBusy, CgroupGone, RlctlError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.nesting import fit_cpus, fit_quota
-from rlctl.envs.host.cgroup.state import Seen, Settings
+from rlctl.envs.host.cgroup.quota import Quota
+from rlctl.envs.host.cgroup.state import Knob, Seen, Settings, in_words
 
-__all__ = ["Step", "Turn", "steps_of"]
+__all__ = ["Outcome", "Step", "Turn", "carry_out", "plan"]
+
+log = logging.getLogger(__name__)
 
 HEAD_START_SECONDS = 0.025
 """How long a freeze may take before a tighter quota is written beneath it; most need less.
@@ -32,7 +36,7 @@ MOST_THROTTLED_SECONDS = 0.75
 
 
 class Turn(IntEnum):
-    """When a step is taken: those of all groups in this order."""
+    """When a step is taken: the steps of all groups in this order."""
 
     FREEZE = 0
     HEAD_START = 1
@@ -47,83 +51,146 @@ class Turn(IntEnum):
 
     @property
     def settled(self) -> bool:
-        """Nothing else comes of such a write than what it has read back itself."""
+        """What the write itself has read back is all that comes of it; no tasks have to stop or move."""
         return self in _SETTLED
 
     @property
     def growing(self) -> bool:
         """It gives the group more."""
-        return self in _GROWING
+        return self >= Turn.WIDEN_CPUS
 
 
 _SETTLED = frozenset({Turn.TIGHTEN_WEIGHT, Turn.TIGHTEN_QUOTA, Turn.WIDEN_QUOTA, Turn.WIDEN_WEIGHT})
-_GROWING = frozenset({Turn.WIDEN_CPUS, Turn.WIDEN_QUOTA, Turn.WIDEN_WEIGHT, Turn.THAW})
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One write, or the wait for what comes of one.
+    """One write to a group, or the wait for what comes of it.
 
     Attributes:
-        turn: When.
-        group: Of which group.
-        run: Does it; raises the CgroupErrors of `Knobs`.
+        turn: Its place among the steps of all groups.
+        group: The group.
+        knob: `quota`, `cpus`, `frozen` or `weight`, as in `Settings`.
+        value: What is written, or waited for.
+        seconds: Longest wait: from the first step of the plan, or of a thaw from its own write.
     """
 
     turn: Turn
     group: Group
-    run: Callable[[], None]
+    knob: str
+    value: Knob
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        what = f"{self.knob} of {self.group.name}"
+        if self.turn in (Turn.HEAD_START, Turn.SETTLE):
+            return f"wait up to {self.seconds:g} s for {what} to be {in_words(self.value)}"
+        return f"{what} to {in_words(self.value)}"
 
 
-def steps_of(group: Group, seen: Seen, wanted: Settings, settle_seconds: float) -> list[Step]:
-    """What differs, as steps; none where nothing does.
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a plan.
+
+    Attributes:
+        errors: Of steps that failed, in their order.
+        failed: Groups of those steps.
+        gone: Groups that vanished meanwhile, and how that showed.
+    """
+
+    errors: list[RlctlError] = field(default_factory=list)
+    failed: set[Group] = field(default_factory=set)
+    gone: dict[Group, CgroupGone] = field(default_factory=dict)
+
+
+def plan(seen: Mapping[Group, Seen], wanted: Mapping[Group, Settings], settle_seconds: float) -> list[Step]:
+    """The steps that take every group from what it has to what it may have, in the order of their turns.
 
     Args:
-        group: The group.
-        seen: What it reads back now.
-        wanted: What it may have.
+        seen: What each group reads back now.
+        wanted: What each may have.
         settle_seconds: How long to wait for a freeze.
     """
-    if seen.settings == wanted and (seen.frozen or not wanted.frozen):
-        return []
-    steps = []
-    cpu, cpuset, freezer, now = group.cpu, group.cpuset, group.freezer, seen.settings
-    quota, cpus, weight = wanted.quota, wanted.cpus, wanted.weight
-    if cpu is not None and quota is not None and now.quota is not None and now.quota != quota:
-        turn = Turn.WIDEN_QUOTA if quota.cpus > now.quota.cpus else Turn.TIGHTEN_QUOTA
-        steps.append(Step(turn, group, lambda: fit_quota(cpu, quota)))
-    if cpuset is not None and cpus is not None and now.cpus is not None and now.cpus != cpus:
-        turn = Turn.WIDEN_CPUS if now.cpus and now.cpus < cpus else Turn.TIGHTEN_CPUS
-        steps.append(Step(turn, group, lambda: fit_cpus(cpuset, cpus)))
-    if cpu is not None and weight is not None and now.weight is not None and now.weight != weight:
-        turn = Turn.WIDEN_WEIGHT if weight > now.weight else Turn.TIGHTEN_WEIGHT
-        steps.append(Step(turn, group, lambda: cpu.set_weight(weight)))
-    if freezer is not None and wanted.frozen is not None:
-        steps += _freezer_steps(group, freezer, seen, wanted, settle_seconds)
+    steps = [step for group, now in seen.items() for step in _steps_of(group, now, wanted[group], settle_seconds)]
+    return sorted(steps, key=lambda step: step.turn)
+
+
+def carry_out(steps: Iterable[Step]) -> Outcome:
+    """Take steps in their order; one that fails does not keep the others from being tried.
+
+    A group whose restriction failed is not given more, and one that vanished is left alone.
+    """
+    outcome, begun_seconds = Outcome(), time.monotonic()
+    for step in steps:
+        group = step.group
+        if group in outcome.gone or (step.turn.growing and group in outcome.failed):
+            continue
+        log.debug("%s", step)
+        try:
+            match step.value:
+                case Quota() as quota if group.cpu:
+                    fit_quota(group.cpu, quota)
+                case frozenset() as cpus if group.cpuset:
+                    fit_cpus(group.cpuset, cpus)
+                case bool():
+                    _freeze_or_thaw(step, begun_seconds)
+                case int() as weight if group.cpu:
+                    group.cpu.set_weight(weight)
+        except CgroupGone as error:
+            outcome.gone[group] = error
+        except RlctlError as error:
+            outcome.errors.append(error)
+            outcome.failed.add(group)
+    return outcome
+
+
+def _freeze_or_thaw(step: Step, begun_seconds: float) -> None:
+    if (freezer := step.group.freezer) is None:
+        return
+    left_seconds = max(begun_seconds + step.seconds - time.monotonic(), 0.0)
+    match step.turn:
+        case Turn.HEAD_START:
+            with contextlib.suppress(CgroupBusy):  # no failure yet: `SETTLE` has the last word
+                freezer.settle(True, left_seconds)
+        case Turn.SETTLE:
+            freezer.settle(True, left_seconds)
+        case Turn.FREEZE:
+            freezer.order(True)
+        case _:
+            freezer.order(False)
+            freezer.settle(False, step.seconds)
+
+
+def _steps_of(group: Group, seen: Seen, wanted: Settings, settle_seconds: float) -> list[Step]:
+    now, steps = seen.settings, list[Step]()
+    if now == wanted and (seen.frozen or not wanted.frozen):
+        return steps
+    if now.quota is not None and wanted.quota is not None and now.quota != wanted.quota:
+        turn = Turn.WIDEN_QUOTA if wanted.quota.cpus > now.quota.cpus else Turn.TIGHTEN_QUOTA
+        steps.append(Step(turn, group, "quota", wanted.quota))
+    if now.cpus is not None and wanted.cpus is not None and now.cpus != wanted.cpus:
+        turn = Turn.WIDEN_CPUS if now.cpus and now.cpus < wanted.cpus else Turn.TIGHTEN_CPUS
+        steps.append(Step(turn, group, "cpus", wanted.cpus))
+    if now.weight is not None and wanted.weight is not None and now.weight != wanted.weight:
+        turn = Turn.WIDEN_WEIGHT if wanted.weight > now.weight else Turn.TIGHTEN_WEIGHT
+        steps.append(Step(turn, group, "weight", wanted.weight))
+    if wanted.frozen is not None:
+        steps += _freezer_steps(group, seen, wanted, settle_seconds)
     return steps
 
 
-def _freezer_steps(
-    group: Group, freezer: FreezerDriver, seen: Seen, wanted: Settings, settle_seconds: float
-) -> list[Step]:
+def _freezer_steps(group: Group, seen: Seen, wanted: Settings, settle_seconds: float) -> list[Step]:
     quota, ordered = wanted.quota, seen.settings.frozen
-    period_seconds = 0.0 if quota is None or quota.quota_us is None else quota.period_us * 1e-6
-    patience_seconds = settle_seconds + min(PERIODS_TO_SETTLE * period_seconds, MOST_THROTTLED_SECONDS)
     if not wanted.frozen:
-        thaw = Step(Turn.THAW, group, lambda: freezer.order(False))
-        settle = Step(Turn.THAW, group, lambda: freezer.settle(False, settle_seconds))
-        return [thaw, settle] if ordered else []
-    steps = [] if ordered else [Step(Turn.FREEZE, group, lambda: freezer.order(True))]
+        return [Step(Turn.THAW, group, "frozen", False, settle_seconds)] if ordered else []
+    steps = []
     if not ordered:
-        head_start_ends = time.monotonic() + HEAD_START_SECONDS
-        steps.append(Step(Turn.HEAD_START, group, lambda: _wait_until(freezer, head_start_ends)))
+        steps.append(Step(Turn.FREEZE, group, "frozen", True))
+        steps.append(Step(Turn.HEAD_START, group, "frozen", True, HEAD_START_SECONDS))
     if not ordered or not seen.frozen:
-        ends = time.monotonic() + HEAD_START_SECONDS + patience_seconds  # all groups together have this time
-        steps.append(Step(Turn.SETTLE, group, lambda: freezer.settle(True, max(ends - time.monotonic(), 0.0))))
+        # A task that has used up its quota stops when the next period refills it (sched-bwc.rst, "Management").
+        period_seconds = 0.0 if quota is None or quota.quota_us is None else quota.period_us * 1e-6
+        throttled_seconds = min(PERIODS_TO_SETTLE * period_seconds, MOST_THROTTLED_SECONDS)
+        seconds = HEAD_START_SECONDS + settle_seconds + throttled_seconds
+        steps.append(Step(Turn.SETTLE, group, "frozen", True, seconds))
     return steps
-
-
-def _wait_until(freezer: FreezerDriver, ends_seconds: float) -> None:
-    """Give a freeze time until a moment of the monotonic clock; that it has not happened by then is no failure yet."""
-    with contextlib.suppress(CgroupBusy):
-        freezer.settle(True, max(ends_seconds - time.monotonic(), 0.0))

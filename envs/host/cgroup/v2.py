@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rlctl.envs.allocation import UNLIMITED
-from rlctl.envs.errors import CgroupBusy, CgroupError
-from rlctl.envs.host.cgroup.both import CpuOfBoth, CpusetOfBoth
+from rlctl.envs.errors import CgroupError
+from rlctl.envs.host.cgroup.driver import CpuDriver, CpusetDriver, FreezerDriver
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.parse import number, quota_of, table
 from rlctl.envs.host.cgroup.quota import Quota
@@ -16,11 +15,8 @@ from rlctl.envs.workload import Weight
 
 __all__ = ["CpuV2", "CpusetV2", "FreezerV2"]
 
-_WEIGHTS = {Weight.EQUAL: 100, Weight.MINIMUM: 1}  # the kernel's default and its minimum
-_POLL_SECONDS = 0.0005
 
-
-class CpuV2(CpuOfBoth):
+class CpuV2(CpuDriver):
     """`cpu.max`, `cpu.weight`, `cpu.idle`.
 
     Args:
@@ -29,22 +25,20 @@ class CpuV2(CpuOfBoth):
         mount: The hierarchy's root; ancestors are looked for up to there.
     """
 
+    weight_file = "cpu.weight"
+    burst_file = "cpu.max.burst"
+    throttled = "throttled_usec", 1e-6
+    weights = {Weight.EQUAL: 100, Weight.MINIMUM: 1}  # noqa: RUF012 - the kernel's default and its minimum
+
     def __init__(self, knobs: Knobs, group: Path, mount: Path) -> None:
-        super().__init__(
-            knobs,
-            group,
-            weight="cpu.weight",
-            burst="cpu.max.burst",
-            throttled=("throttled_usec", 1e-6),
-            native=_WEIGHTS,
-        )
+        super().__init__(knobs, group)
         self._max = group / "cpu.max"
         above = [parent / "cpu.max" for parent in group.parents if mount in parent.parents]
         self._above = [path for path in above if path.exists()]
 
     @property
     def quota_files(self) -> tuple[Path, ...]:
-        """What `set_quota` writes."""
+        """The file that `set_quota` writes."""
         return (self._max,)
 
     def quota(self) -> Quota:
@@ -67,7 +61,10 @@ class CpuV2(CpuOfBoth):
         return self.quota() if original is None else _quota(original, self._max)
 
     def subordinates(self) -> Sequence[CpuV2]:
-        """None: v2 lets children have any quota and enforces the tightest."""
+        """None: children may have any quota, and the tightest on the way up is enforced.
+
+        Documentation/admin-guide/cgroup-v2.rst, "Top-down Constraint" and "Limits" (they can be over-committed).
+        """
         return ()
 
 
@@ -76,70 +73,31 @@ def _quota(content: str, path: Path) -> Quota:
     return quota_of(None if quota == "max" else number(quota, path), number(period, path), path)
 
 
-class CpusetV2(CpusetOfBoth):
-    """`cpuset.cpus`.
+class CpusetV2(CpusetDriver):
+    """`cpuset.cpus`."""
 
-    Args:
-        knobs: Reads and writes.
-        group: The group's directory.
-    """
-
-    def __init__(self, knobs: Knobs, group: Path) -> None:
-        super().__init__(knobs, group, "cpuset.cpus.effective")
+    effective_file = "cpuset.cpus.effective"
 
     def subordinates(self) -> Sequence[CpusetV2]:
-        """None: v2 cuts children's CPUs down to the parent's by itself."""
+        """None: the kernel cuts children's CPUs down to the parent's by itself (cgroup-v2.rst, "cpuset.cpus")."""
         return ()
 
 
-class FreezerV2:
-    """`cgroup.freeze`, and `cgroup.events` for what came of it.
+class FreezerV2(FreezerDriver):
+    """`cgroup.freeze`, and `cgroup.events` for what came of it (cgroup-v2.rst, "cgroup.freeze")."""
 
-    Args:
-        knobs: Reads and writes.
-        group: The group's directory.
-        clock: Monotonic seconds.
-        sleep: Waits for seconds.
-    """
-
-    def __init__(
-        self,
-        knobs: Knobs,
-        group: Path,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._knobs = knobs
-        self._freeze = group / "cgroup.freeze"
-        self._events = group / "cgroup.events"
-        self._clock, self._sleep = clock, sleep
-
-    @property
-    def freezer_files(self) -> tuple[Path, ...]:
-        """What `order` writes."""
-        return (self._freeze,)
+    order_file = "cgroup.freeze"
+    orders = "0", "1"
+    waits_for_thaw = True
 
     def ordered(self) -> bool:
         """Whether this group itself was told to freeze."""
-        return number(self._knobs.read(self._freeze), self._freeze) == 1
+        return number(self._knobs.read(self._order), self._order) == 1
 
     def frozen(self) -> bool:
         """Whether all its tasks are stopped."""
-        events = table(self._knobs.read(self._events), self._events)
+        path = self._group / "cgroup.events"
+        events = table(self._knobs.read(path), path)
         if "frozen" not in events:
-            raise CgroupError(f"{self._events}: says nothing about frozen: Linux 5.2 or later is needed")
+            raise CgroupError(f"{path}: says nothing about frozen: Linux 5.2 or later is needed")
         return events["frozen"] == 1
-
-    def order(self, frozen: bool) -> None:
-        """Tell the group to freeze or thaw."""
-        self._knobs.write(self._freeze, str(int(frozen)))
-
-    def settle(self, frozen: bool, timeout_seconds: float) -> None:
-        """Wait until it is so; no task of a thawed group is waited for that a frozen ancestor holds."""
-        deadline = self._clock() + timeout_seconds
-        while not self._knobs.dry_run and self.frozen() != frozen:
-            if self._clock() >= deadline:
-                if not frozen:
-                    return
-                raise CgroupBusy(f"{self._events}: not frozen after {timeout_seconds:g} s: a task sleeps in the kernel")
-            self._sleep(_POLL_SECONDS)

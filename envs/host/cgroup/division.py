@@ -1,0 +1,93 @@
+"""How BE's budget is divided among its groups, and what the parts in force add up to.
+
+The quota is divided evenly, each part rounded down, as PRM does. The cpuset is a prefix of the CPU order. No part
+exceeds the quota of a group's ancestors: v1 would refuse it, and with it every larger allocation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.members import Member
+from rlctl.envs.host.cgroup.quota import Quota
+from rlctl.envs.host.cgroup.state import Seen, Settings
+
+__all__ = ["Division"]
+
+
+class Division:
+    """Settings of single groups from an allocation for all, and back.
+
+    Args:
+        order: CPUs, the safest for the LC first.
+        limits: Range of allocations.
+        period_us: Period of the quota.
+
+    Attributes:
+        asked_cpus: The quota that was last asked for, for all groups together.
+    """
+
+    def __init__(self, order: Sequence[int], limits: Limits, period_us: int) -> None:
+        self.order = tuple(order)
+        self.limits = limits
+        self.asked_cpus = UNLIMITED
+        self._period_us = period_us
+
+    def share(self, quota_cpus: float, groups: int) -> Quota:
+        """One group's quota, of so many groups."""
+        return Quota.of_cpus(quota_cpus / groups, self._period_us)
+
+    def part(self, target: Allocation, share: Quota, group: Group, member: Member, seen: Seen) -> Settings:
+        """A group's part of the target, below its ancestors."""
+        quota = share
+        if seen.ceiling_cpus < share.cpus < UNLIMITED:
+            quota = Quota.of_cpus(seen.ceiling_cpus, self._period_us)
+        return Settings(
+            quota if group.cpu else None,
+            frozenset(self.order[: target.cpuset_cpus]) if group.cpuset else None,
+            target.frozen if group.freezer else None,
+            member.weight,
+        )
+
+    def is_safe_part(self, group: Group, member: Member, seen: Mapping[Group, Seen]) -> bool:
+        """Whether a group is as our own watchdog leaves it when this process hangs: nobody else's claim."""
+        safe, now = self.limits.safe, seen[group].settings
+        part = self.part(safe, self.share(safe.quota_cpus, len(seen)), group, member, seen[group])
+        if now.quota is not None and now.quota.cpus <= safe.quota_cpus:  # shared out when BE had other groups
+            part = replace(part, quota=now.quota)
+        return not part.changes(now)
+
+    def escapes(self, member: Member, target: Allocation) -> bool:
+        """Whether a group has lost the controller that would hold it to the target: only a freeze is left then."""
+        lost, full = member.lost or (), self.limits.cpus
+        return ("quota" in lost and target.quota_cpus < full) or ("cpus" in lost and target.cpuset_cpus < full)
+
+    def in_force(self, seen: Mapping[Group, Seen], reduced: Collection[Group]) -> Allocation:
+        """The most that BE could use: the sum of the quotas, the CPUs of any group, frozen only if all groups are.
+
+        Args:
+            seen: What each group reads back.
+            reduced: Groups that lost a controller; such a one does not count while it is frozen.
+        """
+        counted = [one for group, one in seen.items() if not (one.frozen and group in reduced)]
+        if not counted:
+            return self.limits.safe
+        highest = max(self._prefix(one.effective) for one in counted)
+        return Allocation(self._quota_cpus(counted, len(seen)), highest, all(one.frozen for one in counted))
+
+    def _quota_cpus(self, seen: Sequence[Seen], groups: int) -> float:
+        """The sum of the quotas; one that is in force as asked is the quota asked for, without its rounding."""
+        share = self.share(self.asked_cpus, groups)
+        if all(one.settings.quota == share and share.cpus <= one.ceiling_cpus for one in seen):
+            return self.asked_cpus
+        own = (UNLIMITED if one.settings.quota is None else one.settings.quota.cpus for one in seen)
+        return sum(min(cpus, one.ceiling_cpus) for cpus, one in zip(own, seen, strict=True))
+
+    def _prefix(self, effective: frozenset[int]) -> int:
+        """Length of the shortest prefix of the CPU order that holds some CPUs."""
+        if not effective or not effective <= frozenset(self.order):
+            return len(self.order)
+        return 1 + max(self.order.index(cpu) for cpu in effective)

@@ -1,0 +1,171 @@
+"""The BE groups under control: which they are, what our last write left in them, and what became of those now gone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlctl.envs.errors import CgroupGone, RlctlError
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.kernel import Identity
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.ownership import Ownership
+from rlctl.envs.host.cgroup.state import Seen, Settings, see
+
+__all__ = ["RESTRICTING", "Member", "Members"]
+
+RESTRICTING = ("quota", "cpus", "frozen")
+"""The knobs that hold BE back; their originals are journalled before the first tick."""
+
+
+@dataclass(slots=True)
+class Member:
+    """What is remembered of one group.
+
+    Attributes:
+        identity: Tells the group from a later one of its name.
+        weight: CPU weight that we gave it, in the kernel's number; None while its weight is not ours.
+        left: Its settings as our last write left them. What differs from them later, another program wrote.
+        lost: Those of RESTRICTING that went when the group was removed from a v1 hierarchy; None for a whole group.
+    """
+
+    identity: tuple[Identity, ...]
+    weight: int | None = None
+    left: Settings | None = None
+    lost: frozenset[str] | None = None
+
+
+class Members:
+    """The groups under control, by the order in which they came.
+
+    Args:
+        knobs: Reads and writes, whatever the groups were opened with.
+        ownership: Is told which groups come and go, and what other programs wrote.
+
+    Attributes:
+        known: What is remembered of each group.
+    """
+
+    def __init__(self, knobs: Knobs, ownership: Ownership) -> None:
+        self.known: dict[Group, Member] = {}
+        self._knobs = knobs
+        self._ownership = ownership
+        self._removed: list[Path] = []
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups under control now."""
+        return tuple(self.known)
+
+    def require_any(self) -> None:
+        """Refuse to go on without any group.
+
+        Raises:
+            CgroupGone: None is left.
+        """
+        if not self.known:
+            raise CgroupGone("all BE groups have vanished: has the best-effort work ended?")
+
+    def take(self, groups: Iterable[Group]) -> list[Group]:
+        """Put those groups under control that exist; their originals are journalled first, with one fsync.
+
+        Raises:
+            HostError: The journal cannot be written; they then are not under control.
+        """
+        fresh: dict[Group, Member] = {}
+        for group in (group.using(self._knobs) for group in groups):
+            with contextlib.suppress(CgroupGone):
+                fresh[group] = Member(group.identity())
+        self._knobs.remember(path for group in fresh for path in group.knob_files(*RESTRICTING))
+        self.known |= fresh
+        for group in fresh:
+            self._ownership.watch(group)
+        return list(fresh)
+
+    def forget(self, group: Group) -> None:
+        """Let a group go; its files are closed by the next `let_go`."""
+        self.known.pop(group, None)
+        self._ownership.forget(group)
+        self._removed += group.directories
+
+    def let_go(self) -> None:
+        """Close the files of forgotten groups and drop their originals; at once, as that looks at all originals."""
+        removed, self._removed = self._removed, []
+        if removed:
+            self._knobs.forget(removed)
+
+    def drop(self, group: Group, why: RlctlError) -> Group | None:
+        """Go on without a group that vanished.
+
+        Returns:
+            The group in those v1 hierarchies that still have it, now under control in its place; None if none has.
+        """
+        if group not in self.known:
+            return None
+        rest, before = group.rest(), self.known[group]
+        self.forget(group)
+        if not (taken := self.take([rest] if rest else [])):
+            self._ownership.events.tell("group-vanished", f"BE group {group.name} is left out: {why}")
+            return None
+        (rest,) = taken
+        lost = frozenset(knob for knob in RESTRICTING if group.knob_files(knob) and not rest.knob_files(knob))
+        member = self.known[rest]
+        member.lost = lost | (before.lost or frozenset())
+        member.weight = before.weight if rest.cpu else None
+        what = f"without {' and '.join(sorted(lost))} from now on"
+        self._ownership.events.tell("group-reduced", f"BE group {group.name} was removed from a hierarchy: {what}")
+        return rest
+
+    def look(self, groups: Iterable[Group]) -> dict[Group, Seen]:
+        """Read groups; one that vanished is dropped, and what is left of it is read in its place.
+
+        Raises:
+            CgroupGone: No group is left.
+        """
+        seen: dict[Group, Seen] = {}
+        ceilings: dict[Path, float] = {}
+        for group in groups:
+            try:
+                seen[group] = see(group, weighed=self.known[group].weight is not None, ceilings=ceilings)
+            except CgroupGone as gone:
+                if rest := self.drop(group, gone):
+                    seen |= self.look([rest])
+        self.require_any()
+        return seen
+
+    def notice_others(self, seen: dict[Group, Seen], is_ours: Callable[[Group], bool]) -> None:
+        """Find what differs from what we left: another program wrote it, or another group has taken the name.
+
+        Args:
+            seen: What each group reads back; one that vanishes meanwhile is taken out.
+            is_ours: Whether a group is as our own watchdog would have left it.
+
+        Raises:
+            CgroupGone: No group is left.
+        """
+        for group, member in tuple(self.known.items()):
+            left, now = member.left, seen[group].settings
+            if left is None or self._knobs.dry_run or not left.changes(now) or is_ours(group):
+                continue
+            try:
+                if self._replaced(group, member):
+                    self._ownership.events.tell("group-replaced", f"BE group {group.name} was removed and made anew")
+                else:
+                    self._ownership.compare(group, left, now)
+            except RlctlError as error:  # it vanished at this moment, or its originals cannot be journalled
+                self.drop(group, error)
+                del seen[group]
+        self.require_any()
+
+    def _replaced(self, group: Group, member: Member) -> bool:
+        """Whether another group has taken the name; it is ours from now on, with its own originals journalled."""
+        identity = group.identity()
+        if identity == member.identity:
+            return False
+        self._ownership.forget(group)
+        member.identity = identity
+        self._knobs.remember(group.knob_files(*RESTRICTING))
+        self._ownership.watch(group)
+        return True
