@@ -234,7 +234,7 @@ class BeActuator:
         known = self._members.known
         for group, gone in outcome.gone.items():
             self._members.drop(group, gone)
-        unsure = {step.group for step in steps if not step.turn.settled or self._knobs.dry_run} | outcome.failed
+        unsure = {step.group for step in steps if not step.turn.settled or self._knobs.dry_run} | outcome.failed_groups
         unsure |= self._reduced() - seen.keys()  # what is left of a group that was whole when it was last looked at
         written = {step.group for step in steps if not seen[step.group].errors} - unsure
         seen |= {group: replace(seen[group], settings=wanted[group]) for group in written}
@@ -242,7 +242,7 @@ class BeActuator:
             seen |= self._members.look(group for group in self.groups if group in unsure)
         seen = {group: one for group, one in seen.items() if group in known}
         for group, one in seen.items():
-            known[group].left = wanted[group] if group in wanted.keys() - outcome.failed else one.settings
+            known[group].left = wanted[group] if group in wanted.keys() - outcome.failed_groups else one.settings
         self._members.let_go()
         return seen
 

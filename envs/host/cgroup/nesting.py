@@ -34,7 +34,9 @@ def fit_cpus(group: CpusetDriver, cpus: frozenset[int]) -> None:
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return _fit_cpus(group, cpus)
+            if group.subordinates():
+                return _fit_cpus_of_family(group, cpus)
+            return group.set_cpus(cpus)
         except (CgroupBusy, CgroupRejected):
             if not _may_try_again(attempt, group):
                 raise
@@ -61,14 +63,14 @@ def fit_quota(group: CpuDriver, quota: Quota) -> None:
     return None
 
 
-def _fit_cpus(group: CpusetDriver, cpus: frozenset[int]) -> None:
+def _fit_cpus_of_family(group: CpusetDriver, cpus: frozenset[int]) -> None:
     before, children = group.cpus(), group.subordinates()
     if children and not cpus <= before:
         group.set_cpus(before | cpus)
     for child in children:
         with contextlib.suppress(CgroupGone):
             if child.cpus():
-                _fit_cpus(child, (child.originally() & cpus) or cpus)
+                _fit_cpus_of_family(child, (child.originally() & cpus) or cpus)
     if group.cpus() != cpus:
         group.set_cpus(cpus)
 

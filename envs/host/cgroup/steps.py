@@ -93,14 +93,22 @@ class Outcome:
     """What became of a plan.
 
     Attributes:
-        errors: Of steps that failed, in their order.
-        failed: Groups of those steps.
+        failed: Steps that failed, with their errors.
         gone: Groups that vanished meanwhile, and how that showed.
     """
 
-    errors: list[RlctlError] = field(default_factory=list)
-    failed: set[Group] = field(default_factory=set)
+    failed: list[tuple[Step, RlctlError]] = field(default_factory=list)
     gone: dict[Group, CgroupGone] = field(default_factory=dict)
+
+    @property
+    def errors(self) -> list[RlctlError]:
+        """The errors of all steps, in their order."""
+        return [error for _, error in self.failed]
+
+    @property
+    def failed_groups(self) -> set[Group]:
+        """Groups that do not have all that they should."""
+        return {step.group for step, _ in self.failed}
 
 
 def plan(seen: Mapping[Group, Seen], wanted: Mapping[Group, Settings], settle_seconds: float) -> list[Step]:
@@ -123,7 +131,7 @@ def carry_out(steps: Iterable[Step]) -> Outcome:
     outcome, begun_seconds = Outcome(), time.monotonic()
     for step in steps:
         group = step.group
-        if group in outcome.gone or (step.turn.growing and group in outcome.failed):
+        if group in outcome.gone or (step.turn.growing and group in outcome.failed_groups):
             continue
         log.debug("%s", step)
         try:
@@ -139,8 +147,7 @@ def carry_out(steps: Iterable[Step]) -> Outcome:
         except CgroupGone as error:
             outcome.gone[group] = error
         except RlctlError as error:
-            outcome.errors.append(error)
-            outcome.failed.add(group)
+            outcome.failed.append((step, error))
     return outcome
 
 

@@ -85,18 +85,18 @@ class CpuV1(CpuDriver):
             orders.reverse()
         for order in orders:
             with contextlib.suppress(CgroupRejected):
-                return self._write_all(order)
+                for path, text in order:
+                    self._knobs.write(path, text)
+                return
         # Where neither order is legal: no quota at all fits below every parent and above every child.
         try:
-            self._write_all([(self._quota, "-1"), period, quota])
+            for path, text in ((self._quota, "-1"), period, quota):
+                self._knobs.write(path, text)
         except CgroupRejected:
             with contextlib.suppress(CgroupError):
-                self._write_all([(self._period, str(before.period_us)), (self._quota, _text(before))])
+                for path, text in ((self._period, str(before.period_us)), (self._quota, _text(before))):
+                    self._knobs.write(path, text)
             raise
-
-    def _write_all(self, values: Sequence[tuple[Path, str]]) -> None:
-        for path, text in values:
-            self._knobs.write(path, text)
 
 
 def _text(quota: Quota) -> str:
