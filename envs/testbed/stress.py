@@ -7,7 +7,6 @@ import re
 import signal
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,8 +17,9 @@ from rlctl.envs.testbed.workloads import Work
 
 __all__ = ["StressConfig", "StressNg", "parse_metrics"]
 
-STOP_SECONDS = 15.0
-"""Limit for the end. Under the smallest quota (0.01 CPU) the last round and the report take seconds."""
+STOP_SECONDS = 60.0
+"""Limit for the end, which waits for the last round and the report: seconds under the smallest quota (0.01 CPU), and
+half a minute for `stream`, whose arrays are larger than the cache, on a busy machine with a large one."""
 
 _METRIC = re.compile(r"- stressor: (\S+)\s+bogo-ops: (\d+)")
 
@@ -44,12 +44,16 @@ class StressConfig:
         if self.workers < (2 if self.kind == "mixed" else 1):
             raise ConfigError(f"{self.workers} workers are too few for stress-ng of kind {self.kind}")
 
+    def stressors(self) -> dict[str, int]:
+        """Workers by stressor, as stress-ng names it in its options and in its report."""
+        streaming = {"cpu": 0, "memory": self.workers, "mixed": self.workers // 2}[self.kind]
+        counts = {"cpu": self.workers - streaming, "stream": streaming}
+        return {name: count for name, count in counts.items() if count}
+
     def arguments(self) -> list[str]:
         """Options that make stress-ng do this."""
-        streaming = {"cpu": 0, "memory": self.workers, "mixed": self.workers // 2}[self.kind]
-        multiplying = self.workers - streaming
-        cpu = ["--cpu", str(multiplying), "--cpu-method", "matrixprod"] if multiplying else []
-        return cpu + (["--stream", str(streaming)] if streaming else [])
+        counts = [word for name, count in self.stressors().items() for word in (f"--{name}", str(count))]
+        return counts + (["--cpu-method", "matrixprod"] if "--cpu" in counts else [])
 
 
 _UNSUCCESSFUL = 2
@@ -114,7 +118,7 @@ class StressNg:
         seconds = time.monotonic() - self._begin_seconds
         exit_code = process.stop(signal.SIGINT, timeout_seconds)
         if exit_code == -signal.SIGINT and not ended_before:
-            return Work(0.0, seconds)  # frozen or starved since its start: it had not even begun to listen
+            return self._work(seconds, {})  # frozen or starved since its start: it had not even begun to listen
         if exit_code == -signal.SIGKILL and not ended_before:
             raise TestbedError(
                 f"stress-ng did not end in {timeout_seconds:g} s, so its work is unknown: lift its quota before the end"
@@ -122,21 +126,25 @@ class StressNg:
         counted = exit_code == os.EX_OK or (exit_code == _UNSUCCESSFUL and _CORRUPT not in process.tail())
         if ended_before or not counted:
             raise TestbedError(f"stress-ng ended with code {exit_code}: {process.tail()}")
-        return _work(self._report, seconds, process)
+        return self._work(seconds, _rounds(self._report, process))
+
+    def _work(self, seconds: float, rounds: dict[str, float]) -> Work:
+        """A stressor that finished no round is a zero: stress-ng leaves it out of its report."""
+        by_stressor = dict.fromkeys(self.config.stressors(), 0.0) | rounds
+        return Work(sum(by_stressor.values()), seconds, by_stressor)
 
 
-def parse_metrics(text: str) -> Mapping[str, float]:
+def parse_metrics(text: str) -> dict[str, float]:
     """Rounds by stressor, from the file of `--yaml`. It is no dependable YAML: texts in it are not escaped."""
     return {name: float(ops) for name, ops in _METRIC.findall(text)}
 
 
-def _work(report: Path, seconds: float, process: Process) -> Work:
+def _rounds(report: Path, process: Process) -> dict[str, float]:
+    """Finished rounds by stressor; empty when it ended before any worker's first."""
     try:
-        by_stressor = parse_metrics(report.read_text(errors="replace"))
+        rounds = parse_metrics(report.read_text(errors="replace"))
     except OSError as error:
         raise TestbedError(f"stress-ng left no metrics in {report}: {process.tail()}") from error
-    if not by_stressor and ALL_ZERO in process.tail():
-        return Work(0.0, seconds)  # ended between its start and its workers' first round
-    if not by_stressor:
+    if not rounds and ALL_ZERO not in process.tail():
         raise TestbedError(f"stress-ng left no metrics in {report}: {process.tail()}")
-    return Work(sum(by_stressor.values()), seconds, by_stressor)
+    return rounds

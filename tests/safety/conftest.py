@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 
 import pytest
@@ -14,9 +13,6 @@ from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, W
 from rlctl.safety.profile import Profile, load_profile, shipped_profiles
 
 Calm = Callable[..., Telemetry]
-Until = Callable[[Callable[[], object]], None]
-
-PATIENCE_SECONDS = 20.0
 
 NUMBERS = st.one_of(
     st.floats(allow_nan=True, allow_infinity=True),
@@ -93,16 +89,3 @@ def calm() -> Calm:
         return sound.but(**changes)
 
     return build
-
-
-@pytest.fixture(scope="session")
-def until() -> Until:
-    """Waits for something that another process does."""
-
-    def wait(condition: Callable[[], object]) -> None:
-        ends = time.monotonic() + PATIENCE_SECONDS
-        while not condition():
-            assert time.monotonic() < ends, "did not happen in time"
-            time.sleep(0.01)
-
-    return wait

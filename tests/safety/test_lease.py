@@ -9,6 +9,7 @@ import pytest
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan, EmergencyWrite
 from rlctl.safety.lease import Lease, Watchdog
+from tests.waiting import until
 
 
 class Clock:
@@ -213,7 +214,7 @@ def checks(lease):
     return lease.check()
 
 
-def test_a_real_watchdog_that_is_killed_is_replaced(real, tmp_path, until):
+def test_a_real_watchdog_that_is_killed_is_replaced(real, tmp_path):
     assert checks(real) == ""
     first = real.pid
     os.kill(first, signal.SIGKILL)
@@ -223,7 +224,7 @@ def test_a_real_watchdog_that_is_killed_is_replaced(real, tmp_path, until):
     assert (tmp_path / "be" / "freeze").read_text() == "0"
 
 
-def test_a_plan_of_any_length_is_taken(real, tmp_path, until):
+def test_a_plan_of_any_length_is_taken(real, tmp_path):
     (tmp_path / "many").mkdir()
     steps = tuple(a_step(tmp_path / "many" / f"be{number:04}") for number in range(2000))
     real.replan(EmergencyPlan((steps,)))

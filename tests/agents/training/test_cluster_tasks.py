@@ -16,17 +16,9 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlctl[dist
 from rlctl.agents.training.cluster.connection import connected
 from rlctl.agents.training.cluster.tasks import map_tasks
 from rlctl.envs.errors import CheckFailed, ConfigError, HostError
+from tests.waiting import until
 
 pytestmark = pytest.mark.ray
-
-PATIENCE_SECONDS = 60.0
-
-
-def until(true):
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
 
 
 @pytest.fixture

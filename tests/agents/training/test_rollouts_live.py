@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,10 +27,11 @@ from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.testbed import leftovers
 from rlctl.safety.profile import load_profile
 from rlctl.scenarios.scenario import load_scenario
+from tests.waiting import PATIENCE_SECONDS, until
 
 pytestmark = [pytest.mark.host, pytest.mark.ray, pytest.mark.slow]
 
-LAGS, PATIENCE_SECONDS = (1, 0), 240.0
+LAGS = (1, 0)
 
 
 @pytest.fixture
@@ -54,13 +54,6 @@ def plan():
 def groups():
     mounts = {mount.path for mount in Layout.detect().mounts.values()}
     return {group for mount in mounts for group in mount.glob("rlctl-testbed-*")}
-
-
-def until(true):
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
 
 
 @pytest.fixture

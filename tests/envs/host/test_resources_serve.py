@@ -6,8 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,10 +16,10 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.resources.blockio import disks
+from tests.waiting import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.host
 
-PATIENCE_SECONDS = 600.0  # only ends a hang: `serve` took two minutes to start in the guest of a host with a load of 50
 NAME = f"rlctl-test-resources-{os.getpid()}"
 MIB = 1 << 20
 SETTINGS = ("memory.min", "memory.low", "memory.high", "memory.max", "io.max", "io.weight")
@@ -107,13 +106,6 @@ resources:
     return path
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("killed", [False, True])
 def test_memory_and_disks_are_bounded_while_it_runs_and_as_before_afterwards(
     groups: Layout, tmp_path: Path, killed: bool
@@ -122,7 +114,7 @@ def test_memory_and_disks_are_bounded_while_it_runs_and_as_before_afterwards(
     command = [sys.executable, "-m", "rlctl", "serve", "--config", str(written(tmp_path, ""))]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
-            wait_for(lambda: process.poll() is not None or (ticks.exists() and ticks.read_text().count("\n") > 2))
+            until(lambda: process.poll() is not None or (ticks.exists() and ticks.read_text().count("\n") > 2))
             during = settings(groups)
             (process.kill if killed else process.terminate)()
             _, said = process.communicate(timeout=PATIENCE_SECONDS)

@@ -19,6 +19,7 @@ import pytest
 
 from rlctl.envs.testbed import generator as module
 from rlctl.envs.testbed.generator import GeneratorConfig, GeneratorError, GeneratorStats, LoadGenerator, build_generator
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(
     not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler: the load generator is compiled"
@@ -126,14 +127,6 @@ def load(stack: contextlib.ExitStack) -> Callable[..., LoadGenerator]:
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         return int(sock.getsockname()[1])
-
-
-def until(condition: Callable[[], Any], timeout_seconds: float = 5.0) -> Any:
-    deadline = time.monotonic() + timeout_seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.01)
-    return value
 
 
 def finish(generator: LoadGenerator, seconds: float = 0.2) -> GeneratorStats:

@@ -7,10 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,16 +16,9 @@ from rlctl.envs.errors import PermissionMissing, TestbedError
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.testbed import leftovers
 from rlctl.envs.testbed.janitor import Janitor, sweep
+from tests.waiting import until
 
 pytestmark = pytest.mark.host  # real processes
-
-
-def until(condition: Callable[[], Any], timeout_seconds: float = 60.0) -> Any:
-    deadline = time.monotonic() + timeout_seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.01)
-    return value
 
 
 def alive(pid: int) -> bool:

@@ -7,10 +7,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,18 +17,11 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.testbed import leftovers
 from rlctl.envs.testbed.launch import Launcher, Process, find_program
+from tests.waiting import until
 
 pytestmark = pytest.mark.host  # real processes
 
 SH = shutil.which("sh") or "sh"
-
-
-def until(condition: Callable[[], Any], timeout_seconds: float = 60.0) -> Any:
-    deadline = time.monotonic() + timeout_seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.01)
-    return value
 
 
 def finished(process: Process) -> str:

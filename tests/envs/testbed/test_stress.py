@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from rlctl.envs.testbed import leftovers
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.stress import StressConfig, StressNg, parse_metrics
 from rlctl.envs.testbed.workloads import Work
+from tests.waiting import PATIENCE_SECONDS, until
 
 REPORT = """---
 system-info:
@@ -39,14 +39,6 @@ metrics:
 """
 
 installed = pytest.mark.skipif(shutil.which("stress-ng") is None, reason="stress-ng is not installed")
-
-
-def until(condition: Callable[[], Any], timeout_seconds: float = 10.0) -> Any:
-    deadline = time.monotonic() + timeout_seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.01)
-    return value
 
 
 def test_report_as_version_0_15_writes_it() -> None:
@@ -69,6 +61,7 @@ def test_too_few_workers(kind: Any, workers: int) -> None:
 def test_every_kind_has_the_workers_that_were_asked_for(kind: Any, workers: int) -> None:
     options = StressConfig(kind, workers).arguments()
     assert sum(int(option) for option in options if option.isdigit()) == workers
+    assert sum(StressConfig(kind, workers).stressors().values()) == workers
 
 
 def test_share_weighs_stressors_alike_however_long_their_rounds() -> None:
@@ -92,11 +85,17 @@ def cpu_seconds(group: Group) -> float:
     return usage
 
 
-def spent_seconds(group: Group, seconds: float) -> float:
-    """CPU time that the group used meanwhile."""
+def use_cpu(group: Group, seconds: float) -> None:
+    """Wait until its tasks have used so much more CPU time, however long a busy machine takes over it."""
+    enough = cpu_seconds(group) + seconds
+    until(lambda: cpu_seconds(group) >= enough)
+
+
+def stands_still(group: Group) -> bool:
+    """Whether its tasks use no CPU time for a moment."""
     before = cpu_seconds(group)
-    time.sleep(seconds)
-    return cpu_seconds(group) - before
+    time.sleep(0.05)
+    return cpu_seconds(group) == before
 
 
 @installed
@@ -108,20 +107,20 @@ def test_work_is_in_proportion_to_cpu_time_though_frozen_and_throttled(be_launch
     for disturbed in (False, True):
         before, job = cpu_seconds(group), StressNg(StressConfig("cpu", 1))
         job.start(be_launcher)
-        time.sleep(0.6)
+        use_cpu(group, 0.6)
         if disturbed:
             group.cpu.set_quota(Quota.of_cpus(0.2))
-            time.sleep(0.6)
+            use_cpu(group, 0.1)
             group.freezer.order(True)
-            until(lambda: spent_seconds(group, 0.05) == 0.0)
+            until(lambda: stands_still(group))
             time.sleep(0.4)
-        work = job.stop()
+        work = job.stop(PATIENCE_SECONDS)
         group.cpu.set_quota(Quota(None))
         rates.append(work.by_stressor["cpu"] / (cpu_seconds(group) - before))
-        assert work.seconds > (1.6 if disturbed else 0.6)
+        assert work.seconds > (1.0 if disturbed else 0.3)
         assert job.pids() == ()
-    # Rounds per CPU second are the same but for start-up, which weighs little, and the drift of a shared machine.
-    assert rates[1] == pytest.approx(rates[0], rel=0.5)
+    # Rounds per CPU second are the same but for start-up, which weighs little, and for who shares core and cache.
+    assert rates[0] / 3 < rates[1] < rates[0] * 3
 
 
 @installed
@@ -133,19 +132,21 @@ def test_frozen_from_the_start_it_has_done_nothing(be_launcher: Launcher, group:
     job.start(be_launcher)
     with pytest.raises(TestbedError, match="runs already"):
         job.start(be_launcher)
-    assert job.stop().bogo_ops == 0.0
+    work = job.stop()
+    assert work.bogo_ops == 0.0
+    assert work.by_stressor == {"cpu": 0.0}, "a stressor that did nothing is a zero, not a missing key"
     assert group.pids() == frozenset()
 
 
 @installed
 @pytest.mark.host
-@pytest.mark.parametrize("kind", ["memory", "mixed"])
+@pytest.mark.parametrize("kind", [pytest.param("memory", marks=pytest.mark.slow), "mixed"])
 def test_other_kinds_count_as_well(launcher: Launcher, kind: Any) -> None:
     job = StressNg(StressConfig(kind, 2))
     job.start(launcher)
     until(lambda: len(job.pids()) == 3)
     time.sleep(1.0)
-    work = job.stop()
+    work = job.stop(PATIENCE_SECONDS)  # a round of it takes seconds where others use the memory
     assert work.bogo_ops > 0
     assert set(work.by_stressor) == {"memory": {"stream"}, "mixed": {"cpu", "stream"}}[kind]
 

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -24,6 +23,7 @@ from rlctl.safety.profile import load_profile
 from rlctl.safety.verdict import Verdict
 from rlctl.scenarios.scenario import _folder, load_scenario
 from rlctl.statistics.intervals import mean_interval
+from tests.waiting import PATIENCE_SECONDS, until
 
 HALF = Allocation(0.5, 1)
 
@@ -121,14 +121,6 @@ def test_what_a_testbed_says_is_in_its_worker_s_log(capsys):
         assert capsys.readouterr().err == "searching the LC's maximum load\n"
 
 
-def until(condition, timeout_seconds=60.0):
-    deadline = time.monotonic() + timeout_seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.05)
-    return value
-
-
 def lose(ray_cluster, node):
     """Ray dies on it, all at once; what the testbed had started stays to be seen after by the testbed's keeper."""
     raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
@@ -166,9 +158,9 @@ def test_a_testbed_whose_node_dies_is_restored_and_its_repeat_is_done_anew(ray_c
         assert begun
         assert groups
         until(lambda: not any(path.exists() for path in groups))
-        assert not psutil.wait_procs(begun, timeout=30)[1]
+        assert not psutil.wait_procs(begun, timeout=PATIENCE_SECONDS)[1]
         ray_cluster.add(resources=offered)
-        assert bench.wait(timeout=240) == 0, told.read_text()
+        assert bench.wait(PATIENCE_SECONDS) == 0, told.read_text()
     finally:
         bench.terminate()
         bench.wait()

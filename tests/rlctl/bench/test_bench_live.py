@@ -12,6 +12,7 @@ import pytest
 from rlctl.envs.errors import RlctlError
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.scenarios.scenario import _folder
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.host
 
@@ -35,12 +36,14 @@ def scenario(tmp_path):
 
 
 def rlctl(*arguments):
-    return subprocess.run([sys.executable, "-m", "rlctl", *arguments], capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-m", "rlctl", *arguments], capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
 
 
 def left_behind():
     groups = [str(path) for path in Path("/sys/fs/cgroup").glob("*/rlctl-testbed-*")]
-    return groups + [str(path) for path in Path("/run/rlctl/testbed").glob("testbed-*")]
+    return {*groups, *map(str, Path("/run/rlctl/testbed").glob("testbed-*"))}
 
 
 def test_two_managers_side_by_side(scenario, tmp_path):
@@ -59,7 +62,7 @@ def test_two_managers_side_by_side(scenario, tmp_path):
     assert weights["be_throughput_percent"]["mean"] > 10.0 > 5.0 > frozen["be_throughput_percent"]["mean"]
     assert done.stdout.startswith("| manager")
     assert {"summary.png", "table.md", "weights-1.png", "frozen-1.jsonl"} <= {path.name for path in report.iterdir()}
-    assert left_behind() == before
+    assert left_behind() <= before
 
 
 def test_dry_run_says_what_it_would_do_and_does_nothing(scenario):

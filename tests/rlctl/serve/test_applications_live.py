@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -23,10 +22,10 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.loop.record import read_ticks
 from rlctl.serve.sharing import Sharing
+from tests.waiting import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.host
 
-PATIENCE_SECONDS = 120.0
 BUSY = [sys.executable, "-S", "-c", "while True: pass"]
 
 
@@ -77,7 +76,7 @@ watchdog: {{restore_after_seconds: 2}}
         process = self.start(
             "app", "run", "--config", self.config, self.describe(name, priority), "--", *(command or BUSY)
         )
-        wait_for(lambda: process.poll() is not None or any(one.name == name for one in self.registry.read().values()))
+        until(lambda: process.poll() is not None or any(one.name == name for one in self.registry.read().values()))
         return process
 
     def groups(self):
@@ -96,13 +95,13 @@ watchdog: {{restore_after_seconds: 2}}
             file.write('{"latency_seconds": 0.001}\n' * 200)
 
     def wait_for(self, condition):
-        """As `wait_for`, with an LC that goes on answering."""
+        """As `until`, with an LC that goes on answering."""
 
         def answered():
             self.answer()
             return condition()
 
-        wait_for(answered)
+        until(answered)
 
     def shares(self):
         """Those of the last tick that was recorded."""
@@ -127,13 +126,6 @@ watchdog: {{restore_after_seconds: 2}}
                     os.kill(pid, signal.SIGKILL)
         for process in self.processes:
             process.communicate()
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -261,9 +253,9 @@ def test_a_controller_that_is_killed_leaves_three_applications_safe_and_then_fre
     scene.wait_for(lambda: serve.poll() is not None or scene.all_placed())
     serve.kill()
     groups = scene.groups()
-    wait_for(lambda: all(group.freezer.frozen() for group in groups.values()))
-    wait_for(lambda: all(0.0 < group.cpu.quota().cpus <= 0.01 for group in groups.values()))
-    wait_for(lambda: knobs(scene.groups()) == before)
+    until(lambda: all(group.freezer.frozen() for group in groups.values()))
+    until(lambda: all(0.0 < group.cpu.quota().cpus <= 0.01 for group in groups.values()))
+    until(lambda: knobs(scene.groups()) == before)
     assert not any(group.freezer.frozen() for group in scene.groups().values())
 
 

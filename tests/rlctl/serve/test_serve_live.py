@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,9 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.loop.record import read_ticks
+from tests.waiting import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.host
-
-PATIENCE_SECONDS = 120.0  # `serve` takes 7 s to start in the guest of scripts/guest, and more where others are busy
 
 ACTUATORS = (Controller.CPU, Controller.CPUSET, Controller.FREEZER)
 FROZEN = {("freezer.state", "FROZEN\n"), ("cgroup.freeze", "1\n")}
@@ -117,20 +115,13 @@ def start(*words):
     )
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_blind_controller_freezes_be_and_a_signal_puts_everything_back(groups, tmp_path, number):
     parent, folders = groups
     before, ticks = knobs(folders), tmp_path / "log" / "ticks.jsonl"
     process = start("--config", written(parent, tmp_path), "--json")
     try:
-        wait_for(lambda: process.poll() is not None or has_ticks(ticks, 3))
+        until(lambda: process.poll() is not None or has_ticks(ticks, 3))
         during = knobs(folders)
         process.send_signal(number)
         out, err = process.communicate(timeout=PATIENCE_SECONDS)
@@ -148,7 +139,7 @@ def test_a_second_controller_of_the_same_group_is_refused_and_names_the_first_on
     (tmp_path / "other").mkdir()
     first = start("--config", written(parent, tmp_path))
     try:
-        wait_for(lambda: first.poll() is not None or has_ticks(tmp_path / "log" / "ticks.jsonl", 1))
+        until(lambda: first.poll() is not None or has_ticks(tmp_path / "log" / "ticks.jsonl", 1))
         second = start("--config", written(parent, tmp_path / "other"), "--duration", "1")
         _, err = second.communicate(timeout=PATIENCE_SECONDS)
         assert second.returncode == 75, err
@@ -166,7 +157,7 @@ def test_a_stop_does_not_wait_for_the_next_tick(groups, tmp_path):
     config.write_text(config.read_text().replace("tick_seconds: 0.2", "tick_seconds: 60"))
     process = start("--config", config)
     try:
-        wait_for(lambda: process.poll() is not None or knobs(folders) != before)
+        until(lambda: process.poll() is not None or knobs(folders) != before)
         process.terminate()
         _, err = process.communicate(timeout=PATIENCE_SECONDS)
     finally:
@@ -180,7 +171,7 @@ def test_after_a_crash_restore_puts_everything_back(groups, tmp_path):
     parent, folders = groups
     before, ticks = knobs(folders), tmp_path / "log" / "ticks.jsonl"
     process = start("--config", written(parent, tmp_path, "watchdog: {enabled: false}"))
-    wait_for(lambda: process.poll() is not None or has_ticks(ticks, 1))
+    until(lambda: process.poll() is not None or has_ticks(ticks, 1))
     process.kill()
     process.communicate(timeout=PATIENCE_SECONDS)
     assert knobs(folders) != before
@@ -194,7 +185,7 @@ def test_after_a_crash_that_nobody_sees_the_watchdog_puts_everything_back(groups
     parent, folders = groups
     before, ticks = knobs(folders), tmp_path / "log" / "ticks.jsonl"
     process = start("--config", written(parent, tmp_path, "watchdog: {restore_after_seconds: 1}"))
-    wait_for(lambda: process.poll() is not None or has_ticks(ticks, 1))
+    until(lambda: process.poll() is not None or has_ticks(ticks, 1))
     process.kill()
     assert knobs(folders) != before
     _, err = process.communicate(timeout=PATIENCE_SECONDS)  # the watchdog has the same stderr, and ends when it is done
@@ -209,7 +200,7 @@ def test_a_hangup_exchanges_who_decides_and_a_mistake_changes_nothing(groups, tm
     right = config.read_text()
     process = start("--config", config)
     try:
-        wait_for(lambda: process.poll() is not None or has_ticks(ticks, 2))
+        until(lambda: process.poll() is not None or has_ticks(ticks, 2))
         for text, wanted in (
             (right.replace("static", "statik"), "static"),
             (right.replace("static", "frozen"), "frozen"),
@@ -217,7 +208,7 @@ def test_a_hangup_exchanges_who_decides_and_a_mistake_changes_nothing(groups, tm
             config.write_text(text)
             process.send_signal(signal.SIGHUP)
             so_far = len(list(read_ticks(ticks)))
-            wait_for(lambda so_far=so_far: process.poll() is not None or has_ticks(ticks, so_far + 3))
+            until(lambda so_far=so_far: process.poll() is not None or has_ticks(ticks, so_far + 3))
             assert list(read_ticks(ticks))[-1]["policy"] == wanted
         process.terminate()
         _, err = process.communicate(timeout=PATIENCE_SECONDS)

@@ -4,14 +4,12 @@ import json
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from rlctl.cli import main
 from rlctl.shadow.log import read_watched, shadow_files
-
-PATIENCE_SECONDS = 60.0
+from tests.waiting import PATIENCE_SECONDS, until
 
 
 def refuse(damage):
@@ -21,15 +19,6 @@ def refuse(damage):
 def said(folder):
     """(run, tick) of everything that was said."""
     return [(one.run, one.index) for one in read_watched(shadow_files(folder), refuse)]
-
-
-def until(true, process):
-    """Wait for something that another process is to do."""
-    ends = time.monotonic() + PATIENCE_SECONDS
-    while not true():
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < ends
-        time.sleep(0.05)
 
 
 @pytest.fixture
