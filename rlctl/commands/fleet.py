@@ -113,7 +113,8 @@ def _run(args: argparse.Namespace, fleet: Fleet) -> int:
 
 def _canary(args: argparse.Namespace, fleet: Fleet) -> int:
     from rlctl.agents.training.cluster.connection import check_reachable
-    from rlctl.fleet.canary import RolloutPlan, roll_out
+    from rlctl.fleet.canary import roll_out
+    from rlctl.fleet.config import RolloutPlan
     from rlctl.fleet.report import write_json
     from rlctl.fleet.tasks import workforce
     from rlctl.safety.profile import load_profile

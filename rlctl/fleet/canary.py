@@ -19,60 +19,18 @@ from rlctl.agents import catalogue
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.noise import uniforms
 from rlctl.fleet.compare import Effect, compare, least_chance
-from rlctl.fleet.config import TICK_SECONDS, CanaryPlan, Fleet
+from rlctl.fleet.config import TICK_SECONDS, CanaryPlan, RolloutPlan
 from rlctl.fleet.control import NEW, OLD, Tally
 from rlctl.fleet.hosts import Roster
 from rlctl.fleet.simulated import SimulatedFleet
 from rlctl.fleet.tasks import Run
-from rlctl.safety.profile import Profile
 
-__all__ = ["Look", "RolloutOutcome", "RolloutPlan", "hosts_of_stage", "judge", "roll_out"]
+__all__ = ["Look", "RolloutOutcome", "hosts_of_stage", "judge", "roll_out"]
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 ORDER = 6002  # noise channel
-
-MEASURES = 2
-"""Misses and BE throughput, of which each is compared at each look."""
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutPlan:
-    """What to roll out.
-
-    Attributes:
-        fleet: The fleet, with its canary section.
-        hosts: How many hosts.
-        old, new: Names of managers, or folders of bundles.
-        shield: Of those that are judged behind one.
-        seed: Of the fleet.
-    """
-
-    fleet: Fleet
-    hosts: int
-    old: str
-    new: str
-    shield: Profile
-    seed: int = 0
-
-    @property
-    def canary(self) -> CanaryPlan:
-        """How it is done."""
-        return self.fleet.canary
-
-    @property
-    def begin_minutes(self) -> float:
-        """When the hosts begin: a look before the baseline, in which controllers find their feet."""
-        c = self.canary
-        return 60.0 * c.begin_hours - c.baseline_minutes - c.check_minutes
-
-    @property
-    def error(self) -> float:
-        """Chance that one comparison may err by, so that all together err by `false_alarm_ratio` (Bonferroni)."""
-        c = self.canary
-        stages = sum(percent < 100.0 for percent in c.stages_percent)
-        return c.false_alarm_ratio / (MEASURES * stages * round(c.soak_minutes / c.check_minutes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.fleet.config import TICK_SECONDS
+from rlctl.fleet.config import TICK_SECONDS, RolloutPlan
 from rlctl.fleet.control import Controlled, Tally
 from rlctl.fleet.hosts import FleetHosts, Roster
 from rlctl.fleet.tasks import Run
-
-if TYPE_CHECKING:
-    from rlctl.fleet.canary import RolloutPlan
 
 __all__ = ["SimulatedFleet", "Stretch", "run_stretch"]
 

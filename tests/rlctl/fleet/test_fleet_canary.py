@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from rlctl.cli import main
 from rlctl.envs.actions import MOVES
 from rlctl.envs.errors import BundleError
-from rlctl.fleet.canary import Look, RolloutPlan, hosts_of_stage, judge, roll_out
+from rlctl.fleet.canary import Look, hosts_of_stage, judge, roll_out
 from rlctl.fleet.compare import Effect, compare, least_chance
-from rlctl.fleet.config import CanaryPlan, load_fleet
+from rlctl.fleet.config import CanaryPlan, RolloutPlan, load_fleet
 from rlctl.fleet.hosts import Roster
 from rlctl.fleet.tasks import workforce
 from rlctl.safety.profile import load_profile
