@@ -34,8 +34,9 @@ from rlctl.loop.record import Tick, tick_as_json
 from rlctl.measure.config import MeasureConfig
 from rlctl.safety.profile import MemoryBandwidth, MemoryPressure, Profile, load_profile
 from rlctl.safety.verdict import Bound, Reason, Verdict
-from rlctl.scenarios.scenario import Scenario, shipped_scenarios
-from rlctl.scenarios.sim_scenario import SimScenario
+from rlctl.scenarios.live import LiveScenario
+from rlctl.scenarios.shipped import shipped_scenarios
+from rlctl.scenarios.sim import SimScenario
 from rlctl.serve.metrics import Metrics
 from rlctl.shadow.gate import Gate
 from rlctl_docs.blocks import ROOT
@@ -119,7 +120,7 @@ def _inner(model: type[BaseModel], key: Key, seen: dict[type[BaseModel], str], *
 
 
 FILES: tuple[tuple[str, str, type[BaseModel]], ...] = (
-    ("Scenarios, live", "`configs/scenarios/*.yaml` with `plant: host`; for `rlctl bench` and `rlctl calibrate`.", Scenario),
+    ("Scenarios, live", "`configs/scenarios/*.yaml` with `plant: host`; for `rlctl bench` and `rlctl calibrate`.", LiveScenario),
     ("Scenarios, simulated", "`configs/scenarios/*.yaml` with `plant: sim`; for `rlctl bench` and `rlctl evaluate`.", SimScenario),
     ("Safety profiles", "`configs/safety/*.yaml`: the shield's constants; key `shield` of a serve configuration, `--shield`.", Profile),
     ("Host profiles", "`configs/plants/*.yaml`: the simulated hosts, or what `rlctl calibrate` has fitted.", HostProfile),

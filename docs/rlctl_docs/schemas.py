@@ -21,7 +21,7 @@ from rlctl.fleet.config import load_fleet
 from rlctl.measure.config import load_measure
 from rlctl.safety.profile import Profile
 from rlctl.safety.profile import load_profile as load_safety
-from rlctl.scenarios.scenario import load_scenario
+from rlctl.scenarios.shipped import load_scenario
 from rlctl.shadow.gate import load_gate
 
 __all__ = ["SCHEMAS", "check"]

@@ -21,7 +21,7 @@ from rlctl.loop.control import Controller
 from rlctl.loop.record import MemoryRecorder
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
-from rlctl.scenarios.scenario import Scenario
+from rlctl.scenarios.live import LiveScenario
 
 __all__ = ["Outcome", "Plan", "measure", "profile", "run_once", "this_host", "with_model"]
 
@@ -38,7 +38,7 @@ class Plan:
         threshold_model: PRM's model, or None.
     """
 
-    scenario: Scenario
+    scenario: LiveScenario
     managers: tuple[str, ...]
     repeats: int
     profile: Profile

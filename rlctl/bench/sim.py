@@ -24,7 +24,7 @@ from rlctl.envs.workload import Weight
 from rlctl.loop.control import Controller
 from rlctl.loop.record import MemoryRecorder, Tick
 from rlctl.safety.profile import Profile
-from rlctl.scenarios.sim_scenario import SimScenario
+from rlctl.scenarios.sim import SimScenario
 from rlctl.work.pool import pool_of
 
 __all__ = ["Runner", "SimOutcome", "SimPlan", "record_model", "run_sim", "run_tasks"]

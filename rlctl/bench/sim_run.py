@@ -29,7 +29,7 @@ from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
-from rlctl.scenarios.sim_scenario import SimScenario
+from rlctl.scenarios.sim import SimScenario
 
 __all__ = ["Task", "TaskResult", "run_task"]
 

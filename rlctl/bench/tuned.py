@@ -14,7 +14,7 @@ from rlctl.agents import catalogue
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.yaml_edge import Strict, load_model
 from rlctl.safety.profile import Profile
-from rlctl.scenarios.sim_scenario import SimScenario
+from rlctl.scenarios.sim import SimScenario
 
 __all__ = [
     "ALLOWANCE_POINTS",

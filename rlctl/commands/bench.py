@@ -10,8 +10,9 @@ from rlctl.commands import bench_live, bench_sim
 from rlctl.commands.arguments import address, positive, positive_int
 from rlctl.commands.outputs import check_outputs
 from rlctl.envs.errors import ConfigError
-from rlctl.scenarios.scenario import Scenario, load_scenario, shipped_scenarios
-from rlctl.scenarios.sim_scenario import SUITE, SimScenario
+from rlctl.scenarios.live import LiveScenario
+from rlctl.scenarios.shipped import load_scenario, shipped_scenarios
+from rlctl.scenarios.sim import SUITE, SimScenario
 from rlctl.work.progress import say
 
 __all__ = ["EXAMPLES", "add_arguments", "run"]
@@ -105,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
 
         return bench_verify.run(args)
     asked = _asked(args)
-    live = [one for one in asked.values() if isinstance(one, Scenario)]
+    live = [one for one in asked.values() if isinstance(one, LiveScenario)]
     _check_options(args, live=bool(live))
     names, notes = _managers(args.managers, live=bool(live))
     _check_reachable(args, names)
@@ -125,10 +126,10 @@ def _announce(args: argparse.Namespace, notes: Sequence[str]) -> None:
         say(note)
 
 
-def _asked(args: argparse.Namespace) -> dict[str, Scenario | SimScenario]:
+def _asked(args: argparse.Namespace) -> dict[str, LiveScenario | SimScenario]:
     """The scenarios by what they were asked for, all of one plant."""
     if args.scenario == "all":
-        live = [name for name, one in shipped_scenarios().items() if isinstance(one, Scenario)]
+        live = [name for name, one in shipped_scenarios().items() if isinstance(one, LiveScenario)]
         names: Sequence[str] = live if args.plant == "host" else SUITE
     else:
         names = (args.scenario or ("live-nginx" if args.plant == "host" else "thesis"),)
@@ -206,7 +207,7 @@ def _notes(missing: Mapping[str, str]) -> list[str]:
 
 
 def _adjusted(
-    scenario: Scenario | SimScenario, duration: float | None, time_scale: float | None
-) -> Scenario | SimScenario:
+    scenario: LiveScenario | SimScenario, duration: float | None, time_scale: float | None
+) -> LiveScenario | SimScenario:
     changes = {"duration_seconds": duration, "time_scale": time_scale}
     return scenario.model_copy(update={key: value for key, value in changes.items() if value is not None})

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlctl.envs.errors import HostError
-from rlctl.scenarios.scenario import Scenario
+from rlctl.scenarios.live import LiveScenario
 from rlctl.work.progress import say
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _keep(args: argparse.Namespace, outcomes: Sequence[Outcome | HostsOutcome]) 
         say(f"report: {folder / 'table.md'}")
 
 
-def plan_of(args: argparse.Namespace, scenario: Scenario, managers: tuple[str, ...]) -> Plan:
+def plan_of(args: argparse.Namespace, scenario: LiveScenario, managers: tuple[str, ...]) -> Plan:
     """The live plan that the arguments ask for, all names checked before anything is started.
 
     Raises:

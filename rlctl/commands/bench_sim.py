@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.scenarios.sim_scenario import SimScenario
+from rlctl.scenarios.sim import SimScenario
 from rlctl.work.progress import say
 
 if TYPE_CHECKING:

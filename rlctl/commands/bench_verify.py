@@ -72,13 +72,10 @@ def plan_of(claim: Claim) -> SimPlan:
     from rlctl.bench.sim import SimPlan
     from rlctl.bench.tuned import load_tuned
     from rlctl.safety.profile import load_profile
-    from rlctl.scenarios.scenario import load_scenario
-    from rlctl.scenarios.sim_scenario import SimScenario
+    from rlctl.scenarios.shipped import sim_scenario
 
     own.refuse(tuple(claim.managers), f"{claim.scenario}: the file")
-    loaded = load_scenario(claim.scenario_source)
-    if not isinstance(loaded, SimScenario):
-        raise ConfigError(f"scenario {claim.scenario_source} is not simulated")
+    loaded = sim_scenario(claim.scenario_source)
     changes = {"duration_seconds": claim.duration_seconds, "time_scale": claim.time_scale}
     scenario = loaded.model_copy(update=changes)
     shield = load_profile(claim.shield_source).scaled(scenario.time_scale)

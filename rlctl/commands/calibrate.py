@@ -110,7 +110,7 @@ def _sweep(args: argparse.Namespace) -> int:
 
 def _plan(args: argparse.Namespace) -> Sweep:
     from rlctl.measure.calibrate import LOADS, QUOTAS, WINDOWS, Sweep
-    from rlctl.scenarios.scenario import Scenario, load_scenario
+    from rlctl.scenarios.shipped import live_scenario
 
     if args.profile or args.fit:
         raise ConfigError("--profile and --fit go with --surface")
@@ -119,11 +119,8 @@ def _plan(args: argparse.Namespace) -> Sweep:
     folder = args.out.resolve().parent
     if not os.access(folder, os.W_OK):
         raise ConfigError(f"{folder}: is no folder that may be written; name another --out")
-    scenario = load_scenario(args.config)
-    if not isinstance(scenario, Scenario):
-        raise ConfigError(f"scenario {args.config} runs in the simulator; a sweep needs a live one, such as live-nginx")
     windows = WINDOWS if args.windows is None else args.windows
-    plan = Sweep(scenario, args.loads or LOADS, args.quotas or QUOTAS, windows)
+    plan = Sweep(live_scenario(args.config), args.loads or LOADS, args.quotas or QUOTAS, windows)
     if plan.seconds > MOST_SECONDS:
         say(f"this takes more than {MOST_SECONDS / 60:g} min; fewer --loads, --quotas or --windows take less")
     return plan

@@ -118,8 +118,8 @@ def _recorded(args: argparse.Namespace) -> Iterator[Recording]:
 def _grounds(args: argparse.Namespace) -> Iterator[Ground]:
     from rlctl.agents.training.hosts import load_hosts
     from rlctl.safety.profile import load_profile
-    from rlctl.scenarios.scenario import load_scenario
-    from rlctl.scenarios.sim_scenario import SUITE, SimScenario
+    from rlctl.scenarios.shipped import load_scenario
+    from rlctl.scenarios.sim import SUITE, SimScenario
     from rlctl.training.dataset_sim import grounds_of_hosts, grounds_of_scenarios
 
     if not (args.scenario or args.hosts):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rlctl.agents.served.card import Estimate, Score
     from rlctl.bench.comparison import Comparison
     from rlctl.bench.sim import SimOutcome, SimPlan
-    from rlctl.scenarios.sim_scenario import SimScenario
+    from rlctl.scenarios.sim import SimScenario
     from rlctl.statistics.intervals import Estimate as Measured
 
 __all__ = ["EXAMPLES", "add_arguments", "run"]
@@ -98,14 +98,12 @@ def _plans(args: argparse.Namespace, us: str, shield: str) -> list[SimPlan]:
 
 
 def _scenarios(asked: str, duration: float | None) -> list[tuple[str, SimScenario]]:
-    from rlctl.scenarios.scenario import load_scenario
-    from rlctl.scenarios.sim_scenario import SUITE, SimScenario
+    from rlctl.scenarios.shipped import sim_scenario
+    from rlctl.scenarios.sim import SUITE
 
     found = []
     for name in SUITE if asked == "all" else listed(asked):
-        one = load_scenario(name)
-        if not isinstance(one, SimScenario):
-            raise ConfigError(f"scenario {name} is for the live host; see `rlctl bench --plant host`")
+        one = sim_scenario(name)
         found.append((name, one.model_copy(update={"duration_seconds": duration}) if duration else one))
     return found
 

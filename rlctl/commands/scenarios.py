@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    from rlctl.scenarios.scenario import shipped_scenarios
+    from rlctl.scenarios.shipped import shipped_scenarios
 
     found = shipped_scenarios()
     if args.json:

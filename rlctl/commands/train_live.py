@@ -73,12 +73,10 @@ def _check(args: argparse.Namespace) -> None:
 
 def _plan(args: argparse.Namespace) -> LivePlan:
     from rlctl.safety.profile import load_profile
-    from rlctl.scenarios.scenario import Scenario, load_scenario
+    from rlctl.scenarios.shipped import live_scenario
 
     name = args.scenario or "live-nginx"
-    scenario = load_scenario(name)
-    if not isinstance(scenario, Scenario):
-        raise ConfigError(f"scenario {name} runs in the simulator; --plant host needs a live one, such as live-nginx")
+    scenario = live_scenario(name)
     safety = load_profile(args.shield or "responsive").scaled(scenario.time_scale)
     return LivePlan(scenario, _task(args, scenario.duration_seconds / scenario.tick_seconds), safety)
 

@@ -118,7 +118,7 @@ def _courses(args: argparse.Namespace) -> tuple[Course, ...]:
     """Those of a run that learns in the simulator."""
     if not args.scenario:
         return ()
-    from rlctl.scenarios.sim_scenario import SUITE
+    from rlctl.scenarios.sim import SUITE
     from rlctl.training.plan import Asked, courses_of
 
     names = SUITE if args.scenario == "all" else tuple(args.scenario.split(","))

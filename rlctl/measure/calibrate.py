@@ -24,7 +24,7 @@ from rlctl.envs.telemetry import Reading, Telemetry, Value
 from rlctl.envs.testbed.traces import Trace, constant
 from rlctl.envs.whole_file import write_whole
 from rlctl.envs.workload import SLO, Weight
-from rlctl.scenarios.scenario import Scenario
+from rlctl.scenarios.live import LiveScenario
 
 __all__ = ["Bed", "Point", "Sweep", "fitted_profile", "sweep", "write_profile"]
 
@@ -122,7 +122,7 @@ class Sweep:
         ConfigError: Numbers that cannot be.
     """
 
-    scenario: Scenario
+    scenario: LiveScenario
     loads: tuple[float, ...] = LOADS
     quotas: tuple[float, ...] = QUOTAS
     windows: int = WINDOWS
@@ -176,7 +176,9 @@ def sweep(plan: Sweep, bed: Bed, path: Path, done: Callable[[str], None] = lambd
         bed.stop_be()
 
 
-def fitted_profile(path: Path, scenario: Scenario, max_load_rps: float, name: str) -> tuple[HostProfile, HostProfile]:
+def fitted_profile(
+    path: Path, scenario: LiveScenario, max_load_rps: float, name: str
+) -> tuple[HostProfile, HostProfile]:
     """The profile before and after a fit to the cells of a sweep that are not kept aside.
 
     Args:
@@ -223,7 +225,7 @@ def _measured(plan: Sweep, point: Point, bed: Bed) -> list[dict[str, object]]:
     return rows
 
 
-def _place(scenario: Scenario, point: Point, max_load_rps: float) -> dict[str, object]:
+def _place(scenario: LiveScenario, point: Point, max_load_rps: float) -> dict[str, object]:
     """The columns that say which cell; CPUs are renumbered with the LC's first."""
     allocation, lc = point.allocation, scenario.lc.cpus
     others = [cpu for cpu in scenario.be.cpus if cpu not in lc]
@@ -261,7 +263,7 @@ def _value(reading: Reading | None) -> float | None:
     return reading.value if isinstance(reading, Value) else None
 
 
-def _begin(scenario: Scenario, cells: Sequence[Cell], max_load_rps: float, name: str) -> HostProfile:
+def _begin(scenario: LiveScenario, cells: Sequence[Cell], max_load_rps: float, name: str) -> HostProfile:
     """Where the fit begins: this LC's shipped profile on this testbed's CPUs, with CPU times as measured."""
     lc, be = scenario.lc.cpus, scenario.be
     alone = sorted((cell for cell in cells if cell.frozen), key=lambda cell: cell.sent_rps)

@@ -1,1 +1,1 @@
-"""Scenarios as YAML: who runs on the host, how the load goes, and what the managers are told."""
+"""Scenarios: YAML files that say which services run, how the load goes, and what the managers are told."""

@@ -34,7 +34,7 @@ from rlctl.envs.telemetry import Missing, Telemetry, Why
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
-from rlctl.scenarios.sim_scenario import SimScenario
+from rlctl.scenarios.sim import SimScenario
 from rlctl.training.transitions import Moment, Weaver, cuts_of
 
 __all__ = ["Ground", "grounds_of_hosts", "grounds_of_scenarios", "record"]

@@ -17,7 +17,8 @@ from rlctl.envs.plant import Plant
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
 from rlctl.measure.calibrate import Bed
 from rlctl.safety.profile import Profile, load_profile
-from rlctl.scenarios.scenario import Scenario, load_scenario
+from rlctl.scenarios.live import LiveScenario
+from rlctl.scenarios.shipped import live_scenario
 
 if TYPE_CHECKING:
     from rlctl.agents.training.live.run import Outcome, Task
@@ -68,7 +69,7 @@ class LivePlan:
         ConfigError: Too few timesteps.
     """
 
-    scenario: Scenario
+    scenario: LiveScenario
     task: Task
     safety: Profile
 
@@ -84,18 +85,6 @@ class LivePlan:
         rounds, each, _ = rounds_of(self.task.timesteps)
         ticks = rounds * (each + 1) + (rounds + 1) * (self.task.evaluation_ticks + 1)
         return START_SECONDS + ticks * self.scenario.tick_seconds
-
-
-def live_scenario(name: str) -> Scenario:
-    """A scenario for the live host.
-
-    Raises:
-        ConfigError: There is none of this name, or it is the simulator's.
-    """
-    scenario = load_scenario(name)
-    if not isinstance(scenario, Scenario):
-        raise ConfigError(f"scenario {name} runs in the simulator; give a live one, such as live-nginx")
-    return scenario
 
 
 def live_testbed(asked: Asked, lags: tuple[int, ...]) -> LiveTestbed | None:

@@ -20,8 +20,8 @@ from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import load_model
 from rlctl.safety.profile import load_profile
-from rlctl.scenarios.scenario import load_scenario
-from rlctl.scenarios.sim_scenario import SUITE, SimScenario
+from rlctl.scenarios.shipped import sim_scenario
+from rlctl.scenarios.sim import SUITE, SimScenario
 
 __all__ = [
     "EXPLORE",
@@ -214,9 +214,7 @@ def courses_of(asked: Asked, most_seconds: float = VALIDATION_SECONDS) -> tuple[
 
 
 def _course(name: str, shield: str, most_seconds: float) -> Course:
-    scenario = load_scenario(name)
-    if not isinstance(scenario, SimScenario):
-        raise ConfigError(f"scenario {name} is for the live host; policies are trained in the simulator")
+    scenario = sim_scenario(name)
     return course_of(scenario, shield, round(min(scenario.duration_seconds, most_seconds) / scenario.tick_seconds))
 
 

@@ -18,7 +18,7 @@ from rlctl.agents.training.trial import Course
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.whole_file import write_whole
 from rlctl.envs.yaml_edge import load_model
-from rlctl.scenarios.sim_scenario import SUITE
+from rlctl.scenarios.sim import SUITE
 from rlctl.training.plan import Asked, new_plan
 
 __all__ = ["SEARCH", "SearchAsked", "SearchPlan", "begin", "check_new", "new_search", "resumed_search"]

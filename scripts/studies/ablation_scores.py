@@ -18,7 +18,7 @@ from rlctl.agents.training.trial import Trial, score
 from rlctl.bench.sim import SimOutcome
 from rlctl.envs.sim.seeds import evaluation
 from rlctl.report.table import render
-from rlctl.scenarios.sim_scenario import SimScenario
+from rlctl.scenarios.sim import SimScenario
 from rlctl.statistics.intervals import Estimate, mean_interval
 from rlctl.statistics.paired import paired_difference
 from rlctl.statistics.seeds import share_over_seeds

@@ -15,7 +15,7 @@ from rlctl.bench.tuned import ALLOWANCE_POINTS, Budget, Found, Fulfilment, Tuned
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim import seeds
 from rlctl.envs.sim.seeds import Kind, kind_of
-from rlctl.scenarios.sim_scenario import SimScenario
+from rlctl.scenarios.sim import SimScenario
 from scripts.studies.search_space import Options, Space
 
 __all__ = ["CANDIDATES", "DURATION_SECONDS", "SEEDS", "budget_of", "plans_of", "task_count", "tune"]

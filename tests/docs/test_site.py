@@ -20,7 +20,7 @@ from rlctl.cli import COMMANDS
 from rlctl.config.serve import ServeConfig, schema
 from rlctl.envs.telemetry import Why
 from rlctl.safety.verdict import Reason
-from rlctl.scenarios.scenario import shipped_scenarios
+from rlctl.scenarios.shipped import shipped_scenarios
 
 
 @pytest.fixture(scope="module")

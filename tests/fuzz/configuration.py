@@ -23,7 +23,8 @@ from rlctl.envs.sim.profile import load_profile as load_plant
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
-from rlctl.scenarios.scenario import Scenario, load_scenario
+from rlctl.scenarios.live import LiveScenario
+from rlctl.scenarios.shipped import load_scenario
 from tests.fuzz import inputs
 from tests.fuzz.commands import run
 from tests.fuzz.engine import Case, Target, refusal
@@ -152,7 +153,7 @@ def _shield(path: Path) -> None:
 
 def _scenario(path: Path) -> None:
     scenario = load_scenario(str(path))
-    if isinstance(scenario, Scenario):
+    if isinstance(scenario, LiveScenario):
         scenario.testbed()
         shares = [scenario.trace.rate(t) for t in (0.0, 0.5, 1e5)]
         assert all(0.0 <= share < math.inf for share in shares)

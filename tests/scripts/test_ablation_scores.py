@@ -5,7 +5,7 @@ import pytest
 
 from rlctl.bench.sim import SimPlan, run_sim
 from rlctl.safety.profile import load_profile
-from rlctl.scenarios.scenario import load_scenario
+from rlctl.scenarios.shipped import load_scenario
 from scripts.studies.ablation_scores import (
     CONDITIONS,
     METRICS,

@@ -17,7 +17,7 @@ from rlctl.commands.bench_verify import plan_of, read_claims
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.seeds import Kind, evaluation, kind_of
 from rlctl.safety.profile import load_profile
-from rlctl.scenarios.scenario import load_scenario
+from rlctl.scenarios.shipped import load_scenario
 from scripts.studies.search_space import Range, Space, load_search, spaces
 from scripts.studies.tuning import budget_of, plans_of, task_count, tune
 

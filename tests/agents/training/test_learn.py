@@ -25,7 +25,7 @@ from rlctl.agents.training.trial import Course
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError
-from rlctl.scenarios.scenario import load_scenario
+from rlctl.scenarios.shipped import load_scenario
 
 pytestmark = pytest.mark.train
 

@@ -18,7 +18,7 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CgroupGone, HostError
 from rlctl.envs.fake import FakePlant
 from rlctl.safety.profile import load_profile
-from rlctl.scenarios.scenario import load_scenario
+from rlctl.scenarios.shipped import load_scenario
 
 LAGS, LIMITS = (1, 0), Limits(cpus=2)
 NAMES = [move.name for move in MOVES]

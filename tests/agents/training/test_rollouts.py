@@ -31,7 +31,7 @@ from rlctl.agents.training.rollouts.worker import Worker
 from rlctl.agents.training.run import Ending, Run
 from rlctl.agents.training.trial import Course
 from rlctl.envs.errors import ConfigError, HostError
-from rlctl.scenarios.scenario import load_scenario
+from rlctl.scenarios.shipped import load_scenario
 
 pytestmark = pytest.mark.train
 

@@ -26,7 +26,7 @@ from rlctl.envs.errors import RlctlError
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.testbed import leftovers
 from rlctl.safety.profile import load_profile
-from rlctl.scenarios.scenario import load_scenario
+from rlctl.scenarios.shipped import load_scenario
 from tests.waiting import PATIENCE_SECONDS, until
 
 pytestmark = [pytest.mark.host, pytest.mark.ray, pytest.mark.slow]

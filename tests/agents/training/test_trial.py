@@ -12,7 +12,7 @@ from rlctl.envs.observation import LAGS
 from rlctl.envs.sim.seeds import evaluation, training
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import load_profile
-from rlctl.scenarios.scenario import load_scenario
+from rlctl.scenarios.shipped import load_scenario
 
 PREFERENCES = np.random.default_rng(3).normal(size=(400, len(MOVES))).astype(np.float32)
 SEEDS = tuple(evaluation(number) for number in range(3))

@@ -21,7 +21,7 @@ from rlctl.loop.record import Tick
 from rlctl.report.bench_table import tables, write_report
 from rlctl.safety.profile import load_profile
 from rlctl.safety.verdict import Verdict
-from rlctl.scenarios.scenario import _folder, load_scenario
+from rlctl.scenarios.shipped import load_scenario, scenarios_folder
 from rlctl.statistics.intervals import mean_interval
 from tests.waiting import PATIENCE_SECONDS, until
 
@@ -138,7 +138,7 @@ def lose(ray_cluster, node):
 def test_a_testbed_whose_node_dies_is_restored_and_its_repeat_is_done_anew(ray_cluster, tmp_path):
     if os.geteuid() != 0:
         pytest.skip("needs root, nginx, stress-ng and cc")
-    text = (_folder() / "live-nginx.yaml").read_text()
+    text = (scenarios_folder() / "live-nginx.yaml").read_text()
     knee = next(line for line in text.splitlines() if line.startswith("knee:"))
     scenario, result, told = tmp_path / "quick.yaml", tmp_path / "result.json", tmp_path / "told"
     scenario.write_text(text.replace(knee, "knee: {start_rps: 300, step_rps: 100, top_rps: 300}"))

@@ -11,7 +11,7 @@ import pytest
 
 from rlctl.envs.errors import RlctlError
 from rlctl.envs.host.cgroup.layout import Controller, Layout
-from rlctl.scenarios.scenario import _folder
+from rlctl.scenarios.shipped import scenarios_folder
 from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.host
@@ -28,7 +28,7 @@ def scenario(tmp_path):
             Layout.detect().mount(controller)
     except RlctlError as error:
         pytest.skip(str(error))
-    text = (_folder() / "live-nginx.yaml").read_text()
+    text = (scenarios_folder() / "live-nginx.yaml").read_text()
     path = tmp_path / "quick.yaml"
     knee = next(line for line in text.splitlines() if line.startswith("knee:"))
     path.write_text(text.replace(knee, "knee: {start_rps: 300, step_rps: 100, top_rps: 300}"))

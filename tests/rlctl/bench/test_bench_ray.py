@@ -16,7 +16,7 @@ from rlctl.bench.sim_score import METRICS
 from rlctl.cli import main
 from rlctl.commands.bench_verify import NOT_REPEATABLE
 from rlctl.safety.profile import load_profile
-from rlctl.scenarios.scenario import load_scenario
+from rlctl.scenarios.shipped import load_scenario
 
 
 @pytest.mark.parametrize(

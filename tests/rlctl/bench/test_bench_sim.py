@@ -17,7 +17,7 @@ from rlctl.cli import main
 from rlctl.envs.sim.seeds import Kind, kind_of
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import load_profile
-from rlctl.scenarios.scenario import load_scenario
+from rlctl.scenarios.shipped import load_scenario
 
 
 def plan(*managers, scenario="noisy", seeds=5, seconds=60.0, **changes):

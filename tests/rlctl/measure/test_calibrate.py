@@ -17,7 +17,7 @@ from rlctl.envs.sim.surface import read_surface
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.envs.workload import SLO, Weight
 from rlctl.measure.calibrate import Sweep, fitted_profile, sweep, write_profile
-from rlctl.scenarios.scenario import load_scenario
+from rlctl.scenarios.shipped import load_scenario
 
 MOST_RPS = 550.0
 

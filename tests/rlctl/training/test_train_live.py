@@ -17,7 +17,7 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import HostError, RlctlError
 from rlctl.envs.fake import FakePlant
 from rlctl.envs.host.cgroup.layout import Controller, Layout
-from rlctl.scenarios.scenario import _folder
+from rlctl.scenarios.shipped import scenarios_folder
 from rlctl.training.live import run_live
 
 needs_training = pytest.mark.skipif(
@@ -74,7 +74,9 @@ class FakeBed:
 def quick(tmp_path):
     """live-nginx with short measurements."""
     path = tmp_path / "quick.yaml"
-    path.write_text((_folder() / "live-nginx.yaml").read_text().replace("duration_seconds: 60", "duration_seconds: 5"))
+    path.write_text(
+        (scenarios_folder() / "live-nginx.yaml").read_text().replace("duration_seconds: 60", "duration_seconds: 5")
+    )
     return path
 
 

@@ -24,7 +24,7 @@ from rlctl.loop.record import Tee, TickLog, write_ticks
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.wrapper import ShieldedEnv
-from rlctl.scenarios.scenario import load_scenario
+from rlctl.scenarios.shipped import load_scenario
 from rlctl.ticklog.header import header_of
 from rlctl.training.dataset_sim import Ground, grounds_of_hosts, grounds_of_scenarios, record
 from rlctl.training.dataset_sources import recording_of

@@ -7,11 +7,12 @@ from rlctl.commands.bench_live import _minutes
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import load_profile
-from rlctl.scenarios.scenario import Scenario, load_scenario, shipped_scenarios
+from rlctl.scenarios.live import LiveScenario
+from rlctl.scenarios.shipped import load_scenario, shipped_scenarios
 
 
 def test_what_ships_is_what_the_contract_names():
-    live = {name: one for name, one in shipped_scenarios().items() if isinstance(one, Scenario)}
+    live = {name: one for name, one in shipped_scenarios().items() if isinstance(one, LiveScenario)}
     assert set(live) == {"live-nginx", "live-memcached", "live-memory"}
     for name, scenario in live.items():
         assert scenario.name == name
@@ -37,9 +38,9 @@ def test_an_unknown_scenario_lists_what_there_is():
     ],
 )
 def test_a_wrong_scenario_says_where(tmp_path, change, said):
-    from rlctl.scenarios.scenario import _folder
+    from rlctl.scenarios.shipped import scenarios_folder
 
-    text = (_folder() / "live-nginx.yaml").read_text()
+    text = (scenarios_folder() / "live-nginx.yaml").read_text()
     assert change[0] in text
     path = tmp_path / "mine.yaml"
     path.write_text(text.replace(*change))

@@ -9,8 +9,9 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.seeds import evaluation
 from rlctl.envs.workload import Weight
-from rlctl.scenarios.scenario import Scenario, _folder, load_scenario, shipped_scenarios
-from rlctl.scenarios.sim_scenario import SUITE, SimScenario
+from rlctl.scenarios.live import LiveScenario
+from rlctl.scenarios.shipped import load_scenario, scenarios_folder, shipped_scenarios
+from rlctl.scenarios.sim import SUITE, SimScenario
 
 
 def simulated():
@@ -22,7 +23,7 @@ def test_what_ships_is_what_the_contract_names():
     for name, scenario in simulated().items():
         assert scenario.name == name
         assert scenario.host().limits(scenario.levels).cpus >= 1
-    assert isinstance(load_scenario("live-nginx"), Scenario)
+    assert isinstance(load_scenario("live-nginx"), LiveScenario)
 
 
 def test_the_thesis_scenario_is_that_of_the_thesis():
@@ -65,7 +66,7 @@ def test_be_frozen_holds_the_target_so_that_a_manager_can(name):
     ],
 )
 def test_a_wrong_scenario_says_where(tmp_path, change, said):
-    text = (_folder() / "thesis.yaml").read_text()
+    text = (scenarios_folder() / "thesis.yaml").read_text()
     assert change[0] in text
     path = tmp_path / "mine.yaml"
     path.write_text(text.replace(*change))
@@ -84,8 +85,8 @@ def test_a_host_that_cannot_be_names_the_scenario(change, said):
 
 def test_a_profile_file_is_looked_for_beside_the_scenario_then_here(tmp_path, monkeypatch):
     folder, here = tmp_path / "scenarios", tmp_path / "here"
-    text = (_folder() / "thesis.yaml").read_text().replace("profile: thesis-host", "profile: mine.yaml")
-    host = (_folder().parent / "plants" / "thesis-host.yaml").read_text()
+    text = (scenarios_folder() / "thesis.yaml").read_text().replace("profile: thesis-host", "profile: mine.yaml")
+    host = (scenarios_folder().parent / "plants" / "thesis-host.yaml").read_text()
     for place, name in ((folder, "beside"), (here, "current")):
         place.mkdir()
         (place / "mine.yaml").write_text(host.replace("name: thesis-host", f"name: {name}"))

@@ -1,4 +1,4 @@
-"""Scenarios of the simulator as YAML: which host, how the load goes, and what the managers are told."""
+"""Simulated scenarios: which host is simulated, how the load goes, and what the managers are told."""
 
 from __future__ import annotations
 
@@ -21,21 +21,24 @@ SUITE = ("thesis", "diurnal", "bursty", "flash-crowd", "noisy", "two-core")
 
 
 class SimBeSection(Strict):
-    """The best-effort work; what it is stands in the host profile."""
+    """The best-effort work; what it is stands in the host profile.
+
+    Attributes:
+        weight: BE's CPU weight for every manager but `weights` (minimum) and `none` (equal), whose point it is.
+    """
 
     weight: Weight = Weight.EQUAL
-    """BE's weight for every manager but `weights` (minimum) and `none` (equal), whose point it is."""
 
 
 class SimScenario(Strict):
-    """One simulated scenario.
+    """A scenario that runs on simulated hosts (`plant: sim`).
 
     Attributes:
         name: As `rlctl scenarios` lists it.
-        description: In a line.
-        plant: `sim`: on a simulated host.
-        duration_seconds: Of a run.
-        tick_seconds: Control period.
+        description: What it shows, in one line.
+        plant: `sim` makes it a simulated one.
+        duration_seconds: Length of one run.
+        tick_seconds: Control period: one decision per tick.
         profile: A host profile, by name or file; a file stands beside the scenario's or in the current folder.
         constants: Constants of the profile that are different here, by name.
         vary: Draw each seed's host from the profile's ranges, rather than the same host for all.
@@ -69,7 +72,7 @@ class SimScenario(Strict):
 
     @property
     def ticks(self) -> int:
-        """Windows of a run."""
+        """Number of windows, one tick each, of a run."""
         return round(self.duration_seconds / self.tick_seconds)
 
     @property
