@@ -43,6 +43,8 @@ class Reason(StrEnum):
     """BE may grow by so much each second and no more."""
     CEILING = "ceiling"
     """BE may have this share of the host and no more."""
+    OWN = "own-rule"
+    """A guard of your own objects (`Shield(..., extra=...)`): its name says which, its detail says why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class PressureGuard:
         pressure = telemetry.lc_pressure_ratio
         if isinstance(pressure, Value) and pressure.value <= self.most_ratio:
             return None
-        return Bound(self.name, Reason.SLACK_SMALL, limits.minimum, "LC waits for CPUs")
+        return Bound(self.name, Reason.OWN, limits.minimum, "LC waits for CPUs")
 
 
 GUARDS: list[Guard[Any]] = [
