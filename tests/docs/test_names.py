@@ -1,0 +1,42 @@
+"""Folders, files and modules that a page names are there."""
+
+import importlib
+import re
+
+import pytest
+
+pytest.importorskip("myst_parser", reason="the documentation's tools are missing: pip install 'rlctl[docs]'")
+
+from rlctl_docs.blocks import ROOT, pages
+
+PATH = re.compile(r"`((?:rlctl|agents|envs|safety|configs|scripts|tests|docs)/[\w./-]+)`")
+NO_PATH = re.compile(r"[A-Z]{2,}|-v\d$|^rlctl/\w+_ratio$")
+"""A placeholder such as NAME, an environment of Gymnasium, and what a training run calls its curves."""
+
+PACKAGES = sorted(path.name for path in (ROOT / "rlctl").iterdir() if (path / "__init__.py").is_file())
+MODULE = re.compile(rf"\brlctl\.(?:{'|'.join(PACKAGES)})(?:\.[a-z_]\w*)+(?:\.[A-Z]\w*)?")
+
+PAGES = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in (*pages(), ROOT / "SECURITY.md")]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_path_that_a_page_names_is_in_the_checkout(page):
+    named = {path for path in PATH.findall(page.read_text()) if not NO_PATH.search(path)}
+    assert not {path for path in named if not (ROOT / path).exists()}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_module_that_a_page_names_can_be_imported(page):
+    assert not {name for name in MODULE.findall(page.read_text()) if not is_there(name)}
+
+
+def is_there(name):
+    """A module, or something in one; what needs an extra that is missing counts as there."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("rlctl"):
+            return True
+        return module != "rlctl" and hasattr(importlib.import_module(module), attribute)
+    return True
