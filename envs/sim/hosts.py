@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rlctl.envs.sim import queueing
 from rlctl.envs.sim.noise import normals, uniforms
 from rlctl.envs.sim.profile import Constants
-from rlctl.envs.sim.sharing import Share, fair_share, share_out
+from rlctl.envs.sim.sharing import Contest, Share, lc_wants, settled_be, share_out
 
 __all__ = ["Hosts", "Orders", "Window"]
 
@@ -24,9 +24,6 @@ Flags = NDArray[np.bool_]
 
 STEADIEST = 0.97
 """Utilisation beyond which a window of a second is no steady state; what comes above it is the backlog's."""
-
-SETTLING = 2
-"""Rounds in which the LC, slowed by BE, takes more of the CPUs and leaves BE less, which slows it less."""
 
 DRIFT, RATE, ARRIVALS, TAIL, PHASE, CPI = range(6)
 UNIFORMS = 6  # first channel of the two uniform numbers: missing, spike
@@ -189,26 +186,33 @@ class Hosts:
         own = np.minimum(orders.cpuset_cpus, c.own_cpus)
         shared = np.minimum(orders.cpuset_cpus - own, c.shared_cpus)
         free = np.maximum(own - c.client_cpus - c.client_cpu_seconds * offered, 0.0)
-        fair = fair_share(orders.weight_ratio, c.lc_cpus, np.minimum(own + shared, c.threads))
+        spread = np.minimum(own + shared, c.threads)
+        contest = Contest.between(orders.weight_ratio, c.lc_cpus, spread, free, shared, threads)
         demand = offered + self.backlog.requests / self.tick_seconds
-        service = c.service_seconds * speed
-        for _ in range(SETTLING):
-            work = demand * service
-            wants = np.minimum(work + demand * c.wake_seconds * np.maximum(1.0 - work / c.lc_cpus, 0.0), c.lc_cpus)
-            share = share_out(wants, c.lc_cpus, fair, free, shared, threads, orders.quota_cpus)
-            pressure = share.be_cpus * np.maximum(1.0 + c.phase_sd * self._phase, 0.0)
-            self._inflation = c.inflation_per_cpu * pressure + c.inflation_per_cpu2 * pressure * pressure
-            service = c.service_seconds * speed * (1.0 + self._inflation)
-        return share, fair, service
+        alone, wakes = c.service_seconds * speed, demand * c.wake_seconds
+        phase = np.maximum(1.0 + c.phase_sd * self._phase, 0.0)
+        per_cpu, per_cpu2 = c.inflation_per_cpu * phase, c.inflation_per_cpu2 * phase * phase
+        be_cpus = np.minimum(settled_be(contest, demand * alone, wakes, per_cpu, per_cpu2), orders.quota_cpus)
+        self._inflation = per_cpu * be_cpus + per_cpu2 * be_cpus * be_cpus
+        service = alone * (1.0 + self._inflation)
+        share = share_out(contest, lc_wants(demand * service, wakes, c.lc_cpus), orders.quota_cpus)
+        return share, contest.fair, service
 
     def _tail(self, offered: Array, rho: Array, service: Array, share: Share, fair: Array, z: Array) -> Array:
-        """The quantile in steady state: queue, service, and what a competing BE adds by running its slices."""
+        """The quantile in steady state: queue, service, wake-up, and what a competing BE adds by running its slices.
+
+        A request that finds its server idle wakes it, which delays it and those that queue behind it. In the M/G/1
+        queue with such a set-up (Welch 1964, Operations Research 12; Harchol-Balter 2013, section 27.3) the time in
+        the system is that of M/G/1 plus a delay of its own, of mean (2 E[I] + rate E[I^2]) / (2 (1 + rate E[I])) for a
+        set-up time I. The service time does not occur in it: a wake-up costs what it costs, whether BE slows the
+        service or not. For an exponential I its mean is E[I] at any rate of arrivals, which is taken here.
+        """
         c = self.constants
         steady = np.minimum(rho, STEADIEST)
-        slowed = service * c.lc_cpus / share.lc_capacity_cpus + c.wake_seconds * (1.0 - steady)
+        slowed = service * c.lc_cpus / share.lc_capacity_cpus
         delayed = queueing.delay_probability(c.servers, steady)
         wait = queueing.conditional_wait(c.servers, steady, slowed, c.arrival_scv, c.service_scv)
-        tail = queueing.sojourn_quantile(self._quantile, delayed, wait, slowed, c.service_scv)
+        tail = queueing.sojourn_quantile(self._quantile, delayed, wait, slowed + c.wake_seconds, c.service_scv)
         tail = tail + self._slices(steady, share, fair)
         # A quantile of n requests: 1.45 / sqrt(n) for the p95 of an exponential tail.
         cv = np.sqrt(c.tail_cv * c.tail_cv + 2.1 / np.maximum(offered * self.tick_seconds, 1.0))
@@ -218,7 +222,7 @@ class Hosts:
     def _slices(self, rho: Array, share: Share, fair: Array) -> Array:
         """What waiting for BE's slices adds to the quantile, given how often BE is there at all."""
         c = self.constants
-        met = share.contended_ratio * np.minimum(c.shared_cpus / c.lc_cpus, 1.0)
+        met = share.burst_ratio * np.minimum(c.shared_cpus / c.lc_cpus, 1.0)
         left = 1.0 - self._quantile
         often = np.log(np.maximum(met, left) / left) / np.log(1.0 / left)
         press = np.power(2.0 * (1.0 - fair), c.slice_weight_exponent)

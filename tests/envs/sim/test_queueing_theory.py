@@ -114,6 +114,20 @@ def test_mg1_mean_wait_is_pollaczek_and_khinchine_s_and_an_event_run_agrees(scv:
     assert waits(rho, services(random, scv, 2_000_000), random).mean() == pytest.approx(closed, rel=0.02)
 
 
+@pytest.mark.parametrize("rho", [0.2, 0.6, 0.9])
+def test_a_wake_up_delays_by_its_own_length_whatever_the_service_takes(rho: float) -> None:
+    """An event run of M/M/1 whose server sleeps when idle and takes an exponential time to wake (Welch 1964): the time
+    in the system is that of M/M/1 plus the mean wake-up, at any utilisation."""
+    random, count, wake = np.random.default_rng(7), 400_000, 2.0
+    gaps, services, wakes = (random.exponential(mean, count) for mean in (1.0 / rho, 1.0, wake))
+    busy_for = total = 0.0
+    for gap, service, waking in zip(gaps.tolist(), services.tolist(), wakes.tolist(), strict=True):
+        busy_for = max(busy_for - gap, 0.0)
+        busy_for += service + (waking if busy_for == 0.0 else 0.0)
+        total += busy_for
+    assert total / count == pytest.approx(1.0 / (1.0 - rho) + wake, rel=0.05)
+
+
 MG1_P95_TOO_HIGH = {0.0: 0.105, 0.25: 0.055, 0.5: 0.035}
 """By how much the approximation was found to exceed M/G/1's p95, by scv; the most at low load (M/D/1: 10 % at rho 0.3,
 4 % at 0.8, 2 % at 0.9). It is exact for scv 1. It errs on the side of the LC."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.envs.sim.sharing import Share, fair_share, share_out
+from rlctl.envs.sim.sharing import Contest, Share, fair_share, lc_wants, settled_be, share_out
 
 MINIMUM = 2.0 / 1024.0
 UTILISATIONS = st.floats(0.0, 1.0)
@@ -22,8 +22,8 @@ def fair_on(cpus: float, weight: float = 1.0) -> float:
 def two_core(wants: float, quota: float = np.inf, cpus: int = 1, weight: float = 1.0, threads: float = 2.0) -> Share:
     """LC on cpu0, BE on cpu0 (`cpus` 1) or on both."""
     one = np.ones(1)
-    fair = fair_on(cpus, weight)
-    return share_out(wants * one, one, fair * one, (cpus - 1.0) * one, one, threads * one, quota * one)
+    contest = Contest.between(weight * one, one, cpus * one, (cpus - 1.0) * one, one, threads * one)
+    return share_out(contest, wants * one, quota * one)
 
 
 def test_equal_weights_halve_one_cpu() -> None:
@@ -60,7 +60,7 @@ def test_the_minimum_weight_nearly_removes_be_from_the_lc_s_cpu(wants: float, qu
 
 def test_on_its_own_cpu_be_costs_the_lc_nothing() -> None:
     one, none = np.ones(1), np.zeros(1)
-    share = share_out(0.8 * one, one, 0.5 * one, one, none, 2.0 * one, np.inf * one)
+    share = share_out(Contest.between(one, one, one, one, none, 2.0 * one), 0.8 * one, np.inf * one)
     assert (share.be_cpus, share.lc_capacity_cpus, share.contended_ratio) == (1.0, 1.0, 0.0)
 
 
@@ -69,15 +69,40 @@ def test_a_frozen_be_costs_the_lc_nothing() -> None:
     assert (share.be_cpus, share.lc_capacity_cpus, share.contended_ratio) == (0.0, 1.0, 0.0)
 
 
-@given(*(st.floats(0.0, 20.0) for _ in range(4)), st.floats(0.5, 20.0), st.floats(0.01, 40.0), st.floats(0.01, 1.0))
-def test_shares_are_of_the_cpus_there_are(
-    wants: float, own: float, shared: float, threads: float, lc_cpus: float, quota: float, fair: float
-) -> None:
-    one = np.ones(1)
-    shared = min(shared, lc_cpus)
-    share = share_out(
-        min(wants, lc_cpus) * one, lc_cpus * one, fair * one, own * one, shared * one, threads * one, quota * one
-    )
-    assert 0.0 <= share.be_cpus <= min(own + shared, threads, quota) + 1e-9
-    assert fair * lc_cpus * (1.0 - 1e-9) <= share.lc_capacity_cpus <= lc_cpus
+CPUS = st.floats(0.0, 20.0)
+
+
+@st.composite
+def contests(draw: st.DrawFn) -> Contest:
+    one, lc_cpus = np.ones(1), draw(st.floats(0.5, 20.0))
+    weight, spread = draw(st.floats(1e-3, 10.0)), draw(st.floats(0.1, 20.0))
+    shared = min(draw(CPUS), lc_cpus)
+    return Contest.between(weight * one, lc_cpus * one, spread * one, draw(CPUS) * one, shared * one, draw(CPUS) * one)
+
+
+@given(contests(), CPUS, st.floats(0.01, 40.0))
+def test_shares_are_of_the_cpus_there_are(contest: Contest, wants: float, quota: float) -> None:
+    share = share_out(contest, np.minimum(wants, contest.lc_cpus), np.array([quota]))
+    assert 0.0 <= share.be_cpus <= np.minimum(contest.own + contest.shared, quota) + 1e-9
+    assert contest.fair * contest.lc_cpus * (1.0 - 1e-9) <= share.lc_capacity_cpus <= contest.lc_cpus
     assert 0.0 <= share.contended_ratio <= 1.0
+    assert 0.0 <= share.burst_ratio <= 1.0
+
+
+def test_threads_run_on_be_s_own_cpus_first() -> None:
+    one = np.ones(1)
+    for threads, own, shared in ((0.0, 0.0, 0.0), (1.0, 1.0, 0.0), (3.0, 2.0, 1.0), (9.0, 2.0, 4.0)):
+        contest = Contest.between(one, 8.0 * one, one, 2.0 * one, 4.0 * one, threads * one)
+        assert (contest.own, contest.shared) == (own, shared)
+
+
+@given(contests(), st.floats(0.0, 1.5), st.floats(0.0, 2.0), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+def test_a_be_that_slows_the_lc_keeps_what_the_slowed_lc_leaves(
+    contest: Contest, load: float, wakes: float, inflation: float, inflation2: float
+) -> None:
+    """The balance point is one: with these CPUs BE slows the LC so far that it leaves just these."""
+    work, wakes_cpus = load * contest.lc_cpus, wakes * contest.lc_cpus
+    be = settled_be(contest, work, wakes_cpus, np.array([inflation]), np.array([inflation2]))
+    slowed = work * (1.0 + inflation * be + inflation2 * be * be)
+    left = share_out(contest, lc_wants(slowed, wakes_cpus, contest.lc_cpus), np.array([np.inf]))
+    assert left.be_cpus == pytest.approx(be, rel=1e-9, abs=1e-9)
