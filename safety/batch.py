@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Limits
-from rlctl.envs.sim.vector_actions import Allocations, VectorLimits, moved
+from rlctl.envs.allocations import Allocations, VectorLimits, moved
 from rlctl.envs.sim.vector_observation import Readings
 from rlctl.safety.batch_guards import GUARDS, Bounding, Bounds, Knobs, Memory, advance
 from rlctl.safety.batch_readings import Beliefs, GuardReadings, believed

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
-from rlctl.envs.sim.vector_actions import Allocations, VectorLimits
+from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.batch_readings import Beliefs
 from rlctl.safety.gates import LoadGate, SlackGate

@@ -18,8 +18,8 @@ from rlctl.agents.many.seen import Answer, BatchPolicy, Flags, Seen
 from rlctl.agents.policy import Policy
 from rlctl.agents.served.learned import LearnedPolicy
 from rlctl.envs.actions import decode
+from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.observation import Observer
-from rlctl.envs.sim.vector_actions import Allocations, VectorLimits
 
 __all__ = ["batch_policy"]
 

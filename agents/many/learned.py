@@ -7,8 +7,8 @@ import numpy as np
 from rlctl.agents.many.seen import Answer, Flags, Seen
 from rlctl.agents.served.drift import ENDS
 from rlctl.agents.served.learned import LearnedPolicy
+from rlctl.envs.allocations import Allocations, VectorLimits, chosen
 from rlctl.envs.observation import FEATURES
-from rlctl.envs.sim.vector_actions import Allocations, VectorLimits, chosen
 from rlctl.envs.sim.vector_observation import VectorObserver
 
 __all__ = ["BatchLearned"]

@@ -9,7 +9,7 @@ from rlctl.agents.managers.manager import HAIR
 from rlctl.agents.managers.prm_hybrid import PrmHybrid
 from rlctl.agents.managers.timers import early_seconds
 from rlctl.agents.many.seen import Answer, Flags, Seen
-from rlctl.envs.sim.vector_actions import Allocations, VectorLimits
+from rlctl.envs.allocations import Allocations, VectorLimits
 
 __all__ = ["BatchPrmHybrid"]
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.envs.sim.vector_actions import Allocations
+from rlctl.envs.allocations import Allocations
 from rlctl.envs.sim.vector_observation import Readings
 from rlctl.envs.telemetry import Telemetry
 

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.actions import MOVES
+from rlctl.envs.allocations import Allocations, Decoder
 from rlctl.envs.sim.cohort import Cohort, SimSetup
 from rlctl.envs.sim.plant import LoadModel
 from rlctl.envs.sim.profile import HostProfile
-from rlctl.envs.sim.vector_actions import Allocations, Decoder
 from rlctl.envs.sim.vector_observation import Readings, VectorObserver
 from rlctl.envs.sim.vector_reward import rewards
 from rlctl.envs.workload import Weight

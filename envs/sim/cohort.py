@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.envs.allocations import Allocations
 from rlctl.envs.sim.hosts import Hosts, Orders
 from rlctl.envs.sim.loads_training import training_load, training_loads
 from rlctl.envs.sim.plant import LoadModel
 from rlctl.envs.sim.profile import Constants, HostProfile
 from rlctl.envs.sim.sensing import Sensors
-from rlctl.envs.sim.vector_actions import Allocations
 from rlctl.envs.sim.vector_observation import Readings, read
 from rlctl.envs.workload import Weight
 

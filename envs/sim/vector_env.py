@@ -11,6 +11,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from rlctl.envs.actions import discrete_space, multi_discrete_space
+from rlctl.envs.allocations import Allocations, Decoder
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import LAGS
 from rlctl.envs.reward import WORK
@@ -20,7 +21,6 @@ from rlctl.envs.sim.plant import LoadModel
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.sim.seeds import kind_of
 from rlctl.envs.sim.sim_env import EPISODE_STEPS, LOAD_TICKS, as_profile, episode_keys, fresh_seed
-from rlctl.envs.sim.vector_actions import Allocations, Decoder
 from rlctl.envs.sim.vector_observation import Readings, VectorObserver
 from rlctl.envs.sim.vector_reward import rewards
 from rlctl.envs.workload import Weight

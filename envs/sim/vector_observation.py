@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Limits
+from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import BEND, FEATURES, LAGS, Observer, Scale
 from rlctl.envs.sim.hosts import Window
 from rlctl.envs.sim.sensing import Sensors
-from rlctl.envs.sim.vector_actions import Allocations, VectorLimits
 
 __all__ = ["Readings", "VectorObserver", "read"]
 

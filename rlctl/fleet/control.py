@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from rlctl.agents.many.batch import batch_policy
 from rlctl.agents.many.seen import Answer, BatchPolicy, Flags, Seen
+from rlctl.envs.allocations import Allocations
 from rlctl.envs.sim.hosts import Window
-from rlctl.envs.sim.vector_actions import Allocations
 from rlctl.fleet.config import TICK_SECONDS
 from rlctl.fleet.hosts import FleetHosts
 from rlctl.safety.batch import BatchShield

@@ -9,6 +9,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.sim.hosts import Hosts, Orders, Window
 from rlctl.envs.sim.loads_day import day_loads
 from rlctl.envs.sim.noise import uniforms
@@ -16,7 +17,6 @@ from rlctl.envs.sim.profile import Constants
 from rlctl.envs.sim.seeds import evaluation
 from rlctl.envs.sim.sensing import Sensors
 from rlctl.envs.sim.sim_env import episode_keys
-from rlctl.envs.sim.vector_actions import Allocations, VectorLimits
 from rlctl.envs.sim.vector_observation import Readings, read
 from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight

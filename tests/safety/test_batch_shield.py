@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.allocations import Allocations, moved
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import load_profile as load_host
-from rlctl.envs.sim.vector_actions import Allocations, moved
 from rlctl.envs.sim.vector_observation import Readings, read
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.batch import BatchShield

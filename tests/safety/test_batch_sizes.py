@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlctl.envs.sim.vector_actions import Allocations, VectorLimits, chosen
+from rlctl.envs.allocations import Allocations, VectorLimits, chosen
 from rlctl.fleet.config import load_fleet
 from rlctl.fleet.hosts import FleetHosts, Roster
 from rlctl.safety.batch import BatchShield

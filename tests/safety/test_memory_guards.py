@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.allocations import Allocations
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import load_profile as load_host
-from rlctl.envs.sim.vector_actions import Allocations
 from rlctl.envs.sim.vector_observation import read
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
 from rlctl.safety.batch import BatchShield

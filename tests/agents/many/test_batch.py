@@ -6,8 +6,8 @@ import pytest
 from rlctl.agents import catalogue
 from rlctl.agents.many.batch import EachHost, batch_policy
 from rlctl.agents.many.seen import Seen
+from rlctl.envs.allocations import Allocations
 from rlctl.envs.observation import Observer
-from rlctl.envs.sim.vector_actions import Allocations
 from rlctl.fleet.config import TICK_SECONDS, load_fleet
 from rlctl.fleet.hosts import FleetHosts, Roster
 from rlctl.safety.batch import BatchShield

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from rlctl.envs.actions import MOVES
+from rlctl.envs.allocations import Allocations
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.profile import load_profile
 from rlctl.envs.sim.sim_env import SimHost
-from rlctl.envs.sim.vector_actions import Allocations
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
 from rlctl.envs.telemetry import Missing, Why
 

@@ -11,13 +11,13 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import rlctl.envs  # noqa: F401 - registers the ids
 from rlctl.envs.actions import MOVES
+from rlctl.envs.allocations import Allocations
 from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.host_env import MultiDiscreteActions
 from rlctl.envs.sim import seeds
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import load_profile
 from rlctl.envs.sim.sim_env import SimHost
-from rlctl.envs.sim.vector_actions import Allocations
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
 from rlctl.envs.workload import Weight
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from rlctl.envs.actions import MOVES, decode
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.allocations import Allocations, Decoder
 from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.observation import FEATURES, LAGS, Observer
 from rlctl.envs.reward import WORK, reward
@@ -14,7 +15,6 @@ from rlctl.envs.sim import vector_observation
 from rlctl.envs.sim.loads_training import training_load, training_loads
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import load_profile
-from rlctl.envs.sim.vector_actions import Allocations, Decoder
 from rlctl.envs.sim.vector_observation import VectorObserver, read
 from rlctl.envs.sim.vector_reward import rewards
 from rlctl.envs.telemetry import Missing, Value, Why
