@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Limits
 from rlctl.envs.allocations import Allocations, VectorLimits, moved
-from rlctl.envs.sim.vector_observation import Readings
+from rlctl.envs.readings import Readings
 from rlctl.safety.batch_guards import GUARDS, Bounding, Bounds, Knobs, Memory, advance
 from rlctl.safety.batch_readings import Beliefs, GuardReadings, believed
 from rlctl.safety.profile import Profile

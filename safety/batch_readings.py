@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.envs.sim.vector_observation import Readings
+from rlctl.envs.readings import Readings
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Why
 from rlctl.envs.units import Ratio
 from rlctl.safety.profile import Profile

@@ -131,7 +131,7 @@ class Oracle(Bound):
         return Orders(least, self._cpusets[0, 0], np.ones(count, bool), self._weights)
 
     def _within(self, window: Window) -> Flags:
-        return np.maximum(window.tail_seconds, window.oldest_seconds) <= self._now.constants.target_seconds
+        return window.latency_seconds <= self._now.constants.target_seconds
 
 
 class _Trial(Hosts):

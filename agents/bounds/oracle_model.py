@@ -73,13 +73,13 @@ class _Foreseen(Hosts):
         z = trial._shocks(rate_rps, orders)
         trial._advance(z)
         offered = trial._offered(rate_rps, z[ARRIVALS])
-        share, fair, service = trial._shared_out(
+        share, service, _ = trial._shared_out(
             offered, np.exp(c.drift_cv * trial._drift), trial._threads(orders.frozen), orders
         )
         rho = offered * service * c.imbalance_ratio / share.lc_capacity_cpus
         capacity = share.lc_capacity_cpus / (service * c.imbalance_ratio)
         backlog, waited, oldest = self.backlog.after(self._quantile, offered, capacity)
-        tails = (trial._tail(offered, rho, service, share, fair, z) for z in (_ZERO, _ONE))
+        tails = (trial._tail(offered, rho, service, share, z) for z in (_ZERO, _ONE))
         missed = self._beyond(c.target_seconds - waited, *tails)
         late = oldest + 0.5 * service > c.target_seconds
         return np.where(late, 1.0, missed), backlog.requests, share.be_cpus

@@ -9,7 +9,7 @@ from rlctl.agents.served.drift import ENDS
 from rlctl.agents.served.learned import LearnedPolicy
 from rlctl.envs.allocations import Allocations, VectorLimits, chosen
 from rlctl.envs.observation import FEATURES
-from rlctl.envs.sim.vector_observation import VectorObserver
+from rlctl.envs.observations import VectorObserver
 
 __all__ = ["BatchLearned"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.allocations import Allocations
-from rlctl.envs.sim.vector_observation import Readings
+from rlctl.envs.readings import Readings
 from rlctl.envs.telemetry import Telemetry
 
 __all__ = ["Answer", "BatchPolicy", "Flags", "Seen"]

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocations import Allocations, Decoder
-from rlctl.envs.sim.cohort import Cohort, SimSetup
-from rlctl.envs.sim.plant import LoadModel
+from rlctl.envs.observations import VectorObserver
+from rlctl.envs.readings import Readings
+from rlctl.envs.rewards import rewards
+from rlctl.envs.sim.plant import LoadModel, SimBatch
 from rlctl.envs.sim.profile import HostProfile
-from rlctl.envs.sim.vector_observation import Readings, VectorObserver
-from rlctl.envs.sim.vector_reward import rewards
 from rlctl.envs.workload import Weight
 from rlctl.safety.batch import BatchShield
 from rlctl.safety.profile import Profile
@@ -117,20 +117,18 @@ class _Driver:
 
     def __init__(self, course: Course, logits: Logits, seeds: Sequence[int], lags: Sequence[int], masked: bool) -> None:
         limits, count = course.host.limits(), len(seeds)
-        setup = SimSetup(
-            course.host, course.load, course.ticks, course.ticks, course.tick_seconds, vary=False, weight=course.weight
-        )
-        self._cohort = Cohort(setup, np.arange(count), np.array(seeds, np.uint64))
+        self._batch = SimBatch(course.host, seeds, course.load, course.ticks, course.tick_seconds, weight=course.weight)
         self._observer, self._begun = VectorObserver(limits, course.tick_seconds, lags), False
         self._shield = BatchShield(course.safety, limits, count) if course.safety else None
         self._limits, self._decoder, self._logits, self._masked = limits, Decoder(limits), logits, masked
         self.current = Allocations.same(limits.safe, count)
-        self.per_target = 1.0 / self._cohort.hosts.constants.target_seconds
+        self.per_target = 1.0 / self._batch.constants.target_seconds
         self._changed = self._overridden = np.zeros(count, bool)
 
     def pass_time(self) -> Readings:
         """One window."""
-        return self._cohort.step(self.current)
+        self._batch.step(self.current)
+        return self._batch.read()
 
     def reward(self, readings: Readings) -> Array:
         """What a learner gets for the window and the decision before it."""

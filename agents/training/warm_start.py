@@ -79,14 +79,12 @@ def pairs_of(hosts: Hosts, manager: str, samples: int, seed: int, lags: tuple[in
 
 def _driven(kind: Kind, count: int, manager: str, seed: int, lags: tuple[int, ...]) -> Pairs:
     """One kind's hosts under the manager for one run."""
-    batch = SimBatch(kind.host(), range(seed, seed + count), training_load, TICKS, vary=True)
-    for host in range(count):
-        batch.set_weight(host, kind.weight)
+    batch = SimBatch(kind.host(), range(seed, seed + count), training_load, TICKS, vary=True, weight=kind.weight)
     stations = [_Station(kind, manager, batch.limits, lags) for _ in range(count)]
     seen, moves = [], []
     for _ in range(TICKS):
         batch.step()
-        each = zip(stations, batch.read(), batch.allocations, strict=True)
+        each = zip(stations, batch.telemetry(), batch.allocations, strict=True)
         taken = [station.step(telemetry, current) for station, telemetry, current in each]
         batch.apply([allocation for _, _, allocation in taken])
         seen += [observation for observation, _, _ in taken]

@@ -97,7 +97,9 @@ def losses(found: Sequence[Residual]) -> Array:
     """
     ratio = np.array([one.ratio for one in found])
     far = np.minimum(np.abs(np.log(ratio)), math.log(MOST_RATIO))
-    beyond = np.array([0.0 if one.same_side else abs(math.log(one.tail_seconds / one.target_seconds)) for one in found])
+    beyond = np.array(
+        [0.0 if one.same_side else abs(math.log(one.tail_latency_seconds / one.target_seconds)) for one in found]
+    )
     cpus = np.array([[one.be_error_cpus, one.lc_error_cpus] for one in found])
     busy = np.minimum(np.abs(cpus) / CPUS, 3.0).mean(axis=1)
     wrong_side = 1.0 - np.exp(-beyond / EDGE)

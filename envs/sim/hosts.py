@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rlctl.envs.sim import queueing
 from rlctl.envs.sim.noise import normals, uniforms
 from rlctl.envs.sim.profile import Constants
-from rlctl.envs.sim.sharing import Contest, Share, lc_wants, settled_be, share_out
+from rlctl.envs.sim.sharing import Contest, Share, lc_wants, share_out
 
 __all__ = ["Hosts", "Orders", "Window"]
 
@@ -53,8 +53,8 @@ class Window:
     """What happened in the last control period on each host: the truth, before sensors; arrays of shape (n,).
 
     Attributes:
-        tail_seconds: The SLO's quantile of the requests that completed.
-        oldest_seconds: Age of the oldest outstanding request at the end.
+        tail_latency_seconds: The SLO's quantile of the requests that completed.
+        oldest_request_seconds: Age of the oldest outstanding request at the end.
         offered_rps, done_rps: Arrivals and completions per second.
         utilisation_ratio: Of the LC's busiest queues, by what they could get; above 1 a backlog grows.
         lc_cpus, be_cpus, host_cpus: CPUs kept busy.
@@ -65,8 +65,8 @@ class Window:
         missing: The latency and load of this window never reach a sensor.
     """
 
-    tail_seconds: Array
-    oldest_seconds: Array
+    tail_latency_seconds: Array
+    oldest_request_seconds: Array
     offered_rps: Array
     done_rps: Array
     utilisation_ratio: Array
@@ -78,6 +78,11 @@ class Window:
     cpi: Array
     watts: Array
     missing: Flags
+
+    @property
+    def latency_seconds(self) -> Array:
+        """The latency that counts, as in `Telemetry`: of the tail and the oldest request the larger one."""
+        return np.maximum(self.tail_latency_seconds, self.oldest_request_seconds)
 
 
 class Hosts:
@@ -146,9 +151,9 @@ class Hosts:
         offered = self._offered(rate_rps, z[ARRIVALS])
         speed = np.exp(c.drift_cv * self._drift)  # above 1 is slower
         threads = self._threads(orders.frozen)
-        share, fair, service = self._shared_out(offered, speed, threads, orders)
+        share, service, inflation = self._shared_out(offered, speed, threads, orders)
         rho = offered * service * c.imbalance_ratio / share.lc_capacity_cpus
-        tail = self._tail(offered, rho, service, share, fair, z[TAIL])
+        tail = self._tail(offered, rho, service, share, z[TAIL])
         before = self.backlog.requests
         capacity = share.lc_capacity_cpus / (service * c.imbalance_ratio)
         self.backlog, waited, oldest = self.backlog.after(self._quantile, offered, capacity)
@@ -157,7 +162,7 @@ class Hosts:
         spike = (u[1] < self._spike_chance) * c.spike_seconds
         self._was_frozen = orders.frozen
         self.tick += 1
-        return self._window(offered, done, rho, service, share, tail + spike, oldest, z[CPI], u[0])
+        return self._window(offered, done, rho, service, inflation, share, tail + spike, oldest, z[CPI], u[0])
 
     def _advance(self, z: Array) -> None:
         for name, place, channel in (("_drift", 0, DRIFT), ("_rate", 1, RATE), ("_phase", 2, PHASE)):
@@ -181,7 +186,7 @@ class Hosts:
         return running
 
     def _shared_out(self, offered: Array, speed: Array, threads: Array, orders: Orders) -> tuple[Share, Array, Array]:
-        """CPU shares, the LC's part of a contended CPU, and its service time beside this BE."""
+        """CPU shares, and the LC's service time beside this BE, with its growth by BE's interference."""
         c = self.constants
         own = np.minimum(orders.cpuset_cpus, c.own_cpus)
         shared = np.minimum(orders.cpuset_cpus - own, c.shared_cpus)
@@ -190,15 +195,21 @@ class Hosts:
         contest = Contest.between(orders.weight_ratio, c.lc_cpus, spread, free, shared, threads)
         demand = offered + self.backlog.requests / self.tick_seconds
         alone, wakes = c.service_seconds * speed, demand * c.wake_seconds
-        phase = np.maximum(1.0 + c.phase_sd * self._phase, 0.0)
-        per_cpu, per_cpu2 = c.inflation_per_cpu * phase, c.inflation_per_cpu2 * phase * phase
-        be_cpus = np.minimum(settled_be(contest, demand * alone, wakes, per_cpu, per_cpu2), orders.quota_cpus)
-        self._inflation = per_cpu * be_cpus + per_cpu2 * be_cpus * be_cpus
-        service = alone * (1.0 + self._inflation)
-        share = share_out(contest, lc_wants(demand * service, wakes, c.lc_cpus), orders.quota_cpus)
-        return share, contest.fair, service
+        # BE slows the LC, which then wants more CPUs and leaves BE less: two rounds come within 2 % of the balance on
+        # thesis-host. The first is without a quota, so that no quota leaves BE more than a larger one.
+        slowed = alone * (1.0 + self._inflation(contest.most(lc_wants(demand * alone, wakes, c.lc_cpus))))
+        share = share_out(contest, lc_wants(demand * slowed, wakes, c.lc_cpus), orders.quota_cpus)
+        inflation = self._inflation(share.be_cpus)
+        return share, alone * (1.0 + inflation), inflation
 
-    def _tail(self, offered: Array, rho: Array, service: Array, share: Share, fair: Array, z: Array) -> Array:
+    def _inflation(self, be_cpus: Array) -> Array:
+        """Growth of the LC's service time beside so many busy BE CPUs."""
+        c = self.constants
+        pressure = be_cpus * np.maximum(1.0 + c.phase_sd * self._phase, 0.0)
+        inflation: Array = c.inflation_per_cpu * pressure + c.inflation_per_cpu2 * pressure * pressure
+        return inflation
+
+    def _tail(self, offered: Array, rho: Array, service: Array, share: Share, z: Array) -> Array:
         """The quantile in steady state: queue, service, wake-up, and what a competing BE adds by running its slices.
 
         A request that finds its server idle wakes it, which delays it and those that queue behind it. In the M/G/1
@@ -213,19 +224,19 @@ class Hosts:
         delayed = queueing.delay_probability(c.servers, steady)
         wait = queueing.conditional_wait(c.servers, steady, slowed, c.arrival_scv, c.service_scv)
         tail = queueing.sojourn_quantile(self._quantile, delayed, wait, slowed + c.wake_seconds, c.service_scv)
-        tail = tail + self._slices(steady, share, fair)
+        tail = tail + self._slices(steady, share)
         # A quantile of n requests: 1.45 / sqrt(n) for the p95 of an exponential tail.
         cv = np.sqrt(c.tail_cv * c.tail_cv + 2.1 / np.maximum(offered * self.tick_seconds, 1.0))
         seen: Array = c.base_seconds + tail * np.exp(cv * z - 0.5 * cv * cv)
         return seen
 
-    def _slices(self, rho: Array, share: Share, fair: Array) -> Array:
+    def _slices(self, rho: Array, share: Share) -> Array:
         """What waiting for BE's slices adds to the quantile, given how often BE is there at all."""
         c = self.constants
         met = share.burst_ratio * np.minimum(c.shared_cpus / c.lc_cpus, 1.0)
         left = 1.0 - self._quantile
         often = np.log(np.maximum(met, left) / left) / np.log(1.0 / left)
-        press = np.power(2.0 * (1.0 - fair), c.slice_weight_exponent)
+        press = np.power(2.0 * (1.0 - share.fair), c.slice_weight_exponent)
         crowd = np.power(rho / (1.0 - rho), c.crowd_exponent)
         burst = np.power(c.period_seconds / 0.010, c.period_exponent)
         added: Array = c.slice_seconds * often * press * crowd * burst
@@ -237,6 +248,7 @@ class Hosts:
         done: Array,
         rho: Array,
         service: Array,
+        inflation: Array,
         share: Share,
         tail: Array,
         oldest: Array,
@@ -251,11 +263,11 @@ class Hosts:
         # What the LC did not take after all is BE's, and the other way round.
         be_cpus = np.minimum(share.be_cpus, c.lc_cpus + np.maximum(c.own_cpus - client, 0.0) - lc_cpus)
         use = np.minimum(lc_cpus / c.lc_cpus, 1.0)
-        cpi = c.cpi * (1.0 + c.cpi_load_ratio * use + c.cpi_interference_ratio * self._inflation)
+        cpi = c.cpi * (1.0 + c.cpi_load_ratio * use + c.cpi_interference_ratio * inflation)
         host = lc_cpus + be_cpus + client
         return Window(
-            tail_seconds=tail,
-            oldest_seconds=oldest + 0.5 * service,
+            tail_latency_seconds=tail,
+            oldest_request_seconds=oldest + 0.5 * service,
             offered_rps=offered,
             done_rps=done,
             utilisation_ratio=rho,

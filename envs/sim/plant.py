@@ -1,59 +1,55 @@
-"""The simulated host as a Plant, and a batch of them that pass their control periods together."""
+"""Simulated hosts that pass their control periods together under one clock, and one of them as a Plant."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.allocations import Allocations
+from rlctl.envs.readings import Readings
 from rlctl.envs.sim.hosts import Hosts, Orders, Window
+from rlctl.envs.sim.loads_training import training_load, training_loads
 from rlctl.envs.sim.profile import Constants, HostProfile
 from rlctl.envs.sim.sensing import Sensors
 from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
 
-__all__ = ["LoadModel", "SimBatch", "SimPlant"]
+__all__ = ["LoadModel", "SimBatch", "SimHosts", "SimPlant", "weight_ratios"]
 
-LoadModel = Callable[[int, int, float], NDArray[np.float64]]
+Array = NDArray[np.float64]
+
+LoadModel = Callable[[int, int, float], Array]
 """(seed, ticks, tick_seconds) -> configured load in each tick as a share of the LC's maximum, shape (ticks,)."""
 
 
-class SimBatch:
-    """n simulated hosts under one clock: `read`, `apply`, `step`, again and again.
+class SimHosts(ABC):
+    """n simulated hosts under one clock, with their load and their sensors: `step` and `read`, again and again.
 
     Args:
-        profile: Of all hosts; its ranges are drawn per seed when `vary`.
-        seeds: One per host; decides its constants, its noise, and its load.
-        load: The load over time.
-        ticks: Length of the run; a longer one repeats the load.
+        constants: Of each host.
+        seeds: Of each host, shape (n,): its noise follows from it.
+        weights: BE's CPU weight by the LC's on each host, shape (n,), from `weight_ratios`.
         tick_seconds: Control period.
-        vary: Draw each host's constants from the profile's ranges.
 
     Attributes:
-        limits: Range of allocations, the same on all hosts.
-        allocations: In force, host by host.
-        window: What happened in the last period: the truth by which runs are scored.
+        window: What happened in the last period: the truth by which runs are scored. None before the first.
     """
 
     def __init__(
         self,
-        profile: HostProfile,
-        seeds: Sequence[int],
-        load: LoadModel,
-        ticks: int,
-        tick_seconds: float = 1.0,
-        *,
-        vary: bool = False,
+        constants: Constants,
+        seeds: NDArray[np.uint64],
+        weights: Array,
+        tick_seconds: float,
     ) -> None:
-        self.profile = profile
-        self.limits = profile.limits()
-        self.tick_seconds = tick_seconds
-        self._load, self._ticks = load, ticks
-        self._vary = vary
-        self.weights = np.ones(len(seeds))
-        self.reset(seeds)
+        self.constants, self.weights, self.tick_seconds = constants, weights, tick_seconds
+        self.hosts = Hosts(constants, seeds, tick_seconds)
+        self.sensors = Sensors(constants, tick_seconds)
+        self.window: Window | None = None
 
     @property
     def count(self) -> int:
@@ -62,54 +58,103 @@ class SimBatch:
 
     @property
     def time_seconds(self) -> float:
-        """The plant's clock."""
+        """The clock; 0 at the start."""
         return self.hosts.tick * self.tick_seconds
 
-    def reset(self, seeds: Sequence[int]) -> None:
-        """Begin anew: BE at the safe allocation, no reading yet."""
-        keys = np.array(seeds, np.uint64)
-        alike = [self.profile] * len(seeds)
-        constants = Constants.drawn(self.profile, keys) if self._vary else Constants.stack(alike)
-        self.hosts = Hosts(constants, keys, self.tick_seconds)
-        self.sensors = Sensors(constants, self.tick_seconds)
-        by_seed = {seed: self._load(seed, self._ticks, self.tick_seconds) for seed in set(seeds)}
-        self._loads = np.stack([by_seed[seed] for seed in seeds])
-        self.window: Window | None = None
-        self.apply([self.limits.safe] * len(seeds))
+    @abstractmethod
+    def load_ratio(self, tick: int) -> Array:
+        """Configured load in a tick as a share of each LC's maximum, shape (n,)."""
 
-    def set_weight(self, host: int, weight: Weight) -> None:
-        """BE's CPU weight against the LC's on one host."""
-        minimum = float(self.hosts.constants.minimum_weight_ratio[host])
-        self.weights[host] = 1.0 if weight is Weight.EQUAL else minimum
+    def rate_rps(self, tick: int) -> Array:
+        """The same in requests per second."""
+        return self.load_ratio(tick) * self.constants.max_load_rps
+
+    def step(self, allocations: Allocations) -> Window:
+        """Let one control period pass with these allocations in force."""
+        cpuset_cpus = allocations.cpuset_cpus.astype(np.float64)
+        orders = Orders(allocations.quota_cpus, cpuset_cpus, allocations.frozen, self.weights)
+        self.window = self.hosts.step(self.rate_rps(self.hosts.tick), orders)
+        self.sensors.take(self.window)
+        return self.window
+
+    def read(self) -> Readings:
+        """The sensors' readings after a period."""
+        assert self.window is not None, "nothing to read before the first period"
+        return self.sensors.readings(self.window, self.time_seconds)
+
+    def telemetry(self) -> list[Telemetry]:
+        """The same host by host; before the first period nothing has arrived."""
+        if self.window is None:
+            return [Telemetry(0.0, target) for target in self.constants.target_seconds.tolist()]
+        return self.sensors.telemetry(self.window, self.time_seconds)
+
+
+class SimBatch(SimHosts):
+    """Simulated hosts of one profile, which keep the allocations that are in force on them.
+
+    Args:
+        profile: Of all hosts; its ranges are drawn from for each seed when `vary`.
+        seeds: One per host; decides its constants, its noise, and its load.
+        load: The load over time.
+        ticks: Length of the load; a longer run repeats it.
+        tick_seconds: Control period.
+        vary: Draw each host's constants from the profile's ranges.
+        weight: BE's CPU weight against the LC's.
+        limits: Range of allocations; the profile's when None.
+
+    Attributes:
+        allocations: In force, host by host; at first the safe ones.
+    """
+
+    def __init__(
+        self,
+        profile: HostProfile,
+        seeds: Sequence[int] | NDArray[np.uint64],
+        load: LoadModel,
+        ticks: int,
+        tick_seconds: float = 1.0,
+        *,
+        vary: bool = False,
+        weight: Weight = Weight.EQUAL,
+        limits: Limits | None = None,
+    ) -> None:
+        keys = np.array(seeds, np.uint64)
+        constants = Constants.drawn(profile, keys) if vary else Constants.stack([profile] * len(keys))
+        self._loads = _loads(load, keys, ticks, tick_seconds)
+        super().__init__(constants, keys, weight_ratios(weight, constants), tick_seconds)
+        self.limits = limits or profile.limits()
+        self.allocations = [self.limits.safe] * len(keys)
+
+    def set_weight(self, weight: Weight) -> None:
+        """BE's CPU weight against the LC's, from now on."""
+        self.weights = weight_ratios(weight, self.constants)
 
     def apply(self, allocations: Sequence[Allocation]) -> None:
         """What BE may use from now on, host by host; clipped to what the hosts have."""
         self.allocations = [self.limits.clip(allocation) for allocation in allocations]
 
-    def rate_rps(self, tick: int) -> NDArray[np.float64]:
-        """Configured arrivals per second in a tick, shape (n,); the run's length later they are the same again."""
-        load = self._loads[:, tick % self._loads.shape[1]]
-        return np.asarray(load * self.hosts.constants.max_load_rps)
+    def step(self, allocations: Allocations | None = None) -> Window:
+        """Let one control period pass on all hosts, with what was applied last or with these allocations instead."""
+        return super().step(Allocations.of(self.allocations) if allocations is None else allocations)
 
-    def step(self) -> Window:
-        """Let one control period pass on all hosts."""
-        asked = self.allocations
-        orders = Orders(
-            np.array([one.quota_cpus for one in asked]),
-            np.array([float(one.cpuset_cpus) for one in asked]),
-            np.array([one.frozen for one in asked]),
-            self.weights,
-        )
-        self.window = self.hosts.step(self.rate_rps(self.hosts.tick), orders)
-        self.sensors.take(self.window)
-        return self.window
+    def load_ratio(self, tick: int) -> Array:
+        """Configured load in a tick; the run's length later it is the same again."""
+        load: Array = self._loads[tick % len(self._loads)]
+        return load
 
-    def read(self) -> list[Telemetry]:
-        """Each host's readings; before the first period nothing has arrived."""
-        if self.window is None:
-            targets = self.hosts.constants.target_seconds.tolist()
-            return [Telemetry(0.0, target) for target in targets]
-        return self.sensors.telemetry(self.window, self.time_seconds)
+
+def weight_ratios(weight: Weight | Sequence[Weight], constants: Constants) -> Array:
+    """BE's CPU weight by the LC's on each host, shape (n,): 1 where they are equal, else the host's minimum."""
+    weights = [weight] * len(constants.lc_cpus) if isinstance(weight, Weight) else weight
+    return np.where([each is Weight.EQUAL for each in weights], 1.0, constants.minimum_weight_ratio)
+
+
+def _loads(load: LoadModel, seeds: NDArray[np.uint64], ticks: int, tick_seconds: float) -> Array:
+    """The loads of all seeds as shares of the maximum, shape (ticks, n)."""
+    if load is training_load:
+        return training_loads(seeds, ticks, tick_seconds)
+    by_seed = {seed: load(seed, ticks, tick_seconds) for seed in set(seeds.tolist())}
+    return np.ascontiguousarray(np.stack([by_seed[seed] for seed in seeds.tolist()], axis=1))
 
 
 class SimPlant:
@@ -152,12 +197,11 @@ class SimPlant:
         self._seed = self._seed if seed is None else seed
         current = self.current
         self.batch = self._batch()
-        self.batch.set_weight(0, self._weight)
         self.batch.apply([current])
 
     def read(self) -> Telemetry:
         """All sensors, now."""
-        return self.batch.read()[0]
+        return self.batch.telemetry()[0]
 
     def apply(self, allocation: Allocation) -> Allocation:
         """Takes effect at once; a freeze takes the profile's few milliseconds."""
@@ -167,7 +211,7 @@ class SimPlant:
     def set_weight(self, weight: Weight) -> None:
         """Set BE's CPU weight against the LC's."""
         self._weight = weight
-        self.batch.set_weight(0, weight)
+        self.batch.set_weight(weight)
 
     def wait(self) -> int:
         """Let the control period pass; no deadline is ever missed."""
@@ -179,4 +223,12 @@ class SimPlant:
         self.batch.apply([self.limits.full])
 
     def _batch(self) -> SimBatch:
-        return SimBatch(self._profile, [self._seed], self._load, self._ticks, self.tick_seconds, vary=self._vary)
+        return SimBatch(
+            self._profile,
+            [self._seed],
+            self._load,
+            self._ticks,
+            self.tick_seconds,
+            vary=self._vary,
+            weight=self._weight,
+        )

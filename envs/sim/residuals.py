@@ -60,13 +60,13 @@ class Residual:
     Attributes:
         cell: The cell.
         regime: What rules there.
-        tail_seconds: Simulated median p95; so `lc_cpus` and `be_cpus`.
+        tail_latency_seconds: Simulated median p95; so `lc_cpus` and `be_cpus`.
         target_seconds: The line on whose side both should be.
     """
 
     cell: Cell
     regime: Regime
-    tail_seconds: float
+    tail_latency_seconds: float
     lc_cpus: float
     be_cpus: float
     target_seconds: float
@@ -74,7 +74,7 @@ class Residual:
     @property
     def ratio(self) -> float:
         """Simulated by measured p95."""
-        return self.tail_seconds / self.cell.tail_seconds
+        return self.tail_latency_seconds / self.cell.tail_latency_seconds
 
     @property
     def within(self) -> bool:
@@ -84,7 +84,9 @@ class Residual:
     @property
     def same_side(self) -> bool:
         """Both hold the target, or both miss it."""
-        return (self.tail_seconds <= self.target_seconds) == (self.cell.tail_seconds <= self.target_seconds)
+        return (self.tail_latency_seconds <= self.target_seconds) == (
+            self.cell.tail_latency_seconds <= self.target_seconds
+        )
 
     @property
     def be_error_cpus(self) -> float:
@@ -239,4 +241,4 @@ def _simulated(cells: Sequence[Cell], rows: Mapping[str, Array], seeds: int) -> 
         values = np.stack([getattr(window, name) for window in windows])
         return np.asarray(np.median(values.reshape(len(windows), len(cells), seeds), axis=(0, 2)))
 
-    return median("tail_seconds"), median("lc_cpus"), median("be_cpus")
+    return median("tail_latency_seconds"), median("lc_cpus"), median("be_cpus")

@@ -1,35 +1,40 @@
-"""What sensors make of the truth: late, sometimes missing, and in the words of `Telemetry`."""
+"""The sensors of simulated hosts: what of a control period's truth is measured, late, or not at all."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.envs.readings import Readings
 from rlctl.envs.sim.hosts import Window
 from rlctl.envs.sim.profile import Constants
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
 
-__all__ = ["LATE", "Derived", "Sensors"]
+__all__ = ["LATE", "OWN", "Sensors"]
 
 Array = NDArray[np.float64]
 
-LATE = ("tail_seconds", "oldest_seconds", "load_ratio", "samples", "lost")
-"""What comes from the LC's side and may arrive late or not at all; the rest the host measures itself, at once."""
+LATE = ("tail_latency_seconds", "oldest_request_seconds", "load_ratio", "samples", "lost")
+"""What comes from the LC's side and may arrive late or not at all."""
 
 QUIET_PRESSURE_RATIO = 0.002
 """The LC's PSI with BE frozen (host.md: .001-.003); the host's own work is never nothing."""
 
+OWN = (
+    "cpi",
+    "lc_cpu_seconds_per_request",
+    "lc_cpus",
+    "be_cpus",
+    "host_cpus",
+    "lc_pressure_ratio",
+    "lc_run_delay_ratio",
+    "be_work_rate",
+)
+"""What the host measures itself: the fields of `Readings` and of `Telemetry` that are never late."""
+
 _ALIVE = Value(1.0)
-
-
-class Derived(NamedTuple):
-    """Readings that follow from a window, arrays of shape (n,); names and units as in `Telemetry`."""
-
-    lc_cpu_seconds_per_request: Array
-    lc_pressure_ratio: Array
-    lc_run_delay_ratio: Array
 
 
 class Sensors:
@@ -67,7 +72,9 @@ class Sensors:
         load = window.offered_rps / self.constants.max_load_rps
         samples = np.floor(window.done_rps * self.tick_seconds)
         lost = window.missing | (samples < 1.0)
-        latest = np.stack((window.tail_seconds, window.oldest_seconds, load, samples, lost.astype(float)))
+        latest = np.stack(
+            (window.tail_latency_seconds, window.oldest_request_seconds, load, samples, lost.astype(float))
+        )
         if self._depth == 1:
             arrived = latest
         else:
@@ -79,82 +86,72 @@ class Sensors:
         self.seen[-1] = ~came
         self.age_ticks = np.where(came, self._delay, self.age_ticks + 1.0)
 
-    def derived(self, window: Window) -> Derived:
-        """What the host's own sensors make of a window beyond what stands in it."""
-        waited = window.contended_ratio * np.minimum(window.utilisation_ratio, 1.0)
-        return Derived(
-            window.lc_cpus / np.maximum(window.done_rps, 1e-9),
-            np.clip(waited, QUIET_PRESSURE_RATIO, 1.0),
-            waited * self.constants.lc_cpus,
-        )
-
-    def telemetry(self, window: Window, time_seconds: float) -> list[Telemetry]:
-        """Each host's readings, in order.
+    def readings(self, window: Window, time_seconds: float) -> Readings:
+        """What the sensors of all hosts measured.
 
         Args:
             window: The one taken last.
             time_seconds: Of the plant's clock.
         """
-        columns = (
-            *self.seen,
-            self.age_ticks * self.tick_seconds,
-            self.constants.target_seconds,
-            window.cpi,
-            *self.derived(window),
-            window.lc_cpus,
-            window.be_cpus,
-            window.host_cpus,
-            window.be_work_ratio,
-            window.offered_rps,
-            window.done_rps,
-            window.watts,
+        c = self.constants
+        tail, oldest, load, samples, lost = self.seen
+        waited = window.contended_ratio * np.minimum(window.utilisation_ratio, 1.0)
+        return Readings(
+            time_seconds=np.full(len(tail), time_seconds),
+            target_seconds=c.target_seconds,
+            tail_latency_seconds=tail,
+            oldest_request_seconds=oldest,
+            load_ratio=load,
+            samples=samples,
+            lost=lost != 0.0,
+            age_seconds=self.age_ticks * self.tick_seconds,
+            cpi=window.cpi,
+            lc_cpu_seconds_per_request=window.lc_cpus / np.maximum(window.done_rps, 1e-9),
+            lc_cpus=window.lc_cpus,
+            be_cpus=window.be_cpus,
+            host_cpus=window.host_cpus,
+            lc_pressure_ratio=np.clip(waited, QUIET_PRESSURE_RATIO, 1.0),
+            lc_run_delay_ratio=waited * c.lc_cpus,
+            be_work_rate=window.be_work_ratio,
+            true_latency_seconds=window.latency_seconds,
         )
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        return [self._one(time_seconds, *row) for row in rows]
 
-    def _one(
+    def telemetry(self, window: Window, time_seconds: float) -> list[Telemetry]:
+        """The same host by host, and the counters that a host of its own has besides."""
+        r = self.readings(window, time_seconds)
+        own: dict[str, list[Any]] = {name: _values(getattr(r, name)) for name in OWN}
+        counted = {"offered_rps": window.offered_rps, "done_rps": window.done_rps, "power_watts": window.watts}
+        counters = {name: _values(column) for name, column in counted.items()}
+        targets = r.target_seconds.tolist()
+        late = (r.tail_latency_seconds, r.samples, r.oldest_request_seconds, r.load_ratio, r.age_seconds, r.lost)
+        return [
+            Telemetry(
+                time_seconds,
+                targets[host],
+                *self._late(*row),
+                _ALIVE,
+                **{name: column[host] for name, column in own.items()},
+                counters={name: column[host] for name, column in counters.items()},
+            )
+            for host, row in enumerate(zip(*(column.tolist() for column in late), strict=True))
+        ]
+
+    def _late(
         self,
-        now: float,
-        tail: float,
-        oldest: float,
-        load: float,
+        tail_seconds: float,
         samples: float,
-        lost: float,
-        age: float,
-        target: float,
-        cpi: float,
-        per_request: float,
-        lc_pressure: float,
-        run_delay: float,
-        lc_cpus: float,
-        be_cpus: float,
-        host_cpus: float,
-        be_work: float,
-        offered: float,
-        done: float,
-        watts: float,
-    ) -> Telemetry:
-        arrived: tuple[Reading, Reading, Reading] = (
-            Quantile(tail, age, int(samples), self.tick_seconds),
-            Value(oldest, age),
-            Value(load, age),
-        )
-        silence = Missing(Why.NO_DATA, "no figures in this window", age)
-        latency, waiting, offered_load = (silence, silence, silence) if lost else arrived
-        return Telemetry(
-            now,
-            target,
-            latency,
-            waiting,
-            offered_load,
-            _ALIVE,
-            cpi=Value(cpi),
-            lc_cpu_seconds_per_request=Value(per_request),
-            lc_cpus=Value(lc_cpus),
-            be_cpus=Value(be_cpus),
-            host_cpus=Value(host_cpus),
-            lc_pressure_ratio=Value(lc_pressure),
-            lc_run_delay_ratio=Value(run_delay),
-            be_work_rate=Value(be_work),
-            counters={"offered_rps": Value(offered), "done_rps": Value(done), "power_watts": Value(watts)},
-        )
+        oldest_seconds: float,
+        load_ratio: float,
+        age_seconds: float,
+        lost: bool,
+    ) -> tuple[Reading, Reading, Reading]:
+        """One host's tail latency, oldest request and load: all of them or none."""
+        if lost:
+            silence = Missing(Why.NO_DATA, "no figures in this window", age_seconds)
+            return silence, silence, silence
+        tail = Quantile(tail_seconds, age_seconds, int(samples), self.tick_seconds)
+        return tail, Value(oldest_seconds, age_seconds), Value(load_ratio, age_seconds)
+
+
+def _values(column: Array) -> list[Any]:
+    return [Value(number) for number in column.tolist()]

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Contest", "Share", "fair_share", "lc_wants", "settled_be", "share_out"]
+__all__ = ["Contest", "Share", "fair_share", "lc_wants", "share_out"]
 
 Array = NDArray[np.float64]
 
@@ -25,12 +25,14 @@ class Share(NamedTuple):
         contended_ratio: Share of the time in which BE competes with the LC on a shared CPU.
         burst_ratio: The same if BE had the LC's weight: how often the LC meets slices of BE. With less weight BE burns
             its quota more slowly, so that it competes for longer, but it has no more slices to run.
+        fair: The LC's part of a contended CPU.
     """
 
     be_cpus: Array
     lc_capacity_cpus: Array
     contended_ratio: Array
     burst_ratio: Array
+    fair: Array
 
 
 def fair_share(weight_ratio: Array, lc_cpus: Array, be_spread_cpus: Array) -> Array:
@@ -81,9 +83,20 @@ class Contest(NamedTuple):
         fair, fair_equal = (fair_share(w, lc_cpus, be_spread_cpus) for w in (weight_ratio, np.ones(1)))
         return cls(lc_cpus, fair, fair_equal, own, np.minimum(shared, threads - own))
 
-    def pressed(self) -> Array:
-        """CPUs that BE takes from the LC while the LC always wants to run."""
-        return (1.0 - self.fair) * self.shared
+    def most(self, lc_wants: Array) -> Array:
+        """CPUs that BE keeps busy without a quota.
+
+        The LC moves to those of its CPUs that BE does not use, as far as there are any; what it leaves idle is BE's.
+        """
+        return self._most(lc_wants, self.fair)
+
+    def most_at_equal_weight(self, lc_wants: Array) -> Array:
+        """The same of a BE with the LC's weight."""
+        return self._most(lc_wants, self.fair_equal)
+
+    def _most(self, lc_wants: Array, fair: Array) -> Array:
+        idle = np.minimum(self.shared, np.maximum(self.lc_cpus - lc_wants, 0.0))
+        return self.own + np.maximum(idle, (1.0 - fair) * self.shared)
 
 
 def lc_wants(work: Array, wakes: Array, lc_cpus: Array) -> Array:
@@ -100,29 +113,6 @@ def lc_wants(work: Array, wakes: Array, lc_cpus: Array) -> Array:
     return np.minimum(work + wakes * np.maximum(1.0 - work / lc_cpus, 0.0), lc_cpus)
 
 
-def settled_be(contest: Contest, work: Array, wakes: Array, inflation: Array, inflation2: Array) -> Array:
-    """BE's busy CPUs without a quota where BE slows the LC: the balance point, not a round of a search for it.
-
-    A BE with x CPUs makes the LC's work grow to work * (1 + inflation * x + inflation2 * x^2). The slowed LC wants more
-    CPUs, leaves BE less, and is slowed less. What is left falls with x, so there is one x that BE can hold: a root of
-    x = own + lc_cpus - lc_wants(x), a quadratic, within what BE has in any case and what its cpuset and threads allow.
-    Rounds of substitution overshoot it, so that a BE with more quota ended with fewer CPUs and a faster LC.
-
-    Args:
-        contest: The CPUs.
-        work: The LC's CPU time per second without BE's interference.
-        wakes: As of `lc_wants`.
-        inflation: Growth of `work` per busy BE CPU.
-        inflation2: The same per square of it.
-    """
-    own, lc_cpus = contest.own, contest.lc_cpus
-    grows = work * np.maximum(1.0 - wakes / lc_cpus, 0.0)  # with every CPU more of work, wake-ups become fewer
-    left = own + lc_cpus - wakes - grows
-    slope = 1.0 + grows * inflation
-    root = 2.0 * left / (slope + np.sqrt(slope * slope + 4.0 * grows * inflation2 * np.maximum(left, 0.0)))
-    return np.clip(root, own + contest.pressed(), own + contest.shared)
-
-
 def share_out(contest: Contest, wants: Array, quota: Array) -> Share:
     """Divide the CPUs.
 
@@ -131,16 +121,14 @@ def share_out(contest: Contest, wants: Array, quota: Array) -> Share:
         wants: CPUs that the LC would use if it had them all.
         quota: BE's quota in CPUs; it burns on its own CPUs and on shared ones alike.
     """
-    pressed = contest.pressed()
-    # The LC moves to those CPUs that BE does not use, as far as there are any; what it leaves idle is BE's.
-    idle = np.minimum(contest.shared, np.maximum(contest.lc_cpus - wants, 0.0))
-    most = contest.own + np.maximum(idle, pressed)
-    most_equal = contest.own + np.maximum(idle, (1.0 - contest.fair_equal) * contest.shared)
-    duty, duty_equal = (np.minimum(1.0, quota / np.maximum(cpus, 1e-9)) for cpus in (most, most_equal))
-    duty_pressed = np.minimum(1.0, quota / np.maximum(contest.own + pressed, 1e-9))
+    most, pressed = contest.most(wants), contest.own + (1.0 - contest.fair) * contest.shared
+    duty, duty_pressed, duty_equal = (
+        np.minimum(1.0, quota / np.maximum(cpus, 1e-9)) for cpus in (most, pressed, contest.most_at_equal_weight(wants))
+    )
     return Share(
         be_cpus=duty * most,
         lc_capacity_cpus=contest.lc_cpus - duty_pressed * (1.0 - contest.fair) * contest.shared,
         contended_ratio=np.where(contest.shared > 0.0, duty, 0.0),
         burst_ratio=np.where(contest.shared > 0.0, duty_equal, 0.0),
+        fair=contest.fair,
     )

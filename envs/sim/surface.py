@@ -56,12 +56,12 @@ class Measured:
 
     Attributes:
         sent_rps: Requests that arrived, per second.
-        tail_seconds: Their p95.
+        tail_latency_seconds: Their p95.
         lc_cpus, be_cpus: CPUs kept busy.
     """
 
     sent_rps: float
-    tail_seconds: float
+    tail_latency_seconds: float
     lc_cpus: float
     be_cpus: float
 
@@ -102,9 +102,9 @@ class Cell:
         return float(np.mean([one.sent_rps for one in self.windows]))
 
     @property
-    def tail_seconds(self) -> float:
+    def tail_latency_seconds(self) -> float:
         """Median p95."""
-        return float(np.median([one.tail_seconds for one in self.windows]))
+        return float(np.median([one.tail_latency_seconds for one in self.windows]))
 
     @property
     def lc_busy_cpus(self) -> float:

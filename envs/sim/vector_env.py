@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,15 +15,16 @@ from rlctl.envs.actions import discrete_space, multi_discrete_space
 from rlctl.envs.allocations import Allocations, Decoder
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import LAGS
+from rlctl.envs.observations import VectorObserver
+from rlctl.envs.readings import Readings
 from rlctl.envs.reward import WORK
-from rlctl.envs.sim.cohort import Cohort, SimSetup
+from rlctl.envs.rewards import rewards
+from rlctl.envs.sim.cohort import Cohort
 from rlctl.envs.sim.loads_training import training_load
-from rlctl.envs.sim.plant import LoadModel
+from rlctl.envs.sim.plant import LoadModel, SimBatch
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.sim.seeds import kind_of
 from rlctl.envs.sim.sim_env import EPISODE_STEPS, LOAD_TICKS, as_profile, episode_keys, fresh_seed
-from rlctl.envs.sim.vector_observation import Readings, VectorObserver
-from rlctl.envs.sim.vector_reward import rewards
 from rlctl.envs.workload import Weight
 
 __all__ = ["Knobs", "SimHostVectorEnv", "VectorShield"]
@@ -115,7 +117,11 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         made = as_profile(profile)
         self.num_envs, self.max_episode_steps = num_envs, max_episode_steps
         self.limits, self.tick_seconds, self.shield = made.limits(), tick_seconds, shield
-        self._setup = SimSetup(made, load, ticks, max_episode_steps + 1, tick_seconds, vary=vary, weight=weight)
+        # A training load begins alike whatever its length, so no more of it is made than an episode needs.
+        made_ticks = min(ticks, max_episode_steps + 1) if load is training_load else ticks
+        self._hosts = partial(
+            SimBatch, made, load=load, ticks=made_ticks, tick_seconds=tick_seconds, vary=vary, weight=weight
+        )
         self._decoder = Decoder(self.limits)
         self._observer = VectorObserver(self.limits, tick_seconds, lags, absent)
         self.single_observation_space = self._observer.space
@@ -198,8 +204,8 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         truncated = np.zeros(self.num_envs, np.bool_)
         for cohort in self._cohorts:
             alone = len(self._cohorts) == 1 and bool(cohort.here.all())
-            readings = cohort.step(self.current if alone else self.current.take(cohort.places))
-            self.readings = readings if alone else cohort.spread(readings, self._read())
+            cohort.batch.step(self.current if alone else self.current.take(cohort.places))
+            self.readings = cohort.batch.read() if alone else cohort.spread(self._read())
             if cohort.steps >= self.max_episode_steps:
                 truncated[cohort.places[cohort.here]] = True
         return truncated
@@ -210,13 +216,13 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         for cohort in self._cohorts:
             cohort.leave(which)
         places = np.flatnonzero(which)
-        fresh = Cohort(self._setup, places, episode_keys(self._seeds[places], self._episodes[places]))
+        fresh = Cohort(places, self._hosts(episode_keys(self._seeds[places], self._episodes[places])))
         self._cohorts = [cohort for cohort in self._cohorts if cohort.here.any()] + [fresh]
         if self.shield is not None:
             self.shield.reset(which)
         self.current = self._safe.where(which, self.current)
-        readings = fresh.step(self._safe.take(places))
-        self.readings = readings if len(places) == self.num_envs else fresh.spread(readings, self._read())
+        fresh.batch.step(self._safe.take(places))
+        self.readings = fresh.batch.read() if len(places) == self.num_envs else fresh.spread(self._read())
         return self._observer.begin(self.readings, self.current, which)
 
     def _autoreset(

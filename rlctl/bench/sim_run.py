@@ -131,7 +131,7 @@ class Managers:
     def decide(self) -> Decisions:
         """The tick's sentence, host by host."""
         decided = Decisions([], [], [])
-        telemetries, current = self._batch.read(), self._batch.allocations
+        telemetries, current = self._batch.telemetry(), self._batch.allocations
         for station, telemetry, before in zip(self._stations, telemetries, current, strict=True):
             begun = time.perf_counter()
             allocation, overridden = station.rule(telemetry, before)
@@ -194,7 +194,7 @@ class Foreseeing:
         return Decisions(allowed, overridden, [each] * self._batch.count)
 
     def _ruled(self, asked: list[Allocation]) -> list[Allocation]:
-        rows = zip(self._shields, self._batch.read(), self._batch.allocations, asked, strict=True)
+        rows = zip(self._shields, self._batch.telemetry(), self._batch.allocations, asked, strict=True)
         return [shield.rule(telemetry, current, wanted).allocation for shield, telemetry, current, wanted in rows]
 
 
@@ -215,12 +215,12 @@ class Tape:
         self.frozen, self.overridden = np.zeros(shape, bool), np.zeros(shape, bool)
         self.decision_seconds = np.zeros(shape)
         self.suspensions, self.reconfigurations = np.zeros(batch.count), np.zeros(batch.count)
-        constants = batch.hosts.constants
+        constants = batch.constants
         self._per_target, self._per_max = 1.0 / constants.target_seconds, 1.0 / constants.max_load_rps
 
     def see(self, tick: int, window: Window) -> None:
         """The truth of one window."""
-        self.latency[tick] = np.maximum(window.tail_seconds, window.oldest_seconds) * self._per_target
+        self.latency[tick] = window.latency_seconds * self._per_target
         self.load[tick] = window.offered_rps * self._per_max
         self.be_work[tick] = window.be_work_ratio
         self.lc_cpus[tick] = window.lc_cpus
@@ -276,11 +276,16 @@ def run_task(task: Task) -> TaskResult:
 
 def _batch(task: Task) -> SimBatch:
     scenario = task.scenario
-    batch = SimBatch(task.host, task.seeds, scenario.load_model, task.ticks, scenario.tick_seconds, vary=scenario.vary)
-    batch.limits = task.host.limits(scenario.levels)
-    for host in range(batch.count):
-        batch.set_weight(host, task.weight)
-    return batch
+    return SimBatch(
+        task.host,
+        task.seeds,
+        scenario.load_model,
+        task.ticks,
+        scenario.tick_seconds,
+        vary=scenario.vary,
+        weight=task.weight,
+        limits=task.host.limits(scenario.levels),
+    )
 
 
 @contextlib.contextmanager

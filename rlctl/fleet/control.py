@@ -106,7 +106,7 @@ class Controlled:
 
     def _look(self, tally: Tally, window: Window) -> None:
         c = self.hosts.constants
-        ratio = np.maximum(window.tail_seconds, window.oldest_seconds) * (1.0 / c.target_seconds)
+        ratio = window.latency_seconds * (1.0 / c.target_seconds)
         tally.missed += ratio > 1.0
         np.maximum(tally.worst_ratio, ratio, out=tally.worst_ratio)
         tally.be_work += window.be_work_ratio

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.envs.allocations import Allocations, VectorLimits
-from rlctl.envs.sim.hosts import Hosts, Orders, Window
+from rlctl.envs.allocations import VectorLimits
 from rlctl.envs.sim.loads_day import day_loads
 from rlctl.envs.sim.noise import uniforms
+from rlctl.envs.sim.plant import SimHosts, weight_ratios
 from rlctl.envs.sim.profile import Constants
 from rlctl.envs.sim.seeds import evaluation
-from rlctl.envs.sim.sensing import Sensors
 from rlctl.envs.sim.sim_env import episode_keys
-from rlctl.envs.sim.vector_observation import Readings, read
-from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
 from rlctl.fleet.config import TICK_SECONDS, Fleet
 
@@ -73,6 +70,11 @@ class Roster:
         ahead = np.array([one.ahead_hours for one in regions])[region]
         return cls(numbers, keys, _picked([one.share for one in fleet.kinds], at), ahead)
 
+    def by_kind(self) -> Iterator[tuple[int, NDArray[np.intp]]]:
+        """Each kind that occurs, and where in the roster its hosts stand."""
+        for kind in np.unique(self.kinds):
+            yield int(kind), np.flatnonzero(self.kinds == kind)
+
 
 def _picked(shares: Sequence[float], at: Array) -> NDArray[np.intp]:
     """Which of some shares numbers between 0 and 1 fall into."""
@@ -80,8 +82,8 @@ def _picked(shares: Sequence[float], at: Array) -> NDArray[np.intp]:
     return np.searchsorted(ends[:-1], at, side="right")
 
 
-class FleetHosts:
-    """Some hosts of a fleet under one clock: `step`, look, and decide, again and again.
+class FleetHosts(SimHosts):
+    """Some hosts of a fleet under one clock.
 
     Args:
         fleet: The fleet.
@@ -91,72 +93,36 @@ class FleetHosts:
 
     Attributes:
         limits: Range of allocations of each.
-        window: What happened in the last period: the truth.
     """
 
-    window: Window
-
     def __init__(self, fleet: Fleet, roster: Roster, begin_seconds: float = 0.0, manager: str = "") -> None:
+        kinds = [fleet.kinds[kind] for kind in roster.kinds]
+        self.limits = VectorLimits([kind.host.limits() for kind in kinds])
+        constants = _constants(fleet, roster)
+        weights = weight_ratios([WEIGHTS.get(manager, kind.weight) for kind in kinds], constants)
         self._fleet, self._roster, self._begin_seconds = fleet, roster, begin_seconds
-        constants = self._drawn()
-        self._hosts = Hosts(constants, roster.keys, TICK_SECONDS)
-        self._sensors = Sensors(constants, TICK_SECONDS)
-        self.limits = VectorLimits([fleet.kinds[kind].host.limits() for kind in roster.kinds])
-        weights = [WEIGHTS.get(manager, fleet.kinds[kind].weight) for kind in roster.kinds]
-        self._weights = np.where([one is Weight.EQUAL for one in weights], 1.0, constants.minimum_weight_ratio)
-        self._loads: Array = np.zeros((0, self.count))
+        super().__init__(constants, roster.keys, weights, TICK_SECONDS)
 
-    @property
-    def count(self) -> int:
-        """How many."""
-        return len(self._roster.places)
-
-    @property
-    def constants(self) -> Constants:
-        """Of each host."""
-        return self._hosts.constants
-
-    @property
-    def time_seconds(self) -> float:
-        """The clock; 0 at the begin."""
-        return self._hosts.tick * TICK_SECONDS
-
-    def step(self, current: Allocations) -> Window:
-        """Let one control period pass."""
-        rates = self._load() * self.constants.max_load_rps
-        cpuset_cpus = current.cpuset_cpus.astype(np.float64)
-        self.window = self._hosts.step(rates, Orders(current.quota_cpus, cpuset_cpus, current.frozen, self._weights))
-        self._sensors.take(self.window)
-        return self.window
-
-    def read(self) -> Readings:
-        """What the sensors say."""
-        return read(self._sensors, self.window, self.time_seconds)
-
-    def telemetry(self) -> list[Telemetry]:
-        """The same host by host."""
-        return self._sensors.telemetry(self.window, self.time_seconds)
-
-    def _load(self) -> Array:
-        row = self._hosts.tick % LOAD_TICKS
+    def load_ratio(self, tick: int) -> Array:
+        """Configured load in a tick; ticks are asked for in their order."""
+        row = tick % LOAD_TICKS
         if row == 0:
-            begin, loads = self._begin_seconds + self.time_seconds, np.zeros((LOAD_TICKS, self.count))
-            for kind, here in self._by_kind():
-                r = self._roster
+            begin, r = self._begin_seconds + tick * TICK_SECONDS, self._roster
+            self._loads: Array = np.zeros((LOAD_TICKS, self.count))
+            for kind, here in r.by_kind():
                 load = self._fleet.kinds[kind].load
-                loads[:, here] = day_loads(load, r.keys[here], r.ahead_hours[here], begin, LOAD_TICKS, TICK_SECONDS)
-            self._loads = loads
+                self._loads[:, here] = day_loads(
+                    load, r.keys[here], r.ahead_hours[here], begin, LOAD_TICKS, TICK_SECONDS
+                )
         load_ratio: Array = self._loads[row]
         return load_ratio
 
-    def _drawn(self) -> Constants:
-        columns = {one.name: np.zeros(self.count) for one in fields(Constants)}
-        for kind, here in self._by_kind():
-            drawn = Constants.drawn(self._fleet.kinds[kind].host, self._roster.keys[here])
-            for name, column in columns.items():
-                column[here] = getattr(drawn, name)
-        return Constants(**columns)
 
-    def _by_kind(self) -> list[tuple[int, NDArray[np.intp]]]:
-        kinds = self._roster.kinds
-        return [(int(kind), np.flatnonzero(kinds == kind)) for kind in np.unique(kinds)]
+def _constants(fleet: Fleet, roster: Roster) -> Constants:
+    """Of each host, drawn from its kind's ranges."""
+    columns = {column.name: np.zeros(len(roster.places)) for column in fields(Constants)}
+    for kind, here in roster.by_kind():
+        drawn = Constants.drawn(fleet.kinds[kind].host, roster.keys[here])
+        for name, column in columns.items():
+            column[here] = getattr(drawn, name)
+    return Constants(**columns)

@@ -36,7 +36,7 @@ def cell_rows(part: Sequence[Residual]) -> list[tuple[str, ...]]:
     for one in part:
         cell = one.cell
         misses = " ".join(word for word, fine in (("p95", one.within), ("side", one.same_side)) if not fine)
-        times = (f"{1e3 * cell.tail_seconds:.2f}", f"{1e3 * one.tail_seconds:.2f}", f"{one.ratio:.2f}")
+        times = (f"{1e3 * cell.tail_latency_seconds:.2f}", f"{1e3 * one.tail_latency_seconds:.2f}", f"{one.ratio:.2f}")
         cpus = (cell.be_busy_cpus, one.be_cpus, cell.lc_busy_cpus, one.lc_cpus)
         rows.append((str(cell), str(one.regime), *times, *(f"{number:.2f}" for number in cpus), misses))
     return rows

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from rlctl.agents.served.bundle import Bundle
 from rlctl.envs.allocations import Allocations, Decoder
+from rlctl.envs.observations import VectorObserver
+from rlctl.envs.readings import Readings
 from rlctl.envs.sim.profile import HostProfile, load_profile
-from rlctl.envs.sim.vector_observation import Readings, VectorObserver
 from rlctl.envs.workload import Weight
 from rlctl.report.figures import new_figure
 from rlctl.report.table import render

@@ -140,11 +140,15 @@ class Twin:
     def batch(self, number: int, weight: Weight) -> SimBatch:
         """So many such hosts, of different seeds, with this weight for BE."""
         taken = [seeds.evaluation(seed) for seed in range(number)]
-        batch = SimBatch(self.host, taken, lambda *_: self.trace, len(self.trace), self.subject.tick_seconds)
-        batch.limits = self.subject.limits
-        for host in range(number):
-            batch.set_weight(host, weight)
-        return batch
+        return SimBatch(
+            self.host,
+            taken,
+            lambda *_: self.trace,
+            len(self.trace),
+            self.subject.tick_seconds,
+            weight=weight,
+            limits=self.subject.limits,
+        )
 
 
 def load_trace(columns: Columns) -> Floats | None:
@@ -174,14 +178,13 @@ def simulate(
     policies = [build() for _ in range(number)]
     batch = twin.batch(number, twin.weight_of(policies[0]))
     stations = [_Station(policy, twin.subject) for policy in policies]
-    ticks, target = len(twin.trace), batch.hosts.constants.target_seconds
+    ticks, target = len(twin.trace), batch.constants.target_seconds
     violated, used = np.zeros(number), np.zeros(number)
-    batch.apply([twin.subject.limits.safe] * number)
     for _ in range(ticks):
         window = batch.step()
-        violated += np.maximum(window.tail_seconds, window.oldest_seconds) > target
+        violated += window.latency_seconds > target
         used += window.be_cpus
-        readings = zip(stations, batch.read(), batch.allocations, strict=True)
+        readings = zip(stations, batch.telemetry(), batch.allocations, strict=True)
         batch.apply([station.rule(telemetry, current) for station, telemetry, current in readings])
     done()
     return SimulatedRun(

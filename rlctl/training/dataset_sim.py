@@ -152,14 +152,14 @@ def record(ground: Ground, managers: Sequence[str], explore: float, seed: int) -
     told = {"managers": list(managers), "explore": explore, "seed": seed, "seeds": ground.seeds, "ticks": ground.ticks}
     digest = _digest(ground, told)
     keys = ground.seeds * len(managers)
-    batch = SimBatch(ground.host, keys, ground.load, ground.ticks, ground.tick_seconds, vary=ground.vary)
-    for host in range(batch.count):
-        batch.set_weight(host, ground.weight)
+    batch = SimBatch(
+        ground.host, keys, ground.load, ground.ticks, ground.tick_seconds, vary=ground.vary, weight=ground.weight
+    )
     dice = np.random.default_rng(int(digest[:16], 16))
     stations = [_Station(ground, name, batch.limits, explore, dice) for name in managers for _ in ground.seeds]
     for _ in range(ground.ticks):
         batch.step()
-        each = zip(stations, batch.read(), batch.allocations, strict=True)
+        each = zip(stations, batch.telemetry(), batch.allocations, strict=True)
         batch.apply([station.step(telemetry, current) for station, telemetry, current in each])
     weavers = [station.weaver for station in stations]
     for weaver in weavers:

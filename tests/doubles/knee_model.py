@@ -47,5 +47,5 @@ def held_ratio(profile: HostProfile, rate_rps: float) -> float:
     cpuset = np.full(shape, still.be.own_cpus + still.be.shared_cpus)
     frozen = Orders(np.full(shape, np.inf), cpuset, np.ones(shape, bool), np.ones(shape))
     rate = np.full(shape, rate_rps)
-    tails = [hosts.step(rate, frozen).tail_seconds for _ in range(WARM_UP + WINDOWS)][WARM_UP:]
+    tails = [hosts.step(rate, frozen).tail_latency_seconds for _ in range(WARM_UP + WINDOWS)][WARM_UP:]
     return float(np.mean(np.stack(tails) <= still.lc.target_seconds))

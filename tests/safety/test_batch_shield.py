@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.allocations import Allocations, moved
+from rlctl.envs.readings import Readings
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import load_profile as load_host
-from rlctl.envs.sim.vector_observation import Readings, read
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.batch import BatchShield
 from rlctl.safety.batch_guards import GUARDS
@@ -121,8 +121,8 @@ def hashed_load(seed: int, ticks: int, tick_seconds: float) -> np.ndarray:
 def seen(batch: SimBatch) -> GuardReadings | Readings:
     """What the hosts' sensors show, in arrays; before the first window there is nothing."""
     if batch.window is None:
-        return GuardReadings.of(batch.read())
-    return read(batch.sensors, batch.window, batch.time_seconds)
+        return GuardReadings.of(batch.telemetry())
+    return batch.read()
 
 
 @pytest.mark.parametrize(("name", "unruly"), [("heracles", False), ("responsive", True), ("knee", True)])
@@ -135,7 +135,7 @@ def test_it_answers_as_the_shield_of_each_host_in_the_simulator(name: str, unrul
     both = Both(profile.scaled(10.0), batch.limits, count)
     passed = 0
     for tick in range(300):
-        telemetries, readings = batch.read(), seen(batch)
+        telemetries, readings = batch.telemetry(), seen(batch)
         if tick % 3 == 0:
             both.mask(telemetries, readings, batch.allocations)
         moves = dice.choice(len(MOVES), count, p=LIKELY)

@@ -16,7 +16,6 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.allocations import Allocations
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import load_profile as load_host
-from rlctl.envs.sim.vector_observation import read
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
 from rlctl.safety.batch import BatchShield
 from rlctl.safety.batch_readings import GuardReadings
@@ -207,10 +206,8 @@ def test_over_simulated_hosts_the_batch_shield_answers_as_the_shield_though_it_l
     together, alone = BatchShield(profile, batch.limits, count), [Shield(profile, batch.limits) for _ in range(count)]
     assert together.digest == alone[0].digest
     for _ in range(60):
-        telemetries = batch.read()
-        readings = (
-            read(batch.sensors, batch.window, batch.time_seconds) if batch.window else GuardReadings.of(telemetries)
-        )
+        telemetries = batch.telemetry()
+        readings = batch.read() if batch.window else GuardReadings.of(telemetries)
         asked = [Allocation(float(dice.uniform(0.01, 8.0)), 8) for _ in range(count)]
         ruled = together.rule(readings, Allocations.of(batch.allocations), Allocations.of(asked))
         told = [

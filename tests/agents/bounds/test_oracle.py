@@ -59,14 +59,11 @@ def flat(load: float) -> LoadModel:
 
 
 def begun(profile: HostProfile, load: LoadModel, ticks: int, weight: Weight) -> SimBatch:
-    batch = SimBatch(profile, list(SEEDS), load, ticks)
-    for host in range(batch.count):
-        batch.set_weight(host, weight)
-    return batch
+    return SimBatch(profile, list(SEEDS), load, ticks, weight=weight)
 
 
 def held(profile: HostProfile, window: Window) -> NDArray[np.bool_]:
-    return np.maximum(window.tail_seconds, window.oldest_seconds) <= profile.lc.target_seconds
+    return window.latency_seconds <= profile.lc.target_seconds
 
 
 def run(

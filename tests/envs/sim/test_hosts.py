@@ -207,7 +207,7 @@ def test_more_quota_never_costs_be_work_nor_helps_the_lc(
         for some in (quota, quota + more)
     )
     assert much.be_work_ratio >= less.be_work_ratio * (1.0 - 1e-9) - ROUNDING
-    assert much.tail_seconds >= less.tail_seconds * (1.0 - 1e-9)
+    assert much.tail_latency_seconds >= less.tail_latency_seconds * (1.0 - 1e-9)
 
 
 @given(profiles(), SEEDS, st.floats(0.0, 1.2), orders())
@@ -219,7 +219,7 @@ def test_the_minimum_weight_is_never_worse_for_the_lc(
         made(profile, seed).step(rate_of(profile, load), replace(asked, weight_ratio=np.array([weight])))
         for weight in (1.0, 2 / 1024)
     )
-    assert minimum.tail_seconds <= equal.tail_seconds * (1.0 + 1e-9)
+    assert minimum.tail_latency_seconds <= equal.tail_latency_seconds * (1.0 + 1e-9)
 
 
 @given(
@@ -242,7 +242,7 @@ def test_more_load_never_helps_the_lc(profile: HostProfile, load: float, more: f
     count = 200
     some = replace(asked, **{one.name: np.repeat(getattr(asked, one.name), count) for one in fields(asked)})
     low, high = (
-        made(profile, *range(count)).step(np.repeat(rate_of(profile, at), count), some).tail_seconds.mean()
+        made(profile, *range(count)).step(np.repeat(rate_of(profile, at), count), some).tail_latency_seconds.mean()
         for at in (load, load + more)
     )
     assert high >= low * 0.9

@@ -63,7 +63,7 @@ def frozen_run(name: str, load: float, ticks: int = 100, hosts: int = 30) -> np.
     """Tails of a steady load with BE frozen, by the target, shape (ticks, hosts)."""
     steady = SHIPPED[name].but(drift_cv=0.0)
     batch = SimBatch(steady, range(hosts), lambda seed, count, seconds: np.full(count, load), ticks)
-    return np.array([batch.step().tail_seconds for _ in range(ticks)]) / SHIPPED[name].lc.target_seconds
+    return np.array([batch.step().tail_latency_seconds for _ in range(ticks)]) / SHIPPED[name].lc.target_seconds
 
 
 @pytest.mark.parametrize("name", SHIPPED)

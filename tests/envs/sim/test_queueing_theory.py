@@ -162,7 +162,7 @@ def plant_tail(servers: int, rho: float, scv: float, q: float = 0.95) -> float:
     profile = HostProfile(name="textbook", description="", source="", lc=lc, be=be)
     hosts = Hosts(Constants.stack([profile] * 64), np.arange(64, dtype=np.uint64))
     still = Orders(np.full(64, np.inf), np.ones(64), np.ones(64, bool), np.ones(64))
-    return float(hosts.step(np.full(64, RATE_RPS), still).tail_seconds.mean()) / service
+    return float(hosts.step(np.full(64, RATE_RPS), still).tail_latency_seconds.mean()) / service
 
 
 @pytest.mark.parametrize("rho", [0.1, 0.5, 0.8, 0.9, 0.95, 0.97])

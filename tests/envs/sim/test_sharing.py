@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.envs.sim.sharing import Contest, Share, fair_share, lc_wants, settled_be, share_out
+from rlctl.envs.sim.sharing import Contest, Share, fair_share, share_out
 
 MINIMUM = 2.0 / 1024.0
 UTILISATIONS = st.floats(0.0, 1.0)
@@ -94,15 +94,3 @@ def test_threads_run_on_be_s_own_cpus_first() -> None:
     for threads, own, shared in ((0.0, 0.0, 0.0), (1.0, 1.0, 0.0), (3.0, 2.0, 1.0), (9.0, 2.0, 4.0)):
         contest = Contest.between(one, 8.0 * one, one, 2.0 * one, 4.0 * one, threads * one)
         assert (contest.own, contest.shared) == (own, shared)
-
-
-@given(contests(), st.floats(0.0, 1.5), st.floats(0.0, 2.0), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
-def test_a_be_that_slows_the_lc_keeps_what_the_slowed_lc_leaves(
-    contest: Contest, load: float, wakes: float, inflation: float, inflation2: float
-) -> None:
-    """The balance point is one: with these CPUs BE slows the LC so far that it leaves just these."""
-    work, wakes_cpus = load * contest.lc_cpus, wakes * contest.lc_cpus
-    be = settled_be(contest, work, wakes_cpus, np.array([inflation]), np.array([inflation2]))
-    slowed = work * (1.0 + inflation * be + inflation2 * be * be)
-    left = share_out(contest, lc_wants(slowed, wakes_cpus, contest.lc_cpus), np.array([np.inf]))
-    assert left.be_cpus == pytest.approx(be, rel=1e-9, abs=1e-9)

@@ -41,7 +41,7 @@ def write(tmp_path):
 
 def test_windows_become_cells_and_the_first_window_is_left_out(write):
     low, absent, both = read_surface(write(HEADER + ROWS))
-    assert (low.tail_seconds, low.sent_rps, len(low.windows)) == (pytest.approx(1.1e-3), 5100.0, 2)
+    assert (low.tail_latency_seconds, low.sent_rps, len(low.windows)) == (pytest.approx(1.1e-3), 5100.0, 2)
     assert (low.own_cpus, low.shared_cpus, low.quota_cpus, low.period_seconds) == (0.0, 1.0, 0.25, 0.010)
     assert (both.own_cpus, both.shared_cpus, both.quota_cpus) == (1.0, 1.0, math.inf)
     assert absent.frozen
@@ -78,7 +78,9 @@ def test_what_is_written_can_be_read(tmp_path):
 def test_a_cell_does_not_depend_on_which_others_are_looked_at(write, profiles):
     cells = read_surface(write(HEADER + ROWS))
     together = residuals(cells, profiles)
-    assert [residuals([cell], profiles)[0].tail_seconds for cell in cells] == [one.tail_seconds for one in together]
+    assert [residuals([cell], profiles)[0].tail_latency_seconds for cell in cells] == [
+        one.tail_latency_seconds for one in together
+    ]
 
 
 def test_a_service_without_a_profile_is_told(write, profiles):
@@ -135,7 +137,7 @@ def test_a_fit_finds_constants_that_it_is_shown(write, profiles):
     text = HEADER + "".join(
         f"{cell.service},{cell.sent_rps},{'none' if cell.frozen else 'cpu2'},0,"
         f"{-1 if math.isinf(cell.quota_cpus) else 100 * cell.quota_cpus},{1e6 * cell.period_seconds},1024,1,"
-        f"{cell.sent_rps},{1e6 * one.tail_seconds},{one.lc_cpus},{one.be_cpus}\n"
+        f"{cell.sent_rps},{1e6 * one.tail_latency_seconds},{one.lc_cpus},{one.be_cpus}\n"
         for cell, one in zip(cells, shown, strict=True)
         if cell.shared_cpus == 1.0 and not cell.own_cpus and cell.weight_ratio == 1.0
     )

@@ -36,7 +36,7 @@ STORIES = {"overload": OVERLOAD, "short": SHORT, "halved": HALVED}
 class Run:
     """What came of a story, per second: p95 of the requests that completed in it, and the requests left at its end."""
 
-    tail_seconds: NDArray[np.float64]
+    tail_latency_seconds: NDArray[np.float64]
     left: NDArray[np.float64]
 
     def emptied(self, begin: int) -> float:
@@ -78,14 +78,14 @@ def plant(story: Story) -> Run:
         orders = Orders(np.full(HOSTS, np.inf), np.ones(HOSTS), frozen, np.ones(HOSTS))
         windows.append(hosts.step(np.full(HOSTS, load * CAPACITY_RPS), orders))
     left = np.cumsum([(one.offered_rps - one.done_rps).mean() for one in windows])
-    return Run(np.array([one.tail_seconds.mean() for one in windows]), left)
+    return Run(np.array([one.tail_latency_seconds.mean() for one in windows]), left)
 
 
 @pytest.fixture(scope="module", params=STORIES)
 def told(request: pytest.FixtureRequest) -> tuple[Story, Run, Run]:
     story = STORIES[request.param]
     runs = [events(story, seed) for seed in range(4)]
-    true = Run(np.mean([run.tail_seconds for run in runs], axis=0), np.mean([run.left for run in runs], axis=0))
+    true = Run(np.mean([run.tail_latency_seconds for run in runs], axis=0), np.mean([run.left for run in runs], axis=0))
     return story, true, plant(story)
 
 
@@ -101,7 +101,7 @@ def test_each_window_s_p95_is_that_of_the_requests_that_completed_in_it(told: tu
     wait of those that arrive, and goes on growing after the overload has ended."""
     _, true, got = told
     which = compared(true)
-    np.testing.assert_allclose(got.tail_seconds[which], true.tail_seconds[which], rtol=TOLERANCE)
+    np.testing.assert_allclose(got.tail_latency_seconds[which], true.tail_latency_seconds[which], rtol=TOLERANCE)
 
 
 def test_the_backlog_is_as_large_as_in_the_event_run(told: tuple[Story, Run, Run]) -> None:

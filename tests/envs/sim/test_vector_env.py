@@ -15,6 +15,7 @@ from rlctl.envs.allocations import Allocations
 from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.host_env import MultiDiscreteActions
 from rlctl.envs.sim import seeds
+from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import load_profile
 from rlctl.envs.sim.sim_env import SimHost
@@ -64,7 +65,7 @@ def test_gymnasium_accepts_the_single_one_without_a_warning():
 def test_the_first_episode_of_a_seed_is_the_plant_with_that_seed():
     env = SimHost(PROFILE, vary=False)
     env.reset(seed=11)
-    plant = SimPlant(PROFILE.model_copy(update={"ranges": {}}), env.plant.batch._load, 3001, seed=11)
+    plant = SimPlant(PROFILE.model_copy(update={"ranges": {}}), training_load, 3001, seed=11)
     plant.apply(plant.limits.safe)
     plant.wait()
     assert env.telemetry == plant.read()

@@ -53,8 +53,8 @@ class FakeHost:
         return Telemetry(
             0.0,
             0.010,
-            tail_latency_seconds=missing if self.blind else Quantile(float(w.tail_seconds[0])),
-            oldest_request_seconds=missing if self.blind else Value(float(w.oldest_seconds[0])),
+            tail_latency_seconds=missing if self.blind else Quantile(float(w.tail_latency_seconds[0])),
+            oldest_request_seconds=missing if self.blind else Value(float(w.oldest_request_seconds[0])),
             lc_cpus=Value(float(w.lc_cpus[0])),
             be_cpus=Value(float(w.be_cpus[0])),
             counters={"offered_rps": Value(float(w.offered_rps[0]))},

@@ -1,4 +1,8 @@
-"""The reward of many hosts in arrays: the same terms, from the same readings, as `rlctl.envs.reward`."""
+"""The reward of many hosts in arrays: the twin of `rlctl.envs.reward`, the same terms from the same readings.
+
+Each term is written twice, for one host and for arrays; `tests/envs/test_array_twins.py` holds the two together to the
+bit.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.envs.readings import Readings
 from rlctl.envs.reward import NEAR, NEAR_COST, OVERRIDE_COST, RECONFIGURATION_COST, WORK
-from rlctl.envs.sim.vector_observation import Readings
 
 __all__ = ["VectorRewardTerms", "rewards"]
 

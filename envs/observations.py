@@ -1,12 +1,12 @@
-"""The observation vector of many simulated hosts in arrays, number for number what `Observer` makes of their telemetry.
+"""The observation vector of many hosts in arrays: the twin of `Observer`, equal to it number for number.
 
-Order and ranges come from `FEATURES`; only how a number is got from arrays stands here.
+Each feature is written twice, once for one host's telemetry (`FEATURES`) and once for arrays (`_OF`). Order, ranges and
+scales come from `FEATURES`; `tests/envs/test_array_twins.py` holds the two together to the bit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,81 +15,12 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import BEND, FEATURES, LAGS, Observer, Scale
-from rlctl.envs.sim.hosts import Window
-from rlctl.envs.sim.sensing import Sensors
+from rlctl.envs.readings import Readings
 
-__all__ = ["Readings", "VectorObserver", "read"]
+__all__ = ["VectorObserver"]
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-
-
-class Readings(NamedTuple):
-    """What the sensors of n hosts say, arrays of shape (n,); the names are those of `Telemetry`.
-
-    Attributes:
-        time_seconds: Of each host's own clock, which starts with its episode.
-        lost: True where the tail, the oldest request and the load are missing; their numbers are then old ones.
-        age_seconds: Of these three.
-        samples: Requests behind the tail.
-        true_latency_seconds: What a sensor that is neither late nor silent would have said; no policy sees it.
-    """
-
-    time_seconds: Array
-    target_seconds: Array
-    tail_latency_seconds: Array
-    oldest_request_seconds: Array
-    load_ratio: Array
-    samples: Array
-    lost: Flags
-    age_seconds: Array
-    cpi: Array
-    lc_cpu_seconds_per_request: Array
-    lc_cpus: Array
-    be_cpus: Array
-    host_cpus: Array
-    lc_pressure_ratio: Array
-    lc_run_delay_ratio: Array
-    be_work_rate: Array
-    true_latency_seconds: Array
-
-    @property
-    def latency_seconds(self) -> Array:
-        """The latency that counts, as in `Telemetry`; meaningless where `lost`."""
-        oldest, tail = self.oldest_request_seconds, self.tail_latency_seconds
-        return np.where(oldest > tail, oldest, tail)
-
-
-def read(sensors: Sensors, window: Window, time_seconds: float) -> Readings:
-    """The readings in arrays; the twin of `Sensors.telemetry`.
-
-    Args:
-        sensors: Those that took the window last.
-        window: That window.
-        time_seconds: Of the plant's clock.
-    """
-    c = sensors.constants
-    tail, oldest, load, samples, lost = sensors.seen
-    derived = sensors.derived(window)
-    return Readings(
-        time_seconds=np.full(len(tail), time_seconds),
-        target_seconds=c.target_seconds,
-        tail_latency_seconds=tail,
-        oldest_request_seconds=oldest,
-        load_ratio=load,
-        samples=samples,
-        lost=lost != 0.0,
-        age_seconds=sensors.age_ticks * sensors.tick_seconds,
-        cpi=window.cpi,
-        lc_cpu_seconds_per_request=derived.lc_cpu_seconds_per_request,
-        lc_cpus=window.lc_cpus,
-        be_cpus=window.be_cpus,
-        host_cpus=window.host_cpus,
-        lc_pressure_ratio=derived.lc_pressure_ratio,
-        lc_run_delay_ratio=derived.lc_run_delay_ratio,
-        be_work_rate=window.be_work_ratio,
-        true_latency_seconds=np.maximum(window.tail_seconds, window.oldest_seconds),
-    )
 
 
 _OF: Mapping[str, Callable[[Readings, Allocations, Limits | VectorLimits], Array]] = {

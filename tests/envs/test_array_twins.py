@@ -5,18 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlctl.envs import observations
 from rlctl.envs.actions import MOVES, decode
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.allocations import Allocations, Decoder
 from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.observation import FEATURES, LAGS, Observer
+from rlctl.envs.observations import VectorObserver
 from rlctl.envs.reward import WORK, reward
-from rlctl.envs.sim import vector_observation
+from rlctl.envs.rewards import rewards
 from rlctl.envs.sim.loads_training import training_load, training_loads
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import load_profile
-from rlctl.envs.sim.vector_observation import VectorObserver, read
-from rlctl.envs.sim.vector_reward import rewards
 from rlctl.envs.telemetry import Missing, Value, Why
 
 HOSTS = 40
@@ -88,7 +88,7 @@ def test_an_action_outside_the_space_names_its_host(actions, said):
 
 
 def test_no_feature_is_forgotten():
-    assert set(vector_observation._OF) == {feature.name for feature in FEATURES}
+    assert set(observations._OF) == {feature.name for feature in FEATURES}
 
 
 def _profile(delay_ticks):
@@ -134,16 +134,16 @@ def test_observation_and_reward_are_those_of_the_telemetry(delay_ticks, lags, ab
                 for move, one in zip(rng.integers(0, len(MOVES), HOSTS), before, strict=True)
             ]
         )
-        window = batch.step()
+        batch.step()
         oldest = batch.sensors.seen[1] * rng.choice([1.0, 1000.0], HOSTS)  # a stalled server: its tail looks well
-        readings = read(batch.sensors, window, batch.time_seconds)._replace(oldest_request_seconds=oldest)
+        readings = batch.read()._replace(oldest_request_seconds=oldest)
         demand = np.where(rng.random(HOSTS) < 0.1, 0.0, readings.lc_cpu_seconds_per_request)  # an LC without counters
         readings = readings._replace(lc_cpu_seconds_per_request=demand)
         current = Allocations.of(batch.allocations)
         vectors = (together.begin if tick == 0 else together.observe)(readings, current)
         overridden = rng.random(HOSTS) < 0.5
         terms = rewards(readings, Allocations.of(before).differ(current), overridden)
-        for host, telemetry in enumerate(batch.read()):
+        for host, telemetry in enumerate(batch.telemetry()):
             if isinstance(telemetry.oldest_request_seconds, Value):
                 age_seconds = telemetry.oldest_request_seconds.age_seconds
                 telemetry = telemetry.but(oldest_request_seconds=Value(float(oldest[host]), age_seconds))
@@ -167,7 +167,8 @@ def test_observation_and_reward_are_those_of_the_telemetry(delay_ticks, lags, ab
 
 def test_no_number_can_push_the_vector_out_of_its_space():
     batch = SimBatch(_profile(0), [1, 2, 3], training_load, 5)
-    readings = read(batch.sensors, batch.step(), 1.0)
+    batch.step()
+    readings = batch.read()
     observer = VectorObserver(batch.limits, 1.0)
     for absurd in (np.nan, np.inf, -np.inf, 1e300):
         spoilt = readings._replace(
@@ -179,8 +180,10 @@ def test_no_number_can_push_the_vector_out_of_its_space():
 def test_history_begins_anew_on_chosen_hosts_only():
     batch = SimBatch(_profile(0), [1, 2], training_load, 5)
     observer, current = VectorObserver(batch.limits, 1.0, (1, 0)), Allocations.same(batch.limits.safe, 2)
-    first = observer.begin(read(batch.sensors, batch.step(), 1.0), current)
-    second = observer.begin(read(batch.sensors, batch.step(), 2.0), current, np.array([False, True]))
+    batch.step()
+    first = observer.begin(batch.read(), current)
+    batch.step()
+    second = observer.begin(batch.read(), current, np.array([False, True]))
     half = first.shape[1] // 2
     assert np.array_equal(second[0], first[0])
     assert not np.array_equal(second[1], first[1])
@@ -193,10 +196,11 @@ def test_lags_reach_as_far_back_over_a_partial_beginning():
     together, single = VectorObserver(limits, 1.0), [Observer(limits, 1.0) for _ in range(2)]
     current, before = Allocations.same(limits.safe, 2), np.empty(0)
     for tick in range(30):
-        readings = read(batch.sensors, batch.step(), batch.time_seconds)
+        batch.step()
+        readings = batch.read()
         anew = np.array([tick == 0, tick in {0, 21}])
         seen = together.begin(readings, current, anew) if anew.any() else together.observe(readings, current)
-        for host, telemetry in enumerate(batch.read()):
+        for host, telemetry in enumerate(batch.telemetry()):
             if anew[host]:
                 single[host].reset()
             if tick != 21 or anew[host]:

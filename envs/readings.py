@@ -1,0 +1,51 @@
+"""The readings of many hosts in arrays: the twin of `Telemetry` for simulated fleets and vector environments."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Readings"]
+
+Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+class Readings(NamedTuple):
+    """What the sensors of n hosts measured, arrays of shape (n,); names and units as in `Telemetry`.
+
+    Attributes:
+        time_seconds: Each host's own clock, which starts with its episode.
+        lost: True where the tail latency, the oldest request's age and the load are missing; their numbers are then
+            the last that arrived.
+        age_seconds: Time since the end of the period that these three describe.
+        samples: Completed requests behind the tail latency.
+        true_latency_seconds: The latency as a sensor that is neither late nor silent would measure it; no policy
+            sees it.
+    """
+
+    time_seconds: Array
+    target_seconds: Array
+    tail_latency_seconds: Array
+    oldest_request_seconds: Array
+    load_ratio: Array
+    samples: Array
+    lost: Flags
+    age_seconds: Array
+    cpi: Array
+    lc_cpu_seconds_per_request: Array
+    lc_cpus: Array
+    be_cpus: Array
+    host_cpus: Array
+    lc_pressure_ratio: Array
+    lc_run_delay_ratio: Array
+    be_work_rate: Array
+    true_latency_seconds: Array
+
+    @property
+    def latency_seconds(self) -> Array:
+        """The latency that counts, as in `Telemetry`; meaningless where `lost`."""
+        oldest, tail = self.oldest_request_seconds, self.tail_latency_seconds
+        return np.where(oldest > tail, oldest, tail)
