@@ -30,7 +30,7 @@ EXAMPLES = """examples:
 
 CONDITIONS = ("none", "cpuset", "io", "cpuset+io", "rlctl")
 LOADS = ("none", "cpu", "sched", "io")
-SCHED_THREADS, IO_THREADS = 270, 50  # seed 002
+SCHED_THREADS, IO_THREADS = 270, 50  # as in the study of 2011 that is repeated
 FASTEST_US = 50
 MOST_WAKE_UPS = 10_000_000
 """Of one run: its lines are kept in memory, 27 bytes for each."""

@@ -1,8 +1,8 @@
 """The real-time isolation matrix: conditions by loads, each cell the wake-up latency of one real-time task.
 
-Seed 002 compares no cgroups, cpuset, blkio and both, under no load, computing threads, 270 threads that sleep 1 us at a
-time, and 50 that write 4 KB and sync. Here rlctl is a fifth condition: the load is BE under its control loop, with the
-task's own wake-up latency as the tail to be kept.
+The study of 2011 that docs/measured/realtime.md repeats compares no cgroups, cpuset, blkio and both, under no load,
+computing threads, 270 threads that sleep 1 us at a time, and 50 that write 4 KB and sync. Here rlctl is a fifth
+condition: the load is BE under its control loop, with the task's own wake-up latency as the tail to be kept.
 """
 
 from __future__ import annotations
