@@ -29,7 +29,7 @@ __all__ = ["IO_SHARE", "Condition", "Places", "Rig", "disk_of", "in_memory"]
 log = logging.getLogger(__name__)
 
 IO_SHARE = 10
-"""The real-time task has ten times the load's I/O bandwidth (the study of 2011 that docs/measured/realtime.md repeats)."""
+"""The real-time task has ten times the load's I/O bandwidth, as in the study that docs/measured/realtime.md repeats."""
 
 LOAD_WEIGHT = 100
 

@@ -116,13 +116,10 @@ def fitted(make: Callable[..., Any], offers: Mapping[str, Any]) -> Any:
 
 
 def module(*names: str, missing_ok: bool = False) -> Any:
-    """The first of the modules that this checkout has."""
+    """The first of the modules that has a file in this checkout: `tests` may also be found in another one."""
     for name in names:
-        try:
+        if (Path(sys.argv[1]) / name.replace(".", "/")).with_suffix(".py").is_file():
             return importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not name.startswith(error.name):
-                raise
     if missing_ok:
         return None
     raise ModuleNotFoundError(f"none of {', '.join(names)}")
