@@ -129,8 +129,9 @@ class Follower:
             self._actuator.adopt(groups)
         except RlctlError as error:
             self._refuse(", ".join(group.name for group in groups), str(error))
+        adopted = {group.name for group in self._actuator.groups}
         for group in groups:
-            if self._actuator.controls(group.name):
+            if group.name in adopted:
                 self._refused.pop(group.name, None)
                 kind, what = ("group-replaced", "was made anew") if group.name in controlled else _APPEARED
                 self._events.tell(kind, f"BE group {group.name} {what}: safe first, then its share", logging.INFO)

@@ -12,6 +12,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.applications import Placement
 from rlctl.envs.errors import CgroupGone, RlctlError
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
+from rlctl.envs.host.cgroup.steps import Step
 from rlctl.envs.host.events import BE_VANISHED, Events
 from rlctl.envs.host.sensors.cpu import cpu_seconds_per_request
 from rlctl.envs.host.sensors.of_groups import ABSENT, SENSED
@@ -20,25 +21,36 @@ from rlctl.envs.several import OF_EACH_LC, worst_of
 from rlctl.envs.telemetry import READINGS, Missing, Reading, Telemetry, Value, Why
 from rlctl.envs.workload import SLO, Weight
 
-__all__ = ["KNOBS", "Actuator", "Divider", "LiveHost", "OtherLc"]
+__all__ = ["Actuator", "Divider", "Lc", "LiveHost"]
 
 log = logging.getLogger(__name__)
 
 _FIELDS = frozenset(READINGS)
 
-KNOBS = ("cpu", "cpuset", "freezer")
-"""What a BE group may be restricted by, as `Group` names its drivers."""
-
 
 class Actuator(Protocol):
-    """Whatever writes an Allocation to the kernel and reads it back."""
+    """Writes an Allocation to the kernel and reads it back; `BeActuator` is one."""
+
+    @property
+    def limits(self) -> Limits:
+        """Range of allocations."""
+        ...
+
+    @property
+    def controls(self) -> frozenset[str]:
+        """Those of `KNOBS` that every BE group has."""
+        ...
+
+    def plan(self, allocation: Allocation) -> Sequence[Step]:
+        """The steps that `apply` would take now."""
+        ...
 
     def apply(self, allocation: Allocation) -> Allocation:
         """Write, read back, return what is in force."""
         ...
 
     def read(self) -> Allocation:
-        """What is in force."""
+        """The allocation in force."""
         ...
 
     def set_weight(self, weight: Weight) -> None:
@@ -46,16 +58,16 @@ class Actuator(Protocol):
         ...
 
     def emergency_plan(self) -> EmergencyPlan:
-        """What takes the groups of now to the safe allocation."""
+        """The writes that take the groups of now to the safe allocation."""
         ...
 
     def rehearse(self) -> int:
-        """Write to every knob the value that it has; how many."""
+        """Write to every knob the value that it has; the number of knobs."""
         ...
 
 
 class Divider(Protocol):
-    """Whoever divides BE's budget among child groups of BE's; `rlctl.serve.sharing.Sharing` is one."""
+    """Divides BE's budget among child groups of BE's; `rlctl.serve.sharing.Sharing` is one."""
 
     @property
     def shares(self) -> Mapping[str, Placement | None]:
@@ -76,13 +88,14 @@ class Divider(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class OtherLc:
-    """A further LC.
+class Lc:
+    """A latency-critical service.
 
     Attributes:
         name: As the configuration names it.
-        slo: Its objective.
-        sensors: Its latency and its group's; of what they read, `OF_EACH_LC` counts.
+        slo: Objective of its tail latency, and its maximum load.
+        sensors: Readers of its latency and its group. Those of the first LC are joined by the readers of BE and the
+            host; a later one overrides an earlier one's field. Of further LCs only the fields of `OF_EACH_LC` count.
     """
 
     name: str
@@ -91,68 +104,61 @@ class OtherLc:
 
 
 class LiveHost:
-    """One LC and the BE groups of this host.
+    """One or several LCs and the BE groups of this host.
+
+    The telemetry is that of the first LC; of several, that of the one that is worst off, see `worst_of`.
 
     Args:
-        limits: Range of allocations.
-        slo: The LC's objective.
-        tick_seconds: Control period.
+        lcs: At least one.
         actuator: Writes the BE groups.
-        sensors: All readers; a later one overrides an earlier one's field.
+        tick_seconds: Control period.
         close: Called once by `close`: restores what was touched and stops what was started.
-        solo_cpus: CPUs that BE keeps busy when it runs alone; the whole of `be_work_rate`.
         absent: Why there are no readings of some names; see `rlctl.envs.host.sensors.of_groups.absent_readings`.
-        controls: Those of KNOBS that every BE group has.
         events: Is told what happens to the groups.
-        follow: Looks for groups that came or went, at the time of a tick; True when BE's are others now. With it BE
+        follow: Looks for groups that came or went, given the time of a tick; True when BE's are others now. With it BE
             may be without any group for a while.
-        others: Further LCs; the telemetry then is that of the LC that is worst off, see `worst_of`.
-        lc_name: The first LC's name among them.
-        sharing: Divides what is in force among BE's applications. Whatever becomes of that, the verdict holds.
+        sharing: Divides what is in force among BE's applications. The verdict holds even if that fails.
+        sleep: Spends so many seconds of `wait`; may return early.
+        replan: Takes a new emergency plan whenever BE's groups are others; the lease's `replan`.
 
     Attributes:
-        regrouped: Called with a new emergency plan whenever BE's groups are others; set it to the lease's `replan`.
-        sleep: How `wait` spends so many seconds; may return early.
+        limits: Range of allocations.
+        slo: Objective of the first LC.
         sharing: As given; may be exchanged between two ticks.
     """
 
     def __init__(
         self,
-        limits: Limits,
-        slo: SLO,
-        tick_seconds: float,
+        lcs: Sequence[Lc],
         actuator: Actuator,
-        sensors: Sequence[Sensor],
+        tick_seconds: float,
         close: Callable[[], None],
-        solo_cpus: float | None = None,
+        *,
         absent: Mapping[str, str] | None = None,
-        controls: frozenset[str] = frozenset(KNOBS),
         events: Events | None = None,
         follow: Callable[[float], bool] | None = None,
         sharing: Divider | None = None,
-        others: Sequence[OtherLc] = (),
-        lc_name: str = "lc",
+        sleep: Callable[[float], object] = time.sleep,
+        replan: Callable[[EmergencyPlan], object] | None = None,
     ) -> None:
-        self.limits = limits
-        self.slo = slo
-        self.tick_seconds = tick_seconds
+        self._first, *self._others = lcs
+        self._actuator = actuator
+        self.limits, self.slo, self.tick_seconds = actuator.limits, self._first.slo, tick_seconds
         self.absent = dict(absent or {})
-        self.controls = controls
-        self.regrouped: Callable[[EmergencyPlan], None] | None = None
-        self.sleep: Callable[[float], object] = time.sleep
-        self._events = events or Events()
-        self._follow = follow
         self.sharing = sharing
-        self._others, self._lc_name = tuple(others), lc_name
+        self._events = events or Events()
+        self._follow, self._sleep, self._replan = follow, sleep, replan
+        self._close: Callable[[], None] | None = close
         self._unshared = ""
         self._plan_is_old = False
         self._be_vanished = False
-        self._actuator = actuator
-        self._sensors = tuple(sensors)
-        self._close: Callable[[], None] | None = close
-        self._solo_cpus = solo_cpus or float(limits.cpus)
         self._current = actuator.read()
         self._deadline = time.monotonic() + tick_seconds
+
+    @property
+    def controls(self) -> frozenset[str]:
+        """Those of `KNOBS` that every BE group has; another knob stays wide open."""
+        return self._actuator.controls
 
     @property
     def current(self) -> Allocation:
@@ -167,9 +173,7 @@ class LiveHost:
     def read(self) -> Telemetry:
         """All sensors, now."""
         now = time.monotonic()
-        readings: dict[str, Reading] = {}
-        for sensor in self._sensors:
-            readings.update(_guarded(sensor, now))
+        readings = _readings(self._first, now)
         self._follow_groups(now)
         self._explain(readings)
         self._derive(readings)
@@ -177,7 +181,15 @@ class LiveHost:
         first = Telemetry(now, self.slo.target_seconds, **known, counters=readings)
         if not self._others:
             return first
-        return worst_of({self._lc_name: first} | {one.name: _of_other(one, first) for one in self._others})
+        return worst_of({self._first.name: first} | {lc.name: _of_other(lc, first) for lc in self._others})
+
+    def plan(self, allocation: Allocation) -> Sequence[Step]:
+        """The steps that `apply` would take now; nothing is written.
+
+        Raises:
+            CgroupGone: No BE group is left.
+        """
+        return self._actuator.plan(allocation)
 
     def apply(self, allocation: Allocation) -> Allocation:
         """Write the allocation and return what the kernel reads back.
@@ -238,7 +250,7 @@ class LiveHost:
         """Sleep until the period ends on the monotonic clock; deadlines that have gone by are skipped and counted."""
         late_seconds = time.monotonic() - self._deadline
         if late_seconds <= 0.0:
-            self.sleep(-late_seconds)
+            self._sleep(-late_seconds)
             self._deadline += self.tick_seconds
             return 0
         skipped = int(late_seconds / self.tick_seconds)
@@ -251,8 +263,9 @@ class LiveHost:
         if close is None:
             return
         try:
-            for sensor in (*self._sensors, *(sensor for one in self._others for sensor in one.sensors)):
-                sensor.close()
+            for lc in (self._first, *self._others):
+                for sensor in lc.sensors:
+                    sensor.close()
         finally:
             close()
 
@@ -282,9 +295,9 @@ class LiveHost:
 
     def _renew_plan(self) -> None:
         """Tell the watchdog what takes the groups of now to the safe allocation."""
-        if self._plan_is_old and self.regrouped is not None:
+        if self._plan_is_old and self._replan is not None:
             try:
-                self.regrouped(self._actuator.emergency_plan())
+                self._replan(self._actuator.emergency_plan())
                 self._plan_is_old = False
             except RlctlError as error:  # a group vanished meanwhile; the next tick makes another
                 log.warning("no new emergency plan yet: %s", error)
@@ -303,25 +316,28 @@ class LiveHost:
         be_cpus = readings.get("be_cpus", ABSENT)
         readings["be_work_rate"] = be_cpus
         if isinstance(be_cpus, Value):
-            readings["be_work_rate"] = Value(be_cpus.value / self._solo_cpus, be_cpus.age_seconds)
+            # BE alone would keep all its CPUs busy: that is the whole of its work.
+            readings["be_work_rate"] = Value(be_cpus.value / self.limits.cpus, be_cpus.age_seconds)
         readings["lc_cpu_seconds_per_request"] = cpu_seconds_per_request(
             readings.get("lc_cpus", ABSENT), readings.get("done_rps", ABSENT)
         )
 
 
-def _of_other(lc: OtherLc, first: Telemetry) -> Telemetry:
+def _of_other(lc: Lc, first: Telemetry) -> Telemetry:
     """A further LC's telemetry: its own readings beside what the host and BE are for the first one."""
-    found: dict[str, Reading] = {}
-    for sensor in lc.sensors:
-        found.update(_guarded(sensor, first.time_seconds))
-    own = {name: found.get(name, ABSENT) for name in OF_EACH_LC}
-    own["lc_cpu_seconds_per_request"] = cpu_seconds_per_request(own["lc_cpus"], found.get("done_rps", ABSENT))
+    readings = _readings(lc, first.time_seconds)
+    own = {name: readings.get(name, ABSENT) for name in OF_EACH_LC}
+    own["lc_cpu_seconds_per_request"] = cpu_seconds_per_request(own["lc_cpus"], readings.get("done_rps", ABSENT))
     return first.but(target_seconds=lc.slo.target_seconds, **own)
 
 
-def _guarded(sensor: Sensor, now_seconds: float) -> Mapping[str, Reading]:
-    """A sensor's readings; one that breaks its promise not to raise loses its readings, not the loop."""
-    try:
-        return sensor.read(now_seconds)
-    except Exception as error:  # noqa: BLE001 - the tick must go on, and the shield takes missing for unsafe
-        return {name: Missing(Why.MALFORMED, f"{sensor.name}: {error}") for name in sensor.provides}
+def _readings(lc: Lc, now_seconds: float) -> dict[str, Reading]:
+    """All readings; a sensor that breaks its promise not to raise loses its own, and the tick goes on."""
+    readings: dict[str, Reading] = {}
+    for sensor in lc.sensors:
+        try:
+            readings.update(sensor.read(now_seconds))
+        except Exception as error:  # noqa: BLE001 - the tick must go on, and the shield takes missing for unsafe
+            failed = Missing(Why.MALFORMED, f"{sensor.name}: {error}")
+            readings.update(dict.fromkeys(sensor.provides, failed))
+    return readings

@@ -17,7 +17,7 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.latency.generator import GeneratorSource
-from rlctl.envs.host.live import LiveHost
+from rlctl.envs.host.live import Lc, LiveHost
 from rlctl.envs.host.sensors.of_groups import group_sensors
 from rlctl.envs.testbed.generator import LoadGenerator
 from rlctl.envs.testbed.janitor import Janitor
@@ -206,9 +206,8 @@ class Testbed:
         limits = Limits(len(spec.be_cpus), lc_cpus=float(len(spec.lc_cpus)))
         actuator = BeActuator([be], spec.be_cpus, limits, knobs, lc=lc)
         source = GeneratorSource(lambda: self._generator.stats(timeout_seconds=0.05), self.slo)
-        self.plant = DrivenHost(
-            limits, self.slo, spec.tick_seconds, actuator, [source, *group_sensors(lc, [be])], lambda: None
-        )
+        watched = Lc("lc", self.slo, [source, *group_sensors(lc, [be])])
+        self.plant = DrivenHost([watched], actuator, spec.tick_seconds, close=lambda: None)
         stack.callback(self.plant.close)
 
     def _max_load_rps(self) -> float:

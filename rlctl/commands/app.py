@@ -104,7 +104,7 @@ def _config(file: Path | None) -> ServeConfig | None:
 
 def _refuse_lc(pid: int, config: ServeConfig) -> None:
     """A process of an LC among BE would be throttled and frozen with it."""
-    from rlctl.serve.build import lc_of
+    from rlctl.serve.workloads import lc_of
 
     if name := lc_of(config, pid):
         raise ConfigError(f"process {pid} is of the latency-critical service {name!r}: BE is what it is kept from")

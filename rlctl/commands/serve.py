@@ -17,6 +17,7 @@ from rlctl.loop.stopping import Request, stop_on_signals
 if TYPE_CHECKING:
     from rlctl.agents.policy import Policy
     from rlctl.config.metrics import MetricsSection
+    from rlctl.envs.host.cgroup.emergency import EmergencyPlan
     from rlctl.envs.plant import Plant
     from rlctl.loop.record import TickLog
     from rlctl.safety.profile import Profile
@@ -169,23 +170,27 @@ def _opened(
     from rlctl.serve.self_test import self_test
     from rlctl.serve.serving import Around
 
-    host = build_live(config, dry_run=dry_run)
+    lease: Lease | None = None
+
+    def replan(plan: EmergencyPlan) -> None:
+        if lease:  # it is made of the host's first plan
+            lease.replan(plan)
+
+    host = build_live(config, dry_run=dry_run, sleep=stop.wait, replan=replan)
     opened.callback(host.close)
-    host.sleep = stop.wait
     for level, line in absent_in_words(host.absent, deciders[0]):
         log.log(level, "%s", line)
     if dry_run:
         _look_at(config.metrics)
         self_test(host, deciders[0], None, dry_run=True, profile=deciders[1])
-        return DryRun(host, host.controls), Around(limits=config.limits)
-    lease, section = None, config.watchdog
+        return DryRun(host, host.controls, host.plan), Around(limits=config.limits)
+    section = config.watchdog
     if section.enabled:
         seconds = section.lease_seconds(config.tick_seconds), section.restore_after_seconds
         lease = Lease(host.emergency_plan(), config.state_directory, *seconds)
         opened.callback(lease.close)
         opened.callback(host.close)  # before the watchdog is released, which sees to it that this is done
         opened.callback(lease.leave)
-        host.regrouped = lease.replan
     self_test(host, deciders[0], lease.pid if lease else None, profile=deciders[1])
     return host, Around(lease, host.events, lambda: host.shares, config.metrics, config.limits)
 

@@ -19,7 +19,7 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.latency.cyclictest import CyclictestLines
 from rlctl.envs.host.latency.figures import TimeUnit
-from rlctl.envs.host.live import LiveHost
+from rlctl.envs.host.live import Lc, LiveHost
 from rlctl.envs.host.sensors.of_groups import group_sensors
 from rlctl.envs.host.topology import cpu_order, read_topology
 from rlctl.envs.quantile import quantile
@@ -234,7 +234,7 @@ class Session:
             with contextlib.suppress(RlctlError):
                 actuator.apply(limits.full)
 
-        plant = LiveHost(limits, slo, control.tick_seconds, actuator, sensors, release)
+        plant = LiveHost([Lc("lc", slo, sensors)], actuator, control.tick_seconds, release)
         with contextlib.closing(plant):
             Controller(plant, policy, Shield(control.profile, limits), recorder).run(stop=stop, between=between)
         return tuple(recorder.ticks)

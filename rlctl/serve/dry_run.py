@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 
 from rlctl.envs.allocation import Allocation
-from rlctl.envs.host.live import KNOBS
+from rlctl.envs.errors import RlctlError
+from rlctl.envs.host.cgroup.group import KNOBS
 from rlctl.envs.plant import Plant
 from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
@@ -26,10 +28,16 @@ class DryRun:
     Args:
         plant: The plant beneath; it is read, never written.
         controls: What BE can be restricted by; another knob stays wide open, as it would.
+        plan: The steps that would bring an allocation about, each of them a write to a group or the wait for it.
     """
 
-    def __init__(self, plant: Plant, controls: Collection[str] = KNOBS) -> None:
-        self._plant = plant
+    def __init__(
+        self,
+        plant: Plant,
+        controls: Collection[str] = KNOBS,
+        plan: Callable[[Allocation], Sequence[object]] = lambda _: (),
+    ) -> None:
+        self._plant, self._plan = plant, plan
         self.limits = plant.limits
         self.tick_seconds = plant.tick_seconds
         self._current = plant.current
@@ -54,6 +62,9 @@ class DryRun:
         now, then = in_words(self._current), in_words(wanted)
         if now != then:
             log.info("dry run: would set BE from %s to %s", now, then)
+            with contextlib.suppress(RlctlError):  # no group is left to write to
+                for step in self._plan(wanted):
+                    log.info("dry run: would %s", step)
         self._current = wanted
         return wanted
 

@@ -204,7 +204,7 @@ def _stand_in(soak: _Soak) -> None:
 
     class FastHost(live.LiveHost):
         def wait(self) -> int:
-            self.sleep = clock.sleep  # or it would wait in real time for a signal
+            self._sleep = clock.sleep  # or it would wait in real time for a signal
             return super().wait()
 
     def faulty(policy: LearnedPolicy, observation: Observation) -> Any:

@@ -11,7 +11,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupGone, ConfigError, RlctlError
 from rlctl.envs.host.cgroup.division import Division
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan, emergency_plan
-from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.group import KNOBS, Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.members import RESTRICTING, Members
 from rlctl.envs.host.cgroup.ownership import Ownership
@@ -83,9 +83,15 @@ class BeActuator:
         """The groups under control now."""
         return self._members.groups
 
-    def controls(self, name: str) -> bool:
-        """Whether a group of that name is under control."""
-        return any(group.name == name for group in self.groups)
+    @property
+    def order(self) -> tuple[int, ...]:
+        """CPUs that BE may get, the safest for the LC first."""
+        return self._division.order
+
+    @property
+    def controls(self) -> frozenset[str]:
+        """Those of `KNOBS` that every group has."""
+        return frozenset(knob for knob in KNOBS if all(getattr(group, knob) for group in self.groups))
 
     def read(self) -> Allocation:
         """What is in force now; a knob that cannot be read counts as wide open.

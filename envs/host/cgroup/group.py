@@ -18,7 +18,10 @@ from rlctl.envs.host.cgroup.v1 import CpusetV1, CpuV1, FreezerV1
 from rlctl.envs.host.cgroup.v2 import CpusetV2, CpuV2, FreezerV2
 from rlctl.envs.host.process import PROC, memberships
 
-__all__ = ["Group"]
+__all__ = ["KNOBS", "Group"]
+
+KNOBS = ("cpu", "cpuset", "freezer")
+"""What a BE group may be restricted by, as `Group` names its drivers."""
 
 REMOVE_SECONDS = 5.0
 _POLL_SECONDS = 0.005

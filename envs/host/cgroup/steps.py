@@ -82,10 +82,14 @@ class Step:
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        what = f"{self.knob} of {self.group.name}"
-        if self.turn in (Turn.HEAD_START, Turn.SETTLE):
-            return f"wait up to {self.seconds:g} s for {what} to be {in_words(self.value)}"
-        return f"{what} to {in_words(self.value)}"
+        match self.turn:
+            case Turn.FREEZE:
+                return f"freeze {self.group.name}"
+            case Turn.HEAD_START | Turn.SETTLE:
+                return f"wait up to {self.seconds:g} s for {self.group.name} to stand still"
+            case Turn.THAW:
+                return f"thaw {self.group.name}"
+        return f"set {self.knob} of {self.group.name} to {in_words(self.value)}"
 
 
 @dataclass(frozen=True, slots=True)

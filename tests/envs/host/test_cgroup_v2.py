@@ -17,7 +17,7 @@ from rlctl.envs.errors import CgroupBusy, CgroupError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.topology import cpu_order
-from rlctl.serve.build import uncontrolled, within_reach
+from rlctl.serve.workloads import uncontrolled, within_reach
 
 pytestmark = pytest.mark.host
 

@@ -22,7 +22,7 @@ from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.discovery import ByCgroup, ByContainer, ByPid, selects
 from rlctl.envs.host.following import Follower
 from rlctl.envs.host.groupsearch import outermost
-from rlctl.envs.host.live import LiveHost
+from rlctl.envs.host.live import Lc, LiveHost
 from rlctl.envs.host.sensors.of_groups import follow_groups, group_sensors
 from rlctl.envs.telemetry import Missing, Value
 from rlctl.envs.workload import SLO
@@ -54,10 +54,9 @@ class Run:
         )
         self.plans: list[Any] = []
         self.host = LiveHost(
-            LIMITS, SLO(0.01, max_load_rps=100.0), 1.0, self.actuator, sensors, lambda: None,
-            events=events, follow=self.follower.follow,
+            [Lc("web", SLO(0.01, max_load_rps=100.0), sensors)], self.actuator, 1.0, lambda: None,
+            events=events, follow=self.follower.follow, replan=self.plans.append,
         )  # fmt: skip
-        self.host.regrouped = self.plans.append
 
     def tick(self, allocation: Allocation = HALF) -> Allocation:
         self.telemetry = self.host.read()
@@ -78,7 +77,7 @@ def test_a_group_that_another_controller_has_is_left_to_it_until_that_one_ends(
         other.take(run.make("batch-2"))
         run.tick()
         assert run.kinds() == ["group-refused"]
-        assert not run.actuator.controls(f"{run.top}/batch-2")
+        assert f"{run.top}/batch-2" not in [group.name for group in run.actuator.groups]
     run.tick()
     assert run.kinds() == ["group-appeared"]
     run.claims.close()
@@ -151,7 +150,7 @@ def test_be_may_be_without_a_group_for_a_while(bench: Bench, monkeypatch: pytest
 def test_a_lasting_group_that_only_a_process_named_still_ends_the_run(fake: Bench) -> None:
     group = fake.group()
     actuator = BeActuator([group], (1, 0), LIMITS, fake.knobs())
-    host = LiveHost(LIMITS, SLO(0.01, max_load_rps=1.0), 1.0, actuator, [], lambda: None)
+    host = LiveHost([Lc("web", SLO(0.01, max_load_rps=1.0), [])], actuator, 1.0, lambda: None)
     group.remove()
     with pytest.raises(CgroupGone):
         host.apply(HALF)

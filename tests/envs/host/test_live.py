@@ -14,7 +14,7 @@ from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
-from rlctl.envs.host.live import LiveHost, OtherLc
+from rlctl.envs.host.live import Lc, LiveHost
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO, Weight
 from tests.doubles.cgroup_kernel import FakeKernel
@@ -50,10 +50,10 @@ def be(tmp_path):
     return Group.create(layout, "be", knobs), knobs, kernel
 
 
-def host(be, *sensors, tick_seconds=0.001, closed=lambda: None):
+def host(be, *sensors, tick_seconds=0.001, closed=lambda: None, **options):
     group, knobs, _ = be
     actuator = BeActuator([group], (1, 0), LIMITS, knobs)
-    return LiveHost(LIMITS, SLO(0.01, max_load_rps=100.0), tick_seconds, actuator, sensors, closed)
+    return LiveHost([Lc("web", SLO(0.01, max_load_rps=100.0), sensors)], actuator, tick_seconds, closed, **options)
 
 
 def test_fields_and_counters_are_told_apart_and_stand_ins_derived(be):
@@ -76,10 +76,10 @@ def test_of_several_lcs_the_worst_off_speaks_and_all_are_kept(be):
     group, knobs, _ = be
     first = Fixed(tail_latency_seconds=Quantile(0.004, samples=50), load_ratio=Value(0.5), be_cpus=Value(1.0))
     own = Fixed(tail_latency_seconds=Quantile(0.019, samples=50), load_ratio=Value(0.2), be_cpus=Value(9.0))
-    cache = OtherLc("cache", SLO(0.02, max_load_rps=10.0), (own,))
+    cache = Lc("cache", SLO(0.02, max_load_rps=10.0), (own,))
     actuator = BeActuator([group], (1, 0), LIMITS, knobs)
-    slo = SLO(0.01, max_load_rps=100.0)
-    plant = LiveHost(LIMITS, slo, 0.001, actuator, [first], lambda: None, others=[cache], lc_name="web")
+    web = Lc("web", SLO(0.01, max_load_rps=100.0), [first])
+    plant = LiveHost([web, cache], actuator, 0.001, lambda: None)
     telemetry = plant.read()
     assert telemetry.ruling == "cache"
     assert telemetry.slack_ratio == pytest.approx(0.05)
@@ -109,8 +109,8 @@ class Divider:
 
 
 def test_what_is_in_force_is_divided_and_the_watchdog_hears_of_the_new_groups(be):
-    plant, plans = host(be), []
-    plant.sharing, plant.regrouped = Divider(), plans.append
+    plans = []
+    plant = host(be, sharing=Divider(), replan=plans.append)
     applied = plant.apply(Allocation(0.5, 1))
     assert plant.sharing.budgets == [applied]
     assert len(plans) == 1
@@ -164,8 +164,8 @@ def test_deadlines_that_have_gone_by_are_counted_not_queued(be):
 
 
 def test_a_wait_may_be_cut_short(be):
-    plant, asked = host(be, tick_seconds=600.0), []
-    plant.sleep = asked.append
+    asked = []
+    plant = host(be, tick_seconds=600.0, sleep=asked.append)
     plant.reset()
     assert plant.wait() == 0
     assert asked == [pytest.approx(600.0, abs=60.0)]

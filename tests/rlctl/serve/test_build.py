@@ -18,8 +18,9 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.cgroup.ownership import Foreign
 from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors
-from rlctl.serve.build import _online, build_live, uncontrolled, unwritable
+from rlctl.serve.build import _check_online, build_live, unwritable
 from rlctl.serve.dry_run import DryRun
+from rlctl.serve.workloads import uncontrolled
 from tests.doubles.cgroup_kernel import FakeKernel
 
 ACTUATORS = (Controller.CPU, Controller.CPUSET, Controller.FREEZER)
@@ -76,9 +77,9 @@ def test_a_cpu_that_is_not_online_is_refused_before_anything_is_touched(tmp_path
     online.parent.mkdir(parents=True)
     online.write_text("0-1\n")
     with pytest.raises(ConfigError, match=r"^be\.cpus: 7 is not online \(0-1\)$"):
-        _online((1, 7), tmp_path)
-    _online((1, 0), tmp_path)
-    _online(None, tmp_path)
+        _check_online((1, 7), tmp_path)
+    _check_online((1, 0), tmp_path)
+    _check_online(None, tmp_path)
 
 
 def test_a_dry_run_knows_what_its_user_may_not_write(serve_yaml, monkeypatch, v1):
@@ -113,6 +114,7 @@ def test_a_dry_run_says_all_of_it_and_writes_nothing(serve_yaml, monkeypatch, v1
     assert any(line.startswith("no latency: /nowhere/access.log: No such file") for line in lines)
     assert lines[-1].startswith("would need root: user id 1000 may not write ")
     assert not any("frozen" in line and line.startswith(("BE ", "dry run: would set")) for line in lines)
+    assert "dry run: would set quota of batch to 0.01 CPU" in lines
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
 
 

@@ -1,0 +1,47 @@
+"""The latency source that a configuration names."""
+
+from __future__ import annotations
+
+from rlctl.config import sources as source
+from rlctl.envs.host.latency.cyclictest import CyclictestLines
+from rlctl.envs.host.latency.http_json import JsonSource
+from rlctl.envs.host.latency.jsonl import JsonlRequests, RequestKeys
+from rlctl.envs.host.latency.keys import FigureKeys
+from rlctl.envs.host.latency.nginx_log import LOG_PATTERN, NginxLog
+from rlctl.envs.host.latency.prometheus import PrometheusNames, PrometheusSource
+from rlctl.envs.host.sensors.sensor import Sensor
+from rlctl.envs.workload import SLO
+
+__all__ = ["latency_source"]
+
+
+def latency_source(latency: source.Latency, slo: SLO) -> Sensor:
+    """Open the source; one that asks an endpoint begins to at once.
+
+    Raises:
+        ConfigError: An address or a pattern is none.
+    """
+    match latency:
+        case source.PrometheusLatency():
+            names = PrometheusNames(latency.histogram, latency.labels, latency.oldest, latency.in_flight, latency.unit)
+            return PrometheusSource(
+                latency.url, names, slo, timeout_seconds=latency.timeout_seconds, stale_seconds=latency.stale_seconds
+            )
+        case source.HttpLatency():
+            keys = FigureKeys(
+                latency.tail, latency.samples, latency.oldest, latency.offered_rps, latency.done_rps,
+                latency.error_rps, latency.window, latency.stamp, latency.unit,
+            )  # fmt: skip
+            return JsonSource(
+                latency.url, keys, slo, timeout_seconds=latency.timeout_seconds,
+                stale_seconds=latency.stale_seconds, window_seconds=latency.window_seconds,
+            )  # fmt: skip
+        case source.JsonlLatency():
+            of_request = RequestKeys(latency.latency, latency.ok, latency.unit)
+            return JsonlRequests(latency.path, slo, of_request, window_seconds=latency.window_seconds)
+        case source.NginxLogLatency():
+            return NginxLog(
+                latency.path, slo, pattern=latency.pattern or LOG_PATTERN, window_seconds=latency.window_seconds
+            )
+        case source.CyclictestLatency():
+            return CyclictestLines(latency.path, slo, unit=latency.unit, window_seconds=latency.window_seconds)

@@ -1,0 +1,164 @@
+"""The groups of LC and BE that a configuration names: found, kept apart, and what they lack told."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from rlctl.config import sources as source
+from rlctl.config.serve import ServeConfig
+from rlctl.envs.errors import ConfigError, RlctlError
+from rlctl.envs.host.cgroup.group import KNOBS, Group
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.discovery import discover, selects
+from rlctl.envs.host.topology import cpu_order
+from rlctl.serve.build_applications import BeGroup, be_group
+
+__all__ = ["Workloads", "groups_of", "lc_of", "uncontrolled", "within_reach"]
+
+log = logging.getLogger(__name__)
+
+_MEANS = {"cpu": "held to a quota", "cpuset": "confined to CPUs", "freezer": "suspended"}
+_LEFT = {"cpu": "the quota", "cpuset": "the cpuset", "freezer": "the freezer"}
+
+
+@dataclass(frozen=True, slots=True)
+class Workloads:
+    """What a configuration's LC and BE are on this host now.
+
+    Attributes:
+        config: In effect.
+        best_effort: Where BE is, as configured.
+        lcs: Group of each LC, by its name; the first one is the main one.
+        be: BE's groups, apart from the LCs'.
+    """
+
+    config: ServeConfig
+    best_effort: BeGroup
+    lcs: dict[str, Group]
+    be: Sequence[Group]
+
+    @classmethod
+    def find(cls, config: ServeConfig, layout: Layout, knobs: Knobs, *, make: bool) -> Workloads:
+        """Find all groups, each seen through all hierarchies in which it exists.
+
+        Args:
+            config: In effect.
+            layout: Where the hierarchies are.
+            knobs: Reads and writes.
+            make: Whether the applications' group may be made where it is not there.
+
+        Raises:
+            ConfigError: A workload cannot be what is named, or LC and BE overlap.
+            HostError: A workload does not run.
+        """
+        lcs = {name: _one_group(section.workload, layout, knobs) for name, section in config.lcs.items()}
+        best_effort = be_group(config, layout, make=make)
+        be = [group for workload in best_effort.workloads for group in groups_of(workload, layout, knobs)]
+        for lc, group in itertools.product(lcs.values(), be):
+            if both := group.overlap(lc):  # what limits a group limits everything below it
+                raise ConfigError(
+                    f"BE group {both[0]} and LC group {both[1]} overlap: what limits one limits both; name others"
+                )
+        return cls(config, best_effort, lcs, be)
+
+    @property
+    def lc(self) -> Group:
+        """The main LC's group."""
+        return next(iter(self.lcs.values()))
+
+    def lc_cpus(self) -> tuple[int, ...]:
+        """The CPUs of all LCs, each once; none, with a warning, where they are not known."""
+        each = [
+            section.cpus or sorted(cpuset.effective() if (cpuset := self.lcs[name].cpuset) else ())
+            for name, section in self.config.lcs.items()
+        ]
+        known = tuple(dict.fromkeys(cpu for cpus in each for cpu in cpus))
+        if not known:
+            log.warning("the LC's CPUs are not known, as it has no cpuset group: taken for one CPU; set lc.cpus")
+        return known
+
+    def be_cpus(self, lc_cpus: Iterable[int]) -> tuple[int, ...]:
+        """CPUs that BE may get, the safest for the LCs first."""
+        configured = self.config.be.cpus
+        return tuple(configured or cpu_order(lc_cpus, self.best_effort.reach or within_reach(self.be)))
+
+    def lc_selects(self) -> Callable[[str], bool] | None:
+        """How the main LC's group is known when it is made anew; None if it cannot be."""
+        name, section = next(iter(self.config.lcs.items()))
+        return selects(section.workload.spec(), [self.lcs[name].name])
+
+    def be_selects(self) -> list[Callable[[str], bool]]:
+        """How BE's groups are known that come later; none if none can."""
+        names = [group.name for group in self.be]
+        found = [selects(workload.spec(), names) for workload in self.best_effort.workloads]
+        return [one for one in found if one is not None]
+
+
+def groups_of(workload: source.Workload, layout: Layout, knobs: Knobs) -> list[Group]:
+    """Every group of a workload, each seen through all hierarchies in which it exists.
+
+    Raises:
+        ConfigError: The workload cannot be what is named.
+        HostError: It does not run.
+    """
+    if isinstance(workload, source.PidWorkload):
+        return [Group.of_process(layout, workload.pid, knobs)]
+    found = discover(workload.spec(), layout)
+    names = dict.fromkeys(name for paths in found.paths.values() for name in paths)
+    return [Group.open(layout, name, knobs) for name in names]
+
+
+def lc_of(config: ServeConfig, pid: int) -> str:
+    """Name of the LC that a process belongs to now; empty if it is none's, or that LC does not run."""
+    layout, knobs = Layout.detect(), Knobs(None, dry_run=True)
+    for name, section in config.lcs.items():
+        with contextlib.suppress(RlctlError):
+            if any(pid in group.pids() for group in groups_of(section.workload, layout, knobs)):
+                return name
+    return ""
+
+
+def uncontrolled(group: Group, layout: Layout) -> str:
+    """What BE cannot be restricted by because a group lacks it, in one line with the way out; empty if nothing."""
+    lost = [knob for knob in KNOBS if getattr(group, knob) is None]
+    left = [_LEFT[knob] for knob in KNOBS if knob not in lost]
+    if not lost or not left:  # without any of them there is an error anyway
+        return ""
+    none = " and ".join(f"no {knob}" for knob in reversed(lost))
+    cannot = " or ".join(_MEANS[knob] for knob in reversed(lost))
+    rest = f"{left[0]} is all there is" if len(left) == 1 else f"{' and '.join(left)} are all there is"
+    way = ", ".join(_way_out(knob, group, layout) for knob in reversed(lost))
+    name = group.name if group.name.startswith("process ") else f"/{group.name.strip('/')}"
+    return f"BE group {name} has {none} group: BE cannot be {cannot}; {rest} ({way}, to allow it)"
+
+
+def within_reach(be: Iterable[Group]) -> frozenset[int] | None:
+    """CPUs that every BE group may have; None if there are no such.
+
+    Others are a partition's or beyond its parent's limit. To write them gains nothing, and breaks up the partition.
+    """
+    reach = [group.cpuset.available() for group in be if group.cpuset]
+    return frozenset.intersection(*reach) or None if reach else None
+
+
+def _way_out(knob: str, group: Group, layout: Layout) -> str:
+    controller = Controller(knob)
+    if controller not in layout.mounts:
+        return f"this host has to mount cgroup {knob}"
+    mount, other = layout.mounts[controller], next(iter(group.paths))
+    folder = mount.path / group.paths[other].relative_to(layout.mounts[other].path)
+    if mount.version == 2 and folder.is_dir():  # the parent decides which controllers its children have
+        return f"write +{knob} to {folder.parent / 'cgroup.subtree_control'}"
+    return f"make {folder} with BE's processes in it"
+
+
+def _one_group(workload: source.Workload, layout: Layout, knobs: Knobs) -> Group:
+    groups = groups_of(workload, layout, knobs)
+    if len(groups) > 1:
+        raise ConfigError(f"lc.workload names {len(groups)} groups, among them {groups[0].name}; name one")
+    return groups[0]
