@@ -20,17 +20,17 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from rlctl.envs.host.latency import fetch as fetching
+from rlctl.envs.host.latency import polled
 from rlctl.envs.host.latency.cyclictest import CyclictestLines
 from rlctl.envs.host.latency.figures import Figures, Reporter, TimeUnit
-from rlctl.envs.host.latency.generator import GeneratorSource
 from rlctl.envs.host.latency.http_json import JsonDigest
-from rlctl.envs.host.latency.jsonl import JsonlIntervals, JsonlRequests
+from rlctl.envs.host.latency.jsonl import JsonlRequests
 from rlctl.envs.host.latency.keys import FigureKeys
 from rlctl.envs.host.latency.nginx_log import NginxLog
 from rlctl.envs.host.latency.prometheus import PrometheusDigest, PrometheusNames
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Value, Why
+from rlctl.envs.testbed.generator_source import GeneratorSource
 from rlctl.envs.workload import SLO
 from tests.fuzz import inputs, shielded
 from tests.fuzz.engine import Case, Target
@@ -57,7 +57,7 @@ SCRAPES = tuple(
     for scale in (1, 2)
 )  # fmt: skip
 CORPUS: Mapping[str, tuple[bytes, ...]] = {
-    "nginx": (LOG,), "cyclictest": (WAKE_UPS,), "jsonl": (LINES,), "intervals": (DOCUMENT, DOCUMENT * 2),
+    "nginx": (LOG,), "cyclictest": (WAKE_UPS,), "jsonl": (LINES,),
     "json": (DOCUMENT,), "prometheus": SCRAPES,
 }  # fmt: skip
 TOKENS = tuple(
@@ -119,7 +119,6 @@ _FILES: Mapping[str, Callable[[Path], Sensor]] = {
     "nginx": lambda path: NginxLog(path, GOAL, wall_clock=lambda: 1_800_000_000.0),
     "cyclictest": lambda path: CyclictestLines(path, GOAL),
     "jsonl": lambda path: JsonlRequests(path, GOAL),
-    "intervals": lambda path: JsonlIntervals(path, GOAL, KEYS),
 }
 
 
@@ -142,7 +141,7 @@ def _of_file(source: str, folder: Path, case: Case) -> Read:
 
 
 def _of_answers(source: str, wire: _Wire, case: Case) -> Read:
-    """As `Poller` does, which takes whatever a digest raises for an answer that is malformed."""
+    """As `PolledSource` does, which takes whatever a digest raises for an answer that is malformed."""
     if source == "generator":
         return _of_generator()
     digest = JsonDigest(KEYS, 1.0) if source == "json" else PrometheusDigest(NAMES, GOAL)
@@ -230,7 +229,6 @@ _REFERENCE: Mapping[str, Callable[[bytes], tuple[float, float]]] = {
     "nginx": lambda text: _range(_floats(rb"(?m)^[0-9.]+ [0-9]{3} ([0-9]+\.[0-9]{3})$", text)),
     "cyclictest": lambda text: _range(_floats(rb"(?m)^ *[0-9]+: *[0-9]+: *([0-9]+)(?: +[0-9]+)?$", text, 1e-6)),
     "jsonl": lambda text: _range(_floats(rb'"latency_seconds"' + _NUMBER, text)),
-    "intervals": lambda text: _range(_floats(rb'"p95"' + _NUMBER, text, 1e-3)),
     "json": lambda text: _range(_floats(rb'"p95"' + _NUMBER, text, 1e-3)),
     "prometheus": lambda text: (0.0, max(filter(math.isfinite, _floats(rb'le="([^"]*)"', text)), default=-math.inf)),
     "generator": lambda text: _range([float(line.split()[5]) for line in text.split(b"\n")]),
@@ -250,8 +248,8 @@ class _Wire:
     def fetched(self, body: bytes, how: str) -> bytes | Missing:
         """What `fetch` makes of it; the engine's clock says whether it takes too long."""
         self._given = body, how
-        found = fetching.fetch(f"http://127.0.0.1:{self._server.getsockname()[1]}/", TIMEOUT_SECONDS)
-        assert isinstance(found, Missing) or len(found) <= fetching.MOST_BODY_BYTES
+        found = polled.fetch(f"http://127.0.0.1:{self._server.getsockname()[1]}/", TIMEOUT_SECONDS)
+        assert isinstance(found, Missing) or len(found) <= polled.MOST_BODY_BYTES
         return found
 
     def close(self) -> None:

@@ -13,13 +13,11 @@ control period, add --unbuffered.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
-from rlctl.envs.host.latency.figures import LONGEST_SECONDS, PROVIDES, Reporter, TimeUnit
-from rlctl.envs.host.latency.follow import Follower
-from rlctl.envs.host.latency.window import SampleWindow
-from rlctl.envs.telemetry import Missing, Reading, Why
+from rlctl.envs.host.latency.figures import LONGEST_SECONDS, TimeUnit
+from rlctl.envs.host.latency.lines import LineSource
+from rlctl.envs.host.latency.window import Requests
 from rlctl.envs.workload import SLO
 
 __all__ = ["CyclictestLines", "wake_ups"]
@@ -33,8 +31,8 @@ def wake_ups(lines: bytes) -> list[int]:
     return [int(latency) for latency in _WAKE_UP.findall(lines)]
 
 
-class CyclictestLines:
-    """The SLO's quantile over the wake-ups of the last seconds, all threads together.
+class CyclictestLines(LineSource):
+    """A line per wake-up, all threads together.
 
     A task that does not wake up writes nothing: no wake-up, no tail. Its load is the wake-ups that it made, in those
     of `max_load_rps`; one that oversleeps its next period leaves that out.
@@ -46,30 +44,16 @@ class CyclictestLines:
         window_seconds: Length of the window.
     """
 
-    provides = (*PROVIDES, "rejected_rps")
+    unfit = "none of its lines is a wake-up; run cyclictest with --verbose"
 
     def __init__(
         self, path: Path, slo: SLO, *, unit: TimeUnit = TimeUnit.MICROSECONDS, window_seconds: float = 1.0
     ) -> None:
-        self.name = f"cyclictest {path}"
+        super().__init__("cyclictest", path, slo, window_seconds)
         self._unit = unit
-        self._follower = Follower(path)
-        self._window = SampleWindow(window_seconds, slo.quantile)
-        self._reporter = Reporter(self.name, slo, stale_seconds=float("inf"))  # the window ends with every tick
 
-    def read(self, now_seconds: float) -> Mapping[str, Reading]:
-        """The window's figures as readings."""
-        lines = self._follower.read()
-        if isinstance(lines, Missing):
-            self._window.add(now_seconds, [])
-            return {**self._reporter.readings(lines, now_seconds), "rejected_rps": lines}
+    def parse(self, lines: bytes, seconds: float) -> Requests:  # noqa: ARG002 - a line has no time of its own
+        """The wake-ups that some lines tell of."""
         scale = self._unit.seconds
         latencies = [latency * scale for latency in wake_ups(lines) if latency * scale <= LONGEST_SECONDS]
-        self._window.add(now_seconds, latencies, rejected=lines.count(b"\n") - len(latencies))
-        unfit = Missing(Why.MALFORMED, "none of its lines is a wake-up; run cyclictest with --verbose")
-        figures = unfit if self._window.unfit else self._window.figures()
-        return {**self._reporter.readings(figures, now_seconds), "rejected_rps": self._window.rejected_rps()}
-
-    def close(self) -> None:
-        """Close the file."""
-        self._follower.close()
+        return Requests(latencies, rejected=lines.count(b"\n") - len(latencies))

@@ -1,20 +1,20 @@
-"""Tail latency from a file or FIFO of JSON lines: one line per request, or one per interval."""
+"""Tail latency from a file or FIFO with a JSON line for each request."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlctl.envs.host.decode import json_or_none, measured
-from rlctl.envs.host.latency.figures import LONGEST_SECONDS, PROVIDES, Figures, Reporter, TimeUnit
-from rlctl.envs.host.latency.follow import Follower
-from rlctl.envs.host.latency.keys import FigureKeys, lookup, members
-from rlctl.envs.host.latency.window import SampleWindow
-from rlctl.envs.telemetry import Missing, Reading, Why
+from rlctl.envs.host.latency.figures import LONGEST_SECONDS, TimeUnit
+from rlctl.envs.host.latency.keys import lookup, members
+from rlctl.envs.host.latency.lines import LineSource
+from rlctl.envs.host.latency.window import Requests
+from rlctl.envs.telemetry import Why
 from rlctl.envs.workload import SLO
 
-__all__ = ["JsonlIntervals", "JsonlRequests", "RequestKeys", "documents"]
+__all__ = ["JsonlRequests", "RequestKeys", "documents"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,8 @@ def documents(lines: bytes) -> list[object]:
     return [json_or_none(row) for row in rows]
 
 
-class JsonlRequests:
-    """The SLO's quantile over the requests of the last seconds, from one JSON line per request.
-
-    Such a file holds completed requests only; in overload its tail comes too late, see `oldest_request_seconds`.
+class JsonlRequests(LineSource):
+    """One JSON object per request.
 
     Args:
         path: A regular file or a FIFO; it may be rotated, truncated, or not exist yet.
@@ -53,90 +51,29 @@ class JsonlRequests:
         window_seconds: Length of the window.
     """
 
-    provides = (*PROVIDES, "rejected_rps")
-
     def __init__(self, path: Path, slo: SLO, keys: RequestKeys | None = None, *, window_seconds: float = 1.0) -> None:
-        self.name = f"jsonl {path}"
+        super().__init__("jsonl", path, slo, window_seconds)
         self._keys = keys or RequestKeys()
-        self._follower = Follower(path)
-        self._window = SampleWindow(window_seconds, slo.quantile)
-        self._reporter = Reporter(self.name, slo, stale_seconds=float("inf"))  # the window ends with every tick
-        self._unfit = ""
 
-    def read(self, now_seconds: float) -> Mapping[str, Reading]:
-        """The window's figures as readings."""
-        lines = self._follower.read()
-        if isinstance(lines, Missing):
-            self._window.add(now_seconds, [])
-            return {**self._reporter.readings(lines, now_seconds), "rejected_rps": lines}
-        found = documents(lines)
-        latencies, errors = self._requests(found)
-        self._window.add(now_seconds, latencies, errors, rejected=len(found) - len(latencies))
-        figures = Missing(Why.MALFORMED, self._unfit) if self._window.unfit else self._window.figures()
-        return {**self._reporter.readings(figures, now_seconds), "rejected_rps": self._window.rejected_rps()}
-
-    def close(self) -> None:
-        """Close the file."""
-        self._follower.close()
-
-    def _requests(self, found: Sequence[object]) -> tuple[list[float], int]:
+    def parse(self, lines: bytes, seconds: float) -> Requests:  # noqa: ARG002 - a line has no time of its own
+        """Latencies and failures of the lines that are objects with a latency."""
+        rows, scale = documents(lines), self._keys.unit.seconds
         latencies: list[float] = []
         errors = 0
-        scale = self._keys.unit.seconds
-        for document in found:
-            latency = measured(lookup(document, self._keys.latency), LONGEST_SECONDS / scale)
+        for row in rows:
+            latency = measured(lookup(row, self._keys.latency), LONGEST_SECONDS / scale)
             if not isinstance(latency, Why):
                 latencies.append(latency * scale)
-                errors += self._keys.ok is not None and not lookup(document, self._keys.ok)
-        if found and not latencies:
-            self._unfit = self._complaint(found[0])
-        return latencies, errors
+                errors += self._keys.ok is not None and not lookup(row, self._keys.ok)
+        if rows and not latencies:
+            self.unfit = self._complaint(rows[0])
+        return Requests(latencies, errors, len(rows) - len(latencies))
 
-    def _complaint(self, document: object) -> str:
+    def _complaint(self, row: object) -> str:
         """Why there is no latency in a line."""
-        if not isinstance(document, Mapping):
+        if not isinstance(row, Mapping):
             return "its lines are no JSON objects"
-        raw = lookup(document, self._keys.latency)
+        raw = lookup(row, self._keys.latency)
         if raw is None:
-            return f"no {self._keys.latency!r} in its lines; there is: {members(document)}"
+            return f"no {self._keys.latency!r} in its lines; there is: {members(row)}"
         return f"{self._keys.latency!r} is {str(raw)[:60]!r} in its lines, no latency in {self._keys.unit}"
-
-
-class JsonlIntervals:
-    """The newest record of a file to which a client writes one JSON line per interval.
-
-    Of several records between two ticks the last counts: let the client's interval be the control period.
-
-    Args:
-        path: A regular file or a FIFO; it may be rotated, truncated, or not exist yet.
-        slo: The LC's objective.
-        keys: Which member is which figure; `keys.tail` must be the quantile that the SLO names.
-        window_seconds: Length of an interval, if the records do not say.
-        stale_seconds: A record older than this is missing.
-    """
-
-    provides = PROVIDES
-
-    def __init__(
-        self, path: Path, slo: SLO, keys: FigureKeys, *, window_seconds: float = 1.0, stale_seconds: float = 3.0
-    ) -> None:
-        self.name = f"jsonl {path}"
-        self._keys, self._window_seconds = keys, window_seconds
-        self._follower = Follower(path)
-        self._reporter = Reporter(self.name, slo, stale_seconds)
-        self._latest: Figures | Missing = Missing(Why.NO_DATA, "no record yet")
-
-    def read(self, now_seconds: float) -> Mapping[str, Reading]:
-        """The newest record's figures as readings."""
-        lines = self._follower.read()
-        if isinstance(lines, Missing):
-            if isinstance(self._latest, Missing):
-                self._latest = lines
-        elif lines.strip():
-            document = documents(lines)[-1]
-            self._latest = self._keys.figures(document, now_seconds, self._window_seconds)
-        return self._reporter.readings(self._latest, now_seconds)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._follower.close()

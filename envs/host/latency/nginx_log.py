@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import compress, repeat
 from pathlib import Path
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.decode import measured
-from rlctl.envs.host.latency.figures import LONGEST_SECONDS, PROVIDES, Reporter
-from rlctl.envs.host.latency.follow import Follower
-from rlctl.envs.host.latency.window import SampleWindow
-from rlctl.envs.telemetry import Missing, Reading, Why
+from rlctl.envs.host.latency.figures import LONGEST_SECONDS
+from rlctl.envs.host.latency.lines import LineSource
+from rlctl.envs.host.latency.window import Requests
+from rlctl.envs.telemetry import Why
 from rlctl.envs.workload import SLO
 
 __all__ = ["LOG_FORMAT", "LOG_PATTERN", "NginxLog"]
@@ -28,7 +28,7 @@ LOG_PATTERN = r"^(?P<msec>\d+\.\d{3}) (?P<status>\d{3}) (?P<seconds>\d+\.\d{3})$
 FIRST_ERROR_STATUS = b"500"
 
 
-class NginxLog:
+class NginxLog(LineSource):
     r"""The SLO's quantile over the requests that nginx logged in the last seconds.
 
     `$request_time` runs from the first byte of the request to the last byte of the answer, in steps of 1 ms: a slow
@@ -50,7 +50,7 @@ class NginxLog:
         ConfigError: The pattern is no regular expression, or lacks the group.
     """
 
-    provides = (*PROVIDES, "rejected_rps")
+    unfit = "the pattern fits none of its lines; set log_format, or lc.latency.pattern"
 
     def __init__(
         self,
@@ -61,44 +61,26 @@ class NginxLog:
         window_seconds: float = 1.0,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self.name = f"nginx {path}"
         self._pattern = _compiled(pattern)
+        super().__init__("nginx", path, slo, window_seconds)
         self._seconds = self._pattern.groupindex["seconds"] - 1
         self._msec, self._status = self._column("msec"), self._column("status")
         self._window_seconds, self._wall_clock = window_seconds, wall_clock
-        self._follower = Follower(path)
-        self._window = SampleWindow(window_seconds, slo.quantile)
-        self._reporter = Reporter(self.name, slo, stale_seconds=float("inf"))  # the window ends with every tick
-        self._before_seconds: float | None = None
 
-    def read(self, now_seconds: float) -> Mapping[str, Reading]:
-        """The window's figures as readings; `rejected_rps` counts lines that the pattern does not fit."""
-        lines = self._follower.read()
-        latencies, errors, rejected = ([], 0, 0) if isinstance(lines, Missing) else self._requests(lines, now_seconds)
-        self._before_seconds = now_seconds
-        self._window.add(now_seconds, latencies, errors, rejected)
-        unfit = Missing(Why.MALFORMED, "the pattern fits none of its lines; set log_format, or lc.latency.pattern")
-        figures = lines if isinstance(lines, Missing) else unfit if self._window.unfit else self._window.figures()
-        return {**self._reporter.readings(figures, now_seconds), "rejected_rps": self._window.rejected_rps()}
-
-    def close(self) -> None:
-        """Close the log."""
-        self._follower.close()
-
-    def _requests(self, lines: bytes, now_seconds: float) -> tuple[list[float], int, int]:
-        """Latencies, failed requests, lines that do not fit; column by column, as that is five times as fast."""
+    def parse(self, lines: bytes, seconds: float) -> Requests:
+        """The requests that some lines tell of; column by column, as that is five times as fast."""
         rows = self._pattern.findall(lines)
         columns: list[Sequence[bytes]] = [rows] if self._pattern.groups == 1 else list(zip(*rows, strict=True))
         if not rows:
-            return [], 0, lines.count(b"\n")
-        seconds = _numbers(columns[self._seconds])
-        oldest = self._wall_clock() - max(self._window_seconds, now_seconds - (self._before_seconds or now_seconds))
+            return Requests(rejected=lines.count(b"\n"))
+        latencies = _numbers(columns[self._seconds])
+        oldest = self._wall_clock() - max(self._window_seconds, seconds)
         ended = repeat(math.inf) if self._msec is None else _numbers(columns[self._msec])
         failed = repeat(False) if self._status is None else map(_has_failed, columns[self._status])
-        fits = [0.0 <= latency <= LONGEST_SECONDS for latency in seconds]
+        fits = [0.0 <= latency <= LONGEST_SECONDS for latency in latencies]
         counts = [fit and not end < oldest for fit, end in zip(fits, ended, strict=False)]
-        return (
-            list(compress(seconds, counts)),
+        return Requests(
+            list(compress(latencies, counts)),
             sum(compress(failed, counts)),
             max(lines.count(b"\n") - sum(fits), 0),
         )

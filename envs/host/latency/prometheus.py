@@ -10,12 +10,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from rlctl.envs.host.decode import measured
-from rlctl.envs.host.latency.fetch import PolledSource
 from rlctl.envs.host.latency.figures import UNKNOWN, Figures, TimeUnit
 from rlctl.envs.telemetry import Missing, Why
 from rlctl.envs.workload import SLO
 
-__all__ = ["BucketQuantile", "PrometheusDigest", "PrometheusNames", "PrometheusSource", "bucket_quantile"]
+__all__ = ["BucketQuantile", "PrometheusDigest", "PrometheusNames", "bucket_quantile"]
 
 _Labels = frozenset[tuple[str, str]]
 
@@ -87,7 +86,8 @@ class PrometheusDigest:
     """Turns one scrape after the other into figures.
 
     Each series is compared with itself, so that a worker that restarts (its counters start again at 0) or joins does
-    not disturb the others. The figures of a window are those between two scrapes.
+    not disturb the others. The figures of a window are those between two scrapes. Completed requests are all that a
+    histogram shows: in overload name an `oldest` or `in_flight` gauge too.
 
     Args:
         names: What the endpoint calls things.
@@ -222,41 +222,3 @@ def _growth(
         highest = max(highest, grown[bound])
         buckets.append((bound, highest))
     return buckets if math.inf in grown else [*buckets, (math.inf, highest)]
-
-
-class PrometheusSource(PolledSource):
-    """Latency from an endpoint in the Prometheus text format, scraped in a thread.
-
-    Completed requests are all that a histogram shows: in overload name an `oldest` or `in_flight` gauge too.
-
-    Args:
-        url: The endpoint.
-        names: What it calls things.
-        slo: The LC's objective.
-        interval_seconds: Time between scrapes; the control period.
-        timeout_seconds: Limit of one scrape.
-        stale_seconds: Figures older than this are missing.
-
-    Raises:
-        ConfigError: Not an http(s) URL.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        names: PrometheusNames,
-        slo: SLO,
-        *,
-        interval_seconds: float = 1.0,
-        timeout_seconds: float = 0.5,
-        stale_seconds: float = 3.0,
-    ) -> None:
-        super().__init__(
-            "prometheus",
-            url,
-            PrometheusDigest(names, slo),
-            slo,
-            interval_seconds=interval_seconds,
-            timeout_seconds=timeout_seconds,
-            stale_seconds=stale_seconds,
-        )

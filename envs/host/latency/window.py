@@ -10,19 +10,31 @@ from rlctl.envs.host.latency.figures import UNKNOWN, Figures
 from rlctl.envs.quantile import quantile
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
-__all__ = ["SampleWindow"]
+__all__ = ["Requests", "SampleWindow"]
 
 MOST_SAMPLES = 200_000
 """Per batch; the newest are kept. At 8 bytes each a burst of any size stays below 2 MB."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
-    start_seconds: float
-    end_seconds: float
-    latencies: Sequence[float]
-    errors: int
-    rejected: int
+class Requests:
+    """Completed requests.
+
+    Attributes:
+        latencies: In seconds, oldest first, each finite and not negative.
+        errors: How many of them failed.
+        rejected: Lines in which no latency could be found.
+    """
+
+    latencies: Sequence[float] = ()
+    errors: int = 0
+    rejected: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch(Requests):
+    start_seconds: float = 0.0
+    end_seconds: float = 0.0
 
 
 class SampleWindow:
@@ -41,18 +53,21 @@ class SampleWindow:
         self._batches: deque[_Batch] = deque()
         self._last_seconds: float | None = None
 
-    def add(self, now_seconds: float, latencies: Sequence[float], errors: int = 0, rejected: int = 0) -> None:
+    def seconds_since_last(self, now_seconds: float) -> float:
+        """Time since the previous `add`; 0 before the first."""
+        return 0.0 if self._last_seconds is None else now_seconds - self._last_seconds
+
+    def add(self, now_seconds: float, requests: Requests) -> None:
         """Take what was completed since the previous call; the first call only starts the clock.
 
         Args:
             now_seconds: Monotonic time of this tick.
-            latencies: In seconds, oldest first, each finite and not negative.
-            errors: How many of them failed.
-            rejected: Lines in which no latency could be found.
+            requests: What was completed.
         """
         start, self._last_seconds = self._last_seconds, now_seconds
         if start is not None and now_seconds > start:
-            self._batches.append(_Batch(start, now_seconds, latencies[-MOST_SAMPLES:], errors, rejected))
+            latest = requests.latencies[-MOST_SAMPLES:]
+            self._batches.append(_Batch(latest, requests.errors, requests.rejected, start, now_seconds))
         while len(self._batches) > 1 and self._is_over(self._batches[0], now_seconds):
             self._batches.popleft()
 

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.latency.figures import Figures, Reporter, TimeUnit
-from rlctl.envs.host.latency.http_json import JsonDigest, JsonSource
-from rlctl.envs.host.latency.jsonl import JsonlIntervals, JsonlRequests, RequestKeys, documents
+from rlctl.envs.host.latency.http_json import JsonDigest
+from rlctl.envs.host.latency.jsonl import JsonlRequests, RequestKeys, documents
 from rlctl.envs.host.latency.keys import FigureKeys, lookup
+from rlctl.envs.host.latency.polled import PolledSource
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO
 
@@ -90,7 +91,9 @@ def test_no_answer_raises_or_gives_insane_figures(body: bytes) -> None:
 
 
 def test_a_live_endpoint(slo: SLO, serve: Callable[..., str]) -> None:
-    source = JsonSource(serve(lambda: (200, json.dumps(GOOD).encode())), KEYS, slo, interval_seconds=0.05)
+    source = PolledSource(
+        "json", serve(lambda: (200, json.dumps(GOOD).encode())), JsonDigest(KEYS, 1.0), slo, interval_seconds=0.05
+    )
     try:
         deadline = time.monotonic() + 10.0
         while isinstance(tail := source.read(time.monotonic())["tail_latency_seconds"], Missing):
@@ -107,7 +110,7 @@ def test_a_slow_endpoint_does_not_hold_up_the_tick(slo: SLO, serve: Callable[...
         time.sleep(0.4)
         return 200, b"{}"
 
-    source = JsonSource(serve(slow), KEYS, slo, interval_seconds=0.05, timeout_seconds=0.1)
+    source = PolledSource("json", serve(slow), JsonDigest(KEYS, 1.0), slo, interval_seconds=0.05, timeout_seconds=0.1)
     try:
         before = time.thread_time()
         found = source.read(time.monotonic())["tail_latency_seconds"]
@@ -138,32 +141,6 @@ def test_requests_of_the_window(tmp_path: Path, slo: SLO) -> None:
     silent = source.read(2.0)["tail_latency_seconds"]
     assert isinstance(silent, Missing)
     assert silent.why is Why.NO_DATA
-    source.close()
-
-
-def test_the_newest_interval_counts_until_it_is_stale(tmp_path: Path, slo: SLO) -> None:
-    path = tmp_path / "intervals.jsonl"
-    source = JsonlIntervals(path, slo, KEYS, stale_seconds=2.0)
-    assert isinstance(source.read(0.0)["tail_latency_seconds"], Missing)
-    append(path, GOOD, {**GOOD, "n": 200})
-    tail = source.read(1.0)["tail_latency_seconds"]
-    assert isinstance(tail, Quantile)
-    assert tail.samples == 200
-    assert source.read(2.5)["tail_latency_seconds"].age_seconds == 1.5
-    stale = source.read(3.5)["tail_latency_seconds"]
-    assert isinstance(stale, Missing)
-    assert stale.why is Why.STALE
-    source.close()
-
-
-def test_garbage_in_the_newest_line_is_malformed(tmp_path: Path, slo: SLO) -> None:
-    path = tmp_path / "intervals.jsonl"
-    path.touch()
-    source = JsonlIntervals(path, slo, KEYS)
-    path.write_text("not json\n")
-    found = source.read(1.0)["tail_latency_seconds"]
-    assert isinstance(found, Missing)
-    assert found.why is Why.MALFORMED
     source.close()
 
 
@@ -208,7 +185,7 @@ def test_an_endpoint_that_has_fallen_silent_is_told_with_why_it_does_not_answer(
 ) -> None:
     status = 200
     url = serve(lambda: (status, json.dumps(GOOD).encode()))
-    source = JsonSource(url, KEYS, slo, interval_seconds=0.02, stale_seconds=0.1)
+    source = PolledSource("json", url, JsonDigest(KEYS, 1.0), slo, interval_seconds=0.02, stale_seconds=0.1)
     try:
         while isinstance(source.read(time.monotonic())["tail_latency_seconds"], Missing):
             time.sleep(0.01)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.host.latency.figures import LONGEST_SECONDS, PROVIDES, UNKNOWN, Figures, Reporter, TimeUnit
-from rlctl.envs.host.latency.window import SampleWindow
+from rlctl.envs.host.latency.window import Requests, SampleWindow
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
 from rlctl.envs.workload import SLO
 
@@ -115,21 +115,21 @@ def test_a_window_of_one_tick_holds_one_batch_though_ticks_jitter() -> None:
     window = SampleWindow(1.0, 0.95)
     assert isinstance(window.figures(), Missing)
     for tick, now in enumerate((0.0, 1.01, 2.0, 2.99, 4.02)):
-        window.add(now, [0.001] * tick)
+        window.add(now, Requests([0.001] * tick))
     assert window_of(window) == (4, near(1.03))
 
 
 def test_a_longer_window_holds_several_batches() -> None:
     window = SampleWindow(2.0, 0.95)
     for now in range(6):
-        window.add(float(now), [0.001] * 10)
+        window.add(float(now), Requests([0.001] * 10))
     assert window_of(window) == (20, 2.0)
 
 
 def test_a_window_without_requests_has_no_tail() -> None:
     window = SampleWindow(1.0, 0.95)
-    window.add(0.0, [])
-    window.add(1.0, [])
+    window.add(0.0, Requests())
+    window.add(1.0, Requests())
     figures = window.figures()
     assert isinstance(figures, Figures)
     assert isinstance(figures.tail_seconds, Missing)

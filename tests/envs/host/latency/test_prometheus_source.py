@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.latency.figures import Figures, TimeUnit
+from rlctl.envs.host.latency.polled import PolledSource
 from rlctl.envs.host.latency.prometheus import (
     PrometheusDigest,
     PrometheusNames,
-    PrometheusSource,
     bucket_quantile,
 )
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
@@ -170,7 +170,9 @@ def test_a_live_endpoint_and_then_a_silent_one(slo: SLO, serve: Callable[..., st
     scrapes = iter(range(0, 10**6, 50))
     answer = {"status": 200}
     url = serve(lambda: (answer["status"], exposition((next(scrapes),) * 5).encode()))
-    source = PrometheusSource(url, NAMES, slo, interval_seconds=0.02, stale_seconds=0.3)
+    source = PolledSource(
+        "prometheus", url, PrometheusDigest(NAMES, slo), slo, interval_seconds=0.02, stale_seconds=0.3
+    )
     try:
         deadline = time.monotonic() + 10.0
         while not isinstance(tail := source.read(time.monotonic())["tail_latency_seconds"], Quantile):
@@ -190,7 +192,9 @@ def test_a_live_endpoint_and_then_a_silent_one(slo: SLO, serve: Callable[..., st
 
 
 def test_an_endpoint_that_is_not_there_is_gone(slo: SLO) -> None:
-    source = PrometheusSource("http://127.0.0.1:9/metrics", NAMES, slo, interval_seconds=0.02)
+    source = PolledSource(
+        "prometheus", "http://127.0.0.1:9/metrics", PrometheusDigest(NAMES, slo), slo, interval_seconds=0.02
+    )
     try:
         deadline = time.monotonic() + 10.0
         while (found := source.read(time.monotonic())["tail_latency_seconds"]) and time.monotonic() < deadline:
@@ -207,4 +211,4 @@ def test_an_endpoint_that_is_not_there_is_gone(slo: SLO) -> None:
 @pytest.mark.parametrize("url", ["/metrics", "file:///etc/passwd", "ftp://x/y", "http://"])
 def test_only_http_urls(url: str, slo: SLO) -> None:
     with pytest.raises(ConfigError, match="http"):
-        PrometheusSource(url, NAMES, slo)
+        PolledSource("prometheus", url, PrometheusDigest(NAMES, slo), slo)

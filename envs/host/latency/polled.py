@@ -16,7 +16,7 @@ from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter
 from rlctl.envs.telemetry import Missing, Reading, Why
 from rlctl.envs.workload import SLO
 
-__all__ = ["PolledSource", "Poller", "fetch"]
+__all__ = ["Digest", "PolledSource", "fetch"]
 
 Digest = Callable[[bytes, float], Figures | Missing]
 """Turns a body and the monotonic time at which it arrived into figures."""
@@ -56,46 +56,51 @@ def fetch(url: str, timeout_seconds: float) -> bytes | Missing:
     return b"".join(chunks)
 
 
-class Poller:
-    """Keeps the newest figures of an endpoint.
+class PolledSource:
+    """Latency from an endpoint that a thread asks again and again.
 
     Args:
-        url: http or https.
-        digest: Called in the poller's thread.
-        interval_seconds: Time between two requests.
+        kind: What answers there, for the sensor's name.
+        url: The endpoint.
+        digest: Makes figures of its answers; called in the thread.
+        slo: The LC's objective.
+        interval_seconds: Time between two requests; the control period.
         timeout_seconds: Limit of one request.
+        stale_seconds: Figures older than this are missing.
 
     Raises:
         ConfigError: Not an http(s) URL.
     """
 
+    provides = PROVIDES
+
     def __init__(
         self,
+        kind: str,
         url: str,
         digest: Digest,
-        interval_seconds: float,
-        timeout_seconds: float,
+        slo: SLO,
+        *,
+        interval_seconds: float = 1.0,
+        timeout_seconds: float = 0.5,
+        stale_seconds: float = 3.0,
     ) -> None:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise ConfigError(f"{url!r} is no http or https URL of a latency endpoint")
+        self.name = f"{kind} {url}"
         self._url, self._digest = url, digest
         self._interval_seconds, self._timeout_seconds = interval_seconds, timeout_seconds
+        self._reporter = Reporter(self.name, slo, stale_seconds)
         self._latest: Figures | Missing = Missing(Why.NO_DATA, f"{url}: no answer yet")
-        self._failure = ""
+        self._failure = ""  # of the newest request
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rlctl-latency", daemon=True)
         self._thread.start()
 
-    @property
-    def latest(self) -> Figures | Missing:
-        """The newest figures. An endpoint that falls silent leaves its last ones, which grow old."""
-        return self._latest
-
-    @property
-    def failure(self) -> str:
-        """What the newest request failed with; empty if it was answered."""
-        return self._failure
+    def read(self, now_seconds: float) -> Mapping[str, Reading]:
+        """The newest figures as readings. An endpoint that falls silent leaves its last ones, which grow old."""
+        return self._reporter.readings(self._latest, now_seconds, self._failure)
 
     def close(self) -> None:
         """End the thread; waits no longer than one request may take. Idempotent."""
@@ -121,45 +126,3 @@ class Poller:
         except Exception as error:  # noqa: BLE001 - whatever an endpoint says, the thread must live
             _log.debug("%s: cannot be read", self._url, exc_info=True)
             self._latest = Missing(Why.MALFORMED, f"{self._url}: {error}")
-
-
-class PolledSource:
-    """Latency from an endpoint that a thread asks again and again.
-
-    Args:
-        kind: What answers there, for the sensor's name.
-        url: The endpoint.
-        digest: Makes figures of its answers.
-        slo: The LC's objective.
-        interval_seconds: Time between requests; the control period.
-        timeout_seconds: Limit of one request.
-        stale_seconds: Figures older than this are missing.
-
-    Raises:
-        ConfigError: Not an http(s) URL.
-    """
-
-    provides = PROVIDES
-
-    def __init__(
-        self,
-        kind: str,
-        url: str,
-        digest: Digest,
-        slo: SLO,
-        *,
-        interval_seconds: float,
-        timeout_seconds: float,
-        stale_seconds: float,
-    ) -> None:
-        self.name = f"{kind} {url}"
-        self._reporter = Reporter(self.name, slo, stale_seconds)
-        self._poller = Poller(url, digest, interval_seconds, timeout_seconds)
-
-    def read(self, now_seconds: float) -> Mapping[str, Reading]:
-        """The newest figures as readings."""
-        return self._reporter.readings(self._poller.latest, now_seconds, self._poller.failure)
-
-    def close(self) -> None:
-        """End the thread."""
-        self._poller.close()

@@ -3,55 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from rlctl.envs.errors import ConfigError, RlctlError
 from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter
 from rlctl.envs.telemetry import Missing, Reading, Why
+from rlctl.envs.testbed.generator import GeneratorStats
 from rlctl.envs.workload import SLO
 
-__all__ = ["GeneratorFigures", "GeneratorSource"]
+__all__ = ["GeneratorSource"]
 
 _QUANTILES = {0.5: "p50_seconds", 0.95: "p95_seconds", 0.99: "p99_seconds"}
-
-
-class GeneratorFigures(Protocol):
-    """What a generator says of the interval since it was last asked; `rlctl.envs.testbed` has one."""
-
-    @property
-    def interval_seconds(self) -> float:
-        """Length of the interval."""
-        ...
-
-    @property
-    def monotonic_seconds(self) -> float:
-        """Its end, on this host's monotonic clock."""
-        ...
-
-    @property
-    def samples(self) -> int:
-        """Replies in the interval."""
-        ...
-
-    @property
-    def offered_rps(self) -> float:
-        """Arrivals per second."""
-        ...
-
-    @property
-    def done_rps(self) -> float:
-        """Replies per second."""
-        ...
-
-    @property
-    def errors(self) -> int:
-        """Failed requests."""
-        ...
-
-    @property
-    def oldest_seconds(self) -> float:
-        """Age of the oldest request without a reply, 0 if there is none."""
-        ...
 
 
 class GeneratorSource:
@@ -69,10 +30,10 @@ class GeneratorSource:
     name = "generator"
     provides = PROVIDES
 
-    def __init__(self, stats: Callable[[], GeneratorFigures], slo: SLO, *, stale_seconds: float = 3.0) -> None:
+    def __init__(self, stats: Callable[[], GeneratorStats], slo: SLO, *, stale_seconds: float = 3.0) -> None:
         if slo.quantile not in _QUANTILES:
             raise ConfigError(f"the load generator reports p50, p95 and p99, not the SLO's quantile {slo.quantile:g}")
-        self._stats, self._key = stats, _QUANTILES[slo.quantile]
+        self._stats, self._quantile = stats, _QUANTILES[slo.quantile]
         self._reporter = Reporter(self.name, slo, stale_seconds)
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
@@ -89,7 +50,7 @@ class GeneratorSource:
             return Missing(Why.GONE, str(error))
         if not stats.interval_seconds > 0.0:
             return Missing(Why.NO_DATA, "the generator's interval is empty")
-        tail: float | None = getattr(stats, self._key)
+        tail: float | None = getattr(stats, self._quantile)
         return Figures(
             end_seconds=stats.monotonic_seconds,
             window_seconds=stats.interval_seconds,

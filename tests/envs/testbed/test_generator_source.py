@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pytest
 
 from rlctl.envs.errors import ConfigError, TestbedError
-from rlctl.envs.host.latency.generator import GeneratorSource
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.testbed.generator import GeneratorStats
+from rlctl.envs.testbed.generator_source import GeneratorSource
 from rlctl.envs.workload import SLO
 
 
@@ -24,6 +24,11 @@ class Stats:
     offered_rps: float = 460.0
     done_rps: float = 450.0
     errors: int = 4
+
+
+@pytest.fixture
+def slo() -> SLO:
+    return SLO(target_seconds=0.010, quantile=0.95, max_load_rps=1000.0)
 
 
 def test_the_played_stats_have_the_fields_of_the_real_ones() -> None:

@@ -1,0 +1,63 @@
+"""Tail latency from a file or FIFO to which every request adds a line."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+
+from rlctl.envs.host.latency.figures import PROVIDES, Reporter
+from rlctl.envs.host.latency.follow import Follower
+from rlctl.envs.host.latency.window import Requests, SampleWindow
+from rlctl.envs.telemetry import Missing, Reading, Why
+from rlctl.envs.workload import SLO
+
+__all__ = ["LineSource"]
+
+
+class LineSource(ABC):
+    """The SLO's quantile over the requests of the last seconds.
+
+    Such a file holds completed requests only; in overload its tail comes too late, see `oldest_request_seconds`.
+
+    Args:
+        kind: What writes the lines, for messages.
+        path: A regular file or a FIFO; it may be rotated, truncated, or not exist yet.
+        slo: The LC's objective.
+        window_seconds: Length of the window.
+
+    Attributes:
+        unfit: Why no line has a latency in it, for the operator.
+    """
+
+    provides = (*PROVIDES, "rejected_rps")
+    unfit = ""
+
+    def __init__(self, kind: str, path: Path, slo: SLO, window_seconds: float) -> None:
+        self.name = f"{kind} {path}"
+        self._follower = Follower(path)
+        self._window = SampleWindow(window_seconds, slo.quantile)
+        self._reporter = Reporter(self.name, slo, stale_seconds=float("inf"))  # the window ends with every tick
+
+    @abstractmethod
+    def parse(self, lines: bytes, seconds: float) -> Requests:
+        """The requests in some lines.
+
+        Args:
+            lines: Whole lines, written since the previous call.
+            seconds: Time since that call.
+        """
+
+    def read(self, now_seconds: float) -> Mapping[str, Reading]:
+        """The window's figures as readings; `rejected_rps` counts lines without a latency."""
+        lines = self._follower.read()
+        if isinstance(lines, Missing):
+            self._window.add(now_seconds, Requests())
+            return {**self._reporter.readings(lines, now_seconds), "rejected_rps": lines}
+        self._window.add(now_seconds, self.parse(lines, self._window.seconds_since_last(now_seconds)))
+        figures = Missing(Why.MALFORMED, self.unfit) if self._window.unfit else self._window.figures()
+        return {**self._reporter.readings(figures, now_seconds), "rejected_rps": self._window.rejected_rps()}
+
+    def close(self) -> None:
+        """Close the file."""
+        self._follower.close()
