@@ -17,7 +17,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import BEND, FEATURES, LAGS, Observer, Scale
 from rlctl.envs.readings import Readings
 
-__all__ = ["VectorObserver"]
+__all__ = ["FRAME_SIZE", "VectorObserver"]
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -47,7 +47,8 @@ _SAME_SENSOR = {"cpu_per_request": ("stretch",)}
 _OPTIONAL = tuple(feature.name for feature in FEATURES if feature.optional)
 _PLACE = {feature.name: place for place, feature in enumerate(FEATURES)}
 _FLAG = {name: len(FEATURES) + place for place, name in enumerate(_OPTIONAL)}
-_WIDTH = len(FEATURES) + len(_OPTIONAL) + 1
+FRAME_SIZE = len(FEATURES) + len(_OPTIONAL) + 1
+"""Numbers of one tick: the features, a flag for each that may be missing, and the age of the latency."""
 
 
 class VectorObserver:
@@ -82,7 +83,7 @@ class VectorObserver:
         self._lossy = _columns(_MAY_BE_LOST)
         self._absent = _columns({*absent, *(name for of in absent for name in _SAME_SENSOR.get(of, ()))})
         self._depth = int(self.lags[0]) + 1
-        self._frames = np.zeros((self._depth, 0, _WIDTH), np.float32)  # a ring: the newest is at `_newest`
+        self._frames = np.zeros((self._depth, 0, FRAME_SIZE), np.float32)  # a ring: the newest is at `_newest`
         self._newest = 0
 
     def begin(self, readings: Readings, current: Allocations, which: Flags | None = None) -> NDArray[np.float32]:
@@ -120,7 +121,7 @@ class VectorObserver:
         scaled /= self._span
         scaled -= 1.0
         scaled[unknown] = 0.0  # NaN never reaches a network
-        frame = np.ones((scaled.shape[1], _WIDTH), np.float32)
+        frame = np.ones((scaled.shape[1], FRAME_SIZE), np.float32)
         frame[:, : len(FEATURES)] = scaled.T
         _hide(frame, readings.lost, self._lossy)
         _hide(frame, ~(readings.lc_cpu_seconds_per_request > 0.0), _STRETCH)

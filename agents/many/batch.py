@@ -6,6 +6,8 @@ twin does; `tests/agents/many/test_batch.py` holds the two together. Whoever has
 
 from __future__ import annotations
 
+from functools import singledispatch
+
 import numpy as np
 
 from rlctl.agents import catalogue
@@ -23,9 +25,6 @@ from rlctl.envs.observation import Observer
 
 __all__ = ["batch_policy"]
 
-CONSTANT = (GreedyShield, Frozen, Static, Unmanaged)
-"""They ask for the same whatever they see."""
-
 
 def batch_policy(name: str, limits: VectorLimits, tick_seconds: float) -> BatchPolicy:
     """A new manager or learned policy for these hosts.
@@ -38,18 +37,41 @@ def batch_policy(name: str, limits: VectorLimits, tick_seconds: float) -> BatchP
     Raises:
         PolicyError: An unknown name, a bound, or a bundle that cannot be served.
     """
-    policy: object = catalogue.build(name)
-    if isinstance(policy, LearnedPolicy):
-        return BatchLearned(policy, limits, tick_seconds)
-    if isinstance(policy, PrmHybrid) and not policy.literal_listing:
-        return BatchPrmHybrid(policy, limits)
-    if isinstance(policy, CONSTANT):
-        return Constant(policy, limits)
-    return EachHost([catalogue.build(name) for _ in limits.each], limits, tick_seconds)
+    in_arrays = _in_arrays(catalogue.build(name), limits, tick_seconds)
+    return in_arrays or EachHost([catalogue.build(name) for _ in limits.each], limits, tick_seconds)
+
+
+@singledispatch
+def _in_arrays(policy: object, limits: VectorLimits, tick_seconds: float) -> BatchPolicy | None:  # noqa: ARG001
+    """The version of a policy for many hosts, by its class; None where there is none, and it decides host by host."""
+    return None
+
+
+@_in_arrays.register
+def _(policy: LearnedPolicy, limits: VectorLimits, tick_seconds: float) -> BatchPolicy:
+    return BatchLearned(
+        policy.bundle.logits,
+        policy.bundle.card.lags,
+        limits,
+        tick_seconds,
+        shielded=policy.shielded,
+        masked=policy.masked,
+        remarks=policy.remarks,
+    )
+
+
+@_in_arrays.register
+def _(policy: PrmHybrid, limits: VectorLimits, tick_seconds: float) -> BatchPolicy | None:  # noqa: ARG001
+    return None if policy.literal_listing else BatchPrmHybrid(policy, limits)
+
+
+@_in_arrays.register
+def _(policy: GreedyShield | Frozen | Static | Unmanaged, limits: VectorLimits, tick_seconds: float) -> BatchPolicy:  # noqa: ARG001
+    return Constant(policy, limits)
 
 
 class Constant:
-    """The same allocation for ever.
+    """Those who ask for the same allocation whatever they see.
 
     Args:
         policy: The scalar policy.
@@ -82,6 +104,7 @@ class EachHost:
         self.shielded, self.masked = policies[0].shielded, policies[0].masked
         self._policies, self._limits = policies, limits
         self._observers = [Observer(one, tick_seconds) for one in limits.each]
+        self.begin(np.ones(len(policies), np.bool_))  # all are asked from the first tick on, also for hosts of others
 
     @property
     def remarks(self) -> tuple[str, ...]:

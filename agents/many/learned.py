@@ -2,42 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
+from numpy.typing import NDArray
 
 from rlctl.agents.many.seen import Answer, Flags, Seen
 from rlctl.agents.served.drift import ENDS
-from rlctl.agents.served.learned import LearnedPolicy
 from rlctl.envs.allocations import Allocations, VectorLimits, chosen
 from rlctl.envs.observation import FEATURES
-from rlctl.envs.observations import VectorObserver
+from rlctl.envs.observations import FRAME_SIZE, VectorObserver
 
-__all__ = ["BatchLearned"]
+__all__ = ["BatchLearned", "Logits"]
+
+Logits = Callable[[NDArray[np.float32]], NDArray[np.floating]]
+"""Observations, shape (n, size), to logits or values of the moves, shape (n, len(MOVES))."""
 
 _EDGES = [(place, end) for place, one in enumerate(FEATURES) for end in ENDS.get(one.name, ())]
 """Where in a frame a number beyond its feature's range shows, and as what; simulated hosts lack no sensor."""
 
 
 class BatchLearned:
-    """A bundle on n hosts.
+    """A network on n hosts: the largest of the allowed logits is the move.
 
-    Where the network's answer is no number the host gets the safe allocation, and the failure is told.
+    Where the network's answer is no number the host gets the safe allocation, and the answer counts as failed.
 
     Args:
-        policy: The scalar policy.
+        logits: The network.
+        lags: Ticks back that it sees, as in `rlctl.envs.observation.Observer`.
         limits: Of each host.
         tick_seconds: Control period.
-
-    Attributes:
-        shielded, masked, remarks: As in `rlctl.agents.policy.Policy`.
+        shielded: Whether it is judged behind the shield.
+        masked: Whether it chooses among the moves that the shield lets through; otherwise among all.
+        remarks: What a reader of its results must know.
     """
 
-    def __init__(self, policy: LearnedPolicy, limits: VectorLimits, tick_seconds: float) -> None:
-        self.shielded, self.masked, self.remarks = policy.shielded, policy.masked, policy.remarks
-        self._bundle, self._limits = policy.bundle, limits
-        self._observer = VectorObserver(limits, tick_seconds, policy.bundle.card.lags)
-        self._width = policy.bundle.card.observation.size // len(policy.bundle.card.lags)
+    def __init__(
+        self,
+        logits: Logits,
+        lags: Sequence[int],
+        limits: VectorLimits,
+        tick_seconds: float,
+        *,
+        shielded: bool = True,
+        masked: bool = True,
+        remarks: tuple[str, ...] = (),
+    ) -> None:
+        self.shielded, self.masked, self.remarks = shielded, masked, remarks
+        self._logits, self._limits = logits, limits
+        self._observer = VectorObserver(limits, tick_seconds, lags)
         self._fresh = np.ones(len(limits.each), np.bool_)
-        self._begun = False
 
     def begin(self, which: Flags) -> Allocations:
         """Forget the history; BE begins at the safe allocation."""
@@ -46,23 +60,21 @@ class BatchLearned:
 
     def act(self, seen: Seen) -> Answer:
         """The best allowed move on each host."""
-        vectors = self._observed(seen)
-        logits = self._bundle.logits(vectors)
+        observations = self._observed(seen)
+        logits = self._logits(observations)
         failed: Flags = np.logical_not(np.isfinite(logits).all(axis=1))
         if seen.mask is not None:
             logits = np.where(seen.mask, logits, np.float32(-np.inf))
         moves = np.where(failed[:, None], np.float32(0.0), logits).argmax(axis=1)
         proposed = chosen(moves, seen.current, self._limits)
-        newest = vectors[:, -self._width :]
+        newest = observations[:, -FRAME_SIZE:]
         strange = np.logical_or.reduce([newest[:, place] == end for place, end in _EDGES])
         return Answer(self._limits.safe.where(failed, proposed) if failed.any() else proposed, failed, strange)
 
-    def _observed(self, seen: Seen) -> np.ndarray:
-        if not self._begun:
-            self._begun, self._fresh = True, np.zeros_like(self._fresh)
+    def _observed(self, seen: Seen) -> NDArray[np.float32]:
+        """What the network sees; on hosts where it begins anew the history is the present alone."""
+        fresh, self._fresh = self._fresh, np.zeros_like(self._fresh)
+        if fresh.all():
             return self._observer.begin(seen.readings, seen.current)
-        vectors = self._observer.observe(seen.readings, seen.current)
-        if self._fresh.any():
-            vectors = self._observer.begin(seen.readings, seen.current, self._fresh)
-            self._fresh = np.zeros_like(self._fresh)
-        return vectors
+        observations = self._observer.observe(seen.readings, seen.current)
+        return self._observer.begin(seen.readings, seen.current, fresh) if fresh.any() else observations

@@ -35,11 +35,11 @@ class BatchEvery:
         """Start anew on these hosts."""
         self._next[which] = np.nan
 
-    def rest(self, which: Flags, now_seconds: float, seconds: float) -> None:
+    def rest(self, which: Flags, now_seconds: Array, seconds: float) -> None:
         """Fire next when so many seconds have passed, on these hosts."""
-        self._next[which] = now_seconds + seconds
+        self._next[which] = now_seconds[which] + seconds
 
-    def due(self, which: Flags, now_seconds: float) -> Array:
+    def due(self, which: Flags, now_seconds: Array) -> Array:
         """How many times the period has elapsed since the last call, on these hosts; 0 on the others."""
         fresh = which & np.isnan(self._next)
         fires = which & ~(now_seconds + self._early < self._next) & ~fresh
@@ -85,7 +85,7 @@ class BatchPrmHybrid:
 
     def act(self, seen: Seen) -> Answer:
         """The top-level controller where a poll is due, then the sub-controller where it is signalled."""
-        now, everywhere = seen.time_seconds, np.ones(len(self._state), np.bool_)
+        now, everywhere = seen.readings.time_seconds, np.ones(len(self._state), np.bool_)
         polled = self._top.due(everywhere, now) > 0.0
         if polled.any():
             self._poll(polled, seen)
@@ -107,7 +107,7 @@ class BatchPrmHybrid:
             self._quota_cpus = np.where(resumed, self._limits.min_quota_cpus, self._quota_cpus)
         self._state[cool | suspend] = SUSPENDED
         self._state[enable] = ENABLED
-        self._top.rest(cool, seen.time_seconds, m.cool_down_seconds / m.time_scale)
+        self._top.rest(cool, r.time_seconds, m.cool_down_seconds / m.time_scale)
         self._sub.reset(grow & ~self._growing)
         self._growing = np.where(polled, grow, self._growing)
 

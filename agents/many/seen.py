@@ -18,17 +18,15 @@ Flags = NDArray[np.bool_]
 
 
 class Seen(NamedTuple):
-    """One tick of n hosts under one clock.
+    """One tick of n hosts.
 
     Attributes:
-        time_seconds: Of that clock.
-        readings: What the sensors say.
+        readings: What the sensors say, with the time.
         current: The allocations in force.
-        mask: bool, shape (n, len(MOVES)): moves that the shield would let through; None without a shield.
-        telemetry: The same readings host by host, for those who want them so.
+        mask: Moves that the shield would let through; bool, shape (n, len(MOVES)). None without a shield.
+        telemetry: Gives the same readings host by host.
     """
 
-    time_seconds: float
     readings: Readings
     current: Allocations
     mask: Flags | None
@@ -39,7 +37,7 @@ class Answer(NamedTuple):
     """What a policy asks for.
 
     Attributes:
-        proposed: For each host.
+        proposed: The allocations that it wants from now on.
         failed: Where it had no usable answer; what is proposed there is the safe allocation. Shape (n,).
         strange: Where the tick was unlike its training, as `rlctl.agents.served.drift` tells it. Shape (n,).
     """
@@ -50,16 +48,22 @@ class Answer(NamedTuple):
 
     @classmethod
     def sound(cls, proposed: Allocations) -> Answer:
-        """Nothing failed and nothing was strange."""
+        """An answer in which nothing failed and nothing was strange."""
         none = np.zeros(len(proposed.quota_cpus), np.bool_)
         return cls(proposed, none, none)
 
+    def where(self, which: Flags, other: Answer) -> Answer:
+        """This answer on the hosts in `which`, the other one elsewhere."""
+        failed, strange = np.where(which, self.failed, other.failed), np.where(which, self.strange, other.strange)
+        return Answer(self.proposed.where(which, other.proposed), failed, strange)
+
 
 class BatchPolicy(Protocol):
-    """A `Policy` of n hosts of any sizes.
+    """A `rlctl.agents.policy.Policy` of n hosts of any sizes.
 
     Attributes:
-        shielded, masked: As in `rlctl.agents.policy.Policy`.
+        shielded: True when it is judged behind the shield.
+        masked: True when it wants the shield's mask.
     """
 
     shielded: bool
@@ -67,7 +71,7 @@ class BatchPolicy(Protocol):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """As there."""
+        """What a reader of its results must know."""
         ...
 
     def begin(self, which: Flags) -> Allocations:

@@ -8,28 +8,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.agents.many.learned import BatchLearned, Logits
+from rlctl.agents.seats import Seats
 from rlctl.envs.actions import MOVES
-from rlctl.envs.allocations import Allocations, Decoder
-from rlctl.envs.observations import VectorObserver
-from rlctl.envs.readings import Readings
+from rlctl.envs.allocations import VectorLimits
 from rlctl.envs.rewards import rewards
 from rlctl.envs.sim.plant import LoadModel, SimBatch
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.workload import Weight
-from rlctl.safety.batch import BatchShield
 from rlctl.safety.profile import Profile
 
 __all__ = ["Course", "Logits", "Trial", "always_frozen", "score"]
 
 Array = NDArray[np.float64]
-Logits = Callable[[NDArray[np.float32]], NDArray[np.floating]]
-"""Observations, shape (n, size), to logits or values of the moves, shape (n, len(MOVES))."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +88,26 @@ def score(course: Course, logits: Logits, seeds: Sequence[int], lags: Sequence[i
         lags: Ticks back that the policy sees.
         masked: It chooses among the moves that the shield lets through, as a bundle does; without a shield among all.
     """
-    driver = _Driver(course, logits, seeds, lags, masked)
-    shape = (course.ticks, len(seeds))
-    held, overridden, be_work = np.zeros(shape, bool), np.zeros(shape, bool), np.zeros(shape)
-    changes, returns = np.zeros(len(seeds)), np.zeros(len(seeds))
+    limits, count = VectorLimits([course.host.limits()] * len(seeds)), len(seeds)
+    hosts = SimBatch(course.host, seeds, course.load, course.ticks, course.tick_seconds, weight=course.weight)
+    policy = BatchLearned(logits, lags, limits, course.tick_seconds, masked=masked)
+    seats = Seats([policy], course.safety, limits)
+    per_target = 1.0 / hosts.constants.target_seconds
+    held, overridden, be_work = (np.zeros((course.ticks, count)) for _ in range(3))
+    changes, returns = np.zeros(count), np.zeros(count)
+    current, changed, overruled = seats.begin(), np.zeros(count, bool), np.zeros(count, bool)
     for tick in range(course.ticks):
-        readings, before = driver.pass_time(), driver.current
+        hosts.step(current)
+        readings = hosts.read()
         # As a product, not a quotient, or a window in 10**16 would be judged otherwise than by `rlctl bench`.
-        held[tick] = readings.true_latency_seconds * driver.per_target <= 1.0
+        held[tick] = readings.true_latency_seconds * per_target <= 1.0
         be_work[tick] = readings.be_work_rate
-        returns += driver.reward(readings)
-        overridden[tick] = driver.decide(readings)
-        changes += driver.current.differ(before)
+        returns += rewards(readings, changed, overruled, truly=True).total
+        decided = seats.decide(readings, current)
+        changed, overruled = decided.allocations.differ(current), decided.overridden
+        overridden[tick] = overruled
+        changes += changed
+        current = decided.allocations
     return Trial(
         qos_percent=100.0 * (held.sum(axis=0) / course.ticks),
         be_percent=100.0 * np.array([column.mean() for column in np.ascontiguousarray(be_work.T)]),
@@ -110,50 +115,3 @@ def score(course: Course, logits: Logits, seeds: Sequence[int], lags: Sequence[i
         changes=changes,
         returns=returns,
     )
-
-
-class _Driver:
-    """The tick's sentence on all hosts of a course."""
-
-    def __init__(self, course: Course, logits: Logits, seeds: Sequence[int], lags: Sequence[int], masked: bool) -> None:
-        limits, count = course.host.limits(), len(seeds)
-        self._batch = SimBatch(course.host, seeds, course.load, course.ticks, course.tick_seconds, weight=course.weight)
-        self._observer, self._begun = VectorObserver(limits, course.tick_seconds, lags), False
-        self._shield = BatchShield(course.safety, limits, count) if course.safety else None
-        self._limits, self._decoder, self._logits, self._masked = limits, Decoder(limits), logits, masked
-        self.current = Allocations.same(limits.safe, count)
-        self.per_target = 1.0 / self._batch.constants.target_seconds
-        self._changed = self._overridden = np.zeros(count, bool)
-
-    def pass_time(self) -> Readings:
-        """One window."""
-        self._batch.step(self.current)
-        return self._batch.read()
-
-    def reward(self, readings: Readings) -> Array:
-        """What a learner gets for the window and the decision before it."""
-        return rewards(readings, self._changed, self._overridden, truly=True).total
-
-    def decide(self, readings: Readings) -> NDArray[np.bool_]:
-        """Decide on all hosts; returns where the shield did not let it through."""
-        before = self.current
-        proposed = self._decoder.decode(self._chosen(readings), before)
-        if self._shield is None:
-            self.current, self._overridden = proposed, np.zeros(len(before.frozen), bool)
-        else:
-            verdict = self._shield.rule(readings, before, proposed)
-            allowed = Allocations(verdict.quota_cpus, verdict.cpuset_cpus.astype(np.int64), verdict.frozen)
-            self.current, self._overridden = allowed.clipped(self._limits), verdict.overridden
-        self._changed = self.current.differ(before)
-        return self._overridden
-
-    def _chosen(self, readings: Readings) -> NDArray[np.intp]:
-        logits = self._logits(self._observed(readings))
-        if self._masked and self._shield is not None:
-            logits = np.where(self._shield.mask(readings, self.current), logits, -np.inf)
-        return np.asarray(np.argmax(logits, axis=1))
-
-    def _observed(self, readings: Readings) -> NDArray[np.float32]:
-        see = self._observer.observe if self._begun else self._observer.begin
-        self._begun = True
-        return see(readings, self.current)

@@ -27,27 +27,17 @@ from rlctl.envs.sim.seeds import kind_of
 from rlctl.envs.sim.sim_env import EPISODE_STEPS, LOAD_TICKS, as_profile, episode_keys, fresh_seed
 from rlctl.envs.workload import Weight
 
-__all__ = ["Knobs", "SimHostVectorEnv", "VectorShield"]
+__all__ = ["SimHostVectorEnv", "VectorShield", "VectorVerdict"]
 
 Flags = NDArray[np.bool_]
 
 
-class Knobs(Protocol):
-    """Allocations of n hosts as a shield gives them: `Allocations`, or arrays by the same names."""
+class VectorVerdict(Protocol):
+    """A shield's ruling on n hosts."""
 
     @property
-    def quota_cpus(self) -> NDArray[np.float64]:
-        """Quota in CPUs, infinite where lifted, shape (n,)."""
-        ...
-
-    @property
-    def cpuset_cpus(self) -> NDArray[Any]:
-        """Number of CPUs, shape (n,)."""
-        ...
-
-    @property
-    def frozen(self) -> Flags:
-        """Suspended, shape (n,)."""
+    def allocations(self) -> Allocations:
+        """What may be written: never freer than what was proposed, and within the hosts' limits."""
         ...
 
 
@@ -58,8 +48,8 @@ class VectorShield(Protocol):
         """Forget everything about the hosts in `which`, shape (n,): their episodes begin."""
         ...
 
-    def rule(self, readings: Readings, current: Allocations, proposed: Allocations) -> Knobs:
-        """What may be applied on each host. The same Readings object is the same tick."""
+    def rule(self, readings: Readings, current: Allocations, proposed: Allocations) -> VectorVerdict:
+        """What may be written on each host. The same Readings object is the same tick."""
         ...
 
     def mask(self, readings: Readings, current: Allocations) -> Flags:
@@ -169,7 +159,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         """
         before, readings = self.current, self._read()
         proposed = self._decoder.decode(actions, before)
-        self.current = proposed if self.shield is None else self._ruled(self.shield, readings, proposed)
+        self.current = self.shield.rule(readings, before, proposed).allocations if self.shield else proposed
         truncated = self._advance()
         after, readings = self.current, self._read()
         terms = rewards(
@@ -193,11 +183,6 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         if self.readings is None:
             raise ConfigError("the hosts have not begun: call reset() first")
         return self.readings
-
-    def _ruled(self, shield: VectorShield, readings: Readings, proposed: Allocations) -> Allocations:
-        allowed = shield.rule(readings, self.current, proposed)
-        quota, cpuset, frozen = allowed.quota_cpus, allowed.cpuset_cpus, allowed.frozen
-        return Allocations(quota, cpuset.astype(np.int64), frozen).clipped(self.limits)
 
     def _advance(self) -> Flags:
         """Let a period pass on all hosts; returns which episodes are over."""

@@ -169,4 +169,4 @@ def run_piece(piece: Piece) -> PieceResult:
     ticks = round(STRETCH_SECONDS / TICK_SECONDS)
     tally = Tally.stacked([controlled.run(ticks) for _ in range(plan.stretches)])
     peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return PieceResult(tally, controlled.remarks, Cost(time.process_time() - begun, peak_bytes))
+    return PieceResult(tally, controlled.seats.remarks, Cost(time.process_time() - begun, peak_bytes))

@@ -50,7 +50,7 @@ class SimulatedFleet:
     def put_under(self, policy: int, which: NDArray[np.bool_]) -> None:
         """Give some hosts to another policy."""
         for piece, (first, end) in zip(self._pieces, self._spans(), strict=True):
-            piece.put_under(policy, which[first:end])
+            piece.seats.put_under(policy, which[first:end])
 
     def watch(self, minutes: float) -> Tally:
         """Let time pass."""

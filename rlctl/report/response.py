@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.agents.many.learned import BatchLearned
+from rlctl.agents.seats import Seats
 from rlctl.agents.served.bundle import Bundle
-from rlctl.envs.allocations import Allocations, Decoder
-from rlctl.envs.observations import VectorObserver
+from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.readings import Readings
 from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.workload import Weight
 from rlctl.report.figures import new_figure
 from rlctl.report.table import render
-from rlctl.safety.batch import BatchShield
 from rlctl.safety.profile import Profile
 
 if TYPE_CHECKING:
@@ -98,16 +98,13 @@ def surface(bundle: Bundle, host: Host, shield: Profile) -> Surface:
     limits = profile.limits()
     load, slack = (one.ravel() for one in np.meshgrid(LOADS, SLACKS))
     tick_seconds, lags = bundle.card.tick_seconds, bundle.card.lags
-    observer, decoder = VectorObserver(limits, tick_seconds, lags), Decoder(limits)
-    guards = BatchShield(shield, limits, len(load))
-    current = Allocations.same(limits.safe, len(load))
+    hosts = VectorLimits([limits] * len(load))
+    seats = Seats([BatchLearned(bundle.logits, lags, hosts, tick_seconds)], shield, hosts)
+    current = seats.begin()
     shares: list[Array] = []
     for tick in range(MOST_TICKS):
         readings = _readings(profile, host.weight, load, slack, current, tick * tick_seconds)
-        seen = observer.observe(readings, current) if tick else observer.begin(readings, current)
-        logits = np.where(guards.mask(readings, current), bundle.logits(seen), -np.inf)
-        ruled = guards.rule(readings, current, decoder.decode(logits.argmax(axis=1), current))
-        current = Allocations(ruled.quota_cpus, ruled.cpuset_cpus.astype(np.int64), ruled.frozen).clipped(limits)
+        current = seats.decide(readings, current).allocations
         usable = np.minimum(current.quota_cpus, current.cpuset_cpus) / limits.cpus
         shares.append(np.where(current.frozen, 0.0, usable))
     last = np.stack(shares[-CYCLE_TICKS:])

@@ -17,8 +17,8 @@ from rlctl.envs.allocations import Allocations
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
-from rlctl.safety.batch import BatchShield
-from rlctl.safety.batch_readings import GuardReadings
+from rlctl.safety.many.readings import GuardReadings
+from rlctl.safety.many.shield import BatchShield
 from rlctl.safety.memory import Level, MemoryBandwidthGuard, MemoryPressureGuard, Stalls
 from rlctl.safety.profile import MemoryBandwidth, MemoryPressure, Profile, load_profile
 from rlctl.safety.sensors import NEVER_THERE, Trust
@@ -214,8 +214,7 @@ def test_over_simulated_hosts_the_batch_shield_answers_as_the_shield_though_it_l
             one.rule(telemetry, now, ask).allocation
             for one, telemetry, now, ask in zip(alone, telemetries, batch.allocations, asked, strict=True)
         ]
-        assert [one.quota_cpus for one in told] == ruled.quota_cpus.tolist()
-        assert [one.frozen for one in told] == ruled.frozen.tolist()
+        assert [ruled.allocations.host(host) for host in range(count)] == told
         batch.apply(told)
         batch.step()
 

@@ -6,12 +6,10 @@ import pytest
 from rlctl.agents import catalogue
 from rlctl.agents.many.batch import EachHost, batch_policy
 from rlctl.agents.many.seen import Seen
-from rlctl.envs.allocations import Allocations
 from rlctl.envs.observation import Observer
 from rlctl.fleet.config import TICK_SECONDS, load_fleet
 from rlctl.fleet.hosts import FleetHosts, Roster
-from rlctl.safety.batch import BatchShield
-from rlctl.safety.batch_readings import GuardReadings
+from rlctl.safety.many.shield import BatchShield
 from rlctl.safety.profile import load_profile
 
 HOSTS, TICKS = 16, 500
@@ -33,16 +31,14 @@ class Bed:
 
     def seen(self, *, masked):
         self.hosts.step(self.current)
-        self.sensed = GuardReadings.of_vector(readings := self.hosts.read())
-        mask = self.shield.mask(self.sensed, self.current) if masked else None
-        return Seen(self.hosts.time_seconds, readings, self.current, mask, self.hosts.telemetry)
+        self.readings = self.hosts.read()
+        mask = self.shield.mask(self.readings, self.current) if masked else None
+        return Seen(self.readings, self.current, mask, self.hosts.telemetry)
 
     def apply(self, proposed, *, shielded):
         self.current = proposed
         if shielded:
-            verdict = self.shield.rule(self.sensed, self.current, proposed)
-            cpuset_cpus = verdict.cpuset_cpus.astype(np.int64)
-            self.current = Allocations(verdict.quota_cpus, cpuset_cpus, verdict.frozen)
+            self.current = self.shield.rule(self.readings, self.current, proposed).allocations
 
 
 def same(one, other):

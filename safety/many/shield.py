@@ -1,7 +1,7 @@
 """The shield of n hosts at once: the very guards of `Shield`, without a loop over hosts.
 
 For training and for large evaluations. Host by host it answers as `Shield` does, to the last bit, over any history of
-readings; `tests/safety/test_batch_shield.py` holds the two together. It takes no guards of your own, and leaves out the
+readings; `tests/safety/many/test_shield.py` holds the two together. It takes no guards of your own, and leaves out the
 two of `rlctl.safety.memory`: a simulated host has none of their readings, for which they have no objection.
 """
 
@@ -16,29 +16,27 @@ from numpy.typing import NDArray
 from rlctl.envs.allocation import Limits
 from rlctl.envs.allocations import Allocations, VectorLimits, moved
 from rlctl.envs.readings import Readings
-from rlctl.safety.batch_guards import GUARDS, Bounding, Bounds, Knobs, Memory, advance
-from rlctl.safety.batch_readings import Beliefs, GuardReadings, believed
+from rlctl.safety.many.guards import GUARDS, Bounding, Bounds, Memory, advance
+from rlctl.safety.many.readings import Beliefs, GuardReadings, believed
 from rlctl.safety.profile import Profile
 
 __all__ = ["BatchShield", "BatchVerdict"]
 
-Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchVerdict:
-    """The allocations that may be written; arrays of shape (n,).
+    """What may be written on n hosts, and what decided it.
 
     Attributes:
-        quota_cpus, cpuset_cpus, frozen: The greatest lower bound of the proposals and all bounds; CPUs as floats.
-        overridden: Where a proposal was not let through as it was.
-        decisive: Where each guard's bound was exceeded by the proposal, by the guard's name.
+        allocations: The greatest lower bound of the proposals and all bounds. With proposals within the hosts' limits
+            these are within them too, for no guard's bound is below `Limits.minimum`.
+        overridden: Where a proposal was not let through as it was; bool, shape (n,).
+        decisive: By each guard's name, where the proposal exceeded its bound; bool, shape (n,).
     """
 
-    quota_cpus: Array
-    cpuset_cpus: Array
-    frozen: Flags
+    allocations: Allocations
     overridden: Flags
     decisive: Mapping[str, Flags]
 
@@ -84,6 +82,7 @@ class BatchShield:
         Args:
             which: The hosts, bool, shape (n,); None for all.
         """
+        self._latest: tuple[GuardReadings | Readings, Allocations, Bounds] | None = None
         fresh = Memory.start(self.count)
         if which is None:
             self._memory = fresh
@@ -93,7 +92,7 @@ class BatchShield:
         self._memory = fresh.where(which, self._memory)
         self._unlearnt = self._unlearnt | which
 
-    def rule(self, readings: GuardReadings | Readings, current: Knobs, proposed: Knobs) -> BatchVerdict:
+    def rule(self, readings: GuardReadings | Readings, current: Allocations, proposed: Allocations) -> BatchVerdict:
         """What may be written.
 
         Args:
@@ -105,33 +104,39 @@ class BatchShield:
             A verdict whose allocations are at most the proposals and at most every guard's bound.
         """
         most = self._bounds(readings, current)
-        quota_cpus, cpuset_cpus, frozen = proposed.quota_cpus, proposed.cpuset_cpus, proposed.frozen
+        quota_cpus, cpuset_cpus, frozen = proposed
         exceeded = (quota_cpus > most.quota_cpus) | (cpuset_cpus > most.cpuset_cpus) | (most.frozen & ~frozen)
-        self.verdict = BatchVerdict(
+        allocations = Allocations(
             np.minimum(quota_cpus, most.quota_cpus.min(axis=0)),
-            np.minimum(cpuset_cpus, most.cpuset_cpus.min(axis=0)),
+            # Bounds are floats, for where no guard objects they are infinite; a minimum with a proposal never is.
+            np.minimum(cpuset_cpus, most.cpuset_cpus.min(axis=0)).astype(np.int64),
             frozen | np.logical_or.reduce(most.frozen, axis=0),
-            np.logical_or.reduce(exceeded, axis=0),
-            dict(zip(GUARDS, exceeded, strict=True)),
         )
+        decisive = dict(zip(GUARDS, exceeded, strict=True))
+        self.verdict = BatchVerdict(allocations, np.logical_or.reduce(exceeded, axis=0), decisive)
         return self.verdict
 
-    def mask(self, readings: GuardReadings | Readings, current: Knobs) -> Flags:
+    def mask(self, readings: GuardReadings | Readings, current: Allocations) -> Flags:
         """Which moves are allowed on each host: bool, shape (n, len(MOVES))."""
-        most, asked = self._bounds(readings, current), moved(_whole(current), self.limits)
+        most, proposals = self._bounds(readings, current), moved(current, self.limits)
         passed: Flags = (
-            (asked.quota_cpus <= most.quota_cpus.min(axis=0))
-            & (asked.cpuset_cpus <= most.cpuset_cpus.min(axis=0))
-            & (asked.frozen >= most.frozen.any(axis=0))
+            (proposals.quota_cpus <= most.quota_cpus.min(axis=0))
+            & (proposals.cpuset_cpus <= most.cpuset_cpus.min(axis=0))
+            & (proposals.frozen >= most.frozen.any(axis=0))
         )
         return passed.T
 
-    def _bounds(self, readings: GuardReadings | Readings, current: Knobs) -> Bounds:
+    def _bounds(self, readings: GuardReadings | Readings, current: Allocations) -> Bounds:
+        """Every guard's bound; the mask and the ruling of one tick share them."""
+        if self._latest and self._latest[0] is readings and self._latest[1] is current:
+            return self._latest[2]
         with np.errstate(all="ignore"):  # absurd readings overflow, as they do without a word in plain floats
             sensed = GuardReadings.of_vector(readings) if isinstance(readings, Readings) else readings
             beliefs = believed(sensed, self.profile)
             self._learn(readings, beliefs)
-            return self._bounding.bounds(self._memory, beliefs, current)
+            bounds = self._bounding.bounds(self._memory, beliefs, current)
+        self._latest = readings, current, bounds
+        return bounds
 
     def _learn(self, readings: GuardReadings | Readings, beliefs: Beliefs) -> None:
         again = readings is self._learnt
@@ -140,8 +145,3 @@ class BatchShield:
         after = advance(self._memory, readings.time_seconds, beliefs, self.profile)
         self._memory = after.where(self._unlearnt, self._memory) if again else after
         self._learnt, self._unlearnt = readings, np.zeros(self.count, bool)
-
-
-def _whole(knobs: Knobs) -> Allocations:
-    """The same as `Allocations`: guards count CPUs in floats."""
-    return Allocations(knobs.quota_cpus, np.asarray(knobs.cpuset_cpus).astype(np.int64), knobs.frozen)

@@ -7,7 +7,7 @@ arrays, to the last bit, and tests hold the two together. None is NaN here, so t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.telemetry import Telemetry
-from rlctl.safety.batch_readings import Beliefs
 from rlctl.safety.gates import LoadGate, SlackGate
 from rlctl.safety.growth import Ceiling, GrowthRate, SlackFloor, SlackHold
 from rlctl.safety.guard import POLL_TOLERANCE
+from rlctl.safety.many.readings import Beliefs
 from rlctl.safety.profile import Profile
 from rlctl.safety.sensors import SensorGuard, Trust
 from rlctl.safety.shield import bounds
 
-__all__ = ["GUARDS", "Bounding", "Bounds", "Knobs", "Memory", "advance"]
+__all__ = ["GUARDS", "Bounding", "Bounds", "Memory", "advance"]
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -35,25 +35,6 @@ NEAR_HALF, LARGEST_NANOS = 1e-3, 2.0**43
 """A product with 1e9 that is this near to a half, or this large, may round to another nano-CPU than the number."""
 
 YES = np.array(True)
-
-
-class Knobs(Protocol):
-    """Allocations of n hosts, arrays of shape (n,): `Allocations` or `Orders` of the simulator, a `BatchVerdict`."""
-
-    @property
-    def quota_cpus(self) -> Array:
-        """Quota in CPUs, infinite when lifted."""
-        ...
-
-    @property
-    def cpuset_cpus(self) -> NDArray[Any]:
-        """Number of CPUs."""
-        ...
-
-    @property
-    def frozen(self) -> Flags:
-        """Suspended."""
-        ...
 
 
 class Memory(NamedTuple):
@@ -123,7 +104,7 @@ class Bounds(NamedTuple):
     cpuset_cpus: Array
     frozen: Flags
 
-    def put(self, guard: str, where: Flags, most: Allocation | Knobs) -> None:
+    def put(self, guard: str, where: Flags, most: Allocation | Allocations) -> None:
         """On some hosts a guard allows so much of each knob: the same on all, or host by host."""
         if not where.any():
             return
@@ -150,7 +131,7 @@ class Bounding:
         # The ceiling looks at nothing but the limits, so it may be asked once.
         self._ceiling = _of_each(limits, lambda one: _ceiling(p.ceiling_ratio, one))
 
-    def bounds(self, memory: Memory, beliefs: Beliefs, current: Knobs) -> Bounds:
+    def bounds(self, memory: Memory, beliefs: Beliefs, current: Allocations) -> Bounds:
         """Every guard's bound of a tick, whatever is proposed."""
         p, shape = self.profile, (len(GUARDS), len(memory.closed))
         given = Bounds(np.full(shape, np.inf), np.full(shape, np.inf), np.zeros(shape, bool))
@@ -169,7 +150,7 @@ class Bounding:
         given.quota_cpus[ceiling], given.cpuset_cpus[ceiling] = self._ceiling.quota_cpus, self._ceiling.cpuset_cpus
         return given
 
-    def _grown(self, passed_seconds: Array, current: Knobs) -> tuple[Array, Array]:
+    def _grown(self, passed_seconds: Array, current: Allocations) -> tuple[Array, Array]:
         """Quota and cpuset of what is in force and one step more; a frozen BE resumes from the minimum."""
         p, limits, least = self.profile, self.limits, self.limits.minimum
         base_cpus = np.where(current.frozen, least.quota_cpus, current.quota_cpus)

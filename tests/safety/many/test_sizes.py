@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from rlctl.envs.allocations import Allocations, VectorLimits, chosen
+from rlctl.envs.allocations import VectorLimits, chosen
 from rlctl.fleet.config import load_fleet
 from rlctl.fleet.hosts import FleetHosts, Roster
-from rlctl.safety.batch import BatchShield
-from rlctl.safety.batch_readings import GuardReadings
+from rlctl.safety.many.readings import GuardReadings
+from rlctl.safety.many.shield import BatchShield
 from rlctl.safety.profile import load_profile, shipped_profiles
 
 HOSTS = 24
@@ -34,9 +34,10 @@ def test_each_host_is_ruled_by_its_own_size(name):
             mine = np.array([one == shield.limits for one in limits.each])
             assert np.array_equal(shield.mask(sensed, current)[mine], mask[mine])
             own = shield.rule(sensed, current, proposed)
-            for knob in ("quota_cpus", "cpuset_cpus", "frozen", "overridden"):
-                assert np.array_equal(getattr(own, knob)[mine], getattr(verdict, knob)[mine]), knob
-        current = Allocations(verdict.quota_cpus, verdict.cpuset_cpus.astype(np.int64), verdict.frozen)
+            assert np.array_equal(own.overridden[mine], verdict.overridden[mine])
+            assert not own.allocations.differ(verdict.allocations)[mine].any()
+        assert not verdict.allocations.clipped(limits).differ(verdict.allocations).any()  # nobody need clip it again
+        current = verdict.allocations
     assert decided > HOSTS
 
 

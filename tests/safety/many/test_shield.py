@@ -16,9 +16,9 @@ from rlctl.envs.readings import Readings
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.telemetry import Telemetry
-from rlctl.safety.batch import BatchShield
-from rlctl.safety.batch_guards import GUARDS
-from rlctl.safety.batch_readings import GuardReadings
+from rlctl.safety.many.guards import GUARDS
+from rlctl.safety.many.readings import GuardReadings
+from rlctl.safety.many.shield import BatchShield
 from rlctl.safety.profile import Profile, load_profile, shipped_profiles
 from rlctl.safety.shield import Shield
 
@@ -53,8 +53,7 @@ class Both:
         ruled = []
         for host, shield in enumerate(self.singles):
             alone = shield.rule(telemetries[host], current[host], proposed[host])
-            quota, cpuset = float(together.quota_cpus[host]), int(together.cpuset_cpus[host])
-            assert Allocation(quota, cpuset, bool(together.frozen[host])) == alone.allocation, alone
+            assert together.allocations.host(host) == alone.allocation, alone
             assert together.overridden[host] == alone.overridden
             decisive = {name for name, where in together.decisive.items() if where[host]}
             assert decisive == {bound.guard for bound in alone.decisive}

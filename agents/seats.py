@@ -1,0 +1,102 @@
+"""Who decides on many hosts at once: the seat of a tick in arrays, for fleets, trials and the surfaces of a report.
+
+One host's seat is `rlctl.agents.seat.Seat`; host by host both come to the same allocations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from rlctl.agents.many.seen import Answer, BatchPolicy, Flags, Seen
+from rlctl.envs.allocations import Allocations, VectorLimits
+from rlctl.envs.readings import Readings
+from rlctl.envs.telemetry import Telemetry
+from rlctl.safety.many.shield import BatchShield
+from rlctl.safety.profile import Profile
+
+__all__ = ["Decisions", "Seats"]
+
+
+class Decisions(NamedTuple):
+    """What was decided on n hosts in one tick.
+
+    Attributes:
+        proposed: What the policies asked for, within the hosts' limits.
+        allocations: What BE may use from now on.
+        overridden: Where the shield did not let the proposal through as it was; bool, shape (n,).
+        failed: Where the policy had no usable answer and the safe allocation stands in; bool, shape (n,).
+        strange: Where the tick was unlike the policy's training data; bool, shape (n,).
+    """
+
+    proposed: Allocations
+    allocations: Allocations
+    overridden: Flags
+    failed: Flags
+    strange: Flags
+
+
+class Seats:
+    """Some policies over n hosts, each host under one of them, behind the shield where the policy is judged behind one.
+
+    Args:
+        policies: All hosts begin under the first.
+        shield: Constants of the shield; None where nothing is ruled on, as when a trial runs bare.
+        limits: Of each host.
+    """
+
+    def __init__(self, policies: Sequence[BatchPolicy], shield: Profile | None, limits: VectorLimits) -> None:
+        self._policies, self._limits = tuple(policies), limits
+        self._shielded = np.array([policy.shielded and shield is not None for policy in policies])
+        count = len(limits.each)
+        self._shield = BatchShield(shield, limits, count) if shield is not None and self._shielded.any() else None
+        self._policy_of = np.zeros(count, np.intp)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader of the first policy's results must know."""
+        return self._policies[0].remarks
+
+    def begin(self) -> Allocations:
+        """Where BE begins on each host; behind the shield that is the safe allocation, as on a live host."""
+        start = self._policies[0].begin(np.ones(len(self._policy_of), np.bool_))
+        return (self._limits.safe if self._shielded[0] else start).clipped(self._limits)
+
+    def put_under(self, policy: int, which: Flags) -> None:
+        """Give the hosts in `which` to another policy, which begins anew there; the guards remember what they saw."""
+        self._policies[policy].begin(which)
+        self._policy_of = np.where(which, policy, self._policy_of)
+
+    def decide(
+        self, readings: Readings, current: Allocations, telemetry: Callable[[], list[Telemetry]] = list
+    ) -> Decisions:
+        """Observe, decide and rule on every host; called once per tick.
+
+        Args:
+            readings: This tick's, never written to afterwards.
+            current: The allocations in force.
+            telemetry: The same readings host by host, for managers that have no version in arrays.
+        """
+        shield, mask = self._shield, None
+        if shield and any(policy.masked for policy in self._policies):
+            mask = shield.mask(readings, current)
+        proposed, failed, strange = self._answers(Seen(readings, current, mask, telemetry))
+        proposed = proposed.clipped(self._limits)
+        if shield is None:
+            return Decisions(proposed, proposed, np.zeros_like(failed), failed, strange)
+        verdict, shielded = shield.rule(readings, current, proposed), self._shielded[self._policy_of]
+        allocations = verdict.allocations.where(shielded, proposed)
+        return Decisions(proposed, allocations, verdict.overridden & shielded, failed, strange)
+
+    def _answers(self, seen: Seen) -> Answer:
+        """The answer of each host's own policy; a policy without a host has nothing to answer."""
+        answers: Answer | None = None
+        for number, policy in enumerate(self._policies):
+            its_hosts = self._policy_of == number
+            if its_hosts.any():
+                answer = policy.act(seen if policy.masked else seen._replace(mask=None))
+                answers = answer if answers is None else answer.where(its_hosts, answers)
+        assert answers is not None
+        return answers

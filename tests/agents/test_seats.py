@@ -1,0 +1,80 @@
+"""Seats of many hosts come to what each host's own policy behind its own shield comes to."""
+
+import numpy as np
+import pytest
+
+from rlctl.agents import catalogue
+from rlctl.agents.many.batch import batch_policy
+from rlctl.agents.seats import Seats
+from rlctl.envs.actions import decode
+from rlctl.envs.allocations import VectorLimits
+from rlctl.envs.observation import Observer
+from rlctl.fleet.config import TICK_SECONDS, load_fleet
+from rlctl.fleet.hosts import FleetHosts, Roster
+from rlctl.safety.profile import load_profile
+from rlctl.safety.shield import Shield
+
+HOSTS, TICKS = 10, 200
+PROFILE = load_profile("responsive")
+
+
+class OneHost:
+    """The tick of one host, spelt out."""
+
+    def __init__(self, name, limits):
+        self.policy, self.limits = catalogue.build(name), limits
+        self.shield = Shield(PROFILE, limits)
+        self.observer = Observer(limits, TICK_SECONDS)
+        self.policy.start(limits)
+
+    def decide(self, telemetry, current):
+        mask = self.shield.mask(telemetry, current) if self.policy.masked and self.policy.shielded else None
+        proposed = decode(self.policy.act(self.observer.observe(telemetry, current, mask)), current, self.limits)
+        verdict = self.shield.rule(telemetry, current, proposed)
+        return verdict.allocation if self.policy.shielded else self.limits.clip(proposed)
+
+
+@pytest.fixture
+def hosts():
+    fleet = load_fleet()
+    return FleetHosts(fleet, Roster.drawn(fleet, 1, range(HOSTS)), 19.5 * 3600)
+
+
+@pytest.mark.parametrize("names", [("greedy-shield", "feedforward"), ("prm-hybrid-tuned", "heracles"), ("ppo", "none")])
+def test_every_host_is_decided_on_as_if_it_were_alone(names, hosts):
+    if reason := catalogue.lacking(names[0]):
+        pytest.skip(reason)
+    seats = Seats([batch_policy(name, hosts.limits, TICK_SECONDS) for name in names], PROFILE, hosts.limits)
+    alone = [OneHost(names[0], limits) for limits in hosts.limits.each]
+    current = seats.begin()
+    assert bool(current.frozen.all()) == catalogue.build(names[0]).shielded
+    for tick in range(TICKS):
+        if tick == TICKS // 2:
+            seats.put_under(1, np.arange(HOSTS) % 2 == 0)
+            for host in range(0, HOSTS, 2):
+                alone[host], shield = OneHost(names[1], hosts.limits.each[host]), alone[host].shield
+                alone[host].shield = shield  # the guards remember what they saw under the first policy
+        hosts.step(current)
+        decided = seats.decide(hosts.read(), current, hosts.telemetry)
+        for host, telemetry in enumerate(hosts.telemetry()):
+            assert decided.allocations.host(host) == alone[host].decide(telemetry, current.host(host)), (tick, host)
+        assert not (decided.overridden & ~decided.proposed.differ(decided.allocations)).any()
+        current = decided.allocations
+
+
+def test_without_a_shield_nothing_is_ruled_on_and_nothing_masked(hosts):
+    seats = Seats([batch_policy("greedy-shield", hosts.limits, TICK_SECONDS)], None, hosts.limits)
+    current = seats.begin()
+    hosts.step(current)
+    decided = seats.decide(hosts.read(), current)
+    assert not decided.overridden.any()
+    assert not decided.allocations.differ(hosts.limits.full).any()
+
+
+def test_what_a_policy_asks_beyond_a_host_is_clipped_to_it(hosts):
+    policy = batch_policy("none", hosts.limits, TICK_SECONDS)
+    small = VectorLimits([type(one)(1) for one in hosts.limits.each])
+    seats = Seats([policy], None, small)
+    hosts.step(hosts.limits.safe)
+    decided = seats.decide(hosts.read(), small.safe)
+    assert decided.allocations.cpuset_cpus.tolist() == [1] * HOSTS
