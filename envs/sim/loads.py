@@ -14,10 +14,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.envs.sim.noise import normals, uniforms
+from rlctl.envs.sim.noise import between, normals, uniforms
 from rlctl.envs.sim.plant import LoadModel
 from rlctl.envs.testbed import traces
-from rlctl.envs.testbed.traces import MOST_RATIO, Trace, TraceError, check_keys, share_beyond
+from rlctl.envs.testbed.traces import MOST_RATIO, Trace, TraceError, built, share_beyond
 
 __all__ = ["Bursty", "Diurnal", "FlashCrowd", "RandomWalk", "Staircase", "Traced", "from_config"]
 
@@ -150,8 +150,8 @@ class Bursty:
         odd = np.arange(ticks) % 2 == 1
         mean_ticks = np.where(odd, self.burst_seconds, self.calm_seconds) / tick_seconds
         lengths = np.maximum(np.round(-np.log(chance[0]) * mean_ticks), 1.0).astype(int)
-        calm = self.calm_low_ratio + (self.calm_high_ratio - self.calm_low_ratio) * chance[1]
-        burst = self.burst_low_ratio + (self.burst_high_ratio - self.burst_low_ratio) * chance[1]
+        calm = between((self.calm_low_ratio, self.calm_high_ratio), chance[1])
+        burst = between((self.burst_low_ratio, self.burst_high_ratio), chance[1])
         ends = np.cumsum(lengths)
         return np.asarray(np.where(odd, burst, calm)[np.searchsorted(ends, np.arange(ticks), side="right")])
 
@@ -184,7 +184,7 @@ class FlashCrowd:
         crowds = math.ceil(ticks * tick_seconds / self.every_seconds)
         place, height = _uniforms(seed, 2 * crowds).reshape(2, crowds)
         starts = (np.arange(crowds) + 0.5 * place) * self.every_seconds
-        peaks = self.peak_low_ratio + (self.peak_high_ratio - self.peak_low_ratio) * height
+        peaks = between((self.peak_low_ratio, self.peak_high_ratio), height)
         since = now[None, :] - starts[:, None]
         left = np.where(since >= 0.0, np.exp(-np.maximum(since, 0.0) / self.decay_seconds), 0.0)
         more = ((peaks - self.calm_ratio)[:, None] * left).sum(axis=0)
@@ -262,18 +262,10 @@ def from_config(config: Mapping[str, Any]) -> LoadModel:
     Raises:
         TraceError: Unknown kind, unknown or missing key, or a value that is impossible.
     """
-    options = {str(key): value for key, value in config.items()}
-    kind = options.pop("kind", None)
+    kind = config.get("kind")
     if isinstance(kind, str) and kind in traces.KINDS:
-        return _traced(kind, options)
-    build = KINDS.get(kind) if isinstance(kind, str) else None
-    if build is None:
-        raise TraceError(f"kind: one of {', '.join((*KINDS, *traces.KINDS))} is needed, not {kind!r}")
-    check_keys(str(kind), build, options)
-    try:
-        return build(**options)
-    except TypeError as error:
-        raise TraceError(f"{kind}: a value is of another type than its key takes: {error}") from error
+        return _traced(kind, dict(config))
+    return built(config, KINDS, others=traces.KINDS)
 
 
 def _traced(kind: str, options: dict[str, Any]) -> LoadModel:
@@ -282,7 +274,7 @@ def _traced(kind: str, options: dict[str, Any]) -> LoadModel:
         raise TraceError(f"random_phase: true or false is needed, not {phase!r}")
     if phase and kind not in PERIODS:
         raise TraceError(f"random_phase: {kind} has no phase; {', '.join(PERIODS)} have one")
-    trace = traces.shares_from_config({"kind": kind, **options})
+    trace = traces.shares_from_config(options)
     return Traced(trace, PERIODS[kind](options) if phase else 0.0)
 
 

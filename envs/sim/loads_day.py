@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from rlctl.envs.sim.noise import uniforms
+from rlctl.envs.sim.noise import between, numbered, uniforms
+from rlctl.envs.testbed.traces import in_burst
 from rlctl.envs.yaml_edge import Strict
 
 __all__ = ["DAY_SECONDS", "Bursts", "Crowds", "DayLoad", "Noise", "day_loads"]
@@ -123,7 +124,7 @@ def day_loads(load: DayLoad, seeds: Seeds, ahead_hours: Array, begin_seconds: fl
     """
     now: Array = begin_seconds + tick * np.arange(ticks, dtype=np.float64)
     levels = uniforms(seeds, 0, 2, LEVEL)
-    low, high = _between(load.low_ratio, levels[0]), _between(load.high_ratio, levels[1])
+    low, high = between(load.low_ratio, levels[0]), between(load.high_ratio, levels[1])
     since_peak = now[:, None] / DAY_SECONDS + (ahead_hours - load.peak_hour) / 24.0
     ratio = low + (np.maximum(high, low) - low) * _wave(since_peak)
     if load.noise:
@@ -158,40 +159,26 @@ def _noise(seeds: Seeds, at: Array) -> Array:
 
 
 def _lines(seeds: Seeds, at: Array, channel: int) -> Array:
-    number = np.floor(at).astype(np.int64)
-    drawn, row = _drawn(seeds, np.append(number, number[-1] + 1), channel)
-    part = (at - number)[:, None]
-    lines: Array = (1.0 - part) * drawn[row[:-1]] + part * drawn[row[:-1] + 1] - 0.5
+    number = np.floor(at).astype(np.int64)[:, None]
+    part = at[:, None] - number
+    left, right = (numbered(seeds, end, channel) for end in (number, number + 1))
+    lines: Array = (1.0 - part) * left + part * right - 0.5
     return lines
 
 
 def _bursts(bursts: Bursts, seeds: Seeds, now: Array) -> Array:
-    number = np.floor(now / bursts.every_seconds).astype(np.int64)
-    place, row = _drawn(seeds, number, BURST)
-    height, _ = _drawn(seeds, number, BURST + 1)
-    begin = number[:, None] * bursts.every_seconds + place[row] * (bursts.every_seconds - bursts.seconds)
-    inside = (now[:, None] >= begin) & (now[:, None] < begin + bursts.seconds)
-    return inside * _between(bursts.height_ratio, height[row])
+    number = np.floor(now / bursts.every_seconds).astype(np.int64)[:, None]
+    place, height = (numbered(seeds, number, channel) for channel in (BURST, BURST + 1))
+    inside = in_burst(now[:, None], number, place, bursts.every_seconds, bursts.seconds)
+    return inside * between(bursts.height_ratio, height)
 
 
 def _crowds(crowds: Crowds, seeds: Seeds, now: Array) -> Array:
-    number = np.floor(now / crowds.every_seconds).astype(np.int64)
+    number = np.floor(now / crowds.every_seconds).astype(np.int64)[:, None]
     there = np.zeros((len(now), len(seeds)))
-    for of in (number - 1, number):
-        place, row = _drawn(seeds, of, CROWD)
-        height, _ = _drawn(seeds, of, CROWD + 1)
-        since = now[:, None] - (of[:, None] + place[row]) * crowds.every_seconds
+    for stretch in (number - 1, number):
+        place, height = (numbered(seeds, stretch, channel) for channel in (CROWD, CROWD + 1))
+        since = now[:, None] - (stretch + place) * crowds.every_seconds
         within = (since >= 0.0) & (since < crowds.every_seconds)
-        there += within * _between(crowds.height_ratio, height[row]) * np.exp(-np.abs(since) / crowds.decay_seconds)
+        there += within * between(crowds.height_ratio, height) * np.exp(-np.abs(since) / crowds.decay_seconds)
     return there
-
-
-def _drawn(seeds: Seeds, numbers: NDArray[np.int64], channel: int) -> tuple[Array, NDArray[np.intp]]:
-    """A uniform number per host for each whole number from the least on, and each one's row; numbers do not fall."""
-    first = int(numbers[0])
-    drawn = np.stack([uniforms(seeds, number % 2**64, 1, channel)[0] for number in range(first, int(numbers[-1]) + 1)])
-    return drawn, numbers - first
-
-
-def _between(span: Span, draw: Array) -> Array:
-    return span[0] + (span[1] - span[0]) * draw

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.envs.sim.noise import uniforms
+from rlctl.envs.sim.noise import between, numbered, uniforms
+from rlctl.envs.testbed.traces import in_burst
 
 __all__ = ["training_load", "training_loads"]
 
@@ -50,40 +51,22 @@ def training_loads(seeds: NDArray[np.uint64], ticks: int, tick_seconds: float) -
     high = low + (1.0 - low) * (0.2 + 0.8 * rise)
     time: Array = np.arange(ticks, dtype=np.float64)[:, None] * tick_seconds
     wave = 0.5 - 0.5 * np.cos(2.0 * np.pi * (time / _log_between(PERIOD_SECONDS, period) + phase))
-    level = _levels(seeds, time / _between(STEP_SECONDS, step))
+    level = numbered(seeds, (time / between(STEP_SECONDS, step)).astype(np.int64), LEVEL)
     share = np.where(kind < WAVE_SHARE, wave, np.where(kind < WAVE_SHARE + STEPS_SHARE, level, phase))
     loads = low + (high - low) * share + _bursts(seeds, time, draws[6:])
     within: Array = np.clip(loads, LOWEST, HIGHEST)
     return within
 
 
-def _levels(seeds: NDArray[np.uint64], steps: Array) -> Array:
-    """The level of each step, in (0, 1)."""
-    return _by_number(seeds, steps.astype(np.int64), LEVEL)
-
-
 def _bursts(seeds: NDArray[np.uint64], time: Array, draws: Array) -> Array:
     """What bursts add: one at a random place of each gap, all of a host's alike."""
     has, spacing, size = draws
-    gap, length = _between(GAP_SECONDS, spacing), _between(BURST_SECONDS, size)
+    gap, length = between(GAP_SECONDS, spacing), between(BURST_SECONDS, size)
     number = (time / gap).astype(np.int64)
-    start = number * gap + _by_number(seeds, number, BURST) * (gap - length)
-    inside = (time >= start) & (time < start + length) & (has < BURSTS_SHARE)
-    return np.where(inside, _between(BURST_HEIGHT, has / BURSTS_SHARE), 0.0)
-
-
-def _by_number(seeds: NDArray[np.uint64], numbers: NDArray[np.int64], channel: int) -> Array:
-    """A uniform number for each host's step or gap, shape of `numbers`."""
-    most = int(numbers.max(initial=0)) + 1
-    drawn = np.concatenate([uniforms(seeds, number, 1, channel) for number in range(most)])
-    of_each: Array = np.take_along_axis(drawn, numbers, axis=0)
-    return of_each
-
-
-def _between(span: tuple[float, float], draw: Array) -> Array:
-    return span[0] + (span[1] - span[0]) * draw
+    inside = in_burst(time, number, numbered(seeds, number, BURST), gap, length) & (has < BURSTS_SHARE)
+    return np.where(inside, between(BURST_HEIGHT, has / BURSTS_SHARE), 0.0)
 
 
 def _log_between(span: tuple[float, float], draw: Array) -> Array:
-    between: Array = span[0] * np.exp(np.log(span[1] / span[0]) * draw)
-    return between
+    span_of_logs: Array = span[0] * np.exp(np.log(span[1] / span[0]) * draw)
+    return span_of_logs

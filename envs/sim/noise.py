@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["normals", "uniforms"]
+__all__ = ["between", "normals", "numbered", "uniforms"]
 
 # SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -45,6 +45,28 @@ def normals(seeds: NDArray[np.uint64], tick: int, channels: int, first: int = 0)
     radius = np.sqrt(-2.0 * np.log(uniform[:half]))
     angle = (2.0 * np.pi) * uniform[half:]
     return np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))
+
+
+def numbered(seeds: NDArray[np.uint64], numbers: NDArray[np.int64], channel: int) -> NDArray[np.float64]:
+    """A uniform number per host for each of some whole numbers: of a step, a stretch, a gap.
+
+    Args:
+        seeds: One per host, shape (n,).
+        numbers: Shape (m, n), or (m, 1) for the same on all hosts.
+        channel: As of `uniforms`.
+
+    Returns:
+        Shape (m, n).
+    """
+    numbers = np.broadcast_to(numbers, (len(numbers), len(seeds)))
+    first, last = (int(numbers.min()), int(numbers.max())) if numbers.size else (0, -1)
+    drawn = [uniforms(seeds, number % 2**64, 1, channel) for number in range(first, last + 1)]
+    return np.take_along_axis(np.concatenate(drawn or [np.zeros((0, len(seeds)))]), numbers - first, axis=0)
+
+
+def between(span: tuple[float, float], share: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The number at some share of the way from one end of a range to the other."""
+    return span[0] + (span[1] - span[0]) * share
 
 
 def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -12,10 +12,10 @@ import inspect
 import itertools
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from rlctl.envs import errors
 
@@ -23,16 +23,19 @@ __all__ = [
     "MOST_RATIO",
     "Trace",
     "TraceError",
+    "built",
     "bursts",
-    "check_keys",
     "constant",
     "csv_replay",
     "from_config",
+    "in_burst",
     "share_beyond",
     "shares_from_config",
     "sinusoid",
     "steps",
 ]
+
+Load = TypeVar("Load")
 
 CSV_HEADER = "time_seconds,rate_rps"
 LARGEST = 1e12  # of a rate or a time: beyond it a slip of the pen, and arithmetic that overflows
@@ -88,8 +91,7 @@ class _Bursts:
         period = math.floor(t_seconds / self.every_seconds)
         # A generator per period: the burst stands where it stands in whatever order times are asked for.
         place = random.Random(f"{self.seed}:{period}").random()
-        start_seconds = period * self.every_seconds + place * (self.every_seconds - self.length_seconds)
-        inside = start_seconds <= t_seconds < start_seconds + self.length_seconds
+        inside = in_burst(t_seconds, period, place, self.every_seconds, self.length_seconds)
         return self.peak_rps if inside else self.base_rps
 
 
@@ -181,6 +183,20 @@ def csv_replay(path: Path | str, interpolation: Literal["linear", "hold"] = "lin
     return _Replay(times, rates, interpolation == "linear")
 
 
+def in_burst(time: Any, stretch: Any, place: Any, every: Any, length: Any) -> Any:
+    """Whether a time lies within the burst of its stretch: there is one in each, at a random place. Broadcasts.
+
+    Args:
+        time: Seconds.
+        stretch: Number of the stretch of `every` seconds that the time lies in.
+        place: Where in it the burst begins, from 0 (at once) to 1 (as late as it still fits), drawn for the stretch.
+        every: Length of a stretch in seconds.
+        length: Length of a burst in seconds.
+    """
+    begin = stretch * every + place * (every - length)
+    return (begin <= time) & (time < begin + length)
+
+
 def from_config(config: Mapping[str, Any]) -> Trace:
     """Build a trace from a mapping such as `{"kind": "sinusoid", "low": 120, "high": 480, "period": 30}`.
 
@@ -190,12 +206,26 @@ def from_config(config: Mapping[str, Any]) -> Trace:
     Raises:
         TraceError: Unknown kind, unknown or missing key, or a value that is impossible.
     """
+    return built(config, KINDS)
+
+
+def built(config: Mapping[str, Any], kinds: Mapping[str, Callable[..., Load]], others: Iterable[str] = ()) -> Load:
+    """A load from a mapping with its `kind` and the arguments of what builds that kind.
+
+    Args:
+        config: The mapping.
+        kinds: What builds each kind.
+        others: Further kinds to tell of where there is no such kind.
+
+    Raises:
+        TraceError: Unknown kind, unknown or missing key, or a value that is impossible.
+    """
     options = {str(key): value for key, value in config.items()}
     kind = options.pop("kind", None)
-    build = KINDS.get(kind) if isinstance(kind, str) else None
+    build = kinds.get(kind) if isinstance(kind, str) else None
     if build is None:
-        raise TraceError(f"kind: one of {', '.join(KINDS)} is needed, not {kind!r}")
-    check_keys(str(kind), build, options)
+        raise TraceError(f"kind: one of {', '.join((*kinds, *others))} is needed, not {kind!r}")
+    _check_keys(str(kind), build, options)
     try:
         return build(**options)
     except TypeError as error:
@@ -225,12 +255,8 @@ def share_beyond(value: float) -> str:
     return f"{value:g} is above {MOST_RATIO:g}; a share of the LC's maximum load is needed{hint}"
 
 
-def check_keys(kind: str, build: Callable[..., object], options: Mapping[str, object]) -> None:
-    """Check that a kind of load takes these keys, and is given all that it needs.
-
-    Raises:
-        TraceError: An unknown key, or a missing one.
-    """
+def _check_keys(kind: str, build: Callable[..., object], options: Mapping[str, object]) -> None:
+    """Check that a kind of load takes these keys, and is given all that it needs."""
     parameters = inspect.signature(build).parameters
     for key in options:
         if key not in parameters:
