@@ -169,7 +169,7 @@ def _lines(seeds: Seeds, at: Array, channel: int) -> Array:
 def _bursts(bursts: Bursts, seeds: Seeds, now: Array) -> Array:
     number = np.floor(now / bursts.every_seconds).astype(np.int64)[:, None]
     place, height = (numbered(seeds, number, channel) for channel in (BURST, BURST + 1))
-    inside = in_burst(now[:, None], number, place, bursts.every_seconds, bursts.seconds)
+    inside: NDArray[np.bool_] = in_burst(now[:, None], number, place, bursts.every_seconds, bursts.seconds)
     return inside * between(bursts.height_ratio, height)
 
 

@@ -4,40 +4,24 @@ from __future__ import annotations
 
 import os
 import re
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.envs.errors import PermissionMissing, TestbedError
+from rlctl.envs.errors import PermissionMissing
 from rlctl.envs.host.latency.cyclictest import wake_ups
-from rlctl.envs.testbed.launch import Launcher, Process, find_program
+from rlctl.envs.testbed.launch import Launcher, find_program
+from rlctl.envs.testbed.workloads import Program
 
-__all__ = ["Cyclictest", "CyclictestConfig"]
+__all__ = ["Cyclictest"]
 
-READY_SECONDS = 10.0
-PAUSE_SECONDS = 0.005
 LAST_BYTES = 4096
 
 _NEWEST = re.compile(rb"^ *\d+: *(\d+): *\d+$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class CyclictestConfig:
-    """How it wakes up.
-
-    Attributes:
-        interval_us: Time between two wake-ups.
-        priority: Of SCHED_FIFO.
-    """
-
-    interval_us: int = 200
-    priority: int = 80
-
-
-class Cyclictest:
+class Cyclictest(Program):
     """A cyclictest that runs until it is stopped, and writes down each wake-up.
 
     While it runs, the CPUs do not enter deep idle states (/dev/cpu_dma_latency), as is its habit.
@@ -46,44 +30,29 @@ class Cyclictest:
     the load's syncs would hold up the lines (not the measuring thread, which leaves them to another one).
 
     Args:
-        config: How it wakes up.
+        interval_us: Time between two wake-ups in microseconds.
+        priority: Its priority in SCHED_FIFO.
     """
 
-    def __init__(self, config: CyclictestConfig | None = None) -> None:
-        self.config = config or CyclictestConfig()
-        self._process: Process | None = None
+    name = "cyclictest"
+
+    def __init__(self, interval_us: int = 200, priority: int = 80) -> None:
+        self.interval_us, self.priority = interval_us, priority
 
     @property
     def output(self) -> Path:
-        """Its lines, for `rlctl.envs.host.latency.cyclictest`; latencies are in nanoseconds.
-
-        Raises:
-            TestbedError: It was not started.
-        """
-        if self._process is None:
-            raise TestbedError("cyclictest does not run; start it first")
-        return self._process.output
+        """Its lines, for `rlctl.envs.host.latency.cyclictest`; latencies are in nanoseconds."""
+        return self.process.output
 
     def start(self, launcher: Launcher) -> None:
         """Start it, and wait for its first wake-up.
 
         Raises:
-            TestbedError: It is not installed or cannot be run.
+            TestbedError: It is not installed, runs already, or cannot be run.
             PermissionMissing: It may not be a real-time task.
         """
-        program = find_program("cyclictest", "rt-tests")
-        wakes = [f"--interval={self.config.interval_us}", f"--priority={self.config.priority}"]
-        self._process = launcher.start("cyclictest", [program, "--mlockall", "--nsecs", "--verbose", *wakes])
-        deadline = time.monotonic() + READY_SECONDS
-        while not self.count():
-            self.check()
-            if time.monotonic() > deadline:
-                raise TestbedError(f"cyclictest did not wake up in {READY_SECONDS:g} s: {self._process.tail()}")
-            time.sleep(PAUSE_SECONDS)
-
-    def pids(self) -> tuple[int, ...]:
-        """Its process; empty when it does not run."""
-        return () if self._process is None else self._process.pids()
+        super().start(launcher)
+        self.await_that(lambda: self.count() > 0, "wake up")
 
     def count(self) -> int:
         """Wake-ups that it has told of so far."""
@@ -96,16 +65,13 @@ class Cyclictest:
         """See that it still runs.
 
         Raises:
-            TestbedError: It ended; with its last words.
+            TestbedError: It does not, or ended; with its last words.
             PermissionMissing: It may not be a real-time task.
         """
-        if self._process is None or (code := self._process.exit_code) is None:
-            return
-        words = self._process.tail()
-        if "RLIMIT_RTPRIO" in words:
-            way_out = f"run as root, or raise `ulimit -r` to {self.config.priority}"
+        if self.process.exit_code is not None and "RLIMIT_RTPRIO" in self.process.tail():
+            way_out = f"run as root, or raise `ulimit -r` to {self.priority}"
             raise PermissionMissing(f"cyclictest may not be a real-time task: {way_out}")
-        raise TestbedError(f"cyclictest ended with code {code}: {words}")
+        super().check()
 
     def stop(self) -> NDArray[np.int64]:
         """End it.
@@ -117,7 +83,10 @@ class Cyclictest:
             TestbedError: It does not run.
         """
         lines = self.output
-        assert self._process is not None
-        self._process.stop()
-        self._process = None
+        super().stop()
         return np.array(wake_ups(lines.read_bytes()), dtype=np.int64)
+
+    def _command(self, launcher: Launcher) -> list[str]:  # noqa: ARG002 - it makes no files
+        program = find_program("cyclictest", "rt-tests")
+        wakes = [f"--interval={self.interval_us}", f"--priority={self.priority}"]
+        return [program, "--mlockall", "--nsecs", "--verbose", *wakes]

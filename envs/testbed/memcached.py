@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import dataclass
-from pathlib import Path
 
-from rlctl.envs.errors import ConfigError, TestbedError
+from rlctl.envs.errors import ConfigError
 from rlctl.envs.testbed.generator import GeneratorConfig
-from rlctl.envs.testbed.launch import Launcher, Process, find_program
-from rlctl.envs.testbed.workloads import READY_SECONDS, await_ready, make_socket_folder, talk
+from rlctl.envs.testbed.launch import Launcher, find_program
+from rlctl.envs.testbed.workloads import Service
 
 __all__ = ["Memcached", "MemcachedConfig"]
 
@@ -41,58 +40,19 @@ class MemcachedConfig:
             raise ConfigError(f"impossible memcached: {self}: every number is 1 or more")
 
 
-class Memcached:
-    """A memcached of our own, on a unix socket in a folder of its own.
+class Memcached(Service):
+    """A memcached of our own, empty at its start.
 
     Args:
         config: Size of the service and of a request.
     """
 
+    name = "memcached"
+    request = b"version\r\n"
+    answer = b"VERSION"
+
     def __init__(self, config: MemcachedConfig | None = None) -> None:
         self.config = config or MemcachedConfig()
-        self._socket: Path | None = None
-        self._process: Process | None = None
-
-    def start(self, launcher: Launcher) -> None:
-        """Start it, empty.
-
-        Raises:
-            TestbedError: It is not installed, runs already, or cannot be run.
-        """
-        if self._process is not None:
-            raise TestbedError("memcached runs already; stop it first")
-        program = find_program("memcached", "memcached")
-        self._socket = make_socket_folder(launcher, "memcached", "socket") / "socket"
-        command = [program, f"--threads={self.config.threads}", f"--memory-limit={self.config.memory_megabytes}"]
-        command += [f"--unix-socket={self._socket}", "--unix-mask=0700"]
-        if os.geteuid() == 0:
-            command.append("--user=root")  # as nobody it could not make its socket in our folder
-        self._process = launcher.start("memcached", command)
-
-    def ready(self, timeout_seconds: float = READY_SECONDS) -> None:
-        """Wait until it tells its version.
-
-        Raises:
-            TestbedError: It ended, or does not answer in time; with its last words.
-        """
-        if self._process is None:
-            raise TestbedError("memcached has not been started")
-        await_ready(self._process, lambda: talk(self.socket, b"version\r\n").startswith(b"VERSION"), timeout_seconds)
-
-    @property
-    def socket(self) -> Path:
-        """Where it listens.
-
-        Raises:
-            TestbedError: It has not been started.
-        """
-        if self._socket is None:
-            raise TestbedError("memcached has not been started")
-        return self._socket
-
-    def pids(self) -> tuple[int, ...]:
-        """Its process; empty when it does not run."""
-        return () if self._process is None else self._process.pids()
 
     def load(self) -> GeneratorConfig:
         """Multi-key gets over the unix socket, of items that the generator writes first."""
@@ -109,3 +69,12 @@ class Memcached:
         process, self._process = self._process, None
         if process is not None:
             process.stop(signal.SIGKILL)  # asked politely it takes a second, and there is nothing to save
+
+    def _command(self, launcher: Launcher) -> list[str]:
+        program = find_program("memcached", "memcached")
+        self._make_folder(launcher)
+        command = [program, f"--threads={self.config.threads}", f"--memory-limit={self.config.memory_megabytes}"]
+        command += [f"--unix-socket={self.socket}", "--unix-mask=0700"]
+        if os.geteuid() == 0:
+            command.append("--user=root")  # as nobody it could not make its socket in our folder
+        return command

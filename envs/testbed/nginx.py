@@ -7,16 +7,15 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlctl.envs.errors import ConfigError, TestbedError
+from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.latency.nginx_log import LOG_FORMAT
 from rlctl.envs.testbed.generator import GeneratorConfig
-from rlctl.envs.testbed.launch import Launcher, Process, find_program
-from rlctl.envs.testbed.workloads import READY_SECONDS, await_ready, make_socket_folder, talk
+from rlctl.envs.testbed.launch import Launcher, find_program
+from rlctl.envs.testbed.workloads import Service
 
 __all__ = ["Nginx", "NginxConfig"]
 
 PAGE = "text.txt"
-REQUEST = f"GET /{PAGE} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode()
 MODULES_WITH_TEMPORARY_FILES = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 WORDS = 2000  # a vocabulary that gzip compresses about as it does English, to a third
 
@@ -68,82 +67,41 @@ class NginxConfig:
             raise ConfigError(f"impossible nginx: {self}: text_bytes is 1 or more, gzip_level from 1 to 9")
 
 
-class Nginx:
-    """An nginx of our own: in a folder of its own, on a unix socket, apart from any that the host runs.
+class Nginx(Service):
+    """An nginx of our own.
 
     Args:
         config: How much work a request is.
     """
 
+    name = "nginx"
+    request = f"GET /{PAGE} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode()
+    answer = b" 200 "
+
     def __init__(self, config: NginxConfig | None = None) -> None:
         self.config = config or NginxConfig()
-        self._folder: Path | None = None
-        self._process: Process | None = None
-
-    def start(self, launcher: Launcher) -> None:
-        """Write the configuration and the text, and start it.
-
-        Raises:
-            TestbedError: It is not installed, runs already, or cannot be run.
-        """
-        if self._process is not None:
-            raise TestbedError("nginx runs already; stop it first")
-        program = find_program("nginx", "nginx-light")
-        folder = make_socket_folder(launcher, "nginx", "socket")
-        (folder / PAGE).write_text(_text(self.config.text_bytes))
-        (folder / "nginx.conf").write_text(self._configuration(folder))
-        # -e: or else it complains of the packaged log's folder before it has read the configuration
-        command = [program, "-p", str(folder), "-c", "nginx.conf", "-e", "error.log"]
-        self._folder = folder
-        self._process = launcher.start("nginx", command)
-
-    def ready(self, timeout_seconds: float = READY_SECONDS) -> None:
-        """Wait until it serves the text.
-
-        Raises:
-            TestbedError: It ended, or does not answer in time; with its last words.
-        """
-        if self._process is None:
-            raise TestbedError("nginx has not been started")
-        await_ready(self._process, lambda: b" 200 " in talk(self.socket, REQUEST), timeout_seconds)
-
-    @property
-    def socket(self) -> Path:
-        """Where it listens.
-
-        Raises:
-            TestbedError: It has not been started.
-        """
-        return self._started() / "socket"
 
     @property
     def access_log(self) -> Path | None:
         """One line per request, if the configuration wants it."""
-        return self._started() / "access.log" if self.config.access_log else None
-
-    def pids(self) -> tuple[int, ...]:
-        """Master and worker; empty when it does not run."""
-        return () if self._process is None else self._process.pids()
+        return self.folder / "access.log" if self.config.access_log else None
 
     def load(self) -> GeneratorConfig:
         """GET of the text over the unix socket."""
         return GeneratorConfig("http", unix_path=self.socket, http_path=f"/{PAGE}")
 
-    def stop(self) -> None:
-        """End it. Idempotent."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.stop()
-
-    def _started(self) -> Path:
-        if self._folder is None:
-            raise TestbedError("nginx has not been started")
-        return self._folder
+    def _command(self, launcher: Launcher) -> list[str]:
+        program = find_program("nginx", "nginx-light")
+        folder = self._make_folder(launcher)
+        (folder / PAGE).write_text(_text(self.config.text_bytes))
+        (folder / "nginx.conf").write_text(self._configuration(folder))
+        # -e: or else it complains of the packaged log's folder before it has read the configuration
+        return [program, "-p", str(folder), "-c", "nginx.conf", "-e", "error.log"]
 
     def _configuration(self, folder: Path) -> str:
         return CONFIGURATION.format(
             folder=folder,
-            socket=folder / "socket",
+            socket=self.socket,
             user="user root root;" if os.geteuid() == 0 else "",  # its folder is ours alone
             log_format=LOG_FORMAT,
             access_log="access.log rlctl" if self.config.access_log else "off",

@@ -13,7 +13,7 @@ from typing import Literal
 
 from rlctl.envs.errors import ConfigError, TestbedError
 from rlctl.envs.testbed.launch import Launcher, Process, find_program
-from rlctl.envs.testbed.workloads import Work
+from rlctl.envs.testbed.workloads import Program, Work
 
 __all__ = ["StressConfig", "StressNg", "parse_metrics"]
 
@@ -67,16 +67,17 @@ ALL_ZERO = "all bogo-op counters are zero"
 """What stress-ng says when no worker has finished a round; it then writes no metrics."""
 
 
-class StressNg:
+class StressNg(Program):
     """A stress-ng that runs until it is stopped.
 
     Args:
         config: What it does.
     """
 
+    name = "stress-ng"
+
     def __init__(self, config: StressConfig | None = None) -> None:
         self.config = config or StressConfig()
-        self._process: Process | None = None
         self._report = Path()
         self._begin_seconds = 0.0
 
@@ -86,19 +87,8 @@ class StressNg:
         Raises:
             TestbedError: It is not installed, runs already, or cannot be run.
         """
-        if self._process is not None:
-            raise TestbedError("stress-ng runs already; stop it first")
-        program = find_program("stress-ng", "stress-ng")
-        folder = Path(tempfile.mkdtemp(prefix="stress-", dir=launcher.folder))
-        self._report = folder / "metrics.yaml"
-        # no --quiet: it leaves the metrics out of the file as well
-        report = ["--metrics-brief", "--yaml", str(self._report), "--temp-path", str(folder), "--timeout", "0"]
-        self._process = launcher.start("stress-ng", [program, *self.config.arguments(), *report])
+        super().start(launcher)
         self._begin_seconds = time.monotonic()
-
-    def pids(self) -> tuple[int, ...]:
-        """Parent and workers; empty when it does not run."""
-        return () if self._process is None else self._process.pids()
 
     def stop(self, timeout_seconds: float = STOP_SECONDS) -> Work:
         """Thaw it, ask it to end, and read what it has done. Afterwards it is gone, also when this raises.
@@ -109,11 +99,9 @@ class StressNg:
             timeout_seconds: How long the end may take.
 
         Raises:
-            TestbedError: It does not run, did not end in time, or did not tell.
+            TestbedError: It does not run, did not end in time, or did not report.
         """
-        process, self._process = self._process, None
-        if process is None:
-            raise TestbedError("stress-ng does not run; start it first")
+        process, self._process = self.process, None
         ended_before = process.exit_code is not None
         seconds = time.monotonic() - self._begin_seconds
         exit_code = process.stop(signal.SIGINT, timeout_seconds)
@@ -127,6 +115,14 @@ class StressNg:
         if ended_before or not counted:
             raise TestbedError(f"stress-ng ended with code {exit_code}: {process.tail()}")
         return self._work(seconds, _rounds(self._report, process))
+
+    def _command(self, launcher: Launcher) -> list[str]:
+        program = find_program("stress-ng", "stress-ng")
+        folder = Path(tempfile.mkdtemp(prefix="stress-", dir=launcher.folder))
+        self._report = folder / "metrics.yaml"
+        # no --quiet: it leaves the metrics out of the file as well
+        report = ["--metrics-brief", "--yaml", str(self._report), "--temp-path", str(folder), "--timeout", "0"]
+        return [program, *self.config.arguments(), *report]
 
     def _work(self, seconds: float, rounds: dict[str, float]) -> Work:
         """A stressor that finished no round is a zero: stress-ng leaves it out of its report."""

@@ -1,4 +1,4 @@
-"""What an LC service and a BE job of the testbed promise, and how long one waits for them."""
+"""What the testbed starts: programs, services that answer on a socket, and the work that best-effort jobs count."""
 
 from __future__ import annotations
 
@@ -6,52 +6,140 @@ import os
 import socket
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from rlctl.envs.errors import TestbedError
 from rlctl.envs.testbed.generator import GeneratorConfig
 from rlctl.envs.testbed.launch import Launcher, Process
 
-__all__ = ["Job", "Service", "Work", "await_ready", "make_socket_folder", "talk"]
+__all__ = ["READY_SECONDS", "Program", "Service", "Work", "talk"]
 
 READY_SECONDS = 10.0
 PAUSE_SECONDS = 0.01
 LONGEST_SOCKET_PATH_BYTES = 107  # sun_path of unix(7), without its closing zero
 
 
-class Service(Protocol):
-    """A latency-critical service that the testbed starts."""
+class Program(ABC):
+    """A command that is started once and runs until it is stopped.
+
+    Attributes:
+        name: For messages and for the names of its output files.
+    """
+
+    name: str
+    _process: Process | None = None
+
+    @property
+    def process(self) -> Process:
+        """What runs.
+
+        Raises:
+            TestbedError: Nothing does.
+        """
+        if self._process is None:
+            raise TestbedError(f"{self.name} does not run; start it first")
+        return self._process
 
     def start(self, launcher: Launcher) -> None:
         """Start it.
 
         Raises:
-            TestbedError: It is not installed, or cannot be run.
+            TestbedError: It is not installed, runs already, or cannot be run.
         """
-        ...
+        if self._process is not None:
+            raise TestbedError(f"{self.name} runs already; stop it first")
+        self._process = launcher.start(self.name, self._command(launcher))
+
+    @abstractmethod
+    def _command(self, launcher: Launcher) -> list[str]:
+        """Program and arguments; makes the files that they name."""
+
+    def await_that(self, condition: Callable[[], bool], what: str, timeout_seconds: float = READY_SECONDS) -> None:
+        """Wait for something that the program does.
+
+        Args:
+            condition: Whether it has done so; an OSError (refused, no file yet) means not yet.
+            what: What that is, after "did not".
+            timeout_seconds: Longest wait.
+
+        Raises:
+            TestbedError: It does not run, ended, or does not do it in time; with its last words.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while not _succeeds(condition):
+            self.check()
+            if time.monotonic() > deadline:
+                raise TestbedError(f"{self.name} did not {what} in {timeout_seconds:g} s: {self.process.tail()}")
+            time.sleep(PAUSE_SECONDS)
+
+    def check(self) -> None:
+        """See that it still runs.
+
+        Raises:
+            TestbedError: It does not, or ended; with its last words.
+        """
+        if (code := self.process.exit_code) is not None:
+            raise TestbedError(f"{self.name} ended with code {code}: {self.process.tail()}")
+
+    def pids(self) -> tuple[int, ...]:
+        """Its processes; empty when it does not run."""
+        return () if self._process is None else self._process.pids()
+
+    def stop(self) -> object:
+        """End it. Idempotent."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.stop()
+        return None
+
+
+class Service(Program):
+    """A latency-critical service on a unix socket in a folder of its own, apart from any that the host runs."""
+
+    request: bytes
+    """Asks it whether it serves."""
+    answer: bytes
+    """Stands in its reply when it does."""
+    _folder: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Its files.
+
+        Raises:
+            TestbedError: It has not been started.
+        """
+        if self._folder is None:
+            raise TestbedError(f"{self.name} has not been started")
+        return self._folder
+
+    @property
+    def socket(self) -> Path:
+        """Where it listens."""
+        return self.folder / "socket"
 
     def ready(self, timeout_seconds: float = READY_SECONDS) -> None:
         """Wait until it answers a request.
 
         Raises:
-            TestbedError: It ended, or does not answer in time; with its last words.
+            TestbedError: It has not been started, ended, or does not answer in time; with its last words.
         """
-        ...
+        self.await_that(lambda: self.answer in talk(self.socket, self.request), "answer", timeout_seconds)
 
-    def pids(self) -> tuple[int, ...]:
-        """Its processes; empty when it does not run."""
-        ...
-
+    @abstractmethod
     def load(self) -> GeneratorConfig:
         """What the load generator has to aim at; replace what concerns the generator itself."""
-        ...
 
-    def stop(self) -> None:
-        """End it. Idempotent."""
-        ...
+    def _make_folder(self, launcher: Launcher) -> Path:
+        """A new folder below the launcher's whose path leaves room for a socket."""
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=launcher.folder))
+        if len(os.fsencode(self.socket)) > LONGEST_SOCKET_PATH_BYTES:
+            self._folder.rmdir()
+            raise TestbedError(f"{self.socket}: too long for a unix socket; use a folder nearer to the root")
+        return self._folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,57 +173,6 @@ class Work:
         return sum(self.by_stressor.get(name, 0.0) / self.seconds / rate for name, rate in whole.items()) / len(whole)
 
 
-class Job(Protocol):
-    """Best-effort work that the testbed starts."""
-
-    def start(self, launcher: Launcher) -> None:
-        """Start it.
-
-        Raises:
-            TestbedError: It is not installed, or cannot be run.
-        """
-        ...
-
-    def pids(self) -> tuple[int, ...]:
-        """Its processes; empty when it does not run."""
-        ...
-
-    def stop(self) -> Work:
-        """Thaw it, end it, count its work.
-
-        Raises:
-            TestbedError: It does not run, or did not tell.
-        """
-        ...
-
-
-def await_ready(process: Process, answers: Callable[[], bool], timeout_seconds: float) -> None:
-    """Wait until a service answers.
-
-    Args:
-        process: The service.
-        answers: Asks it; an OSError (refused, no socket yet) means not yet.
-        timeout_seconds: Limit.
-
-    Raises:
-        TestbedError: It ended, or does not answer in time; with its last words.
-    """
-    deadline = time.monotonic() + timeout_seconds
-    while not _succeeds(answers):
-        if process.exit_code is not None:
-            raise TestbedError(f"{process.name} ended with code {process.exit_code}: {process.tail()}")
-        if time.monotonic() > deadline:
-            raise TestbedError(f"{process.name} did not answer in {timeout_seconds:g} s: {process.tail()}")
-        time.sleep(PAUSE_SECONDS)
-
-
-def _succeeds(answers: Callable[[], bool]) -> bool:
-    try:
-        return answers()
-    except OSError:
-        return False
-
-
 def talk(path: Path, request: bytes, timeout_seconds: float = 1.0) -> bytes:
     """Send a request to a unix socket and return the first piece of the reply.
 
@@ -149,14 +186,8 @@ def talk(path: Path, request: bytes, timeout_seconds: float = 1.0) -> bytes:
         return connection.recv(4096)
 
 
-def make_socket_folder(launcher: Launcher, prefix: str, socket_name: str) -> Path:
-    """A new folder below the launcher's whose path leaves room for a socket.
-
-    Raises:
-        TestbedError: It does not.
-    """
-    folder = Path(tempfile.mkdtemp(prefix=f"{prefix}-", dir=launcher.folder))
-    if len(os.fsencode(folder / socket_name)) > LONGEST_SOCKET_PATH_BYTES:
-        folder.rmdir()
-        raise TestbedError(f"{folder / socket_name}: too long for a unix socket; use a folder nearer to the root")
-    return folder
+def _succeeds(condition: Callable[[], bool]) -> bool:
+    try:
+        return condition()
+    except OSError:
+        return False

@@ -23,11 +23,11 @@ from rlctl.envs.host.live import Lc, LiveHost
 from rlctl.envs.host.sensors.of_groups import group_sensors
 from rlctl.envs.host.topology import cpu_order, read_topology
 from rlctl.envs.quantile import quantile
-from rlctl.envs.testbed.cyclictest import Cyclictest, CyclictestConfig
+from rlctl.envs.testbed.cyclictest import Cyclictest
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher, find_program
 from rlctl.envs.testbed.rtgroups import Condition, Places, Rig, disk_of, in_memory
-from rlctl.envs.testbed.rtload import BLOCK_BYTES, Load, RtLoad, RtLoadConfig
+from rlctl.envs.testbed.rtload import BLOCK_BYTES, Load, RtLoad
 from rlctl.envs.testbed.session import out_of_the_way
 from rlctl.envs.workload import SLO
 from rlctl.loop.control import Controller
@@ -156,7 +156,7 @@ class Session:
     def _task(self, places: Places) -> Iterator[Cyclictest]:
         """The real-time task, for as long as this lasts."""
         with Launcher(self._task_folder, places.rt, self._rig.janitor) as launcher:
-            task = Cyclictest(CyclictestConfig(self.plan.interval_us))
+            task = Cyclictest(self.plan.interval_us)
             task.start(launcher)
             yield task
 
@@ -202,7 +202,7 @@ class Session:
             yield None
             return
         with Launcher(self._load_folder, places.load, self._rig.janitor) as launcher:
-            running = RtLoad(RtLoadConfig(load, self.plan.threads[load]))
+            running = RtLoad(load, self.plan.threads[load])
             running.start(launcher)
             yield running
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlctl.envs.errors import PermissionMissing, TestbedError
-from rlctl.envs.testbed.cyclictest import Cyclictest, CyclictestConfig
+from rlctl.envs.testbed.cyclictest import Cyclictest
 from rlctl.envs.testbed.launch import Launcher
 
 pytestmark = pytest.mark.host
@@ -31,7 +31,7 @@ def says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("cyclictest")
 def test_every_wake_up_is_counted_and_given(launcher: Launcher) -> None:
-    task = Cyclictest(CyclictestConfig(interval_us=500))
+    task = Cyclictest(interval_us=500)
     task.start(launcher)
     deadline = time.monotonic() + 20.0
     while task.count() < 300:

@@ -13,7 +13,7 @@ import pytest
 from rlctl.envs.errors import TestbedError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.testbed.launch import Launcher
-from rlctl.envs.testbed.rtload import BLOCK_BYTES, Load, RtLoad, RtLoadConfig
+from rlctl.envs.testbed.rtload import BLOCK_BYTES, Load, RtLoad
 
 pytestmark = [
     pytest.mark.host,
@@ -24,7 +24,7 @@ LOADS = (Load.CPU, Load.SCHED, Load.IO)
 
 
 def started(load: Load, threads: int, launcher: Launcher) -> RtLoad:
-    made = RtLoad(RtLoadConfig(load, threads))
+    made = RtLoad(load, threads)
     made.start(launcher)
     return made
 

@@ -18,7 +18,7 @@ from rlctl.envs.testbed.knee import find_knee, probe_with
 from rlctl.envs.testbed.launch import Launcher, find_program
 from rlctl.envs.testbed.memcached import Memcached, MemcachedConfig
 from rlctl.envs.testbed.nginx import Nginx, NginxConfig
-from rlctl.envs.testbed.workloads import Service, await_ready, talk
+from rlctl.envs.testbed.workloads import Program, Service, talk
 
 Make = Callable[[], Service]
 
@@ -42,6 +42,16 @@ def test_service_that_was_not_started_says_so(make: Make) -> None:
 
 
 # ---- live ------------------------------------------------------------------------------------------------------------
+
+
+class Script(Program):
+    """A shell script as a program of the testbed."""
+
+    def __init__(self, name: str, script: str) -> None:
+        self.name, self._script = name, script
+
+    def _command(self, launcher: Launcher) -> list[str]:
+        return ["/bin/sh", "-c", self._script]
 
 
 def needs(*programs: str) -> None:
@@ -105,14 +115,15 @@ def test_nginx_compresses_and_logs_in_the_format_that_the_reader_takes(launcher:
 
 @pytest.mark.host
 def test_service_that_ends_or_hangs_is_told_with_its_last_words(launcher: Launcher) -> None:
-    process = launcher.start("fake", ["/bin/sh", "-c", "echo bind: no way >&2; exit 1"])
+    ended = Script("fake", "echo bind: no way >&2; exit 1")
+    ended.start(launcher)
     with pytest.raises(TestbedError, match="fake ended with code 1: bind: no way"):
-        await_ready(process, lambda: False, 5.0)
-    hung = launcher.start("hung", ["/bin/sh", "-c", "echo thinking; sleep 60"])
-    while not hung.output.read_text():
-        time.sleep(0.01)
+        ended.await_that(lambda: False, "answer", 5.0)
+    hung = Script("hung", "echo thinking; sleep 60")
+    hung.start(launcher)
+    hung.await_that(lambda: bool(hung.process.output.read_text()), "think")
     with pytest.raises(TestbedError, match=r"hung did not answer in 0\.2 s: thinking"):
-        await_ready(hung, lambda: False, 0.2)
+        hung.await_that(lambda: False, "answer", 0.2)
 
 
 @pytest.mark.host

@@ -12,11 +12,11 @@ import pytest
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.telemetry import Why
-from rlctl.envs.testbed.cyclictest import Cyclictest, CyclictestConfig
+from rlctl.envs.testbed.cyclictest import Cyclictest
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.rtgroups import Condition, Rig
-from rlctl.envs.testbed.rtload import Load, RtLoad, RtLoadConfig
+from rlctl.envs.testbed.rtload import Load, RtLoad
 from rlctl.loop.record import read_ticks
 
 pytestmark = pytest.mark.host
@@ -40,7 +40,7 @@ def task_and_load(cyclictest, tmp_path):
         Launcher(janitor.make_folder(), places.load, janitor) as loads,
         Launcher(janitor.make_folder(), places.rt, janitor) as tasks,
     ):
-        load, task = RtLoad(RtLoadConfig(Load.SCHED, 4)), Cyclictest(CyclictestConfig(interval_us=1000))
+        load, task = RtLoad(Load.SCHED, 4), Cyclictest(interval_us=1000)
         load.start(loads)
         task.start(tasks)
         yield task, places
