@@ -6,7 +6,7 @@ capacity the tail follows the utilisation, beyond it requests pile up and have t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -129,8 +129,7 @@ class Hosts:
             hosts: To copy from.
             which: Indices of the hosts, shape (n,).
         """
-        taken = {one.name: getattr(hosts.constants, one.name)[which] for one in fields(hosts.constants)}
-        branch = cls(Constants(**taken), hosts.seeds[which], hosts.tick_seconds)
+        branch = cls(hosts.constants.take(which), hosts.seeds[which], hosts.tick_seconds)
         branch.tick = hosts.tick
         branch.backlog = hosts.backlog.of(which)
         for name in ("_drift", "_rate", "_phase", "_was_frozen"):

@@ -7,8 +7,7 @@ differ, as training wants it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,8 @@ from rlctl.envs.sim.noise import uniforms
 from rlctl.envs.yaml_edge import Strict, load_model, validated
 
 __all__ = ["Constants", "HostProfile", "load_profile", "shipped_profiles"]
+
+Array = NDArray[np.float64]
 
 RANGE_CHANNEL = 1000
 """First noise channel of the numbers that pick constants from their ranges."""
@@ -212,71 +213,32 @@ class HostProfile(Strict):
         return validated(HostProfile, data, f"profile {self.name}")
 
 
-@dataclass(frozen=True)
 class Constants:
     """The constants of n hosts, each an array of shape (n,); names, units and sources as in the profile's sections."""
 
-    lc_cpus: NDArray[np.float64]
-    servers: NDArray[np.float64]
-    service_seconds: NDArray[np.float64]
-    wake_seconds: NDArray[np.float64]
-    service_scv: NDArray[np.float64]
-    arrival_scv: NDArray[np.float64]
-    imbalance_ratio: NDArray[np.float64]
-    base_seconds: NDArray[np.float64]
-    target_seconds: NDArray[np.float64]
-    quantile_ratio: NDArray[np.float64]
-    max_load_rps: NDArray[np.float64]
-    threads: NDArray[np.float64]
-    own_cpus: NDArray[np.float64]
-    shared_cpus: NDArray[np.float64]
-    host_cpus: NDArray[np.float64]
-    client_cpus: NDArray[np.float64]
-    client_cpu_seconds: NDArray[np.float64]
-    phase_seconds: NDArray[np.float64]
-    phase_sd: NDArray[np.float64]
-    pause_ratio: NDArray[np.float64]
-    pause_seconds: NDArray[np.float64]
-    minimum_weight_ratio: NDArray[np.float64]
-    slice_seconds: NDArray[np.float64]
-    slice_weight_exponent: NDArray[np.float64]
-    crowd_exponent: NDArray[np.float64]
-    period_exponent: NDArray[np.float64]
-    period_seconds: NDArray[np.float64]
-    freeze_seconds: NDArray[np.float64]
-    inflation_per_cpu: NDArray[np.float64]
-    inflation_per_cpu2: NDArray[np.float64]
-    be_inflation: NDArray[np.float64]
-    cpi: NDArray[np.float64]
-    cpi_load_ratio: NDArray[np.float64]
-    cpi_interference_ratio: NDArray[np.float64]
-    cpi_cv: NDArray[np.float64]
-    rate_cv: NDArray[np.float64]
-    rate_seconds: NDArray[np.float64]
-    drift_cv: NDArray[np.float64]
-    drift_seconds: NDArray[np.float64]
-    tail_cv: NDArray[np.float64]
-    spikes_per_hour: NDArray[np.float64]
-    spike_seconds: NDArray[np.float64]
-    missing_ratio: NDArray[np.float64]
-    delay_ticks: NDArray[np.float64]
-    idle_watts: NDArray[np.float64]
-    watts_per_cpu: NDArray[np.float64]
+    def __init__(self, **columns: Array) -> None:
+        vars(self).update(columns)
+
+    def __getattr__(self, name: str) -> Array:  # of those that are not there, and for mypy of all
+        raise AttributeError(f"a host has no constant {name!r}")
 
     @classmethod
     def stack(cls, profiles: Sequence[HostProfile]) -> Constants:
-        """One entry per profile."""
+        """One host per profile; ranges are not drawn from."""
         rows = [profile.values() for profile in profiles]
-        return cls(**{one.name: np.array([row[one.name] for row in rows], float) for one in fields(cls)})
+        return cls(**{name: np.array([row[name] for row in rows], float) for name in rows[0]})
 
     @classmethod
     def drawn(cls, profile: HostProfile, seeds: NDArray[np.uint64]) -> Constants:
         """Hosts that differ within the profile's ranges, one per seed; constants without a range are the same."""
-        values: Mapping[str, float] = profile.values()
-        columns = {one.name: np.full(len(seeds), values[one.name]) for one in fields(cls)}
+        columns = {name: np.full(len(seeds), value) for name, value in profile.values().items()}
         for place, (name, (low, high)) in enumerate(sorted(profile.ranges.items())):
             columns[name] = low + (high - low) * uniforms(seeds, 0, 1, RANGE_CHANNEL + place)[0]
         return cls(**columns)
+
+    def take(self, which: NDArray[np.intp]) -> Constants:
+        """Those of some hosts, in that order."""
+        return Constants(**{name: column[which] for name, column in vars(self).items()})
 
 
 def shipped_profiles() -> dict[str, HostProfile]:

@@ -135,7 +135,7 @@ def residuals(cells: Sequence[Cell], profiles: Mapping[str, HostProfile], seeds:
         ConfigError: A cell has no profile.
     """
     values = [_values(cell, profiles[service_of(cell, profiles)]) for cell in cells]
-    rows = {name: np.array([row[name] for row in values]) for name in Constants.__dataclass_fields__}
+    rows = {name: np.array([row[name] for row in values]) for name in values[0]}
     tail, lc, be = _simulated(cells, rows, seeds)
     return tuple(
         Residual(cell, regime_of(cell, row), *found, row["target_seconds"])

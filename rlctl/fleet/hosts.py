@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -120,9 +120,8 @@ class FleetHosts(SimHosts):
 
 def _constants(fleet: Fleet, roster: Roster) -> Constants:
     """Of each host, drawn from its kind's ranges."""
-    columns = {column.name: np.zeros(len(roster.places)) for column in fields(Constants)}
+    columns: dict[str, Array] = {}
     for kind, here in roster.by_kind():
-        drawn = Constants.drawn(fleet.kinds[kind].host, roster.keys[here])
-        for name, column in columns.items():
-            column[here] = getattr(drawn, name)
+        for name, column in vars(Constants.drawn(fleet.kinds[kind].host, roster.keys[here])).items():
+            columns.setdefault(name, np.zeros(len(roster.places)))[here] = column
     return Constants(**columns)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -35,10 +34,6 @@ def test_every_constant_is_documented_where_it_is_defined() -> None:
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
                 documented.add(field.target.id)
     assert documented == set(SHIPPED["thesis-host"].values())
-
-
-def test_arrays_and_sections_have_the_same_constants() -> None:
-    assert {one.name for one in fields(Constants)} == set(SHIPPED["thesis-host"].values())
 
 
 @pytest.mark.parametrize("profile", SHIPPED.values(), ids=list(SHIPPED))
