@@ -32,7 +32,7 @@ from rlctl.agents.training.warm_start import clone, pairs_of
 from rlctl.envs.errors import HostError
 
 if TYPE_CHECKING:
-    from rlctl.agents.training.rollouts.run import Rollouts
+    from rlctl.agents.training.rollouts.cluster_env import Rollouts
 
 __all__ = ["export_best", "learn"]
 
@@ -246,7 +246,7 @@ class _Session:
         if rollouts is None:
             env = build(run.hosts, recipe.n_envs, run.seed, recipe.lags, block=self.block)
             return env, [kind.name for kind, _ in present(run.hosts, recipe.n_envs)], CLASSES
-        from rlctl.agents.training.rollouts.learners import ROLLOUT_CLASSES
+        from rlctl.agents.training.rollouts.segment_learners import ROLLOUT_CLASSES
 
         assert self.tally is not None
         far = rollouts.env(run.hosts, recipe.n_envs, run.seed, recipe.lags, self.block, self.tally)

@@ -18,15 +18,19 @@ import torch
 from numpy.typing import NDArray
 
 from rlctl import __version__
-from rlctl.agents.served.card import CardParts, Training
+from rlctl.agents.served.card import CardParts, ObservationTable, Training
 from rlctl.agents.served.network import first_line
+from rlctl.agents.training import run_folder as files
 from rlctl.agents.training.export import ALGORITHMS, FEWEST
+from rlctl.agents.training.recipe import load_recipe
 from rlctl.envs.errors import ConfigError, PermissionMissing
+from rlctl.envs.observation import LAGS
 from rlctl.envs.sim.seeds import training
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
 from rlctl.envs.workload import Weight
+from rlctl.envs.yaml_edge import load_yaml
 
-__all__ = ["load_model", "parts_of", "recorded"]
+__all__ = ["lags_of", "load_model", "parts_of", "recorded"]
 
 _BY_POLICY = {
     "stable_baselines3.common.policies": "PPO",
@@ -83,6 +87,28 @@ def parts_of(model: Any, path: Path, lags: Sequence[int]) -> CardParts:
             training_id=hashlib.sha256(config.encode()).hexdigest(),
         ),
     )
+
+
+def lags_of(path: Path, model: Any) -> tuple[int, ...]:
+    """Ticks back that a model sees: as the folder of its run says, or rlctl's own.
+
+    Raises:
+        ConfigError: They are not those of the model.
+    """
+    configs = (folder / files.CONFIG for folder in path.resolve().parents[:3])
+    found = next((file for file in configs if file.is_file()), None)
+    lags = _lags_in(found) if found else LAGS
+    seen = model.observation_space.shape
+    if seen != (ObservationTable.here(lags).size,):
+        raise ConfigError(
+            f"sees {seen}, and lags {list(lags)} give another size; keep it in the folder of its run", path
+        )
+    return lags
+
+
+def _lags_in(config: Path) -> tuple[int, ...]:
+    arguments, _ = load_yaml(config.with_name(files.ARGUMENTS))
+    return load_recipe(str(arguments.get("algorithm")), config).lags
 
 
 def recorded(lags: Sequence[int], count: int = 2 * FEWEST) -> NDArray[np.float32]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shlex
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import TypeVar
 
-__all__ = ["address", "declare", "listed", "positive", "positive_int"]
+__all__ = ["address", "command_line", "declare", "listed", "positive", "positive_int", "refuse_given"]
 
 Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
 
@@ -55,3 +57,34 @@ def address(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("is empty; give local, auto, or HOST:PORT of a cluster's head")
     return text
+
+
+def refuse_given(args: argparse.Namespace, names: Sequence[str], why: str) -> None:
+    """Refuse options that mean nothing beside the others, rather than pass them over.
+
+    Args:
+        args: The command's arguments; None is what was not given.
+        names: Options that must not be given.
+        why: Ends the message.
+
+    Raises:
+        ConfigError: One of them was given.
+    """
+    from rlctl.envs.errors import ConfigError  # not at import: `rlctl --help` needs no numpy
+
+    if given := [name for name in names if getattr(args, name) is not None]:
+        raise ConfigError(f"--{given[0].replace('_', '-')} {why}")
+
+
+def command_line(command: str, options: Mapping[str, object]) -> str:
+    """The command line with these options, to be typed again; None and False are left out, tuples are repeated."""
+    words = ["rlctl", command]
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(option)
+        elif isinstance(value, tuple):
+            words += [word for one in value for word in (option, str(one))]
+        elif value is not None and value is not False:
+            words += [option, str(value)]
+    return shlex.join(words)

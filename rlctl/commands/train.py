@@ -19,7 +19,7 @@ from rlctl.work.progress import say
 
 if TYPE_CHECKING:
     from rlctl.agents.training.cluster.nodes import Cluster
-    from rlctl.agents.training.rollouts.run import Rollouts
+    from rlctl.agents.training.rollouts.cluster_env import Rollouts
     from rlctl.agents.training.run import Result
     from rlctl.training.plan import Asked, TrainingPlan
 
@@ -281,8 +281,8 @@ def _resuming(address: str | None, folder: Path) -> str:
 def _rollouts(args: argparse.Namespace, plan: TrainingPlan, cluster: Cluster | None) -> Rollouts | None:
     if cluster is None:
         return None
-    from rlctl.agents.training.rollouts.run import WAIT_SECONDS, Rollouts
-    from rlctl.training.live import live_testbed
+    from rlctl.agents.training.rollouts.cluster_env import WAIT_SECONDS, Rollouts
+    from rlctl.training.live_plan import live_testbed
 
     return Rollouts(cluster, live_testbed(plan.asked, plan.recipe.lags), args.ray_wait or WAIT_SECONDS, say)
 

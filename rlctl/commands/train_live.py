@@ -4,34 +4,29 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlctl.commands.arguments import command_line, refuse_given
 from rlctl.envs.errors import ConfigError, HostError
-from rlctl.training.live import TIMESTEPS, LivePlan, Signalled, next_folder, run_live
-from rlctl.work.progress import say
+from rlctl.scenarios.shipped import live_scenario
+from rlctl.training.live_plan import TIMESTEPS, LivePlan, Signalled, fine_tune, live_testbed
+from rlctl.training.plan import EXPLORE, EXPLORE_SLACK, Asked, next_folder, require_libraries
+from rlctl.work.progress import progress, say
 
 if TYPE_CHECKING:
-    from rlctl.agents.training.live.run import Outcome, Task
+    from rlctl.agents.training.rollouts.fine_tuning import Outcome
 
 __all__ = ["run"]
 
 SIMULATOR_ONLY = (
-    "algo",
-    "config",
-    "hosts",
-    "profile",
-    "seeds",
-    "max_seconds",
-    "n_envs",
-    "threads",
-    "resume",
-    "ray",
-    "ray_wait",
-    "live",
+    *("algo", "config", "hosts", "profile", "seeds", "max_seconds", "n_envs", "threads", "resume"),
+    *("ray", "ray_wait", "live"),
 )
 """Arguments that mean nothing on a live host."""
+
+SCENARIO = "live-nginx"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,98 +39,73 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: Something that is asked for cannot be, told before anything is started.
         HostError: The testbed could not be run, or not to the end; what is there by then has been written.
     """
-    from rlctl.training.plan import require_libraries
-    from rlctl.work.progress import progress
-
-    _check(args)
-    require_libraries(export=not args.no_export)
+    refuse_given(args, SIMULATOR_ONLY, "is the simulator's; leave it out with --plant host")
+    if not args.init:
+        raise ConfigError("--plant host fine-tunes a policy: give --init MODEL.zip, the best_model.zip of a run")
+    if not Path(args.init).is_file():
+        raise ConfigError("is no file; --init takes a model that `rlctl train` wrote", args.init)
+    require_libraries(export=True)  # on the host it acts by the network of a bundle
     plan = _plan(args)
     say(_effective(plan))
     if args.dry_run:
         return 0
     try:
-        with progress(_ticks(plan), "ticks") as watch:
-            outcome = run_live(plan, say, watch)
+        with progress(plan.ticks, "ticks") as watch:
+            outcome, bundle = fine_tune(plan, say, watch, export=not args.no_export)
     except Signalled as signalled:  # before anything was measured
         return 128 + signalled.number
-    _finish(args, outcome)
+    _show(args, outcome, bundle)
     return _code(outcome)
 
 
-def _check(args: argparse.Namespace) -> None:
-    if given := [name for name in SIMULATOR_ONLY if getattr(args, name) is not None]:
-        raise ConfigError(f"--{given[0].replace('_', '-')} is the simulator's; leave it out with --plant host")
-    if not args.init:
-        raise ConfigError("--plant host fine-tunes a policy: give --init MODEL.zip, the best_model.zip of a run")
-    if not Path(args.init).is_file():
-        raise ConfigError("is no file; --init takes a model that `rlctl train` wrote", args.init)
-
-
 def _plan(args: argparse.Namespace) -> LivePlan:
-    from rlctl.safety.profile import load_profile
-    from rlctl.scenarios.shipped import live_scenario
+    from rlctl.agents.training.rollouts.fine_tuning import FineTuningTask
 
-    name = args.scenario or "live-nginx"
-    scenario = live_scenario(name)
-    safety = load_profile(args.shield or "responsive").scaled(scenario.time_scale)
-    return LivePlan(scenario, _task(args, scenario.duration_seconds / scenario.tick_seconds), safety)
-
-
-def _task(args: argparse.Namespace, evaluation_ticks: float) -> Task:
-    from rlctl.agents.training.live.bounded import Bounds
-    from rlctl.agents.training.live.run import Task
-    from rlctl.training.plan import EXPLORE, EXPLORE_SLACK
-
-    given = {
-        "scenario": args.scenario or "live-nginx",
-        "init": str(args.init),
-        "shield": args.shield or "responsive",
-        "total_timesteps": TIMESTEPS if args.total_timesteps is None else args.total_timesteps,
-        "explore": EXPLORE if args.explore is None else args.explore,
-        "explore_slack": EXPLORE_SLACK if args.explore_slack is None else args.explore_slack,
-        "seed": args.seed or 0,
+    defaults = {
+        "scenario": SCENARIO,
+        "init": "",
+        "shield": Asked.model_fields["shield"].default,
+        "total_timesteps": TIMESTEPS,
+        "explore": EXPLORE,
+        "explore_slack": EXPLORE_SLACK,
+        "seed": 0,
     }
-    folder = args.out or next_folder()
-    words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    return Task(
+    given = {name: default if (value := getattr(args, name)) is None else value for name, default in defaults.items()}
+    scenario = live_scenario(given["scenario"])
+    kept = {name: value for name, value in given.items() if name in Asked.model_fields}
+    testbed = live_testbed(Asked(algorithm="", live=given["scenario"], **kept))
+    assert testbed is not None
+    folder = args.out or next_folder("live")
+    task = FineTuningTask(
         init=Path(args.init),
         folder=folder,
-        timesteps=int(given["total_timesteps"]),
-        evaluation_ticks=max(round(evaluation_ticks), 1),
-        bounds=Bounds(float(given["explore"]), float(given["explore_slack"])),
-        seed=int(given["seed"]),
+        timesteps=given["total_timesteps"],
+        evaluation_ticks=max(round(scenario.duration_seconds / scenario.tick_seconds), 1),
+        bounds=testbed.bounds,
+        seed=given["seed"],
         arguments=given,
-        command=shlex.join(["rlctl", "train", "--plant", "host", *words, "--out", str(folder)]),
+        command=command_line("train", {"plant": "host", **given, "out": folder}),
     )
-
-
-def _ticks(plan: LivePlan) -> int:
-    from rlctl.agents.training.live.run import rounds_of
-
-    rounds, each, _ = rounds_of(plan.task.timesteps)
-    return rounds * each + (rounds + 1) * plan.task.evaluation_ticks
+    return LivePlan(scenario, testbed, task)
 
 
 def _effective(plan: LivePlan) -> str:
-    s, task = plan.scenario, plan.task
+    s, task, safety = plan.scenario, plan.task, plan.testbed.safety
     return (
         f"{s.name}: {s.description}\n"
         f"fine-tuning {task.init}: {task.timesteps} ticks of {s.tick_seconds:g} s in rounds, measured for "
         f"{task.evaluation_ticks} ticks before and after each, about {max(round(plan.seconds / 60), 1)} min\n"
         f"exploring in {task.bounds.probability:.0%} of the ticks, from a slack of {task.bounds.least_slack_ratio:g} "
-        f"on; {task.rate_ratio:g} of its learning rate; shield {plan.safety.name} ({plan.safety.digest})\n"
+        f"on; {task.rate_ratio:g} of its learning rate; shield {safety.name} ({safety.digest})\n"
         f"folder: {task.folder}"
     )
 
 
-def _finish(args: argparse.Namespace, outcome: Outcome) -> None:
-    """Tell what came of it, and export; the testbed is gone by now."""
-    from rlctl.agents.training.live.run import export
-
-    said = outcome.as_json() | {"bundle": None if args.no_export else str(export(outcome, "live"))}
+def _show(args: argparse.Namespace, outcome: Outcome, bundle: str | None) -> None:
+    document = outcome.as_json() | {"bundle": bundle}
     if args.json and args.json != "-":
-        Path(args.json).write_text(json.dumps(said, indent=1) + "\n")
-    print(json.dumps(said) if args.json == "-" else _table(outcome))
+        Path(args.json).write_text(json.dumps(document, indent=1) + "\n")
+    print(json.dumps(document) if args.json == "-" else _table(outcome))
     kept = f"kept the policy measured {outcome.best.name!r}" if outcome.improved else "kept the initial policy"
     say(f"{kept}; every tick is in {outcome.task.folder}/transitions.jsonl")
 
@@ -150,10 +120,7 @@ def _table(outcome: Outcome) -> str:
             str(one.ticks),
             f"{one.rank[0]:.2f}",
             f"{one.rank[1]:.1f}",
-            str(one.violations),
-            str(one.overrides),
-            str(one.explored),
-            str(one.missed_deadlines),
+            *map(str, (one.violations, one.overrides, one.explored, one.missed_deadlines)),
         )
         for one in outcome.phases
     ]
@@ -161,11 +128,8 @@ def _table(outcome: Outcome) -> str:
 
 
 def _code(outcome: Outcome) -> int:
-    import signal
-
-    if not outcome.interrupted:
-        return 0
-    ended_by = {one.name: one.value for one in (signal.SIGINT, signal.SIGTERM)}
-    if outcome.interrupted in ended_by:
-        return 128 + ended_by[outcome.interrupted]
-    raise HostError(f"ended early: {outcome.interrupted}")
+    if outcome.interrupted in ("SIGINT", "SIGTERM"):
+        return 128 + signal.Signals[outcome.interrupted]
+    if outcome.interrupted:
+        raise HostError(f"ended early: {outcome.interrupted}")
+    return 0

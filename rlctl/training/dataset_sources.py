@@ -210,7 +210,7 @@ def of_live_run(file: Path, damaged: Callable[[Damage], None]) -> Recording:
         if said["torn"]:
             weaver.cut(Cut.DAMAGE)
             last = None
-        elif last and said["phase"] != last["phase"]:
+        elif last and (said["begins"] or said["phase"] != last["phase"]):
             weaver.cut(Cut.RESTART)
             last = None
         elif last and last["missed"]:
@@ -272,6 +272,7 @@ def _step(said: Mapping[str, Any]) -> dict[str, Any]:
         "executed": _NUMBERS[said["executed"]],
         "overridden": bool(said["overridden"]),
         "missed": int(said["missed_deadlines"]),
+        "begins": bool(said.get("begins", False)),  # not recorded by earlier versions
     }
 
 

@@ -83,6 +83,7 @@ class Step:
         overridden: The shield changed what was asked for.
         reward: Its terms by name.
         missed_deadlines: Since the step before.
+        begins: The host was put back to the safe allocation before it: it does not follow on the step before.
     """
 
     observation: NDArray[np.float32]
@@ -98,6 +99,7 @@ class Step:
     overridden: bool
     reward: dict[str, float]
     missed_deadlines: int
+    begins: bool = False
 
     @property
     def held(self) -> bool:
@@ -129,6 +131,7 @@ class Step:
             "slack_ratio": None if slack is None else round(slack, 6),
             "be_work_ratio": round(self.be_work_ratio, 6),
             "missed_deadlines": self.missed_deadlines,
+            "begins": self.begins,
         }
 
 
@@ -222,7 +225,7 @@ class BoundedHost(gym.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], Any
         self._shielded, self._bounds, self._note = env, bounds, note
         self._dice = np.random.default_rng(seed)
         self._seen = np.zeros(0, np.float32)
-        self._chosen, self._allowed, self._missed = KEEP, np.zeros(0, np.bool_), 0
+        self._chosen, self._allowed, self._missed, self._begins = KEEP, np.zeros(0, np.bool_), 0, True
         self._passed = np.zeros(0, np.bool_)
 
     def reset(
@@ -230,7 +233,7 @@ class BoundedHost(gym.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], Any
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """As the environment's: BE begins at the safe allocation."""
         self._seen, info = super().reset(seed=seed, options=options)
-        self._allowed, self._missed = np.zeros(0, np.bool_), 0
+        self._allowed, self._missed, self._begins = np.zeros(0, np.bool_), 0, True
         return self._seen, info
 
     def action_masks(self) -> Mask:
@@ -268,9 +271,10 @@ class BoundedHost(gym.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], Any
                 overridden=info["overridden"],
                 reward=info["reward"],
                 missed_deadlines=missed,
+                begins=self._begins,
             )
         )
-        self._seen, self._allowed = seen, np.zeros(0, np.bool_)
+        self._seen, self._allowed, self._begins = seen, np.zeros(0, np.bool_), False
         return seen, reward, terminated, truncated, info
 
     def _drawn(self) -> Mask:

@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rlctl.agents.training.cluster.nodes import Cluster, Node, Version, check_version, our_version
 from rlctl.agents.training.rollouts.segments import Orders, Segment
 from rlctl.agents.training.rollouts.tally import Tally
-from rlctl.agents.training.rollouts.worker import Ready, Startable, Worker
+from rlctl.agents.training.rollouts.worker import Ready, Running, Worker
 from rlctl.envs.errors import HostError, PolicyError, RlctlError
 
 __all__ = ["LIVE", "TESTBED", "Arrival", "Planned", "Testbed", "Testbeds"]
@@ -50,13 +50,13 @@ class Planned:
 
     Attributes:
         kind: `simulated`, or the scenario of a live one.
-        start: The hosts.
+        start: Starts the hosts, on the testbed.
         seed: Of the draws.
         live: It needs the resource `live`, too.
     """
 
     kind: str
-    start: Startable
+    start: Callable[[], Running]
     seed: int
     live: bool = False
 

@@ -1,6 +1,6 @@
 """Who acts for a learner on a testbed: simulated or live hosts, their shield, and the policy as a bundle has it.
 
-    worker = Worker(SimTestbed(groups, lags, first_seed), seed=3)
+    worker = Worker(SimTestbed(groups, lags, first_seed).start, seed=3)
     print(worker.begin())
     segment = worker.segment(Orders(version=7, steps=16), onnx_bytes)
     worker.close()
@@ -86,14 +86,6 @@ class Running(Protocol):
         ...
 
 
-class Startable(Protocol):
-    """Hosts as they are sent to where they shall run."""
-
-    def start(self) -> Running:
-        """Start them."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Ready:
     """What a worker says once its hosts are there.
@@ -176,12 +168,12 @@ class Worker:
     """Acts on hosts, segment by segment.
 
     Args:
-        testbed: What to start.
-        seed: Of the draws.
+        start: Starts the hosts; pickled, where the worker is on another machine.
+        seed: Of the random draws among moves.
     """
 
-    def __init__(self, testbed: Startable, seed: int) -> None:
-        self._testbed, self._dice = testbed, np.random.default_rng(seed)
+    def __init__(self, start: Callable[[], Running], seed: int) -> None:
+        self._start, self._dice = start, np.random.default_rng(seed)
         self._running: Running | None = None
         self._checked = b""
 
@@ -191,7 +183,7 @@ class Worker:
         Raises:
             RlctlError: They cannot be.
         """
-        self._running = self._testbed.start()
+        self._running = self._start()
         return Ready(self._running.count, self._running.tick_seconds)
 
     def segment(self, orders: Orders, policy: bytes) -> Segment:

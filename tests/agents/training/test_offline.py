@@ -13,7 +13,6 @@ import torch
 
 from rlctl.agents.served.bundle import load
 from rlctl.agents.served.learned import LearnedPolicy
-from rlctl.agents.training.live.run import lags_of
 from rlctl.agents.training.offline import learners as offline_learners
 from rlctl.agents.training.offline.dataset import Dataset
 from rlctl.agents.training.offline.fqe import value_of
@@ -21,7 +20,7 @@ from rlctl.agents.training.offline.learners import learner_of, rewards_of, teach
 from rlctl.agents.training.offline.origin import Origin, PolicyCounts, Source
 from rlctl.agents.training.offline.recipe import OFFLINE, load_offline_recipe
 from rlctl.agents.training.offline.run import OfflineRun, learn_offline
-from rlctl.agents.training.sb3_model import load_model
+from rlctl.agents.training.sb3_model import lags_of, load_model
 from rlctl.agents.training.trial import Course
 from rlctl.envs.actions import MOVES, MOVES_VERSION
 from rlctl.envs.allocation import Limits

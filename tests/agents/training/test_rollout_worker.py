@@ -33,7 +33,7 @@ def policy(onnx_writer):
 
 @pytest.fixture
 def worker():
-    made = Worker(SimTestbed(groups(), LAGS, SEED), seed=1)
+    made = Worker(SimTestbed(groups(), LAGS, SEED).start, seed=1)
     assert made.begin().count == HOSTS
     yield made
     made.close()
@@ -78,7 +78,7 @@ def test_a_network_that_is_none_or_has_diverged_is_refused(worker, onnx_writer):
 def test_a_testbed_needs_no_learner_installed():
     """Hundreds of megabytes on each host, otherwise."""
     code = (
-        "import sys; import rlctl.agents.training.rollouts.worker, rlctl.agents.training.rollouts.live; "
+        "import sys; import rlctl.agents.training.rollouts.worker, rlctl.agents.training.rollouts.live_testbed; "
         "print([name for name in ('torch', 'stable_baselines3', 'sb3_contrib', 'onnx') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

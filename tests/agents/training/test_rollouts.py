@@ -20,10 +20,10 @@ from rlctl.agents.training.hosts import load_hosts
 from rlctl.agents.training.learn import learn
 from rlctl.agents.training.learners import make
 from rlctl.agents.training.recipe import load_recipe
-from rlctl.agents.training.rollouts import run as rollouts
+from rlctl.agents.training.rollouts import cluster_env as rollouts
 from rlctl.agents.training.rollouts import testbeds
-from rlctl.agents.training.rollouts.learners import ROLLOUT_CLASSES, extend
-from rlctl.agents.training.rollouts.run import Rollouts, RolloutVecEnv, nth_seed
+from rlctl.agents.training.rollouts.cluster_env import ClusterEnv, Rollouts, nth_seed
+from rlctl.agents.training.rollouts.segment_learners import ROLLOUT_CLASSES, extend
 from rlctl.agents.training.rollouts.segments import Transitions
 from rlctl.agents.training.rollouts.tally import HostTally, Tally
 from rlctl.agents.training.rollouts.testbeds import Arrival, Testbed
@@ -45,7 +45,7 @@ class Scripted:
         self.tally, self.clock, self._policy = Tally() if tally is None else tally, 0.0, {}
         self._all, self._left, self._patience = [], {}, dict(enumerate(patience))
         for number, _ in enumerate(patience):
-            worker = Worker(rollouts.SimTestbed(groups(count), lags, nth_seed(0, count, 0, number)), number)
+            worker = Worker(rollouts.SimTestbed(groups(count), lags, nth_seed(0, count, 0, number)).start, number)
             one = Testbed(f"t{number}", "simulated", "n", number, False, worker, worker.begin())
             self._all.append(one)
             self.tally.of(one.name, one.kind)
@@ -89,7 +89,7 @@ def scripted(monkeypatch):
     def make_it(algorithm, *patience, **changes):
         recipe, _ = load_recipe(algorithm).fitted(1000, None, 12)
         recipe = recipe.model_copy(update={"lags": LAGS, "batch_size": 48} | changes)
-        env = RolloutVecEnv(Scripted(*patience), 12, LAGS, [one.name for one in groups(6)])
+        env = ClusterEnv(Scripted(*patience), 12, LAGS, [one.name for one in groups(6)])
         envs.append(env)
         model = make(algorithm, recipe, env, lambda: 1.0, ROLLOUT_CLASSES)
         model._setup_learn(1000, None)
@@ -213,7 +213,7 @@ def test_what_a_killed_run_learned_after_its_checkpoint_is_not_counted_twice(tmp
 
     class Here:
         def env(self, _hosts, count, _seed, lags, _block, tally):
-            return RolloutVecEnv(Scripted(0, lags=lags, tally=tally), count, lags, [one.name for one in groups(6)])
+            return ClusterEnv(Scripted(0, lags=lags, tally=tally), count, lags, [one.name for one in groups(6)])
 
     asked = iter([False] * 3)
     before = learn(run_of(tmp_path), stopped=lambda: next(asked, True), rollouts=Here())
@@ -313,7 +313,9 @@ def test_a_testbed_that_cannot_be_started_is_told_about_and_left_out(ray_cluster
         made = real(self, *given)
         plan = made._testbeds._plan
         made._testbeds._plan = lambda node, place: (
-            testbeds.Planned("live-broken", Broken(), 0, live=True) if "live" in node.resources else plan(node, place)
+            testbeds.Planned("live-broken", Broken().start, 0, live=True)
+            if "live" in node.resources
+            else plan(node, place)
         )
         return made
 

@@ -1,5 +1,6 @@
 """`rlctl dataset` and `rlctl train --offline`: Minari loads what is written, and a mistake is one line and no file."""
 
+import contextlib
 import importlib.util
 import json
 from types import SimpleNamespace
@@ -232,17 +233,18 @@ def _small(folder):
 def test_the_steps_of_a_live_training_run_are_transitions(tmp_path):
     from stable_baselines3 import DQN
 
-    from rlctl.agents.training.live.run import Task, begin, fine_tune
+    from rlctl.agents.training.rollouts.fine_tuning import FineTuning, FineTuningTask
     from rlctl.envs.fake import FakePlant
     from rlctl.envs.host_env import HostEnv
-    from rlctl.safety.profile import load_profile
     from rlctl.training.dataset_sources import recording_of
+    from tests.doubles.bed import Bed, running_on
 
     limits = Limits(cpus=2)
     model = DQN("MlpPolicy", HostEnv(FakePlant(limits)), policy_kwargs={"net_arch": [8]}, buffer_size=8, device="cpu")
     model.save(tmp_path / "initial.zip")
-    task = Task(init=tmp_path / "initial.zip", folder=tmp_path / "run", timesteps=40, evaluation_ticks=10, seed=1)
-    fine_tune(begin(task), FakePlant(limits, loads=(0.2, 0.5, 0.9)), load_profile("responsive"))
+    task = FineTuningTask(tmp_path / "initial.zip", tmp_path / "run", timesteps=40, evaluation_ticks=10, seed=1)
+    with contextlib.closing(running_on(Bed(FakePlant(limits, loads=(0.2, 0.5, 0.9))))) as running:
+        FineTuning(task).run(running)
     file = tmp_path / "run" / "transitions.jsonl"
     said = [json.loads(line) for line in file.read_text().splitlines()]
     with file.open("a") as stream:

@@ -18,7 +18,8 @@ from rlctl.envs.errors import HostError, RlctlError
 from rlctl.envs.fake import FakePlant
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.scenarios.shipped import scenarios_folder
-from rlctl.training.live import run_live
+from rlctl.training.live_plan import fine_tune
+from tests.doubles.bed import Bed
 
 needs_training = pytest.mark.skipif(
     any(util.find_spec(name) is None for name in ("torch", "sb3_contrib", "onnx")), reason="needs rlctl[train]"
@@ -40,34 +41,9 @@ class Plant(FakePlant):
         return super().wait()
 
 
-class FakeBed:
-    """A testbed that keeps a diary; what it leaves is what a host would have."""
-
-    def __init__(self, at=10**9, act=lambda: None):
-        self.plant, self.diary = Plant(at, act), []
-
-    def __call__(self, spec, say):
-        return self
-
-    def __enter__(self):
-        self.diary.append("up")
-        return self
-
-    def __exit__(self, *_):
-        self.plant.close()
-        self.diary.append("gone")
-
-    def settle(self, trace):
-        self.diary.append("settle")
-
-    def start_be(self):
-        self.diary.append("start BE")
-
-    def stop_be(self):
-        self.diary.append("stop BE")
-
-    def follow(self, trace):
-        self.diary.append("load")
+def bed_that(at=10**9, act=lambda: None):
+    """A testbed whose plant does something at a tick of the whole run."""
+    return Bed(Plant(at, act))
 
 
 @pytest.fixture
@@ -98,7 +74,9 @@ def words(quick, model, folder, *more):
 
 
 def on(bed, monkeypatch):
-    monkeypatch.setattr(train_live, "run_live", lambda plan, say, watch: run_live(plan, say, watch, bed))
+    monkeypatch.setattr(
+        train_live, "fine_tune", lambda plan, say, watch, export: fine_tune(plan, say, watch, bed, export=export)
+    )
 
 
 def assert_restored(bed):
@@ -110,7 +88,7 @@ def assert_restored(bed):
 @needs_training
 @pytest.mark.train
 def test_it_fine_tunes_tells_and_leaves_the_host_as_it_was(quick, model, tmp_path, monkeypatch, capsys):
-    bed = FakeBed()
+    bed = bed_that()
     on(bed, monkeypatch)
     assert main(words(quick, model, tmp_path / "run", "--total-timesteps", "20", "--json")) == 0
     out, err = capsys.readouterr()
@@ -118,7 +96,7 @@ def test_it_fine_tunes_tells_and_leaves_the_host_as_it_was(quick, model, tmp_pat
     assert [one["name"] for one in told["phases"]] == ["before", "learning 1", "after 1"]
     assert Path(told["bundle"], "card.json").is_file()
     assert "kept the" in err
-    assert bed.diary == ["up", "settle", "start BE", "load", "load", "load", "stop BE", "gone"]
+    assert bed.diary == ["up", "settle", "start BE", "load", "load", "load", "load", "stop BE", "gone"]
     assert (tmp_path / "run" / "command.txt").read_text().startswith("rlctl train --plant host --scenario ")
     assert_restored(bed)
 
@@ -128,7 +106,7 @@ def test_it_fine_tunes_tells_and_leaves_the_host_as_it_was(quick, model, tmp_pat
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.parametrize("at", [3, 15])
 def test_a_signal_puts_everything_back(number, code, at, quick, model, tmp_path, monkeypatch, capsys):
-    bed = FakeBed(at, lambda: os.kill(os.getpid(), number))
+    bed = bed_that(at, lambda: os.kill(os.getpid(), number))
     on(bed, monkeypatch)
     handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
     assert main(words(quick, model, tmp_path / "run", "--total-timesteps", "20", "--no-export")) == code
@@ -146,7 +124,7 @@ def test_an_error_puts_everything_back(error, at, quick, model, tmp_path, monkey
     def fail():
         raise error
 
-    bed = FakeBed(at, fail)
+    bed = bed_that(at, fail)
     on(bed, monkeypatch)
     arguments = words(quick, model, tmp_path / "run", "--total-timesteps", "20", "--no-export")
     if isinstance(error, HostError):

@@ -12,7 +12,7 @@ from rlctl.agents.training.live.bounded import Bounds
 from rlctl.cli import main
 from rlctl.commands.train import _resuming
 from rlctl.envs.errors import ConfigError
-from rlctl.training.live import live_testbed
+from rlctl.training.live_plan import live_testbed
 from rlctl.training.plan import Asked
 
 pytestmark = pytest.mark.train

@@ -1,6 +1,4 @@
-"""A live testbed that acts for a learner, behind its shield and within the bounds of exploration.
-
-What these are says `rlctl.agents.training.live.bounded`.
+"""A live testbed that acts for a learner, behind its shield and within the bounds of exploration (`live.bounded`).
 
 A learner that is busy asks for nothing for a while. BE must not go on unattended then, under what was right when the
 last segment ended: after two control periods it is suspended, and the next segment begins anew.
@@ -33,7 +31,7 @@ from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.wrapper import ShieldedEnv
 
-__all__ = ["LiveRunning", "LiveTestbed"]
+__all__ = ["LiveBed", "LiveRunning", "LiveTestbed"]
 
 log = logging.getLogger(__name__)
 
@@ -41,32 +39,42 @@ UNATTENDED_TICKS = 2
 """Control periods after which BE is suspended when nobody asks for a segment."""
 
 
-class _Bed(Protocol):
-    """What is needed of a testbed."""
+class LiveBed(Protocol):
+    """What is needed of a testbed; `rlctl.envs.testbed.session.Testbed` is one."""
 
     @property
-    def plant(self) -> Plant: ...
+    def plant(self) -> Plant:
+        """The host."""
+        ...
 
-    def settle(self, trace: Trace) -> None: ...
+    def settle(self, trace: Trace) -> None:
+        """Hold the beginning of a trace until no old request is left."""
+        ...
 
-    def start_be(self) -> None: ...
+    def start_be(self) -> None:
+        """Start BE, unrestricted."""
+        ...
 
-    def follow(self, trace: Trace) -> None: ...
+    def follow(self, trace: Trace) -> None:
+        """Let the load follow a trace from its beginning."""
+        ...
 
-    def stop_be(self) -> Any: ...
+    def stop_be(self) -> Any:
+        """End BE."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class LiveTestbed:
-    """What to start, and how to act on it.
+    """What to start, and how to act on it; it can be sent to another machine.
 
     Attributes:
-        name: Of the scenario.
+        name: Name of the scenario.
         spec, trace, weight: The testbed, its load, and BE's CPU weight.
         safety: The shield's constants, on the scenario's time scale.
-        bounds: Of exploration.
+        bounds: When exploration is allowed.
         lags: Ticks back that policies see.
-        seed: Of the draws.
+        seed: Seed of the draws when to explore.
     """
 
     name: str
@@ -94,39 +102,48 @@ class LiveRunning:
     Args:
         plan: What to start.
         testbed: What starts it.
+
+    Attributes:
+        host: The host within its bounds of exploration; `host.exploring` is True from the start.
+        note: Called with each step as soon as it is taken.
     """
 
     count = 1
 
     def __init__(
-        self, plan: LiveTestbed, testbed: Callable[[TestbedSpec], AbstractContextManager[_Bed]] = Testbed
+        self, plan: LiveTestbed, testbed: Callable[[TestbedSpec], AbstractContextManager[LiveBed]] = Testbed
     ) -> None:
-        self._name, self._orders = plan.name, Orders(0, 1)
+        self._name, self._trace, self._orders = plan.name, plan.trace, Orders(0, 1)
         self.tick_seconds = plan.spec.tick_seconds
+        self.note: Callable[[Step], None] = lambda _: None
         self._seen: NDArray[np.float32] | None = None
         self._steps: list[Step] = []
-        self._plant: Plant
         with contextlib.ExitStack() as stack:
-            bed = stack.enter_context(testbed(plan.spec))
+            self._bed = bed = stack.enter_context(testbed(plan.spec))
             bed.plant.set_weight(plan.weight)
             bed.settle(plan.trace)
             bed.start_be()
-            stack.callback(self._stop, bed)
-            self._plant = PatientPlant(bed.plant)
+            stack.callback(self._stop_be)
+            self._plant: Plant = PatientPlant(bed.plant)
             shielded = ShieldedEnv(HostEnv(self._plant, plan.lags), Shield(plan.safety, bed.plant.limits))
-            self._host = BoundedHost(shielded, _nobody, plan.bounds, plan.seed, self._steps.append)
-            self._host.exploring = True
+            self.host = BoundedHost(shielded, _nobody, plan.bounds, plan.seed, self._noted)
+            self.host.exploring = True
             bed.follow(plan.trace)
             self._attended = _Attended(UNATTENDED_TICKS * bed.plant.tick_seconds, self._suspend)
             stack.callback(self._attended.close)
             self._attended.leave()
             self._stack = stack.pop_all()
 
+    def restart(self) -> None:
+        """Let the load begin anew; the next segment begins with BE at the safe allocation."""
+        self._bed.follow(self._trace)
+        self._seen = None
+
     def go_on(self, orders: Orders, logits: Logits) -> NDArray[np.float32]:
         """From where it stands, or anew where nobody looked after it meanwhile."""
-        self._orders, self._host.logits = orders, logits
+        self._orders, self.host.logits = orders, logits
         if self._attended.take() or self._seen is None:
-            self._seen, _ = self._host.reset()
+            self._seen, _ = self.host.reset()
         return self._seen[np.newaxis]
 
     def epsilon(self) -> float | None:
@@ -134,12 +151,12 @@ class LiveRunning:
         return None if self._orders.epsilon is None else 1.0
 
     def allowed(self) -> NDArray[np.bool_] | None:
-        """Within the bounds."""
-        return self._host.action_masks()[np.newaxis]
+        """Moves within the bounds, shape (1, moves)."""
+        return self.host.action_masks()[np.newaxis]
 
     def step(self, moves: NDArray[np.int64]) -> Came:
         """One control period. Off-policy the executed move is learned from, without what it cost to ask for another."""
-        self._seen, reward, _, _, info = self._host.step(int(moves[0]))
+        self._seen, reward, _, _, info = self.host.step(int(moves[0]))
         actions = moves
         if self._orders.epsilon is not None:
             actions = np.array([info["executed_move"]], np.int64)
@@ -152,7 +169,7 @@ class LiveRunning:
         self._attended.leave()
 
     def happened(self) -> tuple[Mapping[str, Happened], Sequence[float], Sequence[float]]:
-        """Of the steps since; a live host has no episodes."""
+        """Sums over the steps since; a live host has no episodes."""
         steps, self._steps[:] = tuple(self._steps), ()
         counts = Happened(
             ticks=float(len(steps)),
@@ -166,16 +183,19 @@ class LiveRunning:
         """End BE, services and load, and remove their groups."""
         self._stack.close()
 
+    def _noted(self, step: Step) -> None:
+        self._steps.append(step)
+        self.note(step)
+
     def _suspend(self) -> None:
         try:
             self._plant.apply(self._plant.limits.safe)
         except HostError as error:  # the next segment finds it and tells the learner
             log.warning("BE could not be suspended: %s", error)
 
-    @staticmethod
-    def _stop(bed: _Bed) -> None:
+    def _stop_be(self) -> None:
         with contextlib.suppress(HostError):
-            bed.stop_be()
+            self._bed.stop_be()
 
 
 class _Attended:
@@ -183,7 +203,7 @@ class _Attended:
 
     Args:
         seconds: Without anybody after which something is done.
-        then: What.
+        then: What is done.
     """
 
     def __init__(self, seconds: float, then: Callable[[], None]) -> None:

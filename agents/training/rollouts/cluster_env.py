@@ -3,8 +3,7 @@
     with connected("auto") as cluster:
         result = learn(run, rollouts=Rollouts(cluster))
 
-The environment that learners get has Stable-Baselines3's spaces and no lockstep: testbeds answer when they can, with
-whole segments. So those of `learners` ask it for segments, and nobody steps it.
+Testbeds answer when they can, with whole segments (`segment_env`).
 """
 
 from __future__ import annotations
@@ -13,27 +12,21 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
 
-import gymnasium as gym
 import numpy as np
 import ray
-from numpy.typing import NDArray
-from stable_baselines3.common.vec_env import VecEnv
 
 from rlctl.agents.training.cluster.nodes import Cluster, Node
 from rlctl.agents.training.hosts import BLOCK_BITS, Group, Hosts, first_seed, present
-from rlctl.agents.training.rollouts.live import LiveTestbed
+from rlctl.agents.training.rollouts.live_testbed import LiveTestbed
+from rlctl.agents.training.rollouts.segment_env import SegmentEnv
 from rlctl.agents.training.rollouts.segments import Happened, Orders, Segment, steps_for
 from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.rollouts.testbeds import LIVE, TESTBED, Arrival, Planned, Testbed, Testbeds
 from rlctl.agents.training.rollouts.worker import SimTestbed
 from rlctl.agents.training.sim_hosts import Counts
-from rlctl.envs.actions import discrete_space
-from rlctl.envs.allocation import Limits
-from rlctl.envs.observation import Observer
 
-__all__ = ["MOST_BEHIND", "WAIT_SECONDS", "RolloutVecEnv", "Rollouts", "nth_seed"]
+__all__ = ["MOST_BEHIND", "WAIT_SECONDS", "ClusterEnv", "Rollouts", "nth_seed"]
 
 WAIT_SECONDS = 300.0
 """Without anything from any testbed after which a run ends."""
@@ -51,49 +44,36 @@ LEAST_SHARE = 0.5
 POLL_SECONDS = 0.5
 
 
-class RolloutVecEnv(VecEnv):
-    """What learners see of the testbeds.
+class ClusterEnv(SegmentEnv):
+    """The testbeds of a cluster.
 
     Args:
-        testbeds: They.
+        testbeds: The testbeds.
         num_envs: Hosts that a rollout counts as, however many there are.
         lags: Ticks back that the policy sees.
-        kinds: Of hosts, for the curves.
+        kinds: Kinds of hosts, for the curves.
 
     Attributes:
-        version: Of the policy; 0 before the first.
         kinds: As given.
         tally: What became of transitions.
     """
 
     def __init__(self, testbeds: Testbeds, num_envs: int, lags: Sequence[int], kinds: Sequence[str]) -> None:
-        self._testbeds, self.tally = testbeds, testbeds.tally
-        self.version, self._policy = 0, None
+        self._testbeds, self.tally, self._policy = testbeds, testbeds.tally, None
         self.kinds = list(kinds)
         self._clear()
-        super().__init__(num_envs, Observer(Limits(1), 1.0, lags).space, discrete_space())
+        super().__init__(num_envs, lags)
 
     def publish(self, policy: bytes) -> None:
-        """The next version of the policy, an ONNX file: what is asked for from now on is acted by it."""
+        """Let the next version of the policy, an ONNX file, act in what is asked for from now on."""
         self.version += 1
         self._policy = ray.put(policy)
 
     def rollout(self, wanted: int, most_steps: int, *, masked: bool) -> Iterator[Segment | None]:
-        """Segments of this version and those not far behind, until there are so many transitions.
+        """Segments of this version and those not far behind.
 
         Those who are late are not waited for once half of it is there; what they send later is for the next rollout, or
         stale.
-
-        Args:
-            wanted: Transitions.
-            most_steps: Of a segment.
-            masked: See `Orders`.
-
-        Yields:
-            A segment, or None when nothing came for a moment.
-
-        Raises:
-            HostError: Nothing comes any more.
         """
         begun, first, got = time.monotonic(), None, 0
         while got < wanted:
@@ -111,19 +91,7 @@ class RolloutVecEnv(VecEnv):
             yield from fresh or (None,)
 
     def stream(self, wanted: int, steps: int, epsilon: float) -> Iterator[Segment | None]:
-        """Whatever comes, of any version, until there are so many transitions; nobody stands still meanwhile.
-
-        Args:
-            wanted: Transitions, at least.
-            steps: Of a segment.
-            epsilon: See `Orders`.
-
-        Yields:
-            As `rollout`.
-
-        Raises:
-            HostError: Nothing comes any more.
-        """
+        """Whatever comes; nobody stands still meanwhile."""
         got, orders = 0, Orders(self.version, steps, epsilon)
         while got < wanted:
             self._ask(orders)
@@ -145,45 +113,9 @@ class RolloutVecEnv(VecEnv):
         self._clear()
         return made
 
-    def reset(self) -> NDArray[np.float32]:
-        """Nothing: testbeds go on from where they stand."""
-        return np.zeros((self.num_envs, *(self.observation_space.shape or ())), np.float32)
-
     def close(self) -> None:
         """End the testbeds."""
         self._testbeds.close()
-
-    def step_async(self, actions: NDArray[Any]) -> NoReturn:
-        """Not in step.
-
-        Raises:
-            NotImplementedError: Always.
-        """
-        raise NotImplementedError("testbeds answer in segments: ask with rollout() or stream()")
-
-    def step_wait(self) -> NoReturn:
-        """As `step_async`."""
-        raise NotImplementedError("testbeds answer in segments: ask with rollout() or stream()")
-
-    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:  # noqa: ARG002 - all alike
-        """Of this environment: the hosts are elsewhere."""
-        return [getattr(self, attr_name, None)] * self.num_envs
-
-    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> NoReturn:
-        """As `step_async`."""
-        raise NotImplementedError(f"{attr_name}: the hosts are elsewhere")
-
-    def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> NoReturn:
-        """As `step_async`."""
-        raise NotImplementedError(f"{method_name}: the hosts are elsewhere")
-
-    def env_is_wrapped(
-        self,
-        wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]],  # noqa: ARG002 - never, whichever it is
-        indices: Any = None,  # noqa: ARG002
-    ) -> list[bool]:
-        """There is no wrapper."""
-        return [False] * self.num_envs
 
     @staticmethod
     def _is_on_time(one: Testbed, late_at: float) -> bool:
@@ -242,7 +174,7 @@ class Rollouts:
     wait_seconds: float = WAIT_SECONDS
     say: Callable[[str], None] = lambda _: None
 
-    def env(self, hosts: Hosts, count: int, seed: int, lags: Sequence[int], block: int, tally: Tally) -> RolloutVecEnv:
+    def env(self, hosts: Hosts, count: int, seed: int, lags: Sequence[int], block: int, tally: Tally) -> ClusterEnv:
         """The environment.
 
         Args:
@@ -262,12 +194,13 @@ class Rollouts:
             number = next(begun)
             draws = hash((seed, block, number)) & 0xFFFFFFFF
             if live is not None and place < node.resources.get(LIVE, 0.0):
-                return Planned(live.name, replace(live, seed=draws), draws, live=True)
-            return Planned("simulated", SimTestbed(groups, tuple(lags), nth_seed(seed, share, block, number)), draws)
+                return Planned(live.name, replace(live, seed=draws).start, draws, live=True)
+            simulated = SimTestbed(groups, tuple(lags), nth_seed(seed, share, block, number))
+            return Planned("simulated", simulated.start, draws)
 
         kinds = [one.name for one in groups] + ([live.name] if live else [])
         testbeds = Testbeds(self.cluster, plan, tally, self.wait_seconds, self.say)
-        return RolloutVecEnv(testbeds, count, lags, kinds)
+        return ClusterEnv(testbeds, count, lags, kinds)
 
     def _simulated(self) -> int:
         """Testbeds of now that simulate."""

@@ -1,5 +1,6 @@
 """Fine-tuning on a live host, here a fake one: what is learned, what is kept, and what a reader is told."""
 
+import contextlib
 import json
 
 import numpy as np
@@ -13,21 +14,20 @@ from sb3_contrib import QRDQN
 from stable_baselines3 import DQN, PPO
 
 from rlctl.agents.served.bundle import load
-from rlctl.agents.training.live import run as live
 from rlctl.agents.training.live.bounded import Bounds
 from rlctl.agents.training.live.patient_plant import PatientPlant
-from rlctl.agents.training.live.run import Phase, Task, begin, export, fine_tune, rounds_of
+from rlctl.agents.training.rollouts import fine_tuning, live_testbed
+from rlctl.agents.training.rollouts.fine_tuning import FineTuning, FineTuningTask, Phase, rounds_of
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CgroupBusy, ConfigError, HostError
 from rlctl.envs.fake import FakePlant
 from rlctl.envs.host_env import HostEnv
-from rlctl.safety.profile import load_profile
 from rlctl.safety.wrapper import ShieldedEnv
+from tests.doubles.bed import Bed, running_on
 
 pytestmark = pytest.mark.train
 
-SAFETY = load_profile("responsive")
 LIMITS = Limits(cpus=2)
 LEARNERS = {"dqn": DQN, "qrdqn": QRDQN, "ppo": PPO}
 
@@ -52,33 +52,53 @@ def initial(path, algorithm="dqn", move="quota-11%"):
 
 def task(tmp_path, algorithm="dqn", **changes):
     given = {"timesteps": 90, "evaluation_ticks": 10, "seed": 1} | changes
-    return Task(init=initial(tmp_path / "initial.zip", algorithm), folder=tmp_path / "run", **given)
+    return FineTuningTask(init=initial(tmp_path / "initial.zip", algorithm), folder=tmp_path / "run", **given)
+
+
+def fine_tuned(one, plant):
+    """A task done on a plant; what came of it."""
+    tuning = FineTuning(one)
+    with contextlib.closing(running_on(Bed(plant), one.bounds)) as running:
+        return tuning.run(running)
+
+
+@contextlib.contextmanager
+def session_of(one, plant):
+    """The phases of a task, to be run."""
+    tuning = FineTuning(one)
+    with (
+        contextlib.closing(running_on(Bed(plant), one.bounds)) as running,
+        (one.folder / fine_tuning.TRANSITIONS).open("w") as record,
+    ):
+        yield fine_tuning._Session(tuning, running, record, lambda _: None)
 
 
 def lines(folder):
-    return [json.loads(line) for line in (folder / live.TRANSITIONS).read_text().splitlines()]
+    return [json.loads(line) for line in (folder / fine_tuning.TRANSITIONS).read_text().splitlines()]
 
 
 @pytest.mark.parametrize("algorithm", list(LEARNERS))
 def test_it_measures_learns_measures_and_leaves_a_bundle(algorithm, tmp_path):
-    plant, restarts = FakePlant(LIMITS, loads=(0.2, 0.5, 0.3)), []
-    outcome = fine_tune(begin(task(tmp_path, algorithm)), plant, SAFETY, lambda: restarts.append(plant.ticks))
+    bed = Bed(FakePlant(LIMITS, loads=(0.2, 0.5, 0.3)))
+    tuning = FineTuning(task(tmp_path, algorithm))
+    with contextlib.closing(running_on(bed)) as running:
+        outcome = tuning.run(running)
     assert [one.name for one in outcome.phases] == ["before", "learning 1", "after 1"]
     assert [one.ticks for one in outcome.phases] == [10, 90, 10]
-    assert len(restarts) == 3
+    assert bed.diary[3:-2] == ["load"] * 4, "at the start, and with each phase"
     assert outcome.timesteps == 90
     assert outcome.phases[0].explored == outcome.phases[2].explored == 0
     record = lines(tmp_path / "run")
     assert [line["phase"] for line in record] == ["before"] * 10 + ["learning 1"] * 90 + ["after 1"] * 10
     told = json.loads((tmp_path / "run" / "live.json").read_text())
     assert told["improved"] == outcome.improved
-    card = load(export(outcome, "tiny")).card
+    card = load(tuning.export(outcome, "tiny")).card
     assert card.training.hyperparameters["live"]["kept_initial"] == (not outcome.improved)
 
 
 def test_exploration_is_seldom_and_never_leaves_the_bounds(tmp_path):
     plant = FakePlant(LIMITS, loads=(0.2,) * 20 + (0.95,) * 5)
-    outcome = fine_tune(begin(task(tmp_path, timesteps=250)), plant, SAFETY)
+    outcome = fine_tuned(task(tmp_path, timesteps=250), plant)
     learning = outcome.phases[1]
     assert 0 < learning.explored <= 0.2 * learning.ticks
     for line in lines(tmp_path / "run"):
@@ -94,14 +114,12 @@ class LateMask(ShieldedEnv):
 
 def test_a_transition_stores_the_executed_move_without_the_cost_of_asking(tmp_path, monkeypatch):
     """L10. The policy asks for BE to run when the load has risen, and the shield freezes BE."""
-    monkeypatch.setattr(live, "ShieldedEnv", LateMask)
+    monkeypatch.setattr(live_testbed, "ShieldedEnv", LateMask)
     plant = FakePlant(LIMITS, loads=(0.2,) * 6 + (0.99,) * 4)
-    run = begin(task(tmp_path, timesteps=60))
-    session = live._Session(run, plant, SAFETY, lambda: None, lambda _: None)
-    with session:
+    with session_of(task(tmp_path, timesteps=60), plant) as session:
         session.run()
     record = [line for line in lines(tmp_path / "run") if line["phase"] == "learning 1"]
-    buffer = session._model.replay_buffer
+    buffer = session.learner.replay_buffer
     index = {move.name: place for place, move in enumerate(MOVES)}
     assert buffer.actions[:60, 0, 0].tolist() == [index[line["executed"]] for line in record]
     own = [sum(line["reward"].values()) - line["reward"]["override"] for line in record]
@@ -113,10 +131,9 @@ def test_a_transition_stores_the_executed_move_without_the_cost_of_asking(tmp_pa
 def test_ppo_is_rated_by_the_distribution_that_it_was_drawn_from(tmp_path):
     """Where there was one move its probability is 1; rated as unbounded, moves would be taught that none could draw."""
     one = task(tmp_path, "ppo", timesteps=60, bounds=Bounds(1.0, 0.5))
-    session = live._Session(begin(one), FakePlant(LIMITS, loads=(0.2, 0.2, 0.7)), SAFETY, lambda: None, lambda _: None)
-    with session:
+    with session_of(one, FakePlant(LIMITS, loads=(0.2, 0.2, 0.7))) as session:
         session.run()
-    kept = session._model.rollout_buffer
+    kept = session.learner.rollout_buffer
     masks = kept.action_masks.reshape(-1, len(MOVES)).astype(bool)
     drawn, chances = kept.actions.reshape(-1).astype(int), np.exp(kept.log_probs.reshape(-1))
     assert masks[np.arange(60), drawn].all()
@@ -135,13 +152,13 @@ def test_only_what_is_better_first_in_qos_then_in_be_is_kept(tmp_path, monkeypat
     assert phase(0, 1.0).rank > phase(1, 9.0).rank
     assert phase(0, 2.0).rank > phase(0, 1.0).rank
     saved = []
-    monkeypatch.setattr(live, "save", lambda model, path: saved.append(path))
+    monkeypatch.setattr(fine_tuning, "save", lambda model, path: saved.append(path))
     results = iter([phase(1, 2.0), phase(2, 9.0), phase(1, 3.0), phase(1, 3.0)])
-    monkeypatch.setattr(live._Session, "_learn", lambda self, number: None)
-    monkeypatch.setattr(live._Session, "_measured", lambda self, name: next(results))
-    monkeypatch.setattr(live, "rounds_of", lambda timesteps: (3, 30, 30))
-    session = live._Session(begin(task(tmp_path)), FakePlant(LIMITS), SAFETY, lambda: None, lambda _: None)
-    assert session.run() == ""
+    monkeypatch.setattr(fine_tuning._Session, "_learn", lambda self, number: None)
+    monkeypatch.setattr(fine_tuning._Session, "_measured", lambda self, name: next(results))
+    monkeypatch.setattr(fine_tuning, "rounds_of", lambda timesteps: (3, 30, 30))
+    with session_of(task(tmp_path), FakePlant(LIMITS)) as session:
+        assert session.run() == ""
     assert session.best.be_work == 3.0
     assert len(saved) == 1, "as good is not better"
 
@@ -161,7 +178,7 @@ class Broken(FakePlant):
 
 
 def test_what_was_measured_survives_an_error_and_the_initial_policy_is_kept(tmp_path):
-    outcome = fine_tune(begin(task(tmp_path)), Broken(40, HostError("gone")), SAFETY)
+    outcome = fine_tuned(task(tmp_path), Broken(40, HostError("gone")))
     assert outcome.interrupted == "gone"
     assert not outcome.improved
     assert (tmp_path / "run" / "best_model.zip").read_bytes() == (tmp_path / "initial.zip").read_bytes()
@@ -170,19 +187,19 @@ def test_what_was_measured_survives_an_error_and_the_initial_policy_is_kept(tmp_
 
 def test_an_error_before_the_first_measurement_is_raised(tmp_path):
     with pytest.raises(HostError, match="gone"):
-        fine_tune(begin(task(tmp_path)), Broken(5, HostError("gone")), SAFETY)
+        fine_tuned(task(tmp_path), Broken(5, HostError("gone")))
 
 
 def test_a_folder_with_a_run_and_a_model_of_other_lags_are_refused(tmp_path):
     one = task(tmp_path)
-    begin(one)
-    (tmp_path / "run" / live.TRANSITIONS).touch()
+    FineTuning(one)
+    (tmp_path / "run" / fine_tuning.TRANSITIONS).touch()
     with pytest.raises(ConfigError, match="holds a run already"):
-        begin(one)
+        FineTuning(one)
     env = HostEnv(FakePlant(LIMITS), lags=(1, 0))
     DQN("MlpPolicy", env, policy_kwargs={"net_arch": [8]}, buffer_size=8, device="cpu").save(tmp_path / "short.zip")
     with pytest.raises(ConfigError, match="folder of its run"):
-        begin(Task(tmp_path / "short.zip", tmp_path / "other", 10))
+        FineTuning(FineTuningTask(tmp_path / "short.zip", tmp_path / "other", 10))
     assert not (tmp_path / "other").exists()
 
 

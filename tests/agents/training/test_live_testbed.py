@@ -10,28 +10,16 @@ pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
 
 from rlctl.agents.served.card import ObservationTable
 from rlctl.agents.training.live.bounded import Bounds
-from rlctl.agents.training.rollouts.live import LiveRunning, LiveTestbed
 from rlctl.agents.training.rollouts.segments import Orders
 from rlctl.agents.training.rollouts.worker import Worker
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CgroupGone, HostError
 from rlctl.envs.fake import FakePlant
-from rlctl.safety.profile import load_profile
-from rlctl.scenarios.shipped import load_scenario
+from tests.doubles.bed import Bed, running_on
 
 LAGS, LIMITS = (1, 0), Limits(cpus=2)
 NAMES = [move.name for move in MOVES]
-
-
-class Bed:
-    """A testbed without a host."""
-
-    def __init__(self, plant):
-        self.plant, self.did = plant, []
-
-    def __getattr__(self, name):
-        return lambda *_: self.did.append(name)
 
 
 class Watched(FakePlant):
@@ -49,24 +37,13 @@ class Watched(FakePlant):
 
 
 @pytest.fixture
-def begun(monkeypatch):
+def begun():
     """A worker on a fake testbed, its bed, and the plant."""
     stack = contextlib.ExitStack()
 
     def begin(plant, bounds=Bounds(1.0, 0.0)):  # noqa: B008 - frozen
-        scenario, bed = load_scenario("live-nginx"), Bed(plant)
-        plan = LiveTestbed(
-            "live-nginx",
-            scenario.testbed(),
-            scenario.trace,
-            scenario.be.weight,
-            load_profile("responsive"),
-            bounds,
-            LAGS,
-            0,
-        )
-        monkeypatch.setattr(LiveTestbed, "start", lambda one: LiveRunning(one, lambda _: contextlib.nullcontext(bed)))
-        worker = Worker(plan, seed=1)
+        bed = Bed(plant)
+        worker = Worker(lambda: running_on(bed, bounds, LAGS), seed=1)
         stack.callback(worker.close)
         worker.begin()
         return worker, bed
@@ -90,7 +67,7 @@ def test_it_acts_within_the_bounds_and_off_policy_tells_what_was_executed(begun,
     assert not one.dones.any()
     assert one.happened["live-nginx"].ticks == 40
     assert 1 < len(set(one.actions.flatten())) <= 6  # the best move, its neighbours, and keeping
-    assert bed.did[:3] == ["settle", "start_be", "follow"]
+    assert bed.diary == ["up", "settle", "start BE", "load"]
     assert worker.segment(Orders(5, 4), policy).log_probs.shape == (4, 1)
 
 
@@ -104,13 +81,15 @@ def test_without_slack_there_is_one_move_whose_probability_is_one(begun, onnx_wr
 def test_be_is_suspended_when_the_learner_stays_away_and_then_begins_anew(begun, onnx_writer):
     plant = Watched(loads=(0.2,), tick_seconds=0.01)
     worker, _ = begun(plant)
-    policy = prefers(onnx_writer, "quota-11%")
+    policy, steps = prefers(onnx_writer, "quota-11%"), []
+    worker._running.note = steps.append
     worker.segment(Orders(1, 10), policy)
     plant.suspended.clear()
     assert plant.suspended.wait(10.0)
     ticks = plant.ticks
     worker.segment(Orders(2, 3), policy)
     assert plant.ticks < ticks + 3  # its reset counts from 0
+    assert [place for place, one in enumerate(steps) if one.begins] == [0, 10], "a dataset cuts its episodes there"
 
 
 def test_closing_ends_be_and_a_host_that_fails_says_so(begun, onnx_writer):
@@ -125,4 +104,4 @@ def test_closing_ends_be_and_a_host_that_fails_says_so(begun, onnx_writer):
         worker.segment(Orders(1, 3), prefers(onnx_writer, "quota-11%"))
     worker.close()
     worker.close()
-    assert bed.did[-1] == "stop_be"
+    assert bed.diary[-2:] == ["stop BE", "gone"]

@@ -1,4 +1,4 @@
-"""The learners of Stable-Baselines3 on segments from elsewhere (`run`), first come, first served.
+"""The learners of Stable-Baselines3 on segments of experience that hosts send, first come, first served.
 
 PPO learns from what its policy did, or the one before it: values and advantages are computed here, segment by segment,
 and its ratio is to the probabilities that the acting policy had. DQN keeps all in its replay buffer, and makes as many

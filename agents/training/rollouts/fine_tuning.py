@@ -1,0 +1,341 @@
+"""Fine-tuning of a trained policy on one live testbed, behind the shield and within bounds of exploration.
+
+    tuning = FineTuning(FineTuningTask(init=Path("best_model.zip"), folder=Path("runs/live/1"), timesteps=600))
+    with contextlib.closing(LiveRunning(testbed)) as running:      # a LiveTestbed with the lags of `tuning`
+        outcome = tuning.run(running)
+    bundle = tuning.export(outcome, "live")
+
+These are rollouts as on a Ray cluster, with one testbed and in this process. They go in rounds: the policy is measured
+as it is, learns for some minutes, is measured again, and so on. Measured policies do not explore. A later one is kept
+only if it held more windows than the best so far, or as many with more BE work; otherwise the initial one stays.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from pydantic import JsonValue
+from sb3_contrib import QRDQN
+from stable_baselines3.common.logger import configure
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+
+from rlctl.agents.training import run_folder as files
+from rlctl.agents.training.export import as_onnx
+from rlctl.agents.training.export import export as export_model
+from rlctl.agents.training.learners import save
+from rlctl.agents.training.live.bounded import Bounds, Step
+from rlctl.agents.training.rollouts.live_testbed import LiveRunning
+from rlctl.agents.training.rollouts.segment_env import OneHost, SegmentEnv
+from rlctl.agents.training.rollouts.segment_learners import ROLLOUT_CLASSES
+from rlctl.agents.training.rollouts.worker import Worker
+from rlctl.agents.training.sb3_model import lags_of, load_model, parts_of, recorded
+from rlctl.envs.errors import ConfigError, RlctlError
+
+__all__ = ["TRANSITIONS", "FineTuning", "FineTuningTask", "Outcome", "Phase", "rounds_of"]
+
+TRANSITIONS, OUTCOME = "transitions.jsonl", "live.json"
+
+ROUND_TICKS, ROLLOUT_TICKS = 300, 60
+"""Most ticks between two measurements, and most between two updates of PPO."""
+
+BATCH, TARGET_TICKS = 64, 100
+"""DQN: samples of an update, also those that it begins to learn with; and ticks between two target networks."""
+
+CLIP_RANGE = 0.1
+"""PPO: half of what it is where hosts are cheap."""
+
+
+@dataclass(frozen=True, slots=True)
+class FineTuningTask:
+    """What to learn.
+
+    Attributes:
+        init: The model to begin with, a zip of one's own: opening it runs what it holds.
+        folder: Folder of the run; made.
+        timesteps: Control periods to learn from; a few less where they do not part into equal rounds.
+        evaluation_ticks: Length of each measurement, in control periods.
+        bounds: When exploration is allowed.
+        rate_ratio: The learning rate, as a share of the one that the model was trained with.
+        seed: Seed of draws and batches.
+        arguments, command: What the user asked for, to be kept in the folder.
+    """
+
+    init: Path
+    folder: Path
+    timesteps: int
+    evaluation_ticks: int = 60
+    bounds: Bounds = field(default_factory=Bounds)
+    rate_ratio: float = 0.1
+    seed: int = 0
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    command: str = ""
+
+
+@dataclass(slots=True)
+class Phase:
+    """Counts of a stretch of ticks: a measurement, or a round of learning.
+
+    Attributes:
+        name: `before`, `learning 1`, `after 1`, ...
+        ticks, violations, overrides, explored, missed_deadlines: Numbers of control periods.
+        be_work: Sum of BE's work, as a share of BE running alone.
+    """
+
+    name: str
+    ticks: int = 0
+    violations: int = 0
+    overrides: int = 0
+    explored: int = 0
+    missed_deadlines: int = 0
+    be_work: float = 0.0
+
+    def add(self, step: Step) -> None:
+        """Count one more tick."""
+        self.ticks += 1
+        self.violations += not step.held
+        self.overrides += step.overridden
+        self.explored += step.proposed != step.chosen
+        self.missed_deadlines += step.missed_deadlines
+        self.be_work += step.be_work_ratio
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """QoS first, then BE: percent of windows that held the target, percent of BE running alone."""
+        share = 100.0 / max(self.ticks, 1)
+        return share * (self.ticks - self.violations), share * self.be_work
+
+    def as_json(self) -> dict[str, object]:
+        """Counts and percentages by name."""
+        qos, be = self.rank
+        counts = ("name", "ticks", "violations", "overrides", "explored", "missed_deadlines")
+        named = {name: getattr(self, name) for name in counts}
+        return {**named, "qos_guarantee_percent": round(qos, 4), "be_throughput_percent": round(be, 4)}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a fine-tuning.
+
+    Attributes:
+        task: What was to be learned.
+        phases: In the order of time.
+        best: The measurement of the policy that is kept.
+        timesteps: Control periods learned from.
+        seconds: Wall-clock time.
+        interrupted: Why it ended early; empty when it did not.
+    """
+
+    task: FineTuningTask
+    phases: tuple[Phase, ...]
+    best: Phase
+    timesteps: int
+    seconds: float
+    interrupted: str = ""
+
+    @property
+    def improved(self) -> bool:
+        """False: the initial policy is kept."""
+        return self.best is not self.phases[0]
+
+    def as_json(self) -> dict[str, object]:
+        """For `--json` and the folder."""
+        return {
+            "schema": 1,
+            "folder": str(self.task.folder),
+            "init": str(self.task.init),
+            "improved": self.improved,
+            "best": self.best.name,
+            "timesteps": self.timesteps,
+            "seconds": round(self.seconds, 1),
+            "interrupted": self.interrupted,
+            "phases": [one.as_json() for one in self.phases],
+        }
+
+
+def rounds_of(timesteps: int) -> tuple[int, int, int]:
+    """How many rounds, how many ticks each has, and how many of them a rollout of PPO has: all of one length."""
+    count = -(-timesteps // ROUND_TICKS)
+    each = timesteps // count
+    rollout = each // -(-each // ROLLOUT_TICKS)
+    return count, each // rollout * rollout, rollout
+
+
+class FineTuning:
+    """A policy that goes on learning; made before anything is started on the host, for loading a model takes seconds.
+
+    Args:
+        task: What to learn.
+
+    Attributes:
+        task: The same.
+        model: The policy as it is, a model of Stable-Baselines3.
+        lags: Ticks back that it sees.
+
+    Raises:
+        ConfigError: The model does not fit, or the folder holds a run.
+    """
+
+    def __init__(self, task: FineTuningTask) -> None:
+        self.task, self.model = task, load_model(task.init)
+        self.lags = lags_of(task.init, self.model)
+        folder = task.folder
+        if files.is_run(folder) or (folder / TRANSITIONS).exists():
+            raise ConfigError("holds a run already; give another --out", folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        files.note_origin(folder, task.arguments, task.command)
+        shutil.copyfile(task.init, folder / files.BEST)
+
+    def run(self, running: LiveRunning, watch: Callable[[str], None] = lambda _: None) -> Outcome:
+        """Measure, learn, measure again.
+
+        An error of the host or Ctrl-C after the first measurement ends it early, and is told in the outcome. The policy
+        that is kept is `best_model.zip` in the folder.
+
+        Args:
+            running: The testbed, under load and with BE started. It stays the caller's, who closes it.
+            watch: Called after each tick with what is being done.
+
+        Raises:
+            HostError: The host failed before anything was measured.
+        """
+        begun, folder = time.monotonic(), self.task.folder
+        with (folder / TRANSITIONS).open("w", encoding="utf-8") as record:
+            session = _Session(self, running, record, watch)
+            interrupted = session.run()
+        timesteps = int(session.learner.num_timesteps)
+        seconds = time.monotonic() - begun
+        outcome = Outcome(self.task, tuple(session.phases), session.best, timesteps, seconds, interrupted)
+        (folder / OUTCOME).write_text(json.dumps(outcome.as_json(), indent=1) + "\n")
+        return outcome
+
+    def export(self, outcome: Outcome, name: str) -> Path:
+        """Write the bundle of the policy that is kept, when nothing has to be held any more; returns its folder.
+
+        Raises:
+            BundleError: It cannot be exported; the model's file is there.
+        """
+        kept, out = self.task.folder / files.BEST, self.task.folder / "bundle"
+        model = load_model(kept)
+        parts = parts_of(model, kept, self.lags)
+        task, trained = self.task, parts.training
+        live: dict[str, JsonValue] = {
+            "init": str(task.init),
+            "kept_initial": not outcome.improved,
+            "timesteps": outcome.timesteps,
+            "rate_ratio": task.rate_ratio,
+            "explore": task.bounds.probability,
+            "explore_slack_ratio": task.bounds.least_slack_ratio,
+        }
+        training = trained.model_copy(
+            update={
+                "hyperparameters": {**trained.hyperparameters, "live": live},
+                "wall_seconds": round(outcome.seconds, 1),
+                "seed": task.seed,
+                "code": files.code_version(),
+            }
+        )
+        card = parts.model_copy(update={"training": training})
+        export_model(model, out, name=name, card=card, observations=recorded(self.lags))
+        return out
+
+
+def _learner(initial: Any, env: SegmentEnv, task: FineTuningTask, rollout_ticks: int) -> Any:
+    """A learner with the weights of a model, its network and its discount, that learns slowly.
+
+    PPO goes on as MaskablePPO: it needs the probabilities of its own distribution, which is then the policy's,
+    restricted to the allowed moves. Where these are one, there is nothing to choose and only the value learns.
+    """
+    rate = initial.learning_rate
+    arguments = {
+        "learning_rate": task.rate_ratio * float(rate(1.0) if callable(rate) else rate),
+        "gamma": initial.gamma,
+        "policy_kwargs": initial.policy_kwargs,
+        "seed": task.seed,
+        "device": "cpu",
+    }
+    if isinstance(initial, OffPolicyAlgorithm):
+        algorithm = "qrdqn" if isinstance(initial, QRDQN) else "dqn"
+        arguments |= {
+            "buffer_size": task.timesteps,
+            "learning_starts": min(BATCH, task.timesteps // 2),
+            "batch_size": BATCH,
+            "train_freq": 1,
+            "gradient_steps": 1,
+            "target_update_interval": TARGET_TICKS,
+        }
+    else:
+        algorithm = "maskable-ppo"
+        kept = ("n_epochs", "gae_lambda", "ent_coef", "vf_coef", "max_grad_norm")
+        arguments |= {"n_steps": rollout_ticks, "batch_size": rollout_ticks, "clip_range": CLIP_RANGE}
+        arguments |= {name: getattr(initial, name) for name in kept}
+    learner: Any = ROLLOUT_CLASSES[algorithm]
+    made = learner("MlpPolicy", env, **arguments)
+    made.policy.load_state_dict(initial.policy.state_dict())
+    made.set_logger(configure(None, []))
+    return made
+
+
+class _Session:
+    """The phases of a fine-tuning, on the host."""
+
+    def __init__(self, tuning: FineTuning, running: LiveRunning, record: TextIO, watch: Callable[[str], None]) -> None:
+        self._task, self._running, self._record, self._watch = tuning.task, running, record, watch
+        worker = Worker(lambda: running, tuning.task.seed)
+        worker.begin()
+        self._env = OneHost(worker, tuning.lags)
+        self._count, self._each, rollout = rounds_of(tuning.task.timesteps)
+        self.learner = _learner(tuning.model, self._env, tuning.task, rollout)
+        self.phases: list[Phase] = []
+        self.best = Phase("before")
+        running.note = self._note
+
+    def run(self) -> str:
+        """All rounds; returns why it ended early, or nothing."""
+        measured = False
+        try:
+            self.best = self._measured("before")
+            measured = True
+            for number in range(1, self._count + 1):
+                self._learn(number)
+                now = self._measured(f"after {number}")
+                if now.rank > self.best.rank:
+                    save(self.learner, self._task.folder / files.BEST)
+                    self.best = now
+        except (RlctlError, KeyboardInterrupt) as error:
+            if not measured:
+                raise
+            return str(error) or "Ctrl-C"
+        return ""
+
+    def _measured(self, name: str) -> Phase:
+        """The policy as it is served: its best move alone."""
+        phase = self._begin(name, exploring=False)
+        self._env.publish(as_onnx(self.learner))
+        self._env.segment(self._task.evaluation_ticks, epsilon=0.0)
+        return phase
+
+    def _learn(self, number: int) -> None:
+        self._begin(f"learning {number}", exploring=True)
+        self._env.budget = self._each
+        self.learner.learn(self._each, log_interval=None, reset_num_timesteps=self.learner.num_timesteps == 0)
+
+    def _begin(self, name: str, *, exploring: bool) -> Phase:
+        phase = Phase(name)
+        self.phases.append(phase)
+        self._running.host.exploring = exploring
+        self._running.restart()
+        return phase
+
+    def _note(self, step: Step) -> None:
+        """Count and write down a step; a line that is written stays, whatever comes."""
+        phase = self.phases[-1]
+        phase.add(step)
+        self._record.write(json.dumps({"phase": phase.name, **step.as_json()}) + "\n")
+        self._record.flush()
+        self._watch(phase.name)

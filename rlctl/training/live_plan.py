@@ -1,0 +1,165 @@
+"""A policy fine-tuned on the live testbed: what is started for it, and that nothing of it stays, however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from rlctl.agents.training.live.bounded import Bounds
+from rlctl.agents.training.rollouts.live_testbed import LiveBed, LiveRunning, LiveTestbed
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.observation import LAGS
+from rlctl.envs.testbed.session import Testbed, TestbedSpec
+from rlctl.safety.profile import load_profile
+from rlctl.scenarios.live import LiveScenario
+from rlctl.scenarios.shipped import live_scenario
+
+if TYPE_CHECKING:
+    from rlctl.agents.training.rollouts.fine_tuning import FineTuningTask, Outcome
+    from rlctl.training.plan import Asked
+
+__all__ = ["LivePlan", "Signalled", "fine_tune", "live_testbed", "signals_raised"]
+
+LEAST_TIMESTEPS = 2
+TIMESTEPS = 600
+"""Ten minutes, where no number is given."""
+
+START_SECONDS = 60.0
+"""About what the testbed takes to start, to search the LC's maximum load and to be gone."""
+
+
+class Signalled(KeyboardInterrupt):
+    """A signal came.
+
+    Args:
+        number: The signal's number.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+def live_testbed(asked: Asked, lags: tuple[int, ...] = LAGS) -> LiveTestbed | None:
+    """The live testbed that a learner is to act on, if any is asked for.
+
+    Args:
+        asked: Its scenario, shield, bounds of exploration, and seed.
+        lags: Ticks back that policies see.
+
+    Raises:
+        ConfigError: There is no such scenario or shield, or the bounds are none.
+    """
+    if asked.live is None:
+        return None
+    scenario = live_scenario(asked.live)
+    return LiveTestbed(
+        name=scenario.name,
+        spec=scenario.testbed(),
+        trace=scenario.trace,
+        weight=scenario.be.weight,
+        safety=load_profile(asked.shield).scaled(scenario.time_scale),
+        bounds=Bounds(asked.explore, asked.explore_slack),
+        lags=lags,
+        seed=asked.seed,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LivePlan:
+    """A fine-tuning that can begin.
+
+    Attributes:
+        scenario: The testbed with its load; each measurement takes its duration.
+        testbed: The same with shield and bounds; its lags are those of the model, once that is loaded.
+        task: What to learn.
+
+    Raises:
+        ConfigError: Too few timesteps.
+    """
+
+    scenario: LiveScenario
+    testbed: LiveTestbed
+    task: FineTuningTask
+
+    def __post_init__(self) -> None:
+        if self.task.timesteps < LEAST_TIMESTEPS:
+            raise ConfigError(f"{self.task.timesteps} timesteps are none to learn from; give {LEAST_TIMESTEPS} or more")
+
+    @property
+    def ticks(self) -> int:
+        """Control periods of all phases."""
+        from rlctl.agents.training.rollouts.fine_tuning import rounds_of
+
+        rounds, each, _ = rounds_of(self.task.timesteps)
+        return rounds * each + (rounds + 1) * self.task.evaluation_ticks
+
+    @property
+    def seconds(self) -> float:
+        """About how long it takes."""
+        return START_SECONDS + self.ticks * self.scenario.tick_seconds
+
+
+def fine_tune(
+    plan: LivePlan,
+    say: Callable[[str], None],
+    watch: Callable[[str], None] = lambda _: None,
+    testbed: Callable[[TestbedSpec, Callable[[str], None]], AbstractContextManager[LiveBed]] = Testbed,
+    *,
+    export: bool = True,
+) -> tuple[Outcome, str | None]:
+    """Start the testbed, learn, take the testbed down again, whatever happened, and export.
+
+    Args:
+        plan: What to do.
+        say: Takes a line on what is being done.
+        watch: Called after each control period with the phase it belongs to.
+        testbed: Makes the testbed.
+        export: Write a bundle of the policy that is kept.
+
+    Returns:
+        What came of it, and the bundle's folder.
+
+    Raises:
+        ConfigError: The model or the folder does not fit.
+        HostError: The testbed could not be run, or failed before anything was measured.
+        Signalled: A signal came before anything was measured.
+    """
+    from rlctl.agents.training.rollouts.fine_tuning import FineTuning
+
+    tuning = FineTuning(plan.task)  # loading takes seconds, in which nobody would look after the LC
+    planned = replace(plan.testbed, lags=tuning.lags)
+    with signals_raised(), contextlib.closing(LiveRunning(planned, lambda spec: testbed(spec, say))) as running:
+        outcome = tuning.run(running, watch)
+    return outcome, str(tuning.export(outcome, "live")) if export else None
+
+
+@contextlib.contextmanager
+def signals_raised() -> Iterator[None]:
+    """The first SIGINT or SIGTERM is raised as Signalled, so that everything is put back on the way out.
+
+    A second one does what it always does; what is left then is the testbed's keeper's to clear.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        restore()
+        raise Signalled(number)
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        restore()

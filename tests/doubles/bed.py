@@ -1,0 +1,63 @@
+"""A testbed without a host: what a live one starts, as a diary."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from rlctl.agents.training.live.bounded import Bounds
+from rlctl.agents.training.rollouts.live_testbed import LiveRunning, LiveTestbed
+from rlctl.envs.observation import LAGS
+from rlctl.envs.plant import Plant
+from rlctl.safety.profile import Profile, load_profile
+from rlctl.scenarios.shipped import load_scenario
+
+__all__ = ["Bed", "running_on"]
+
+
+class Bed:
+    """A testbed on a plant of one's own; as a context it closes the plant."""
+
+    def __init__(self, plant: Plant) -> None:
+        self.plant, self.diary = plant, list[str]()
+
+    def __call__(self, *_: object) -> Self:
+        """As the class of a testbed is called: with its specification."""
+        return self
+
+    def __enter__(self) -> Self:
+        self.diary.append("up")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.plant.close()
+        self.diary.append("gone")
+
+    def settle(self, trace: Any) -> None:
+        """Hold the load."""
+        self.diary.append("settle")
+
+    def start_be(self) -> None:
+        """Start BE."""
+        self.diary.append("start BE")
+
+    def stop_be(self) -> None:
+        """End BE."""
+        self.diary.append("stop BE")
+
+    def follow(self, trace: Any) -> None:
+        """Let the load begin."""
+        self.diary.append("load")
+
+
+def running_on(
+    bed: Bed,
+    bounds: Bounds = Bounds(),  # noqa: B008 - frozen
+    lags: tuple[int, ...] = LAGS,
+    safety: Profile | None = None,
+) -> LiveRunning:
+    """The testbed of live-nginx at work on a bed."""
+    one = load_scenario("live-nginx")
+    plan = LiveTestbed(
+        one.name, one.testbed(), one.trace, one.be.weight, safety or load_profile("responsive"), bounds, lags, seed=0
+    )
+    return LiveRunning(plan, bed)
