@@ -18,8 +18,17 @@ import ray
 from ray import exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rlctl.agents.training.cluster.nodes import Cluster, Node, Version, check_version, our_version, told_by
-from rlctl.agents.training.rollouts.testbeds import ALIVE_CHILDREN, LIVE, TESTBED
+from rlctl.agents.training.cluster.nodes import (
+    ALIVE_CHILDREN,
+    LIVE,
+    TESTBED,
+    Cluster,
+    Node,
+    Version,
+    check_version,
+    our_version,
+    told_by,
+)
 from rlctl.envs.errors import ConfigError, HostError, RlctlError
 
 __all__ = ["LIVE_TESTBED", "Came", "map_blocks"]

@@ -9,10 +9,28 @@ from rlctl import __version__
 from rlctl.agents.training.run_folder import code_version
 from rlctl.envs.errors import ConfigError, HostError, RlctlError
 
-__all__ = ["Cluster", "Node", "Version", "check_nodes", "check_version", "our_version", "told_by"]
+__all__ = [
+    "ALIVE_CHILDREN",
+    "LIVE",
+    "TESTBED",
+    "Cluster",
+    "Node",
+    "Version",
+    "check_nodes",
+    "check_version",
+    "our_version",
+    "told_by",
+]
 
 Version = tuple[str, str]
 """Of rlctl: its version, and its commit as `code_version` has it."""
+
+TESTBED, LIVE = "testbed", "live"
+"""Custom resources: a node that offers the first acts for learners, with the second on the live host."""
+
+ALIVE_CHILDREN = {"RAY_kill_child_processes_on_worker_exit": "0"}
+"""Environment of workers on a live testbed. Ray kills a worker's children otherwise: the keeper too, which is there to
+clear up after it."""
 
 CHECK_SECONDS = 120.0
 """For all nodes to say which rlctl they have: a worker starts on each of them, which takes seconds on a busy host."""

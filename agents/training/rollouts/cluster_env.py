@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import ray
 
-from rlctl.agents.training.cluster.nodes import Cluster, Node
+from rlctl.agents.training.cluster.nodes import LIVE, TESTBED, Cluster, Node
 from rlctl.agents.training.hosts import BLOCK_BITS, Group, Hosts, first_seed, present
 from rlctl.agents.training.rollouts.live_testbed import LiveTestbed
 from rlctl.agents.training.rollouts.segment_env import SegmentEnv
 from rlctl.agents.training.rollouts.segments import Happened, Orders, Segment, steps_for
 from rlctl.agents.training.rollouts.tally import Tally
-from rlctl.agents.training.rollouts.testbeds import LIVE, TESTBED, Arrival, Planned, Testbed, Testbeds
+from rlctl.agents.training.rollouts.testbeds import Arrival, Planned, Testbed, Testbeds
 from rlctl.agents.training.rollouts.worker import SimTestbed
 from rlctl.agents.training.sim_hosts import Counts
 

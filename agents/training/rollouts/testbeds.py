@@ -16,16 +16,22 @@ import ray
 from ray import exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rlctl.agents.training.cluster.nodes import Cluster, Node, Version, check_version, our_version
+from rlctl.agents.training.cluster.nodes import (
+    ALIVE_CHILDREN,
+    LIVE,
+    TESTBED,
+    Cluster,
+    Node,
+    Version,
+    check_version,
+    our_version,
+)
 from rlctl.agents.training.rollouts.segments import Orders, Segment
 from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.rollouts.worker import Ready, Running, Worker
 from rlctl.envs.errors import HostError, PolicyError, RlctlError
 
-__all__ = ["LIVE", "TESTBED", "Arrival", "Planned", "Testbed", "Testbeds"]
-
-TESTBED, LIVE = "testbed", "live"
-"""Custom resources: a node that offers the first acts for learners, with the second on the live host."""
+__all__ = ["Arrival", "Planned", "Testbed", "Testbeds"]
 
 LOOK_SECONDS = 2.0
 """Between two looks at which nodes there are."""
@@ -39,9 +45,6 @@ CLOSE_SECONDS = 60.0
 
 MOST_CHARACTERS = 200
 """Of what Ray says of a loss."""
-
-ALIVE_CHILDREN = {"RAY_kill_child_processes_on_worker_exit": "0"}
-"""A worker that ends kills its children otherwise: the keeper too, which is there to clear up after it."""
 
 
 @dataclass(frozen=True, slots=True)
