@@ -64,7 +64,7 @@ class Memory(NamedTuple):
 
     @classmethod
     def start(cls, count: int) -> Memory:
-        """Before any reading."""
+        """What the guards of `count` hosts remember before any reading."""
         never, zero = np.full(count, np.nan), np.zeros(count)
         return cls(np.ones(count, bool), never, never, never, zero, zero, zero, never, zero)
 

@@ -33,15 +33,15 @@ class Bed:
         self.diary.append("gone")
 
     def settle(self, trace: Any) -> None:
-        """Hold the load."""
+        """Note that the first load was held."""
         self.diary.append("settle")
 
     def start_be(self) -> None:
-        """Start BE."""
+        """Note that BE was started."""
         self.diary.append("start BE")
 
     def stop_be(self) -> None:
-        """End BE."""
+        """Note that BE was ended."""
         self.diary.append("stop BE")
 
     def follow(self, trace: Any) -> None:
