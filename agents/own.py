@@ -71,7 +71,7 @@ def refuse(names: tuple[str, ...], who: str) -> None:
             raise PolicyError(f"{who} names {name}: code of a file runs only when --managers or --policy names it")
 
 
-class OwnPolicy:
+class OwnPolicy(Policy):
     """A user's policy as one Policy; what its code raises becomes one line with file and line.
 
     Args:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Protocol
 
-from rlctl.envs.actions import Action
+from rlctl.agents.served.card import Card
+from rlctl.envs.actions import Action, decode
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation
 from rlctl.envs.workload import Weight
+from rlctl.safety.verdict import Verdict
 
 __all__ = ["Policy"]
 
 
 class Policy(Protocol):
-    """Decides once per tick what BE should get.
+    """Decides once per control period what BE should get. A `rlctl.agents.seat.Seat` asks it.
+
+    A policy derives from this class and writes the five attributes, `start`, `act`, `note` and `remarks`; all else has
+    an answer here that is right for a policy which decides alone and learned nothing.
 
     Attributes:
         name: As in `rlctl managers`.
@@ -22,6 +28,11 @@ class Policy(Protocol):
         weight: The CPU weight that it wants BE to have where weights are its to set.
         masked: True when it wants the shield's mask with each observation; managers do not, and a mask costs time.
         needs: Names of Telemetry fields that it cannot work without.
+        needs_heuristic: True when `rlctl serve` must put a heuristic behind it, see `rlctl.agents.served.fallback`.
+        heuristic: The policy that decides in its place when it fails; None when it decides alone.
+        card: What its network was trained on, and how; None for a policy that was not trained.
+        fallback: Why the last action was not its own but another's; empty when it was its own.
+        failed: It gave no usable answer in the last tick, and another policy decided.
     """
 
     name: str
@@ -29,6 +40,11 @@ class Policy(Protocol):
     weight: Weight
     masked: bool
     needs: tuple[str, ...]
+    needs_heuristic: bool = False
+    heuristic: Policy | None = None
+    card: Card | None = None
+    fallback: str = ""
+    failed: bool = False
 
     def start(self, limits: Limits) -> Allocation:
         """Forget everything and return the allocation to begin with on this host."""
@@ -47,3 +63,36 @@ class Policy(Protocol):
     def remarks(self) -> tuple[str, ...]:
         """What a reader of its results must know."""
         ...
+
+    @property
+    def acting(self) -> str:
+        """Name of the policy that took the last action: its own, or that of the heuristic behind it."""
+        return self.name
+
+    @property
+    def digest(self) -> str:
+        """Twelve hex digits of what makes it decide as it does: a manager's constants, asked for before `start`."""
+        constants = {name: value for name, value in vars(self).items() if isinstance(value, (int, float, str, tuple))}
+        text = f"{type(self).__qualname__} {sorted(constants.items())!r}"
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def judged(self, verdict: Verdict) -> None:  # noqa: ARG002 - most do not learn from it
+        """Learn what the shield made of the last action; told once per tick, after the ruling."""
+        return
+
+    def rehearse(self, limits: Limits, observation: Observation) -> float | None:
+        """Answer once before the service begins; `start` follows and forgets it.
+
+        Returns:
+            Seconds that an answer took; None when there is no budget that it has to keep.
+
+        Raises:
+            Exception: It has no answer to this observation, which is one of a quiet host.
+        """
+        self.start(limits)
+        decode(self.act(observation), observation.current, limits)
+        return None
+
+    def close(self) -> None:
+        """Let go of threads and files; it is not asked again. May be called twice."""
+        return

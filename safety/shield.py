@@ -120,6 +120,25 @@ class Shield:
         """Forget everything; nothing is allowed on the strength of what was seen before."""
         self._memories = tuple(guard.start() for guard in self.guards)
         self._learnt: Telemetry | None = None
+        self._current: Allocation | None = None
+        self._given: tuple[Bound, ...] = ()
+
+    def resume(self, remembered: Mapping[str, Any], telemetry: Telemetry) -> bool:
+        """Go on from what the guards of another shield remembered after a tick, as its `state` has it.
+
+        Args:
+            remembered: By the guards' names.
+            telemetry: Readings of that tick, which are learnt already.
+
+        Returns:
+            False, and nothing has changed, where that is no memory of these guards.
+        """
+        try:
+            self._memories = tuple(_resumed(guard.start(), remembered.get(guard.name)) for guard in self.guards)
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+            return False
+        self._learnt, self._current = telemetry, None
+        return True
 
     def rule(self, telemetry: Telemetry, current: Allocation, proposed: Allocation) -> Verdict:
         """What may be written.
@@ -143,14 +162,50 @@ class Shield:
 
     def _bounds(self, telemetry: Telemetry, current: Allocation) -> tuple[Bound, ...]:
         # By identity: an equal copy is a tick in which no time passed, which earns BE nothing.
+        if telemetry is self._learnt and current is self._current:
+            return self._given
         if telemetry is not self._learnt:
             self._memories = advance(self.guards, self._memories, telemetry)
             self._learnt = telemetry
-        return bounds(self.guards, self._memories, telemetry, current, self.limits)
+        self._current, self._given = current, bounds(self.guards, self._memories, telemetry, current, self.limits)
+        return self._given
 
 
 def _plain(memory: object) -> object:
     return asdict(memory) if is_dataclass(memory) and not isinstance(memory, type) else memory
+
+
+def _resumed(fresh: Any, remembered: Any) -> Any:
+    """A guard's memory; one for each LC where there were several."""
+    if isinstance(remembered, Mapping) and remembered.keys() == {"lcs"}:
+        return EachLc({str(name): _memory(fresh, one) for name, one in remembered["lcs"].items()})
+    return _memory(fresh, remembered)
+
+
+def _memory(fresh: Any, remembered: Mapping[str, Any] | None) -> Any:
+    """A guard's memory out of plain values; numbers that JSON does not have stand there as text.
+
+    Args:
+        fresh: The guard's memory before any telemetry, which has the fields and their types.
+        remembered: The values by field.
+
+    Raises:
+        KeyError, OverflowError, TypeError, ValueError: It is no memory of this guard.
+    """
+    if fresh is None:
+        return None
+    if not isinstance(remembered, Mapping):
+        raise TypeError(f"{remembered!r} is no memory")
+    values = {name: float(value) if isinstance(value, str) else value for name, value in remembered.items()}
+    for name in fresh.__slots__:
+        value, usual = values[name], getattr(fresh, name)
+        if not isinstance(value, (int, float, type(None))) or isinstance(value, bool) != isinstance(usual, bool):
+            raise TypeError(f"{name} cannot be {value!r}")
+        if value is None and usual is not None:
+            raise TypeError(f"{name} cannot be missing")
+        if value is not None and math.isnan(float(value)):
+            raise ValueError(f"{name} cannot be {value!r}")
+    return type(fresh)(**values)
 
 
 def _digest(profile: Profile, extra: tuple[Guard[Any], ...]) -> str:

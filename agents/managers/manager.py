@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NoReturn
 
+from rlctl.agents.policy import Policy
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.observation import Observation
@@ -23,11 +24,10 @@ MOST_TIME_SCALE = 1000.0
 """A minute of a paper in 60 ms; beyond it a fast loop would fire thousands of times a tick."""
 
 
-class Manager(ABC):
+class Manager(Policy, ABC):
     """A heuristic policy. It keeps its own settings, as the published programs do, and reads physical units only.
 
     Attributes:
-        name, shielded, weight, masked, needs: As in `rlctl.agents.policy.Policy`.
         limits: The host, from `start` on.
     """
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from rlctl.agents.served.card import Card
+from rlctl.agents.served.worker import in_words
 from rlctl.envs.observation import FEATURES, Observation
 from rlctl.envs.telemetry import Missing, Why
 
@@ -53,8 +54,11 @@ class Drift:
         self._always_there = {name: field for name, field in SENSORS.items() if card.plants and name not in lacked}
 
     def strange(self, observation: Observation) -> str:
-        """What of this tick training never had, in a few words; empty when nothing."""
-        return ", ".join([*self._lost(observation), *_clipped(observation)])
+        """What of this tick training never had, in a few words; empty when nothing. Never raises."""
+        try:
+            return ", ".join([*self._lost(observation), *_clipped(observation)])
+        except Exception as error:  # noqa: BLE001 - readings that cannot even be looked at are unlike any training
+            return in_words(error)
 
     def _lost(self, observation: Observation) -> list[str]:
         readings = ((name, getattr(observation.telemetry, field)) for name, field in self._always_there.items())

@@ -9,28 +9,22 @@ only; a late one is never used. A policy that is too much trouble is demoted for
 from __future__ import annotations
 
 import logging
-import operator
 import time
 from typing import Literal
 
 from rlctl.agents.policy import Policy
+from rlctl.agents.seat import SAFE, propose
 from rlctl.agents.served.drift import Drift
 from rlctl.agents.served.standing import Budgets, Standing
 from rlctl.agents.served.worker import CallFailed, Worker, in_words
-from rlctl.envs.actions import decode
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation
 from rlctl.envs.workload import Weight
 from rlctl.safety.verdict import Verdict
 
-__all__ = ["SAFE", "Fallback", "propose"]
+__all__ = ["Fallback"]
 
 log = logging.getLogger(__name__)
-
-SAFE = "safe"
-"""Who decides when nobody can: BE gets the safe allocation."""
-
-MOST_NOTE = 200
 
 REHEARSAL_SECONDS = 0.1
 """For the very first answer, which touches everything for the first time."""
@@ -38,24 +32,11 @@ REHEARSAL_SECONDS = 0.1
 Role = Literal["policy", "heuristic", "safe"]
 
 
-def propose(policy: Policy, observation: Observation, limits: Limits) -> tuple[Allocation, str]:
-    """What a policy asks for and why, in plain types of this host's range.
-
-    Raises:
-        PolicyError: Its action is none.
-        Exception: Whatever else a policy may raise.
-    """
-    asked = decode(policy.act(observation), observation.current, limits)
-    # A policy's own Allocation may hold anything, and would then break in the middle of a write.
-    plain = Allocation(float(asked.quota_cpus), int(operator.index(asked.cpuset_cpus)), bool(asked.frozen))
-    return limits.clip(plain), str(policy.note)[:MOST_NOTE]
-
-
-class Fallback:
+class Fallback(Policy):
     """A policy with a heuristic behind it, as one Policy.
 
     The heuristic is asked in every tick, so that it is warm when it is needed; what it takes is its own. The policy is
-    started anew with its first call after a demotion. The one who has it calls `judged` after each tick's ruling.
+    started anew with its first call after a demotion.
 
     Args:
         policy: Who decides while it may. It is only ever called from one thread, one call at a time.
@@ -65,13 +46,12 @@ class Fallback:
         drift: Tells ticks that are unlike the policy's training; None holds all for alike.
 
     Attributes:
-        name, shielded, weight, masked, needs: As in `rlctl.agents.policy.Policy`; those of the policy, the smaller
-            weight, the needs of both.
-        acting: Name of whoever decided the last tick; SAFE when nobody did.
-        reason: Why it was not the policy; empty when it was.
-        failed: The policy gave no usable answer in the last tick.
+        weight: The smaller of both policies'.
+        needs: Those of both.
         standing: Whether the policy may act, and what it did wrong.
     """
+
+    heuristic: Policy
 
     def __init__(
         self,
@@ -83,7 +63,7 @@ class Fallback:
     ) -> None:
         budgets = budgets or Budgets()
         self.policy, self.heuristic = policy, heuristic
-        self.name, self.shielded, self.masked = policy.name, policy.shielded, policy.masked
+        self.name, self.shielded, self.masked, self.card = policy.name, policy.shielded, policy.masked, policy.card
         self.weight = policy.weight if policy.weight is heuristic.weight else Weight.MINIMUM
         self.needs = tuple(dict.fromkeys((*policy.needs, *heuristic.needs)))
         self._tick_seconds = tick_seconds
@@ -104,7 +84,7 @@ class Fallback:
 
     def act(self, observation: Observation) -> Allocation:
         """This tick's proposal; never raises, and takes no longer than the budget and the heuristic do."""
-        self.standing.next(self._strange(observation), self._worker.busy)
+        self.standing.next(self._drift.strange(observation) if self._drift else "", self._worker.busy)
         spare, lack = self._of_heuristic(observation)
         answer, why = self._of_policy(observation)
         if answer:
@@ -141,8 +121,13 @@ class Fallback:
 
     @property
     def acting(self) -> str:
-        """Name of whoever decided the last tick."""
+        """Name of whoever decided the last tick; SAFE when nobody could."""
         return {"policy": self.policy.name, "heuristic": self.heuristic.name, "safe": SAFE}[self._role]
+
+    @property
+    def digest(self) -> str:
+        """The policy's, whoever decides in its place."""
+        return self.policy.digest
 
     @property
     def note(self) -> str:
@@ -160,14 +145,8 @@ class Fallback:
         self.standing = Standing(self._budgets, self._tick_seconds)
         self._role: Role = "heuristic"
         self._told = ("policy", False)
-        self._note, self.reason, self.failed = "start", "", False
+        self._note, self.fallback, self.failed = "start", "", False
         self._started = False
-
-    def _strange(self, observation: Observation) -> str:
-        try:
-            return self._drift.strange(observation) if self._drift else ""
-        except Exception as error:  # noqa: BLE001 - readings that cannot even be looked at are unlike any training
-            return in_words(error)
 
     def _of_heuristic(self, observation: Observation) -> tuple[tuple[Allocation, str] | None, str]:
         """Its proposal and note, or None and why."""
@@ -198,7 +177,7 @@ class Fallback:
 
     def _take(self, role: Role, reason: str, answer: tuple[Allocation, str]) -> None:
         self._proposed, self._note = answer
-        self.reason = reason
+        self.fallback = reason
         self._role = role
         told = role, bool(self.standing.demoted)
         if told != self._told:
@@ -213,4 +192,4 @@ class Fallback:
         retry = self.standing.ticks_to_retry * self._tick_seconds
         until = f", for {retry:g} s or more" if retry else ""
         who = "BE gets the safe allocation" if self._role == "safe" else f"{self.acting} decides"
-        log.warning("%s instead of policy %s%s: %s", who, self.name, until, self.reason)
+        log.warning("%s instead of policy %s%s: %s", who, self.name, until, self.fallback)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.agents.policy import Policy
 from rlctl.agents.served.bundle import Bundle
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
@@ -18,7 +19,7 @@ BARE = "-bare"
 """Ends the name of a policy that is judged without shield and mask."""
 
 
-class LearnedPolicy:
+class LearnedPolicy(Policy):
     """A bundle behind the Policy protocol.
 
     Nothing in it belongs to a host: what it sees and what it asks for are shares of the host that it is started on.
@@ -29,15 +30,15 @@ class LearnedPolicy:
         name: What it is called in results; by default as its card says.
 
     Attributes:
-        name, shielded, weight, masked, needs: As in `rlctl.agents.policy.Policy`.
         bundle: The bundle.
     """
 
     weight: Weight = Weight.EQUAL
     needs: tuple[str, ...] = ("tail_latency_seconds",)
+    needs_heuristic: bool = True
 
     def __init__(self, bundle: Bundle, *, shielded: bool = True, name: str | None = None) -> None:
-        self.bundle = bundle
+        self.bundle, self.card = bundle, bundle.card
         self.name = name or bundle.card.name + ("" if shielded else BARE)
         self.shielded = self.masked = shielded
         # Observers show every lag of LAGS; a policy with a shorter history sees its own part of them.
@@ -75,6 +76,11 @@ class LearnedPolicy:
         best, second = np.argsort(-self._logits, kind="stable")[:2]
         rest = f"then {MOVES[second].name}" if np.isfinite(self._logits[second]) else "the only one allowed"
         return f"{MOVES[best].name}, {rest}"
+
+    @property
+    def digest(self) -> str:
+        """Of the network: the start of its file's SHA-256."""
+        return self.bundle.card.policy_sha256[:12]
 
     @property
     def remarks(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+from rlctl.agents.policy import Policy
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.observation import Observation
@@ -12,20 +13,18 @@ from rlctl.envs.workload import Weight
 __all__ = ["Refused"]
 
 
-class Refused:
+class Refused(Policy):
     """A policy that never answers. In the log, in metrics, `why` and `top` it is the policy that it stands for.
 
     Args:
         name: Of the policy that was configured.
         why: What is wrong with its bundle.
-
-    Attributes:
-        name, shielded, weight, masked, needs: As in `rlctl.agents.policy.Policy`.
     """
 
     shielded, masked = True, False
     weight: Weight = Weight.EQUAL
     needs: tuple[str, ...] = ()
+    needs_heuristic: bool = True
     note = ""
 
     def __init__(self, name: str, why: str) -> None:

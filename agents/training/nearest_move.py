@@ -10,13 +10,61 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.envs.actions import MOVES
+from rlctl.agents.policy import Policy
+from rlctl.envs.actions import MOVES, decode
 from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.observation import Observation
 
-__all__ = ["nearest_move"]
+__all__ = ["InMoves", "nearest_move"]
 
 COUNTS = 0.01
 """Weight of quota and cpuset by themselves, beside what BE gets of both."""
+
+
+class InMoves(Policy):
+    """A policy in a network's place: whatever it asks for, the answer is one of the moves.
+
+    Args:
+        policy: A manager, or a learned policy.
+
+    Attributes:
+        observation: Of the last tick.
+        chosen: Index into MOVES of the last answer.
+    """
+
+    masked = True
+    observation: Observation
+    chosen: int
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.name, self.shielded, self.weight, self.needs = policy.name, policy.shielded, policy.weight, policy.needs
+
+    def start(self, limits: Limits) -> Allocation:
+        """As the policy does."""
+        self.limits = limits
+        return self._policy.start(limits)
+
+    def act(self, observation: Observation) -> int:
+        """Its move if that is allowed, or the allowed one nearest to what it asks for; index into MOVES."""
+        self.observation, mask = observation, observation.mask
+        action = self._policy.act(observation)
+        if isinstance(action, (int, np.integer)) and (mask is None or (action >= 0 and mask[action])):
+            self.chosen = int(action)
+        else:
+            wanted = decode(action, observation.current, self.limits)
+            self.chosen = nearest_move(wanted, observation.current, self.limits, mask)
+        return self.chosen
+
+    @property
+    def note(self) -> str:
+        """The policy's."""
+        return self._policy.note
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The policy's."""
+        return self._policy.remarks
 
 
 def nearest_move(wanted: Allocation, current: Allocation, limits: Limits, allowed: NDArray[np.bool_] | None) -> int:

@@ -20,16 +20,13 @@ from stable_baselines3 import DQN
 from torch.nn.functional import cross_entropy
 
 from rlctl.agents import catalogue
+from rlctl.agents.seat import Seat
 from rlctl.agents.training.hosts import Hosts, Kind, first_seed, present
 from rlctl.agents.training.learners import tensor_logits
-from rlctl.agents.training.nearest_move import nearest_move
-from rlctl.envs.actions import decode
-from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.observation import Observer
+from rlctl.agents.training.nearest_move import InMoves, nearest_move
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import SimBatch
-from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.shield import Shield
 
 __all__ = ["Pairs", "agreement", "clone", "nearest_move", "pairs_of"]
@@ -80,39 +77,21 @@ def pairs_of(hosts: Hosts, manager: str, samples: int, seed: int, lags: tuple[in
 def _driven(kind: Kind, count: int, manager: str, seed: int, lags: tuple[int, ...]) -> Pairs:
     """One kind's hosts under the manager for one run."""
     batch = SimBatch(kind.host(), range(seed, seed + count), training_load, TICKS, vary=True, weight=kind.weight)
-    stations = [_Station(kind, manager, batch.limits, lags) for _ in range(count)]
+    policies, profile = [InMoves(catalogue.build(manager)) for _ in range(count)], kind.shield()
+    seats = [
+        Seat(one, Shield(profile, batch.limits) if profile else None, batch.limits, 1.0, strict=True, lags=lags)
+        for one in policies
+    ]
+    for seat in seats:
+        seat.start()
     seen, moves = [], []
     for _ in range(TICKS):
         batch.step()
-        each = zip(stations, batch.telemetry(), batch.allocations, strict=True)
-        taken = [station.step(telemetry, current) for station, telemetry, current in each]
-        batch.apply([allocation for _, _, allocation in taken])
-        seen += [observation for observation, _, _ in taken]
-        moves += [move for _, move, _ in taken]
+        each = zip(seats, batch.telemetry(), batch.allocations, strict=True)
+        batch.apply([seat.decide(telemetry, current).verdict.allocation for seat, telemetry, current in each])
+        seen += [one.observation.vector for one in policies]
+        moves += [one.chosen for one in policies]
     return Pairs(np.array(seen, np.float32), np.array(moves, np.int64))
-
-
-class _Station:
-    """A manager on one host, in the network's place."""
-
-    def __init__(self, kind: Kind, manager: str, limits: Limits, lags: tuple[int, ...]) -> None:
-        self._manager = catalogue.build(manager)
-        self._manager.start(limits)
-        self._observer = Observer(limits, 1.0, lags)
-        profile = kind.shield()
-        self._shield = Shield(profile, limits) if profile else None
-        self._limits = limits
-
-    def step(self, telemetry: Telemetry, current: Allocation) -> tuple[NDArray[np.float32], int, Allocation]:
-        """What is seen, the nearest move, and what the shield lets through of it."""
-        observation = self._observer.observe(telemetry, current)
-        wanted = self._manager.act(observation)
-        assert isinstance(wanted, Allocation)  # as of every manager
-        allowed = self._shield.mask(telemetry, current) if self._shield else None
-        move = nearest_move(wanted, current, self._limits, allowed)
-        asked = decode(move, current, self._limits)
-        applied = self._shield.rule(telemetry, current, asked).allocation if self._shield else asked
-        return observation.vector, move, applied
 
 
 def clone(model: Any, pairs: Pairs, epochs: int) -> float:

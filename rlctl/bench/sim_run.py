@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -16,16 +15,15 @@ from rlctl.agents.bounds.oracle import Oracle
 from rlctl.agents.bounds.oracle_model import OracleModel
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.policy import Policy
+from rlctl.agents.seat import Seat
 from rlctl.bench.lineup import policy_for
 from rlctl.bench.sim_score import Floats, Record, per_seed
 from rlctl.bench.suite import BOUNDS, SHIELDED_BOUNDS, Trace
-from rlctl.envs.actions import decode
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.observation import Observer
+from rlctl.envs.observation import Observation
 from rlctl.envs.sim.hosts import Window
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import HostProfile
-from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
@@ -93,109 +91,83 @@ class Decisions:
     seconds: list[float]
 
 
-class Crew(Protocol):
-    """Whoever decides on the hosts of a batch."""
+class Crew:
+    """Whoever decides on the hosts of a batch: a seat for each host.
+
+    Args:
+        batch: The hosts.
+        policies: Who decides on each.
+        profile: Constants of the shield, for policies that are judged behind one.
+        look: Called before each tick's first decision.
+    """
+
+    def __init__(
+        self, batch: SimBatch, policies: Sequence[Policy], profile: Profile, look: Callable[[], None] = lambda: None
+    ) -> None:
+        self._batch, self._look = batch, look
+        self._seats = [
+            Seat(one, Shield(profile, batch.limits) if one.shielded else None, batch.limits, batch.tick_seconds,
+                 strict=True)
+            for one in policies
+        ]  # fmt: skip
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What a reader of the results must know; complete after the run."""
-        ...
+        """The policy's; complete once it has run."""
+        return self._seats[0].policy.remarks
 
     def begin(self) -> list[Allocation]:
         """Where BE starts, host by host."""
-        ...
+        self._look()
+        return [seat.start() for seat in self._seats]
 
     def decide(self) -> Decisions:
         """After each window, what BE may use from then on."""
-        ...
-
-
-class Managers:
-    """A policy for each host, with its observer and, where it is judged behind one, its shield."""
-
-    def __init__(self, task: Task, batch: SimBatch) -> None:
-        self._batch = batch
-        asked = (task.manager, task.scenario, task.threshold_model)
-        policies = [policy_for(*asked, options) for options in task.options or ({},) * batch.count]
-        self._stations = [Station(one, task.profile, batch.limits, batch.tick_seconds) for one in policies]
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """The policy's, complete once it has run."""
-        return self._stations[0].policy.remarks
-
-    def begin(self) -> list[Allocation]:
-        """Where each policy begins."""
-        return [station.begin() for station in self._stations]
-
-    def decide(self) -> Decisions:
-        """The tick's sentence, host by host."""
+        begun = time.perf_counter()
+        self._look()
+        looked_seconds = (time.perf_counter() - begun) / self._batch.count
         decided = Decisions([], [], [])
-        telemetries, current = self._batch.telemetry(), self._batch.allocations
-        for station, telemetry, before in zip(self._stations, telemetries, current, strict=True):
+        for seat, telemetry, before in zip(self._seats, self._batch.telemetry(), self._batch.allocations, strict=True):
             begun = time.perf_counter()
-            allocation, overridden = station.rule(telemetry, before)
-            decided.seconds.append(time.perf_counter() - begun)
-            decided.allocations.append(allocation)
-            decided.overridden.append(overridden)
+            verdict = seat.decide(telemetry, before).verdict
+            decided.seconds.append(looked_seconds + time.perf_counter() - begun)
+            decided.allocations.append(verdict.allocation)
+            decided.overridden.append(verdict.overridden)
         return decided
 
 
-class Station:
-    """Who decides on one host."""
+class Foreseen(Policy):
+    """What a bound, which looks into the batch itself and decides for all hosts at once, gives BE on one of them."""
 
-    __slots__ = ("limits", "observer", "policy", "shield")
-
-    def __init__(self, policy: Policy, profile: Profile, limits: Limits, tick_seconds: float) -> None:
-        self.policy = policy
-        self.limits = limits
-        self.observer = Observer(limits, tick_seconds)
-        self.shield = Shield(profile, limits) if policy.shielded else None
-
-    def begin(self) -> Allocation:
-        """Where the policy begins; under a shield that is the safe allocation."""
-        start = self.policy.start(self.limits)
-        return self.limits.safe if self.shield else start
-
-    def rule(self, telemetry: Telemetry, current: Allocation) -> tuple[Allocation, bool]:
-        """The next allocation, and whether the shield changed what was asked for."""
-        shield = self.shield
-        mask = shield.mask(telemetry, current) if shield and self.policy.masked else None
-        proposed = decode(self.policy.act(self.observer.observe(telemetry, current, mask)), current, self.limits)
-        if shield is None:
-            return proposed, False
-        verdict = shield.rule(telemetry, current, proposed)
-        return verdict.allocation, verdict.overridden
-
-
-class Foreseeing:
-    """A bound, which looks into the batch itself and decides for all hosts at once; one of them behind the shield."""
-
+    weight, masked, needs, note = Weight.MINIMUM, False, (), "foreseen"
     remarks = ("a bound, no manager: it looks into the simulated host itself",)
 
-    def __init__(self, task: Task, batch: SimBatch) -> None:
-        self._batch = batch
-        self._bound: Bound = FORESEEING[task.manager](batch)
-        shielded = task.manager in SHIELDED_BOUNDS
-        self._shields = [Shield(task.profile, batch.limits) for _ in range(batch.count)] if shielded else []
+    def __init__(self, name: str) -> None:
+        self.name, self.shielded = name, name in SHIELDED_BOUNDS
+        self.next: Allocation
 
-    def begin(self) -> list[Allocation]:
+    def start(self, limits: Limits) -> Allocation:  # noqa: ARG002 - the bound knows them
         """What it gives BE in the first window."""
-        asked = self._bound.act_all()
-        return [self._batch.limits.safe] * self._batch.count if self._shields else asked
+        return self.next
 
-    def decide(self) -> Decisions:
+    def act(self, observation: Observation) -> Allocation:  # noqa: ARG002 - the bound sees more
         """What it gives BE in the next window."""
-        begun = time.perf_counter()
-        asked = self._bound.act_all()
-        allowed = self._ruled(asked) if self._shields else asked
-        each = (time.perf_counter() - begun) / self._batch.count
-        overridden = [one != was for one, was in zip(allowed, asked, strict=True)]
-        return Decisions(allowed, overridden, [each] * self._batch.count)
+        return self.next
 
-    def _ruled(self, asked: list[Allocation]) -> list[Allocation]:
-        rows = zip(self._shields, self._batch.telemetry(), self._batch.allocations, asked, strict=True)
-        return [shield.rule(telemetry, current, wanted).allocation for shield, telemetry, current, wanted in rows]
+
+def _crew(task: Task, batch: SimBatch) -> Crew:
+    if task.manager not in BOUNDS:
+        asked = (task.manager, task.scenario, task.threshold_model)
+        return Crew(
+            batch, [policy_for(*asked, options) for options in task.options or ({},) * batch.count], task.profile
+        )
+    bound, hosts = FORESEEING[task.manager](batch), [Foreseen(task.manager) for _ in range(batch.count)]
+
+    def look() -> None:
+        for host, allocation in zip(hosts, bound.act_all(), strict=True):
+            host.next = allocation
+
+    return Crew(batch, hosts, task.profile, look)
 
 
 FORESEEING: Mapping[str, Callable[[SimBatch], Bound]] = {
@@ -261,7 +233,7 @@ def run_task(task: Task) -> TaskResult:
         PolicyError: The manager does not fit the host.
     """
     batch = _batch(task)
-    crew: Crew = Foreseeing(task, batch) if task.manager in BOUNDS else Managers(task, batch)
+    crew = _crew(task, batch)
     tape = Tape(task.ticks, batch)
     batch.apply(crew.begin())
     with _uncollected():

@@ -24,7 +24,6 @@ from rlctl.shadow.sim import Simulation, Twin, load_trace, simulate
 from rlctl.shadow.tables import gate_lines, report_lines
 from rlctl.shadow.watching import Shadows
 from rlctl.ticklog.decisions import read_decisions
-from rlctl.ticklog.header import policy_hash
 from rlctl.work.progress import progress, say
 
 __all__ = ["run"]
@@ -141,7 +140,7 @@ def _builders(subject: Subject, config: Path | None) -> tuple[dict[str, Callable
         who = f"acting policy {subject.acting}" if not name else f"shadow {catalogue.label(name)}"
         way = "; its options stand in the serve configuration: --config FILE" if not name and config is None else ""
         try:
-            made = policy_hash(build())
+            made = build().digest
         except RlctlError as error:
             return {}, f"{who} cannot be made here: {error}{way}"
         if made != wanted[name]:

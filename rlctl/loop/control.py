@@ -12,17 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlctl.agents.policy import Policy
-from rlctl.agents.served.fallback import SAFE, Fallback
+from rlctl.agents.seat import SAFE, Seat
 from rlctl.envs.allocation import Allocation, most_restrictive
 from rlctl.envs.errors import CgroupBusy
-from rlctl.envs.observation import Observer
 from rlctl.envs.plant import Plant
-from rlctl.envs.telemetry import Telemetry
-from rlctl.loop.failsafe import Failsafe, Lease, Proposal, proposed, said, stay_in_charge, unwatched
+from rlctl.loop.failsafe import Failsafe, Lease, said, stay_in_charge, unwatched
 from rlctl.loop.record import Recorder, Shares, Tick
 from rlctl.loop.stopping import Request
 from rlctl.safety.shield import Shield
-from rlctl.safety.verdict import Verdict
 
 __all__ = ["Controller", "Totals"]
 
@@ -56,7 +53,7 @@ class Controller:
 
     Args:
         plant: What is controlled.
-        policy: Who decides; a `Fallback` is told what the shield makes of it.
+        policy: Who decides.
         shield: Who has the last word; None only where a benchmark judges a manager bare, as it was published.
         recorder: Where each tick goes.
         lease: A watchdog's; renewed after each tick that ends with BE where it should be.
@@ -75,13 +72,11 @@ class Controller:
         shares: Callable[[], Shares] = dict,
     ) -> None:
         self.plant = plant
-        self.policy = policy
-        self.shield = shield
+        self.seat = Seat(policy, shield, plant.limits, plant.tick_seconds)
         self.recorder = recorder
         self.lease = lease
         self.events = events
         self.shares = shares
-        self.observer = Observer(plant.limits, plant.tick_seconds)
         self.totals = Totals()
         self._failsafe = Failsafe(plant)
         self._told = ""
@@ -124,7 +119,7 @@ class Controller:
             HostError: The lease is lost.
         """
         stay_in_charge(self.lease)
-        self.policy, self.shield = policy, shield
+        self.seat = Seat(policy, shield, self.plant.limits, self.plant.tick_seconds)
         try:
             self.begin()
         except Exception as error:  # noqa: BLE001 - the next tick reads, rules and writes as ever
@@ -134,11 +129,7 @@ class Controller:
         """Reset everybody and put BE where the policy begins; under a shield that is the safe allocation."""
         gc.collect()
         gc.freeze()  # what stands now is no garbage, and no full collection has to find that out amid a tick
-        self.observer.reset()
-        start = self.policy.start(self.plant.limits)
-        if self.shield:
-            self.shield.reset()
-            start = self.plant.limits.safe
+        start = self.seat.start()
         try:
             self.plant.apply(start)
         except CgroupBusy as error:  # a task deep in the kernel; every tick tries again
@@ -156,49 +147,34 @@ class Controller:
         begun, before = time.perf_counter(), self.plant.current
         telemetry, unread = self._failsafe.read()
         read = time.perf_counter()
-        proposal, verdict, undecided = self._decided(telemetry, before)
+        decision, undecided = self._failsafe.decide(self.seat, telemetry, before)
         decided = time.perf_counter()
         stay_in_charge(self.lease)
         wrong, why_watchdog = unread or undecided, unwatched(self.lease)
         kept = wrong or why_watchdog
-        applied, failure = self._failsafe.apply(self._tightened(verdict.allocation, kept))
+        applied, failure = self._failsafe.apply(self._tightened(decision.verdict.allocation, kept))
         tick = Tick(
             index=self.totals.ticks,
             wall_seconds=time.time(),
             telemetry=telemetry,
             before=before,
-            proposed=proposal.allocation,
-            verdict=verdict,
+            proposed=decision.proposed,
+            verdict=decision.verdict,
             applied=applied,
-            policy=self.policy.name,
-            note=kept or proposal.note,
+            policy=self.seat.policy.name,
+            note=kept or decision.note,
             error=failure,
             read_seconds=read - begun,
             decision_seconds=decided - read,
             tick_seconds=time.perf_counter() - begun,
             missed_deadlines=self.totals.missed_deadlines,
-            acting=SAFE if kept else proposal.acting,
-            fallback=kept or proposal.fallback,
+            acting=SAFE if kept else decision.acting,
+            fallback=kept or decision.fallback,
             events=self.events(),
             shares=self.shares(),
         )
-        self._finish(tick, wrong, policy_failed=proposal.failed)
+        self._finish(tick, wrong, policy_failed=decision.failed)
         return tick
-
-    def _decided(self, telemetry: Telemetry, before: Allocation) -> tuple[Proposal, Verdict, str]:
-        """What is asked for, what may be written, and what went wrong in finding that out."""
-        policy, shield, limits = self.policy, self.shield, self.plant.limits
-        try:
-            mask = shield.mask(telemetry, before) if shield and policy.masked else None
-            proposal = proposed(policy, self.observer.observe(telemetry, before, mask), limits)
-            asked = proposal.allocation
-            verdict = shield.rule(telemetry, before, asked) if shield else Verdict(asked, asked)
-            if isinstance(policy, Fallback):
-                policy.judged(verdict)
-        except Exception as error:  # noqa: BLE001 - a fault of ours must not leave BE where it is
-            safe, why = limits.safe, f"deciding failed: {said(error)}"
-            return Proposal(safe, SAFE, why), Verdict(safe, safe), why
-        return proposal, verdict, ""
 
     def _tightened(self, allocation: Allocation, kept: str) -> Allocation:
         """The safe allocation where something keeps BE there; what, is said once."""
@@ -224,5 +200,5 @@ class Controller:
         self._failsafe.count(wrong)
 
     def _renew(self, *, safe: bool) -> None:
-        if self.lease and self.shield:
+        if self.lease and self.seat.shield:
             self.lease.renew(safe=safe)

@@ -7,19 +7,17 @@ policy that raises, a watchdog that cannot be asked, a write that is refused. On
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import Protocol
 
-from rlctl.agents.policy import Policy
-from rlctl.agents.served.fallback import SAFE, Fallback, propose
+from rlctl.agents.seat import SAFE, Decision, Seat
 from rlctl.agents.served.worker import in_words
-from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import CgroupBusy, HostError, RlctlError
-from rlctl.envs.observation import Observation
 from rlctl.envs.plant import Plant
 from rlctl.envs.telemetry import Missing, Telemetry, Why
+from rlctl.safety.verdict import Verdict
 
-__all__ = ["FAILURES_IN_A_ROW", "Failsafe", "Lease", "Proposal", "proposed", "said", "stay_in_charge", "unwatched"]
+__all__ = ["FAILURES_IN_A_ROW", "Failsafe", "Lease", "said", "stay_in_charge", "unwatched"]
 
 log = logging.getLogger(__name__)
 
@@ -42,38 +40,6 @@ class Lease(Protocol):
     def lost(self) -> str:
         """Why the loop is no longer in charge: the originals were restored behind its back; empty while it is."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """What is asked for.
-
-    Attributes:
-        allocation: That.
-        acting: By whom.
-        note: Why, in their own words.
-        fallback: Why it was not the policy; empty if it was.
-        failed: The policy failed.
-    """
-
-    allocation: Allocation
-    acting: str
-    note: str
-    fallback: str = ""
-    failed: bool = False
-
-
-def proposed(policy: Policy, observation: Observation, limits: Limits) -> Proposal:
-    """What a policy asks for; when it fails, the safe allocation."""
-    try:
-        allocation, note = propose(policy, observation, limits)
-    except Exception as error:  # noqa: BLE001 - a policy is not trusted to be right, nor to fail in a known way
-        log.warning("policy %s failed: %s; BE gets the safe allocation", policy.name, said(error))
-        why = f"policy failed: {in_words(error)}"
-        return Proposal(limits.safe, SAFE, why, why, failed=True)
-    if isinstance(policy, Fallback):
-        return Proposal(allocation, policy.acting, note, policy.reason, policy.failed)
-    return Proposal(allocation, policy.name, note)
 
 
 def stay_in_charge(lease: Lease | None) -> None:
@@ -130,6 +96,17 @@ class Failsafe:
                 load_ratio=lost,
             )
         return self._last, why
+
+    def decide(self, seat: Seat, telemetry: Telemetry, current: Allocation) -> tuple[Decision, str]:
+        """What the seat decides; or, when it cannot for a fault of ours, the safe allocation and why."""
+        try:
+            decision = seat.decide(telemetry, current)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not leave BE where it is
+            safe, why = seat.limits.safe, f"deciding failed: {said(error)}"
+            return Decision(safe, Verdict(safe, safe), SAFE, why), why
+        if decision.error:
+            log.warning("policy %s failed: %s; BE gets the safe allocation", seat.policy.name, said(decision.error))
+        return decision, ""
 
     def apply(self, allocation: Allocation) -> tuple[Allocation, str]:
         """Write an allocation; if that fails try the safe one. What is in force, and what failed.

@@ -9,8 +9,6 @@ from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.policy import Policy
 from rlctl.agents.served.drift import Drift
 from rlctl.agents.served.fallback import Fallback
-from rlctl.agents.served.learned import LearnedPolicy
-from rlctl.agents.served.refused import Refused
 from rlctl.config.fallback import FallbackSection
 from rlctl.config.serve import PolicySection, ServeConfig, located
 from rlctl.envs.errors import PolicyError
@@ -90,11 +88,9 @@ def with_fallback(
         raise PolicyError(f"'{section.name}' is no heuristic to fall back to; there are {', '.join(catalogue.NAMES)}")
     # Built in any case: a mistake in it is to be found before the day that it is needed.
     heuristic = build_policy(PolicySection(name=section.name, options=section.options, threshold_model=threshold_model))
-    if isinstance(policy, Refused):
-        return Fallback(policy, heuristic, tick_seconds, section.budgets)
-    if not isinstance(policy, LearnedPolicy):
+    if not policy.needs_heuristic:
         return policy
-    return Fallback(policy, heuristic, tick_seconds, section.budgets, Drift(policy.bundle.card))
+    return Fallback(policy, heuristic, tick_seconds, section.budgets, Drift(policy.card) if policy.card else None)
 
 
 def untrained_shield(policy: Policy, shield: Shield) -> str:
@@ -102,8 +98,7 @@ def untrained_shield(policy: Policy, shield: Shield) -> str:
 
     No reason to refuse it: the shield's word is the last one, whoever it was that the policy learned with.
     """
-    inner = policy.policy if isinstance(policy, Fallback) else policy
-    plants = inner.bundle.card.plants if isinstance(inner, LearnedPolicy) else ()
+    plants = policy.card.plants if policy.card else ()
     met = {plant.shield_digest: f"{plant.shield} ({plant.shield_digest})" for plant in plants if plant.shield_digest}
     if not met or shield.digest in met:
         return ""

@@ -15,8 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from rlctl.agents.policy import Policy
-from rlctl.agents.served.fallback import Fallback, propose
-from rlctl.agents.served.worker import CallFailed, in_words
+from rlctl.agents.served.worker import in_words
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import HostError
@@ -131,19 +130,16 @@ def _guards(host: Host, profile: Profile | None) -> Found:
 
 
 def _policy(host: Host, policy: Policy) -> Found:
-    observation = _typical(host)
     try:
-        if isinstance(policy, Fallback):
-            seconds = policy.rehearse(host.limits, observation)
-            yield logging.INFO, f"policy {policy.name} answers within {1e3 * seconds:.2g} ms"
-            return
-        policy.start(host.limits)
-        propose(policy, observation, host.limits)
-    except CallFailed as failure:
-        assert isinstance(policy, Fallback)
-        yield logging.WARNING, f"policy {policy.name}: {failure}; {policy.heuristic.name} decides in its place"
+        seconds = policy.rehearse(host.limits, _typical(host))
     except Exception as error:  # noqa: BLE001 - the loop answers it with the safe allocation, tick by tick
-        yield logging.WARNING, f"policy {policy.name} fails: {in_words(error)}; BE gets the safe allocation"
+        if policy.heuristic:
+            yield logging.WARNING, f"policy {policy.name}: {error}; {policy.heuristic.name} decides in its place"
+        else:
+            yield logging.WARNING, f"policy {policy.name} fails: {in_words(error)}; BE gets the safe allocation"
+        return
+    if seconds is not None:
+        yield logging.INFO, f"policy {policy.name} answers within {1e3 * seconds:.2g} ms"
 
 
 def _typical(host: Host) -> Observation:

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from rlctl.agents.policy import Policy
-from rlctl.agents.served.fallback import Fallback
 from rlctl.config.metrics import LimitsSection, MetricsSection
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import RlctlError
@@ -93,7 +92,7 @@ def serve(
         shield = Shield(profile, plant.limits)
         own = Tee(tick_log or NullRecorder(), Narrator(lines or say), Heartbeat(), SelfCheck(around.limits))
         controller = Controller(plant, policy, shield, own, around.lease, around.events, around.shares)
-        leaving.callback(lambda: _done_with(controller.policy))
+        leaving.callback(lambda: controller.seat.policy.close())
         service = _Service(controller, tick_log, _expose(controller, tick_log, around, leaving), reread)
         service.announce(policy, shield)
         _weigh(plant, policy)
@@ -162,29 +161,30 @@ class _Service:
         if (found := self._reread()) is None:
             return
         controller, (policy, profile) = self._controller, found
-        before, shield = controller.policy, Shield(profile, controller.plant.limits)
+        before, shield = controller.seat.policy, Shield(profile, controller.plant.limits)
         try:
             _weigh(controller.plant, policy)
         except RlctlError as error:
             log.error("not reloaded, all stays as it was: %s", error)
-            _done_with(policy)
+            policy.close()
             return
         self.announce(policy, shield)
         controller.exchange(policy, shield)
-        _done_with(before)
+        before.close()
 
 
 def _expose(
     controller: Controller, tick_log: TickLog | None, around: Around, leaving: contextlib.ExitStack
 ) -> Metrics | None:
     """Open the metrics endpoint, if there is to be one."""
-    if around.metrics is None or controller.shield is None:
+    if around.metrics is None or controller.seat.shield is None:
         return None
     from rlctl.serve.metrics import Metrics, Sources  # and what they need, only where somebody is to scrape
     from rlctl.serve.metrics_server import MetricsServer
 
-    plant, shield, lease = controller.plant, controller.shield, around.lease
-    metrics = Metrics(controller.policy.name, (shield.profile_name, shield.digest), plant.limits, plant.tick_seconds)
+    plant, shield, lease = controller.plant, controller.seat.shield, around.lease
+    name = controller.seat.policy.name
+    metrics = Metrics(name, (shield.profile_name, shield.digest), plant.limits, plant.tick_seconds)
     metrics.sources = Sources(
         policy_errors=lambda: controller.totals.policy_errors,
         tick_errors=lambda: controller.totals.tick_errors,
@@ -201,11 +201,6 @@ def _weigh(plant: Plant, policy: Policy) -> None:
     """Give BE the weight that a policy runs with; never raise one that an operator has lowered."""
     if policy.weight is Weight.MINIMUM:
         plant.set_weight(policy.weight)
-
-
-def _done_with(policy: Policy) -> None:
-    if isinstance(policy, Fallback):
-        policy.close()
 
 
 def _range_in_words(limits: Limits) -> str:

@@ -15,15 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlctl.agents.policy import Policy
-from rlctl.agents.served.fallback import propose
-from rlctl.envs.allocation import Allocation
+from rlctl.agents.seat import Seat
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.observation import Observer
 from rlctl.envs.sim import seeds
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.sim.region import outside
-from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
 from rlctl.safety.shield import Shield
 from rlctl.shadow.columns import Columns, Floats, Subject
@@ -177,42 +174,27 @@ def simulate(
     """
     policies = [build() for _ in range(number)]
     batch = twin.batch(number, twin.weight_of(policies[0]))
-    stations = [_Station(policy, twin.subject) for policy in policies]
+    limits = twin.subject.limits
+    seats = [
+        Seat(policy, Shield(twin.subject.profile, limits), limits, twin.subject.tick_seconds) for policy in policies
+    ]
     ticks, target = len(twin.trace), batch.constants.target_seconds
-    violated, used = np.zeros(number), np.zeros(number)
+    violated, used, overridden, failed = np.zeros(number), np.zeros(number), np.zeros(number), 0
+    batch.apply([seat.start() for seat in seats])
     for _ in range(ticks):
         window = batch.step()
         violated += window.latency_seconds > target
         used += window.be_cpus
-        readings = zip(stations, batch.telemetry(), batch.allocations, strict=True)
-        batch.apply([station.rule(telemetry, current) for station, telemetry, current in readings])
+        readings = zip(seats, batch.telemetry(), batch.allocations, strict=True)
+        decisions = [seat.decide(telemetry, current) for seat, telemetry, current in readings]
+        overridden += [decision.verdict.overridden for decision in decisions]
+        failed += sum(decision.failed for decision in decisions)
+        batch.apply([decision.verdict.allocation for decision in decisions])
     done()
     return SimulatedRun(
         violated_percent=100.0 * violated / ticks,
-        be_percent=100.0 * used / ticks / twin.subject.limits.cpus,
-        overridden_percent=np.array([100.0 * station.overridden / ticks for station in stations]),
-        failed=sum(station.failed for station in stations),
+        be_percent=100.0 * used / ticks / limits.cpus,
+        overridden_percent=100.0 * overridden / ticks,
+        failed=failed,
         windows=ticks,
     )
-
-
-class _Station:
-    """Who decides on one host; behind the shield like every policy that serves, and safe when it fails."""
-
-    def __init__(self, policy: Policy, subject: Subject) -> None:
-        self._policy, self._limits = policy, subject.limits
-        self._observer = Observer(subject.limits, subject.tick_seconds)
-        self._shield = Shield(subject.profile, subject.limits)
-        self.failed = self.overridden = 0
-        policy.start(subject.limits)
-
-    def rule(self, telemetry: Telemetry, current: Allocation) -> Allocation:
-        """What is in force next."""
-        mask = self._shield.mask(telemetry, current) if self._policy.masked else None
-        try:
-            asked, _ = propose(self._policy, self._observer.observe(telemetry, current, mask), self._limits)
-        except Exception:  # noqa: BLE001 - counted; a policy is not trusted to fail in a known way
-            asked, self.failed = self._limits.safe, self.failed + 1
-        verdict = self._shield.rule(telemetry, current, asked)
-        self.overridden += verdict.overridden
-        return verdict.allocation

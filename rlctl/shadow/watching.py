@@ -16,24 +16,24 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from rlctl.agents.managers.readings import number, slack_of
 from rlctl.agents.policy import Policy
+from rlctl.agents.seat import Decision as SeatDecision
+from rlctl.agents.seat import Seat, propose
 from rlctl.agents.served.drift import Drift
-from rlctl.agents.served.fallback import propose
-from rlctl.agents.served.learned import LearnedPolicy
 from rlctl.agents.served.standing import Budgets
-from rlctl.agents.served.worker import CallFailed, Worker, in_words
+from rlctl.agents.served.worker import CallFailed, Worker
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.observation import Observation, Observer
+from rlctl.envs.observation import Observation
+from rlctl.envs.workload import Weight
 from rlctl.safety.growth import GrowthRate, SlackHold
-from rlctl.safety.shield import allowed, judge
-from rlctl.safety.verdict import Bound
+from rlctl.safety.shield import Shield
 from rlctl.ticklog.decisions import Decision
-from rlctl.ticklog.header import limits_in, policy_hash, profile_in, run_in
-from rlctl.ticklog.replay import Guards, begins_anew, digest_in, period_in
+from rlctl.ticklog.header import limits_in, profile_in, run_in
+from rlctl.ticklog.replay import begins_anew, digest_in, period_in
 
 __all__ = ["Answer", "Shadow", "Shadows", "Watched"]
 
@@ -114,8 +114,8 @@ class Watched:
     header: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Shadow:
-    """One policy that watches.
+class Shadow(Policy):
+    """One policy that watches, in a Seat that nobody obeys.
 
     It answers from a thread of its own: it may raise, hang or leave, and the others go on.
 
@@ -123,38 +123,46 @@ class Shadow:
         policy: Started anew with each run of the log.
     """
 
+    shielded, weight, note, remarks = True, Weight.EQUAL, "", ()
+
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.hash = policy_hash(policy)
-        self.learned = isinstance(policy, LearnedPolicy)
-        self._drift = Drift(policy.bundle.card) if isinstance(policy, LearnedPolicy) else None
+        self.name, self.masked, self.needs, self.card = policy.name, policy.masked, policy.needs, policy.card
+        self.hash = policy.digest
+        self._drift = Drift(policy.card) if policy.card else None
         self._worker: Worker[tuple[Allocation, float]] = Worker(f"shadow {policy.name}")
-        self._started = False
 
-    def start(self, limits: Limits, tick_seconds: float) -> None:
-        """A run of the log begins."""
-        self._limits = limits
-        self._within_seconds = Budgets().answer_within(tick_seconds)
-        self._started = False
+    def start(self, limits: Limits) -> Allocation:
+        """The policy itself starts with its next answer, in its thread."""
+        self._limits, self._started = limits, False
+        return limits.safe
 
-    def answer(self, observation: Observation, given: tuple[Bound, ...]) -> Answer:
-        """Ask it, as the control loop does.
+    def act(self, observation: Observation) -> Allocation:
+        """What the policy asks for, as the control loop would ask it.
 
-        Args:
-            observation: Of this tick.
-            given: The most that each guard allows.
+        Raises:
+            CallFailed: It has no usable answer, or took too long for it.
         """
-        asked, taken, failed, late = self._limits.safe, 0.0, "", False
+        self._strange = self._drift.strange(observation) if self._drift else ""
+        self._late, self._cpu_seconds = False, 0.0
         try:
-            asked, taken = self._worker.call(lambda: self._ask(observation), HANG_SECONDS)
-        except CallFailed as failure:
-            failed, late = str(failure), self._worker.busy
-        if taken > self._within_seconds:
-            failed, late = f"took {1e3 * taken:.3g} ms of CPU time, {1e3 * self._within_seconds:.3g} are allowed", True
-            asked = self._limits.safe
-        verdict = judge(given, asked)
+            asked, self._cpu_seconds = self._worker.call(lambda: self._ask(observation), HANG_SECONDS)
+        except CallFailed:
+            self._late = self._worker.busy
+            raise
+        within_seconds = Budgets().answer_within(observation.tick_seconds)
+        self._late = self._cpu_seconds > within_seconds
+        if self._late:
+            taken, most = 1e3 * self._cpu_seconds, 1e3 * within_seconds
+            raise CallFailed(f"took {taken:.3g} ms of CPU time, {most:.3g} are allowed")
+        return asked
+
+    def answer(self, decision: SeatDecision) -> Answer:
+        """Its last answer, and what the guards made of it."""
+        verdict, failed = decision.verdict, str(decision.error or "")
         guards = tuple(dict.fromkeys(bound.guard for bound in verdict.decisive))
-        return Answer(asked, verdict.allocation, guards, failed, late, taken, self._strange(observation))
+        got = verdict.allocation
+        return Answer(decision.proposed, got, guards, failed, self._late, self._cpu_seconds, self._strange)
 
     def close(self) -> None:
         """Let go of the thread. Idempotent."""
@@ -169,19 +177,12 @@ class Shadow:
         asked, _ = propose(self.policy, observation, self._limits)
         return asked, time.thread_time() - begun
 
-    def _strange(self, observation: Observation) -> str:
-        try:
-            return self._drift.strange(observation) if self._drift else ""
-        except Exception as error:  # noqa: BLE001 - readings that cannot even be looked at are unlike any training
-            return in_words(error)
-
 
 class Shadows:
     """Any number of shadows over one stream.
 
-    They share one set of guards, made from the log's header and apart from the acting loop's: what guards remember
-    depends on readings only, so one memory serves any number of them. They share one history of observations too, that
-    of the allocations in force.
+    They share one shield, made from the log's header and apart from the acting loop's: what guards remember depends on
+    readings only, so one memory serves any number of them.
 
     Args:
         policies: Of different names.
@@ -195,7 +196,8 @@ class Shadows:
         self.shadows = tuple(Shadow(policy) for policy in policies)
         self.ticks = self.unruled = 0
         self._last: Decision | None = None
-        self._ruling: tuple[Guards, Observer, bool] | None = None
+        self._shield: Shield | None = None
+        self._seats: tuple[Seat, ...] = ()
         self._told: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
 
     def see(self, decision: Decision) -> Watched | None:
@@ -208,16 +210,14 @@ class Shadows:
             self._begin(decision.header)
         self._last = decision
         self.ticks += 1
-        if self._ruling is None:
+        if self._shield is None:
             self.unruled += 1
             return None
-        guards, observer, same = self._ruling
         tick, telemetry, before = decision.tick, decision.tick.telemetry, decision.tick.before
-        if not (same and decision.first and guards.resume(decision.header.get("guards", {}))):
-            guards.learn(telemetry)
-        given = guards.bounds(telemetry, before)
-        seen = observer.observe(telemetry, before)
-        masked = replace(seen, mask=allowed(given, before, observer.limits)) if self._masked else seen
+        if decision.first and digest_in(decision.header) == self._shield.digest:
+            self._shield.resume(decision.header.get("guards", {}), telemetry)
+        seated = zip(self.shadows, self._seats, strict=True)
+        answers = {shadow.name: shadow.answer(seat.decide(telemetry, before)) for shadow, seat in seated}
         slack = slack_of(telemetry)
         return Watched(
             run=_short(decision.header),
@@ -229,7 +229,7 @@ class Shadows:
             be_cpus=number(telemetry.be_cpus),
             applied=tick.applied,
             overridden=tick.verdict.overridden,
-            answers={one.policy.name: one.answer(masked if one.policy.masked else seen, given) for one in self.shadows},
+            answers=answers,
             header=self._header_from(decision.header),
         )
 
@@ -238,24 +238,20 @@ class Shadows:
         for shadow in self.shadows:
             shadow.close()
 
-    @property
-    def _masked(self) -> bool:
-        return any(shadow.policy.masked for shadow in self.shadows)
-
     def _begin(self, header: Mapping[str, Any]) -> None:
         limits, profile, period = limits_in(header), profile_in(header), period_in(header)
         if limits is None or profile is None or period is None:
-            self._ruling = None
+            self._shield = None
             return
-        same = digest_in(header) == profile.digest
-        self._ruling = Guards(profile, limits), Observer(limits, period), same
-        for shadow in self.shadows:
-            shadow.start(limits, period)
+        self._shield = Shield(profile, limits)
+        self._seats = tuple(Seat(shadow, self._shield, limits, period) for shadow in self.shadows)
+        for seat in self._seats:
+            seat.start()
 
     def _header_from(self, header: Mapping[str, Any]) -> Mapping[str, Any]:
         """The log's header with the shadows in it, one object for as long as it is the same."""
         if self._told[0] is not header:
-            shadows = {one.policy.name: {"hash": one.hash, "learned": one.learned} for one in self.shadows}
+            shadows = {one.name: {"hash": one.hash, "learned": one.card is not None} for one in self.shadows}
             kept = {name: value for name, value in header.items() if name != "guards"}
             self._told = header, {**kept, "shadows": shadows}
         return self._told[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import time
@@ -14,8 +13,6 @@ from pydantic import Field
 
 from rlctl import __version__
 from rlctl.agents.policy import Policy
-from rlctl.agents.served.fallback import Fallback
-from rlctl.agents.served.learned import LearnedPolicy
 from rlctl.envs.actions import ALL_CPUS
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import RlctlError
@@ -26,7 +23,7 @@ from rlctl.loop.record import Tick
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 
-__all__ = ["header_of", "limits_in", "policy_hash", "profile_in", "run_in"]
+__all__ = ["header_of", "limits_in", "profile_in", "run_in"]
 
 SCHEMA = 1
 
@@ -52,8 +49,8 @@ def header_of(plant: Plant, policy: Policy, shield: Shield) -> Callable[[Tick], 
         "boot_id": _boot_id(),
         "pid": os.getpid(),
         "started": round(time.time(), 6),
-        "policy": {"name": policy.name, "hash": policy_hash(policy)},
-        "heuristic": _heuristic(policy),
+        "policy": _named(policy),
+        "heuristic": _named(policy.heuristic) if policy.heuristic else None,
         "shield": {"name": shield.profile_name, "digest": shield.digest, "profile": shield.profile.model_dump()},
         "limits": asdict(plant.limits),
         "tick_seconds": plant.tick_seconds,
@@ -66,16 +63,6 @@ def header_of(plant: Plant, policy: Policy, shield: Shield) -> Callable[[Tick], 
         }
 
     return header
-
-
-def policy_hash(policy: Policy) -> str:
-    """Twelve hex digits: of a learned policy's network, or of a manager's constants before it has started."""
-    policy = policy.policy if isinstance(policy, Fallback) else policy
-    if isinstance(policy, LearnedPolicy):
-        return policy.bundle.card.policy_sha256[:12]
-    constants = {name: value for name, value in vars(policy).items() if isinstance(value, (int, float, str, tuple))}
-    told = f"{type(policy).__qualname__} {sorted(constants.items())!r}"
-    return hashlib.sha256(told.encode()).hexdigest()[:12]
 
 
 def limits_in(header: Mapping[str, Any]) -> Limits | None:
@@ -99,11 +86,8 @@ def run_in(header: Mapping[str, Any]) -> tuple[object, ...]:
     return tuple(repr(header.get(name)) for name in ("boot_id", "pid", "started"))
 
 
-def _heuristic(policy: Policy) -> dict[str, str] | None:
-    """Who decides when the policy does not."""
-    if not isinstance(policy, Fallback):
-        return None
-    return {"name": policy.heuristic.name, "hash": policy_hash(policy.heuristic)}
+def _named(policy: Policy) -> dict[str, str]:
+    return {"name": policy.name, "hash": policy.digest}
 
 
 def _sayable(memory: object) -> object:

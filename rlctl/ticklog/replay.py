@@ -12,15 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlctl.agents.policy import Policy
-from rlctl.agents.served.fallback import propose
+from rlctl.agents.seat import Seat
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.observation import Observer
 from rlctl.envs.replay import ReplayPlant
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.profile import Profile
-from rlctl.safety.shield import EachLc, advance, allowed, bounds, judge
-from rlctl.safety.verdict import Bound, Verdict
+from rlctl.safety.shield import Shield
+from rlctl.safety.verdict import Verdict
 from rlctl.ticklog.decisions import Decision
 from rlctl.ticklog.header import limits_in, profile_in, run_in
 
@@ -28,7 +27,6 @@ __all__ = [
     "Answer",
     "Contender",
     "Difference",
-    "Guards",
     "Recheck",
     "alike",
     "begins_anew",
@@ -95,7 +93,7 @@ class Answer:
 
 
 class Contender:
-    """A policy that is asked at every tick; `answers` has what it said.
+    """A policy that is asked at every tick; `answers` has what it would have asked for and got.
 
     Args:
         policy: Started anew with each run of the log.
@@ -105,46 +103,16 @@ class Contender:
         self.policy = policy
         self.answers: list[Answer] = []
 
-    def start(self, limits: Limits, tick_seconds: float) -> None:
-        """A run of the log begins."""
-        self._limits = limits
-        self._observer = Observer(limits, tick_seconds)
-        self.policy.start(limits)
+    def start(self, shield: Shield, tick_seconds: float) -> None:
+        """A run of the log begins; the shield is one for all contenders."""
+        self._seat = Seat(self.policy, shield, shield.limits, tick_seconds)
+        self._seat.start()
 
-    def answer(self, decision: Decision, telemetry: Telemetry, before: Allocation, given: tuple[Bound, ...]) -> None:
-        """Ask it, as the control loop does; one that fails gets the safe allocation."""
-        failed = ""
-        try:
-            mask = allowed(given, before, self._limits) if self.policy.masked else None
-            proposed, _ = propose(self.policy, self._observer.observe(telemetry, before, mask), self._limits)
-        except Exception as error:  # noqa: BLE001 - a policy is not trusted to fail in a known way
-            proposed, failed = self._limits.safe, repr(error)
-        self.answers.append(Answer(decision, judge(given, proposed), self._limits, failed))
-
-
-class Guards:
-    """The shield's guards, with what they remember, in the hands of a log rather than of a host."""
-
-    def __init__(self, profile: Profile, limits: Limits) -> None:
-        self._guards = profile.guards()
-        self._limits = limits
-        self._memories = tuple(guard.start() for guard in self._guards)
-
-    def resume(self, remembered: Mapping[str, Any]) -> bool:
-        """Take over what a header says that they remembered; False when it does not fit."""
-        try:
-            self._memories = tuple(_resumed(guard.start(), remembered.get(guard.name)) for guard in self._guards)
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
-            return False
-        return True
-
-    def learn(self, telemetry: Telemetry) -> None:
-        """A tick has passed."""
-        self._memories = advance(self._guards, self._memories, telemetry)
-
-    def bounds(self, telemetry: Telemetry, before: Allocation) -> tuple[Bound, ...]:
-        """The most that each allows."""
-        return bounds(self._guards, self._memories, telemetry, before, self._limits)
+    def answer(self, decision: Decision, telemetry: Telemetry, before: Allocation) -> None:
+        """Ask it, as the control loop does."""
+        asked = self._seat.decide(telemetry, before)
+        failed = repr(asked.error) if asked.error else ""
+        self.answers.append(Answer(decision, asked.verdict, self._seat.limits, failed))
 
 
 def replay(decisions: Iterable[Decision], profile: Profile | None, contenders: Sequence[Contender] = ()) -> Recheck:
@@ -167,36 +135,33 @@ def replay(decisions: Iterable[Decision], profile: Profile | None, contenders: S
                 "does not say under which shield it was recorded; name one with --shield", run[0].path, run[0].number
             )
         plant = ReplayPlant([decision.tick for decision in run], limits_in(header), period_in(header))
-        for contender in contenders:
-            contender.start(plant.limits, plant.tick_seconds)
-        _replay_run(run, plant, shield, contenders, found)
+        _replay_run(run, plant, Shield(shield, plant.limits), contenders, found)
     return found
 
 
 def _replay_run(
-    run: Sequence[Decision], plant: ReplayPlant, shield: Profile, contenders: Sequence[Contender], found: Recheck
+    run: Sequence[Decision], plant: ReplayPlant, shield: Shield, contenders: Sequence[Contender], found: Recheck
 ) -> None:
     same = digest_in(run[0].header) == shield.digest
     found.runs += 1
     found.same_shield &= same
-    guards = Guards(shield, plant.limits)
+    for contender in contenders:
+        contender.start(shield, plant.tick_seconds)
     known, expected = True, 0
     for decision in run:
         plant.wait()
         tick, telemetry, before = decision.tick, plant.read(), plant.recorded.before
         known = known and decision.unbroken and tick.index == expected
         expected = tick.index + 1
-        if same and decision.first and guards.resume(decision.header.get("guards", {})):
+        if same and decision.first and shield.resume(decision.header.get("guards", {}), telemetry):
             known = True
-        else:
-            guards.learn(telemetry)
-        given = guards.bounds(telemetry, before)
         for contender in contenders:
-            contender.answer(decision, telemetry, before, given)
+            contender.answer(decision, telemetry, before)
+        verdict = shield.rule(telemetry, before, tick.proposed)
         found.ticks += 1
         if same and not known:
             found.unknown += 1
-        elif differing(verdict := judge(given, tick.proposed), tick.verdict):
+        elif differing(verdict, tick.verdict):
             found.differences.append(Difference(decision, verdict))
 
 
@@ -256,36 +221,3 @@ def period_in(header: Mapping[str, Any]) -> float | None:
     """The control period in seconds that a header names; None when it names none that can be."""
     period = header.get("tick_seconds")
     return float(period) if isinstance(period, (int, float)) and 0.0 < period < 1e6 else None
-
-
-def _resumed(fresh: Any, remembered: Any) -> Any:
-    """A guard's memory; one for each LC where there were several."""
-    if isinstance(remembered, Mapping) and remembered.keys() == {"lcs"}:
-        return EachLc({str(name): _memory(fresh, one) for name, one in remembered["lcs"].items()})
-    return _memory(fresh, remembered)
-
-
-def _memory(start: Any, said: Mapping[str, Any] | None) -> Any:
-    """A guard's memory as a header has it; numbers that JSON does not have stand there as text.
-
-    Args:
-        start: The guard's memory before any telemetry.
-        said: What the header says.
-
-    Raises:
-        KeyError, OverflowError, TypeError, ValueError: It is no memory of this guard.
-    """
-    if start is None:
-        return None
-    if not isinstance(said, Mapping):
-        raise TypeError(f"{said!r} is no memory")
-    remembered = {name: float(value) if isinstance(value, str) else value for name, value in said.items()}
-    for name in start.__slots__:
-        one, usual = remembered[name], getattr(start, name)
-        if not isinstance(one, (int, float, type(None))) or isinstance(one, bool) != isinstance(usual, bool):
-            raise TypeError(f"{name} cannot be {one!r}")
-        if one is None and usual is not None:
-            raise TypeError(f"{name} cannot be missing")
-        if one is not None and math.isnan(float(one)):
-            raise ValueError(f"{name} cannot be {one!r}")
-    return type(start)(**remembered)

@@ -10,21 +10,22 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rlctl.agents import catalogue
 from rlctl.agents.policy import Policy
+from rlctl.agents.seat import Seat
 from rlctl.agents.training.hosts import Hosts, first_seed, present
 from rlctl.agents.training.live.bounded import around
-from rlctl.agents.training.nearest_move import nearest_move
+from rlctl.agents.training.nearest_move import InMoves
 from rlctl.agents.training.offline.origin import Source
 from rlctl.agents.training.offline.writer import Recording
 from rlctl.bench.lineup import policy_for
-from rlctl.envs.actions import MOVES, decode
+from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.observation import Observer
+from rlctl.envs.observation import Observation
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import LoadModel, SimBatch
@@ -156,12 +157,12 @@ def record(ground: Ground, managers: Sequence[str], explore: float, seed: int) -
         ground.host, keys, ground.load, ground.ticks, ground.tick_seconds, vary=ground.vary, weight=ground.weight
     )
     dice = np.random.default_rng(int(digest[:16], 16))
-    stations = [_Station(ground, name, batch.limits, explore, dice) for name in managers for _ in ground.seeds]
+    recorded = [_Recorded(ground, name, batch.limits, explore, dice) for name in managers for _ in ground.seeds]
     for _ in range(ground.ticks):
         batch.step()
-        each = zip(stations, batch.telemetry(), batch.allocations, strict=True)
-        batch.apply([station.step(telemetry, current) for station, telemetry, current in each])
-    weavers = [station.weaver for station in stations]
+        each = zip(recorded, batch.telemetry(), batch.allocations, strict=True)
+        batch.apply([one.step(telemetry, current) for one, telemetry, current in each])
+    weavers = [one.weaver for one in recorded]
     for weaver in weavers:
         weaver.end()
     episodes = tuple(episode for weaver in weavers for episode in weaver.episodes)
@@ -182,61 +183,70 @@ def record(ground: Ground, managers: Sequence[str], explore: float, seed: int) -
     return Recording(source, ground.tick_seconds, episodes, cuts_of(weavers))
 
 
-class _Station:
+class _Exploring(InMoves):
+    """A manager in the network's place that now and then takes a neighbour of its move."""
+
+    move: int
+    """Index into MOVES of the last answer; `chosen` is the manager's own."""
+
+    def __init__(self, policy: Policy, explore: float, dice: np.random.Generator) -> None:
+        super().__init__(policy)
+        self._explore, self._dice = explore, dice
+
+    def act(self, observation: Observation) -> int:
+        """The move, or one of its neighbours."""
+        mask = observation.mask
+        if mask is None:
+            mask = self._changing(observation.current)
+        chosen = super().act(replace(observation, mask=mask))
+        self.move = chosen
+        if self._dice.random() < self._explore:
+            neighbours = mask & around(chosen, observation.current, self.limits)
+            self.move = int(self._dice.choice(np.flatnonzero(neighbours)))
+        return self.move
+
+    def _changing(self, current: Allocation) -> np.ndarray:
+        """Without a shield: moves that change something, and to keep all."""
+        return np.array([m.name == "keep" or m.of(current, self.limits) != current for m in MOVES], np.bool_)
+
+
+class _Recorded:
     """A manager on one host, recorded."""
 
     def __init__(self, ground: Ground, manager: str, limits: Limits, explore: float, dice: np.random.Generator) -> None:
         self.weaver = Weaver(limits)
-        self._name, self._limits, self._explore, self._dice = manager, limits, explore, dice
+        self._name, self._limits = manager, limits
         self._absent = {SENSORS[name]: Missing(Why.NOT_SUPPORTED) for name in ground.absent if name in SENSORS}
-        self._policy = ground.policy(manager)
-        self._policy.start(limits)
-        self._observer = Observer(limits, ground.tick_seconds)
-        self._shield = Shield(ground.safety, limits) if ground.safety else None
+        self._policy = _Exploring(ground.policy(manager), explore, dice)
+        shield = Shield(ground.safety, limits) if ground.safety else None
+        self._seat = Seat(self._policy, shield, limits, ground.tick_seconds, strict=True)
+        self._seat.start()
 
     def step(self, telemetry: Telemetry, current: Allocation) -> Allocation:
         """Decide, and note it down."""
         if self._absent:
             telemetry = telemetry.but(**self._absent)
-        mask = self._mask(telemetry, current)
-        observation = self._observer.observe(telemetry, current, mask)
-        action = self._policy.act(observation)
-        wanted = decode(action, current, self._limits)
-        chosen = int(action) if isinstance(action, (int, np.integer)) else -1
-        if chosen < 0 or not mask[chosen]:
-            chosen = nearest_move(wanted, current, self._limits, mask)
-        move = self._drawn(chosen, mask, current)
-        asked = decode(move, current, self._limits)
-        verdict = self._shield.rule(telemetry, current, asked) if self._shield else None
-        applied = self._limits.clip(verdict.allocation if verdict else asked)
+        decision, policy = self._seat.decide(telemetry, current), self._policy
+        verdict, observation = decision.verdict, policy.observation
+        applied = self._limits.clip(verdict.allocation)
+        assert observation.mask is not None
         self.weaver.add(
             Moment(
                 observation=observation.vector,
-                mask=mask,
+                mask=observation.mask,
                 telemetry=telemetry,
                 before=current,
-                proposed=asked,
-                ruled=verdict.allocation if verdict else asked,
+                proposed=decision.proposed,
+                ruled=verdict.allocation,
                 applied=applied,
-                proposed_move=chosen,
-                executed_move=move,
+                proposed_move=policy.chosen,
+                executed_move=policy.move,
                 policy=self._name,
-                overridden=bool(verdict and verdict.overridden),
-                explored=move != chosen,
+                overridden=verdict.overridden,
+                explored=policy.move != policy.chosen,
             )
         )
         return applied
-
-    def _mask(self, telemetry: Telemetry, current: Allocation) -> np.ndarray:
-        """Moves that the shield lets through; without a shield those that change something, and to keep all."""
-        if self._shield:
-            return self._shield.mask(telemetry, current)
-        return np.array([m.name == "keep" or m.of(current, self._limits) != current for m in MOVES], np.bool_)
-
-    def _drawn(self, chosen: int, mask: np.ndarray, current: Allocation) -> int:
-        if self._dice.random() >= self._explore:
-            return chosen
-        return int(self._dice.choice(np.flatnonzero(mask & around(chosen, current, self._limits))))
 
 
 def _digest(ground: Ground, told: Mapping[str, object]) -> str:

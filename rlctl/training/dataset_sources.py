@@ -20,10 +20,10 @@ from rlctl.envs.replay import allocation_of, limits_of
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.envs.ticklog import Damage, log_files
 from rlctl.safety.profile import Profile
-from rlctl.safety.shield import allowed
+from rlctl.safety.shield import Shield
 from rlctl.ticklog.decisions import Decision, read_decisions
 from rlctl.ticklog.header import limits_in, profile_in
-from rlctl.ticklog.replay import Guards, begins_anew, digest_in, period_in
+from rlctl.ticklog.replay import begins_anew, digest_in, period_in
 from rlctl.training.transitions import Cut, Moment, Weaver, cuts_of, move_of
 
 __all__ = ["of_live_run", "of_log", "recording_of"]
@@ -96,7 +96,7 @@ class _LogReader:
     def __init__(self, safety: Profile | None, path: Path) -> None:
         self._safety, self._path = safety, path
         self._weavers: list[Weaver] = []
-        self._shield = ("", "")
+        self._shield: Shield
         self._tick_seconds: float | None = None
 
     def see(self, decision: Decision, last: Decision | None) -> None:
@@ -116,14 +116,14 @@ class _LogReader:
         for weaver in self._weavers:
             weaver.end()
         episodes = tuple(episode for weaver in self._weavers for episode in weaver.episodes)
-        name, digest = self._shield
+        profile = self._shield.profile
         source = Source(
             kind="tick log",
             name=str(self._path),
             sha256=sha256,
             host=f"{self._limits.cpus} CPUs for BE, {self._limits.lc_cpus:g} of the LC's",
-            shield=name,
-            shield_digest=digest,
+            shield=profile.name,
+            shield_digest=profile.digest,
             hosts=len(self._weavers),
             ticks=sum(weaver.ticks for weaver in self._weavers),
             transitions=sum(map(len, episodes)),
@@ -150,8 +150,8 @@ class _LogReader:
             self._weavers[-1].cut(cut)
         if cut in (None, Cut.RESTART, Cut.SETTINGS):
             self._weavers.append(Weaver(limits))
-        self._tick_seconds, self._limits, self._shield = period, limits, (safety.name, safety.digest)
-        self._observer, self._guards = Observer(limits, period), Guards(safety, limits)
+        self._tick_seconds, self._limits = period, limits
+        self._observer, self._shield = Observer(limits, period), Shield(safety, limits)
 
     def _late(self, decision: Decision, last: Decision) -> bool:
         passed = decision.tick.telemetry.time_seconds - last.tick.telemetry.time_seconds
@@ -160,15 +160,13 @@ class _LogReader:
 
     def _add(self, decision: Decision) -> None:
         tick, limits = decision.tick, self._limits
-        resumed = decision.first and self._guards.resume(decision.header.get("guards", {}))
-        if not resumed:
-            self._guards.learn(tick.telemetry)
-        mask = allowed(self._guards.bounds(tick.telemetry, tick.before), tick.before, limits)
+        if decision.first:
+            self._shield.resume(decision.header.get("guards", {}), tick.telemetry)
         proposed = move_of(tick.proposed, tick.before, limits)
         self._weavers[-1].add(
             Moment(
                 observation=self._observer.observe(tick.telemetry, tick.before).vector,
-                mask=mask,
+                mask=self._shield.mask(tick.telemetry, tick.before),
                 telemetry=tick.telemetry,
                 before=tick.before,
                 proposed=tick.proposed,

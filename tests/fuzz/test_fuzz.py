@@ -29,13 +29,12 @@ from rlctl.envs.host.sensors.members import CgroupMembers
 from rlctl.envs.host.sensors.perf import PerfSensor
 from rlctl.envs.host.topology import cpu_order
 from rlctl.envs.sim.loads import from_config
-from rlctl.envs.telemetry import Missing, Why
+from rlctl.envs.telemetry import Missing, Telemetry, Why
 from rlctl.envs.testbed.traces import TraceError
 from rlctl.envs.workload import SLO
 from rlctl.envs.yaml_edge import parse_yaml
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
-from rlctl.ticklog.replay import Guards
 from tests.doubles.cgroup_kernel import FakeKernel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,10 +103,10 @@ def test_a_load_with_a_value_of_another_type_is_one_line(load):
 @pytest.mark.parametrize("value", [float("nan"), 10**400])
 def test_a_memory_that_cannot_be_is_not_resumed(value):
     limits = Limits(cpus=2)
-    guards = Guards(load_profile("responsive"), limits)
+    shield, telemetry = Shield(load_profile("responsive"), limits), Telemetry(0.0, 1.0)
     memory = Shield(load_profile("responsive"), limits).state
-    assert guards.resume(memory)
-    assert not guards.resume({**memory, "growth-rate": {"seen_seconds": value, "passed_seconds": 0.0}})
+    assert shield.resume(memory, telemetry)
+    assert not shield.resume({**memory, "growth-rate": {"seen_seconds": value, "passed_seconds": 0.0}}, telemetry)
 
 
 @pytest.mark.parametrize("text", ["1_000", "01", "٣", "+5", "9" * 5000, "", "0x10", "1 2"])

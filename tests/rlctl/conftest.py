@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rlctl.agents.policy import Policy
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.fake import FakePlant
 from rlctl.envs.observation import Observation
@@ -29,7 +30,7 @@ policy: {name: frozen}
 """
 
 
-class Always:
+class Always(Policy):
     """A policy that proposes one allocation for ever, or does whatever it is given to do."""
 
     name = "always"

@@ -22,9 +22,8 @@ from rlctl.safety.many.shield import BatchShield
 from rlctl.safety.memory import Level, MemoryBandwidthGuard, MemoryPressureGuard, Stalls
 from rlctl.safety.profile import MemoryBandwidth, MemoryPressure, Profile, load_profile
 from rlctl.safety.sensors import NEVER_THERE, Trust
-from rlctl.safety.shield import Shield
+from rlctl.safety.shield import Shield, _memory
 from rlctl.safety.verdict import Reason
-from rlctl.ticklog.replay import _memory
 
 Calm = Callable[..., Telemetry]
 

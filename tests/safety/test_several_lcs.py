@@ -13,7 +13,6 @@ from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.loop.record import Tick, tick_as_json
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
-from rlctl.ticklog.replay import Guards
 
 LIMITS = Limits(4)
 NAMES = ("web", "cache", "search")
@@ -107,7 +106,7 @@ def a_tick(index, telemetry, verdict, before):
 @given(run=ticks)
 def test_a_log_brings_back_who_ruled_and_comes_to_the_same_bounds(run):
     profile = load_profile("responsive")
-    shield, replayed, current = Shield(profile, LIMITS), Guards(profile, LIMITS), LIMITS.safe
+    shield, replayed, current = Shield(profile, LIMITS), Shield(profile, LIMITS), LIMITS.safe
     for number, each in enumerate(run):
         lcs = {name: a_telemetry(float(number), **one) for name, one in zip(NAMES, each, strict=True)}
         telemetry = worst_of(lcs)
@@ -117,15 +116,17 @@ def test_a_log_brings_back_who_ruled_and_comes_to_the_same_bounds(run):
         assert isinstance(again, SeveralTelemetry)
         assert again == telemetry
         assert said["lc"] == telemetry.ruling
-        replayed.learn(again)
-        assert replayed.bounds(again, current) == verdict.bounds
+        assert replayed.rule(again, current, LIMITS.full).bounds == verdict.bounds
         current = verdict.allocation
 
 
 def test_a_replay_goes_on_from_what_a_header_says_was_remembered():
     profile = load_profile("heracles")
-    shield, replayed = Shield(profile, LIMITS), Guards(profile, LIMITS)
+    shield, replayed = Shield(profile, LIMITS), Shield(profile, LIMITS)
     telemetry = worst_of({"web": a_telemetry(0.0, 0.05), "cache": a_telemetry(0.0)})
     shield.rule(telemetry, LIMITS.safe, LIMITS.full)
-    assert replayed.resume(shield.state)
-    assert replayed.bounds(telemetry, LIMITS.safe) == shield.rule(telemetry, LIMITS.safe, LIMITS.full).bounds
+    assert replayed.resume(shield.state, telemetry)
+    assert (
+        replayed.rule(telemetry, LIMITS.safe, LIMITS.full).bounds
+        == shield.rule(telemetry, LIMITS.safe, LIMITS.full).bounds
+    )

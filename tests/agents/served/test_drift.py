@@ -85,6 +85,10 @@ def test_without_frames_only_the_sensors_are_looked_at():
     assert drift().strange(Observation(SOUND.but(cpi=Missing(Why.GONE)), LIMITS.minimum)) == "no cpi"
 
 
+def test_readings_that_cannot_be_looked_at_are_strange():
+    assert drift().strange(Observation(None, Limits(2).safe)).startswith("AttributeError")
+
+
 def test_what_is_looked_at_exists():
     assert ENDS.keys() | SENSORS.keys() <= {feature.name for feature in FEATURES}
     assert set(SENSORS.values()) <= set(Telemetry.__slots__)

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.agents.catalogue import build
-from rlctl.agents.served.fallback import SAFE, Fallback, propose
+from rlctl.agents.policy import Policy
+from rlctl.agents.seat import SAFE, propose
+from rlctl.agents.served.fallback import Fallback
 from rlctl.agents.served.standing import Budgets
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation
@@ -29,11 +31,11 @@ HASTY = replace(PATIENT, answer_seconds=0.01)
 ASKED, SPARE = Allocation(1.0, 2), Allocation(0.5, 1)
 
 
-class Scripted:
+class Scripted(Policy):
     """Answers what it is told to; an exception is raised, a callable is called."""
 
     shielded = masked = True
-    remarks: tuple[str, ...] = ()
+    remarks, note = (), ""
 
     def __init__(self, name, answer, weight=Weight.EQUAL, needs=()):
         self.name, self.answer, self.weight, self.needs = name, answer, weight, needs
@@ -92,7 +94,7 @@ def test_a_healthy_policy_decides_and_the_heuristic_stays_warm(made):
     chain = made()
     assert chain.tick(5) == ASKED
     assert chain.heuristic.acted == 5
-    assert (chain.fallback.acting, chain.fallback.reason, chain.fallback.note) == ("net", "", "net says so")
+    assert (chain.fallback.acting, chain.fallback.fallback, chain.fallback.note) == ("net", "", "net says so")
     assert (chain.fallback.standing.demoted, chain.fallback.standing.failures) == ("", 0)
 
 
@@ -108,7 +110,7 @@ def test_a_tick_without_a_usable_answer_is_the_heuristics_and_the_next_is_the_po
     assert chain.fallback.failed
     assert chain.fallback.acting == "rule"
     assert chain.fallback.note == "rule says so"
-    assert chain.fallback.reason
+    assert chain.fallback.fallback
     chain.policy.answer = ASKED
     assert chain.tick() == ASKED
     assert (chain.fallback.failed, chain.fallback.standing.failures) == (False, 1)
@@ -119,7 +121,7 @@ def test_when_both_fail_be_gets_the_safe_allocation(made):
     chain.policy.answer = ValueError("no")
     assert chain.tick() == LIMITS.safe
     assert chain.fallback.acting == SAFE
-    assert chain.fallback.reason == "ValueError: no; rule: KeyError: 'broken'"
+    assert chain.fallback.fallback == "ValueError: no; rule: KeyError: 'broken'"
 
 
 def test_a_heuristic_that_fails_does_not_matter_while_the_policy_does_not(made):
@@ -131,9 +133,9 @@ def test_a_policy_that_hangs_is_not_waited_for_again_and_its_late_answer_is_not_
     chain = made(HASTY)
     chain.policy.answer = made.hang
     assert chain.tick() == SPARE
-    assert chain.fallback.reason == "no answer within 10 ms"
+    assert chain.fallback.fallback == "no answer within 10 ms"
     assert chain.tick() == SPARE
-    assert chain.fallback.reason == "an earlier call still hangs"
+    assert chain.fallback.fallback == "an earlier call still hangs"
     assert chain.policy.acted == 1, "never two calls at a time"
     chain.tick(20)
     standing = chain.fallback.standing
@@ -158,7 +160,7 @@ def test_a_demoted_policy_is_left_alone_and_started_anew_for_its_next_try(made, 
         chain.policy.answer = ASKED
         assert chain.tick(2) == SPARE
         assert chain.policy.acted == acted
-        assert "3 of 10 ticks without a usable answer, the last: ValueError: no" in chain.fallback.reason
+        assert "3 of 10 ticks without a usable answer, the last: ValueError: no" in chain.fallback.fallback
         assert chain.tick() == ASKED
     assert chain.policy.started == 2
     assert [record.getMessage() for record in caplog.records] == [
@@ -176,7 +178,7 @@ def test_a_shield_that_overrides_it_in_most_ticks_demotes_it(made):
         assert chain.tick() == ASKED
         chain.fallback.judged(Verdict(SPARE, ASKED))
     assert chain.tick() == SPARE
-    assert chain.fallback.reason == "3 of 4 ticks overridden by the shield"
+    assert chain.fallback.fallback == "3 of 4 ticks overridden by the shield"
 
 
 def test_what_the_shield_makes_of_the_heuristic_is_not_held_against_the_policy(made):
@@ -193,19 +195,16 @@ class Odd:
     said = "no cpi"
 
     def strange(self, observation):
-        if isinstance(self.said, Exception):
-            raise self.said
         return self.said
 
 
-@pytest.mark.parametrize("said", ["no cpi", ValueError("unreadable")])
-def test_drift_demotes_until_it_is_over(made, said):
+def test_drift_demotes_until_it_is_over(made):
     drift = Odd()
-    drift.said = said
+    drift.said = "no cpi"
     chain = made(drift=drift)
     assert chain.tick(2) == ASKED
     assert chain.tick(50) == SPARE
-    assert "unlike its training" in chain.fallback.reason
+    assert "unlike its training" in chain.fallback.fallback
     drift.said = ""
     chain.tick(2)
     assert chain.tick() == ASKED
@@ -227,7 +226,7 @@ def test_a_part_that_cannot_start_fails_as_one_that_cannot_act(made):
     chain.policy.start = chain.heuristic.start = lambda limits: 1 / 0
     assert chain.fallback.start(LIMITS) == LIMITS.safe
     assert chain.tick() == SPARE
-    assert chain.fallback.reason.startswith("ZeroDivisionError")
+    assert chain.fallback.fallback.startswith("ZeroDivisionError")
 
 
 def test_it_is_the_policy_to_whoever_looks_at_it():

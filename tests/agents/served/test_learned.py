@@ -6,15 +6,16 @@ import pytest
 pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
 
 from rlctl.agents.policy import Policy
+from rlctl.agents.seat import Seat
 from rlctl.agents.served import bundle
 from rlctl.agents.served.learned import LearnedPolicy
-from rlctl.bench.sim_run import Station
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.observation import LAGS, Observer
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
 from rlctl.safety.profile import load_profile
+from rlctl.safety.shield import Shield
 
 MOVE = {one.name: place for place, one in enumerate(MOVES)}
 TARGETS = [
@@ -128,11 +129,12 @@ def test_remarks_say_which_network_it_is_and_where_the_tick_is_another(loaded):
 
 @pytest.mark.parametrize("limits", [Limits(1), Limits(36, 17), Limits(3, 0.5, 0.2)])
 def test_it_serves_hosts_of_any_size_under_the_shield(limits, loaded):
-    station = Station(LearnedPolicy(loaded), load_profile("responsive"), limits, 1.0)
-    current = station.begin()
+    seat = Seat(LearnedPolicy(loaded), Shield(load_profile("responsive"), limits), limits, 1.0)
+    current = seat.start()
     for tick in range(60):
-        current, overridden = station.rule(told(0.8, float(tick)), current)
-        assert not overridden, "the mask leaves only moves that pass"
+        verdict = seat.decide(told(0.8, float(tick)), current).verdict
+        current = verdict.allocation
+        assert not verdict.overridden, "the mask leaves only moves that pass"
     assert not current.frozen
     assert min(current.quota_cpus, current.cpuset_cpus) / limits.cpus > 0.6
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from rlctl.agents.policy import Policy
 from rlctl.agents.training.evaluations import Evaluation, History, Judge
 from rlctl.agents.training.trial import Course, always_frozen, score
 from rlctl.bench import sim_run
@@ -24,7 +25,7 @@ def logits(observations):
     return np.array([(row[:, None] * weights).sum(axis=0) for row in observations])
 
 
-class HandMade:
+class HandMade(Policy):
     """The same preferences as a policy."""
 
     name, weight, masked, needs, note, remarks = "hand-made", Weight.EQUAL, True, (), "", ()

@@ -205,7 +205,7 @@ def test_a_host_that_cannot_be_read_keeps_be_safe_even_without_a_shield(always):
 def test_a_shield_that_breaks_takes_be_to_the_safe_allocation(always, monkeypatch):
     loop = controller(FakePlant(LIMITS), always(lambda o: LIMITS.full))
     loop.run(ticks=5)
-    monkeypatch.setattr(loop.shield, "rule", lambda *_: 1 / 0)
+    monkeypatch.setattr(loop.seat.shield, "rule", lambda *_: 1 / 0)
     assert loop.tick().applied == LIMITS.safe
     assert ticks(loop)[-1].note == "deciding failed: ZeroDivisionError: division by zero"
 

@@ -107,7 +107,7 @@ def test_a_rehearsal_leaves_nothing_behind(always):
     chain = chained(policy)
     self_test(Host(), chain, 1)
     chain.start(Host().limits)
-    assert (chain.note, chain.reason, chain.failed) == ("start", "", False)
+    assert (chain.note, chain.fallback, chain.failed) == ("start", "", False)
     assert len(started) == 1, "and the policy is started anew with its first tick"
     chain.close()
 

@@ -15,7 +15,7 @@ from rlctl.loop.record import Tick
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Verdict
-from rlctl.ticklog.header import header_of, limits_in, policy_hash, profile_in, run_in
+from rlctl.ticklog.header import header_of, limits_in, profile_in, run_in
 
 
 @pytest.fixture
@@ -57,11 +57,11 @@ def test_a_shield_that_cannot_be_is_none(header, shield):
 
 def test_the_hash_tells_constants_apart_and_looks_behind_a_fallback():
     static, same = catalogue.build("static"), catalogue.build("static")
-    assert policy_hash(static) == policy_hash(same)
+    assert static.digest == same.digest
     option = next(iter(catalogue.options("static")))
-    assert policy_hash(catalogue.build("static", **{option: 0.5})) != policy_hash(static)
-    assert policy_hash(Fallback(static, catalogue.build("heracles"), 1.0)) == policy_hash(static)
-    assert len(policy_hash(static)) == 12
+    assert catalogue.build("static", **{option: 0.5}).digest != static.digest
+    assert Fallback(static, catalogue.build("heracles"), 1.0).digest == static.digest
+    assert len(static.digest) == 12
 
 
 def test_a_learned_policy_is_known_by_its_network():
@@ -70,5 +70,5 @@ def test_a_learned_policy_is_known_by_its_network():
         ppo = catalogue.build("ppo")
     except BundleError as error:  # not shipped, or made for another rlctl
         pytest.skip(str(error))
-    assert policy_hash(ppo) == policy_hash(Fallback(ppo, catalogue.build("heracles"), 1.0))
-    assert policy_hash(ppo) == ppo.bundle.card.policy_sha256[:12]
+    assert ppo.digest == Fallback(ppo, catalogue.build("heracles"), 1.0).digest
+    assert ppo.digest == ppo.bundle.card.policy_sha256[:12]

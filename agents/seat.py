@@ -1,0 +1,140 @@
+"""The seat of whoever decides on one host: between the readings of a tick and the allocation that may be written.
+
+Everything that holds a policy holds it in a Seat: the control loop, benchmarks, shadows, replays, recordings. So what
+a policy sees, what becomes of its answer, and what happens when it has none, is the same in all of them. Hosts that are
+simulated as arrays have the same in arrays, see `rlctl.agents.seats`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlctl.agents.policy import Policy
+from rlctl.agents.served.worker import in_words
+from rlctl.envs.actions import decode
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.observation import LAGS, Observation, Observer
+from rlctl.envs.telemetry import Telemetry
+from rlctl.safety.shield import Shield
+from rlctl.safety.verdict import Verdict
+
+__all__ = ["SAFE", "Decision", "Seat", "propose"]
+
+SAFE = "safe"
+"""Stands for a policy's name where none had an answer and BE gets the safe allocation."""
+
+MOST_NOTE = 200
+"""Characters of a note that the tick log takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was asked for in a tick, by whom, and what may be written.
+
+    Attributes:
+        proposed: The allocation that was asked for.
+        verdict: What the shield lets through of it; all of it where there is no shield.
+        acting: Name of the policy that asked for it, or SAFE.
+        note: Why, in the words of that policy.
+        fallback: Why it was not the seat's policy; empty when it was.
+        failed: The seat's policy gave no usable answer.
+        error: What it raised, where no heuristic stood behind it; None when it answered.
+    """
+
+    proposed: Allocation
+    verdict: Verdict
+    acting: str
+    note: str = ""
+    fallback: str = ""
+    failed: bool = False
+    error: Exception | None = None
+
+
+def propose(policy: Policy, observation: Observation, limits: Limits) -> tuple[Allocation, str]:
+    """What a policy asks for and why, in plain types of this host's range.
+
+    Raises:
+        PolicyError: Its action is none.
+        Exception: Whatever else a policy may raise.
+    """
+    asked = decode(policy.act(observation), observation.current, limits)
+    # A policy's own Allocation may hold anything, and would then break in the middle of a write.
+    plain = Allocation(float(asked.quota_cpus), int(operator.index(asked.cpuset_cpus)), bool(asked.frozen))
+    return limits.clip(plain), str(policy.note)[:MOST_NOTE]
+
+
+class Seat:
+    """A policy on one host: it observes, asks, rules, and tells the policy of the ruling.
+
+    Args:
+        policy: Who decides.
+        shield: Who has the last word; None where a policy is judged bare. Policies that see the same host's readings
+            may share one: what its guards remember depends on no proposal.
+        limits: This host's range of allocations.
+        tick_seconds: Control period.
+        strict: What a policy raises is raised here, and its notes are not asked for: for benchmarks and recordings,
+            where a failure is a mistake to be shown. Otherwise BE gets the safe allocation in that tick.
+        lags: Ticks back that the observations' vector shows, oldest first.
+    """
+
+    __slots__ = ("limits", "observer", "policy", "shield", "strict")
+
+    def __init__(
+        self,
+        policy: Policy,
+        shield: Shield | None,
+        limits: Limits,
+        tick_seconds: float,
+        *,
+        strict: bool = False,
+        lags: Sequence[int] = LAGS,
+    ) -> None:
+        self.policy, self.shield, self.limits, self.strict = policy, shield, limits, strict
+        self.observer = Observer(limits, tick_seconds, lags)
+
+    def start(self) -> Allocation:
+        """Forget everything; where BE begins: under a shield at the safe allocation, else where the policy says."""
+        self.observer.reset()
+        start = self.policy.start(self.limits)
+        if self.shield is None:
+            return start
+        self.shield.reset()
+        return self.limits.safe
+
+    def decide(self, telemetry: Telemetry, current: Allocation) -> Decision:
+        """One tick. Whatever is wrong with the policy, there is a decision; unless `strict`.
+
+        Args:
+            telemetry: This tick's readings; a new object for each tick.
+            current: The allocation in force.
+
+        Raises:
+            Exception: What a guard raised, or, where the seat is strict, the policy.
+        """
+        policy, shield = self.policy, self.shield
+        mask = shield.mask(telemetry, current) if shield and policy.masked else None
+        observation = self.observer.observe(telemetry, current, mask)
+        if self.strict:
+            proposed = decode(policy.act(observation), current, self.limits)
+            decision = Decision(proposed, self._ruled(telemetry, current, proposed), policy.name)
+        else:
+            decision = self._guarded(observation)
+        policy.judged(decision.verdict)
+        return decision
+
+    def _guarded(self, observation: Observation) -> Decision:
+        """Ask a policy that is not trusted to be right, nor to fail in a known way."""
+        policy, telemetry, current = self.policy, observation.telemetry, observation.current
+        try:
+            proposed, note = propose(policy, observation, self.limits)
+        except Exception as error:  # noqa: BLE001
+            safe, why = self.limits.safe, f"policy failed: {in_words(error)}"
+            return Decision(safe, self._ruled(telemetry, current, safe), SAFE, why, why, failed=True, error=error)
+        verdict = self._ruled(telemetry, current, proposed)
+        return Decision(proposed, verdict, policy.acting, note, policy.fallback, policy.failed)
+
+    def _ruled(self, telemetry: Telemetry, current: Allocation, proposed: Allocation) -> Verdict:
+        shield = self.shield
+        return shield.rule(telemetry, current, proposed) if shield else Verdict(proposed, proposed)

@@ -1,0 +1,132 @@
+"""One seat for every policy: what it sees, what becomes of its answer, and what it is told of the ruling."""
+
+import numpy as np
+import pytest
+
+from rlctl.agents.policy import Policy
+from rlctl.agents.seat import SAFE, Seat
+from rlctl.agents.served.fallback import Fallback
+from rlctl.envs.actions import MOVES
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.errors import PolicyError
+from rlctl.envs.telemetry import Quantile, Telemetry, Value
+from rlctl.envs.workload import Weight
+from rlctl.safety.profile import load_profile
+from rlctl.safety.shield import Shield
+
+LIMITS = Limits(cpus=4)
+ASKED = Allocation(4.0, 4)
+
+
+class Scripted(Policy):
+    """Answers what it was given, an exception by raising it; `heard` has the verdicts that it was told."""
+
+    shielded, weight, needs, note, remarks = True, Weight.EQUAL, (), "as ever", ()
+
+    def __init__(self, answer, name="scripted", masked=False):
+        self.answer, self.name, self.masked = answer, name, masked
+        self.seen, self.heard, self.closed = [], [], False
+
+    def start(self, limits):
+        return limits.minimum
+
+    def act(self, observation):
+        self.seen.append(observation)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def judged(self, verdict):
+        self.heard.append(verdict)
+
+
+def telemetry(now=0.0):
+    return Telemetry(now, 0.01, Quantile(0.002, samples=500), Value(0.0), load_ratio=Value(0.3))
+
+
+def shield():
+    return Shield(load_profile("responsive"), LIMITS)
+
+
+def test_under_a_shield_be_begins_at_the_safe_allocation_and_without_one_where_the_policy_says():
+    assert Seat(Scripted(ASKED), shield(), LIMITS, 1.0).start() == LIMITS.safe
+    assert Seat(Scripted(ASKED), None, LIMITS, 1.0).start() == LIMITS.minimum
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_the_policy_is_told_what_the_shield_made_of_its_answer(strict):
+    policy = Scripted(ASKED)
+    seat = Seat(policy, shield(), LIMITS, 1.0, strict=strict)
+    decision = seat.decide(telemetry(), seat.start())
+    assert decision.proposed == ASKED
+    assert decision.verdict.overridden, "BE grows by a step at a time"
+    assert policy.heard == [decision.verdict]
+    assert (decision.acting, decision.fallback, decision.failed) == ("scripted", "", False)
+
+
+def test_without_a_shield_the_answer_is_let_through():
+    seat = Seat(Scripted(ASKED), None, LIMITS, 1.0)
+    decision = seat.decide(telemetry(), seat.start())
+    assert (decision.verdict.allocation, decision.verdict.overridden, decision.note) == (ASKED, False, "as ever")
+
+
+def test_only_a_policy_that_wants_it_sees_the_mask_of_its_tick():
+    masked, plain = Scripted(0, masked=True), Scripted(0)
+    for policy, its_shield in ((masked, shield()), (plain, shield()), (masked, None)):
+        seat = Seat(policy, its_shield, LIMITS, 1.0)
+        seat.decide(telemetry(), seat.start())
+    assert masked.seen[0].mask.shape == (len(MOVES),)
+    assert plain.seen[0].mask is masked.seen[1].mask is None
+
+
+def test_a_policy_that_fails_leaves_be_at_the_safe_allocation_and_a_strict_seat_raises():
+    seat = Seat(Scripted(PolicyError("no idea")), shield(), LIMITS, 1.0)
+    decision = seat.decide(telemetry(), seat.start())
+    assert decision.proposed == decision.verdict.allocation == LIMITS.safe
+    assert (decision.acting, decision.failed) == (SAFE, True)
+    assert decision.note == decision.fallback == "policy failed: PolicyError: no idea"
+    assert isinstance(decision.error, PolicyError)
+    with pytest.raises(PolicyError, match="no idea"):
+        Seat(Scripted(PolicyError("no idea")), None, LIMITS, 1.0, strict=True).decide(telemetry(), LIMITS.safe)
+
+
+def test_a_fault_of_a_guard_is_not_the_policys():
+    seat = Seat(Scripted(ASKED), shield(), LIMITS, 1.0)
+    current = seat.start()
+    seat.shield.rule = lambda *_: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        seat.decide(telemetry(), current)
+
+
+def test_who_decided_in_the_policys_place_stands_in_the_decision():
+    chain = Fallback(Scripted(ValueError("gone"), "net"), Scripted(Allocation(0.5, 1), "rule"), 400.0)
+    seat = Seat(chain, None, LIMITS, 400.0)
+    decision = seat.decide(telemetry(), seat.start())
+    chain.close()
+    assert (decision.acting, decision.fallback, decision.note) == ("rule", "ValueError: gone", "as ever")
+    assert (decision.failed, decision.error) == (True, None)
+    assert decision.proposed == Allocation(0.5, 1)
+
+
+def test_policies_that_share_a_shield_are_ruled_as_if_each_had_its_own():
+    shared, asks = shield(), (0, ASKED, Allocation(0.1, 1))
+    together = [Seat(Scripted(answer), shared, LIMITS, 1.0) for answer in asks]
+    apart = [Seat(Scripted(answer), shield(), LIMITS, 1.0) for answer in asks]
+    for seat in (*together, *apart):
+        seat.start()
+    chance, current = np.random.default_rng(1), LIMITS.safe
+    for tick in range(50):
+        now = telemetry(float(tick)).but(load_ratio=Value(chance.uniform(0.0, 1.2)))
+        ruled = [seat.decide(now, current).verdict for seat in together]
+        assert ruled == [seat.decide(now, current).verdict for seat in apart]
+        current = ruled[1].allocation
+
+
+def test_a_policy_that_decides_alone_and_learned_nothing_writes_none_of_the_rest():
+    policy = Scripted(ASKED)
+    assert (policy.card, policy.heuristic, policy.needs_heuristic) == (None, None, False)
+    assert (policy.acting, policy.fallback, policy.failed) == ("scripted", "", False)
+    assert policy.rehearse(LIMITS, Seat(policy, None, LIMITS, 1.0).observer.observe(telemetry(), LIMITS.safe)) is None
+    with pytest.raises(PolicyError, match="is no action"):
+        Scripted("nonsense").rehearse(LIMITS, policy.seen[0])
+    policy.close()
