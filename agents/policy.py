@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Protocol
 
-from rlctl.agents.served.card import Card
 from rlctl.envs.actions import Action, decode
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation
@@ -28,9 +29,9 @@ class Policy(Protocol):
         weight: The CPU weight that it wants BE to have where weights are its to set.
         masked: True when it wants the shield's mask with each observation; managers do not, and a mask costs time.
         needs: Names of Telemetry fields that it cannot work without.
-        needs_heuristic: True when `rlctl serve` must put a heuristic behind it, see `rlctl.agents.served.fallback`.
+        learned: True for a network's; `rlctl serve` puts a heuristic behind it, see `rlctl.agents.served.fallback`.
+        trained_with: Shields that it met in training, as "name (digest)" by their digests; empty when nothing is known.
         heuristic: The policy that decides in its place when it fails; None when it decides alone.
-        card: What its network was trained on, and how; None for a policy that was not trained.
         fallback: Why the last action was not its own but another's; empty when it was its own.
         failed: It gave no usable answer in the last tick, and another policy decided.
     """
@@ -40,9 +41,9 @@ class Policy(Protocol):
     weight: Weight
     masked: bool
     needs: tuple[str, ...]
-    needs_heuristic: bool = False
+    learned: bool = False
+    trained_with: Mapping[str, str] = MappingProxyType({})
     heuristic: Policy | None = None
-    card: Card | None = None
     fallback: str = ""
     failed: bool = False
 
@@ -75,6 +76,10 @@ class Policy(Protocol):
         constants = {name: value for name, value in vars(self).items() if isinstance(value, (int, float, str, tuple))}
         text = f"{type(self).__qualname__} {sorted(constants.items())!r}"
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def strange(self, observation: Observation) -> str:  # noqa: ARG002 - most were not trained
+        """What of a tick its training never had, in a few words; empty when nothing, or nothing is known of it."""
+        return ""
 
     def judged(self, verdict: Verdict) -> None:  # noqa: ARG002 - most do not learn from it
         """Learn what the shield made of the last action; told once per tick, after the ruling."""

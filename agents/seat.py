@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlctl.agents.policy import Policy
-from rlctl.agents.served.worker import in_words
 from rlctl.envs.actions import decode
 from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.errors import in_one_line
 from rlctl.envs.observation import LAGS, Observation, Observer
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.shield import Shield
@@ -130,7 +130,7 @@ class Seat:
         try:
             proposed, note = propose(policy, observation, self.limits)
         except Exception as error:  # noqa: BLE001
-            safe, why = self.limits.safe, f"policy failed: {in_words(error)}"
+            safe, why = self.limits.safe, f"policy failed: {in_one_line(error)}"
             return Decision(safe, self._ruled(telemetry, current, safe), SAFE, why, why, failed=True, error=error)
         verdict = self._ruled(telemetry, current, proposed)
         return Decision(proposed, verdict, policy.acting, note, policy.fallback, policy.failed)

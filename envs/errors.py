@@ -35,7 +35,11 @@ __all__ = [
     "SensorError",
     "TestbedError",
     "TraceError",
+    "in_one_line",
 ]
+
+MOST_CHARACTERS = 200
+"""Of the line of an error that is not ours."""
 
 
 MOST_CHARACTERS = 2000
@@ -123,3 +127,14 @@ class TestbedError(HostError):
 
 class CheckFailed(RlctlError):
     """A check that the user asked for came out negative."""
+
+
+def in_one_line(error: BaseException) -> str:
+    """An error as one line for a log: our own as they are, which are written so, others with their class."""
+    if isinstance(error, RlctlError):
+        return str(error)
+    try:
+        first = next(iter(str(error).splitlines()), "")
+    except BaseException:  # noqa: BLE001 - an exception of a policy's own making may fail to say what it is
+        first = ""
+    return f"{type(error).__name__}: {first}"[:MOST_CHARACTERS].removesuffix(": ")

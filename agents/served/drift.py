@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from rlctl.agents.served.card import Card
-from rlctl.agents.served.worker import in_words
+from rlctl.envs.errors import in_one_line
 from rlctl.envs.observation import FEATURES, Observation
 from rlctl.envs.telemetry import Missing, Why
 
@@ -58,7 +58,7 @@ class Drift:
         try:
             return ", ".join([*self._lost(observation), *_clipped(observation)])
         except Exception as error:  # noqa: BLE001 - readings that cannot even be looked at are unlike any training
-            return in_words(error)
+            return in_one_line(error)
 
     def _lost(self, observation: Observation) -> list[str]:
         readings = ((name, getattr(observation.telemetry, field)) for name, field in self._always_there.items())

@@ -14,10 +14,10 @@ from typing import Literal
 
 from rlctl.agents.policy import Policy
 from rlctl.agents.seat import SAFE, propose
-from rlctl.agents.served.drift import Drift
 from rlctl.agents.served.standing import Budgets, Standing
-from rlctl.agents.served.worker import CallFailed, Worker, in_words
+from rlctl.agents.served.worker import CallFailed, Worker
 from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.errors import in_one_line
 from rlctl.envs.observation import Observation
 from rlctl.envs.workload import Weight
 from rlctl.safety.verdict import Verdict
@@ -43,7 +43,6 @@ class Fallback(Policy):
         heuristic: Who decides otherwise.
         tick_seconds: Control period.
         budgets: What the policy may do wrong.
-        drift: Tells ticks that are unlike the policy's training; None holds all for alike.
 
     Attributes:
         weight: The smaller of both policies'.
@@ -59,16 +58,16 @@ class Fallback(Policy):
         heuristic: Policy,
         tick_seconds: float,
         budgets: Budgets | None = None,
-        drift: Drift | None = None,
     ) -> None:
         budgets = budgets or Budgets()
         self.policy, self.heuristic = policy, heuristic
-        self.name, self.shielded, self.masked, self.card = policy.name, policy.shielded, policy.masked, policy.card
+        self.name, self.shielded, self.masked = policy.name, policy.shielded, policy.masked
+        self.learned, self.trained_with = policy.learned, policy.trained_with
         self.weight = policy.weight if policy.weight is heuristic.weight else Weight.MINIMUM
         self.needs = tuple(dict.fromkeys((*policy.needs, *heuristic.needs)))
         self._tick_seconds = tick_seconds
         self._answer_seconds = budgets.answer_within(tick_seconds)
-        self._budgets, self._drift = budgets, drift
+        self._budgets = budgets
         self._worker: Worker[tuple[Allocation, str]] = Worker(f"policy {policy.name}")
         self._reset()
 
@@ -79,12 +78,12 @@ class Fallback(Policy):
         try:
             self.heuristic.start(limits)
         except Exception as error:  # noqa: BLE001 - it then fails at every tick, which is what the chain is for
-            log.error("heuristic %s cannot start: %s", self.heuristic.name, in_words(error))
+            log.error("heuristic %s cannot start: %s", self.heuristic.name, in_one_line(error))
         return limits.safe
 
     def act(self, observation: Observation) -> Allocation:
         """This tick's proposal; never raises, and takes no longer than the budget and the heuristic do."""
-        self.standing.next(self._drift.strange(observation) if self._drift else "", self._worker.busy)
+        self.standing.next(self.policy.strange(observation), self._worker.busy)
         spare, lack = self._of_heuristic(observation)
         answer, why = self._of_policy(observation)
         if answer:
@@ -153,7 +152,7 @@ class Fallback(Policy):
         try:
             return propose(self.heuristic, observation, self._limits), ""
         except Exception as error:  # noqa: BLE001 - nobody is trusted not to fail
-            return None, in_words(error)
+            return None, in_one_line(error)
 
     def _of_policy(self, observation: Observation) -> tuple[tuple[Allocation, str] | None, str]:
         """Its proposal and note, or None and why."""

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from rlctl.agents.policy import Policy
 from rlctl.agents.served.bundle import Bundle
+from rlctl.agents.served.drift import Drift
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError
@@ -35,16 +36,19 @@ class LearnedPolicy(Policy):
 
     weight: Weight = Weight.EQUAL
     needs: tuple[str, ...] = ("tail_latency_seconds",)
-    needs_heuristic: bool = True
+    learned: bool = True
 
     def __init__(self, bundle: Bundle, *, shielded: bool = True, name: str | None = None) -> None:
-        self.bundle, self.card = bundle, bundle.card
+        self.bundle = bundle
         self.name = name or bundle.card.name + ("" if shielded else BARE)
         self.shielded = self.masked = shielded
         # Observers show every lag of LAGS; a policy with a shorter history sees its own part of them.
         self._shown = tuple(LAGS.index(lag) for lag in bundle.card.lags)
         self._logits: NDArray[np.float32] | None = None
         self._tick_seconds = bundle.card.tick_seconds
+        shields = {one.shield_digest: f"{one.shield} ({one.shield_digest})" for one in bundle.card.plants}
+        self.trained_with = {digest: name for digest, name in shields.items() if digest}
+        self._drift = Drift(bundle.card)
 
     def start(self, limits: Limits) -> Allocation:
         """Forget the last move; BE begins at the safe allocation."""
@@ -76,6 +80,10 @@ class LearnedPolicy(Policy):
         best, second = np.argsort(-self._logits, kind="stable")[:2]
         rest = f"then {MOVES[second].name}" if np.isfinite(self._logits[second]) else "the only one allowed"
         return f"{MOVES[best].name}, {rest}"
+
+    def strange(self, observation: Observation) -> str:
+        """What of a tick its training never had, in a few words; empty when nothing."""
+        return self._drift.strange(observation)
 
     @property
     def digest(self) -> str:

@@ -24,7 +24,7 @@ class Refused(Policy):
     shielded, masked = True, False
     weight: Weight = Weight.EQUAL
     needs: tuple[str, ...] = ()
-    needs_heuristic: bool = True
+    learned: bool = True
     note = ""
 
     def __init__(self, name: str, why: str) -> None:

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
-__all__ = ["CallFailed", "Worker", "in_words"]
+from rlctl.envs.errors import in_one_line
+
+__all__ = ["CallFailed", "Worker"]
 
 T = TypeVar("T")
 
-MOST_WORDS = 200
 SWITCH_SECONDS = sys.getswitchinterval()
 OVERDUE_SWITCH_SECONDS = 1e-4
 """How long an endless loop in Python keeps the interpreter each time that the caller has let go of it, as every read
@@ -98,16 +99,7 @@ class Worker(Generic[T]):
             self._thread.start()
         except RuntimeError as error:  # no more processes in this cgroup
             self._thread = None
-            raise CallFailed(in_words(error)) from error
-
-
-def in_words(error: BaseException) -> str:
-    """An error as one short line, whatever class it is of."""
-    try:
-        first = next(iter(str(error).splitlines()), "")
-    except BaseException:  # noqa: BLE001 - an exception of a policy's own making may fail to say what it is
-        first = ""
-    return f"{type(error).__name__}: {first}"[:MOST_WORDS].removesuffix(": ")
+            raise CallFailed(in_one_line(error)) from error
 
 
 def _answer(questions: SimpleQueue[Callable[[], T] | None], answers: SimpleQueue[tuple[tuple[T, ...], str]]) -> None:
@@ -115,5 +107,5 @@ def _answer(questions: SimpleQueue[Callable[[], T] | None], answers: SimpleQueue
         try:
             answers.put(((work(),), ""))
         except BaseException as error:  # noqa: BLE001 - `sys.exit()` in a policy is a failure like any other
-            answers.put(((), in_words(error)))
+            answers.put(((), in_one_line(error)))
         del work  # what it holds is not kept until the next tick

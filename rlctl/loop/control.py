@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from rlctl.agents.policy import Policy
 from rlctl.agents.seat import SAFE, Seat
 from rlctl.envs.allocation import Allocation, most_restrictive
-from rlctl.envs.errors import CgroupBusy
+from rlctl.envs.errors import CgroupBusy, in_one_line
 from rlctl.envs.plant import Plant
-from rlctl.loop.failsafe import Failsafe, Lease, said, stay_in_charge, unwatched
+from rlctl.loop.failsafe import Failsafe, Lease, stay_in_charge, unwatched
 from rlctl.loop.record import Recorder, Shares, Tick
 from rlctl.loop.stopping import Request
 from rlctl.safety.shield import Shield
@@ -123,7 +123,7 @@ class Controller:
         try:
             self.begin()
         except Exception as error:  # noqa: BLE001 - the next tick reads, rules and writes as ever
-            log.error("not all is at the safe allocation yet: %s", said(error))
+            log.error("not all is at the safe allocation yet: %s", in_one_line(error))
 
     def begin(self) -> None:
         """Reset everybody and put BE where the policy begins; under a shield that is the safe allocation."""
@@ -196,7 +196,7 @@ class Controller:
                 self._renew(safe=bool(tick.error) or tick.applied.frozen)
         except Exception as error:  # noqa: BLE001 - a lost record frees nobody; without the lease the watchdog steps in
             self.totals.tick_errors += not wrong
-            log.error("tick %d: %s", tick.index, said(error))
+            log.error("tick %d: %s", tick.index, in_one_line(error))
         self._failsafe.count(wrong)
 
     def _renew(self, *, safe: bool) -> None:

@@ -10,14 +10,13 @@ import logging
 from typing import Protocol
 
 from rlctl.agents.seat import SAFE, Decision, Seat
-from rlctl.agents.served.worker import in_words
 from rlctl.envs.allocation import Allocation
-from rlctl.envs.errors import CgroupBusy, HostError, RlctlError
+from rlctl.envs.errors import CgroupBusy, HostError, in_one_line
 from rlctl.envs.plant import Plant
 from rlctl.envs.telemetry import Missing, Telemetry, Why
 from rlctl.safety.verdict import Verdict
 
-__all__ = ["FAILURES_IN_A_ROW", "Failsafe", "Lease", "said", "stay_in_charge", "unwatched"]
+__all__ = ["FAILURES_IN_A_ROW", "Failsafe", "Lease", "stay_in_charge", "unwatched"]
 
 log = logging.getLogger(__name__)
 
@@ -57,12 +56,7 @@ def unwatched(lease: Lease | None) -> str:
     try:
         return lease.check() if lease else ""
     except Exception as error:  # noqa: BLE001 - a watchdog that cannot be asked does not watch
-        return f"the watchdog cannot be asked: {said(error)}"
-
-
-def said(error: Exception) -> str:
-    """An error in one line, which our own are already."""
-    return str(error) if isinstance(error, RlctlError) else in_words(error)
+        return f"the watchdog cannot be asked: {in_one_line(error)}"
 
 
 class Failsafe:
@@ -86,7 +80,7 @@ class Failsafe:
         try:
             self._last = self._plant.read()
         except Exception as error:  # noqa: BLE001 - of a host that cannot be read nothing is known: the shield's matter
-            why = f"reading failed: {said(error)}"
+            why = f"reading failed: {in_one_line(error)}"
             lost = Missing(Why.GONE, why)
             self._last = Telemetry(
                 self._last.time_seconds + self._plant.tick_seconds,
@@ -102,10 +96,12 @@ class Failsafe:
         try:
             decision = seat.decide(telemetry, current)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not leave BE where it is
-            safe, why = seat.limits.safe, f"deciding failed: {said(error)}"
+            safe, why = seat.limits.safe, f"deciding failed: {in_one_line(error)}"
             return Decision(safe, Verdict(safe, safe), SAFE, why), why
         if decision.error:
-            log.warning("policy %s failed: %s; BE gets the safe allocation", seat.policy.name, said(decision.error))
+            log.warning(
+                "policy %s failed: %s; BE gets the safe allocation", seat.policy.name, in_one_line(decision.error)
+            )
         return decision, ""
 
     def apply(self, allocation: Allocation) -> tuple[Allocation, str]:
@@ -117,8 +113,8 @@ class Failsafe:
         try:
             applied = self._plant.apply(allocation)
         except Exception as error:  # noqa: BLE001 - whatever it was, BE may be where it should not be
-            log.error("write failed: %s", said(error))
-            return self._retreat(), said(error)
+            log.error("write failed: %s", in_one_line(error))
+            return self._retreat(), in_one_line(error)
         self.unwritten_in_a_row = 0
         return applied, ""
 
@@ -148,7 +144,7 @@ class Failsafe:
                 return current
             self.unwritten_in_a_row += 1
             if self.unwritten_in_a_row >= FAILURES_IN_A_ROW:
-                why = f"{self.unwritten_in_a_row} ticks in a row could not be written: {said(error)}"
+                why = f"{self.unwritten_in_a_row} ticks in a row could not be written: {in_one_line(error)}"
                 raise HostError(why) from error
             return current
         self.unwritten_in_a_row = 0

@@ -7,7 +7,6 @@ from pathlib import Path
 from rlctl.agents import catalogue
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.policy import Policy
-from rlctl.agents.served.drift import Drift
 from rlctl.agents.served.fallback import Fallback
 from rlctl.config.fallback import FallbackSection
 from rlctl.config.serve import PolicySection, ServeConfig, located
@@ -88,9 +87,7 @@ def with_fallback(
         raise PolicyError(f"'{section.name}' is no heuristic to fall back to; there are {', '.join(catalogue.NAMES)}")
     # Built in any case: a mistake in it is to be found before the day that it is needed.
     heuristic = build_policy(PolicySection(name=section.name, options=section.options, threshold_model=threshold_model))
-    if not policy.needs_heuristic:
-        return policy
-    return Fallback(policy, heuristic, tick_seconds, section.budgets, Drift(policy.card) if policy.card else None)
+    return Fallback(policy, heuristic, tick_seconds, section.budgets) if policy.learned else policy
 
 
 def untrained_shield(policy: Policy, shield: Shield) -> str:
@@ -98,8 +95,7 @@ def untrained_shield(policy: Policy, shield: Shield) -> str:
 
     No reason to refuse it: the shield's word is the last one, whoever it was that the policy learned with.
     """
-    plants = policy.card.plants if policy.card else ()
-    met = {plant.shield_digest: f"{plant.shield} ({plant.shield_digest})" for plant in plants if plant.shield_digest}
+    met = policy.trained_with
     if not met or shield.digest in met:
         return ""
     now = f"{shield.profile_name} ({shield.digest})"

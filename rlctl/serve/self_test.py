@@ -15,10 +15,9 @@ from typing import Protocol
 import numpy as np
 
 from rlctl.agents.policy import Policy
-from rlctl.agents.served.worker import in_words
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
-from rlctl.envs.errors import HostError
+from rlctl.envs.errors import HostError, in_one_line
 from rlctl.envs.observation import Observation, Observer
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.safety.memory import MemoryBandwidthGuard, MemoryPressureGuard
@@ -136,7 +135,7 @@ def _policy(host: Host, policy: Policy) -> Found:
         if policy.heuristic:
             yield logging.WARNING, f"policy {policy.name}: {error}; {policy.heuristic.name} decides in its place"
         else:
-            yield logging.WARNING, f"policy {policy.name} fails: {in_words(error)}; BE gets the safe allocation"
+            yield logging.WARNING, f"policy {policy.name} fails: {in_one_line(error)}; BE gets the safe allocation"
         return
     if seconds is not None:
         yield logging.INFO, f"policy {policy.name} answers within {1e3 * seconds:.2g} ms"

@@ -23,7 +23,6 @@ from rlctl.agents.managers.readings import number, slack_of
 from rlctl.agents.policy import Policy
 from rlctl.agents.seat import Decision as SeatDecision
 from rlctl.agents.seat import Seat, propose
-from rlctl.agents.served.drift import Drift
 from rlctl.agents.served.standing import Budgets
 from rlctl.agents.served.worker import CallFailed, Worker
 from rlctl.envs.allocation import Allocation, Limits
@@ -127,9 +126,8 @@ class Shadow(Policy):
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.name, self.masked, self.needs, self.card = policy.name, policy.masked, policy.needs, policy.card
+        self.name, self.masked, self.needs, self.learned = policy.name, policy.masked, policy.needs, policy.learned
         self.hash = policy.digest
-        self._drift = Drift(policy.card) if policy.card else None
         self._worker: Worker[tuple[Allocation, float]] = Worker(f"shadow {policy.name}")
 
     def start(self, limits: Limits) -> Allocation:
@@ -143,7 +141,7 @@ class Shadow(Policy):
         Raises:
             CallFailed: It has no usable answer, or took too long for it.
         """
-        self._strange = self._drift.strange(observation) if self._drift else ""
+        self._unlike = self.policy.strange(observation)
         self._late, self._cpu_seconds = False, 0.0
         try:
             asked, self._cpu_seconds = self._worker.call(lambda: self._ask(observation), HANG_SECONDS)
@@ -162,7 +160,7 @@ class Shadow(Policy):
         verdict, failed = decision.verdict, str(decision.error or "")
         guards = tuple(dict.fromkeys(bound.guard for bound in verdict.decisive))
         got = verdict.allocation
-        return Answer(decision.proposed, got, guards, failed, self._late, self._cpu_seconds, self._strange)
+        return Answer(decision.proposed, got, guards, failed, self._late, self._cpu_seconds, self._unlike)
 
     def close(self) -> None:
         """Let go of the thread. Idempotent."""
@@ -251,7 +249,7 @@ class Shadows:
     def _header_from(self, header: Mapping[str, Any]) -> Mapping[str, Any]:
         """The log's header with the shadows in it, one object for as long as it is the same."""
         if self._told[0] is not header:
-            shadows = {one.name: {"hash": one.hash, "learned": one.card is not None} for one in self.shadows}
+            shadows = {one.name: {"hash": one.hash, "learned": one.learned} for one in self.shadows}
             kept = {name: value for name, value in header.items() if name != "guards"}
             self._told = header, {**kept, "shadows": shadows}
         return self._told[1]

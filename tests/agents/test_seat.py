@@ -84,7 +84,7 @@ def test_a_policy_that_fails_leaves_be_at_the_safe_allocation_and_a_strict_seat_
     decision = seat.decide(telemetry(), seat.start())
     assert decision.proposed == decision.verdict.allocation == LIMITS.safe
     assert (decision.acting, decision.failed) == (SAFE, True)
-    assert decision.note == decision.fallback == "policy failed: PolicyError: no idea"
+    assert decision.note == decision.fallback == "policy failed: no idea"
     assert isinstance(decision.error, PolicyError)
     with pytest.raises(PolicyError, match="no idea"):
         Seat(Scripted(PolicyError("no idea")), None, LIMITS, 1.0, strict=True).decide(telemetry(), LIMITS.safe)
@@ -124,8 +124,9 @@ def test_policies_that_share_a_shield_are_ruled_as_if_each_had_its_own():
 
 def test_a_policy_that_decides_alone_and_learned_nothing_writes_none_of_the_rest():
     policy = Scripted(ASKED)
-    assert (policy.card, policy.heuristic, policy.needs_heuristic) == (None, None, False)
+    assert (policy.learned, policy.trained_with, policy.heuristic) == (False, {}, None)
     assert (policy.acting, policy.fallback, policy.failed) == ("scripted", "", False)
+    assert policy.strange(None) == ""
     assert policy.rehearse(LIMITS, Seat(policy, None, LIMITS, 1.0).observer.observe(telemetry(), LIMITS.safe)) is None
     with pytest.raises(PolicyError, match="is no action"):
         Scripted("nonsense").rehearse(LIMITS, policy.seen[0])

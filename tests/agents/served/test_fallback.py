@@ -35,7 +35,7 @@ class Scripted(Policy):
     """Answers what it is told to; an exception is raised, a callable is called."""
 
     shielded = masked = True
-    remarks, note = (), ""
+    remarks, note, unlike = (), "", ""
 
     def __init__(self, name, answer, weight=Weight.EQUAL, needs=()):
         self.name, self.answer, self.weight, self.needs = name, answer, weight, needs
@@ -45,6 +45,9 @@ class Scripted(Policy):
     def start(self, limits):
         self.started += 1
         return limits.full
+
+    def strange(self, observation):
+        return self.unlike
 
     def act(self, observation):
         self.acted += 1
@@ -56,9 +59,9 @@ class Scripted(Policy):
 class Chain:
     """A chain over scripted parts, driven tick by tick."""
 
-    def __init__(self, budgets=PATIENT, drift=None, spare=SPARE):
+    def __init__(self, budgets=PATIENT, spare=SPARE):
         self.policy, self.heuristic = Scripted("net", ASKED), Scripted("rule", spare)
-        self.fallback = Fallback(self.policy, self.heuristic, TICK, budgets, drift)
+        self.fallback = Fallback(self.policy, self.heuristic, TICK, budgets)
         self.fallback.start(LIMITS)
         self.now = 0.0
 
@@ -191,21 +194,13 @@ def test_what_the_shield_makes_of_the_heuristic_is_not_held_against_the_policy(m
     assert chain.tick() == ASKED
 
 
-class Odd:
-    said = "no cpi"
-
-    def strange(self, observation):
-        return self.said
-
-
 def test_drift_demotes_until_it_is_over(made):
-    drift = Odd()
-    drift.said = "no cpi"
-    chain = made(drift=drift)
+    chain = made()
+    chain.policy.unlike = "no cpi"
     assert chain.tick(2) == ASKED
     assert chain.tick(50) == SPARE
     assert "unlike its training" in chain.fallback.fallback
-    drift.said = ""
+    chain.policy.unlike = ""
     chain.tick(2)
     assert chain.tick() == ASKED
 

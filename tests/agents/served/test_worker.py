@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from rlctl.agents.served.worker import MOST_WORDS, SWITCH_SECONDS, CallFailed, Worker
+from rlctl.agents.served.worker import SWITCH_SECONDS, CallFailed, Worker
+from rlctl.envs.errors import MOST_CHARACTERS
 
 PATIENT = 30.0
 
@@ -55,7 +56,7 @@ class Mute(Exception):
         (SystemExit(3), "SystemExit: 3"),
         (KeyboardInterrupt(), "KeyboardInterrupt"),
         (Mute(), "Mute"),
-        (ValueError("x" * 10_000), "ValueError: " + "x" * (MOST_WORDS - 12)),
+        (ValueError("x" * 10_000), "ValueError: " + "x" * (MOST_CHARACTERS - 12)),
     ],
 )
 def test_whatever_is_raised_is_one_short_line_and_the_next_call_is_answered(worker, error, said):
