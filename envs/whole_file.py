@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-__all__ = ["write_whole"]
+__all__ = ["write_json", "write_whole"]
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -21,3 +22,12 @@ def write_whole(path: Path, text: str) -> None:
     partial = path.with_name(f"{path.name}.part")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
+
+
+def write_json(path: Path, data: object) -> None:
+    """Write data as indented JSON, as `write_whole` does.
+
+    Raises:
+        OSError: It cannot be written; what was there before still is.
+    """
+    write_whole(path, json.dumps(data, indent=1) + "\n")

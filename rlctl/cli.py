@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from rlctl import __version__
-from rlctl.commands.arguments import declare
+from rlctl.commands import declare
 
 __all__ = ["COMMANDS", "command_parser", "main", "subcommands"]
 

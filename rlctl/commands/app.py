@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlctl.commands.outputs import print_json
 from rlctl.config.applications import ApplicationsSection
 from rlctl.envs.errors import ConfigError, RlctlError
 from rlctl.envs.host.apps.description import load_description
@@ -64,13 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; `app run` ends with the application's own exit code.
-
-    Raises:
-        ConfigError: The description or the configuration is wrong, or there is no such application.
-        HostError: The application cannot be put into a group.
-        PermissionMissing: Not root.
-    """
+    """Run the command; `app run` ends with the application's own exit code."""
     config = _config(args.config)
     place = _place(config)
     if args.action == "run":
@@ -139,7 +133,7 @@ def _list(place: Place, *, as_json: bool) -> None:
             forget(registration, place)  # unless processes of it have outlived the one that was launched
     rows = [_state(one, place) for one in place.registry.read().values()]
     if as_json:
-        print(json.dumps({"schema": 1, "applications": rows}))
+        print_json({"schema": 1, "applications": rows})
         return
     from rlctl.report.table import render
 
@@ -151,7 +145,7 @@ def _list(place: Place, *, as_json: bool) -> None:
 def _show(registration: Registration, place: Place, *, as_json: bool) -> None:
     state = _state(registration, place)
     if as_json:
-        print(json.dumps({"schema": 1, **state}))
+        print_json({"schema": 1, **state})
         return
     for key, value in state.items():
         if key != "modes":

@@ -1,4 +1,4 @@
-"""How a command is declared, and the types of arguments that commands share."""
+"""Types of arguments, and checks of them, that commands share."""
 
 from __future__ import annotations
 
@@ -6,29 +6,18 @@ import argparse
 import contextlib
 import shlex
 from collections.abc import Mapping, Sequence
-from types import ModuleType
-from typing import TypeVar
 
-__all__ = ["address", "command_line", "declare", "listed", "positive", "positive_int", "refuse_given"]
+from rlctl.envs.errors import ConfigError
 
-Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
-
-
-def declare(
-    subparsers: argparse._SubParsersAction[Parser], name: str, summary: str, command: ModuleType | None
-) -> None:
-    """Add one command to a parser.
-
-    Args:
-        subparsers: Where it is added.
-        name: What is typed.
-        summary: Its line in the list of commands.
-        command: Its module, see `rlctl.commands`; None declares none of its options.
-    """
-    parser = subparsers.add_parser(name, help=summary)
-    if command is not None:
-        parser.description, parser.epilog = vars(command).get("DESCRIPTION"), command.EXAMPLES
-        command.add_arguments(parser)
+__all__ = [
+    "address",
+    "command_line",
+    "distinct_policies",
+    "listed",
+    "positive",
+    "positive_int",
+    "refuse_given",
+]
 
 
 def positive(text: str) -> float:
@@ -48,12 +37,12 @@ def positive_int(text: str) -> int:
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """Names between commas, for argparse too; those that are empty are left out."""
+    """The names between commas, for argparse too; empty ones are left out."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def address(text: str) -> str:
-    """Of a Ray cluster, for argparse: an empty one is a variable that was not set, and means no cluster to nobody."""
+    """The address of a Ray cluster, for argparse: an empty one comes of a shell variable that was not set."""
     if not text:
         raise argparse.ArgumentTypeError("is empty; give local, auto, or HOST:PORT of a cluster's head")
     return text
@@ -70,8 +59,6 @@ def refuse_given(args: argparse.Namespace, names: Sequence[str], why: str) -> No
     Raises:
         ConfigError: One of them was given.
     """
-    from rlctl.envs.errors import ConfigError  # not at import: `rlctl --help` needs no numpy
-
     if given := [name for name in names if getattr(args, name) is not None]:
         raise ConfigError(f"--{given[0].replace('_', '-')} {why}")
 
@@ -88,3 +75,20 @@ def command_line(command: str, options: Mapping[str, object]) -> str:
         elif value is not None and value is not False:
             words += [option, str(value)]
     return shlex.join(words)
+
+
+def distinct_policies(option: str, names: Sequence[str]) -> tuple[str, ...]:
+    """The managers, bundles or classes that an option names: at least one, and each with a row of its own in a table.
+
+    Raises:
+        ConfigError: None is named, or two go by one name.
+    """
+    from rlctl.agents.catalogue import label
+
+    if not names:
+        raise ConfigError(f"{option} names none; see `rlctl managers`")
+    labels = [label(name) for name in names]
+    if twice := [name for name in labels if labels.count(name) > 1]:
+        way_out = "a bundle goes by the name of its folder, code by its class"
+        raise ConfigError(f"{option} names {twice[0]!r} twice; {way_out}")
+    return tuple(names)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from rlctl.commands import bench_live, bench_sim
-from rlctl.commands.arguments import address, positive, positive_int
-from rlctl.commands.outputs import check_outputs
+from rlctl.agents import catalogue
+from rlctl.agents.served.learned import BARE
+from rlctl.agents.training.cluster.connection import check_ray, check_reachable
+from rlctl.bench.lineup import left_out, require_library
+from rlctl.bench.suite import BOUNDS
+from rlctl.commands import bench_live, bench_sim, bench_verify
+from rlctl.commands.arguments import address, distinct_policies, listed, positive, positive_int
+from rlctl.commands.outputs import add_json, check_outputs
 from rlctl.envs.errors import ConfigError
 from rlctl.scenarios.live import LiveScenario
 from rlctl.scenarios.shipped import load_scenario, shipped_scenarios
@@ -60,15 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="sim: constants tuned on training seeds, those that ship or FILE's (default: published ones)",
     )
     parser.add_argument("--time-scale", type=positive, metavar="X", help="divide published periods by X")
-    parser.add_argument(
-        "--json", nargs="?", const="-", metavar="FILE", help="the result as JSON; without FILE to stdout"
-    )
+    add_json(parser)
     parser.add_argument("--report", type=Path, metavar="DIR", help="write plots, table and logs here")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and touch nothing")
-    _add_verify(parser)
-
-
-def _add_verify(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="[verify FILE]")
     verify = actions.add_parser("verify", help="re-run what a result file of the simulator claims, and compare")
     verify.add_argument("file", type=Path, metavar="FILE", help="what `bench --plant sim --json FILE` wrote")
@@ -94,52 +93,42 @@ def _add_ray(parser: argparse.ArgumentParser, default: str | None = None) -> Non
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; tables go to stdout, all else to stderr.
+    """Run the command: everything that is asked for is checked before anything is started.
 
-    Raises:
-        ConfigError: Something that is asked for cannot be, told before anything is started.
-        HostError: The testbed could not be run, or not to the end; what was measured until then has been written.
+    Tables go to stdout, all else to stderr; what was measured before a run on the live host fails is written.
     """
-    _check_ray(args)
+    check_ray(args.ray, "--jobs", args.jobs)
     if args.action == "verify":
-        from rlctl.commands import bench_verify
-
         return bench_verify.run(args)
-    asked = _asked(args)
-    live = [one for one in asked.values() if isinstance(one, LiveScenario)]
-    _check_options(args, live=bool(live))
-    names, notes = _managers(args.managers, live=bool(live))
-    _check_reachable(args, names)
-    if live:
-        live_plans = [bench_live.plan_of(args, one, names) for one in live]
-        _announce(args, notes)
-        return bench_live.run_plans(args, live_plans)
-    simulated = [(name, one) for name, one in asked.items() if isinstance(one, SimScenario)]
-    plans = [bench_sim.plan_of(args, one, names, name) for name, one in simulated]
-    _announce(args, notes)
-    return bench_sim.run_plans(args, plans)
-
-
-def _announce(args: argparse.Namespace, notes: Sequence[str]) -> None:
+    scenarios = _scenarios(args)
+    live = any(isinstance(scenario, LiveScenario) for scenario in scenarios.values())
+    _check_options(args, live=live)
+    names, missing = _managers(args.managers, live=live)
+    check_reachable(args.ray, names)
+    plant = bench_live if live else bench_sim
+    plans = [plant.plan_of(args, scenario, names, source) for source, scenario in scenarios.items()]
     check_outputs(args)
-    for note in notes:
-        say(note)
+    for reason in dict.fromkeys(missing.values()):
+        say(f"left out {' and '.join(name for name in missing if missing[name] == reason)}: {reason}")
+    return int(plant.run_plans(args, plans))
 
 
-def _asked(args: argparse.Namespace) -> dict[str, LiveScenario | SimScenario]:
-    """The scenarios by what they were asked for, all of one plant."""
+def _scenarios(args: argparse.Namespace) -> dict[str, LiveScenario | SimScenario]:
+    """The scenarios by the name or file given, all of one plant, with the duration and time scale asked for."""
     if args.scenario == "all":
-        live = [name for name, one in shipped_scenarios().items() if isinstance(one, LiveScenario)]
+        live = [name for name, scenario in shipped_scenarios().items() if isinstance(scenario, LiveScenario)]
         names: Sequence[str] = live if args.plant == "host" else SUITE
     else:
         names = (args.scenario or ("live-nginx" if args.plant == "host" else "thesis"),)
-    found = {name: _adjusted(load_scenario(name), args.duration, args.time_scale) for name in names}
-    for name, one in found.items():
-        if args.plant not in (None, one.plant):
-            raise ConfigError(f"scenario {name} is for --plant {one.plant}; `rlctl scenarios` lists the others")
-        if one.duration_seconds < 2.0 * one.tick_seconds:
-            raise ConfigError(f"a run of {one.duration_seconds:g} s has less than two ticks; make it longer")
-    return found
+    given = {"duration_seconds": args.duration, "time_scale": args.time_scale}
+    changes = {key: value for key, value in given.items() if value is not None}
+    scenarios = {name: load_scenario(name).model_copy(update=changes) for name in names}
+    for name, scenario in scenarios.items():
+        if args.plant not in (None, scenario.plant):
+            raise ConfigError(f"scenario {name} is for --plant {scenario.plant}; `rlctl scenarios` lists the others")
+        if scenario.duration_seconds < 2.0 * scenario.tick_seconds:
+            raise ConfigError(f"a run of {scenario.duration_seconds:g} s has less than two ticks; make it longer")
+    return scenarios
 
 
 def _check_options(args: argparse.Namespace, *, live: bool) -> None:
@@ -152,62 +141,15 @@ def _check_options(args: argparse.Namespace, *, live: bool) -> None:
         raise ConfigError("--repeats is the live host's; in the simulator give --seeds")
 
 
-def _check_ray(args: argparse.Namespace) -> None:
-    """What would otherwise fail only when a cluster is looked for."""
-    if not args.ray:
-        return
-    from rlctl.agents.training.cluster.connection import LOCAL, require_ray
-
-    if args.jobs and args.ray != LOCAL:
-        raise ConfigError(f"--jobs is for --ray {LOCAL}; another cluster does as many tasks at a time as it has CPUs")
-    require_ray()
-
-
-def _check_reachable(args: argparse.Namespace, names: Sequence[str]) -> None:
-    from rlctl.agents.training.cluster.connection import check_reachable
-
-    check_reachable(args.ray, names)
-
-
-def _managers(listed: str, *, live: bool) -> tuple[tuple[str, ...], list[str]]:
-    """The names asked for, and for `all` a line on those that are left out because they cannot run here."""
-    from rlctl.agents import catalogue
-    from rlctl.bench.lineup import left_out, require_library
-    from rlctl.bench.suite import BOUNDS
-
-    asked = _everyone(live=live) if listed == "all" else [name.strip() for name in listed.split(",") if name.strip()]
-    missing = left_out(asked) if listed == "all" else {}
-    names = tuple(name for name in asked if name not in missing)
-    if not names:
-        raise ConfigError("--managers names none; see `rlctl managers`")
-    if len({catalogue.label(name) for name in names}) < len(names):
-        raise ConfigError("--managers names one twice; a bundle goes by the name of its folder, code by its class")
-    require_library(names)
-    if live and (bounds := BOUNDS & set(names)):
+def _managers(names: str, *, live: bool) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The names asked for; and for `all` those that are left out as they cannot run here, with the reason."""
+    if names == "all":
+        learned = [name for name in catalogue.LEARNED if not name.endswith(BARE)]
+        every = [*catalogue.NAMES, *learned, *([] if live else sorted(BOUNDS))]
+        missing = left_out(every)
+        return tuple(name for name in every if name not in missing), missing
+    asked = distinct_policies("--managers", listed(names))
+    require_library(asked)
+    if live and (bounds := BOUNDS & set(asked)):
         raise ConfigError(f"{', '.join(sorted(bounds))}: in the simulator only; leave out --plant host")
-    return names, _notes(missing)
-
-
-def _everyone(*, live: bool) -> list[str]:
-    """All managers; bounds exist in the simulator only."""
-    from rlctl.agents import catalogue
-    from rlctl.agents.served.learned import BARE
-    from rlctl.bench.suite import BOUNDS
-
-    learned = [name for name in catalogue.LEARNED if not name.endswith(BARE)]
-    return [*catalogue.NAMES, *learned, *([] if live else sorted(BOUNDS))]
-
-
-def _notes(missing: Mapping[str, str]) -> list[str]:
-    """One line for each reason."""
-    by_reason: dict[str, list[str]] = {}
-    for name, reason in missing.items():
-        by_reason.setdefault(reason, []).append(name)
-    return [f"left out {' and '.join(names)}: {reason}" for reason, names in by_reason.items()]
-
-
-def _adjusted(
-    scenario: LiveScenario | SimScenario, duration: float | None, time_scale: float | None
-) -> LiveScenario | SimScenario:
-    changes = {"duration_seconds": duration, "time_scale": time_scale}
-    return scenario.model_copy(update={key: value for key, value in changes.items() if value is not None})
+    return asked, {}

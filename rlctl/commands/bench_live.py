@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rlctl.bench.hosts import HostsOutcome
+from rlctl.bench.lineup import NEEDS_MODEL
+from rlctl.bench.live import Outcome, Plan, measure, with_model
+from rlctl.bench.ray import live_on_ray
+from rlctl.bench.results import results_as_json
+from rlctl.commands.outputs import write_json
 from rlctl.envs.errors import HostError
+from rlctl.envs.testbed.session import Testbed
+from rlctl.report.bench_table import tables, write_report
+from rlctl.report.table import LEGEND
+from rlctl.safety.profile import load_profile
 from rlctl.scenarios.live import LiveScenario
-from rlctl.work.progress import say
-
-if TYPE_CHECKING:
-    from rlctl.bench.hosts import HostsOutcome
-    from rlctl.bench.live import Outcome, Plan
+from rlctl.work.progress import progress, say
 
 __all__ = ["plan_of", "run_plans"]
 
@@ -38,9 +41,6 @@ def run_plans(args: argparse.Namespace, plans: Sequence[Plan]) -> int:
     Raises:
         HostError: The testbed could not be run, or not to the end; what was measured until then has been written.
     """
-    from rlctl.report.bench_table import tables
-    from rlctl.report.table import LEGEND
-
     for plan in plans:
         say(_effective(plan))
     if args.dry_run:
@@ -52,8 +52,14 @@ def run_plans(args: argparse.Namespace, plans: Sequence[Plan]) -> int:
             outcomes.append(outcome)
             if args.json != "-":
                 print(tables(outcome), "", outcome.caption, LEGEND, "", sep="\n", flush=True)
-            _remarks(outcome)
-            _keep(args, outcomes)
+            for name, remarks in outcome.remarks.items():
+                for remark in remarks:
+                    say(f"{name}: {remark}")
+            write_json(args.json, results_as_json(outcomes))
+            if args.report:
+                folder = args.report if len(outcomes) == 1 else args.report / plan.scenario.name
+                write_report(outcome, folder)
+                say(f"report: {folder / 'table.md'}")
             if outcome.interrupted:
                 raise HostError(f"ended early: {outcome.interrupted}")
     return 0
@@ -65,51 +71,28 @@ def _measuring(args: argparse.Namespace) -> Iterator[Callable[[Plan], Outcome | 
     if not args.ray:
         yield _measured_here
         return
-    from rlctl.bench.ray import live_on_ray
-
-    with live_on_ray(args.ray, say, logs=args.verbose > 0) as measure:
+    with live_on_ray(args.ray, say, logs=args.verbose > 0) as measure_on_hosts:
 
         def measured(plan: Plan) -> HostsOutcome:
             with _progress(plan) as done:
-                return measure(plan, done)
+                return measure_on_hosts(plan, done)
 
         yield measured
 
 
 def _measured_here(plan: Plan) -> Outcome:
-    from rlctl.bench.live import measure, with_model
-    from rlctl.envs.testbed.session import Testbed
-
     with Testbed(plan.scenario.testbed(), say) as bed:
         plan = with_model(plan, bed, say)
         with _progress(plan) as done:
             return measure(plan, bed, done)
 
 
-def _keep(args: argparse.Namespace, outcomes: Sequence[Outcome | HostsOutcome]) -> None:
-    """Write what there is so far; one scenario is written by itself, several by name."""
-    from rlctl.bench.results import results_as_json, write_json
-    from rlctl.report.bench_table import write_report
-
-    if args.json == "-":
-        print(json.dumps(results_as_json(outcomes)))
-    elif args.json:
-        write_json(outcomes, Path(args.json))
-    if args.report:
-        folder = args.report if len(outcomes) == 1 else args.report / outcomes[-1].plan.scenario.name
-        write_report(outcomes[-1], folder)
-        say(f"report: {folder / 'table.md'}")
-
-
-def plan_of(args: argparse.Namespace, scenario: LiveScenario, managers: tuple[str, ...]) -> Plan:
+def plan_of(args: argparse.Namespace, scenario: LiveScenario, managers: tuple[str, ...], _source: str) -> Plan:
     """The live plan that the arguments ask for, all names checked before anything is started.
 
     Raises:
         ConfigError: An unknown manager or profile.
     """
-    from rlctl.bench.live import Plan
-    from rlctl.safety.profile import load_profile
-
     shield = load_profile(args.shield).scaled(scenario.time_scale)
     plan = Plan(scenario, managers, args.repeats or REPEATS, shield)
     for name in (*plan.managers, *scenario.managers):
@@ -132,8 +115,6 @@ def _effective(plan: Plan) -> str:
 
 def _minutes(plan: Plan) -> int:
     """About how long a plan takes, all told, at least 1."""
-    from rlctl.bench.lineup import NEEDS_MODEL
-
     run_seconds = plan.scenario.duration_seconds + SETTLE_SECONDS
     recordings = 1 if NEEDS_MODEL & set(plan.managers) else 0
     seconds = SEARCH_SECONDS + plan.repeats * (SOLO_SECONDS + SETTLE_SECONDS)
@@ -143,13 +124,5 @@ def _minutes(plan: Plan) -> int:
 
 @contextlib.contextmanager
 def _progress(plan: Plan) -> Iterator[Callable[[str, int], None]]:
-    from rlctl.work.progress import progress
-
     with progress(len(plan.managers) * plan.repeats, "runs") as advance:
         yield lambda name, repeat: advance(f"{name} #{repeat + 1}")
-
-
-def _remarks(outcome: Outcome | HostsOutcome) -> None:
-    for name, remarks in outcome.remarks.items():
-        for remark in remarks:
-            say(f"{name}: {remark}")

@@ -4,34 +4,29 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import shlex
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rlctl.bench.ray import on_ray
+from rlctl.bench.results import results_as_json
+from rlctl.bench.sim import Runner, SimOutcome, SimPlan, run_sim, run_tasks, seeds_at_once, usable_cpus
+from rlctl.bench.tuned import load_tuned
+from rlctl.commands.outputs import write_json
+from rlctl.envs.sim.region import outside
+from rlctl.report.html import write_suite_report
+from rlctl.report.table import LEGEND, render, score_rows, suite_rows
+from rlctl.safety.profile import load_profile
 from rlctl.scenarios.sim import SimScenario
-from rlctl.work.progress import say
+from rlctl.work.progress import progress, say
 
-if TYPE_CHECKING:
-    from rlctl.bench.sim import Runner, SimOutcome, SimPlan
-
-__all__ = ["plan_of", "run_plans", "simulated", "warn_of_misfits", "workforce"]
+__all__ = ["checked_plan", "plan_of", "run_plans", "simulated", "warn_of_misfits", "workforce"]
 
 SEEDS = 30
 """Seeds when none are asked for: as many as the acceptance tables have."""
 
 
 def run_plans(args: argparse.Namespace, plans: Sequence[SimPlan]) -> int:
-    """Run the plans one after the other and show each; tables go to stdout, all else to stderr.
-
-    Raises:
-        ConfigError: Something that is asked for cannot be, told before anything is started.
-    """
-    from rlctl.bench.results import results_as_json, write_json
-    from rlctl.report.html import write_suite_report
-    from rlctl.report.table import LEGEND, render, score_rows, suite_rows
-
+    """Run the plans one after the other and show each; tables go to stdout, all else to stderr."""
     for plan in plans:
         say(_effective(plan))
         warn_of_misfits(plan)
@@ -40,21 +35,21 @@ def run_plans(args: argparse.Namespace, plans: Sequence[SimPlan]) -> int:
     outcomes: list[SimOutcome] = []
     with workforce(args) as (jobs, run):
         for plan in plans:
-            outcomes.append(simulated(plan, jobs, run))
+            outcome = simulated(plan, jobs, run)
+            outcomes.append(outcome)
             if args.json != "-":
-                print(
-                    render(score_rows(outcomes[-1].scores)), "", outcomes[-1].caption, LEGEND, "", sep="\n", flush=True
-                )
-            if args.json not in (None, "-"):
-                write_json(outcomes, Path(args.json))
+                print(render(score_rows(outcome.scores)), "", outcome.caption, LEGEND, "", sep="\n", flush=True)
+                write_json(args.json, results_as_json(outcomes))
     if len(outcomes) > 1 and args.json != "-":
         rows = suite_rows({outcome.plan.scenario.name: outcome.scores for outcome in outcomes})
         print(
             render(rows), "\nQoS % of windows / BE % of running alone, with its 95 % half-width", sep="\n", flush=True
         )
-    _remarks(outcomes)
+    lines = [f"{name}: {remark}" for one in outcomes for name, remarks in one.remarks.items() for remark in remarks]
+    for line in dict.fromkeys(lines):  # a manager's remark once, though it ran on many scenarios
+        say(line)
     if args.json == "-":
-        print(json.dumps(results_as_json(outcomes)))
+        write_json(args.json, results_as_json(outcomes))
     if args.report:
         write_suite_report([outcome.suite() for outcome in outcomes], args.report, _command(args, plans))
         say(f"report: {args.report / 'index.html'}")
@@ -73,63 +68,59 @@ def workforce(args: argparse.Namespace) -> Iterator[tuple[int, Runner]]:
         HostError: Nobody answers there.
     """
     if args.ray:
-        from rlctl.bench.ray import on_ray
-
         with on_ray(args.ray, args.jobs, say, logs=args.verbose > 0) as found:
             yield found
     else:
-        from rlctl.bench.sim import run_tasks, usable_cpus
-
         yield args.jobs or usable_cpus(), run_tasks
 
 
 def simulated(plan: SimPlan, jobs: int, run: Runner) -> SimOutcome:
     """Run one plan with a progress bar."""
-    from rlctl.bench.sim import run_sim, seeds_at_once
-    from rlctl.work.progress import progress
-
     chunk = seeds_at_once(plan, jobs)
     with progress(len(list(plan.tasks(chunk))), "runs") as done:
         return run_sim(plan, done, jobs=jobs, chunk=chunk, run=run)
 
 
 def plan_of(args: argparse.Namespace, scenario: SimScenario, managers: tuple[str, ...], source: str) -> SimPlan:
-    """The plan that the arguments ask for, all names checked before anything is started.
+    """The plan that the arguments of `rlctl bench` ask for; see `checked_plan`."""
+    return checked_plan(scenario, source, managers, args.seeds or SEEDS, args.shield, args.tuned or "")
+
+
+def checked_plan(
+    scenario: SimScenario, source: str, managers: tuple[str, ...], seeds: int, shield: str, tuned: str = ""
+) -> SimPlan:
+    """A plan of which every name is known to be right, before anything is started.
 
     Args:
-        args: Arguments of `rlctl bench`.
         scenario: The scenario, with duration and time scale as they are to be.
-        managers: Their names.
         source: Name or file that it was loaded from.
+        managers: Their names.
+        seeds: Number of evaluation seeds.
+        shield: Name or file of the shield's profile.
+        tuned: Name or file of constants in place of the published ones; empty for the published ones.
 
     Raises:
         ConfigError: An unknown manager, host profile, shield or file of constants, or a manager that may not be
             simulated.
     """
-    from rlctl.bench.sim import SimPlan
-    from rlctl.bench.tuned import load_tuned
-    from rlctl.safety.profile import load_profile
-
     plan = SimPlan(
         scenario=scenario,
         host=scenario.host(),
         managers=managers,
-        seeds=args.seeds or SEEDS,
-        profile=load_profile(args.shield).scaled(scenario.time_scale),
+        seeds=seeds,
+        profile=load_profile(shield).scaled(scenario.time_scale),
         scenario_source=source,
-        shield_source=args.shield,
-        tuned=load_tuned(args.tuned) if args.tuned else None,
-        tuned_source=args.tuned or "",
+        shield_source=shield,
+        tuned=load_tuned(tuned) if tuned else None,
+        tuned_source=tuned,
     )
-    for name in (*plan.managers, *scenario.managers):
+    for name in (*managers, *scenario.managers):
         plan.shielded(name)
     return plan
 
 
 def warn_of_misfits(plan: SimPlan) -> None:
     """Say where the load leaves what the host was fitted to, and tuned constants what they were found on."""
-    from rlctl.envs.sim.region import outside
-
     loads = plan.loads()
     for beyond in outside(plan.host, float(loads.min()), float(loads.max())):
         say(f"warning: {plan.scenario.name}: {beyond}; there its figures are a guess")
@@ -165,12 +156,5 @@ def _effective(plan: SimPlan) -> str:
 
 def _others(plan: SimPlan) -> str:
     """The weights of those whose weight is their point, as they are run."""
-    told = [f"{name}: {plan.weight(name)}" for name in ("none", "weights") if name in plan.managers]
-    return f" ({', '.join(told)})" if told else ""
-
-
-def _remarks(outcomes: Sequence[SimOutcome]) -> None:
-    """Each manager's remarks once, though it ran on many scenarios."""
-    lines = [f"{name}: {remark}" for one in outcomes for name, said in one.remarks.items() for remark in said]
-    for line in dict.fromkeys(lines):
-        say(line)
+    weights = [f"{name}: {plan.weight(name)}" for name in ("none", "weights") if name in plan.managers]
+    return f" ({', '.join(weights)})" if weights else ""

@@ -6,15 +6,18 @@ import argparse
 import json
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlctl import __version__
+from rlctl.agents import own
+from rlctl.agents.training.cluster.connection import check_reachable
 from rlctl.bench.claims import Claim, read_claims
+from rlctl.bench.lineup import require_library
+from rlctl.bench.sim import SimPlan
+from rlctl.commands.bench_sim import checked_plan, simulated, workforce
 from rlctl.envs.errors import ConfigError
+from rlctl.scenarios.shipped import sim_scenario
 from rlctl.work.progress import say
-
-if TYPE_CHECKING:
-    from rlctl.bench.sim import SimPlan
 
 __all__ = ["differences", "plan_of", "read_claims", "run"]
 
@@ -43,10 +46,6 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: The file is no such result, or what it was measured with is not what there is now.
     """
-    from rlctl.agents.training.cluster.connection import check_reachable
-    from rlctl.bench.lineup import require_library
-    from rlctl.commands.bench_sim import simulated, workforce
-
     claims = read_claims(args.file)
     plans = [plan_of(claim) for claim in claims]  # all of them, before minutes are spent on the first
     require_library([name for plan in plans for name in plan.managers])
@@ -57,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
             if claim.rlctl != __version__:
                 say(f"note: {claim.scenario}: was written by rlctl {claim.rlctl}, this is {__version__}")
             found: Any = json.loads(json.dumps(simulated(plan, jobs, runner).as_json()))
-            differing += _told(claim, list(_compared(claim.as_json(), found)))
+            differing += _show(claim, list(_compared(claim.as_json(), found)))
     print(f"not compared: {', '.join(NOT_REPEATABLE)}", flush=True)
     return 1 if differing else 0
 
@@ -68,44 +67,31 @@ def plan_of(claim: Claim) -> SimPlan:
     Raises:
         ConfigError: Scenario, host profile, shield or tuned constants are not those of the claim, or are not there.
     """
-    from rlctl.agents import own
-    from rlctl.bench.sim import SimPlan
-    from rlctl.bench.tuned import load_tuned
-    from rlctl.safety.profile import load_profile
-    from rlctl.scenarios.shipped import sim_scenario
-
     own.refuse(tuple(claim.managers), f"{claim.scenario}: the file")
-    loaded = sim_scenario(claim.scenario_source)
     changes = {"duration_seconds": claim.duration_seconds, "time_scale": claim.time_scale}
-    scenario = loaded.model_copy(update=changes)
-    shield = load_profile(claim.shield_source).scaled(scenario.time_scale)
-    plan = SimPlan(
+    scenario = sim_scenario(claim.scenario_source).model_copy(update=changes)
+    plan = checked_plan(
         scenario,
-        scenario.host(),
+        claim.scenario_source,
         tuple(claim.managers),
         claim.seeds,
-        shield,
-        claim.scenario_source,
         claim.shield_source,
-        tuned=load_tuned(claim.tuned_source) if claim.tuned else None,
-        tuned_source=claim.tuned_source,
+        claim.tuned_source if claim.tuned else "",
     )
-    _same(claim.scenario, "scenario", claim.scenario_digest, scenario.digest)
-    _same(claim.scenario, f"host profile {plan.host.name}", claim.profile_digest, plan.host.digest)
-    _same(claim.scenario, f"shield {shield.name}", claim.shield_digest, shield.digest)
+    compared = [
+        ("scenario", claim.scenario_digest, scenario.digest),
+        (f"host profile {plan.host.name}", claim.profile_digest, plan.host.digest),
+        (f"shield {plan.profile.name}", claim.shield_digest, plan.profile.digest),
+    ]
     if plan.tuned:
-        _same(claim.scenario, f"file of constants {plan.tuned_source}", claim.tuned_digest, plan.tuned.digest)
-    for name in plan.managers:
-        plan.shielded(name)
+        compared.append((f"file of constants {plan.tuned_source}", claim.tuned_digest, plan.tuned.digest))
+    for what, claimed, found in compared:
+        if claimed != found:
+            raise ConfigError(
+                f"{claim.scenario}: the {what} is {found} here and {claimed} in the file: another experiment; "
+                "verify with the version that wrote it, or run it anew"
+            )
     return plan
-
-
-def _same(scenario: str, what: str, claimed: str, found: str) -> None:
-    if claimed != found:
-        raise ConfigError(
-            f"{scenario}: the {what} is {found} here and {claimed} in the file: another experiment; "
-            "verify with the version that wrote it, or run it anew"
-        )
 
 
 def _compared(claimed: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[Difference]:
@@ -169,7 +155,7 @@ def _text(value: object) -> str:
     return text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]}..."
 
 
-def _told(claim: Claim, found: list[Difference]) -> int:
+def _show(claim: Claim, found: list[Difference]) -> int:
     size = f"{claim.scenario}: {len(claim.managers)} managers x {claim.seeds} seeds"
     if not found:
         print(f"{size}: equal", flush=True)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rlctl.commands.outputs import add_json, write_json
 from rlctl.envs.errors import CheckFailed, ConfigError
-from rlctl.work.progress import say
-
-if TYPE_CHECKING:
-    from rlctl.envs.sim.profile import HostProfile
-    from rlctl.envs.sim.residuals import Residual
-    from rlctl.envs.sim.surface import Cell
-    from rlctl.measure.calibrate import Sweep
+from rlctl.envs.sim.fit import OWN, SHARED, fit
+from rlctl.envs.sim.profile import HostProfile, load_profile
+from rlctl.envs.sim.residuals import MANY_SEEDS, Residual, agreement, by_regime, residuals, service_of
+from rlctl.envs.sim.surface import Cell, read_surface, set_aside
+from rlctl.envs.testbed.session import Testbed
+from rlctl.measure.calibrate import LOADS, QUOTAS, WINDOWS, Sweep, fitted_profile, sweep, write_profile
+from rlctl.report.residual_table import cell_rows, regime_rows
+from rlctl.report.table import render
+from rlctl.scenarios.shipped import live_scenario
+from rlctl.work.progress import progress, say
 
 __all__ = ["EXAMPLES", "add_arguments", "run"]
 
@@ -56,20 +58,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--fit", action="store_true", help="with --surface: fit from there on, and print the constants")
     parser.add_argument("--cells", action="store_true", help="print every cell too")
-    parser.add_argument(
-        "--json", nargs="?", const="-", metavar="FILE", help="residuals as JSON; without FILE to stdout"
-    )
+    add_json(parser, "residuals as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; tables go to stdout, all else to stderr.
 
     Raises:
-        ConfigError: Something that is asked for cannot be.
         CheckFailed: With --surface: the profiles agree less with the measurement than it does with itself.
     """
-    from rlctl.envs.sim.surface import read_surface
-
     if args.config:
         return _sweep(args)
     if args.out or args.loads or args.quotas or args.windows or args.dry_run:
@@ -78,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     profiles = _used(cells, _profiles(args.profile or PROFILES))
     if args.fit:
         profiles = _refitted(cells, profiles)
-    found = _told(args, cells, profiles)
+    found = _report(args, cells, profiles)
     missed = [f"{name} {found[name]:.1f} < {least:g}" for name, least in NEEDS.items() if found[name] < least]
     if missed:
         raise CheckFailed(f"the simulator is not near enough to {args.surface}: {', '.join(missed)}")
@@ -86,11 +83,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sweep(args: argparse.Namespace) -> int:
-    from rlctl.envs.sim.surface import read_surface
-    from rlctl.envs.testbed.session import Testbed
-    from rlctl.measure.calibrate import fitted_profile, sweep, write_profile
-    from rlctl.work.progress import progress
-
     plan = _plan(args)
     say(_effective(plan))
     if args.dry_run:
@@ -104,14 +96,11 @@ def _sweep(args: argparse.Namespace) -> int:
     _, profile = fitted_profile(table, plan.scenario, most, args.out.stem)
     write_profile(profile, args.out)
     say(f"{args.out}: profile {profile.name} ({profile.digest})")
-    _told(args, read_surface(table), {plan.scenario.lc.kind: profile})
+    _report(args, read_surface(table), {plan.scenario.lc.kind: profile})
     return 0
 
 
 def _plan(args: argparse.Namespace) -> Sweep:
-    from rlctl.measure.calibrate import LOADS, QUOTAS, WINDOWS, Sweep
-    from rlctl.scenarios.shipped import live_scenario
-
     if args.profile or args.fit:
         raise ConfigError("--profile and --fit go with --surface")
     if args.out is None or args.out.suffix not in {".yaml", ".yml"}:
@@ -139,8 +128,6 @@ def _effective(plan: Sweep) -> str:
 
 
 def _profiles(asked: Sequence[str]) -> dict[str, HostProfile]:
-    from rlctl.envs.sim.profile import load_profile
-
     pairs = [one.partition("=") for one in asked]
     if wrong := [service for service, equals, _ in pairs if not equals or not service]:
         raise ConfigError(f"--profile {wrong[0]}: say SERVICE=PROFILE, such as {PROFILES[0]}")
@@ -149,16 +136,11 @@ def _profiles(asked: Sequence[str]) -> dict[str, HostProfile]:
 
 def _used(cells: Sequence[Cell], profiles: Mapping[str, HostProfile]) -> dict[str, HostProfile]:
     """The profiles that the surface has cells for."""
-    from rlctl.envs.sim.residuals import service_of
-
     used = {service_of(cell, profiles) for cell in cells}
     return {service: profile for service, profile in profiles.items() if service in used}
 
 
 def _refitted(cells: Sequence[Cell], profiles: Mapping[str, HostProfile]) -> dict[str, HostProfile]:
-    from rlctl.envs.sim.fit import OWN, SHARED, fit
-    from rlctl.envs.sim.surface import set_aside
-
     say("fitting, about a minute ...")
     came = fit(set_aside(cells)[0], profiles)
     say(f"loss {came.begun:.4f} -> {came.ended:.4f} in {came.calls} surfaces")
@@ -168,36 +150,21 @@ def _refitted(cells: Sequence[Cell], profiles: Mapping[str, HostProfile]) -> dic
     return dict(came.profiles)
 
 
-def _told(args: argparse.Namespace, cells: Sequence[Cell], profiles: Mapping[str, HostProfile]) -> dict[str, float]:
-    """Print residuals of both parts; what all cells together reach."""
-    from rlctl.envs.sim.residuals import MANY_SEEDS, agreement, residuals
-    from rlctl.envs.sim.surface import set_aside
-
+def _report(args: argparse.Namespace, cells: Sequence[Cell], profiles: Mapping[str, HostProfile]) -> dict[str, float]:
+    """Print the residuals of the cells that were fitted to and of those kept aside; what all cells together reach."""
     parts = dict(zip(("fitted", "kept aside"), set_aside(cells), strict=True))
     found = {name: residuals(part, profiles, MANY_SEEDS) for name, part in parts.items() if part}
-    both = [one for part in found.values() for one in part]
-    if args.json:
-        digests = {service: profile.digest for service, profile in profiles.items()}
-        _write_json(args.json, {"schema": 1, "profiles": digests, **_as_json(found)})
+    digests = {service: profile.digest for service, profile in profiles.items()}
+    write_json(args.json, {"schema": 1, "profiles": digests, **_as_json(found)})
     if args.json != "-":
-        _print(found, cells=args.cells)
-        print("profiles: " + ", ".join(f"{key}* {one.name} ({one.digest})" for key, one in profiles.items()))
-    return asdict(agreement(both))
-
-
-def _print(found: Mapping[str, Sequence[Residual]], *, cells: bool) -> None:
-    from rlctl.report.residual_table import cell_rows, regime_rows
-    from rlctl.report.table import render
-
-    if cells:
-        for name, part in found.items():
+        for name, part in found.items() if args.cells else ():
             print(f"{name}\n{render(cell_rows(part))}\n")
-    print(render(regime_rows(found)))
+        print(render(regime_rows(found)))
+        print("profiles: " + ", ".join(f"{key}* {one.name} ({one.digest})" for key, one in profiles.items()))
+    return asdict(agreement([residual for part in found.values() for residual in part]))
 
 
 def _as_json(found: Mapping[str, Sequence[Residual]]) -> dict[str, object]:
-    from rlctl.envs.sim.residuals import agreement, by_regime
-
     return {
         name.replace(" ", "_"): {
             "all": asdict(agreement(part)),
@@ -205,14 +172,6 @@ def _as_json(found: Mapping[str, Sequence[Residual]]) -> dict[str, object]:
         }
         for name, part in found.items()
     }
-
-
-def _write_json(path: str, data: Mapping[str, object]) -> None:
-    text = json.dumps(data, indent=1)
-    if path == "-":
-        print(text)
-    else:
-        Path(path).write_text(text + "\n")
 
 
 def _shares(text: str) -> tuple[float, ...]:

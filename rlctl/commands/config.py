@@ -6,12 +6,10 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rlctl.config.metrics import MetricsSection
 from rlctl.config.serve import describe, load_config, schema
-
-if TYPE_CHECKING:
-    from rlctl.config.metrics import MetricsSection
+from rlctl.envs.errors import ConfigError, PermissionMissing
 
 __all__ = ["EXAMPLES", "add_arguments", "run"]
 
@@ -36,12 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command.
-
-    Raises:
-        ConfigError: The file, or a file that it names, is wrong.
-        PermissionMissing: One of them may not be read.
-    """
+    """Run the command: exit code 0 means that the file, and each file that it names, is right."""
     if args.action == "schema":
         print(json.dumps(schema(), indent=1))
         return 0
@@ -65,8 +58,7 @@ def _look_at(section: MetricsSection | None) -> None:
     """Certificate, key and token; that they are not here is no mistake in a file that is checked for another host."""
     if section is None:
         return
-    from rlctl.envs.errors import ConfigError, PermissionMissing
-    from rlctl.serve.metrics_server import check_files
+    from rlctl.serve.metrics_server import check_files  # with asyncio and ssl, which few files need
 
     try:
         check_files(section)

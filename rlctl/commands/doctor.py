@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 
+from rlctl.commands.outputs import print_json
 from rlctl.envs.errors import CheckFailed
 from rlctl.envs.host.capability import Capability
 from rlctl.envs.host.cgroup.journal import STATE_DIR
@@ -45,20 +45,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command.
-
-    Raises:
-        CheckFailed: `rlctl serve` cannot run on this host.
-    """
+    """Run the command; CheckFailed means that `rlctl serve` cannot run on this host."""
     layout = Layout.detect()
     found = examine(args.state, layout=layout)
     missed = lacking(found)
     if args.json:
         capabilities = [asdict(capability) for capability in found]
-        print(json.dumps({"can_serve": not missed, "cgroups": layout.kind, "capabilities": capabilities}))
+        print_json({"can_serve": not missed, "cgroups": layout.kind, "capabilities": capabilities})
     else:
-        print(f"control groups: {layout.kind}")
-        print("\n".join(_rows(found)))
+        width = max(len(capability.name) for capability in found)
+        print(f"control groups: {layout.kind}", *(_row(capability, width) for capability in found), sep="\n")
     if missed:
         raise CheckFailed("serve cannot run here: " + "; ".join(f"{c.name}: {c.reason}" for c in missed))
     return 0
@@ -96,11 +92,6 @@ def _extra(module: str, extra: str, disables: str) -> Capability:
     present = find_spec(module) is not None
     reason = "installed" if present else f"not installed: pip install 'rlctl[{extra}]'"
     return Capability(f"python {module}", present, reason, disables)
-
-
-def _rows(found: Sequence[Capability]) -> list[str]:
-    width = max(len(capability.name) for capability in found)
-    return [_row(capability, width) for capability in found]
 
 
 def _row(capability: Capability, width: int) -> str:

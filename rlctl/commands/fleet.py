@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from rlctl.commands.arguments import address, listed, positive, positive_int
-from rlctl.commands.outputs import check_outputs
+from rlctl.agents import catalogue
+from rlctl.agents.training.cluster.connection import check_ray, check_reachable
+from rlctl.bench.lineup import NEEDS_MODEL
+from rlctl.commands.arguments import address, distinct_policies, listed, positive, positive_int
+from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import ConfigError
+from rlctl.fleet.canary import RolloutOutcome, roll_out
+from rlctl.fleet.config import Fleet, RolloutPlan, load_fleet
+from rlctl.fleet.report import write_report
+from rlctl.fleet.run import FleetPlan, run_fleet
+from rlctl.fleet.score import as_json
+from rlctl.fleet.table import tables
+from rlctl.fleet.tasks import Run, workforce
+from rlctl.safety.profile import load_profile
 from rlctl.work.progress import say
-
-if TYPE_CHECKING:
-    from rlctl.fleet.canary import RolloutOutcome
-    from rlctl.fleet.config import Fleet
 
 __all__ = ["EXAMPLES", "add_arguments", "run"]
 
@@ -58,80 +64,60 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="ADDRESS",
             help="on a Ray cluster, with the same result: local starts one here, auto is this machine's, or HOST:PORT",
         )
-        one.add_argument(
-            "--json", nargs="?", const="-", metavar="FILE", help="the result as JSON; without FILE to stdout"
-        )
+        add_json(one)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; tables go to stdout, all else to stderr.
+    """Run the command: everything that is asked for is checked before anything is started.
 
-    Raises:
-        ConfigError: Something that is asked for cannot be, told before anything is started.
+    Tables go to stdout, all else to stderr.
     """
-    from rlctl.fleet.config import load_fleet
-
-    _check(args)
+    check_ray(args.ray, "--workers", args.workers)
+    check_outputs(args)
     fleet = load_fleet(args.fleet)
     return _canary(args, fleet) if args.action == "canary" else _run(args, fleet)
 
 
 def _run(args: argparse.Namespace, fleet: Fleet) -> int:
-    from rlctl.agents.training.cluster.connection import check_reachable
-    from rlctl.fleet.report import write_json, write_report
-    from rlctl.fleet.run import FleetPlan, run_fleet
-    from rlctl.fleet.score import as_json
-    from rlctl.fleet.table import tables
-    from rlctl.fleet.tasks import workforce
-    from rlctl.safety.profile import load_profile
-
     shield = load_profile(args.shield or fleet.shield)
     hosts, hours = args.hosts or fleet.hosts, args.hours or fleet.hours
     plan = FleetPlan(fleet, hosts, hours, _managers(args.managers), shield, args.seed)
     check_reachable(args.ray, plan.managers)
     say(f"fleet {fleet.name} ({fleet.digest}): {plan.hosts} hosts x {plan.windows} windows, {', '.join(plan.managers)}")
-    with workforce(args.ray, args.workers, say, logs=args.verbose > 0) as (workers, work):
+    with _workers(args) as (workers, work):
         outcome = run_fleet(plan, workers, work)
-    found = as_json(outcome)
     if args.json != "-":
         print(tables(outcome), flush=True)
-    else:
-        print(json.dumps(found))
-    if args.json not in (None, "-"):
-        write_json(found, Path(args.json))
+    write_json(args.json, as_json(outcome))
     if args.report:
         write_report(outcome, args.report)
         say(f"report: {args.report / 'tables.md'}")
-    for name, one in outcome.runs.items():
-        for remark in one.remarks:
+    for name, of_manager in outcome.runs.items():
+        for remark in of_manager.remarks:
             say(f"{name}: {remark}")
-    cpu = sum(cost.cpu_seconds for one in outcome.runs.values() for cost in one.costs)
-    peak = max(cost.peak_bytes for one in outcome.runs.values() for cost in one.costs)
-    say(f"{outcome.wall_seconds:.1f} s, {cpu:.1f} s of CPU, {outcome.workers} workers of up to {peak / 2**20:.0f} MB")
+    costs = [cost for of_manager in outcome.runs.values() for cost in of_manager.costs]
+    cpu_seconds, peak_bytes = sum(cost.cpu_seconds for cost in costs), max(cost.peak_bytes for cost in costs)
+    say(
+        f"{outcome.wall_seconds:.1f} s, {cpu_seconds:.1f} s of CPU, "
+        f"{outcome.workers} workers of up to {peak_bytes / 2**20:.0f} MB"
+    )
     return 0
 
 
 def _canary(args: argparse.Namespace, fleet: Fleet) -> int:
-    from rlctl.agents.training.cluster.connection import check_reachable
-    from rlctl.fleet.canary import roll_out
-    from rlctl.fleet.config import RolloutPlan
-    from rlctl.fleet.report import write_json
-    from rlctl.fleet.tasks import workforce
-    from rlctl.safety.profile import load_profile
-
     shield = load_profile(args.shield or fleet.shield)
     plan = RolloutPlan(fleet, args.hosts or fleet.hosts, args.old, args.new, shield, args.seed)
     check_reachable(args.ray, (plan.old, plan.new))
-    told = say if args.json == "-" else _shown
-    with workforce(args.ray, args.workers, say, logs=args.verbose > 0) as (workers, work):
-        outcome = roll_out(plan, workers, work, told)
-    if args.json == "-":
-        print(json.dumps(outcome.as_json()))
-    else:
-        print(_summary(outcome), flush=True)
-    if args.json not in (None, "-"):
-        write_json(outcome.as_json(), Path(args.json))
+    with _workers(args) as (workers, work):
+        outcome = roll_out(plan, workers, work, say if args.json == "-" else _print)
+    if args.json != "-":
+        _print(_summary(outcome))
+    write_json(args.json, outcome.as_json())
     return 1 if outcome.stopped else 0
+
+
+def _workers(args: argparse.Namespace) -> contextlib.AbstractContextManager[tuple[int, Run]]:
+    return workforce(args.ray, args.workers, say, logs=args.verbose > 0)
 
 
 def _summary(outcome: RolloutOutcome) -> str:
@@ -144,44 +130,26 @@ def _summary(outcome: RolloutOutcome) -> str:
     )
 
 
-def _shown(line: str) -> None:
+def _print(line: str) -> None:
     print(line, flush=True)
 
 
-def _managers(given: str) -> tuple[str, ...]:
+def _managers(names: str) -> tuple[str, ...]:
     """The names, each checked by building it once.
 
     Raises:
         ConfigError: None, or one twice, or one that a fleet cannot have.
     """
-    from rlctl.agents import catalogue
-    from rlctl.bench.lineup import NEEDS_MODEL
-
-    names = listed(given)
-    if not names:
-        raise ConfigError("--managers names none; see `rlctl managers`")
-    if len({catalogue.label(name) for name in names}) < len(names):
-        raise ConfigError("--managers names one twice; a bundle goes by the name of its folder")
-    if lacking := sorted(NEEDS_MODEL & set(names)):
+    asked = distinct_policies("--managers", listed(names))
+    if lacking := sorted(NEEDS_MODEL & set(asked)):
         raise ConfigError(f"{', '.join(lacking)}: a threshold model for each host is needed, which a fleet has not")
-    for name in names:
+    for name in asked:
         catalogue.build(name)
-    return names
-
-
-def _check(args: argparse.Namespace) -> None:
-    """What would otherwise fail after some minutes."""
-    if args.ray:
-        from rlctl.agents.training.cluster.connection import LOCAL, require_ray
-
-        require_ray()
-        if args.workers and args.ray != LOCAL:
-            raise ConfigError(f"--workers is for --ray {LOCAL}; another cluster does as many pieces as it has CPUs")
-    check_outputs(args)
+    return asked
 
 
 def seed(text: str) -> int:
-    """One that hosts can be drawn from, for argparse."""
+    """A seed that hosts can be drawn from, for argparse."""
     value = int(text)
     if not 0 <= value < 2**62:
         raise argparse.ArgumentTypeError(f"{text} is no seed; give 0 or more")

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
+from dataclasses import asdict
+
+from rlctl.agents import catalogue, own
+from rlctl.agents.conformance import broken
+from rlctl.agents.served.learned import BARE
+from rlctl.commands.outputs import print_json
+from rlctl.envs.errors import CheckFailed, PolicyError
 
 __all__ = ["EXAMPLES", "add_arguments", "run"]
 
@@ -30,49 +36,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command.
-
-    Raises:
-        CheckFailed: `check` found a promise that is not kept.
-        PolicyError: There is no such manager, or its code cannot be loaded.
-    """
-    from rlctl.agents import catalogue
-
+    """Run the command; CheckFailed means that `check` found a promise that is not kept."""
     if args.action == "check":
         return _check(args.name, as_json=args.json)
+    listing = {
+        "managers": [_heuristic(name, entry) for name, entry in catalogue.TABLE.items()],
+        "learned": [_learned(name, policy) for name, policy in catalogue.LEARNED.items()],
+        "bounds": [{"name": name, **asdict(bound)} for name, bound in catalogue.BOUNDS.items()],
+    }
     if args.json:
-        bounds = [{"name": name, "law": one.law, "source": one.source} for name, one in catalogue.BOUNDS.items()]
-        learned = [_learned(name) for name in catalogue.LEARNED]
-        managers = [_plain(name) for name in catalogue.NAMES]
-        print(json.dumps({"managers": managers, "learned": learned, "bounds": bounds}))
+        print_json(listing)
         return 0
-    width = max(map(len, (*catalogue.NAMES, *catalogue.LEARNED, *catalogue.BOUNDS)))
-    for name, entry in catalogue.TABLE.items():
-        shield = "shielded" if entry.manager.shielded else "bare"
-        print(f"{name:{width}}  {shield:8}  {entry.law} [{entry.source}]")
-    for name, policy in catalogue.LEARNED.items():
-        reason = catalogue.lacking(name)
-        print(
-            f"{name:{width}}  {'learned':8}  {policy.law} [{policy.source}]"
-            + (f"; not here: {reason}" if reason else "")
-        )
-    for name, bound in catalogue.BOUNDS.items():
-        print(f"{name:{width}}  {'bound':8}  {bound.law} [{bound.source}; simulator only]")
+    width = max(len(str(row["name"])) for rows in listing.values() for row in rows)
+    for kind, rows in listing.items():
+        for row in rows:
+            shown = {"learned": "learned", "bounds": "bound"}.get(kind, "shielded" if row.get("shielded") else "bare")
+            note = "; simulator only" if kind == "bounds" else ""
+            lacking = f"; not here: {row['missing']}" if row.get("missing") else ""
+            print(f"{row['name']:{width}}  {shown:8}  {row['law']} [{row['source']}{note}]{lacking}")
     return 0
 
 
 def _check(name: str, *, as_json: bool) -> int:
-    from rlctl.agents import catalogue, own
-    from rlctl.agents.conformance import broken
-    from rlctl.envs.errors import CheckFailed, PolicyError
-
     if name in catalogue.LEARNED or ("/" in name and catalogue.is_known(name)):
         raise PolicyError(f"{name} is a learned policy, which promises nothing by itself: see `rlctl evaluate`")
     own.build(name)  # what cannot be made at all is told as such
     found = list(broken(lambda: own.build(name)))
     if as_json:
         checks = [{"name": check, "promise": promise, "broken": what} for check, promise, what in found]
-        print(json.dumps({"manager": name, "checks": checks}))
+        print_json({"manager": name, "checks": checks})
     else:
         for check, promise, what in found:
             print(f"{'FAILED' if what else 'ok':6}  {check}: {promise}" + (f"\n        {what}" if what else ""))
@@ -81,19 +73,8 @@ def _check(name: str, *, as_json: bool) -> int:
     return 0
 
 
-def _learned(name: str) -> dict[str, object]:
-    from rlctl.agents import catalogue
-    from rlctl.agents.served.learned import BARE
-
-    one = catalogue.LEARNED[name]
-    missing = catalogue.lacking(name) or None
-    return {"name": name, "law": one.law, "source": one.source, "shielded": not name.endswith(BARE), "missing": missing}
-
-
-def _plain(name: str) -> dict[str, object]:
-    from rlctl.agents import catalogue
-
-    entry = catalogue.TABLE[name]
+def _heuristic(name: str, entry: catalogue.Entry) -> dict[str, object]:
+    options = {key: _plain(value) for key, value in catalogue.options(name).items()}
     return {
         "name": name,
         "law": entry.law,
@@ -101,9 +82,14 @@ def _plain(name: str) -> dict[str, object]:
         "shielded": entry.manager.shielded,
         "weight": entry.manager.weight,
         "needs": list(entry.manager.needs),
-        "options": {key: _json(value) for key, value in catalogue.options(name).items()},
+        "options": options,
     }
 
 
-def _json(value: object) -> object:
+def _learned(name: str, policy: catalogue.Learned) -> dict[str, object]:
+    shielded, missing = not name.endswith(BARE), catalogue.lacking(name) or None
+    return {"name": name, **asdict(policy), "shielded": shielded, "missing": missing}
+
+
+def _plain(value: object) -> object:
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

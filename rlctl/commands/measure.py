@@ -6,7 +6,7 @@ import argparse
 import importlib
 from types import ModuleType
 
-from rlctl.commands.arguments import declare
+from rlctl.commands import declare
 
 __all__ = ["EXAMPLES", "add_arguments", "run"]
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
-from rlctl.commands.measure_session import add_options, measured, write_json
+from rlctl.commands.measure_session import add_options, measure
 from rlctl.envs.errors import ConfigError
-
-if TYPE_CHECKING:
-    from rlctl.measure.measurement import Measurement
-    from rlctl.measure.plan import Cell, Log
-    from rlctl.measure.plots import Sided
+from rlctl.envs.host.cpulist import parse_cpus
+from rlctl.measure.config import load_measure
+from rlctl.measure.plan import Cell
+from rlctl.measure.plots import Sided, burst_png
+from rlctl.measure.table import csv_lines
 
 __all__ = ["EXAMPLES", "add_arguments", "run"]
 
@@ -47,71 +46,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; the table goes to stdout, all else to stderr.
-
-    Raises:
-        ConfigError: There is no such series or platform.
-        PermissionMissing: Not root.
-        TestbedError: An instance failed.
-    """
-    from rlctl.measure.config import load_measure
-    from rlctl.measure.measurement import Measurement
-    from rlctl.measure.platform import managed_ground
-
+    """Run the command; the table goes to stdout, all else to stderr."""
     config = load_measure("burst")
-    ground = managed_ground(args.platform, config.published_clusters)
     series = dict(_series(args, config.applications))
-    cells = tuple(cell for some in series.values() for cell in some.values())
-    period_us = round(1e3 * args.quota_period_ms)
-    config = config.with_work(args.work)
-    measurement = Measurement(config, cells, ground, args.runs, args.leftover, period_us, args.seed)
-
-    def finish(log: Log) -> None:
-        from rlctl.measure.report import as_json, told
-
-        if args.json != "-":
-            print("\n".join(told(measurement, log, tables=False)))
-        write_json(args, as_json(measurement, log, "burst"))
-        if args.report:
-            _draw(args, measurement, log, series)
-
-    measured(args, measurement, finish)
-    return 0
+    cells = tuple(cell for by_number in series.values() for cell in by_number.values())
+    return measure(args, "burst", config, cells, lambda sides: _draw(args, sides, series), tables=False)
 
 
 def _series(args: argparse.Namespace, applications: Mapping[str, object]) -> Iterator[tuple[int, dict[int, Cell]]]:
-    from rlctl.measure.plan import Cell
-
+    """Threads of an instance, and the cells by their number of instances."""
     for threads in args.threads:
         name = f"threads-{threads}"
         if name not in applications:
-            there = ", ".join(one.removeprefix("threads-") for one in applications)
-            raise ConfigError(f"no series of {threads} threads in configs/measure/burst.yaml; there are {there}")
+            known = ", ".join(known.removeprefix("threads-") for known in applications)
+            raise ConfigError(f"no series of {threads} threads in configs/measure/burst.yaml; there are {known}")
         yield threads, {number: Cell(f"{number} x {threads} threads", {name: number}) for number in args.instances}
 
 
-def _draw(
-    args: argparse.Namespace, measurement: Measurement, log: Log, series: Mapping[int, Mapping[int, Cell]]
-) -> None:
-    from rlctl.measure.measurement import sides_by_cell
-    from rlctl.measure.plots import burst_png
-    from rlctl.measure.table import csv_lines
-
-    sides = sides_by_cell(measurement, log)
+def _draw(args: argparse.Namespace, sides: Mapping[str, Sided], series: Mapping[int, Mapping[int, Cell]]) -> None:
     for threads, cells in series.items():
-        there: dict[int, Sided] = {number: sides[one.name] for number, one in cells.items() if one.name in sides}
-        if there:
-            title = (
-                f"{threads} thread{'s' if threads > 1 else ''} an instance, unmanaged against managed, 95 % intervals"
-            )
-            (args.report / f"burst-{threads}.png").write_bytes(burst_png(there, title))
+        measured = {number: sides[cell.name] for number, cell in cells.items() if cell.name in sides}
+        if measured:
+            plural = "s" if threads > 1 else ""
+            title = f"{threads} thread{plural} an instance, unmanaged against managed, 95 % intervals"
+            (args.report / f"burst-{threads}.png").write_bytes(burst_png(measured, title))
     (args.report / "burst.csv").write_text("\n".join(csv_lines(sides)) + "\n")
 
 
 def _numbers(text: str) -> tuple[int, ...]:
     """`1-12`, `1,4,8` or both, for argparse."""
-    from rlctl.envs.host.cpulist import parse_cpus
-
     try:
         numbers = tuple(sorted(parse_cpus(text)))
     except Exception as error:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rlctl.agents import catalogue
 from rlctl.commands.arguments import listed, positive, positive_int
-from rlctl.commands.outputs import check_outputs
+from rlctl.commands.outputs import add_json, check_outputs, write_json
+from rlctl.envs import whole_file
 from rlctl.envs.errors import ConfigError, HostError
-from rlctl.envs.whole_file import write_whole
-from rlctl.work.progress import say
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rlctl.measure.isolation import Outcome, Plan
+from rlctl.envs.host.cgroup.journal import STATE_DIR
+from rlctl.envs.testbed.rtgroups import Condition
+from rlctl.envs.testbed.rtload import Load
+from rlctl.measure.isolation import LEGEND, ControlPlan, Outcome, Plan
+from rlctl.measure.isolation_plots import plot_histograms, plot_maxima
+from rlctl.measure.isolation_run import measure
+from rlctl.safety.profile import load_profile
+from rlctl.work.progress import progress, say
 
 __all__ = ["EXAMPLES", "add_arguments", "run"]
 
@@ -28,8 +30,7 @@ EXAMPLES = """examples:
   rlctl measure cyclictest --conditions none,rlctl --policy prm-hybrid-tuned --target-us 50
 """
 
-CONDITIONS = ("none", "cpuset", "io", "cpuset+io", "rlctl")
-LOADS = ("none", "cpu", "sched", "io")
+CONDITIONS, LOADS = tuple(map(str, Condition)), tuple(map(str, Load))
 SCHED_THREADS, IO_THREADS = 270, 50  # as in the study of 2011 that is repeated
 FASTEST_US = 50
 MOST_WAKE_UPS = 10_000_000
@@ -60,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--warm-up", type=positive, default=10.0, metavar="SECONDS", help="of rlctl before a run is measured (10)"
     )
     parser.add_argument("--time-scale", type=positive, default=15.0, metavar="X", help="divide published periods (15)")
-    parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="the result; without FILE to stdout")
+    add_json(parser, "the result")
     parser.add_argument("--report", type=Path, metavar="DIR", help="write table, JSON and plots here")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and touch nothing")
 
@@ -79,8 +80,9 @@ def run(args: argparse.Namespace) -> int:
     say(_effective(plan))
     if args.dry_run:
         return 0
-    outcome = _measured(plan)
-    _keep(args, outcome)
+    with progress(len(plan.cells) * plan.rounds, "runs") as advance:
+        outcome = measure(plan, lambda cell, number: advance(f"{cell} #{number + 1}"))
+    _report(args, outcome)
     if outcome.interrupted:
         raise HostError(f"ended early: {outcome.interrupted}")
     return 0
@@ -92,13 +94,6 @@ def plan_of(args: argparse.Namespace) -> Plan:
     Raises:
         ConfigError: An unknown name, or numbers that cannot be.
     """
-    from rlctl.agents import catalogue
-    from rlctl.envs.host.cgroup.journal import STATE_DIR
-    from rlctl.envs.testbed.rtgroups import Condition
-    from rlctl.envs.testbed.rtload import Load
-    from rlctl.measure.isolation import ControlPlan, Plan
-    from rlctl.safety.profile import load_profile
-
     if args.interval_us < FASTEST_US:
         raise ConfigError(f"--interval-us {args.interval_us}: a wake-up takes longer; {FASTEST_US} or more")
     if not 50.0 <= args.quantile_percent < 100.0:
@@ -146,27 +141,14 @@ def _effective(plan: Plan) -> str:
     )
 
 
-def _measured(plan: Plan) -> Outcome:
-    from rlctl.measure.isolation_run import measure
-    from rlctl.work.progress import progress
-
-    with progress(len(plan.cells) * plan.rounds, "runs") as advance:
-        return measure(plan, lambda cell, number: advance(f"{cell} #{number + 1}"))
-
-
-def _keep(args: argparse.Namespace, outcome: Outcome) -> None:
-    from rlctl.measure.isolation import LEGEND
-
-    text = json.dumps(outcome.as_json(), indent=1) + "\n"
+def _report(args: argparse.Namespace, outcome: Outcome) -> None:
     table = "\n".join((outcome.table(), "", LEGEND, *outcome.notes()))
-    print(text if args.json == "-" else table, flush=True)
-    if args.json not in (None, "-"):
-        write_whole(Path(args.json), text)
+    if args.json != "-":
+        print(table, flush=True)
+    write_json(args.json, outcome.as_json())
     if args.report:
-        from rlctl.measure.isolation_plots import plot_histograms, plot_maxima
-
-        write_whole(args.report / "result.json", text)
-        write_whole(args.report / "table.md", table + "\n")
+        whole_file.write_json(args.report / "result.json", outcome.as_json())
+        whole_file.write_whole(args.report / "table.md", table + "\n")
         plot_histograms(outcome, args.report / "histograms.png")
         plot_maxima(outcome, args.report / "maxima.png")
         say(f"report: {args.report / 'table.md'}")

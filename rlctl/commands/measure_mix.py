@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from rlctl.commands.arguments import positive_int
-from rlctl.commands.measure_session import add_options, measured, write_json
+from rlctl.commands.measure_session import add_options, measure
 from rlctl.envs.errors import CheckFailed, ConfigError, TestbedError
-
-if TYPE_CHECKING:
-    from rlctl.measure.config import MeasureConfig
-    from rlctl.measure.measurement import Measurement
-    from rlctl.measure.plan import Log
+from rlctl.measure.config import MeasureConfig, command_config, load_measure
+from rlctl.measure.plan import Cell
+from rlctl.measure.plots import Sided, benefit_png
 
 __all__ = ["EXAMPLES", "add_arguments", "run"]
 
@@ -50,51 +48,24 @@ def run(args: argparse.Namespace) -> int:
     """Run the command; tables go to stdout, all else to stderr.
 
     Raises:
-        ConfigError: There is no such mix or platform, or options do not go together.
-        PermissionMissing: Not root.
         TestbedError: An instance of a benchmark failed.
         CheckFailed: The command that was given did.
     """
-    from rlctl.measure.measurement import Measurement
-    from rlctl.measure.plan import Cell
-    from rlctl.measure.platform import managed_ground
 
-    config, names = _asked(args)
-    ground = managed_ground(args.platform, config.published_clusters)
-    cells = tuple(Cell(name, config.mixes[name]) for name in names)
-    period_us = round(1e3 * args.quota_period_ms)
-    config = config.with_work(args.work)
-    measurement = Measurement(config, cells, ground, args.runs, args.leftover, period_us, args.seed)
+    def draw(cells: Mapping[str, Sided]) -> None:
+        if cells:
+            (args.report / "benefit.png").write_bytes(benefit_png(cells))
 
-    def finish(log: Log) -> None:
-        from rlctl.measure.report import as_json, told
-
-        if args.json != "-":
-            print("\n".join(told(measurement, log)))
-        write_json(args, as_json(measurement, log, "mix"))
-        if args.report:
-            _draw(args, measurement, log)
-
+    config, names = _mixes(args)
     try:
-        measured(args, measurement, finish)
+        return measure(args, "mix", config, tuple(Cell(name, config.mixes[name]) for name in names), draw)
     except TestbedError as error:
         if args.words:  # not the host's doing, and trying again later helps nobody
             raise CheckFailed(str(error)) from error
         raise
-    return 0
 
 
-def _draw(args: argparse.Namespace, measurement: Measurement, log: Log) -> None:
-    from rlctl.measure.measurement import sides_by_cell
-    from rlctl.measure.plots import benefit_png
-
-    if cells := sides_by_cell(measurement, log):
-        (args.report / "benefit.png").write_bytes(benefit_png(cells))
-
-
-def _asked(args: argparse.Namespace) -> tuple[MeasureConfig, list[str]]:
-    from rlctl.measure.config import command_config, load_measure
-
+def _mixes(args: argparse.Namespace) -> tuple[MeasureConfig, list[str]]:
     if args.words:
         if args.mix:
             raise ConfigError("--mix and a command are two measurements: leave one out")

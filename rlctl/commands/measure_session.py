@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from rlctl.commands.arguments import positive, positive_int
-from rlctl.commands.outputs import check_outputs
+from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import ConfigError, PermissionMissing
 from rlctl.envs.host.cgroup.quota import MAX_PERIOD_US, PERIOD_US
-from rlctl.work.progress import say
+from rlctl.measure.config import MeasureConfig
+from rlctl.measure.measurement import Measurement, estimated_seconds, run_all, sides_by_cell, trials
+from rlctl.measure.plan import Cell, Log
+from rlctl.measure.platform import managed_ground
+from rlctl.measure.plots import Sided
+from rlctl.measure.report import as_json, scaling, told
+from rlctl.work.progress import progress, say
 
-if TYPE_CHECKING:
-    from rlctl.measure.measurement import Measurement
-    from rlctl.measure.plan import Log
-
-__all__ = ["add_options", "measured", "write_json"]
+__all__ = ["add_options", "measure"]
 
 
 def add_options(parser: argparse.ArgumentParser, runs: int, platform: str) -> None:
@@ -53,33 +53,47 @@ def add_options(parser: argparse.ArgumentParser, runs: int, platform: str) -> No
         "--work", type=positive, default=1.0, metavar="FACTOR", help="times the work of each instance (default: 1)"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the order of runs (default: 0)")
-    parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="the result; without FILE to stdout")
+    add_json(parser, "the result")
     parser.add_argument("--report", type=Path, metavar="DIR", help="figures, CSV, and runs.jsonl with every run")
     parser.add_argument("--resume", action="store_true", help="go on with the runs recorded in --report")
     parser.add_argument("--dry-run", action="store_true", help="print what would be run and touch nothing")
 
 
-def measured(args: argparse.Namespace, measurement: Measurement, finish: Callable[[Log], None]) -> None:
+def measure(
+    args: argparse.Namespace,
+    kind: str,
+    config: MeasureConfig,
+    cells: tuple[Cell, ...],
+    draw: Callable[[Mapping[str, Sided]], None],
+    *,
+    tables: bool = True,
+) -> int:
     """Make all runs and report them; an end before the last one reports those that are finished.
 
     Args:
-        args: Of the command.
-        measurement: What is measured.
-        finish: Reports what the log has.
+        args: Arguments of the command.
+        kind: `mix` or `burst`, for the JSON.
+        config: The applications.
+        cells: What is compared, managed and unmanaged.
+        draw: Writes the figures of what was measured, by the cell's name, to the folder of --report.
+        tables: Print a table of each cell's metrics, rather than the speed-ups alone.
+
+    Returns:
+        Exit code 0.
 
     Raises:
         TestbedError: An instance failed; what was finished before is reported all the same.
         ConfigError: The log in --report is of another measurement, or a file cannot be written.
         PermissionMissing: Not root.
     """
-    from rlctl.measure.measurement import estimated_seconds, run_all, trials
-    from rlctl.measure.plan import Log
-    from rlctl.measure.report import scaling
-    from rlctl.work.progress import progress
-
+    ground = managed_ground(args.platform, config.published_clusters)
+    period_us = round(1e3 * args.quota_period_ms)
+    measurement = Measurement(
+        config.with_work(args.work), cells, ground, args.runs, args.leftover, period_us, args.seed
+    )
     if args.dry_run:
         print("\n".join(scaling(measurement)))
-        return
+        return 0
     _check(args)
     log = Log(args.report, measurement.as_plan(), resume=args.resume)
     tried = trials(measurement)
@@ -93,20 +107,28 @@ def measured(args: argparse.Namespace, measurement: Measurement, finish: Callabl
     except BaseException:
         if log.records:
             say(f"ended early, after {len(log.records)} of {total} runs")
-            finish(log)
+            _report(args, kind, measurement, log, draw, tables=tables)
         if args.report:
             say(f"go on with --resume --report {shlex.quote(str(args.report))} and the same options")
         raise
-    finish(log)
+    _report(args, kind, measurement, log, draw, tables=tables)
+    return 0
 
 
-def write_json(args: argparse.Namespace, result: Mapping[str, Any]) -> None:
-    """Where --json says."""
-    text = json.dumps(result)
-    if args.json == "-":
-        print(text)
-    elif args.json:
-        Path(args.json).write_text(text + "\n")
+def _report(
+    args: argparse.Namespace,
+    kind: str,
+    measurement: Measurement,
+    log: Log,
+    draw: Callable[[Mapping[str, Sided]], None],
+    *,
+    tables: bool,
+) -> None:
+    if args.json != "-":
+        print("\n".join(told(measurement, log, tables=tables)))
+    write_json(args.json, as_json(measurement, log, kind))
+    if args.report:
+        draw(sides_by_cell(measurement, log))
 
 
 def _period(text: str) -> float:

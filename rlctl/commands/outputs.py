@@ -1,16 +1,36 @@
-"""Where a command is to write: checked before anything runs, not after an hour of measuring."""
+"""What a command writes: where is checked before anything runs, not after an hour of measuring."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+from rlctl.envs import whole_file
 from rlctl.envs.errors import ConfigError, PermissionMissing
 
-__all__ = ["check_outputs"]
+__all__ = ["add_json", "check_outputs", "print_json", "write_json"]
+
+
+def add_json(parser: argparse.ArgumentParser, what: str = "the result as JSON") -> None:
+    """Declare `--json [FILE]`; without FILE its value is `-`, which stands for stdout."""
+    parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help=f"{what}; without FILE to stdout")
+
+
+def write_json(file: str | None, data: object) -> None:
+    """Write the value of `--json`: one line on stdout for `-`, a file whole or not at all, nothing for None."""
+    if file == "-":
+        print_json(data)
+    elif file:
+        whole_file.write_json(Path(file), data)
+
+
+def print_json(data: object) -> None:
+    """Print data as one line of JSON on stdout, at once; a path as its text."""
+    print(json.dumps(data, default=str), flush=True)
 
 
 def check_outputs(args: argparse.Namespace) -> None:

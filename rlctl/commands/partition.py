@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from rlctl.commands.outputs import print_json
 from rlctl.envs.errors import CheckFailed, HostError, PermissionMissing
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import STATE_DIR, boot_id
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rlctl.envs.host.partition.platform import Platform
     from rlctl.envs.host.partition.view import Row
 
-__all__ = ["EXAMPLES", "add_arguments", "plain_undone", "run", "told"]
+__all__ = ["EXAMPLES", "add_arguments", "run", "undone_as_json", "undone_in_words"]
 
 MOST_NAMES = 6
 """Of tasks that stay for one reason; --json has all."""
@@ -80,9 +80,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command.
 
     Raises:
-        ConfigError: The platform is wrong, or does not fit this host.
         HostError: It cannot be done now; nothing is changed, or all was taken back.
-        PermissionMissing: Not root, and no group of this user's.
         CheckFailed: `show` found that no partition stands, or one that is not whole.
     """
     return {"apply": _apply, "show": _show, "undo": _undo}[args.action](args)
@@ -98,13 +96,11 @@ def _apply(args: argparse.Namespace) -> int:
     wish = Wish(args.exclusive, tuple(args.take), Choice(frozenset(args.leave), args.kernel_threads))
     say(f"platform: {platform.why}")
     if args.dry_run:
-        planned = plan(platform, wish, layout=layout, kernel=kernel)
-        print(json.dumps(_plain(platform, planned)) if args.json else _in_words(platform, planned, "would "))
+        _report(platform, plan(platform, wish, layout=layout, kernel=kernel), "would ", as_json=args.json)
         return 0
     if os.geteuid() != 0 and not args.within:
         raise PermissionMissing("the whole host can be divided by root only; divide a group of yours with --within")
-    done = apply(platform, args.state, wish, layout=layout, kernel=kernel, say=say)
-    print(json.dumps(_plain(platform, done)) if args.json else _in_words(platform, done, ""))
+    _report(platform, apply(platform, args.state, wish, layout=layout, kernel=kernel, say=say), "", as_json=args.json)
     return 0
 
 
@@ -122,17 +118,15 @@ def _show(args: argparse.Namespace) -> int:
         raise CheckFailed(f"no partition stands, as {args.state} has it: `rlctl partition apply` makes one")
     layout, kernel = Layout.detect(), KernelFiles()
     found = rows(recorded.description, layout, kernel)
-    said = recorded.description
-    choice = Choice(frozenset(said["leave"]), said["kernel_threads"])
-    left, groups = left_behind(recorded.mounts, layout, kernel, choice, Path("/proc"))
+    description = recorded.description
+    choice = Choice(frozenset(description["leave"]), description["kernel_threads"])
+    left, others = left_behind(recorded.mounts, layout, kernel, choice, Path("/proc"))
     if args.json:
-        plain = [asdict(row) | {"quota_cpus": _finite(row.quota_cpus)} for row in found]
-        others = [{"group": str(group), "tasks": count} for group, count in groups]
-        print(json.dumps({"stage": recorded.stage, "groups": plain, "left": list(map(_left, left)), "others": others}))
+        groups = [asdict(row) | {"quota_cpus": _finite(row.quota_cpus)} for row in found]
+        by_group = [{"group": group, "tasks": count} for group, count in others]
+        print_json({"stage": recorded.stage, "groups": groups, "left": list(map(asdict, left)), "others": by_group})
     else:
-        print(f"{said['why']}\n{_table(found)}")
-        for line in (*_left_in_words(left), *_others_in_words(groups)):
-            print(line)
+        print(description["why"], _table(found), *_left_in_words(left), *_others_in_words(others), sep="\n")
     return _whole(recorded, found)
 
 
@@ -148,13 +142,16 @@ def _whole(recorded: Recorded, found: Sequence[Row]) -> int:
 
 def _undo(args: argparse.Namespace) -> int:
     undone = undo(args.state, kernel=KernelFiles())
-    print(json.dumps(plain_undone(undone)) if args.json else told(undone))
+    if args.json:
+        print_json(undone_as_json(undone))
+    else:
+        print(undone_in_words(undone))
     if not undone.ok:
         raise HostError(f"{undone.failed[0]}; {undone.note}")
     return 0
 
 
-def told(undone: Undone) -> str:
+def undone_in_words(undone: Undone) -> str:
     """An undo in words, one line."""
     if not undone.removed and not undone.moved and undone.note:
         return undone.note
@@ -163,38 +160,25 @@ def told(undone: Undone) -> str:
     return f"{undone.moved} tasks moved back{extra}; {len(undone.removed)} groups removed"
 
 
-def plain_undone(undone: Undone) -> dict[str, object]:
-    """An undo as plain data."""
-    return {
-        "ok": undone.ok,
-        "moved": undone.moved,
-        "followed": undone.followed,
-        "homeless": undone.homeless,
-        "removed": [str(group) for group in undone.removed],
-        "restored": [str(path) for path in undone.knobs.restored],
-        "failed": undone.failed,
-        "note": undone.note,
-    }
+def undone_as_json(undone: Undone) -> dict[str, Any]:
+    """An undo as plain data; of the kernel's files only those that were restored."""
+    plain = {"ok": undone.ok, **asdict(undone)}
+    plain["restored"] = plain.pop("knobs")["restored"]
+    return plain
 
 
-def _plain(platform: Platform, done: Applied) -> dict[str, object]:
-    return {
-        "why": platform.why,
-        "groups": [str(group) for group in done.made],
-        "moved": {str(group): count for group, count in done.moved.items()},
-        "left": [_left(one) for one in done.left],
-    }
-
-
-def _left(one: Left) -> dict[str, object]:
-    return {"tid": one.tid, "name": one.name, "group": str(one.group), "why": one.why}
-
-
-def _in_words(platform: Platform, done: Applied, would: str) -> str:
-    lines = [f"{would}make {group}" if would else f"made {group}" for group in done.made]
-    moved = [f"{count} tasks of {group}" for group, count in done.moved.items()] or ["no task"]
-    lines += [f"{would}move {one} to {platform.host_group}" if would else f"moved {one}" for one in moved]
-    return "\n".join([*lines, *_left_in_words(done.left)])
+def _report(platform: Platform, done: Applied, would: str, *, as_json: bool) -> None:
+    """Print what was made and moved, or, with `would`, what would be."""
+    if as_json:
+        moved = {str(group): count for group, count in done.moved.items()}
+        print_json({"why": platform.why, "groups": done.made, "moved": moved, "left": list(map(asdict, done.left))})
+        return
+    from_groups = [f"{count} tasks of {group}" for group, count in done.moved.items()] or ["no task"]
+    made = [f"{would}make {group}" if would else f"made {group}" for group in done.made]
+    moved_lines = [
+        f"{would}move {tasks} to {platform.host_group}" if would else f"moved {tasks}" for tasks in from_groups
+    ]
+    print(*made, *moved_lines, *_left_in_words(done.left), sep="\n")
 
 
 def _left_in_words(left: Iterable[Left]) -> list[str]:

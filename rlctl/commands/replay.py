@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rlctl.agents import own
+from rlctl.agents.catalogue import label
 from rlctl.commands.arguments import listed
-
-if TYPE_CHECKING:
-    from rlctl.envs.ticklog import Damage
-    from rlctl.safety.profile import Profile
-    from rlctl.ticklog.replay import Answer, Contender, Difference, Recheck
+from rlctl.commands.outputs import print_json
+from rlctl.commands.why import tell_damage
+from rlctl.envs.errors import CheckFailed
+from rlctl.envs.ticklog import Damage, log_files
+from rlctl.loop.narrator import in_words
+from rlctl.loop.record import allocation_as_json
+from rlctl.report.table import render
+from rlctl.safety.profile import Profile, load_profile
+from rlctl.safety.verdict import Verdict
+from rlctl.ticklog.decisions import read_decisions, shown
+from rlctl.ticklog.replay import Answer, Contender, Difference, Recheck, replay
 
 __all__ = ["EXAMPLES", "add_arguments", "run"]
 
@@ -55,21 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command.
-
-    Raises:
-        CheckFailed: A verdict differs under the same shield, or the log holds no tick.
-        ConfigError: No such log, policy or shield, or the log does not name its shield.
-        PermissionMissing: The log may not be read.
-    """
-    from rlctl.agents import own
-    from rlctl.commands.why import tell_damage
-    from rlctl.envs.errors import CheckFailed
-    from rlctl.envs.ticklog import log_files
-    from rlctl.safety.profile import load_profile
-    from rlctl.ticklog.decisions import read_decisions
-    from rlctl.ticklog.replay import Contender, replay
-
+    """Run the command; CheckFailed means that a verdict differs under the same shield, or that no tick is recorded."""
     profile = load_profile(args.shield) if args.shield else None
     contenders = [Contender(own.build(name)) for name in args.policy]
     damages: list[Damage] = []
@@ -82,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     if not found.ticks:
         raise CheckFailed(f"{args.log}: no tick is recorded here")
     if args.json:
-        print(json.dumps(_as_json(args.log, found, profile, contenders, len(damages))))
+        print_json(_as_json(args.log, found, profile, contenders, len(damages)))
     else:
         print("\n".join(_compared(contenders) if contenders else _rechecked(args.log, found)))
     if found.same_shield and found.differences and not contenders:
@@ -106,42 +99,31 @@ def _rechecked(log: Path, found: Recheck) -> Iterator[str]:
 
 
 def _in_words(difference: Difference) -> str:
-    from rlctl.loop.narrator import in_words
-
     tick, now = difference.decision.tick, difference.verdict
-    guards = ", ".join(f"{bound.guard}: {bound.reason}" for bound in now.decisive) or "no guard objects"
-    then = ", ".join(f"{bound.guard}: {bound.reason}" for bound in tick.verdict.decisive) or "no guard objected"
+    guards = _guards(now) or "no guard objects"
+    then = _guards(tick.verdict) or "no guard objected"
     return (
         f"tick {tick.index} ({difference.decision.where}): asked {in_words(tick.proposed)}; "
-        f"then {in_words(tick.verdict.allocation)} ({_plain(then)}), now {in_words(now.allocation)} ({guards})"
+        f"then {in_words(tick.verdict.allocation)} ({shown(then)}), now {in_words(now.allocation)} ({guards})"
     )
 
 
-def _plain(text: str) -> str:
-    from rlctl.ticklog.decisions import shown
-
-    return shown(text)
+def _guards(verdict: Verdict) -> str:
+    return ", ".join(f"{bound.guard}: {bound.reason}" for bound in verdict.decisive)
 
 
 def _compared(contenders: Sequence[Contender]) -> Iterator[str]:
-    from rlctl.agents.catalogue import label
-    from rlctl.report.table import render
-
-    rows: list[tuple[str, ...]] = [HEADER, _row("recorded", _then(contenders[0].answers))]
+    recorded = [
+        Answer(answer.decision, answer.decision.tick.verdict, answer.limits) for answer in contenders[0].answers
+    ]
+    rows: list[tuple[str, ...]] = [HEADER, _row("recorded", recorded)]
     rows += [_row(label(one.policy.name), one.answers) for one in contenders]
     yield render(rows)
     yield ""
     yield LEGEND
     for one in contenders:
         if failed := next((answer for answer in one.answers if answer.failed), None):
-            yield f"{label(one.policy.name)} failed first at tick {failed.decision.tick.index}: {_plain(failed.failed)}"
-
-
-def _then(answers: Sequence[Answer]) -> list[Answer]:
-    """What was recorded, as if it were an answer."""
-    from rlctl.ticklog.replay import Answer
-
-    return [Answer(one.decision, one.decision.tick.verdict, one.limits) for one in answers]
+            yield f"{label(one.policy.name)} failed first at tick {failed.decision.tick.index}: {shown(failed.failed)}"
 
 
 def _row(name: str, answers: Sequence[Answer]) -> tuple[str, ...]:
@@ -193,36 +175,31 @@ def _as_json(
     }
 
 
-def _difference_as_json(one: Difference) -> dict[str, Any]:
-    from rlctl.loop.record import allocation_as_json
-
-    tick = one.decision.tick
+def _difference_as_json(difference: Difference) -> dict[str, Any]:
+    decision, now = difference.decision, difference.verdict
+    tick = decision.tick
     return {
         "tick": tick.index,
-        "file": str(one.decision.path),
-        "line": one.decision.number,
+        "file": str(decision.path),
+        "line": decision.number,
         "proposed": allocation_as_json(tick.proposed),
         "then": allocation_as_json(tick.verdict.allocation),
-        "now": allocation_as_json(one.verdict.allocation),
+        "now": allocation_as_json(now.allocation),
         "guards_then": [[bound.guard, bound.reason] for bound in tick.verdict.decisive],
-        "guards_now": [[bound.guard, bound.reason] for bound in one.verdict.decisive],
+        "guards_now": [[bound.guard, bound.reason] for bound in now.decisive],
     }
 
 
 def _contender_as_json(answers: Sequence[Answer]) -> dict[str, Any]:
-    from rlctl.loop.record import allocation_as_json
-
-    return {
-        "percent_and_cpus": _summary(answers),
-        "ticks": [
-            {
-                "tick": one.decision.tick.index,
-                "ts": one.decision.tick.wall_seconds,
-                "asked": allocation_as_json(one.verdict.proposed),
-                "got": allocation_as_json(one.verdict.allocation),
-                "then": allocation_as_json(one.decision.tick.verdict.allocation),
-                "failed": one.failed,
-            }
-            for one in answers
-        ],
-    }
+    ticks = [
+        {
+            "tick": answer.decision.tick.index,
+            "ts": answer.decision.tick.wall_seconds,
+            "asked": allocation_as_json(answer.verdict.proposed),
+            "got": allocation_as_json(answer.verdict.allocation),
+            "then": allocation_as_json(answer.decision.tick.verdict.allocation),
+            "failed": answer.failed,
+        }
+        for answer in answers
+    ]
+    return {"percent_and_cpus": _summary(answers), "ticks": ticks}

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
-from rlctl.commands.partition import plain_undone, told
+from rlctl.commands.outputs import print_json
+from rlctl.commands.partition import undone_as_json, undone_in_words
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.journal import JOURNAL, STATE_DIR, load
 from rlctl.envs.host.cgroup.kernel import KernelFiles
-from rlctl.envs.host.cgroup.restore import RestoreReport, Skipped, restore
+from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.partition.ledger import Stage, read_ledger
 from rlctl.envs.host.partition.undo import Undone, undo
-from rlctl.envs.testbed.janitor import Swept, sweep
+from rlctl.envs.testbed.janitor import sweep
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "add_arguments", "run"]
 
@@ -42,25 +42,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command.
-
-    Raises:
-        ConfigError: The configuration is wrong.
-        HostError: Something could not be put back; the journal keeps it.
-    """
+    """Run the command; HostError means that something could not be put back, and that the journal keeps it."""
     state = _state(args)
     absent = "" if (state / JOURNAL).exists() else f"no journal in {state}" + _way_out(args)
     if args.dry_run:
         return _preview(state, args.json, absent)
     report, swept = restore(state, force=args.force), sweep()
     undone = _unfinished_partition(state, args.force)
-    print(json.dumps(_plain(report) | _swept(swept) | {"partition": plain_undone(undone)}) if args.json else report)
-    if not args.json and (undone.note or undone.removed):
-        print(f"partition: {told(undone)}")
-    if absent and not args.json and not undone.removed:
-        print(absent)
-    if swept.cleared and not args.json:
-        print(f"removed what {len(swept.cleared)} testbeds had left behind")
+    if args.json:
+        testbeds = {"testbeds_cleared": swept.cleared, "testbeds_left": swept.left}
+        print_json({"ok": report.ok, **asdict(report), **testbeds, "partition": undone_as_json(undone)})
+    else:
+        print(report)
+        if undone.note or undone.removed:
+            print(f"partition: {undone_in_words(undone)}")
+        if absent and not undone.removed:
+            print(absent)
+        if swept.cleared:
+            print(f"removed what {len(swept.cleared)} testbeds had left behind")
     for problem in swept.left:
         print(problem, file=sys.stderr)
     if not report.ok:
@@ -98,8 +97,8 @@ def _preview(state: Path, as_json: bool, absent: str) -> int:
     entries, partition = load(state).entries, read_ledger(state)
     unfinished = partition is not None and partition.stage is not Stage.STANDING
     if as_json:
-        would = [{"path": str(e.path), "original": e.original} for e in entries]
-        print(json.dumps({"would_restore": would, "would_undo_partition": unfinished}))
+        would = [{"path": entry.path, "original": entry.original} for entry in entries]
+        print_json({"would_restore": would, "would_undo_partition": unfinished})
         return 0
     if unfinished:
         print("would take down the partition that was left half done")
@@ -108,23 +107,3 @@ def _preview(state: Path, as_json: bool, absent: str) -> int:
     if not entries and not unfinished:
         print(absent or "nothing to do")
     return 0
-
-
-def _plain(report: RestoreReport) -> dict[str, object]:
-    return {
-        "ok": report.ok,
-        "restored": [str(path) for path in report.restored],
-        "unchanged": [str(path) for path in report.unchanged],
-        "equivalent": _told(report.equivalent),
-        "skipped": _told(report.skipped),
-        "failed": _told(report.failed),
-        "note": report.note,
-    }
-
-
-def _swept(swept: Swept) -> dict[str, object]:
-    return {"testbeds_cleared": [str(path) for path in swept.cleared], "testbeds_left": list(swept.left)}
-
-
-def _told(items: Sequence[Skipped]) -> list[dict[str, str]]:
-    return [{"path": str(item.path), "why": item.why} for item in items]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
+
+from rlctl.commands.outputs import print_json
+from rlctl.scenarios.shipped import shipped_scenarios
 
 __all__ = ["EXAMPLES", "add_arguments", "run"]
 
@@ -19,12 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
-    from rlctl.scenarios.shipped import shipped_scenarios
-
+    """Run the command: live scenarios below the simulated ones."""
     found = shipped_scenarios()
     if args.json:
-        print(json.dumps({name: scenario.model_dump(mode="json") for name, scenario in found.items()}))
+        print_json({name: scenario.model_dump(mode="json") for name, scenario in found.items()})
         return 0
     width = max(map(len, found), default=0)
     for name, scenario in sorted(found.items(), key=lambda item: item[1].plant != "sim"):

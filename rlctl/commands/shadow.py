@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from rlctl.commands.arguments import listed, positive, positive_int
+from rlctl.commands.outputs import add_json
 
 __all__ = ["EXAMPLES", "add_arguments", "run"]
 
@@ -29,15 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command.
-
-    Raises:
-        CheckFailed: The gate says no, or there is nothing to report on.
-        ConfigError: Something that is asked for cannot be.
-        PermissionMissing: A log may not be read, or a file not be written.
-    """
+    """Run the command; CheckFailed means that the gate says no, or that there is nothing to report on."""
     if args.action == "watch":
-        from rlctl.commands import shadow_watch
+        from rlctl.commands import shadow_watch  # runs for months beside a service: it loads no simulator
 
         return shadow_watch.run(args)
     from rlctl.commands import shadow_report
@@ -77,7 +72,7 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gate", nargs="?", const="-", metavar="FILE", help="yes or no; without FILE by the gate that ships"
     )
-    parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="all of it; without FILE to stdout")
+    add_json(parser, "all of it")
     parser.add_argument("--report", type=Path, metavar="DIR", help="write table, figures and JSON here")
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from rlctl.agents import catalogue
 from rlctl.agents.policy import Policy
-from rlctl.commands.outputs import check_outputs
+from rlctl.commands.outputs import check_outputs, write_json
 from rlctl.commands.shadow_watch import policies_of
+from rlctl.envs import whole_file
 from rlctl.envs.errors import CheckFailed, ConfigError, RlctlError
 from rlctl.envs.sim.profile import load_profile
 from rlctl.envs.ticklog import Damage, log_files
@@ -28,27 +29,21 @@ from rlctl.work.progress import progress, say
 
 __all__ = ["run"]
 
-MOST_TOLD = 5
-"""Damaged lines that are told one by one."""
+MOST_SHOWN = 5
+"""Damaged lines that are printed one by one."""
 
 NO_PROFILE = "name this host's profile with --profile; `rlctl calibrate --out FILE` makes one"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command.
-
-    Raises:
-        CheckFailed: The gate says no to every shadow, or there is no watched tick.
-        ConfigError: No such log, policy, profile or gate.
-        PermissionMissing: A log may not be read, or an output not be written.
-    """
+    """Run the command; CheckFailed means that the gate says no to every shadow, or that there is no watched tick."""
     check_outputs(args)
     gate = load_gate(None if args.gate == "-" else Path(args.gate)) if args.gate else None
     found, source = _read(args)
     simulation, why = _simulated(args, found)
     report = report_of(found, source, simulation, why)
     checks = {name: allows(gate, report, name) for name in report.shadows} if gate else {}
-    _tell(args, report, found, checks)
+    _write(args, report, found, checks)
     if checks and not any(all(check.passed for check in one) for one in checks.values()):
         raise CheckFailed(f"the gate lets none of {', '.join(map(catalogue.label, checks))} be promoted")
     return 0
@@ -82,19 +77,19 @@ def _asked(log: Path, names: Sequence[str], damaged: Callable[[Damage], None]) -
 
 
 class _Damages:
-    """Tells the first few damaged lines, and how many more there are."""
+    """Prints the first few damaged lines, and then how many more there are."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def __call__(self, damage: Damage) -> None:
         self.count += 1
-        if self.count <= MOST_TOLD:
+        if self.count <= MOST_SHOWN:
             say(f"rlctl: damaged: {damage}")
 
     def sum_up(self) -> None:
-        if self.count > MOST_TOLD:
-            say(f"rlctl: damaged: {self.count - MOST_TOLD} more")
+        if self.count > MOST_SHOWN:
+            say(f"rlctl: damaged: {self.count - MOST_SHOWN} more")
 
 
 def _simulated(args: argparse.Namespace, found: Columns) -> tuple[Simulation | None, str]:
@@ -158,46 +153,34 @@ def _acting(subject: Subject, config: Path | None) -> Callable[[], Policy]:
     return lambda: build_policy(section)
 
 
-def _tell(args: argparse.Namespace, report: Report, found: Columns, checks: Mapping[str, Sequence[Check]]) -> None:
-    plain = _as_json(report, checks)
-    if args.json == "-":
-        print(json.dumps(plain))
-    else:
-        print("\n".join([*report_lines(report), *gate_lines(checks)]))
-        if args.json:
-            Path(args.json).write_text(json.dumps(plain, indent=1) + "\n")
+def _write(args: argparse.Namespace, report: Report, found: Columns, checks: Mapping[str, Sequence[Check]]) -> None:
+    lines, plain = "\n".join([*report_lines(report), *gate_lines(checks)]), _as_json(report, checks)
+    if args.json != "-":
+        print(lines)
+    write_json(args.json, plain)
     if args.report:
-        _write(args.report, report, found, checks, plain)
-        print(f"report: {args.report / 'table.md'}", file=sys.stderr)
+        from rlctl.shadow.plots import figures  # matplotlib
 
-
-def _write(
-    folder: Path, report: Report, found: Columns, checks: Mapping[str, Sequence[Check]], plain: Mapping[str, object]
-) -> None:
-    from rlctl.shadow.plots import figures
-
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "result.json").write_text(json.dumps(plain, indent=1) + "\n")
-    (folder / "table.md").write_text("\n".join([*report_lines(report), *gate_lines(checks)]) + "\n")
-    for name, data in figures(report, found).items():
-        (folder / name).write_bytes(data)
+        whole_file.write_json(args.report / "result.json", plain)
+        whole_file.write_whole(args.report / "table.md", lines + "\n")
+        for name, data in figures(report, found).items():
+            (args.report / name).write_bytes(data)
+        say(f"report: {args.report / 'table.md'}")
 
 
 def _as_json(report: Report, checks: Mapping[str, Sequence[Check]]) -> dict[str, object]:
-    said = report.as_json()
+    plain = report.as_json()
     if checks:
-        said["gate"] = {
-            name: {
-                "promote": all(check.passed for check in found),
-                "reasons": [_check_as_json(check) for check in found],
-            }
+        plain["gate"] = {
+            name: {"promote": all(check.passed for check in found), "reasons": list(map(_check_as_json, found))}
             for name, found in checks.items()
         }
-    return said
+    return plain
 
 
 def _check_as_json(check: Check) -> dict[str, object]:
-    def number(value: float) -> float | None:
-        return value if abs(value) < float("inf") else None
-
-    return {"passed": check.passed, "text": check.text, "figure": number(check.figure), "bound": number(check.bound)}
+    """JSON has no infinity and no NaN: null."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in asdict(check).items()
+    }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import logging
 import os
 import time
@@ -16,6 +15,8 @@ from typing import NamedTuple
 
 from rlctl.agents import catalogue
 from rlctl.agents.policy import Policy
+from rlctl.commands.arguments import distinct_policies
+from rlctl.commands.outputs import print_json
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.ticklog import LOG_NAME, unsealed
 from rlctl.loop.stopping import Request, stop_on_signals
@@ -35,12 +36,7 @@ LAST_BYTES = 1 << 16
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command, until a signal comes or the time is over.
-
-    Raises:
-        ConfigError: A policy that cannot be, or no directory with a log.
-        PermissionMissing: The log may not be read, or --out not be written.
-    """
+    """Run the command, until a signal comes or the time is over."""
     log_to_stderr(logging.INFO)
     out = args.out or (args.log if args.log.is_dir() else args.log.parent) / SHADOW_LOG_NAME
     if out.is_dir():
@@ -69,12 +65,7 @@ def policies_of(names: Sequence[str]) -> list[Policy]:
         ConfigError: One that cannot be, or the same name twice.
         PermissionMissing: A bundle may not be read.
     """
-    policies = [catalogue.build(name) for name in names]
-    if not policies:
-        raise ConfigError("--policy names none; see `rlctl managers`")
-    if twice := [name for name, count in Counter(catalogue.label(one.name) for one in policies).items() if count > 1]:
-        raise ConfigError(f"--policy names '{twice[0]}' twice; a bundle goes by the name of its folder")
-    return policies
+    return [catalogue.build(name) for name in distinct_policies("--policy", names)]
 
 
 def _opened(path: Path, stop: Request, ends: float) -> DecisionTail | None:
@@ -147,11 +138,11 @@ class _Summary:
             return
         self._due = now + SUMMARY_SECONDS
         if self.as_json:
-            print(json.dumps(self._plain(shadows, record, tail)), flush=True)
+            print_json(self._as_json(shadows, record, tail))
         elif self.ticks or last:
-            log.info("%s", "; ".join(self._words(shadows, record, tail)))
+            log.info("%s", "; ".join(self._in_words(shadows, record, tail)))
 
-    def _plain(self, shadows: Shadows, record: ShadowLog, tail: DecisionTail) -> dict[str, object]:
+    def _as_json(self, shadows: Shadows, record: ShadowLog, tail: DecisionTail) -> dict[str, object]:
         return {
             "ts": round(time.time(), 3),
             "ticks": self.ticks,
@@ -165,7 +156,7 @@ class _Summary:
             },
         }
 
-    def _words(self, shadows: Shadows, record: ShadowLog, tail: DecisionTail) -> Iterator[str]:
+    def _in_words(self, shadows: Shadows, record: ShadowLog, tail: DecisionTail) -> Iterator[str]:
         yield f"{self.ticks} ticks, {self.behind_seconds:.1f} s behind"
         for one in shadows.shadows:
             name, failed = one.policy.name, self.failed[one.policy.name]

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
 
 from rlctl.commands.arguments import positive
+from rlctl.commands.outputs import print_json
 from rlctl.commands.why import add_log_arguments, log_path
-
-if TYPE_CHECKING:
-    from rlctl.ticklog.tail import LogTail
-    from rlctl.ticklog.top import Row
+from rlctl.loop.stopping import Request, stop_on_signals
+from rlctl.ticklog.tail import LogTail
+from rlctl.ticklog.top import BLOCKS, PLAIN_BLOCKS, WORD_COLUMNS, Mood, Row, as_json, rows
 
 __all__ = ["EXAMPLES", "add_arguments", "run"]
 
@@ -43,15 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command, until a signal comes.
-
-    Raises:
-        ConfigError: There is no log.
-        PermissionMissing: It may not be read.
-    """
-    from rlctl.loop.stopping import Request, stop_on_signals
-    from rlctl.ticklog.tail import LogTail
-
+    """Run the command, until a signal comes."""
     with contextlib.closing(LogTail(log_path(args))) as tail, contextlib.ExitStack() as leaving:
         stop = Request() if args.once else leaving.enter_context(stop_on_signals())
         show = leaving.enter_context(_screen(once=args.once, as_json=args.json))
@@ -67,15 +58,13 @@ def _screen(*, once: bool, as_json: bool) -> contextlib.AbstractContextManager[C
     if as_json:
         return contextlib.nullcontext(_print_json)
     terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    if once or not terminal or not _has_rich():
+    if once or not terminal or find_spec("rich") is None:
         return contextlib.nullcontext(_print_text)
     return _live()
 
 
 def _print_json(tail: LogTail) -> None:
-    from rlctl.ticklog.top import as_json
-
-    print(json.dumps(as_json(tail.ticks, time.time(), tail.damaged)), flush=True)
+    print_json(as_json(tail.ticks, time.time(), tail.damaged))
 
 
 def _print_text(tail: LogTail) -> None:
@@ -89,8 +78,6 @@ def _live() -> Iterator[Callable[[LogTail], None]]:
     from rich.live import Live
     from rich.text import Text
 
-    from rlctl.ticklog.top import WORD_COLUMNS
-
     console = Console()
 
     def line(row: Row) -> Text:
@@ -102,8 +89,6 @@ def _live() -> Iterator[Callable[[LogTail], None]]:
 
 
 def _rows(tail: LogTail, columns: int) -> list[Row]:
-    from rlctl.ticklog.top import BLOCKS, PLAIN_BLOCKS, Mood, Row, rows
-
     damaged = [Row("damaged", f"{tail.damaged} lines of the log", Mood.BAD)] if tail.damaged else []
     blocks = BLOCKS if _can_show(BLOCKS) else PLAIN_BLOCKS
     return [Row("log", str(tail.path)), *rows(tail.ticks, time.time(), columns, blocks), *damaged]
@@ -113,13 +98,5 @@ def _can_show(text: str) -> bool:
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
-        return False
-    return True
-
-
-def _has_rich() -> bool:
-    try:
-        import rich  # noqa: F401
-    except ImportError:
         return False
     return True

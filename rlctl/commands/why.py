@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rlctl.envs.ticklog import Damage
+from rlctl.commands.outputs import print_json
+from rlctl.config.serve import LogSection, load_config
+from rlctl.envs.errors import CheckFailed, ConfigError
+from rlctl.envs.ticklog import Damage, log_files
+from rlctl.ticklog.moments import find, parse_moment
+from rlctl.ticklog.why import as_json, in_plain_words
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "add_arguments", "add_log_arguments", "log_path", "run", "tell_damage"]
 
@@ -44,18 +46,7 @@ def add_log_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; a TIME that is none is a usage error.
-
-    Raises:
-        ConfigError: There is no log.
-        CheckFailed: The log holds no tick.
-        PermissionMissing: The log may not be read.
-    """
-    from rlctl.envs.errors import CheckFailed
-    from rlctl.envs.ticklog import log_files
-    from rlctl.ticklog.moments import find, parse_moment
-    from rlctl.ticklog.why import as_json, in_plain_words
-
+    """Run the command: a TIME that is none is a usage error, CheckFailed means that the log holds no tick."""
     try:
         moment = parse_moment(" ".join(args.time))
     except ValueError as error:
@@ -66,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     if found is None:
         raise CheckFailed(f"{path}: no tick is recorded here")
     if args.json:
-        print(json.dumps(as_json(found)))
+        print_json(as_json(found))
     else:
         print("\n".join(in_plain_words(found, moment)))
     return 0
@@ -78,9 +69,6 @@ def log_path(args: argparse.Namespace) -> Path:
     Raises:
         ConfigError: The configuration is wrong, or nothing is named and there is no log in the default place.
     """
-    from rlctl.config.serve import LogSection, load_config
-    from rlctl.envs.errors import ConfigError
-
     if args.log is not None:
         return Path(args.log)
     if args.config:

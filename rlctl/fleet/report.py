@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rlctl.agents.catalogue import label
-from rlctl.envs.whole_file import write_whole
+from rlctl.envs.whole_file import write_json
 from rlctl.fleet.run import STRETCH_SECONDS, FleetOutcome
 from rlctl.fleet.score import as_json, percent_of_stretches
 from rlctl.fleet.table import tables
@@ -21,14 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["day_figure", "scaling_figure", "write_json", "write_report"]
+__all__ = ["day_figure", "scaling_figure", "write_report"]
 
 COLOURS = ("#1f5f99", "#d9822b", "#3a7d44", "#8e4585", "#b3261e", "#5f6b7a")
-
-
-def write_json(data: Mapping[str, object], path: Path) -> None:
-    """Write JSON, whole or not at all."""
-    write_whole(path, json.dumps(data, indent=1) + "\n")
 
 
 def write_report(outcome: FleetOutcome, folder: Path) -> None:
@@ -38,7 +32,7 @@ def write_report(outcome: FleetOutcome, folder: Path) -> None:
         RlctlError: matplotlib is not installed; the others have been written by then.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(as_json(outcome), folder / "fleet.json")
+    write_json(folder / "fleet.json", as_json(outcome))
     (folder / "tables.md").write_text(tables(outcome) + "\n")
     (folder / "day.png").write_bytes(png(day_figure(outcome)))
 

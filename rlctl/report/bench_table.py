@@ -7,8 +7,9 @@ from pathlib import Path
 from rlctl.agents.catalogue import label
 from rlctl.bench.hosts import HostsOutcome
 from rlctl.bench.live import Outcome
-from rlctl.bench.results import write_json
+from rlctl.bench.results import results_as_json
 from rlctl.bench.score import Run
+from rlctl.envs.whole_file import write_json
 from rlctl.loop.record import write_ticks
 from rlctl.report.plots import plot_run, plot_summary
 from rlctl.report.table import render, score_rows
@@ -25,7 +26,7 @@ def write_report(outcome: Outcome | HostsOutcome, folder: Path) -> None:
         RlctlError: matplotlib is not installed; table, JSON and tick logs have been written by then.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    write_json([outcome], folder / "result.json")
+    write_json(folder / "result.json", results_as_json([outcome]))
     scores = outcome.scores
     (folder / "table.md").write_text(f"{tables(outcome)}\n\n{outcome.caption}\n")
     named = {path: run for place, one in _by_folder(outcome, folder) for path, run in _named(one, place).items()}

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 
 __all__ = ["progress", "say"]
 
@@ -27,7 +28,7 @@ def progress(total: int, unit: str = "steps") -> Iterator[Callable[[str], None]]
         A function to call after each step with its name.
     """
     fancy = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and "NO_COLOR" not in os.environ
-    with (_bar if fancy and _has_rich() else _lines)(total, unit) as advance:
+    with (_bar if fancy and find_spec("rich") else _lines)(total, unit) as advance:
         yield advance
 
 
@@ -58,11 +59,3 @@ def _bar(total: int, unit: str) -> Iterator[Callable[[str], None]]:
     with Progress(*columns, console=Console(stderr=True)) as bars:
         task = bars.add_task("", total=total)
         yield lambda name: bars.update(task, advance=1, description=name)
-
-
-def _has_rich() -> bool:
-    try:
-        import rich  # noqa: F401
-    except ImportError:
-        return False
-    return True

@@ -30,6 +30,7 @@ from rlctl.envs.errors import ConfigError, HostError
 
 __all__ = [
     "LOCAL",
+    "check_ray",
     "check_reachable",
     "connected",
     "require_ray",
@@ -74,6 +75,24 @@ def require_ray() -> None:
         raise ConfigError(
             "Ray is not installed: pip install 'rlctl[distributed]', or in a checkout scripts/install dev,distributed"
         )
+
+
+def check_ray(address: str | None, option: str, processes: int | None) -> None:
+    """Check what would otherwise fail only when the cluster is looked for.
+
+    Args:
+        address: Address of the cluster; None or empty for none.
+        option: The one that sets the number of processes.
+        processes: What that option was given.
+
+    Raises:
+        ConfigError: Ray is not installed, or the number is for a cluster that others have started.
+    """
+    if not address:
+        return
+    if processes and address != LOCAL:
+        raise ConfigError(f"{option} is for --ray {LOCAL}; another cluster does as many tasks at a time as it has CPUs")
+    require_ray()
 
 
 def check_reachable(address: str | None, names: Iterable[str]) -> None:

@@ -98,8 +98,8 @@ def test_all_takes_those_that_ship_and_not_their_bare_twins(make_bundle, capsys,
     ("names", "said"),
     [
         ("{0}/nowhere", "nowhere/card.json: cannot be read"),
-        ("{0}/a/x,{0}/b/x", "names one twice; a bundle goes by the name of its folder"),
-        ("ppo,./ppo", "names one twice"),
+        ("{0}/a/x,{0}/b/x", "names 'x' twice; a bundle goes by the name of its folder"),
+        ("ppo,./ppo", "twice; a bundle goes by"),
     ],
 )
 def test_a_bundle_that_cannot_take_part_is_told_before_anything_starts(plant, names, said, tmp_path, capsys):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlctl.cli import main
-from rlctl.commands.partition import told
+from rlctl.commands.partition import undone_in_words
 from rlctl.envs.host.cgroup.journal import boot_id
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.partition.ledger import FOLDER, Ledger, Stage
@@ -120,9 +120,9 @@ def test_restore_takes_down_what_was_left_half_done_and_leaves_what_stands(capsy
 
 
 def test_what_was_undone_in_words() -> None:
-    assert told(Undone(moved=3, removed=[Path("/a")])) == "3 tasks moved back; 1 groups removed"
+    assert undone_in_words(Undone(moved=3, removed=[Path("/a")])) == "3 tasks moved back; 1 groups removed"
     more = Undone(moved=3, followed=2, homeless=1, removed=[Path("/a")])
-    assert told(more) == (
+    assert undone_in_words(more) == (
         "3 tasks moved back, 2 that began in the partition after them, 1 whose group is gone into the group above; "
         "1 groups removed"
     )

@@ -222,7 +222,7 @@ def test_the_command_prints_tables_and_writes_what_it_is_asked_for(tmp_path, cap
     ("arguments", "said"),
     [
         (["run", "--managers", "oracle"], "'oracle' is a bound"),
-        (["run", "--managers", "frozen,frozen"], "names one twice"),
+        (["run", "--managers", "frozen,frozen"], "twice; a bundle goes by"),
         (["run", "--managers", "prm-thesis"], "threshold model"),
         (["run", "--managers", ","], "names none"),
         (["run", "--fleet", "nowhere"], "no fleet 'nowhere'; there are default"),
