@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import shlex
 from collections.abc import Iterator, Sequence
 
 from rlctl.bench.ray import on_ray
 from rlctl.bench.results import results_as_json
 from rlctl.bench.sim import Runner, SimOutcome, SimPlan, run_sim, run_tasks, seeds_at_once, usable_cpus
 from rlctl.bench.tuned import load_tuned
+from rlctl.commands.arguments import command_line
 from rlctl.commands.outputs import write_json
 from rlctl.envs.sim.region import outside
 from rlctl.report.html import write_suite_report
@@ -131,14 +131,18 @@ def warn_of_misfits(plan: SimPlan) -> None:
 
 def _command(args: argparse.Namespace, plans: Sequence[SimPlan]) -> str:
     """The command line that does the same again."""
-    one = plans[0]
-    scenario = "all" if len(plans) > 1 else one.scenario_source
-    words = ["rlctl", "bench", "--plant", "sim", "--scenario", scenario, "--managers", ",".join(one.managers)]
-    words += ["--seeds", str(one.seeds), "--shield", one.shield_source]
-    words += ["--tuned", one.tuned_source] if one.tuned else []
-    words += ["--duration", f"{args.duration:g}"] if args.duration else []
-    words += ["--time-scale", f"{args.time_scale:g}"] if args.time_scale else []
-    return shlex.join(words)
+    plan = plans[0]
+    options = {
+        "plant": "sim",
+        "scenario": "all" if len(plans) > 1 else plan.scenario_source,
+        "managers": ",".join(plan.managers),
+        "seeds": plan.seeds,
+        "shield": plan.shield_source,
+        "tuned": plan.tuned_source or None,
+        "duration": args.duration and f"{args.duration:g}",
+        "time_scale": args.time_scale and f"{args.time_scale:g}",
+    }
+    return command_line("bench", options)
 
 
 def _effective(plan: SimPlan) -> str:
