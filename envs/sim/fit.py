@@ -18,10 +18,10 @@ __all__ = ["OWN", "SHARED", "Fit", "fit", "losses", "nelder_mead"]
 
 Array = NDArray[np.float64]
 
+# How the kernel shares a CPU: one value for all services of a machine.
 SHARED = ("slice_seconds", "slice_weight_exponent", "crowd_exponent", "period_exponent")
-"""How the kernel shares a CPU: one value for all services of a machine."""
+# What a service and its client cost: a value for each profile.
 OWN = ("service_seconds", "wake_seconds", "service_scv", "client_cpus", "client_cpu_seconds")
-"""What a service and its client cost: a value for each profile."""
 FIRST_STEP = 0.25  # of a logarithm: constants are tried a quarter above where they begin
 MOST_RATIO = 8.0  # a cell at the edge of overload jumps by more from repeat to repeat (host.md, 3)
 SIDE = 1.5  # the target's wrong side counts as much as a factor of 4.5 in the p95
@@ -36,7 +36,7 @@ class Fit:
     Attributes:
         profiles: Fitted, by the beginning of the service's name.
         begun, ended: The loss before and after.
-        calls: Surfaces simulated.
+        calls: How many surfaces were simulated.
     """
 
     profiles: Mapping[str, HostProfile]

@@ -1,7 +1,7 @@
-"""Any number of simulated hosts, one control period per step; no loop over hosts.
+"""The physics of any number of simulated hosts in arrays, one control period per step; no loop over hosts.
 
-Within a period the queue is in steady state, plus a fluid backlog that is carried from one period to the next: below
-capacity the tail follows the utilisation, beyond it requests pile up and have to be worked off.
+Within a period the LC's queue is in steady state, plus a fluid backlog that is carried from one period to the next:
+below capacity the tail latency follows the utilisation, beyond it requests pile up and have to be worked off.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ __all__ = ["Hosts", "Orders", "Window"]
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
+# Beyond this utilisation a window of a second does not reach a steady state; what comes above it is the backlog's.
 STEADIEST = 0.97
-"""Utilisation beyond which a window of a second is no steady state; what comes above it is the backlog's."""
 
 DRIFT, RATE, ARRIVALS, TAIL, PHASE, CPI = range(6)
 UNIFORMS = 6  # first channel of the two uniform numbers: missing, spike
@@ -37,8 +37,8 @@ class Orders:
 
     Attributes:
         quota_cpus: Quota in CPUs, infinite when lifted.
-        cpuset_cpus: CPUs, in the host's order: its own ones first, then those shared with the LC.
-        frozen: Suspended.
+        cpuset_cpus: Number of CPUs, in the host's order: BE's own ones first, then those shared with the LC.
+        frozen: Where the freezer suspends BE.
         weight_ratio: BE's CPU weight by the LC's; 1 is equal.
     """
 
@@ -86,12 +86,12 @@ class Window:
 
 
 class Hosts:
-    """n hosts.
+    """The state of n simulated hosts, and what a control period makes of it.
 
     Args:
-        constants: Of each host.
-        seeds: Of each host, shape (n,), uint64: all chance follows from it.
-        tick_seconds: Control period; also the window of the latency.
+        constants: The constants of each host.
+        seeds: One per host, shape (n,), uint64: all chance follows from it.
+        tick_seconds: Length of a control period, which is also the window of the tail latency.
     """
 
     def __init__(self, constants: Constants, seeds: NDArray[np.uint64], tick_seconds: float = 1.0) -> None:
@@ -107,7 +107,7 @@ class Hosts:
 
     @property
     def count(self) -> int:
-        """How many hosts."""
+        """Number of hosts, n."""
         return len(self.seeds)
 
     def reset(self, seeds: NDArray[np.uint64]) -> None:
@@ -120,14 +120,14 @@ class Hosts:
 
     @classmethod
     def branched(cls, hosts: Hosts, which: NDArray[np.intp]) -> Self:
-        """A copy of some hosts as they stand, to try things on; they themselves stay as they are.
+        """A copy of some hosts as they stand, to try orders on, while they themselves stay as they are.
 
-        A step rebinds its state and broadcasts: orders of shape (..., n) try any number of them on each host, on the
+        A step rebinds its state and broadcasts: orders of shape (..., n) try any number of them on each host with the
         same noise, and a `copy.copy` before the step keeps the state for the next trial.
 
         Args:
-            hosts: To copy from.
-            which: Indices of the hosts, shape (n,).
+            hosts: The hosts to copy from.
+            which: Indices of those to copy, shape (n,).
         """
         branch = cls(hosts.constants.take(which), hosts.seeds[which], hosts.tick_seconds)
         branch.tick = hosts.tick
@@ -141,7 +141,7 @@ class Hosts:
 
         Args:
             rate_rps: Configured arrivals per second, shape (n,).
-            orders: What BE may use in it.
+            orders: What BE may use in the period.
         """
         c = self.constants
         z = normals(self.seeds, self.tick, 6)
@@ -149,29 +149,49 @@ class Hosts:
         self._advance(z)
         offered = self._offered(rate_rps, z[ARRIVALS])
         speed = np.exp(c.drift_cv * self._drift)  # above 1 is slower
-        threads = self._threads(orders.frozen)
-        share, service, inflation = self._shared_out(offered, speed, threads, orders)
+        share, service, inflation = self._shared_out(offered, speed, self._threads(orders.frozen), orders)
+        # Utilisation of the LC's busiest queues, by the CPUs that it could get beside this BE.
         rho = offered * service * c.imbalance_ratio / share.lc_capacity_cpus
         tail = self._tail(offered, rho, service, share, z[TAIL])
         before = self.backlog.requests
         capacity = share.lc_capacity_cpus / (service * c.imbalance_ratio)
         self.backlog, waited, oldest = self.backlog.after(self._quantile, offered, capacity)
-        tail = tail + waited
         done = np.maximum(offered - (self.backlog.requests - before) / self.tick_seconds, 0.0)
-        spike = (u[1] < self._spike_chance) * c.spike_seconds
+        lc_cpus, be_cpus, host_cpus = self._busy(share, rho, service, offered, done)
+        use = np.minimum(lc_cpus / c.lc_cpus, 1.0)
+        cpi = c.cpi * (1.0 + c.cpi_load_ratio * use + c.cpi_interference_ratio * inflation)
         self._was_frozen = orders.frozen
         self.tick += 1
-        return self._window(offered, done, rho, service, inflation, share, tail + spike, oldest, z[CPI], u[0])
+        return Window(
+            tail_latency_seconds=tail + waited + (u[1] < self._spike_chance) * c.spike_seconds,
+            oldest_request_seconds=oldest + 0.5 * service,
+            offered_rps=offered,
+            done_rps=done,
+            utilisation_ratio=rho,
+            lc_cpus=lc_cpus,
+            be_cpus=be_cpus,
+            host_cpus=host_cpus,
+            be_work_ratio=be_cpus / (1.0 + c.be_inflation * use) / self._solo_cpus,
+            contended_ratio=share.contended_ratio,
+            cpi=cpi * (1.0 + c.cpi_cv * z[CPI]),
+            watts=c.idle_watts + c.watts_per_cpu * host_cpus,
+            missing=u[0] < c.missing_ratio,
+        )
 
     def _advance(self, z: Array) -> None:
+        """Move the slow noises on: each a first-order autoregression of unit variance with its correlation time."""
         for name, place, channel in (("_drift", 0, DRIFT), ("_rate", 1, RATE), ("_phase", 2, PHASE)):
             setattr(self, name, self._keep[place] * getattr(self, name) + self._fresh[place] * z[channel])
 
     def _offered(self, rate_rps: Array, z: Array) -> Array:
-        """Arrivals per second that really came: slow noise, and a Poisson number in the window (normal for many)."""
-        meant = rate_rps * np.maximum(1.0 + self.constants.rate_cv * self._rate, 0.0)
-        came: Array = np.maximum(meant + np.sqrt(meant * self.constants.arrival_scv / self.tick_seconds) * z, 0.0)
-        return came
+        """Arrivals per second in the window: the configured rate with slow noise, and the chance of a finite window.
+
+        The number of arrivals of a renewal process has a variance of its mean times the squared coefficient of
+        variation of the gaps (1 for Poisson), and is normal for many (Cox 1962, Renewal Theory, chapter 3).
+        """
+        mean = rate_rps * np.maximum(1.0 + self.constants.rate_cv * self._rate, 0.0)
+        offered: Array = np.maximum(mean + np.sqrt(mean * self.constants.arrival_scv / self.tick_seconds) * z, 0.0)
+        return offered
 
     def _threads(self, frozen: Flags) -> Array:
         """BE threads that run, averaged over the period: none between jobs, few while a freeze takes hold."""
@@ -180,12 +200,13 @@ class Hosts:
         if c.pause_ratio.any():
             job = np.floor(self.tick * self.tick_seconds / c.pause_seconds)
             threads = threads * (_hashed(self.seeds, job) >= c.pause_ratio)
+        # A freeze takes some milliseconds (host.md: .4-7 ms until the freezer reads FROZEN), in which BE runs on.
         lingering = np.where(self._was_frozen, 0.0, np.minimum(c.freeze_seconds / self.tick_seconds, 1.0))
         running: Array = threads * np.where(frozen, lingering, 1.0)
         return running
 
     def _shared_out(self, offered: Array, speed: Array, threads: Array, orders: Orders) -> tuple[Share, Array, Array]:
-        """CPU shares, and the LC's service time beside this BE, with its growth by BE's interference."""
+        """CPU shares, the LC's service time in seconds beside this BE, and its growth by BE's interference."""
         c = self.constants
         own = np.minimum(orders.cpuset_cpus, c.own_cpus)
         shared = np.minimum(orders.cpuset_cpus - own, c.shared_cpus)
@@ -202,87 +223,66 @@ class Hosts:
         return share, alone * (1.0 + inflation), inflation
 
     def _inflation(self, be_cpus: Array) -> Array:
-        """Growth of the LC's service time beside so many busy BE CPUs."""
+        """Growth of the LC's service time beside so many busy BE CPUs: caches, memory bandwidth, SMT, frequency."""
         c = self.constants
         pressure = be_cpus * np.maximum(1.0 + c.phase_sd * self._phase, 0.0)
         inflation: Array = c.inflation_per_cpu * pressure + c.inflation_per_cpu2 * pressure * pressure
         return inflation
 
     def _tail(self, offered: Array, rho: Array, service: Array, share: Share, z: Array) -> Array:
-        """The quantile in steady state: queue, service, wake-up, and what a competing BE adds by running its slices.
-
-        A request that finds its server idle wakes it, which delays it and those that queue behind it. In the M/G/1
-        queue with such a set-up (Welch 1964, Operations Research 12; Harchol-Balter 2013, section 27.3) the time in
-        the system is that of M/G/1 plus a delay of its own, of mean (2 E[I] + rate E[I^2]) / (2 (1 + rate E[I])) for a
-        set-up time I. The service time does not occur in it: a wake-up costs what it costs, whether BE slows the
-        service or not. For an exponential I its mean is E[I] at any rate of arrivals, which is taken here.
-        """
+        """The tail latency in steady state: queue, service, wake-up, and what a competing BE's slices add."""
         c = self.constants
         steady = np.minimum(rho, STEADIEST)
         slowed = service * c.lc_cpus / share.lc_capacity_cpus
         delayed = queueing.delay_probability(c.servers, steady)
         wait = queueing.conditional_wait(c.servers, steady, slowed, c.arrival_scv, c.service_scv)
+        # A request that finds its server idle wakes it, which delays it and those that queue behind it. In the M/G/1
+        # queue with such a set-up time I (Welch 1964, Operations Research 12, 736-752; Harchol-Balter 2013,
+        # Performance Modeling and Design of Computer Systems, section 27.3) the time in the system is that of M/G/1
+        # plus a delay of mean (2 E[I] + rate E[I^2]) / (2 (1 + rate E[I])). The service time does not occur in it: a
+        # wake-up is paid once, whatever BE's quota makes of the service. For an exponential I, taken here, that mean
+        # is E[I] at any rate of arrivals.
         tail = queueing.sojourn_quantile(self._quantile, delayed, wait, slowed + c.wake_seconds, c.service_scv)
         tail = tail + self._slices(steady, share)
-        # A quantile of n requests: 1.45 / sqrt(n) for the p95 of an exponential tail.
+        # A quantile of n samples has a relative error of 1.45 / sqrt(n) for the p95 of an exponential tail
+        # (asymptotic variance q (1 - q) / (n f^2) of a sample quantile); 2.1 is its square.
         cv = np.sqrt(c.tail_cv * c.tail_cv + 2.1 / np.maximum(offered * self.tick_seconds, 1.0))
-        seen: Array = c.base_seconds + tail * np.exp(cv * z - 0.5 * cv * cv)
-        return seen
+        noisy: Array = c.base_seconds + tail * np.exp(cv * z - 0.5 * cv * cv)  # lognormal with mean 1
+        return noisy
 
     def _slices(self, rho: Array, share: Share) -> Array:
-        """What waiting for BE's slices adds to the quantile, given how often BE is there at all."""
+        """Seconds that waiting for BE's slices adds to the tail latency.
+
+        An empirical law, whose constants are fitted to host_surface.csv (host.md, facts 1 to 3). Slices count only
+        where more requests meet BE than the quantile leaves out.
+        """
         c = self.constants
         met = share.burst_ratio * np.minimum(c.shared_cpus / c.lc_cpus, 1.0)
         left = 1.0 - self._quantile
-        often = np.log(np.maximum(met, left) / left) / np.log(1.0 / left)
-        press = np.power(2.0 * (1.0 - share.fair), c.slice_weight_exponent)
-        crowd = np.power(rho / (1.0 - rho), c.crowd_exponent)
-        burst = np.power(c.period_seconds / 0.010, c.period_exponent)
+        often = np.log(np.maximum(met, left) / left) / np.log(1.0 / left)  # 0 where it is left out, 1 where all meet BE
+        press = np.power(2.0 * (1.0 - share.fair), c.slice_weight_exponent)  # 1 at equal weights on one CPU
+        crowd = np.power(rho / (1.0 - rho), c.crowd_exponent)  # 1 at half of what the LC can get
+        burst = np.power(c.period_seconds / 0.010, c.period_exponent)  # 1 at a quota's period of 10 ms
         added: Array = c.slice_seconds * often * press * crowd * burst
         return added
 
-    def _window(
-        self,
-        offered: Array,
-        done: Array,
-        rho: Array,
-        service: Array,
-        inflation: Array,
-        share: Share,
-        tail: Array,
-        oldest: Array,
-        z: Array,
-        u: Array,
-    ) -> Window:
+    def _busy(
+        self, share: Share, rho: Array, service: Array, offered: Array, done: Array
+    ) -> tuple[Array, Array, Array]:
+        """CPUs that the LC, BE and the whole host keep busy."""
         c = self.constants
-        capacity = share.lc_capacity_cpus
-        busy = np.minimum(rho / c.imbalance_ratio, 1.0)
-        lc_cpus = np.minimum(done * (service + c.wake_seconds * np.maximum(1.0 - busy, 0.0)), capacity)
+        # A server is idle, and so has to be woken, with probability 1 - utilisation (Poisson arrivals see time
+        # averages); the mean queue is less busy than the busiest by the imbalance.
+        idle = np.maximum(1.0 - np.minimum(rho / c.imbalance_ratio, 1.0), 0.0)
+        lc_cpus = np.minimum(done * (service + c.wake_seconds * idle), share.lc_capacity_cpus)
         client = np.minimum(c.client_cpus + c.client_cpu_seconds * offered, np.maximum(c.own_cpus, c.client_cpus))
-        # What the LC did not take after all is BE's, and the other way round.
+        # BE has no CPU that the LC or the client keeps busy.
         be_cpus = np.minimum(share.be_cpus, c.lc_cpus + np.maximum(c.own_cpus - client, 0.0) - lc_cpus)
-        use = np.minimum(lc_cpus / c.lc_cpus, 1.0)
-        cpi = c.cpi * (1.0 + c.cpi_load_ratio * use + c.cpi_interference_ratio * inflation)
-        host = lc_cpus + be_cpus + client
-        return Window(
-            tail_latency_seconds=tail,
-            oldest_request_seconds=oldest + 0.5 * service,
-            offered_rps=offered,
-            done_rps=done,
-            utilisation_ratio=rho,
-            lc_cpus=lc_cpus,
-            be_cpus=be_cpus,
-            host_cpus=host,
-            be_work_ratio=be_cpus / (1.0 + c.be_inflation * use) / self._solo_cpus,
-            contended_ratio=share.contended_ratio,
-            cpi=cpi * (1.0 + c.cpi_cv * z),
-            watts=c.idle_watts + c.watts_per_cpu * host,
-            missing=u < c.missing_ratio,
-        )
+        return lc_cpus, be_cpus, lc_cpus + be_cpus + client
 
 
 def _hashed(seeds: NDArray[np.uint64], number: Array) -> Array:
-    """A uniform number per host that depends on its seed and one more number of its own."""
+    """A uniform number per host that depends on its seed and one whole number per host."""
     with np.errstate(over="ignore"):
         mixed = seeds + np.uint64(0x632BE59BD9B4E019) * (number.astype(np.uint64) + np.uint64(1))
     number_of_each: Array = uniforms(mixed, 0, 1, PAUSES)[0]

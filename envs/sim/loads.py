@@ -24,8 +24,8 @@ __all__ = ["Bursty", "Diurnal", "FlashCrowd", "RandomWalk", "Staircase", "Traced
 Array = NDArray[np.float64]
 Order = Literal["triangle", "shuffled", "up", "down", "up-down"]
 
+# Place of the loads' random numbers in the generator: a tick that no host ever reaches.
 LOAD_TICK = 1 << 40
-"""Place of the loads' random numbers in the generator: a tick that no host ever reaches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +223,7 @@ class Traced:
     """A trace of the testbed, with rates as shares.
 
     Args:
-        trace: The trace.
+        trace: The load over time as shares of the LC's maximum.
         phase_seconds: The seed begins it anywhere within so many seconds; 0 begins it at its begin.
     """
 

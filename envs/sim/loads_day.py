@@ -22,14 +22,12 @@ Seeds = NDArray[np.uint64]
 Span = tuple[float, float]
 
 DAY_SECONDS = 86400.0
+# Most load that a crowd takes a host to, by the LC's maximum; beyond it only the length of the backlog differs.
 HIGHEST = 1.25
-"""Most load that a crowd takes a host to, by the LC's maximum; beyond it only the length of the backlog differs."""
-
+# The day's second harmonic by its first: a steep morning and a shoulder by noon.
 HARMONIC = 0.3
-"""The day's second harmonic by its first."""
-
+# Time scales of the noise, by its `seconds`; each has the same part of its variance.
 OCTAVES = (1, 8, 64)
-"""Time scales of the noise, by its `seconds`; each has the same part of its variance."""
 
 LEVEL, NOISE, BURST, CROWD = 5000, 5010, 5020, 5030  # first noise channels
 
@@ -112,12 +110,12 @@ def day_loads(load: DayLoad, seeds: Seeds, ahead_hours: Array, begin_seconds: fl
     """A stretch of load.
 
     Args:
-        load: Of all these hosts.
-        seeds: Of each, shape (n,).
+        load: What the load of these hosts is like.
+        seeds: One per host, shape (n,).
         ahead_hours: By how much each host's clock is ahead, shape (n,).
-        begin_seconds: When the stretch begins.
-        ticks: Its length.
-        tick: Control period in seconds.
+        begin_seconds: Time of the day when the stretch begins.
+        ticks: Length of the stretch.
+        tick: Length of a control period in seconds.
 
     Returns:
         Share of the LC's maximum in each tick, shape (ticks, n).
@@ -137,7 +135,7 @@ def day_loads(load: DayLoad, seeds: Seeds, ahead_hours: Array, begin_seconds: fl
 
 
 def _wave(days: Array) -> Array:
-    """Between 0 and 1; 1 where `days` is whole."""
+    """The day's wave between 0 and 1; 1 where `days` is whole."""
     return (_raw(days + _PEAK) - _LEAST) / (_MOST - _LEAST)
 
 

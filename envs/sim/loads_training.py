@@ -30,16 +30,7 @@ BURST_HEIGHT = (0.10, 0.50)
 
 
 def training_load(seed: int, ticks: int, tick_seconds: float) -> Array:
-    """One host's load.
-
-    Args:
-        seed: Decides everything about it.
-        ticks: How many.
-        tick_seconds: Control period.
-
-    Returns:
-        Share of the LC's maximum in each tick, shape (ticks,).
-    """
+    """One host's load as a share of the LC's maximum in each tick, shape (ticks,); the seed decides all of it."""
     return training_loads(np.array([seed], np.uint64), ticks, tick_seconds)[:, 0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,10 +31,10 @@ class SimHosts(ABC):
     """n simulated hosts under one clock, with their load and their sensors: `step` and `read`, again and again.
 
     Args:
-        constants: Of each host.
-        seeds: Of each host, shape (n,): its noise follows from it.
+        constants: The constants of each host.
+        seeds: One per host, shape (n,): its noise follows from it.
         weights: BE's CPU weight by the LC's on each host, shape (n,), from `weight_ratios`.
-        tick_seconds: Control period.
+        tick_seconds: Length of a control period.
 
     Attributes:
         window: What happened in the last period: the truth by which runs are scored. None before the first.
@@ -53,7 +54,7 @@ class SimHosts(ABC):
 
     @property
     def count(self) -> int:
-        """How many hosts."""
+        """Number of hosts, n."""
         return self.hosts.count
 
     @property
@@ -66,7 +67,7 @@ class SimHosts(ABC):
         """Configured load in a tick as a share of each LC's maximum, shape (n,)."""
 
     def rate_rps(self, tick: int) -> Array:
-        """The same in requests per second."""
+        """The configured load in requests per second, shape (n,)."""
         return self.load_ratio(tick) * self.constants.max_load_rps
 
     def step(self, allocations: Allocations) -> Window:
@@ -97,7 +98,7 @@ class SimBatch(SimHosts):
         seeds: One per host; decides its constants, its noise, and its load.
         load: The load over time.
         ticks: Length of the load; a longer run repeats it.
-        tick_seconds: Control period.
+        tick_seconds: Length of a control period.
         vary: Draw each host's constants from the profile's ranges.
         weight: BE's CPU weight against the LC's.
         limits: Range of allocations; the profile's when None.
@@ -161,11 +162,11 @@ class SimPlant:
     """One simulated host as a Plant; no time passes but in `wait`.
 
     Args:
-        profile: The host.
+        profile: What kind of host it is.
         load: The load over time.
-        ticks: Length of a run.
-        tick_seconds: Control period.
-        seed: Until `reset` gives another.
+        ticks: Length of the load; a longer run repeats it.
+        tick_seconds: Length of a control period.
+        seed: Decides noise and load until `reset` gives another.
         vary: Draw the constants from the profile's ranges by the seed.
     """
 
@@ -181,11 +182,9 @@ class SimPlant:
     ) -> None:
         self.limits: Limits = profile.limits()
         self.tick_seconds = tick_seconds
-        self._profile, self._load, self._ticks, self._vary = profile, load, ticks, vary
-        self._seed = seed
-        self._weight = Weight.EQUAL
-        self.batch = self._batch()
-        self.batch.apply([self.limits.full])
+        self._host = partial(SimBatch, profile, load=load, ticks=ticks, tick_seconds=tick_seconds, vary=vary)
+        self._seed, self._weight = seed, Weight.EQUAL
+        self._begin(self.limits.full)
 
     @property
     def current(self) -> Allocation:
@@ -195,12 +194,10 @@ class SimPlant:
     def reset(self, seed: int | None = None) -> None:
         """Begin anew, from the given seed or from the last one; the allocation and the weight stay."""
         self._seed = self._seed if seed is None else seed
-        current = self.current
-        self.batch = self._batch()
-        self.batch.apply([current])
+        self._begin(self.current)
 
     def read(self) -> Telemetry:
-        """All sensors, now."""
+        """What all sensors say now."""
         return self.batch.telemetry()[0]
 
     def apply(self, allocation: Allocation) -> Allocation:
@@ -219,16 +216,9 @@ class SimPlant:
         return 0
 
     def close(self) -> None:
-        """BE gets everything back."""
+        """Give BE everything back."""
         self.batch.apply([self.limits.full])
 
-    def _batch(self) -> SimBatch:
-        return SimBatch(
-            self._profile,
-            [self._seed],
-            self._load,
-            self._ticks,
-            self.tick_seconds,
-            vary=self._vary,
-            weight=self._weight,
-        )
+    def _begin(self, allocation: Allocation) -> None:
+        self.batch = self._host(seeds=[self._seed], weight=self._weight)
+        self.batch.apply([allocation])

@@ -30,7 +30,7 @@ RANGE_CHANNEL = 1000
 
 
 class LcConstants(Strict):
-    """The latency-critical service."""
+    """The latency-critical service and its requests."""
 
     lc_cpus: float = Field(gt=0.0)
     """CPUs that it may run on."""

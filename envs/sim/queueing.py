@@ -17,24 +17,26 @@ __all__ = ["Backlog", "conditional_wait", "delay_probability", "sojourn_quantile
 
 Array = NDArray[np.float64]
 
+# Control periods for which arrivals are kept: a request that waits longer is taken to have waited so long.
 REMEMBERED = 64
-"""Control periods for which arrivals are kept: who waits longer is taken to have waited so long."""
 
+# Points of a period at which the wait of those that complete is computed.
 SHARES = 5
-"""Points of a period at which the wait of those that complete is looked at."""
 
 _NEWTON_STEPS = 6
-_NEARLY_EQUAL = 1e-6
+_NEARLY_EQUAL = 1e-6  # two exponentials of the same rate have a limit of their own, which this keeps away from
 
 
 def delay_probability(servers: Array, rho: Array) -> Array:
     """Erlang's C: the probability that an arrival must wait in M/M/m; 1 where rho is 1 or more.
 
-    Whole numbers of servers only; by the recursion of Erlang B, which neither overflows nor cancels.
+    Whole numbers of servers only.
     """
     servers, rho = np.broadcast_arrays(np.asarray(servers, float), np.asarray(rho, float))
     if servers.size and servers.max() == 1.0:
         return np.minimum(rho, 1.0)
+    # Erlang C from Erlang B, by the recursion B(k) = a B(k-1) / (k + a B(k-1)), which neither overflows nor cancels
+    # (Gross, Shortle, Thompson and Harris 2008, Fundamentals of Queueing Theory, chapter 2).
     offered = servers * rho
     blocked = np.ones_like(offered)
     for k in range(1, int(servers.max()) + 1 if servers.size else 1):
@@ -45,10 +47,9 @@ def delay_probability(servers: Array, rho: Array) -> Array:
 
 
 def conditional_wait(servers: Array, rho: Array, service: Array, ca2: Array, cs2: Array) -> Array:
-    """Mean wait of those that wait at all, in the unit of `service`; infinite where rho is 1 or more.
-
-    Allen and Cunneen: M/M/m's, times (ca2 + cs2) / 2. Exact for M/M/m, and for M/G/1 (Pollaczek and Khinchine).
-    """
+    """Mean wait of those that wait at all, in the unit of `service`; infinite where rho is 1 or more."""
+    # Allen and Cunneen's approximation of G/G/m: the wait of M/M/m times (ca2 + cs2) / 2 (Allen 1990, Probability,
+    # Statistics, and Queueing Theory). Exact for M/M/m, and for M/G/1 (Pollaczek and Khinchine).
     with np.errstate(divide="ignore"):
         return np.where(rho < 1.0, service / (servers * np.maximum(1.0 - rho, 0.0)) * (ca2 + cs2) / 2.0, np.inf)
 
@@ -56,19 +57,18 @@ def conditional_wait(servers: Array, rho: Array, service: Array, ca2: Array, cs2
 def sojourn_quantile(q: float, delayed: Array, wait: Array, service: Array, cs2: Array) -> Array:
     """The q-quantile of wait plus service.
 
-    Waits are taken as exponential given that there is one, which is exact for M/M/m. Service is a constant plus an
-    exponential with the right mean and variance, for cs2 up to 1.
-
     Args:
-        q: Which quantile, in (0, 1).
+        q: The quantile, in (0, 1).
         delayed: Probability of waiting.
         wait: Mean wait of those that wait; finite.
         service: Mean service time.
-        cs2: Its squared coefficient of variation.
+        cs2: Squared coefficient of variation of the service time.
 
     Returns:
         In the unit of `wait` and `service`.
     """
+    # A wait, where there is one, is exponential: exact for M/M/m. The service time is a constant plus an exponential
+    # of the right mean and variance, for cs2 up to 1. So P(T > x) is a sum of two exponentials.
     spread = np.maximum(np.sqrt(np.minimum(cs2, 1.0)) * service, 1e-3 * service)
     constant = service - spread
     wait = np.maximum(wait, 1e-6 * service)  # none at all (D/D/1) has no rate
@@ -95,9 +95,9 @@ class Backlog:
     one that completes at t has waited since it arrived, when the rate of arrivals may have been another.
 
     Attributes:
-        came: Requests so far at the end of each period, newest first; arrays of shape (n,), as far back as needed.
-        gone: Completed so far, shape (..., n).
-        seconds: Control period.
+        came: Number of arrivals so far at the end of each period, newest first; arrays of shape (n,).
+        gone: Number of completions so far, shape (..., n).
+        seconds: Length of a control period.
     """
 
     came: tuple[Array, ...]
@@ -106,23 +106,23 @@ class Backlog:
 
     @classmethod
     def none(cls, count: int, seconds: float) -> Self:
-        """Nobody waits on n hosts."""
+        """An empty backlog on n hosts."""
         return cls((np.zeros(count),), np.zeros(count), seconds)
 
     @property
     def requests(self) -> Array:
-        """Requests that wait."""
+        """Number of requests that wait, shape (..., n)."""
         return self.came[0] - self.gone
 
     def of(self, which: NDArray[np.intp]) -> Self:
-        """Some of the hosts."""
+        """The backlog of some of the hosts."""
         return replace(self, came=tuple(row[which] for row in self.came), gone=self.gone[which])
 
     def after(self, q: float, offered: Array, capacity: Array) -> tuple[Self, Array, Array]:
         """Let one period pass.
 
         Args:
-            q: Which quantile.
+            q: The quantile of the wait.
             offered: Arrivals per second.
             capacity: Requests per second that can be worked off.
 

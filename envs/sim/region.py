@@ -11,8 +11,8 @@ from rlctl.envs.sim.surface import Cell
 __all__ = ["outside", "region_of"]
 
 LOAD, QUOTA = "load_rps", "quota_cpus"
+# Loads are compared with this much room: a configured load is never met to the request.
 SLACK_RATIO = 0.02
-"""Loads are compared with this much room: a configured load is never met to the request."""
 
 
 def region_of(cells: Sequence[Cell]) -> dict[str, tuple[float, float]]:
@@ -31,9 +31,9 @@ def outside(profile: HostProfile, load_low: float, load_high: float) -> list[str
     A profile without `fitted` is not from a sweep: it has no region to leave.
 
     Args:
-        profile: The profile.
-        load_low: Least load of the run, as a share of the LC's maximum.
-        load_high: Largest load of the run, likewise.
+        profile: The host's profile.
+        load_low: Least load of the run as a share of the LC's maximum.
+        load_high: Largest load of the run as a share of the LC's maximum.
     """
     low, high = profile.fitted.get(LOAD, (0.0, math.inf))
     most = profile.lc.max_load_rps

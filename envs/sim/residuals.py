@@ -30,16 +30,16 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
+# Hosts simulated per cell, the same for all: a cell's figure does not depend on which others are simulated.
 SEEDS = 48
-"""Hosts simulated per cell, the same for all: a cell's figure does not depend on which others are looked at."""
 MANY_SEEDS = 500
 """For figures to be quoted: with 48 the share on the target's side moves by 3 % from one set of seeds to the next."""
+# Windows per cell, from an empty queue, as in the sweep; the first is left out on both sides.
 WINDOWS = 4
-"""Windows per cell, from an empty queue, as in the sweep; the first is left out on both sides."""
 WITHIN_RATIO = 2.0
 WITHIN_CPUS = 0.1
+# From this weight on BE is a competitor; below it cells are of the regime `weights`.
 FULL_WEIGHT_RATIO = 0.5
-"""From which weight on BE is a competitor; below, cells are of the regime `weights`."""
 
 
 class Regime(StrEnum):
@@ -58,8 +58,8 @@ class Residual:
     """One cell, simulated and measured.
 
     Attributes:
-        cell: The cell.
-        regime: What rules there.
+        cell: The measured cell.
+        regime: What determines the tail latency there.
         tail_latency_seconds: Simulated median p95; so `lc_cpus` and `be_cpus`.
         target_seconds: The line on whose side both should be.
     """
@@ -104,7 +104,7 @@ class Agreement:
     """Some cells together, in percent of them.
 
     Attributes:
-        cells: How many.
+        cells: Number of cells.
         within_percent: p95 right within a factor of two.
         side_percent: On the measured side of the target.
         be_percent: BE's CPUs right within 0.1.
@@ -127,7 +127,7 @@ def residuals(cells: Sequence[Cell], profiles: Mapping[str, HostProfile], seeds:
     """Simulate every cell and set it beside its measurement.
 
     Args:
-        cells: The surface.
+        cells: The measured surface.
         profiles: By the beginning of the service's name; topology and period come from the cell.
         seeds: Hosts per cell.
 

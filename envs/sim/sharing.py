@@ -1,7 +1,6 @@
-"""Who gets which CPU: weights, quotas and cpusets, as the kernel's fair scheduler shares CPUs out.
+"""Who gets which CPU: weights, quotas and cpusets, as the kernel's fair scheduler shares CPUs out over a period.
 
-Steady state over one control period. The BE's CPUs are some of its own (the LC never runs there) and some shared with
-the LC, and its quota burns on all of them alike.
+BE's CPUs are some of its own, where the LC never runs, and some shared with the LC; its quota burns on all of them.
 """
 
 from __future__ import annotations
@@ -38,14 +37,13 @@ class Share(NamedTuple):
 def fair_share(weight_ratio: Array, lc_cpus: Array, be_spread_cpus: Array) -> Array:
     """The LC's part of a CPU on which both always want to run.
 
-    A group's weight is divided over the CPUs that it runs on: on two CPUs BE presses half as hard on each, which is
-    why an LC on one of them was measured to hold 2/3 (host.md, cpuset 0-1).
-
     Args:
         weight_ratio: BE's weight by the LC's.
         lc_cpus: CPUs that the LC runs on.
         be_spread_cpus: CPUs that BE runs on.
     """
+    # The kernel divides a group's weight over the CPUs that it runs on (Documentation/scheduler/sched-design-CFS):
+    # on two CPUs BE presses half as hard on each. An LC on one of them was measured to hold 2/3 (host.md, cpuset 0-1).
     return 1.0 / (1.0 + weight_ratio * lc_cpus / np.maximum(be_spread_cpus, 1e-9))
 
 
@@ -95,6 +93,7 @@ class Contest(NamedTuple):
         return self._most(lc_wants, self.fair_equal)
 
     def _most(self, lc_wants: Array, fair: Array) -> Array:
+        # The scheduler conserves work: a CPU that the LC leaves idle is BE's, and below it BE still has its fair part.
         idle = np.minimum(self.shared, np.maximum(self.lc_cpus - lc_wants, 0.0))
         return self.own + np.maximum(idle, (1.0 - fair) * self.shared)
 
@@ -102,25 +101,26 @@ class Contest(NamedTuple):
 def lc_wants(work: Array, wakes: Array, lc_cpus: Array) -> Array:
     """CPUs that the LC would use if it had them all.
 
-    A request finds its server idle, and so has to wake it, with probability 1 - utilisation: Poisson arrivals see time
-    averages (Wolff 1982). The utilisation is taken without the wake-ups themselves.
-
     Args:
         work: CPU time per second that requests take, without wake-ups.
         wakes: CPU time per second that wake-ups would take if every request needed one.
         lc_cpus: CPUs that the LC may run on.
     """
+    # A request finds its server idle, and so has to wake it, with probability 1 - utilisation: Poisson arrivals see
+    # time averages (Wolff 1982, Operations Research 30). The utilisation is taken without the wake-ups themselves.
     return np.minimum(work + wakes * np.maximum(1.0 - work / lc_cpus, 0.0), lc_cpus)
 
 
 def share_out(contest: Contest, wants: Array, quota: Array) -> Share:
-    """Divide the CPUs.
+    """The CPUs that BE and the LC get under a quota.
 
     Args:
-        contest: The CPUs.
-        wants: CPUs that the LC would use if it had them all.
-        quota: BE's quota in CPUs; it burns on its own CPUs and on shared ones alike.
+        contest: The CPUs that both compete for.
+        wants: CPUs that the LC would use if it had them all, from `lc_wants`.
+        quota: BE's quota in CPUs.
     """
+    # A quota below what BE could use lets it run in a part of each period, its duty: beside an LC that wants what it
+    # wants now, beside one that always wants to run (the LC's capacity), and as if BE had the LC's weight.
     most, pressed = contest.most(wants), contest.own + (1.0 - contest.fair) * contest.shared
     duty, duty_pressed, duty_equal = (
         np.minimum(1.0, quota / np.maximum(cpus, 1e-9)) for cpus in (most, pressed, contest.most_at_equal_weight(wants))

@@ -21,7 +21,7 @@ EPISODE_STEPS = 300
 """Steps after which an episode is truncated, unless told otherwise."""
 
 LOAD_TICKS = 3001
-"""Length of a load; a longer episode repeats it."""
+"""Ticks of a load unless told otherwise; a longer episode repeats it."""
 
 _NEXT = np.uint64(0x9E3779B97F4A7C15)  # odd and far from small: episodes of neighbouring seeds do not meet
 _KIND = np.uint64(EVALUATION_BIT)
@@ -57,8 +57,8 @@ class SimHost(HostEnv):
         profile: A shipped profile by name, a YAML file, or a profile.
         load: The load over time, for each episode by its key.
         vary: Draw each episode's host from the profile's ranges.
-        tick_seconds: Control period.
-        ticks: Length of the load.
+        tick_seconds: Length of a control period.
+        ticks: Length of the load; a longer episode repeats it.
         lags: Ticks back that the observation shows, oldest first.
         weight: BE's CPU weight against the LC's.
         render_mode: None or "ansi".

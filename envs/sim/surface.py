@@ -25,7 +25,7 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -44,10 +44,10 @@ COLUMNS = (
 
 NEEDED = ("cfg", "rate", "be", "cpuset", "quota", "period", "shares", "win", "sent", "p95", "lc_cpu", "be_cpu")
 LC_SHARES = 1024.0
+# Without a quota there is no burst and its period has no meaning; the model's own unit of it has no effect.
 UNQUOTAED_PERIOD_SECONDS = 0.010
-"""No quota, no burst: without a quota the period has no meaning, and the model's own unit of it has no effect."""
+# One cell in so many is set aside from a fit.
 EVERY = 3
-"""One cell in so many is kept aside from a fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Measured:
 
     Attributes:
         sent_rps: Requests that arrived, per second.
-        tail_latency_seconds: Their p95.
+        tail_latency_seconds: The window's p95.
         lc_cpus, be_cpus: CPUs kept busy.
     """
 
@@ -71,8 +71,8 @@ class Cell:
     """One point of the surface.
 
     Attributes:
-        service: The service's name.
-        rate_rps: Configured load.
+        service: Name of the service, column `cfg`.
+        rate_rps: Configured requests per second.
         frozen: BE is absent.
         own_cpus: CPUs that BE has for itself.
         shared_cpus: CPUs that it shares with the LC.
@@ -103,7 +103,7 @@ class Cell:
 
     @property
     def tail_latency_seconds(self) -> float:
-        """Median p95."""
+        """Median p95 of the settled windows."""
         return float(np.median([one.tail_latency_seconds for one in self.windows]))
 
     @property
@@ -145,7 +145,8 @@ def read_surface(path: Path) -> tuple[Cell, ...]:
         cells.setdefault(key, (cell, []))[1].append(window)
     if not cells:
         raise ConfigError("holds no settled window (win 1 and later)", path)
-    return tuple(sorted((_with(cell, windows) for cell, windows in cells.values()), key=_order))
+    settled = (replace(cell, windows=tuple(windows)) for cell, windows in cells.values())
+    return tuple(sorted(settled, key=_order))
 
 
 def set_aside(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], tuple[Cell, ...]]:
@@ -217,11 +218,6 @@ def _number(row: Mapping[str, str], name: str, least: float = 0.0) -> float:
     if not least <= value < math.inf:
         raise ValueError(f"{name} is {row[name]}; it is at least {least:g}")
     return value
-
-
-def _with(cell: Cell, windows: Sequence[Measured]) -> Cell:
-    values = {name: getattr(cell, name) for name in Cell.__slots__}
-    return Cell(**{**values, "windows": tuple(windows)})
 
 
 def _order(cell: Cell) -> tuple[object, ...]:
