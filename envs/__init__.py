@@ -34,7 +34,7 @@ class _WhenImported(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Nothing but Gymnasium."""
+        """Gymnasium's spec, with the registration added; None for every other module."""
         if name != "gymnasium":
             return None
         others = (finder.find_spec(name, path, target) for finder in tuple(sys.meta_path) if finder is not self)

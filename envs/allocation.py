@@ -101,7 +101,7 @@ class Limits:
 
     @property
     def full(self) -> Allocation:
-        """Nothing withheld."""
+        """The freest allocation: all CPUs, no quota."""
         return Allocation(UNLIMITED, self.cpus)
 
     @property

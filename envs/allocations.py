@@ -1,6 +1,7 @@
-"""Allocations of many hosts in arrays, and the decoding of many actions at once.
+"""Allocations of many hosts in arrays, and the decoding of many actions at once: twins of `allocation` and `actions`.
 
-What a move does stands in `MOVES`, so there is one table of moves and not two.
+The table of moves is `MOVES` for both. What a move does is written twice, in `Move.of` and in `chosen`;
+`tests/envs/test_array_twins.py` holds the two together to the bit.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Allocations(NamedTuple):
 
     @classmethod
     def of(cls, each: Sequence[Allocation]) -> Allocations:
-        """The same in arrays."""
+        """Allocations of hosts one by one, in arrays."""
         return cls(
             np.array([one.quota_cpus for one in each], np.float64),
             np.array([one.cpuset_cpus for one in each], np.int64),
@@ -48,7 +49,7 @@ class Allocations(NamedTuple):
         return cls.of([one] * count)
 
     def host(self, index: int) -> Allocation:
-        """One host's."""
+        """The allocation of one host."""
         return Allocation(float(self.quota_cpus[index]), int(self.cpuset_cpus[index]), bool(self.frozen[index]))
 
     def take(self, places: NDArray[np.int64]) -> Allocations:

@@ -79,7 +79,7 @@ class Cluster:
 
     Attributes:
         name: As in the platform description, and of its control group.
-        cpus: Its CPUs.
+        cpus: Numbers of its CPUs.
         quota_cpus: CPU time that applications may have of it; at most its number of CPUs.
         memory_nodes: Memory nodes of its applications; empty leaves them as they are.
         memory_bytes: Memory for its applications; None sets no limit.

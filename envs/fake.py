@@ -72,7 +72,7 @@ class FakePlant:
         return self._current
 
     def set_weight(self, weight: Weight) -> None:
-        """Only remembered."""
+        """Remembered for the test to look at; without effect."""
         self.weight = weight
 
     def wait(self) -> int:

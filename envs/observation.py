@@ -89,7 +89,7 @@ class Feature:
     """One row of the observation table.
 
     Attributes:
-        name: Stable name.
+        name: Stable name, which bundles record.
         unit: Unit before scaling.
         low, high: Range that is mapped to [-1, 1]; values beyond it are clipped.
         of: Reads the number, or a Missing; a missing one is 0 in the vector, with its validity flag at -1.
@@ -190,7 +190,7 @@ class Observer:
         return cast("spaces.Space[NDArray[np.float32]]", spaces.Box(-1.0, 1.0, (self.size,), np.float32))
 
     def reset(self) -> None:
-        """Forget the history."""
+        """Forget the history: the next tick is the first."""
         self._frames.clear()
 
     def observe(self, telemetry: Telemetry, current: Allocation, mask: NDArray[np.bool_] | None = None) -> Observation:

@@ -20,11 +20,9 @@ class Plant(Protocol):
     @property
     def current(self) -> Allocation:
         """The allocation in force, as last read back."""
-        ...
 
     def reset(self, seed: int | None = None) -> None:
         """Begin a run: a simulated host starts over from the seed; on a live one the next period begins now."""
-        ...
 
     def read(self) -> Telemetry:
         """All sensors, now. Never raises for a missing reading.
@@ -32,7 +30,6 @@ class Plant(Protocol):
         Raises:
             HostError: The plant as a whole is gone.
         """
-        ...
 
     def apply(self, allocation: Allocation) -> Allocation:
         """Write the allocation, read it back, and return what is in force.
@@ -40,7 +37,6 @@ class Plant(Protocol):
         Raises:
             CgroupError: A write failed; `current` is then what was read back.
         """
-        ...
 
     def set_weight(self, weight: Weight) -> None:
         """Set BE's CPU weight against the LC's, once, before a run.
@@ -48,12 +44,9 @@ class Plant(Protocol):
         Raises:
             CgroupError: As for apply.
         """
-        ...
 
     def wait(self) -> int:
         """Let the current control period end; returns how many deadlines have been missed."""
-        ...
 
     def close(self) -> None:
         """Put back every knob that was touched. Idempotent."""
-        ...

@@ -42,17 +42,14 @@ class Recorded(Protocol):
     @property
     def telemetry(self) -> Telemetry:
         """What the sensors said."""
-        ...
 
     @property
     def before(self) -> Allocation:
         """The allocation that was in force then."""
-        ...
 
     @property
     def applied(self) -> Allocation:
         """What was in force afterwards."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +123,12 @@ class ReplayPlant:
         return self.recorded.telemetry
 
     def apply(self, allocation: Allocation) -> Allocation:
-        """Only remembered."""
+        """Remembered as `current`; the recording goes on as it is."""
         self._current = self.limits.clip(allocation)
         return self._current
 
     def set_weight(self, weight: Weight) -> None:
-        """Without effect."""
+        """Without effect on a recording."""
 
     def wait(self) -> int:
         """The next tick; none is ever missed."""

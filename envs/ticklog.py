@@ -35,11 +35,11 @@ _SEAL = re.compile(rb',"prev":"([0-9a-f]{8}|)","crc":"([0-9a-f]{8})"\}\Z')
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A whole line.
+    """One sound line of a log.
 
     Attributes:
-        path: Its file.
-        number: Its place in the file, from 1.
+        path: File that it stands in.
+        number: Number of the line in its file, from 1.
         said: The object, without the seal.
         unbroken: Nothing is known to be damaged or missing between it and the line before.
     """
@@ -60,8 +60,8 @@ class Damage:
     """A line that cannot be believed, or lines that are no longer there.
 
     Attributes:
-        path: The file.
-        number: The line, from 1; of missing lines the one after them.
+        path: File that it stands in.
+        number: Number of the line, from 1; of missing lines the one after them.
         what: What is wrong.
         missing: It is a gap, and the line itself is sound.
     """
@@ -79,7 +79,7 @@ def seal(plain: Mapping[str, object], prev: str) -> tuple[bytes, str]:
     """An object as a line with its newline, and the line's checksum.
 
     Args:
-        plain: Plain data.
+        plain: Plain data for JSON.
         prev: Checksum of the line before; empty when there is none or it is not known.
 
     Raises:
@@ -148,8 +148,8 @@ def opened(paths: Iterable[Path], stack: contextlib.ExitStack) -> list[tuple[Pat
     """Files of a log that may be rotated just now, each opened once, oldest first.
 
     Args:
-        paths: Oldest first.
-        stack: Closes them.
+        paths: The files of the log, oldest first.
+        stack: Closes the files when it is left.
 
     Raises:
         ConfigError: None of them is there, or one cannot be read.

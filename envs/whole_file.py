@@ -11,10 +11,6 @@ __all__ = ["write_json", "write_whole"]
 def write_whole(path: Path, text: str) -> None:
     """Write a text file by way of a `.part` beside it, which takes its place; its folder is made if need be.
 
-    Args:
-        path: The file.
-        text: All of it.
-
     Raises:
         OSError: It cannot be written; what was there before still is.
     """

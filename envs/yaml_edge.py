@@ -75,7 +75,7 @@ def load_model(model: type[T], path: Path) -> T:
 
     Args:
         model: What the file has to be; `extra="forbid"` makes unknown keys an error with a suggestion.
-        path: The file.
+        path: The file to read.
 
     Raises:
         ConfigError: The file is absent, is no YAML, or does not fit the model.
@@ -172,7 +172,7 @@ def validated(model: type[T], data: object, name: Path | str, lines: Lines | Non
     """Check data against a model.
 
     Args:
-        model: The model.
+        model: What the data has to be.
         data: What the file says.
         name: The file, for the message.
         lines: Line of every key, from `load_yaml`.

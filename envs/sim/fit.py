@@ -90,17 +90,17 @@ def fit(
     return Fit(made(best), cost(start), ended, used)
 
 
-def losses(found: Sequence[Residual]) -> Array:
+def losses(rows: Sequence[Residual]) -> Array:
     """What a fit makes small, cell by cell: the distance of p95 in logarithms, of the target's side, and of CPUs.
 
     A cell far off counts no more than one by a factor of 8: the edge of overload decides about seconds of backlog.
     """
-    ratio = np.array([one.ratio for one in found])
+    ratio = np.array([row.ratio for row in rows])
     far = np.minimum(np.abs(np.log(ratio)), math.log(MOST_RATIO))
     beyond = np.array(
-        [0.0 if one.same_side else abs(math.log(one.tail_latency_seconds / one.target_seconds)) for one in found]
+        [0.0 if row.same_side else abs(math.log(row.tail_latency_seconds / row.target_seconds)) for row in rows]
     )
-    cpus = np.array([[one.be_error_cpus, one.lc_error_cpus] for one in found])
+    cpus = np.array([[row.be_error_cpus, row.lc_error_cpus] for row in rows])
     busy = np.minimum(np.abs(cpus) / CPUS, 3.0).mean(axis=1)
     wrong_side = 1.0 - np.exp(-beyond / EDGE)
     return np.asarray(far + SIDE * wrong_side + busy)

@@ -152,10 +152,10 @@ def _waited(rows: tuple[Array, ...], numbers: Array, at: Array, seconds: float) 
     waited = at + (len(rows) - 1.0) * seconds
     sought = np.ones(numbers.shape, bool)
     for back, (high, low) in enumerate(pairwise(rows)):
-        found = sought & (numbers >= low)
+        here = sought & (numbers >= low)
         into = (numbers - low) / np.maximum(high - low, 1e-9)
-        waited = np.where(found, np.maximum(at + (back - into) * seconds, 0.0), waited)
-        sought &= ~found
+        waited = np.where(here, np.maximum(at + (back - into) * seconds, 0.0), waited)
+        sought &= ~here
         if not sought.any():
             break
     return waited

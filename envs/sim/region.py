@@ -37,13 +37,13 @@ def outside(profile: HostProfile, load_low: float, load_high: float) -> list[str
     """
     low, high = profile.fitted.get(LOAD, (0.0, math.inf))
     most = profile.lc.max_load_rps
-    said = []
+    lines = []
     if load_low * most < low * (1.0 - SLACK_RATIO):
-        said.append(
+        lines.append(
             f"the load falls to {load_low * most:.0f} rps; profile {profile.name} was fitted from {low:.0f} rps on"
         )
     if load_high * most > high * (1.0 + SLACK_RATIO):
-        said.append(
+        lines.append(
             f"the load rises to {load_high * most:.0f} rps; profile {profile.name} was fitted up to {high:.0f} rps"
         )
-    return said
+    return lines

@@ -138,38 +138,38 @@ def residuals(cells: Sequence[Cell], profiles: Mapping[str, HostProfile], seeds:
     rows = {name: np.array([row[name] for row in values]) for name in values[0]}
     tail, lc, be = _simulated(cells, rows, seeds)
     return tuple(
-        Residual(cell, regime_of(cell, row), *found, row["target_seconds"])
-        for cell, row, found in zip(
+        Residual(cell, regime_of(cell, row), *simulated, row["target_seconds"])
+        for cell, row, simulated in zip(
             cells, values, zip(tail.tolist(), lc.tolist(), be.tolist(), strict=True), strict=True
         )
     )
 
 
-def agreement(found: Sequence[Residual]) -> Agreement:
+def agreement(rows: Sequence[Residual]) -> Agreement:
     """The shares of cells that agree.
 
     Raises:
         ValueError: There is no cell.
     """
-    if not found:
+    if not rows:
         raise ValueError("the agreement of no cells")
 
     def percent(flags: list[bool]) -> float:
         return 100.0 * sum(flags) / len(flags)
 
     return Agreement(
-        len(found),
-        percent([one.within for one in found]),
-        percent([one.same_side for one in found]),
-        percent([abs(one.be_error_cpus) <= WITHIN_CPUS for one in found]),
-        percent([abs(one.lc_error_cpus) <= WITHIN_CPUS for one in found]),
-        float(np.median([one.ratio for one in found])),
+        len(rows),
+        percent([row.within for row in rows]),
+        percent([row.same_side for row in rows]),
+        percent([abs(row.be_error_cpus) <= WITHIN_CPUS for row in rows]),
+        percent([abs(row.lc_error_cpus) <= WITHIN_CPUS for row in rows]),
+        float(np.median([row.ratio for row in rows])),
     )
 
 
-def by_regime(found: Sequence[Residual]) -> dict[Regime, Residuals]:
+def by_regime(rows: Sequence[Residual]) -> dict[Regime, Residuals]:
     """The cells of each regime that has any, in the order of `Regime`."""
-    parts = {regime: tuple(one for one in found if one.regime is regime) for regime in Regime}
+    parts = {regime: tuple(row for row in rows if row.regime is regime) for regime in Regime}
     return {regime: part for regime, part in parts.items() if part}
 
 

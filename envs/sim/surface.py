@@ -99,22 +99,22 @@ class Cell:
     @property
     def sent_rps(self) -> float:
         """Load that really came, the mean over the settled windows."""
-        return float(np.mean([one.sent_rps for one in self.windows]))
+        return float(np.mean([window.sent_rps for window in self.windows]))
 
     @property
     def tail_latency_seconds(self) -> float:
         """Median p95 of the settled windows."""
-        return float(np.median([one.tail_latency_seconds for one in self.windows]))
+        return float(np.median([window.tail_latency_seconds for window in self.windows]))
 
     @property
     def lc_busy_cpus(self) -> float:
         """CPUs that the LC kept busy, the median."""
-        return float(np.median([one.lc_cpus for one in self.windows]))
+        return float(np.median([window.lc_cpus for window in self.windows]))
 
     @property
     def be_busy_cpus(self) -> float:
         """CPUs that BE kept busy, the median."""
-        return float(np.median([one.be_cpus for one in self.windows]))
+        return float(np.median([window.be_cpus for window in self.windows]))
 
     def __str__(self) -> str:
         if self.frozen:
@@ -137,11 +137,11 @@ def read_surface(path: Path) -> tuple[Cell, ...]:
             rows = csv.DictReader(file)
             if missing := [name for name in NEEDED if name not in (rows.fieldnames or ())]:
                 raise ConfigError(f"has no column {', '.join(missing)}; a surface has {','.join(NEEDED)}", path, 1)
-            found = list(_rows(rows, path))
+            windows = list(_rows(rows, path))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"cannot be read: {error}", path) from error
     cells: dict[tuple[str, ...], tuple[Cell, list[Measured]]] = {}
-    for key, cell, window in found:
+    for key, cell, window in windows:
         cells.setdefault(key, (cell, []))[1].append(window)
     if not cells:
         raise ConfigError("holds no settled window (win 1 and later)", path)
@@ -150,7 +150,7 @@ def read_surface(path: Path) -> tuple[Cell, ...]:
 
 
 def set_aside(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], tuple[Cell, ...]]:
-    """The cells to fit and those kept aside: of each service, in the order of `read_surface`, every third is aside."""
+    """The cells to fit and those set aside: of each service, in the order of `read_surface`, every third is aside."""
     fitted: list[Cell] = []
     aside: list[Cell] = []
     for service in dict.fromkeys(cell.service for cell in cells):

@@ -38,7 +38,6 @@ class VectorVerdict(Protocol):
     @property
     def allocations(self) -> Allocations:
         """What may be written: never freer than what was proposed, and within the hosts' limits."""
-        ...
 
 
 class VectorShield(Protocol):
@@ -46,15 +45,12 @@ class VectorShield(Protocol):
 
     def reset(self, which: Flags) -> None:
         """Forget everything about the hosts in `which`, shape (n,): their episodes begin."""
-        ...
 
     def rule(self, readings: Readings, current: Allocations, proposed: Allocations) -> VectorVerdict:
         """What may be written on each host. The same Readings object is the same tick."""
-        ...
 
     def mask(self, readings: Readings, current: Allocations) -> Flags:
         """Moves that `rule` lets through unchanged, shape (n, len(MOVES))."""
-        ...
 
 
 class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
@@ -250,25 +246,25 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
 
     def _seed(self, seed: int | Sequence[int | None] | None, which: Flags) -> None:
         """Seeds and numbers of the episodes that begin now."""
-        given = self._given(seed)
-        anew = which & np.array([one is not None for one in given])
+        seeds = self._seeds_of(seed)
+        anew = which & np.array([one is not None for one in seeds])
         if self._seeds is None:
             self._seeds = np.uint64(fresh_seed()) + np.arange(self.num_envs, dtype=np.uint64)
             self._episodes = np.zeros(self.num_envs, np.uint64)
         else:
             self._episodes = np.where(anew, np.uint64(0), self._episodes + which.astype(np.uint64))
-        self._seeds = np.where(anew, np.array([one or 0 for one in given], np.uint64), self._seeds)
+        self._seeds = np.where(anew, np.array([one or 0 for one in seeds], np.uint64), self._seeds)
 
-    def _given(self, seed: int | Sequence[int | None] | None) -> Sequence[int | None]:
+    def _seeds_of(self, seed: int | Sequence[int | None] | None) -> Sequence[int | None]:
         if seed is None:
             return [None] * self.num_envs
-        given = range(seed, seed + self.num_envs) if isinstance(seed, int) else seed
-        if len(given) != self.num_envs:
-            raise ConfigError(f"{len(given)} seeds for {self.num_envs} hosts: give one for each")
-        for one in given:
+        seeds = range(seed, seed + self.num_envs) if isinstance(seed, int) else seed
+        if len(seeds) != self.num_envs:
+            raise ConfigError(f"{len(seeds)} seeds for {self.num_envs} hosts: give one for each")
+        for one in seeds:
             if one is not None:
                 kind_of(one)
-        return given
+        return seeds
 
 
 def _masked(arrays: dict[str, Any], which: Flags) -> dict[str, Any]:

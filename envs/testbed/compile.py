@@ -22,7 +22,7 @@ def compiled(source: Path, *libraries: str, headers: Sequence[Path] = (), cache:
     """The program of one C file, compiled unless this very source has been compiled before.
 
     Args:
-        source: The file.
+        source: The C file to compile.
         libraries: Options that come after it, such as `-lm`.
         headers: Files of ours that it includes; their folders are searched.
         cache: Folder for the binary; default `$XDG_CACHE_HOME/rlctl`, else `~/.cache/rlctl`.

@@ -74,7 +74,7 @@ class Cyclictest(Program):
         super().check()
 
     def stop(self) -> NDArray[np.int64]:
-        """End it.
+        """End it and read its measurements.
 
         Returns:
             Latency of every wake-up in nanoseconds, shape (n,), in the order of time.

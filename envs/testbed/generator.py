@@ -21,15 +21,11 @@ from typing import IO, Any, Literal, Self
 from rlctl.envs.errors import TestbedError
 from rlctl.envs.testbed.compile import compiled
 
-__all__ = ["GeneratorConfig", "GeneratorError", "GeneratorStats", "LoadGenerator", "build_generator"]
+__all__ = ["GeneratorConfig", "GeneratorStats", "LoadGenerator", "build_generator"]
 
 SOURCE = Path(__file__).with_name("loadgen.c")
 CLOSE_PATIENCE_SECONDS = 0.5  # it obeys in a millisecond, unless it is stopped
 HIGHEST_RATE_RPS = 1e6  # loadgen.c refuses more
-
-
-class GeneratorError(TestbedError, RuntimeError):
-    """The load generator could not be built or started, died, or did not answer in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +93,15 @@ class GeneratorStats:
         offered_rps: Arrivals per second, dropped ones included.
         done_rps: Replies per second.
         samples: Replies; the number behind the latencies.
-        p50_seconds: Median latency.
-        p95_seconds: 95th percentile of latency.
-        p99_seconds: 99th percentile of latency.
-        max_seconds: Longest latency.
-        mean_seconds: Mean latency.
+        p50_seconds, p95_seconds, p99_seconds: Quantiles of the latency.
+        max_seconds, mean_seconds: Longest and mean latency of the interval.
         oldest_seconds: Age of the oldest request without a reply, be it sent, queued or waiting for a retry; 0 if none.
         outstanding: Number of such requests.
         errors: Failed requests (reset, refused, malformed reply, status other than 2xx) and failed connects.
         dropped: Arrivals thrown away because the queue was full.
         misses: Keys that memcached did not return.
-        lag_p50_seconds: Median of actual minus intended send time, over requests that had a free connection.
-        lag_p95_seconds: 95th percentile of the same.
-        lag_p99_seconds: 99th percentile of the same.
+        lag_p50_seconds, lag_p95_seconds, lag_p99_seconds: Quantiles of actual minus intended send time, over requests
+            that had a free connection.
         cpu_seconds: CPU time the generator used.
         connections_up: Connections established now.
     """
@@ -137,27 +129,17 @@ class GeneratorStats:
     connections_up: int
 
     @property
-    def tail_seconds(self) -> float:
-        """The QoS signal: the larger of p95 and `oldest_seconds`, as p95 of completed requests lies in overload."""
+    def latency_seconds(self) -> float:
+        """The latency that counts, as in `Telemetry`: the larger of p95 and the oldest request's age.
+
+        In overload the p95 of completed requests lies.
+        """
         return max(self.p95_seconds or 0.0, self.oldest_seconds)
 
 
 def build_generator(cache: Path | None = None) -> Path:
-    """Compile loadgen.c unless this very source has been compiled before.
-
-    Args:
-        cache: Folder for the binary; default `$XDG_CACHE_HOME/rlctl`, else `~/.cache/rlctl`.
-
-    Returns:
-        Path of the executable; its name holds the hash of source and flags, so a stale one is never used.
-
-    Raises:
-        GeneratorError: There is no compiler, it failed, or the folder cannot be written.
-    """
-    try:
-        return compiled(SOURCE, "-lm", cache=cache)
-    except TestbedError as error:
-        raise GeneratorError(str(error)) from error
+    """The program, compiled on first use; see `compiled`."""
+    return compiled(SOURCE, "-lm", cache=cache)
 
 
 def _start(command: list[str], notes: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -171,7 +153,7 @@ def _start(command: list[str], notes: IO[bytes]) -> subprocess.Popen[bytes]:
             start_new_session=True,  # ctrl-C is for the controller, which then closes the generator
         )
     except OSError as error:
-        raise GeneratorError(f"cannot run {command[0]}: {error.strerror}") from error
+        raise TestbedError(f"cannot run {command[0]}: {error.strerror}") from error
 
 
 class LoadGenerator:
@@ -183,7 +165,7 @@ class LoadGenerator:
         start_timeout_seconds: Limit for start and preload together.
 
     Raises:
-        GeneratorError: It could not be built, did not start in time, or refused the configuration.
+        TestbedError: It could not be built, did not start in time, or refused the configuration.
     """
 
     def __init__(self, config: GeneratorConfig, *, rate_rps: float = 0.0, start_timeout_seconds: float = 20.0) -> None:
@@ -216,7 +198,7 @@ class LoadGenerator:
 
         Raises:
             ValueError: The rate is out of range.
-            GeneratorError: The generator is gone or stuck.
+            TestbedError: The generator is gone or stuck.
         """
         if not (math.isfinite(rate_rps) and 0.0 <= rate_rps <= HIGHEST_RATE_RPS):
             raise ValueError(f"{rate_rps!r} is no rate: 0 to {HIGHEST_RATE_RPS:g} requests per second")
@@ -230,7 +212,7 @@ class LoadGenerator:
                 answer is recognised and thrown away.
 
         Raises:
-            GeneratorError: No answer in time, or the generator is gone.
+            TestbedError: No answer in time, or the generator is gone.
         """
         self._serial += 1
         deadline = time.monotonic() + timeout_seconds
@@ -263,9 +245,9 @@ class LoadGenerator:
         try:
             self._check_open()
             if self._commands.write(command.encode()) is None:  # its pipe is full: thousands of unread commands
-                raise GeneratorError(f"the load generator (pid {self.pid}) no longer reads its commands")
+                raise TestbedError(f"the load generator (pid {self.pid}) no longer reads its commands")
         except BrokenPipeError as error:
-            raise GeneratorError(self._epitaph()) from error
+            raise TestbedError(self._epitaph()) from error
 
     def _read_line(self, deadline: float, timeout_seconds: float) -> bytes:
         poll = select.poll()
@@ -273,17 +255,17 @@ class LoadGenerator:
         while b"\n" not in self._received:
             left_seconds = max(deadline - time.monotonic(), 0.0)
             if not poll.poll(math.ceil(left_seconds * 1e3)):
-                raise GeneratorError(f"the load generator (pid {self.pid}) did not answer in {timeout_seconds:g} s")
+                raise TestbedError(f"the load generator (pid {self.pid}) did not answer in {timeout_seconds:g} s")
             data = os.read(self._answers.fileno(), 1 << 16)
             if not data:
-                raise GeneratorError(self._epitaph())
+                raise TestbedError(self._epitaph())
             self._received += data
         line, _, self._received = self._received.partition(b"\n")
         return line
 
     def _check_open(self) -> None:
         if self._commands.closed:
-            raise GeneratorError("the load generator has been closed")
+            raise TestbedError("the load generator has been closed")
 
     def _epitaph(self) -> str:
         """Why it died: its own last words, else its exit code."""

@@ -29,15 +29,15 @@ POLL_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One measurement.
+    """One measurement of the search.
 
     Attributes:
-        rps: Offered load.
-        tail_seconds: Tail latency; infinite if nothing was answered.
+        rps: Offered load in requests per second.
+        latency_seconds: What `measure` returned; infinite if nothing was answered.
     """
 
     rps: float
-    tail_seconds: float
+    latency_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def find_knee(
     A load is judged by one measurement when that is clearly good, and otherwise by two of three: single ones lie.
 
     Args:
-        measure: Offers a load (requests per second) and returns the tail latency in seconds.
+        measure: Offers a load (requests per second) and returns the latency in seconds.
         target_seconds: The SLO's target; meeting it exactly is meeting it.
         start_rps: First load; has to meet the target.
         step_rps: Step of the way up.
@@ -91,7 +91,7 @@ def find_knee(
         )
     jury = _Jury(measure, target_seconds)
     if not jury.meets(start_rps):
-        measured = jury.points[-1].tail_seconds
+        measured = jury.points[-1].latency_seconds
         raise TestbedError(
             f"the target of {target_seconds * 1e3:g} ms is missed at {start_rps:g} rps even with BE absent (measured "
             f"{measured * 1e3:.1f} ms): begin the search lower, or set a target that the service can meet"
@@ -134,21 +134,19 @@ class _Jury:
         return votes.count(True) == 2
 
     def _once(self, rps: float) -> float:
-        tail_seconds = self._measure(rps)
-        self.points.append(Point(rps, tail_seconds))
-        return tail_seconds
+        latency_seconds = self._measure(rps)
+        self.points.append(Point(rps, latency_seconds))
+        return latency_seconds
 
 
 class Drivable(Protocol):
     """What the search needs of a load generator; `rlctl.envs.testbed.generator.LoadGenerator` is one."""
 
     def set_rate(self, rate_rps: float) -> None:
-        """Change the rate."""
-        ...
+        """Change the rate of arrivals."""
 
     def stats(self) -> GeneratorStats:
         """Figures since the previous call."""
-        ...
 
 
 def probe_with(
@@ -178,7 +176,7 @@ def probe_with(
         stats = generator.stats()
         generator.set_rate(0.0)
         _drain(generator, rps, drain_seconds)
-        return stats.tail_seconds if stats.samples > 0 else math.inf
+        return stats.latency_seconds if stats.samples > 0 else math.inf
 
     return measure
 

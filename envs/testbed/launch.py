@@ -33,15 +33,12 @@ class Joinable(Protocol):
     @property
     def directories(self) -> tuple[Path, ...]:
         """Its directories, one per hierarchy."""
-        ...
 
     def attach(self, pid: int) -> None:
         """Move a process into it, in every hierarchy."""
-        ...
 
     def pids(self) -> Collection[int]:
-        """Processes in it."""
-        ...
+        """Pids of its processes."""
 
 
 def find_program(name: str, package: str) -> str:
@@ -62,8 +59,8 @@ class Process:
     It leads a session of its own, so that all its descendants are known for as long as it is not reaped.
 
     Attributes:
-        name: For messages.
-        pid: Its number, taken until `stop`.
+        name: For messages and the names of its output files.
+        pid: Its process id, which nobody else gets before `stop`.
         output: File with its standard output.
         errors: File with its standard error.
     """
@@ -166,7 +163,7 @@ class Launcher:
     Args:
         folder: Working directory of the commands; takes their output. The janitor makes and removes one.
         group: Where they go; None leaves them in this process's groups.
-        janitor: Records them.
+        janitor: Records the commands, so that they end also when this process dies.
     """
 
     def __init__(self, folder: Path, group: Joinable | None = None, janitor: Janitor | None = None) -> None:

@@ -38,7 +38,7 @@ class Task:
     """A process, as /proc/PID/stat tells it.
 
     Attributes:
-        pid: Its number.
+        pid: Its process id.
         state: One letter; `Z` has ended and waits for its parent.
         session: Pid of the process that began its session.
         start_ticks: When it began, in clock ticks since boot; with the pid this names one process for good.
@@ -73,7 +73,7 @@ def task(pid: int, proc: Path = PROC) -> Task | None:
 
 
 def tasks(proc: Path = PROC) -> Iterator[Task]:
-    """All processes now."""
+    """All processes that there are now."""
     for name in os.listdir(proc):
         if name.isdigit() and (found := task(int(name), proc)) is not None:
             yield found
@@ -120,9 +120,9 @@ def kill(pid: int, number: int = signal.SIGKILL, start_ticks: int | None = None)
     """Signal one process by a handle, so that the number cannot pass to another one in between.
 
     Args:
-        pid: The process.
-        number: The signal.
-        start_ticks: Only if it began then.
+        pid: Its process id.
+        number: Number of the signal.
+        start_ticks: Signal it only if it began then.
 
     Returns:
         Whether it was there.
@@ -147,7 +147,7 @@ def clear(record: Path, patience_seconds: float = PATIENCE_SECONDS) -> list[str]
     """End and remove all that a record lists, then the record; what could not be removed keeps it.
 
     Args:
-        record: The file.
+        record: File with the lines of a janitor.
         patience_seconds: How long to wait for processes to be gone and groups to be empty.
 
     Returns:

@@ -65,7 +65,7 @@ class Memcached(Service):
         )
 
     def stop(self) -> None:
-        """End it. Idempotent."""
+        """End it at once. Idempotent."""
         process, self._process = self._process, None
         if process is not None:
             process.stop(signal.SIGKILL)  # asked politely it takes a second, and there is nothing to save

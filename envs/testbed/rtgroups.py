@@ -66,8 +66,8 @@ class Places:
     """Groups of a condition.
 
     Attributes:
-        rt: The real-time task's; None leaves it where we are.
-        load: The load's; likewise.
+        rt: Group of the real-time task; None leaves it where we are.
+        load: Group of the load; None leaves it where we are.
         remarks: What a reader must know of how the condition was brought about.
     """
 
@@ -83,9 +83,9 @@ class Rig:
     Attributes:
         layout: Where the hierarchies are.
         knobs: Writes groups of our own only.
-        janitor: Records them.
+        janitor: Records the groups that are made.
         rt_cpu: The CPU that is the real-time task's where it has one.
-        other_cpus: All others.
+        other_cpus: All other CPUs of the host.
         disk: What the I/O load writes to; None if it is no disk of this host's own.
         io_bytes_per_second: What the I/O load writes where nothing holds it; 0 while nobody knows.
         partition_state: Where CPUs are divided, everybody else leaves the real-time task's CPU too, by a partition

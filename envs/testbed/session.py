@@ -40,8 +40,8 @@ SETTLE_SECONDS = 0.5
 DRAIN_SECONDS = 20.0
 BE_START_SECONDS = 5.0
 PAUSE_SECONDS = 0.01
+# Time for stress-ng to fill its arrays: a task that clears pages in the kernel cannot be frozen.
 FILL_SECONDS = {"cpu": 0.0, "memory": 1.0, "mixed": 1.0}
-"""Time for stress-ng to fill its arrays: a task that clears pages in the kernel cannot be frozen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class TestbedSpec:
         be_cpus: CPUs that BE may get, the safest for the LC first.
         target_seconds: The LC's tail-latency target.
         quantile: Which quantile, as a ratio.
-        tick_seconds: Control period.
+        tick_seconds: Length of a control period.
         knee_rps: First load, step and top of the search for the LC's maximum load.
     """
 
@@ -170,7 +170,7 @@ class Testbed:
         deadline = time.monotonic() + DRAIN_SECONDS
         while True:
             time.sleep(SETTLE_SECONDS)
-            if self._generator.stats().tail_seconds <= self.spec.target_seconds:
+            if self._generator.stats().latency_seconds <= self.spec.target_seconds:
                 return
             if time.monotonic() > deadline:
                 raise TestbedError(f"the LC still has a backlog {DRAIN_SECONDS:g} s after BE was stopped")

@@ -17,9 +17,9 @@ from rlctl.envs.testbed.workloads import Program, Work
 
 __all__ = ["StressConfig", "StressNg", "parse_metrics"]
 
+# Limit for the end, which waits for the last round and the report: seconds under the smallest quota (0.01 CPU), and
+# half a minute for `stream`, whose arrays are larger than the cache, on a busy machine with a large one.
 STOP_SECONDS = 60.0
-"""Limit for the end, which waits for the last round and the report: seconds under the smallest quota (0.01 CPU), and
-half a minute for `stream`, whose arrays are larger than the cache, on a busy machine with a large one."""
 
 _METRIC = re.compile(r"- stressor: (\S+)\s+bogo-ops: (\d+)")
 
@@ -31,7 +31,7 @@ class StressConfig:
     Attributes:
         kind: `cpu` multiplies matrices, `memory` streams through arrays larger than the last-level cache, `mixed` has
             both, half of the workers each.
-        workers: Worker processes.
+        workers: Number of worker processes.
 
     Raises:
         ConfigError: Too few workers for the kind.
@@ -56,15 +56,15 @@ class StressConfig:
         return counts + (["--cpu-method", "matrixprod"] if "--cpu" in counts else [])
 
 
+# Its exit code when a worker did not end by itself. A starved one does not, and is killed by its parent; its rounds are
+# in shared memory and count.
 _UNSUCCESSFUL = 2
-"""Its code when a worker did not end by itself. A starved one does not, and is killed by its parent; its rounds are in
-shared memory and count."""
 
+# Begins the lines in which it doubts its own counters.
 _CORRUPT = "fail:"
-"""Begins the lines in which it doubts its own counters."""
 
+# What stress-ng writes when no worker has finished a round; there are no metrics then.
 ALL_ZERO = "all bogo-op counters are zero"
-"""What stress-ng says when no worker has finished a round; it then writes no metrics."""
 
 
 class StressNg(Program):

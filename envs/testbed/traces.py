@@ -56,7 +56,6 @@ class Trace(Protocol):
 
     def rate(self, t_seconds: float) -> float:
         """Requests per second at `t_seconds` after the start of the run; never negative."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +186,7 @@ def in_burst(time: Any, stretch: Any, place: Any, every: Any, length: Any) -> An
     """Whether a time lies within the burst of its stretch: there is one in each, at a random place. Broadcasts.
 
     Args:
-        time: Seconds.
+        time: Seconds since the start.
         stretch: Number of the stretch of `every` seconds that the time lies in.
         place: Where in it the burst begins, from 0 (at once) to 1 (as late as it still fits), drawn for the stretch.
         every: Length of a stretch in seconds.
@@ -213,8 +212,8 @@ def built(config: Mapping[str, Any], kinds: Mapping[str, Callable[..., Load]], o
     """A load from a mapping with its `kind` and the arguments of what builds that kind.
 
     Args:
-        config: The mapping.
-        kinds: What builds each kind.
+        config: Mapping with `kind` and the arguments.
+        kinds: What builds each kind, by its name.
         others: Further kinds to tell of where there is no such kind.
 
     Raises:

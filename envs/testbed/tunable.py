@@ -24,11 +24,10 @@ __all__ = [
 TunableWorkload = Literal["datapar", "pipeline"]
 """`datapar` plays Bodytrack's part, `pipeline` Ferret's."""
 
-MOST_THREADS = 64
-"""As in tunable.h."""
+MOST_THREADS = 64  # as in tunable.h
 
+# Tells a result from what other commands print.
 RESULT_BEGINS = '{"workload": '
-"""Tells a result from what other commands print."""
 
 _FOLDER = Path(__file__).parent
 _HEADERS = (_FOLDER / "tunable.h", Path(apps.__file__).with_name("rlctl_mode.h"))
@@ -39,14 +38,14 @@ class TunableResult:
     """What one instance tells at its end.
 
     Attributes:
-        workload: Which benchmark.
-        items: Frames or images.
+        workload: Name of the benchmark.
+        items: Number of frames or images.
         seconds: From its first instruction to its last.
         cpu_seconds: CPU time of all its threads.
         digest: Of what it has computed: the same for the same items, however many threads there were.
-        voluntary_switches: Context switches as the kernel counted them for it: it had to wait.
-        involuntary_switches: Likewise: it was made to wait, by others or by its quota.
-        page_faults: Likewise.
+        voluntary_switches: Context switches because it had to wait, as the kernel counted them.
+        involuntary_switches: Context switches because others or its quota made it wait.
+        page_faults: As the kernel counted them.
         threads: How many worked: (seconds since its begin, threads) of every change, the first at the begin.
     """
 
@@ -74,8 +73,8 @@ def tunable_command(workload: TunableWorkload, work: int, threads: int, digest: 
     """Command line of an instance.
 
     Args:
-        workload: Which benchmark.
-        work: Frames or images.
+        workload: Name of the benchmark.
+        work: Number of frames or images.
         threads: The most it runs; `pipeline` so many in each of its four middle stages.
         digest: What has to come out; it fails with exit code 1 when something else does.
     """

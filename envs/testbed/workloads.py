@@ -34,17 +34,17 @@ class Program(ABC):
 
     @property
     def process(self) -> Process:
-        """What runs.
+        """The process that runs.
 
         Raises:
-            TestbedError: Nothing does.
+            TestbedError: It has not been started, or was stopped.
         """
         if self._process is None:
             raise TestbedError(f"{self.name} does not run; start it first")
         return self._process
 
     def start(self, launcher: Launcher) -> None:
-        """Start it.
+        """Start it in the launcher's group.
 
         Raises:
             TestbedError: It is not installed, runs already, or cannot be run.
@@ -63,7 +63,7 @@ class Program(ABC):
         Args:
             condition: Whether it has done so; an OSError (refused, no file yet) means not yet.
             what: What that is, after "did not".
-            timeout_seconds: Longest wait.
+            timeout_seconds: Limit of the wait.
 
         Raises:
             TestbedError: It does not run, ended, or does not do it in time; with its last words.
@@ -89,7 +89,7 @@ class Program(ABC):
         return () if self._process is None else self._process.pids()
 
     def stop(self) -> object:
-        """End it. Idempotent."""
+        """End it and all its descendants. Idempotent."""
         process, self._process = self._process, None
         if process is not None:
             process.stop()
@@ -107,7 +107,7 @@ class Service(Program):
 
     @property
     def folder(self) -> Path:
-        """Its files.
+        """The folder of its files.
 
         Raises:
             TestbedError: It has not been started.
@@ -118,7 +118,7 @@ class Service(Program):
 
     @property
     def socket(self) -> Path:
-        """Where it listens."""
+        """The socket that it listens on."""
         return self.folder / "socket"
 
     def ready(self, timeout_seconds: float = READY_SECONDS) -> None:
@@ -158,7 +158,7 @@ class Work:
 
     @property
     def rate(self) -> float:
-        """Rounds per second."""
+        """Rounds per second of wall-clock time."""
         return self.bogo_ops / self.seconds
 
     def share_of(self, solo: Work) -> float:

@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
+from rlctl.envs.errors import TestbedError
 from rlctl.envs.testbed import generator as module
-from rlctl.envs.testbed.generator import GeneratorConfig, GeneratorError, GeneratorStats, LoadGenerator, build_generator
+from rlctl.envs.testbed.generator import GeneratorConfig, GeneratorStats, LoadGenerator, build_generator
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(
@@ -181,7 +182,7 @@ def test_bad_reply_is_an_error_and_no_sample(serve: Any, load: Any, reply: bytes
     assert stats.errors > 0
     assert stats.samples == 0
     assert stats.p95_seconds is None
-    assert later.tail_seconds == later.oldest_seconds >= stats.oldest_seconds + 0.1
+    assert later.latency_seconds == later.oldest_seconds >= stats.oldest_seconds + 0.1
 
 
 class FakeMemcached:
@@ -324,7 +325,7 @@ def test_full_queue_keeps_the_oldest_and_drops_the_newest(load: Any) -> None:
 def test_hung_generator_is_an_error_and_its_late_answer_is_not_mistaken(load: Any) -> None:
     generator = load(port=free_port(), rate_rps=0.0)
     os.kill(generator.pid, signal.SIGSTOP)
-    with pytest.raises(GeneratorError, match=r"did not answer in 0\.1 s"):
+    with pytest.raises(TestbedError, match=r"did not answer in 0\.1 s"):
         generator.stats(timeout_seconds=0.1)
     os.kill(generator.pid, signal.SIGCONT)
     time.sleep(0.1)
@@ -337,10 +338,10 @@ def test_hung_generator_is_an_error_and_its_late_answer_is_not_mistaken(load: An
 def test_killed_or_closed_generator_is_an_error(load: Any) -> None:
     generator = load(port=free_port())
     os.kill(generator.pid, signal.SIGKILL)
-    with pytest.raises(GeneratorError, match="ended with code -9"):
+    with pytest.raises(TestbedError, match="ended with code -9"):
         [generator.stats() for _ in range(3)]
     generator.close()
-    with pytest.raises(GeneratorError, match="closed"):
+    with pytest.raises(TestbedError, match="closed"):
         generator.stats()
 
 
@@ -356,7 +357,7 @@ def test_killed_or_closed_generator_is_an_error(load: Any) -> None:
     ],
 )
 def test_impossible_configuration_is_refused_in_words(options: Any, words: str) -> None:
-    with pytest.raises(GeneratorError, match=words):
+    with pytest.raises(TestbedError, match=words):
         LoadGenerator(GeneratorConfig("http", **options))
 
 
@@ -435,15 +436,15 @@ def test_binary_is_named_after_its_source_and_built_once(tmp_path: Path, monkeyp
     assert second != first
     assert subprocess.run([second], check=False).returncode == 3
     other.write_text("no C at all")
-    with pytest.raises(GeneratorError, match="could not compile"):
+    with pytest.raises(TestbedError, match="could not compile"):
         build_generator(tmp_path / "cache")
     assert sorted((tmp_path / "cache").iterdir()) == sorted([first, second])
 
 
 def test_missing_compiler_and_unwritable_cache_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(GeneratorError, match=r"cannot keep the compiled loadgen\.c"):
+    with pytest.raises(TestbedError, match=r"cannot keep the compiled loadgen\.c"):
         build_generator(tmp_path / "file" / "cache")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(GeneratorError, match="no C compiler"):
+    with pytest.raises(TestbedError, match="no C compiler"):
         build_generator(tmp_path)
