@@ -260,7 +260,7 @@ class Sharing:
     def _limit_memory(self, member: Member, wanted_bytes: int) -> None:
         """Slow down and reclaim beyond it, never kill: a mode is a wish, and the next one may have more."""
         member.memory_bytes = wanted_bytes  # whatever comes of it: not tried again before it changes
-        memory_of(member.group, self._parent.layout, self._knobs).cap(high_bytes=wanted_bytes)
+        memory_of(member.group, self._knobs).cap(high_bytes=wanted_bytes)
 
     def _tell(self) -> None:
         """Tell applications that run what has changed for them."""

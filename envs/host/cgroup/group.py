@@ -8,11 +8,11 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from rlctl.envs.errors import CgroupBusy, CgroupGone, ConfigError, HostError
+from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, ConfigError, HostError
 from rlctl.envs.host.cgroup.driver import CpuDriver, CpusetDriver, FreezerDriver
 from rlctl.envs.host.cgroup.kernel import Identity, Kernel, refusal
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
 from rlctl.envs.host.cgroup.parse import number
 from rlctl.envs.host.cgroup.v1 import CpusetV1, CpuV1, FreezerV1
 from rlctl.envs.host.cgroup.v2 import CpusetV2, CpuV2, FreezerV2
@@ -166,6 +166,18 @@ class Group:
             return tuple(self._knobs.kernel.identity(directory) for directory in self.directories)
         except OSError as error:
             raise refusal(error, self.directories[0], "find it", group=True) from error
+
+    def part(self, controller: Controller) -> tuple[Mount, Path]:
+        """The hierarchy of a controller, and this group's directory in it.
+
+        Raises:
+            CgroupError: This host has no such controller, or the group is not in its hierarchy.
+        """
+        if (mount := self._layout.mounts.get(controller)) is None:
+            raise CgroupError(f"cgroup {controller}: {self._layout.missing[controller]}")
+        if (path := self.paths.get(controller)) is None:
+            raise CgroupError(f"{self.name} has no group in the {controller} hierarchy at {mount.path}")
+        return mount, path
 
     @property
     def usage_file(self) -> Path | None:

@@ -16,12 +16,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from rlctl.envs.errors import CgroupError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import Controller
 
 __all__ = ["Disk", "IoDriver", "IoV1", "IoV2", "disks", "io_of"]
 
@@ -62,25 +61,6 @@ def _disks(sys: Path) -> Iterator[Disk]:
             continue
 
 
-class IoDriver(Protocol):
-    """Disks as one group may use them, whichever version serves it. Raises the CgroupErrors of `Knobs`."""
-
-    def set_weight(self, weight: int) -> None:
-        """Share among groups that want the same disk.
-
-        Args:
-            weight: 1 to 10000; 100 is what every group has by default.
-
-        Raises:
-            CgroupError: No disk of this host heeds a weight; why, and the way out.
-        """
-        ...
-
-    def limit(self, disk: Disk, read_bytes_per_second: int | None, write_bytes_per_second: int | None) -> None:
-        """Bound what the group reads and writes; None leaves that direction as it is."""
-        ...
-
-
 class IoV2:
     """`io.weight`, `io.bfq.weight` and `io.max`.
 
@@ -98,7 +78,14 @@ class IoV2:
         self._sys = sys
 
     def set_weight(self, weight: int) -> None:
-        """Write the weights that some disk heeds."""
+        """Set the group's share among those that want the same disk, where some disk heeds it.
+
+        Args:
+            weight: 1 to 10000; 100 is what every group has by default.
+
+        Raises:
+            CgroupError: No disk of this host heeds a weight; why, and the way out.
+        """
         if not (self._group / "io.max").exists():
             way_out = f"write +io to {self._group.parent / 'cgroup.subtree_control'}"
             raise CgroupError(f"{self._group}: its parent shares no io controller ({way_out})")
@@ -114,7 +101,7 @@ class IoV2:
             self._knobs.write(self._group / name, f"default {number}")
 
     def limit(self, disk: Disk, read_bytes_per_second: int | None, write_bytes_per_second: int | None) -> None:
-        """Write io.max."""
+        """Bound what the group reads and writes, by io.max; None leaves that direction as it is."""
         given = {"rbps": read_bytes_per_second, "wbps": write_bytes_per_second}
         limits = " ".join(f"{name}={number}" for name, number in given.items() if number is not None)
         if limits:
@@ -145,7 +132,7 @@ class IoV1:
         self._sys = sys
 
     def set_weight(self, weight: int) -> None:
-        """Write the weight of the scheduler in use; cfq's default is 500, of 10 to 1000."""
+        """As `IoV2.set_weight`; cfq's default is 500, of 10 to 1000."""
         in_use = {disk.scheduler for disk in disks(self._sys)}
         bfq, cfq = self._group / "blkio.bfq.weight", self._group / "blkio.weight"
         if "bfq" in in_use and bfq.exists():
@@ -156,25 +143,24 @@ class IoV1:
             raise CgroupError(_unheeded(self._sys, ""))
 
     def limit(self, disk: Disk, read_bytes_per_second: int | None, write_bytes_per_second: int | None) -> None:
-        """Write blkio.throttle.read_bps_device and write_bps_device."""
+        """As `IoV2.limit`, by blkio.throttle.read_bps_device and write_bps_device."""
         for direction, number in (("read", read_bytes_per_second), ("write", write_bytes_per_second)):
             if number is not None:
                 path = self._group / f"blkio.throttle.{direction}_bps_device"
                 self._knobs.write(path, f"{disk.device} {number}")
 
 
-def io_of(group: Group, layout: Layout, knobs: Knobs, sys: Path = Path("/sys")) -> IoDriver:
+IoDriver = IoV1 | IoV2
+"""Disks as one group may use them, whichever version serves it. Every method raises the CgroupErrors of `Knobs`."""
+
+
+def io_of(group: Group, knobs: Knobs, sys: Path = Path("/sys")) -> IoDriver:
     """The driver for a group.
 
     Raises:
         CgroupError: This host has no such controller, or the group is not in its hierarchy.
     """
-    mount = layout.mounts.get(Controller.IO)
-    if mount is None:
-        raise CgroupError(f"cgroup io: {layout.missing[Controller.IO]}")
-    path = group.paths.get(Controller.IO)
-    if path is None:
-        raise CgroupError(f"{group.name} has no group in the io hierarchy at {mount.path}")
+    mount, path = group.part(Controller.IO)
     return IoV1(knobs, path, sys) if mount.version == 1 else IoV2(knobs, path, mount.path, sys)
 
 

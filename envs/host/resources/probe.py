@@ -14,7 +14,7 @@ from rlctl.envs.host.resources.cpufreq import LcFrequency
 from rlctl.envs.host.resources.node_power import meter_file, power_source
 from rlctl.envs.host.resources.powercap import Energy, rapl_zones
 from rlctl.envs.host.resources.resctrl import Classes, mount_options, why_no_resctrl
-from rlctl.envs.host.sensors.kernel_file import KernelFile
+from rlctl.envs.host.sensors.probe import NO_PSI, answers
 from rlctl.envs.host.sensors.psi import some_seconds
 from rlctl.envs.host.topology import read_list
 from rlctl.envs.telemetry import Missing
@@ -35,7 +35,7 @@ def probe_resources(
     """
     return (
         _protection(layout),
-        _memory_pressure(proc),
+        answers("memory PSI", proc / "pressure/memory", some_seconds, "the shield's memory-pressure guard", NO_PSI),
         _io_weight(layout, sys),
         *_resctrl(proc, sys),
         _powercap(sys),
@@ -52,15 +52,6 @@ def _protection(layout: Layout) -> Capability:
     if mount.version == 1:
         return Capability(name, False, "cgroup v1 has limits only (boot with cgroup_no_v1=memory)", disables)
     return Capability(name, True, f"memory.min and memory.low below {mount.path}", disables)
-
-
-def _memory_pressure(proc: Path) -> Capability:
-    name, disables = "memory PSI", "the shield's memory-pressure guard"
-    content = KernelFile(proc / "pressure/memory", keep_open=False).read()
-    found = content if isinstance(content, Missing) else some_seconds(content)
-    if isinstance(found, Missing):
-        return Capability(name, False, f"{found.detail} (boot with psi=1)", disables)
-    return Capability(name, True, f"{proc / 'pressure/memory'} answers", disables)
 
 
 def _io_weight(layout: Layout, sys: Path) -> Capability:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlctl.envs.host.decode import measured
 from rlctl.envs.host.resources.resctrl import BE_CLASS, LC_CLASS
-from rlctl.envs.host.sensors.kernel_file import KernelFile, Rate
+from rlctl.envs.host.sensors.kernel_file import Gauge
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
 __all__ = ["ResctrlMonitor"]
@@ -110,12 +110,11 @@ class _Class:
     def __init__(self, folder: Path) -> None:
         domains = [(int(found[1]), path) for path in folder.glob("mon_L3_*") if (found := _DOMAIN.fullmatch(path.name))]
         self._bytes = {
-            at: KernelFile(path / "mbm_total_bytes", most_bytes=64)
+            at: Gauge(path / "mbm_total_bytes", _bytes, MOST_BYTES_PER_SECOND)
             for at, path in sorted(domains)
             if (path / "mbm_total_bytes").exists()
         }
-        self._rates = {at: Rate(MOST_BYTES_PER_SECOND) for at in self._bytes}
-        self._cache = [KernelFile(path / "llc_occupancy", most_bytes=64) for _, path in sorted(domains)]
+        self._cache = [Gauge(path / "llc_occupancy", _bytes) for _, path in sorted(domains)]
 
     @property
     def counts(self) -> bool:
@@ -124,28 +123,26 @@ class _Class:
 
     def rates(self, now_seconds: float) -> dict[int, Reading]:
         """Bytes per second since the previous call, by domain."""
-        return {at: self._rates[at].update(now_seconds, _number(file)) for at, file in self._bytes.items()}
+        return {at: gauge.rate(now_seconds) for at, gauge in self._bytes.items()}
 
     def occupancy(self) -> Reading:
         """Bytes in all last-level caches."""
-        return _sum(one if isinstance(one, Missing) else Value(one) for one in (_number(file) for file in self._cache))
+        found = (gauge.now() for gauge in self._cache)
+        return _sum(one if isinstance(one, Missing) else Value(one) for one in found)
 
     def close(self) -> None:
         """Close the files."""
-        for file in (*self._bytes.values(), *self._cache):
-            file.close()
+        for gauge in (*self._bytes.values(), *self._cache):
+            gauge.close()
 
 
 _ABSENT = Missing(Why.NOT_CONFIGURED, "no class of its own: set resources.resctrl")
 
 
-def _number(file: KernelFile) -> float | Missing:
+def _bytes(content: bytes) -> float | Missing:
     """The kernel says `Unavailable` when no counter could be read, `Error` when the socket is offline."""
-    content = file.read()
-    if isinstance(content, Missing):
-        return content
     value = measured(content.strip())
-    return Missing(Why.NO_DATA, f"{file.path}: {content[:20]!r}") if isinstance(value, Why) else value
+    return Missing(Why.NO_DATA, f"{content[:20]!r}") if isinstance(value, Why) else value
 
 
 def _sum(readings: Iterable[Reading]) -> Reading:

@@ -9,7 +9,6 @@ from pathlib import Path
 from rlctl.envs.errors import SensorError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.sensors.cpu import GroupCpus, HostCpus, LcAlive
-from rlctl.envs.host.sensors.members import CgroupMembers
 from rlctl.envs.host.sensors.perf import PerfSensor, perf_root
 from rlctl.envs.host.sensors.psi import Psi
 from rlctl.envs.host.sensors.schedstat import RunDelay
@@ -28,11 +27,7 @@ SENSED = frozenset(READINGS) - {"be_work_rate", "lc_cpu_seconds_per_request"}
 
 def group_sensors(lc: Group, be: Sequence[Group]) -> list[Sensor]:
     """Every sensor that these groups have files for; what the host has not stays missing, as `rlctl doctor` tells."""
-    sensors: list[Sensor] = [
-        alive := LcAlive(CgroupMembers(lc.procs_file)),
-        RunDelay(alive),
-        HostCpus(),
-    ]
+    sensors: list[Sensor] = [alive := LcAlive(lc.procs_file), RunDelay(alive.pids), HostCpus()]
     if lc.usage_file:
         sensors.append(GroupCpus(lc.usage_file, [group.usage_file for group in be if group.usage_file]))
     if lc.pressure_file:
@@ -50,7 +45,7 @@ def follow_groups(sensors: Iterable[Sensor], lc: Group, be: Sequence[Group], now
     for sensor in sensors:
         match sensor:
             case LcAlive():
-                sensor.follow(CgroupMembers(lc.procs_file))
+                sensor.follow(lc.procs_file)
             case GroupCpus() if lc.usage_file:
                 sensor.follow(lc.usage_file, [group.usage_file for group in be if group.usage_file], now_seconds)
             case Psi() if lc.pressure_file:
