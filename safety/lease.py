@@ -44,9 +44,6 @@ _log = logging.getLogger(__name__)
 class Watchdog:
     """One running watchdog process.
 
-    Args:
-        arguments: Of `rlctl.safety.watchdog.main`.
-
     Raises:
         OSError: It cannot be started.
     """
@@ -157,7 +154,6 @@ class Lease:
         restore_after_seconds: How long it then waits for the controller's return, before it ends it for good and puts
             the originals back.
         start: Starts a watchdog process with these arguments.
-        clock: Monotonic seconds.
 
     Attributes:
         restarts: How often a watchdog died or hung and had to be replaced.

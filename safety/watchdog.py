@@ -41,7 +41,6 @@ class Step:
 
     Attributes:
         identity: `device:inode` of the group's directory.
-        folder: Its path.
         name: File to write.
         text: What to write.
         probe: File of the same group that tells whether it has taken.
@@ -147,7 +146,6 @@ class Link:
 
     Args:
         channel: A connected AF_UNIX SOCK_SEQPACKET socket.
-        pid: The controller's.
 
     Attributes:
         plan: The one in force.

@@ -50,9 +50,6 @@ def find_container(
     """A running container's groups and processes.
 
     Args:
-        spec: The container.
-        layout: Where the hierarchies are.
-        proc: Where procfs is mounted.
         search_path: Folders of the runtimes' tools, as in PATH; by default PATH itself.
 
     Raises:

@@ -64,8 +64,6 @@ def discover(spec: WorkloadSpec, layout: Layout, proc: Path = Path("/proc"), sea
 
     Args:
         spec: How it is named.
-        layout: Where the hierarchies are.
-        proc: Where procfs is mounted.
         search_path: Folders of container tools, as in PATH; by default PATH itself.
 
     Raises:

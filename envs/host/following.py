@@ -36,14 +36,11 @@ class Follower:
     learns by itself.
 
     Args:
-        layout: Where the hierarchies are.
-        knobs: Reads and writes.
         lc: The LC's group at the start.
         lc_selects: Tells whether a path is the LC's; None if nothing but the group of the start can be.
         be_selects: Tell whether a path is BE's.
         actuator: Adopts BE's new groups.
         sensors: Follow both; see `follow_groups`.
-        events: Is told.
         claims: Keep other controllers off BE's groups; those of the start are claimed. None where nothing is written.
     """
 
@@ -79,9 +76,6 @@ class Follower:
 
     def follow(self, now_seconds: float) -> bool:
         """Look, if it is time, and take over what is new; call it when the sensors of the tick have been read.
-
-        Args:
-            now_seconds: Monotonic time of the tick.
 
         Returns:
             True when BE's groups are others than at the last call.

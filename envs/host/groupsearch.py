@@ -47,7 +47,6 @@ def find_groups(matches: Callable[[str], bool], what: str, name: str, layout: La
         matches: Tells whether a path is wanted.
         what: Kind of thing looked for, for the message.
         name: Its name, for the message and the names near it.
-        layout: Where the hierarchies are.
         hint: A way out, for the message.
 
     Raises:
@@ -93,11 +92,6 @@ def outermost(root: Path, matches: Callable[[str], bool]) -> Iterator[tuple[str,
 
 def groups_of_process(pid: int, layout: Layout, proc: Path) -> Found:
     """The groups that a process is in, and the process.
-
-    Args:
-        pid: The process.
-        layout: Where the hierarchies are.
-        proc: Where procfs is mounted.
 
     Raises:
         HostError: There is no such process.

@@ -111,7 +111,6 @@ class LiveHost:
     Args:
         lcs: At least one.
         actuator: Writes the BE groups.
-        tick_seconds: Control period.
         close: Called once by `close`: restores what was touched and stops what was started.
         absent: Why there are no readings of some names; see `rlctl.envs.host.sensors.of_groups.absent_readings`.
         events: Is told what happens to the groups.
@@ -122,7 +121,6 @@ class LiveHost:
         replan: Takes a new emergency plan whenever BE's groups are others; the lease's `replan`.
 
     Attributes:
-        limits: Range of allocations.
         slo: Objective of the first LC.
         sharing: As given; may be exchanged between two ticks.
     """

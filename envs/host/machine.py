@@ -22,8 +22,6 @@ def probe_machine(
     """Facts about the machine; never raises.
 
     Args:
-        proc: Where procfs is mounted.
-        sys: Where sysfs is mounted.
         state_dir: Where the journal is to live; None leaves that out.
     """
     facts = (_cpus(sys), _smt(sys), _numa(sys), _memory(proc), _root())

@@ -26,7 +26,6 @@ class Task:
     """One thread, or a process of one.
 
     Attributes:
-        tid: Its number.
         start: When it began, in clock ticks since boot; numbers are used again, pairs of the two are not.
         name: As `ps` shows it in brackets; any bytes but NUL.
         state: One letter; `Z` has ended and waits for its parent.

@@ -39,7 +39,6 @@ class Place:
     """Where applications are put and registered.
 
     Attributes:
-        layout: Where the hierarchies are.
         parent: Path of BE's group, or of a cluster's group in it.
         registry: Takes the registrations.
         socket: Of the mode channel; it need not be there.

@@ -69,13 +69,10 @@ class Population:
     """Keeps account of the groups below BE's.
 
     Args:
-        parent: BE's group.
         clusters: Names of the groups between it and the applications'; none if there are no such.
         registry: Says what the applications are.
         knobs: The originals of every group are journalled when it is first seen, with one fsync.
         events: Is told who came and who left.
-        proc: Where procfs is mounted.
-        clock: Monotonic seconds.
 
     Attributes:
         members: Who is there, by name.

@@ -23,7 +23,6 @@ class Division:
 
     Args:
         order: CPUs, the safest for the LC first.
-        limits: Range of allocations.
         period_us: Period of the quota.
 
     Attributes:

@@ -26,10 +26,6 @@ _POLL_SECONDS = 0.0005
 class CpuDriver(ABC):
     """Quota and weight of one group.
 
-    Args:
-        knobs: Reads and writes.
-        group: The group's directory.
-
     Attributes:
         weight_file: Name of the file with the weight.
         burst_file: Name of the file with what the group may save up of its quota (Linux 5.14 and later).
@@ -120,10 +116,6 @@ class CpuDriver(ABC):
 class CpusetDriver(ABC):
     """CPUs of one group.
 
-    Args:
-        knobs: Reads and writes.
-        group: The group's directory.
-
     Attributes:
         effective_file: Name of the file with the CPUs that the group's tasks may really run on.
     """
@@ -171,10 +163,6 @@ class CpusetDriver(ABC):
 
 class FreezerDriver(ABC):
     """The freezer of one group.
-
-    Args:
-        knobs: Reads and writes.
-        group: The group's directory.
 
     Attributes:
         order_file: Name of the file that is written.

@@ -32,15 +32,11 @@ class Group:
     """A group seen through the drivers of its controllers. Use `create`, `open` or `of_process`.
 
     Args:
-        name: For messages.
         paths: Its directory in the hierarchy of each controller; they may differ.
         layout: Where those hierarchies are.
-        knobs: Reads and writes.
 
     Attributes:
         cpu: Quota and weight; None where no hierarchy has them, likewise the next two.
-        cpuset: CPUs.
-        freezer: Freezer.
     """
 
     def __init__(self, name: str, paths: Mapping[Controller, Path], layout: Layout, knobs: Knobs) -> None:
@@ -58,9 +54,7 @@ class Group:
         """Make a group in every hierarchy that rlctl uses, ready to take tasks.
 
         Args:
-            layout: Where the hierarchies are.
             name: Path below each hierarchy's root; groups on the way are made too.
-            knobs: Reads and writes.
             also: Further controllers, where the host has them.
 
         Raises:
@@ -88,9 +82,7 @@ class Group:
         """A group that exists, in every hierarchy where it does.
 
         Args:
-            layout: Where the hierarchies are.
             path: Its path below the hierarchies' roots, or one of its directories.
-            knobs: Reads and writes.
 
         Raises:
             CgroupGone: There is none in any hierarchy.

@@ -26,7 +26,6 @@ class Knobs:
     Args:
         journal: Takes the original of each file before its first write. None for groups that are ours alone and are
             removed afterwards: nothing can then be put back.
-        kernel: The tree of control groups.
         dry_run: Only log what would be written; the journal is left alone as well.
 
     Attributes:
@@ -65,7 +64,6 @@ class Knobs:
         """Journal the originals of several files with one fsync, ahead of their first writes.
 
         Args:
-            paths: The files.
             instead: What is to be put back into some of them in place of what they hold: a group that was made while
                 those above it were restricted has the restriction, not an original.
 
@@ -89,7 +87,6 @@ class Knobs:
         """Write a value and make sure that the kernel took it.
 
         Args:
-            path: The file.
             text: The value, without a newline.
 
         Raises:

@@ -87,7 +87,6 @@ class Layout:
 
         Args:
             root: Stands for /sys/fs/cgroup; a captured tree lies elsewhere.
-            proc: Where procfs is mounted.
         """
         first: dict[str, Mount] = {}
         for name, mount in _hierarchies(proc, root):

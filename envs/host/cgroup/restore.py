@@ -31,7 +31,6 @@ class Skipped:
     """A file that was not put back, or not literally.
 
     Attributes:
-        path: The file.
         why: For the operator, one line.
     """
 
@@ -84,8 +83,6 @@ def restore(
 
     Args:
         state_dir: Where the journal lives.
-        kernel: The tree of control groups.
-        proc: Where procfs is mounted.
         force: Do not ask whether a live controller holds the directory.
         held: Originals that could not be stored.
         patience_seconds: How long files that answer EBUSY and the like are tried again.

@@ -75,7 +75,6 @@ def high_ways(full_mask: int, ratio: float, min_ways: int) -> int:
     """The mask of a share of a cache: the highest ways of it, in a row as the hardware wants them.
 
     Args:
-        full_mask: All ways.
         ratio: Share of them; rounded down.
         min_ways: Fewest that a mask may have.
 

@@ -101,7 +101,6 @@ def see(group: Group, *, weighed: bool, ceilings: dict[Path, float]) -> Seen:
     """Read one group. What cannot be read is taken for wide open, so that one lost controller stops no freeze.
 
     Args:
-        group: The group.
         weighed: Whether its weight is ours.
         ceilings: Ceilings by parent directory, for siblings to share; is added to.
 

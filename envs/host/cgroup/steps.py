@@ -69,7 +69,6 @@ class Step:
 
     Attributes:
         turn: Its place among the steps of all groups.
-        group: The group.
         knob: `quota`, `cpus`, `frozen` or `weight`, as in `Settings`.
         value: What is written, or waited for.
         seconds: Longest wait: from the first step of the plan, or of a thaw from its own write.

@@ -21,8 +21,6 @@ class CpuV1(CpuDriver):
     """`cpu.cfs_*`, `cpu.shares`, `cpu.idle`.
 
     Args:
-        knobs: Reads and writes.
-        group: The group's directory.
         mount: The hierarchy's root; ancestors are looked for up to there.
     """
 

@@ -20,8 +20,6 @@ class CpuV2(CpuDriver):
     """`cpu.max`, `cpu.weight`, `cpu.idle`.
 
     Args:
-        knobs: Reads and writes.
-        group: The group's directory.
         mount: The hierarchy's root; ancestors are looked for up to there.
     """
 

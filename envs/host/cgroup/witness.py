@@ -46,11 +46,7 @@ def suspect(group: str) -> str:
 
 
 class Witness:
-    """Tells which process wrote the knobs of a group. Without the permission it only suspects.
-
-    Args:
-        proc: Where procfs is mounted.
-    """
+    """Tells which process wrote the knobs of a group. Without the permission it only suspects."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
@@ -76,7 +72,6 @@ class Witness:
         """Who wrote a knob since this was last asked, or who may have.
 
         Args:
-            group: The group.
             knob: As `Settings` names it.
         """
         self._drain()

@@ -28,7 +28,7 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # an LC 
 
 
 def fetch(url: str, timeout_seconds: float) -> bytes | Missing:
-    """One GET.
+    """One GET request, with a limit on time and size.
 
     Args:
         url: http or https.
@@ -61,9 +61,7 @@ class PolledSource:
 
     Args:
         kind: What answers there, for the sensor's name.
-        url: The endpoint.
         digest: Makes figures of its answers; called in the thread.
-        slo: The LC's objective.
         interval_seconds: Time between two requests; the control period.
         timeout_seconds: Limit of one request.
         stale_seconds: Figures older than this are missing.

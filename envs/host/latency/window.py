@@ -18,7 +18,7 @@ MOST_SAMPLES = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Completed requests.
+    """Requests that were completed in a batch.
 
     Attributes:
         latencies: In seconds, oldest first, each finite and not negative.

@@ -61,9 +61,6 @@ def apply(
         platform: What to build.
         state_dir: Takes the ledger and the journal.
         wish: What else is asked for.
-        layout: Where the hierarchies are.
-        kernel: The tree of control groups.
-        proc: Where procfs is mounted.
         say: Is told of each step.
 
     Raises:

@@ -125,9 +125,6 @@ class Ledger:
     Args:
         state_dir: Its folder `partition` must exist.
 
-    Attributes:
-        path: The file.
-
     Raises:
         PermissionMissing, ConfigError: It cannot be opened.
     """
@@ -145,9 +142,7 @@ class Ledger:
         """Start afresh.
 
         Args:
-            boot_id: This boot's.
             mounts: As in `Recorded`.
-            description: Plain data.
 
         Raises:
             HostError: The disk is full or broken; likewise in the methods below.

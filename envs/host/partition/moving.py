@@ -27,9 +27,7 @@ class Mover:
     """Takes tasks along.
 
     Args:
-        kernel: The tree of control groups.
         ledger: Is told before each move; None only counts what would be moved.
-        proc: Where procfs is mounted.
         choice: Who is not to be moved.
 
     Attributes:

@@ -93,7 +93,6 @@ def load_platform(
         file: A YAML file, or the name of a shipped one; None discovers.
         within: Group below which the partitions are to stand; empty for the root.
         cpus: That group's CPUs; None for all that are online.
-        sys: Where sysfs is mounted.
 
     Raises:
         ConfigError: There is no such file, or it is wrong or does not fit the host: with its line.
@@ -125,7 +124,6 @@ def discovered(*, within: str = "", cpus: frozenset[int] | None = None, sys: Pat
     Args:
         within: As in `load_platform`.
         cpus: As in `load_platform`.
-        sys: Where sysfs is mounted.
 
     Raises:
         HostError: There is one CPU only, or sysfs lists none.

@@ -40,8 +40,6 @@ class Site:
     Args:
         platform: What to build.
         wish: What else is asked for.
-        layout: Where the hierarchies are.
-        kernel: The tree of control groups.
 
     Attributes:
         memory: Where clusters have their limits; None without any.

@@ -16,8 +16,6 @@ def applied(platform: Platform, layout: Layout, knobs: Knobs) -> bool:
 
     Args:
         platform: What should stand.
-        layout: Where the hierarchies are.
-        knobs: Reads.
     """
     return not missing(platform, layout, knobs)
 
@@ -27,8 +25,6 @@ def missing(platform: Platform, layout: Layout, knobs: Knobs) -> str:
 
     Args:
         platform: What should stand.
-        layout: Where the hierarchies are.
-        knobs: Reads.
     """
     wanted = {platform.mdev_group: platform.mdev_cpus}
     wanted |= {platform.cluster_group(one.name): one.cpus for one in platform.clusters}

@@ -20,10 +20,8 @@ class Left:
     """A task that stays where it is.
 
     Attributes:
-        tid: Its number.
         name: As in `Task`.
         group: Directory of its group.
-        why: One line.
     """
 
     tid: int

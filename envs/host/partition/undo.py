@@ -69,8 +69,6 @@ def undo(
 
     Args:
         state_dir: Where the ledger lives.
-        kernel: The tree of control groups.
-        proc: Where procfs is mounted.
         force: Do not ask whether a live controller holds the directory.
         patience_seconds: How long groups that are still busy are tried again.
 

@@ -53,8 +53,6 @@ def rows(description: Mapping[str, Any], layout: Layout, kernel: Kernel) -> list
 
     Args:
         description: As the ledger has it.
-        layout: Where the hierarchies are.
-        kernel: The tree of control groups.
     """
     names = [HOST, MDEV, *(f"{MDEV}/{name}" for name in description["clusters"])]
     paths = [str(Path(description["within"], name)) for name in names]
@@ -72,10 +70,7 @@ def left_behind(
 
     Args:
         mounts: As the ledger has them.
-        layout: Where the hierarchies are.
-        kernel: The tree of control groups.
         choice: As at the time of `apply`.
-        proc: Where procfs is mounted.
 
     Returns:
         Tasks beside the partitions, each with its reason; and other programs' groups with the number of their tasks.

@@ -1,13 +1,13 @@
 """Disks: BE's weight against others where a scheduler heeds one, and limits of its throughput where none does.
 
-| asked for | cgroup v2 | cgroup v1 |
+| wanted | cgroup v2 | cgroup v1 |
 | --- | --- | --- |
 | a weight, on disks under bfq | `io.bfq.weight` | `blkio.bfq.weight` |
 | a weight, on disks with io.cost enabled | `io.weight` | nothing |
 | bytes per second, on every disk | `io.max` | `blkio.throttle.*_bps_device`: buffered writes escape it |
 
-A weight can be written where no disk heeds it. That would protect nothing while it looks as if it did, so it is told as
-missing; the limits need no scheduler.
+A weight can be written where no disk heeds it. That would protect nothing while it looks as if it did, so it is
+reported as missing; the limits need no scheduler.
 """
 
 from __future__ import annotations
@@ -65,10 +65,7 @@ class IoV2:
     """`io.weight`, `io.bfq.weight` and `io.max`.
 
     Args:
-        knobs: Reads and writes.
-        group: The group's directory.
         mount: The hierarchy's root, which says where io.cost is enabled.
-        sys: Where sysfs is mounted.
     """
 
     def __init__(self, knobs: Knobs, group: Path, mount: Path, sys: Path = Path("/sys")) -> None:
@@ -102,8 +99,8 @@ class IoV2:
 
     def limit(self, disk: Disk, read_bytes_per_second: int | None, write_bytes_per_second: int | None) -> None:
         """Bound what the group reads and writes, by io.max; None leaves that direction as it is."""
-        given = {"rbps": read_bytes_per_second, "wbps": write_bytes_per_second}
-        limits = " ".join(f"{name}={number}" for name, number in given.items() if number is not None)
+        wanted = {"rbps": read_bytes_per_second, "wbps": write_bytes_per_second}
+        limits = " ".join(f"{name}={number}" for name, number in wanted.items() if number is not None)
         if limits:
             self._knobs.write(self._group / "io.max", f"{disk.device} {limits}")
 
@@ -121,9 +118,7 @@ class IoV1:
     """`blkio.bfq.weight` (or `blkio.weight`, before Linux 5.0) and `blkio.throttle.*`.
 
     Args:
-        knobs: Reads and writes.
         group: The group's directory in the blkio hierarchy.
-        sys: Where sysfs is mounted.
     """
 
     def __init__(self, knobs: Knobs, group: Path, sys: Path = Path("/sys")) -> None:
@@ -165,8 +160,8 @@ def io_of(group: Group, knobs: Knobs, sys: Path = Path("/sys")) -> IoDriver:
 
 
 def _unheeded(sys: Path, or_else: str) -> str:
-    found = disks(sys)
-    if not found:
+    all_disks = disks(sys)
+    if not all_disks:
         return "this host has no disk of its own"
-    told = ", ".join(f"{disk.name} ({disk.scheduler})" for disk in found)
-    return f"no disk heeds a weight: {told}; write bfq to /sys/block/{found[0].name}/queue/scheduler{or_else}"
+    schedulers = ", ".join(f"{disk.name} ({disk.scheduler})" for disk in all_disks)
+    return f"no disk heeds a weight: {schedulers}; write bfq to /sys/block/{all_disks[0].name}/queue/scheduler{or_else}"

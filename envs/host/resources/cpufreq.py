@@ -22,10 +22,6 @@ class LcFrequency:
     """`lc_frequency_hertz` and `lc_frequency_ratio`, the share of the frequency without turbo.
 
     Of several CPUs the fastest counts, since an idle one shows what it ran at long ago, or its lowest.
-
-    Args:
-        cpus: The LC's.
-        sys: Where sysfs is mounted.
     """
 
     name = "cpufreq"
@@ -44,7 +40,7 @@ class LcFrequency:
         return any(gauge.path.exists() for gauge in self._frequencies)
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:  # noqa: ARG002 - the protocol's signature
-        """Now."""
+        """The frequencies as they are now."""
         hertz = self._hertz()
         if isinstance(hertz, Missing):
             return dict.fromkeys(self.provides, hertz)
@@ -55,22 +51,22 @@ class LcFrequency:
         return {"lc_frequency_hertz": Value(hertz), "lc_frequency_ratio": ratio}
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the kernel's files."""
         for gauge in self._frequencies:
             gauge.close()
 
     def _hertz(self) -> float | Missing:
-        found: list[float] = []
+        known: list[float] = []
         missing = Missing(Why.NOT_CONFIGURED, "the LC's CPUs are not known")
         for gauge in self._frequencies:
             hertz = gauge.now()
             if not isinstance(hertz, Missing):
-                found.append(hertz)
+                known.append(hertz)
             elif hertz.why is Why.GONE:  # the whole cpufreq folder: nobody scales this CPU's frequency
                 missing = replace(hertz, why=Why.NOT_SUPPORTED)
             else:
                 missing = hertz
-        return max(found) if found else missing
+        return max(known) if known else missing
 
 
 def _guaranteed_hertz(folder: Path) -> float | None:

@@ -16,11 +16,7 @@ _AVAILABLE = re.compile(rb"^MemAvailable: +(\d{1,15}) kB$", re.MULTILINE)
 
 
 class HostMemory:
-    """`memory_available_bytes`, and `host_memory_pressure_ratio` (PSI "some"): for an LC without a cgroup2 group.
-
-    Args:
-        proc: Where procfs is mounted.
-    """
+    """`memory_available_bytes`, and `host_memory_pressure_ratio` (PSI "some") for an LC without a cgroup2 group."""
 
     name = "host-memory"
     provides = ("memory_available_bytes", "host_memory_pressure_ratio")
@@ -41,13 +37,13 @@ class HostMemory:
         }
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the kernel's files."""
         self._available.close()
         self._pressure.close()
 
 
 def _available_bytes(meminfo: bytes) -> float | Missing:
-    found = _AVAILABLE.search(meminfo)
+    match = _AVAILABLE.search(meminfo)
     return (
-        int(found[1]) * 1024.0 if found else Missing(Why.NOT_SUPPORTED, "/proc/meminfo does not tell what is available")
+        int(match[1]) * 1024.0 if match else Missing(Why.NOT_SUPPORTED, "/proc/meminfo does not tell what is available")
     )

@@ -1,6 +1,6 @@
 """Memory of one group: what reclaim leaves the LC, and how much BE may take.
 
-| asked for | cgroup v2 | cgroup v1 |
+| wanted | cgroup v2 | cgroup v1 |
 | --- | --- | --- |
 | LC keeps so much, whatever happens | `memory.min` | nothing |
 | LC keeps so much while others have more than theirs | `memory.low` | nothing |
@@ -33,8 +33,6 @@ class MemoryV2:
     little for all are raised with it.
 
     Args:
-        knobs: Reads and writes.
-        group: The group's directory.
         mount: The hierarchy's root, which needs no protection.
     """
 
@@ -96,7 +94,6 @@ class MemoryV1:
     """`memory.limit_in_bytes` and `memory.soft_limit_in_bytes`; v1 protects nothing.
 
     Args:
-        knobs: Reads and writes.
         group: The group's directory in the memory hierarchy.
     """
 
@@ -105,10 +102,10 @@ class MemoryV1:
         self._group = group
 
     def keep(self, guaranteed_bytes: int | None = None, preferred_bytes: int | None = None) -> None:
-        """Refuse any protection.
+        """Refuse: this version has no protection.
 
         Raises:
-            CgroupError: A protection is asked for.
+            CgroupError: A protection is wanted.
         """
         if guaranteed_bytes is not None or preferred_bytes is not None:
             raise CgroupError(

@@ -26,10 +26,10 @@ _MOST_WATTS = 1e5
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """One counter.
+    """An energy counter of the processor.
 
     Attributes:
-        folder: Under /sys/class/powercap.
+        folder: Its directory under /sys/class/powercap.
         kind: `package` or `dram`.
         range_joules: Where the counter begins anew.
         limit_watts: What the package may draw for long, its TDP as shipped; None if the kernel does not say.
@@ -61,7 +61,7 @@ class Energy:
     """Joules that some zones used since this object was made; a counter may begin anew once between two readings.
 
     Args:
-        zones: Added up.
+        zones: Counters to add up.
     """
 
     def __init__(self, zones: Sequence[Zone]) -> None:
@@ -78,7 +78,7 @@ class Energy:
         return total if self._counters else Missing(Why.NOT_SUPPORTED, "no such RAPL zone")
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the kernel's files."""
         for counter in self._counters:
             counter.gauge.close()
 
@@ -105,11 +105,7 @@ class _Counter:
 
 
 class Rapl:
-    """`package_watts`, `dram_watts`, and `power_ratio`: the packages' share of what they may draw for long.
-
-    Args:
-        sys: Where sysfs is mounted.
-    """
+    """`package_watts`, `dram_watts`, and `power_ratio`: the packages' share of what they may draw for long."""
 
     name = "rapl"
     provides = ("package_watts", "dram_watts", "power_ratio")
@@ -131,7 +127,7 @@ class Rapl:
         return {**watts, "power_ratio": self._ratio(watts["package_watts"])}
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the kernel's files."""
         for energy in self._energies.values():
             energy.close()
 

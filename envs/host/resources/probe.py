@@ -29,9 +29,6 @@ def probe_resources(
 
     Args:
         layout: The control groups.
-        proc: Where procfs is mounted.
-        sys: Where sysfs is mounted.
-        dev: Where the device nodes are.
     """
     return (
         _protection(layout),
@@ -58,12 +55,14 @@ def _io_weight(layout: Layout, sys: Path) -> Capability:
     name, disables = "I/O weight", "resources.be_io_weight (be_disk_*_bytes_per_second take no scheduler)"
     if Controller.IO not in layout.mounts:
         return Capability(name, False, layout.missing[Controller.IO], "resources.be_io_weight and be_disk_*")
-    found = disks(sys)
-    told = ", ".join(f"{disk.name} under {disk.scheduler}" for disk in found) or "this host has no disk of its own"
+    all_disks = disks(sys)
+    listed = (
+        ", ".join(f"{disk.name} under {disk.scheduler}" for disk in all_disks) or "this host has no disk of its own"
+    )
     costed = "enable=1" in text_of(layout.mounts[Controller.IO].path / "io.cost.qos")
-    heeded = any(disk.scheduler in ("bfq", "cfq") for disk in found) or costed
-    way_out = "" if heeded or not found else f": write bfq to /sys/block/{found[0].name}/queue/scheduler"
-    return Capability(name, heeded, told + way_out, disables)
+    heeded = any(disk.scheduler in ("bfq", "cfq") for disk in all_disks) or costed
+    way_out = "" if heeded or not all_disks else f": write bfq to /sys/block/{all_disks[0].name}/queue/scheduler"
+    return Capability(name, heeded, listed + way_out, disables)
 
 
 def _resctrl(proc: Path, sys: Path) -> tuple[Capability, ...]:
@@ -108,7 +107,7 @@ def _node_power(sys: Path, dev: Path) -> Capability:
     if isinstance(source, Missing):
         return Capability(name, False, source.detail, disables)
     meter = meter_file(sys)
-    return Capability(name, True, f"{meter}" if meter else f"ipmitool and {dev / 'ipmi0'}; not asked now", disables)
+    return Capability(name, True, f"{meter}" if meter else f"ipmitool and {dev / 'ipmi0'}; not used now", disables)
 
 
 def _cpufreq(sys: Path) -> Capability:
@@ -121,8 +120,10 @@ def _cpufreq(sys: Path) -> Capability:
         hidden = "hidden by a hypervisor, or no driver is loaded"
         return Capability(name, False, f"no /sys/devices/system/cpu/cpu*/cpufreq: {hidden}", disables)
     folder = sys / f"devices/system/cpu/cpu{min(cpus)}/cpufreq"
-    told = [f"{what} {text}" for what, file in _TOLD.items() if (text := text_of(folder / file))]
-    return Capability(name, True, f"{reading.value / 1e9:.2f} GHz now" + "".join(f", {one}" for one in told), disables)
+    facts = [f"{what} {text}" for what, file in _FACTS.items() if (text := text_of(folder / file))]
+    return Capability(
+        name, True, f"{reading.value / 1e9:.2f} GHz now" + "".join(f", {fact}" for fact in facts), disables
+    )
 
 
-_TOLD = {"driver": "scaling_driver", "governor": "scaling_governor", "at most kHz": "scaling_max_freq"}
+_FACTS = {"driver": "scaling_driver", "governor": "scaling_governor", "at most kHz": "scaling_max_freq"}

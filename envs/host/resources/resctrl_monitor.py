@@ -31,7 +31,6 @@ class ResctrlMonitor:
     Args:
         peak_bytes_per_second: What one socket's memory can do when streamed (STREAM, `stress-ng --stream`); without it
             there are no shares.
-        sys: Where sysfs is mounted.
     """
 
     name = "resctrl"
@@ -65,7 +64,7 @@ class ResctrlMonitor:
         return readings
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the kernel's files."""
         for one in self._folders.values():
             one.close()
         self._folders.clear()
@@ -108,7 +107,7 @@ class _Class:
     """The counters of one class, by socket (or whatever shares a last-level cache)."""
 
     def __init__(self, folder: Path) -> None:
-        domains = [(int(found[1]), path) for path in folder.glob("mon_L3_*") if (found := _DOMAIN.fullmatch(path.name))]
+        domains = [(int(match[1]), path) for path in folder.glob("mon_L3_*") if (match := _DOMAIN.fullmatch(path.name))]
         self._bytes = {
             at: Gauge(path / "mbm_total_bytes", _bytes, MOST_BYTES_PER_SECOND)
             for at, path in sorted(domains)
@@ -127,11 +126,11 @@ class _Class:
 
     def occupancy(self) -> Reading:
         """Bytes in all last-level caches."""
-        found = (gauge.now() for gauge in self._cache)
-        return _sum(one if isinstance(one, Missing) else Value(one) for one in found)
+        numbers = (gauge.now() for gauge in self._cache)
+        return _sum(one if isinstance(one, Missing) else Value(one) for one in numbers)
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the kernel's files."""
         for gauge in (*self._bytes.values(), *self._cache):
             gauge.close()
 

@@ -1,4 +1,4 @@
-"""CPUs kept busy: by the host, by the LC, by BE, by rlctl itself; and whether the LC lives."""
+"""CPUs in use: by the host, by the LC, by BE, by rlctl itself; and whether the LC lives."""
 
 from __future__ import annotations
 
@@ -63,7 +63,6 @@ class GroupCpus:
         Args:
             lc: The LC group's usage file.
             be: The BE groups' usage files.
-            now_seconds: Monotonic time.
         """
 
         def begun(path: Path) -> Gauge:
@@ -74,7 +73,7 @@ class GroupCpus:
         self._lc, *self._be = followed((self._lc, *self._be), (lc, *be), begun)
 
     def close(self) -> None:
-        """Close all files."""
+        """Close the groups' files."""
         for usage in (self._lc, *self._be):
             usage.close()
 
@@ -121,7 +120,7 @@ class HostCpus:
         return {name: rate.update(now_seconds, totals[name]) for name, rate in self._rates.items()}
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no file is open."""
 
     def _host(self) -> dict[str, float | Missing]:
         try:
@@ -167,14 +166,14 @@ class LcAlive:
         return self._seen
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Do nothing: no file stays open."""
 
 
 def cpu_seconds_per_request(lc_cpus: Reading, done_rps: Reading) -> Reading:
     """CPU time per completed request, the stand-in for CPI where there is no PMU.
 
     Args:
-        lc_cpus: CPUs that the LC kept busy.
+        lc_cpus: CPUs that the LC used.
         done_rps: Requests that it completed per second.
 
     Returns:

@@ -44,9 +44,8 @@ class KernelFile:
     then opened again.
 
     Args:
-        path: The file.
         keep_open: False for files whose content is fixed when they are opened: cgroup.procs of cgroup v1, where a
-            kept file shows the same pids for as long as it is read more often than once a second.
+            file that stays open shows the same pids for as long as it is read more often than once a second.
         follow_name: False for files of one process or thread, whose number may be handed out again.
         most_bytes: Longer content is cut off.
     """
@@ -145,7 +144,6 @@ class Gauge:
     """A number in a kernel file.
 
     Args:
-        path: The file.
         parse: Finds the number in its content.
         most: Largest growth per second that physics allows, see `Rate`.
         follow_name: As of `KernelFile`.
@@ -158,7 +156,7 @@ class Gauge:
         self._rate = Rate(most)
 
     def now(self) -> float | Missing:
-        """The number now."""
+        """The number as it is now."""
         content = self._file.read()
         return content if isinstance(content, Missing) else self._parse(content)
 

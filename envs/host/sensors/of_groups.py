@@ -60,25 +60,23 @@ def absent_readings(lc: Group, be: Sequence[Group], sensors: Sequence[Sensor], *
     """Telemetry fields that these groups and sensors do not give, each with its reason.
 
     Args:
-        lc: The LC's group.
         be: The BE groups.
-        sensors: As built.
-        perf: Whether counters are asked for.
+        perf: Whether counters are wanted.
     """
     provided = {name for sensor in sensors for name in sensor.provides}
-    found = dict.fromkeys(SENSED - provided, ABSENT.detail)
-    if "cpi" in found:
-        found["cpi"] = "perf cannot count here, see `rlctl doctor`" if perf else "perf is off; set perf: true"
+    reasons = dict.fromkeys(SENSED - provided, ABSENT.detail)
+    if "cpi" in reasons:
+        reasons["cpi"] = "perf cannot count here, see `rlctl doctor`" if perf else "perf is off; set perf: true"
     if lc.usage_file is None:
-        found |= dict.fromkeys(("lc_cpus", "be_cpus"), "the LC has no cpuacct group")
+        reasons |= dict.fromkeys(("lc_cpus", "be_cpus"), "the LC has no cpuacct group")
     elif not any(group.usage_file for group in be):
-        found["be_cpus"] = "BE has no cpuacct group"
+        reasons["be_cpus"] = "BE has no cpuacct group"
     if lc.pressure_file is None:
-        found |= dict.fromkeys(("lc_pressure_ratio", "be_pressure_ratio"), "the LC has no cgroup2 group")
+        reasons |= dict.fromkeys(("lc_pressure_ratio", "be_pressure_ratio"), "the LC has no cgroup2 group")
     elif not any(group.pressure_file for group in be):
-        found["be_pressure_ratio"] = "BE has no cgroup2 group"
-    found |= {"be_work_rate": found["be_cpus"]} if "be_cpus" in found else {}
-    return found | ({"lc_cpu_seconds_per_request": found["lc_cpus"]} if "lc_cpus" in found else {})
+        reasons["be_pressure_ratio"] = "BE has no cgroup2 group"
+    reasons |= {"be_work_rate": reasons["be_cpus"]} if "be_cpus" in reasons else {}
+    return reasons | ({"lc_cpu_seconds_per_request": reasons["lc_cpus"]} if "lc_cpus" in reasons else {})
 
 
 def perf_sensors(lc: Group, be: Sequence[Group], interval_seconds: float) -> list[Sensor]:

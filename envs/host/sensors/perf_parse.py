@@ -26,7 +26,7 @@ class PerfLine:
 
     Attributes:
         stamp_seconds: End of the interval, since perf started.
-        group: The cgroup's name as it was given to perf.
+        group: The cgroup's name on perf's command line.
         event: The event's name without PMU and modifiers.
         count: How often, or for how many seconds (task-clock), it was counted; or why not. Already scaled up by perf
             when it was multiplexed.
@@ -65,7 +65,6 @@ class Frame:
 
     Attributes:
         stamp_seconds: Its end, since perf started.
-        seconds: Its length.
         counts: By (cgroup, event).
     """
 
@@ -118,7 +117,7 @@ class FrameAssembler:
     frame, and so its CPI, are always of the same interval.
 
     Args:
-        expected: All (cgroup, event) pairs that perf was asked for.
+        expected: All (cgroup, event) pairs that perf counts.
     """
 
     def __init__(self, expected: Collection[tuple[str, str]]) -> None:

@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rlctl.envs.host.capability import Capability
+from rlctl.envs.host.decode import first_line
 from rlctl.envs.host.sensors.kernel_file import Gauge, KernelFile, Parse
 from rlctl.envs.host.sensors.perf import EVENTS, perf_root
+from rlctl.envs.host.sensors.perf_process import NO_REASON
 from rlctl.envs.host.sensors.psi import some_seconds
 from rlctl.envs.host.sensors.schedstat import run_delay_seconds
 from rlctl.envs.telemetry import Missing
@@ -40,7 +42,6 @@ def probe_host(proc: Path = Path("/proc"), run: Run | None = None) -> tuple[Capa
     """Everything that sensors and testbed can use; each perf event is counted for a moment. Never raises.
 
     Args:
-        proc: Where procfs is mounted.
         run: Runs a command; tests give another.
     """
     return (
@@ -60,9 +61,8 @@ def probe_perf(proc: Path = Path("/proc"), run: Run | None = None, perf: str = "
 def _event(event: str, run: Run, perf: str) -> Capability:
     name, disables = f"perf {event}", _NEEDED_FOR.get(event, f"counters lc_/be_{event.lower().replace('-', '_')}")
     code, words = run([perf, "stat", "-x;", "-a", "-e", event, "--", "sleep", str(TRIAL_SECONDS)])
-    gist = next((line.strip() for line in words.splitlines() if line.strip() not in ("", "Error:")), "it said nothing")
     if code != 0:
-        return Capability(name, False, gist[:200], disables)
+        return Capability(name, False, first_line(words, NO_REASON), disables)
     if "<not supported>" in words:
         return Capability(name, False, "not supported by this CPU, or hidden by the hypervisor", disables)
     return Capability(name, True, f"counted for {TRIAL_SECONDS * 1e3:g} ms", disables)
@@ -109,7 +109,6 @@ def answers(name: str, path: Path, parse: Parse, disables: str, way_out: str = "
 
     Args:
         name: Of the capability.
-        path: The file.
         parse: Finds the number.
         disables: What rlctl cannot do without it.
         way_out: How to come by it, for the reason.

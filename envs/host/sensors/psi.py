@@ -55,7 +55,7 @@ class Psi:
         return {name: _worst([g.rate(now_seconds) for g in gauges]) for name, gauges in self._gauges.items()}
 
     def close(self) -> None:
-        """Close all files."""
+        """Close the kernel's files."""
         for gauge in (gauge for gauges in self._gauges.values() for gauge in gauges):
             gauge.close()
 

@@ -34,7 +34,6 @@ class RunDelay:
 
     Args:
         pids: The LC's processes now, or why they are not known.
-        proc: Where procfs is mounted.
     """
 
     name = "schedstat"
@@ -52,7 +51,7 @@ class RunDelay:
         return {"lc_run_delay_ratio": self._rate.update(now_seconds, self._total())}
 
     def close(self) -> None:
-        """Close all files."""
+        """Close the kernel's files."""
         self._forget(set(self._threads))
 
     def _total(self) -> float | Missing:
