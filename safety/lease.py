@@ -149,11 +149,9 @@ class Lease:
 
     Args:
         plan: What takes BE to the safe allocation.
-        state_dir: Holds the journal.
         lease_seconds: How long the watchdog waits for a renewal.
         restore_after_seconds: How long it then waits for the controller's return, before it ends it for good and puts
             the originals back.
-        start: Starts a watchdog process with these arguments.
 
     Attributes:
         restarts: How often a watchdog died or hung and had to be replaced.

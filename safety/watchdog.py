@@ -41,8 +41,6 @@ class Step:
 
     Attributes:
         identity: `device:inode` of the group's directory.
-        name: File to write.
-        text: What to write.
         probe: File of the same group that tells whether it has taken.
         wanted: A whole line of that file that says yes.
     """
@@ -144,11 +142,7 @@ class Link:
     Its words are datagrams `renew N`, `leave N` and, with a file that holds a plan, `plan N`. Each is answered with N
     when it is done, so that the controller knows that somebody is awake here.
 
-    Args:
-        channel: A connected AF_UNIX SOCK_SEQPACKET socket.
-
     Attributes:
-        plan: The one in force.
         gone: It has closed its end, which the kernel does for a process that dies in whatever way.
         leaving: It puts back the originals itself: BE is no longer ours.
     """

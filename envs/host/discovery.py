@@ -63,7 +63,6 @@ def discover(spec: WorkloadSpec, layout: Layout, proc: Path = Path("/proc"), sea
     """Find a workload that runs already.
 
     Args:
-        spec: How it is named.
         search_path: Folders of container tools, as in PATH; by default PATH itself.
 
     Raises:
@@ -92,7 +91,6 @@ def selects(spec: WorkloadSpec, names: Sequence[str]) -> Callable[[str], bool] |
     """Tells, by its path alone, whether a group is one of a workload's; for groups that come and go.
 
     Args:
-        spec: How the workload is named.
         names: Its groups as found before. A container is followed by these: asking its runtime takes too long.
 
     Returns:

@@ -46,8 +46,6 @@ class Events:
         """Keep an event, and log it.
 
         Args:
-            kind: As above.
-            text: The rest of the line.
             level: Of the log line; None for an event that has been said often enough.
         """
         self._kept.append(f"{kind}: {text}")

@@ -36,10 +36,7 @@ class Follower:
     learns by itself.
 
     Args:
-        lc: The LC's group at the start.
         lc_selects: Tells whether a path is the LC's; None if nothing but the group of the start can be.
-        be_selects: Tell whether a path is BE's.
-        actuator: Adopts BE's new groups.
         sensors: Follow both; see `follow_groups`.
         claims: Keep other controllers off BE's groups; those of the start are claimed. None where nothing is written.
     """

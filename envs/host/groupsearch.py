@@ -44,10 +44,8 @@ def find_groups(matches: Callable[[str], bool], what: str, name: str, layout: La
     """Every group, in each hierarchy, whose path matches; a group below one that matches belongs to it.
 
     Args:
-        matches: Tells whether a path is wanted.
         what: Kind of thing looked for, for the message.
         name: Its name, for the message and the names near it.
-        hint: A way out, for the message.
 
     Raises:
         HostError: No group matches.
@@ -68,10 +66,6 @@ def outermost(root: Path, matches: Callable[[str], bool]) -> Iterator[tuple[str,
 
     Neither the groups below one that matches are looked at, nor the files of one without children: its directory has
     two links then, as each child's `..` is one. File systems that do not count report one link.
-
-    Args:
-        root: The hierarchy's root.
-        matches: Tells whether a path is wanted.
 
     Yields:
         Path below the root, beginning with a slash, and inode.

@@ -92,7 +92,6 @@ class Lc:
     """A latency-critical service.
 
     Attributes:
-        name: As the configuration names it.
         slo: Objective of its tail latency, and its maximum load.
         sensors: Readers of its latency and its group. Those of the first LC are joined by the readers of BE and the
             host; a later one overrides an earlier one's field. Of further LCs only the fields of `OF_EACH_LC` count.
@@ -110,10 +109,8 @@ class LiveHost:
 
     Args:
         lcs: At least one.
-        actuator: Writes the BE groups.
         close: Called once by `close`: restores what was touched and stops what was started.
         absent: Why there are no readings of some names; see `rlctl.envs.host.sensors.of_groups.absent_readings`.
-        events: Is told what happens to the groups.
         follow: Looks for groups that came or went, given the time of a tick; True when BE's are others now. With it BE
             may be without any group for a while.
         sharing: Divides what is in force among BE's applications. The verdict holds even if that fails.
@@ -121,7 +118,6 @@ class LiveHost:
         replan: Takes a new emergency plan whenever BE's groups are others; the lease's `replan`.
 
     Attributes:
-        slo: Objective of the first LC.
         sharing: As given; may be exchanged between two ticks.
     """
 

@@ -29,8 +29,6 @@ class Task:
         start: When it began, in clock ticks since boot; numbers are used again, pairs of the two are not.
         name: As `ps` shows it in brackets; any bytes but NUL.
         state: One letter; `Z` has ended and waits for its parent.
-        parent: Process that it is a child of.
-        flags: The kernel's flags of it.
         policy: Scheduling policy, as `os.SCHED_*`.
     """
 

@@ -31,7 +31,6 @@ class Workloads:
     """What a configuration's LC and BE are on this host now.
 
     Attributes:
-        best_effort: Where BE is, as configured.
         lcs: Group of each LC, by its name; the first one is the main one.
         be: BE's groups, apart from the LCs'.
     """

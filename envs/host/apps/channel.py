@@ -84,7 +84,6 @@ class ModeChannel:
     """The service's end.
 
     Args:
-        identify: Tells whose process a client is.
         path: Of the socket; everybody may connect, which gains a process of no application nothing.
 
     Attributes:

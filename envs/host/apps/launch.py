@@ -40,7 +40,6 @@ class Place:
 
     Attributes:
         parent: Path of BE's group, or of a cluster's group in it.
-        registry: Takes the registrations.
         socket: Of the mode channel; it need not be there.
         knobs: Without a journal: what is made here is removed, and an adopted process returned.
     """
@@ -59,9 +58,7 @@ def run(description: Description, command: Sequence[str], place: Place) -> int:
     passed on.
 
     Args:
-        description: What it is.
         command: Program and arguments; empty takes the description's.
-        place: Where it goes.
 
     Returns:
         Its exit code; 128 + n when signal n ended it, 126 or 127 when it could not be executed.

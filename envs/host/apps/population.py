@@ -48,7 +48,6 @@ class Member:
         name: `<pid>:<name>`; of one that is not registered, its group's path below BE's.
         modes: From the least CPU time to the most.
         priority: 0 is served first.
-        group: Where it runs.
         cluster: The cluster whose group holds its group; empty where clusters have no groups.
         registration: None for a group that nobody announced.
         memory_bytes: Written last as its memory limit.
@@ -70,9 +69,7 @@ class Population:
 
     Args:
         clusters: Names of the groups between it and the applications'; none if there are no such.
-        registry: Says what the applications are.
         knobs: The originals of every group are journalled when it is first seen, with one fsync.
-        events: Is told who came and who left.
 
     Attributes:
         members: Who is there, by name.

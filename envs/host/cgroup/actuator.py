@@ -44,7 +44,6 @@ class BeActuator:
             even while the journal takes nothing.
         lc: The group whose weight is "equal"; default the kernel's default weight.
         settle_seconds: How long to wait for a freeze.
-        period_us: Period of the quota.
         ownership: Notices and answers what other programs write, and takes the events.
 
     Raises:

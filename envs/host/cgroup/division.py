@@ -21,10 +21,6 @@ __all__ = ["Division"]
 class Division:
     """Settings of single groups from an allocation for all, and back.
 
-    Args:
-        order: CPUs, the safest for the LC first.
-        period_us: Period of the quota.
-
     Attributes:
         asked_cpus: The quota that was last asked for, for all groups together.
     """

@@ -27,8 +27,6 @@ class EmergencyWrite:
     """One write.
 
     Attributes:
-        path: File.
-        text: What to write.
         identity: Of the group's directory when the plan was made.
         probe: File of the same group that tells whether it has taken.
         wanted: A whole line of that file that says yes.
@@ -80,10 +78,7 @@ def emergency_plan(
 
     Args:
         groups: BE's; one that vanished is left out.
-        order: CPUs, the safest for the LC first.
-        limits: As the actuator's, likewise the next two.
         knobs: The originals of all files of the plan are journalled here and now, with one fsync.
-        period_us: Period of the quota.
 
     Raises:
         CgroupGone: A group vanished meanwhile: make another plan.

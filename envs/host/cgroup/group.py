@@ -33,7 +33,6 @@ class Group:
 
     Args:
         paths: Its directory in the hierarchy of each controller; they may differ.
-        layout: Where those hierarchies are.
 
     Attributes:
         cpu: Quota and weight; None where no hierarchy has them, likewise the next two.

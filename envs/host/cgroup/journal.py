@@ -44,7 +44,6 @@ class Entry:
     """The original of one file.
 
     Attributes:
-        path: The kernel file.
         original: Its content, byte for byte (bytes that are no UTF-8 as surrogates).
         identity: Device and inode of the group's directory, to know it from a later group of the same name.
     """
@@ -161,9 +160,6 @@ class StateLock:
 
     It is a flock: children that are forked without exec share it.
 
-    Args:
-        state_dir: Must exist.
-
     Raises:
         HostError: Another process has it.
         PermissionMissing, ConfigError: The lock file cannot be opened.
@@ -196,7 +192,6 @@ class Journal:
     """An open journal and the lock on its directory. Use `Journal.open`.
 
     Attributes:
-        state_dir: Where it lives.
         entries: Everything recorded, by this process or by one that crashed before it in this boot.
         held: What could not be stored yet: originals that only this process knows.
         note: What became of the journal of an earlier boot, if there was one.
@@ -237,7 +232,6 @@ class Journal:
         """Append entries, and those that are held; they are on the disk when this returns.
 
         Args:
-            entries: In the order of their first writes.
             hold: Keep what cannot be stored in memory, for another try, rather than raise.
 
         Raises:

@@ -163,8 +163,6 @@ def refusal(error: OSError, path: Path, doing: str, *, group: bool = False) -> R
     """The kernel's errno in the user's words.
 
     Args:
-        error: As raised by a `Kernel`.
-        path: The file or directory.
         doing: What was tried, as it reads after "cannot".
         group: The path is that of a group and not of a file in it.
     """

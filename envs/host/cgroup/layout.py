@@ -59,8 +59,6 @@ class Mount:
     """Where a hierarchy is mounted.
 
     Attributes:
-        path: The mount point.
-        version: 1 or 2.
         writable: Mounted read-write, and this process may make groups in it.
     """
 

@@ -52,7 +52,6 @@ class Ownership:
     """Foreign writes to BE's knobs, and the bounds that come of them.
 
     Args:
-        foreign: How to answer.
         most_backoff_ticks: The longest that `reassert` leaves a tighter value alone.
         events: Is told of every foreign write; the log hears of the 1st, 2nd, 4th, 8th ... to a knob.
         witness: Tells who wrote; without one the group's place in the tree has to do.

@@ -55,7 +55,6 @@ class Seen:
     """What one group reads back.
 
     Attributes:
-        settings: Its own knobs.
         ceiling_cpus: The tightest quota of its ancestors.
         effective: CPUs that its tasks may really run on.
         frozen: All tasks are stopped, by whosever order.
@@ -101,7 +100,6 @@ def see(group: Group, *, weighed: bool, ceilings: dict[Path, float]) -> Seen:
     """Read one group. What cannot be read is taken for wide open, so that one lost controller stops no freeze.
 
     Args:
-        weighed: Whether its weight is ours.
         ceilings: Ceilings by parent directory, for siblings to share; is added to.
 
     Raises:

@@ -96,7 +96,6 @@ class Outcome:
     """What became of a plan.
 
     Attributes:
-        failed: Steps that failed, with their errors.
         gone: Groups that vanished meanwhile, and how that showed.
     """
 

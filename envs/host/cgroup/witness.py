@@ -69,11 +69,7 @@ class Witness:
                     self._watched[status.st_dev, status.st_ino] = str(path)
 
     def writer(self, group: Group, knob: str) -> str:
-        """Who wrote a knob since this was last asked, or who may have.
-
-        Args:
-            knob: As `Settings` names it.
-        """
+        """Who wrote a knob since this was last asked, or who may have."""
         self._drain()
         files = [str(path) for path in group.knob_files(knob)]
         writers = {pid: name for file in files for pid, name in self._writers.pop(file, {}).items()}

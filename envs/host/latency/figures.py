@@ -59,11 +59,9 @@ class Figures:
 
     Attributes:
         end_seconds: Monotonic time at which the window ended.
-        samples: Requests completed in it.
         tail_seconds: The SLO's quantile of their latency.
         oldest_seconds: Age of the oldest outstanding request at the window's end; 0 when none is outstanding.
         offered_rps: Requests that arrived, per second.
-        done_rps: Requests completed, per second.
         error_rps: Requests that failed, per second.
         tail_is_lower_limit: The tail is at least `tail_seconds`.
     """
@@ -83,7 +81,6 @@ class Reporter:
     """Turns a source's figures into readings, tick by tick.
 
     Args:
-        source: The source's name, for the operator.
         stale_seconds: Figures older than this are missing.
     """
 

@@ -23,9 +23,6 @@ class GrowingFile:
 
     Survives rotation (the name leads to another file: the old one is read to its end first), truncation in place,
     a file that does not exist yet, and writers that stop in the middle of a line.
-
-    Args:
-        path: A regular file or a FIFO.
     """
 
     def __init__(self, path: Path) -> None:

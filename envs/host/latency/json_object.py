@@ -24,8 +24,6 @@ class FigureKeys:
     Attributes:
         tail: The SLO's quantile of latency over the source's last window.
         samples: Requests completed in that window. Without it, `done_rps` times the window stands in.
-        oldest: Age of the oldest outstanding request.
-        offered_rps, done_rps, error_rps: Requests per second.
         window: Length of the window; without it `window_seconds` of the source.
         stamp: Anything that changes with every new set of figures; while it does not, the figures grow old. Without it
             an endpoint that repeats itself for ever cannot be told from one that is steady.
@@ -53,7 +51,6 @@ class FigureKeys:
         """The figures in one decoded JSON value.
 
         Args:
-            document: As decoded; anything is taken.
             end_seconds: Monotonic time at which it was current.
             window_seconds: Length of the window if the document does not say.
         """
@@ -127,7 +124,6 @@ class JsonDigest:
         """Figures as old as their stamp.
 
         Args:
-            body: What the endpoint answered.
             now_seconds: Monotonic time at which it arrived.
         """
         document = json_or_none(body)

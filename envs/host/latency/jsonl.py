@@ -24,7 +24,6 @@ class RequestKeys:
     Attributes:
         latency: How long it took.
         ok: Truthy when it succeeded; None if every line is a success.
-        unit: Unit of `latency`.
     """
 
     latency: str = "latency_seconds"
@@ -46,7 +45,6 @@ class JsonlRequests(LineSource):
 
     Args:
         path: A regular file or a FIFO; it may be rotated, truncated, or not exist yet.
-        keys: Which member is which.
     """
 
     def __init__(self, path: Path, slo: SLO, keys: RequestKeys | None = None, *, window_seconds: float = 1.0) -> None:

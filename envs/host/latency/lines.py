@@ -21,7 +21,6 @@ class LineSource(ABC):
     Such a file holds completed requests only; in overload its tail comes too late, see `oldest_request_seconds`.
 
     Args:
-        kind: What writes the lines, for messages.
         path: A regular file or a FIFO; it may be rotated, truncated, or not exist yet.
 
     Attributes:

@@ -31,7 +31,6 @@ def fetch(url: str, timeout_seconds: float) -> bytes | Missing:
     """One GET request, with a limit on time and size.
 
     Args:
-        url: http or https.
         timeout_seconds: For the whole body, however slowly it drips; of the header for each piece.
 
     Returns:
@@ -60,10 +59,8 @@ class PolledSource:
     """Latency from an endpoint that a thread asks again and again.
 
     Args:
-        kind: What answers there, for the sensor's name.
         digest: Makes figures of its answers; called in the thread.
         interval_seconds: Time between two requests; the control period.
-        timeout_seconds: Limit of one request.
         stale_seconds: Figures older than this are missing.
 
     Raises:

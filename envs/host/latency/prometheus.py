@@ -56,7 +56,6 @@ def bucket_quantile(buckets: Sequence[tuple[float, float]], q: float) -> BucketQ
 
     Args:
         buckets: (upper bound, requests at or below it) of the interval, by rising bound, the last one infinite.
-        q: Which quantile, as a ratio.
 
     Returns:
         None when there were no requests or there is no finite bound.
@@ -88,9 +87,6 @@ class PrometheusDigest:
     Each series is compared with itself, so that a worker that restarts (its counters start again at 0) or joins does
     not disturb the others. The figures of a window are those between two scrapes. Completed requests are all that a
     histogram shows: in overload name an `oldest` or `in_flight` gauge too.
-
-    Args:
-        names: What the endpoint calls things.
     """
 
     def __init__(self, names: PrometheusNames, slo: SLO) -> None:

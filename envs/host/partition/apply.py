@@ -35,9 +35,7 @@ class Applied:
     """What was done.
 
     Attributes:
-        made: Directories of the groups.
         moved: How many tasks left each directory.
-        left: Tasks that stay, with the reason.
     """
 
     made: tuple[Path, ...]
@@ -58,10 +56,7 @@ def apply(
     """Build a platform's partitions. A step that fails takes all that was done back.
 
     Args:
-        platform: What to build.
         state_dir: Takes the ledger and the journal.
-        wish: What else is asked for.
-        say: Is told of each step.
 
     Raises:
         CgroupBusy: A partition stands already, or something else is in the way.

@@ -63,8 +63,6 @@ class Recorded:
         mounts: Roots of the hierarchies in which groups were made, each with the directory that holds both partitions.
         made: Directories in the order in which they were made; with their identity, unless the process was killed
             between the two.
-        moves: In their order.
-        stage: How far it has come.
         damaged: Numbers of lines that are not as they were written, other than a torn last one.
     """
 
@@ -140,9 +138,6 @@ class Ledger:
 
     def begin(self, boot_id: str, mounts: Mapping[Path, Path], description: Mapping[str, Any]) -> None:
         """Start afresh.
-
-        Args:
-            mounts: As in `Recorded`.
 
         Raises:
             HostError: The disk is full or broken; likewise in the methods below.

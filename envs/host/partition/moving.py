@@ -28,7 +28,6 @@ class Mover:
 
     Args:
         ledger: Is told before each move; None only counts what would be moved.
-        choice: Who is not to be moved.
 
     Attributes:
         moved: How many tasks, by the directory that they left.

@@ -121,10 +121,6 @@ def discovered(*, within: str = "", cpus: frozenset[int] | None = None, sys: Pat
     host keeps one core in eight, the first ones, whole where there is a second core: a hardware thread beside a managed
     one would slow it. They all come from the first cluster, where the kernel booted and most interrupts go.
 
-    Args:
-        within: As in `load_platform`.
-        cpus: As in `load_platform`.
-
     Raises:
         HostError: There is one CPU only, or sysfs lists none.
     """

@@ -26,7 +26,6 @@ class Wish:
         exclusive: No other group may use the managed CPUs: `cpu_exclusive` in v1, a partition root in v2.
         take: Groups of other programs whose tasks are moved too, with those of the groups below them; as in
             /proc/PID/cgroup, `/` for all.
-        choice: Who is not to be moved.
     """
 
     exclusive: bool = False
@@ -36,10 +35,6 @@ class Wish:
 
 class Site:
     """The hierarchies and directories of a platform's groups.
-
-    Args:
-        platform: What to build.
-        wish: What else is asked for.
 
     Attributes:
         memory: Where clusters have their limits; None without any.

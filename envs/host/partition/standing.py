@@ -12,20 +12,12 @@ __all__ = ["applied", "missing"]
 
 
 def applied(platform: Platform, layout: Layout, knobs: Knobs) -> bool:
-    """Whether the managed device and every cluster of it have their groups with their CPUs.
-
-    Args:
-        platform: What should stand.
-    """
+    """Whether the managed device and every cluster of it have their groups with their CPUs."""
     return not missing(platform, layout, knobs)
 
 
 def missing(platform: Platform, layout: Layout, knobs: Knobs) -> str:
-    """What is not as the platform says, one line with the way out; empty when all stands.
-
-    Args:
-        platform: What should stand.
-    """
+    """What is not as the platform says, one line with the way out; empty when all stands."""
     wanted = {platform.mdev_group: platform.mdev_cpus}
     wanted |= {platform.cluster_group(one.name): one.cpus for one in platform.clusters}
     for name, cpus in wanted.items():

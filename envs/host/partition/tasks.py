@@ -17,12 +17,7 @@ REAL_TIME_LEFT = "real-time: a v1 cpu group without cpu.rt_runtime_us takes none
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A task that stays where it is.
-
-    Attributes:
-        name: As in `Task`.
-        group: Directory of its group.
-    """
+    """A task that stays where it is."""
 
     tid: int
     name: str

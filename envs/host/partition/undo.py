@@ -37,7 +37,6 @@ class Undone:
         moved: Tasks of the ledger that went back; once for each hierarchy, likewise the next two.
         followed: Tasks that began in our groups, and went where their process or parent came from.
         homeless: How many of all these found that group gone: they are in the one that held the partitions.
-        removed: Directories of groups.
         knobs: What became of kernel files of groups that are not ours.
         failed: What could not be done, one line each; the ledger stays.
         note: What else there is to say, one line.
@@ -68,7 +67,6 @@ def undo(
     """Take down the partition that the ledger tells of, however far it had come.
 
     Args:
-        state_dir: Where the ledger lives.
         force: Do not ask whether a live controller holds the directory.
         patience_seconds: How long groups that are still busy are tried again.
 

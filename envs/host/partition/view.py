@@ -49,11 +49,7 @@ class Row:
 
 
 def rows(description: Mapping[str, Any], layout: Layout, kernel: Kernel) -> list[Row]:
-    """The groups that stand, parents first; those that are gone are left out.
-
-    Args:
-        description: As the ledger has it.
-    """
+    """The groups that stand, parents first; those that are gone are left out."""
     names = [HOST, MDEV, *(f"{MDEV}/{name}" for name in description["clusters"])]
     paths = [str(Path(description["within"], name)) for name in names]
     found = []
@@ -67,10 +63,6 @@ def left_behind(
     mounts: Mapping[Path, Path], layout: Layout, kernel: Kernel, choice: Choice, proc: Path
 ) -> tuple[list[Left], list[tuple[Path, int]]]:
     """Tasks outside of both partitions, in the hierarchies that restrict.
-
-    Args:
-        mounts: As the ledger has them.
-        choice: As at the time of `apply`.
 
     Returns:
         Tasks beside the partitions, each with its reason; and other programs' groups with the number of their tasks.

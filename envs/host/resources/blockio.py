@@ -115,11 +115,7 @@ class IoV2:
 
 
 class IoV1:
-    """`blkio.bfq.weight` (or `blkio.weight`, before Linux 5.0) and `blkio.throttle.*`.
-
-    Args:
-        group: The group's directory in the blkio hierarchy.
-    """
+    """`blkio.bfq.weight` (or `blkio.weight`, before Linux 5.0) and `blkio.throttle.*`."""
 
     def __init__(self, knobs: Knobs, group: Path, sys: Path = Path("/sys")) -> None:
         self._knobs = knobs

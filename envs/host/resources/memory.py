@@ -91,11 +91,7 @@ class MemoryV2:
 
 
 class MemoryV1:
-    """`memory.limit_in_bytes` and `memory.soft_limit_in_bytes`; v1 protects nothing.
-
-    Args:
-        group: The group's directory in the memory hierarchy.
-    """
+    """`memory.limit_in_bytes` and `memory.soft_limit_in_bytes`; v1 protects nothing."""
 
     def __init__(self, knobs: Knobs, group: Path) -> None:
         self._knobs = knobs

@@ -38,7 +38,6 @@ class NodePower:
 
     Args:
         source: Asked again and again, until `close`.
-        interval_seconds: Between two questions.
         cancel: Ends a question that is under way.
     """
 
@@ -84,7 +83,6 @@ class IpmiPower:
 
     Args:
         command: Prints what `ipmitool dcmi power reading` prints.
-        timeout_seconds: For one answer.
     """
 
     def __init__(self, command: Sequence[str] = IPMITOOL, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
@@ -159,11 +157,7 @@ def hwmon_watts(file: Path) -> float | Missing:
 def power_source(
     sys: Path = Path("/sys"), dev: Path = Path("/dev"), tool: str = IPMITOOL[0]
 ) -> tuple[Source, Callable[[], None]] | Missing:
-    """How to ask this machine, and how to end a question; or why there is no way.
-
-    Args:
-        tool: ipmitool, by name or path.
-    """
+    """How to ask this machine, and how to end a question; or why there is no way."""
     meter = meter_file(sys)
     if meter is not None:
         return lambda: hwmon_watts(meter), lambda: None

@@ -29,7 +29,6 @@ class Zone:
     """An energy counter of the processor.
 
     Attributes:
-        folder: Its directory under /sys/class/powercap.
         kind: `package` or `dram`.
         range_joules: Where the counter begins anew.
         limit_watts: What the package may draw for long, its TDP as shipped; None if the kernel does not say.
@@ -58,11 +57,7 @@ def _zones(sys: Path) -> Iterator[Zone]:
 
 
 class Energy:
-    """Joules that some zones used since this object was made; a counter may begin anew once between two readings.
-
-    Args:
-        zones: Counters to add up.
-    """
+    """Joules that some zones used since this object was made; a counter may begin anew once between two readings."""
 
     def __init__(self, zones: Sequence[Zone]) -> None:
         self._counters = [_Counter(zone, Gauge(zone.folder / "energy_uj", _MICROJOULES)) for zone in zones]

@@ -25,11 +25,7 @@ __all__ = ["probe_resources"]
 def probe_resources(
     layout: Layout, proc: Path = Path("/proc"), sys: Path = Path("/sys"), dev: Path = Path("/dev")
 ) -> tuple[Capability, ...]:
-    """All of it, each with what a lack disables; writes nothing, starts nothing, never raises.
-
-    Args:
-        layout: The control groups.
-    """
+    """All of it, each with what a lack disables; writes nothing, starts nothing, never raises."""
     return (
         _protection(layout),
         answers("memory PSI", proc / "pressure/memory", some_seconds, "the shield's memory-pressure guard", NO_PSI),

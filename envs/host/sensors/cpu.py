@@ -41,7 +41,6 @@ class GroupCpus:
     """`lc_cpus` and `be_cpus` from control groups.
 
     Args:
-        lc: The LC group's usage file.
         be: The BE groups' usage files; a group that vanishes counts as idle while another is left.
         host_cpus: CPUs of the host; default all of this one.
     """
@@ -58,12 +57,7 @@ class GroupCpus:
         return {"lc_cpus": self._lc.rate(now_seconds), "be_cpus": _sum([usage.rate(now_seconds) for usage in self._be])}
 
     def follow(self, lc: Path, be: Sequence[Path], now_seconds: float) -> None:
-        """Other groups from now on; one that is new counts from this moment. Call it after `read` of the same tick.
-
-        Args:
-            lc: The LC group's usage file.
-            be: The BE groups' usage files.
-        """
+        """Other groups from now on; one that is new counts from this moment. Call it after `read` of the same tick."""
 
         def begun(path: Path) -> Gauge:
             gauge = self._gauge(path)
@@ -171,10 +165,6 @@ class LcAlive:
 
 def cpu_seconds_per_request(lc_cpus: Reading, done_rps: Reading) -> Reading:
     """CPU time per completed request, the stand-in for CPI where there is no PMU.
-
-    Args:
-        lc_cpus: CPUs that the LC used.
-        done_rps: Requests that it completed per second.
 
     Returns:
         Seconds per request, as old as the older of the two; NO_DATA when nothing was completed.

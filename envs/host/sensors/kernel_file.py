@@ -47,7 +47,6 @@ class KernelFile:
         keep_open: False for files whose content is fixed when they are opened: cgroup.procs of cgroup v1, where a
             file that stays open shows the same pids for as long as it is read more often than once a second.
         follow_name: False for files of one process or thread, whose number may be handed out again.
-        most_bytes: Longer content is cut off.
     """
 
     def __init__(self, path: Path, *, keep_open: bool = True, follow_name: bool = True, most_bytes: int = 4096) -> None:
@@ -100,7 +99,6 @@ class Rate:
         """The rate since the previous call, missing at the first one and after the counter started anew.
 
         Args:
-            now_seconds: Monotonic time of the reading.
             total: The counter, or why it could not be read.
         """
         reading = self._difference(now_seconds, total)
@@ -144,9 +142,7 @@ class Gauge:
     """A number in a kernel file.
 
     Args:
-        parse: Finds the number in its content.
         most: Largest growth per second that physics allows, see `Rate`.
-        follow_name: As of `KernelFile`.
     """
 
     def __init__(self, path: Path, parse: Parse, most: float = math.inf, *, follow_name: bool = True) -> None:

@@ -57,12 +57,7 @@ def follow_groups(sensors: Iterable[Sensor], lc: Group, be: Sequence[Group], now
 
 
 def absent_readings(lc: Group, be: Sequence[Group], sensors: Sequence[Sensor], *, perf: bool) -> dict[str, str]:
-    """Telemetry fields that these groups and sensors do not give, each with its reason.
-
-    Args:
-        be: The BE groups.
-        perf: Whether counters are wanted.
-    """
+    """Telemetry fields that these groups and sensors do not give, each with its reason."""
     provided = {name for sensor in sensors for name in sensor.provides}
     reasons = dict.fromkeys(SENSED - provided, ABSENT.detail)
     if "cpi" in reasons:

@@ -39,11 +39,7 @@ _PATTERN_CHARACTERS = frozenset(",{}[]()|*+?^$;")  # perf takes a name with thes
 
 
 def perf_root(mounts: str) -> Path | None:
-    """Where perf looks up cgroup names: the v1 hierarchy of perf_event if it is mounted, else the cgroup2 mount.
-
-    Args:
-        mounts: Content of /proc/self/mounts.
-    """
+    """Where perf looks up cgroup names: the v1 hierarchy of perf_event if it is mounted, else the cgroup2 mount."""
     rows = [row.split() for row in mounts.splitlines()]
     v1 = [row[1] for row in rows if len(row) > 3 and row[2] == "cgroup" and "perf_event" in row[3].split(",")]
     v2 = [row[1] for row in rows if len(row) > 3 and row[2] == "cgroup2"]
@@ -56,9 +52,7 @@ def perf_command(
     """The command line, but for where its output goes.
 
     Args:
-        shape: What this perf is known to take.
         names: Cgroups, relative to `perf_root`.
-        events: Names as in `EVENTS`, in the same order.
         interval_seconds: Perf's print interval, 10 ms at least.
     """
     wanted = ",".join(events)
@@ -81,7 +75,6 @@ class PerfSensor:
         be: The BE cgroups; those that do not exist are left out until they do.
         root: Where perf looks up names, see `perf_root`.
         interval_seconds: Perf's print interval; the control period, or a fraction of it.
-        events: What to count.
         nice: Niceness to add to perf's own.
         cpus: CPUs perf may wait on; empty for those of this process.
         start: Starts a child; tests give another.

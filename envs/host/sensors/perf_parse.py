@@ -27,7 +27,6 @@ class PerfLine:
     Attributes:
         stamp_seconds: End of the interval, since perf started.
         group: The cgroup's name on perf's command line.
-        event: The event's name without PMU and modifiers.
         count: How often, or for how many seconds (task-clock), it was counted; or why not. Already scaled up by perf
             when it was multiplexed.
         running_ratio: Share of the interval in which the counter really ran.
@@ -45,7 +44,6 @@ class Count:
     """An event's count over an interval, summed over the PMUs of a hybrid CPU.
 
     Attributes:
-        count: As in PerfLine.
         running_ratio: The smallest of all.
     """
 
@@ -65,7 +63,6 @@ class Frame:
 
     Attributes:
         stamp_seconds: Its end, since perf started.
-        counts: By (cgroup, event).
     """
 
     stamp_seconds: float

@@ -45,10 +45,7 @@ def start_perf(
     """Start perf as a child that dies with the thread that starts it, see `leash`.
 
     Args:
-        command: perf with its arguments.
-        stderr: Takes its messages.
         pass_fds: Descriptors that its arguments name.
-        nice: Niceness to add.
         cpus: CPUs it may run on; empty for those of this process.
 
     Raises:
@@ -75,7 +72,6 @@ class PerfChild:
 
     Args:
         command: perf with its arguments, `--log-fd` left out.
-        nice: Niceness to add.
         cpus: CPUs it may run on; empty for those of this process.
 
     Raises:
@@ -167,10 +163,8 @@ class PerfKeeper:
 
     Args:
         start: Starts a child of a given shape; may raise OSError.
-        shape: The shape to begin with.
 
     Attributes:
-        shape: The shape in use.
         starts: How many children there have been; a change means that perf's clock began anew.
         trouble: Why there is no running child; None while there is one.
         gave_up: True after five children in a row died within ten seconds each; `trouble` then stays.

@@ -44,8 +44,6 @@ class PerfSpan:
 
     Args:
         group: The control group, by its path below the hierarchies' roots; it exists.
-        events: What to count.
-        mounts: Content of /proc/self/mounts; read by default.
     """
 
     def __init__(

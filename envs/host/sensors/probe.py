@@ -108,9 +108,6 @@ def answers(name: str, path: Path, parse: Parse, disables: str, way_out: str = "
     """Whether a kernel file answers with a number.
 
     Args:
-        name: Of the capability.
-        parse: Finds the number.
-        disables: What rlctl cannot do without it.
         way_out: How to come by it, for the reason.
     """
     gauge = Gauge(path, parse)

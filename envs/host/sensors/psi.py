@@ -31,7 +31,6 @@ class Psi:
 
     Args:
         lc: The LC's directory under the cgroup2 mount (on a hybrid host a plain directory there is enough).
-        be: The BE groups' directories.
     """
 
     name = "psi"
