@@ -98,7 +98,7 @@ class Watchdog:
         return 0.0 if self._unanswered_since is None else now_seconds - self._unanswered_since
 
     def obeys(self, seconds: float) -> bool:
-        """Wait until all that was said is done."""
+        """Wait until every word to it is answered."""
         self._channel.settimeout(seconds)
         try:
             while self._heard < self._said and (answer := self._channel.recv(32)):
@@ -215,7 +215,7 @@ class Lease:
         return ""
 
     def renew(self, *, safe: bool = False) -> None:
-        """The tick whose verdict was last checked is complete. One system call; never raises, never waits.
+        """Renew: the tick whose verdict was last checked is complete. One system call; never raises, never waits.
 
         Args:
             safe: BE is no freer than the safe allocation, which does not grow old however long the tick took.

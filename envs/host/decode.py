@@ -26,7 +26,7 @@ def first_line(words: str, passed_over: str = "") -> str:
     """The first line of a program's output that holds something, cut to 200 characters, for a message.
 
     Args:
-        words: The output.
+        words: The program's output.
         passed_over: A line that says nothing, such as perf's "Error:".
     """
     lines = (line.strip() for line in words.splitlines())

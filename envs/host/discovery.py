@@ -91,10 +91,10 @@ def selects(spec: WorkloadSpec, names: Sequence[str]) -> Callable[[str], bool] |
     """Tells, by its path alone, whether a group is one of a workload's; for groups that come and go.
 
     Args:
-        names: Its groups as found before. A container is followed by these: asking its runtime takes too long.
+        names: Its groups now. A container is followed by these: asking its runtime takes too long.
 
     Returns:
-        None for a process, which has no other group than the one it was found in.
+        None for a process, which has no other group than the one it is in.
 
     Raises:
         ConfigError: The name is impossible.

@@ -1,4 +1,4 @@
-"""Groups that come and go while the controller runs: found by what the configuration selects."""
+"""Groups that come and go while the controller runs, as far as the configuration selects them."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Follower:
     """Keeps actuator and sensors on the groups that there are now.
 
     A look lists one of the hierarchies that BE is restricted by, another one each time; a group is made in all of them
-    within milliseconds, and one that was not yet complete when it was found is found again. What is gone the actuator
-    learns by itself.
+    within milliseconds, and one that is not yet complete at one look is there at the next. What is gone the actuator
+    notices by itself.
 
     Args:
         lc_selects: Tells whether a path is the LC's; None if nothing but the group of the start can be.
@@ -153,7 +153,7 @@ class Follower:
         return group
 
     def _refuse(self, name: str, why: str) -> None:
-        """Said once, though it is tried again at every look."""
+        """Report it once, though it is tried again at every look."""
         if self._refused.get(name) != why:
             self._refused[name] = why
             self._events.tell("group-refused", f"{name} is not followed: {why}", logging.ERROR)

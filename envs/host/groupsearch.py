@@ -53,9 +53,9 @@ def find_groups(matches: Callable[[str], bool], what: str, name: str, layout: La
     paths: dict[str, tuple[str, ...]] = {}
     folders: list[Path] = []
     for hierarchy, root in _hierarchies(layout):
-        if found := tuple(_outermost(path for path in _walk(root) if matches(path))):
-            paths[hierarchy] = found
-            folders += [root / path.lstrip("/") for path in found]
+        if outer := tuple(_outermost(path for path in _walk(root) if matches(path))):
+            paths[hierarchy] = outer
+            folders += [root / path.lstrip("/") for path in outer]
     if not paths:
         raise HostError(f"no {what} {name} on this host now{_nearest(name, layout)}{hint}")
     return Found(paths, _pids_in(folders))
@@ -122,15 +122,12 @@ def _walk(root: Path) -> Iterator[str]:
 
 
 def _outermost(paths: Iterable[str]) -> Iterator[str]:
-    kept: list[str] = []
+    """Paths that are not below another; parents come first."""
+    outermost: list[str] = []
     for path in paths:
-        if not any(_holds(outer, path) for outer in kept):
-            kept.append(path)
+        if not any(path == outer or path.startswith(f"{outer}/") for outer in outermost):
+            outermost.append(path)
             yield path
-
-
-def _holds(outer: str, inner: str) -> bool:
-    return inner == outer or inner.startswith(f"{outer}/")
 
 
 def _pids_in(folders: Iterable[Path]) -> tuple[int, ...]:
@@ -144,7 +141,7 @@ def _pids_in(folders: Iterable[Path]) -> tuple[int, ...]:
 
 
 def _nearest(name: str, layout: Layout) -> str:
-    """Groups whose names resemble the last part of what was looked for."""
+    """Groups whose names resemble the last part of a name, for the message."""
     known = {path.rpartition("/")[2]: path for _, root in _hierarchies(layout) for path in _walk(root)}
     wanted = name.rstrip("/").rpartition("/")[2]
     # A name within another (nginx in nginx.service) is nearer than its length tells.

@@ -27,7 +27,7 @@ class ByKubernetesQos:
 
     Attributes:
         each_pod: The pods' groups rather than the one of the class. Guaranteed pods have no group in common and are
-            always found one by one.
+            always taken one by one.
     """
 
     qos: Literal["besteffort", "burstable", "guaranteed"] = "besteffort"

@@ -33,7 +33,7 @@ class Actuator(Protocol):
 
     @property
     def limits(self) -> Limits:
-        """Range of allocations."""
+        """Range of allocations that it takes."""
         ...
 
     @property
@@ -89,7 +89,7 @@ class Divider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lc:
-    """A latency-critical service.
+    """A latency-critical service and its readers.
 
     Attributes:
         slo: Objective of its tail latency, and its maximum load.
@@ -165,7 +165,7 @@ class LiveHost:
         self._deadline = time.monotonic() + self.tick_seconds
 
     def read(self) -> Telemetry:
-        """All sensors, now."""
+        """Read all sensors, and look for groups that came or went."""
         now = time.monotonic()
         readings = _readings(self._first, now)
         self._follow_groups(now)
@@ -270,13 +270,13 @@ class LiveHost:
             self._renew_plan()
 
     def _tell_vanished(self) -> None:
-        """In the log once, in the record of every tick: none of them holds anybody, whatever its verdict."""
+        """Report it in the log once and in the record of every tick, as no verdict holds anybody."""
         level = None if self._be_vanished else logging.WARNING
         self._events.tell(BE_VANISHED, "no BE group is left: nothing is held until one comes", level)
         self._be_vanished = True
 
     def _divided(self, step: Callable[[Divider], object]) -> None:
-        """A division that fails leaves the one before, within the verdict; why, is said once."""
+        """Divide anew; if that fails the division before stays, within the verdict, and the reason is logged once."""
         if self.sharing is None:
             return
         try:

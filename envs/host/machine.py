@@ -67,6 +67,6 @@ def _root() -> Capability:
 def _state(state_dir: Path) -> Capability:
     nearest = next((path for path in (state_dir, *state_dir.parents) if path.exists()), Path("/"))
     writable = os.access(nearest, os.W_OK | os.X_OK)
-    found = f"{state_dir}" if nearest == state_dir else f"{state_dir} can be made"
-    reason = found if writable else f"{nearest} may not be written by user id {os.geteuid()}"
+    where = f"{state_dir}" if nearest == state_dir else f"{state_dir} can be made"
+    reason = where if writable else f"{nearest} may not be written by user id {os.geteuid()}"
     return Capability("state directory", writable, reason, "the journal of original values, and so `rlctl serve`")

@@ -1,4 +1,4 @@
-"""Which CPUs BE gets first: those whose use the LC feels least.
+"""The order in which BE gets CPUs: those first whose use the LC feels least.
 
 What two CPUs share decides how much one feels the other. From the most intimate to the least:
 

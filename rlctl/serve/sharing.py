@@ -16,10 +16,9 @@ from rlctl.agents.allocator import allocate, stretched
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.applications import Application, Cluster, Placement
 from rlctl.envs.errors import CgroupGone, ConfigError, RlctlError
-from rlctl.envs.host.apps.channel import ModeChannel
+from rlctl.envs.host.apps.channel import ModeChannel, mode_line
 from rlctl.envs.host.apps.population import PERIOD_SECONDS, Member, Population
 from rlctl.envs.host.apps.registry import Registry
-from rlctl.envs.host.apps.told import mode_line
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.nesting import fit_cpus, fit_quota

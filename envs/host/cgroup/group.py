@@ -35,7 +35,7 @@ class Group:
         paths: Its directory in the hierarchy of each controller; they may differ.
 
     Attributes:
-        cpu: Quota and weight; None where no hierarchy has them, likewise the next two.
+        cpu, cpuset, freezer: Drivers of its controllers; None where no hierarchy has them.
     """
 
     def __init__(self, name: str, paths: Mapping[Controller, Path], layout: Layout, knobs: Knobs) -> None:
@@ -64,11 +64,11 @@ class Group:
         parts = Path(name.strip("/")).parts
         if not parts or ".." in parts:
             raise ConfigError(f"{name!r} names no control group below the root")
-        mounts = {one: layout.mounts[one] for one in (*_USED, *also) if one in layout.mounts}
+        mounts = {name: layout.mounts[name] for name in (*_USED, *also) if name in layout.mounts}
         made: list[Path] = []
         try:
             for root in sorted({mount.path for mount in mounts.values()}):
-                wanted = [str(one) for one, mount in mounts.items() if mount.path == root and mount.version == 2]
+                wanted = [str(name) for name, mount in mounts.items() if mount.path == root and mount.version == 2]
                 _make(knobs, root, parts, wanted, made)
         except BaseException:
             _remove_all(knobs.kernel, made)
@@ -177,7 +177,7 @@ class Group:
 
     @property
     def pressure_file(self) -> Path | None:
-        """`cpu.pressure`, for sensors."""
+        """The group's `cpu.pressure`, for sensors."""
         return self._file(Controller.PRESSURE, "cpu.pressure", "cpu.pressure")
 
     @property

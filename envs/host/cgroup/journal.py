@@ -89,7 +89,7 @@ class Recorded:
     good_bytes: int = 0
 
     def is_of(self, boot: str) -> bool:
-        """It belongs to this boot. One whose header is damaged may: each entry still names its very group."""
+        """It belongs to this boot. A damaged header is no hindrance: each entry still names its very group."""
         return self.boot_id == boot or bool(self.entries and not self.boot_id)
 
 
@@ -156,7 +156,7 @@ def _unsealed(line: str) -> Mapping[str, Any]:
 
 
 class StateLock:
-    """Sole use of a state directory, until closed or until the process ends in whatever way.
+    """Sole use of a state directory that exists, until closed or until the process ends.
 
     It is a flock: children that are forked without exec share it.
 
@@ -368,11 +368,11 @@ def archive(state_dir: Path, why: str) -> str:
     Raises:
         OSError: It stays where it is.
     """
-    kept = state_dir / f"{JOURNAL}.{why}"
-    os.replace(state_dir / JOURNAL, kept)
+    aside = state_dir / f"{JOURNAL}.{why}"
+    os.replace(state_dir / JOURNAL, aside)
     with contextlib.suppress(OSError):  # after a power failure it is of an earlier boot in any case
         sync_directory(state_dir)
-    return f"kept as {kept}"
+    return f"kept as {aside}"
 
 
 def sync_directory(directory: Path) -> None:

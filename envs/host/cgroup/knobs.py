@@ -91,7 +91,7 @@ class Knobs:
 
         Raises:
             PermissionMissing: EACCES or EPERM.
-            CgroupGone, CgroupBusy, CgroupRejected: What the kernel said.
+            CgroupGone, CgroupBusy, CgroupRejected: The kernel's refusal.
             CgroupError: It reads back as something else.
             HostError: The original could not be journalled.
         """
@@ -141,7 +141,7 @@ class Knobs:
         gone = tuple(f"{group}/" for group in groups)
         for group in gone:
             with contextlib.suppress(OSError):
-                self.kernel.read(Path(group, "cgroup.procs"))  # which closes what was kept open of a removed group
+                self.kernel.read(Path(group, "cgroup.procs"))  # which closes what is open of a removed group
         for path, identity in [key for key in self._originals if str(key[0]).startswith(gone)]:
             if self._identity(path.parent) != identity:
                 del self._originals[path, identity]

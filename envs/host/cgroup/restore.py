@@ -59,10 +59,10 @@ class RestoreReport:
         return not self.failed
 
     def __str__(self) -> str:
-        told = (*self.equivalent, *self.skipped, *self.failed)
+        items = (*self.equivalent, *self.skipped, *self.failed)
         counts = f"{len(self.restored)} restored, {len(self.unchanged)} unchanged, {len(self.equivalent)} equivalent, "
         counts += f"{len(self.skipped)} skipped, {len(self.failed)} failed; {self.note}"
-        return "\n".join([counts, *(f"{item.path}: {item.why}" for item in told)])
+        return "\n".join([counts, *(f"{item.path}: {item.why}" for item in items)])
 
 
 def restore(

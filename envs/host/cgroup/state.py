@@ -1,4 +1,4 @@
-"""What one BE group is told and what comes of it: the settings that are compared, and how they are read."""
+"""The settings of one BE group: how they are read, compared and put into words."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Settings:
     Attributes:
         quota: CPU time; two lifted quotas are equal.
         cpus: As configured; empty is wide open.
-        frozen: Told to freeze, by itself.
+        frozen: Has the order to freeze, itself and not just an ancestor.
         weight: In the kernel's number, or IDLE. Ours only once we have set it.
     """
 
