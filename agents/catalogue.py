@@ -31,11 +31,13 @@ from rlctl.agents.served import bundle
 from rlctl.agents.served.learned import BARE, LearnedPolicy
 from rlctl.agents.served.network import NO_RUNTIME
 from rlctl.envs.errors import BundleError, PolicyError
+from rlctl.envs.workload import Weight
 
 __all__ = [
     "BOUNDS",
     "LEARNED",
     "NAMES",
+    "OWN_WEIGHTS",
     "TABLE",
     "Bound",
     "Entry",
@@ -186,6 +188,9 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
     }
 )
 """What no manager can beat, simulator only: not in NAMES, and not for `build`."""
+
+OWN_WEIGHTS: Mapping[str, Weight] = MappingProxyType({"weights": Weight.MINIMUM, "none": Weight.EQUAL})
+"""BE's CPU weight on simulated hosts under those managers whose point it is; under all others it is the scenario's."""
 
 
 LEARNED: Mapping[str, Learned] = MappingProxyType(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import as_completed
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
 
@@ -16,21 +15,18 @@ from rlctl.bench.lineup import NEEDS_MODEL, fitted, policy_for
 from rlctl.bench.sim_run import Task, TaskResult, run_task
 from rlctl.bench.sim_score import METRICS, Floats, SimScore, score
 from rlctl.bench.suite import BOUNDS, SHIELDED_BOUNDS, SuiteResult, Trace
-from rlctl.bench.tuned import Tuned
+from rlctl.bench.tuned import Tuned, load_tuned
 from rlctl.envs.sim import seeds
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.workload import Weight
 from rlctl.loop.control import Controller
 from rlctl.loop.record import MemoryRecorder, Tick
-from rlctl.safety.profile import Profile
+from rlctl.safety.profile import Profile, load_profile
 from rlctl.scenarios.sim import SimScenario
-from rlctl.work.pool import pool_of
+from rlctl.work.workforce import HERE, Workforce
 
-__all__ = ["Runner", "SimOutcome", "SimPlan", "record_model", "run_sim", "run_tasks"]
-
-Runner = Callable[[list[Task], int, Callable[[str], None]], Iterator[TaskResult]]
-"""Runs pieces of work as `run_tasks` does, on processes or elsewhere."""
+__all__ = ["SimOutcome", "SimPlan", "record_model", "run_sim"]
 
 TRAINING_RUNS = 4
 """Training seeds that PRM's threshold model is recorded on."""
@@ -63,6 +59,39 @@ class SimPlan:
     tuned: Tuned | None = None
     tuned_source: str = ""
 
+    @classmethod
+    def of(
+        cls, scenario: SimScenario, managers: Sequence[str], seeds: int, shield: str, source: str = "", tuned: str = ""
+    ) -> Self:
+        """The plan for a scenario, with all names checked.
+
+        Args:
+            scenario: With duration and time scale as they are to be.
+            managers: Names.
+            seeds: Number of evaluation seeds.
+            shield: Name or file of the shield's profile.
+            source: Name or file of the scenario.
+            tuned: Name or file of tuned constants; empty for published ones.
+
+        Raises:
+            ConfigError: An unknown host profile, shield or file of constants.
+            PolicyError: An unknown manager, or one that may not be simulated.
+        """
+        plan = cls(
+            scenario=scenario,
+            host=scenario.host(),
+            managers=tuple(managers),
+            seeds=seeds,
+            profile=load_profile(shield).scaled(scenario.time_scale),
+            scenario_source=source,
+            shield_source=shield,
+            tuned=load_tuned(tuned) if tuned else None,
+            tuned_source=tuned,
+        )
+        for name in (*plan.managers, *scenario.managers):
+            plan.shielded(name)
+        return plan
+
     @property
     def ticks(self) -> int:
         """Windows of a run."""
@@ -83,31 +112,39 @@ class SimPlan:
         return self.tuned.options(name) if self.tuned else {}
 
     def weight(self, name: str) -> Weight:
-        """BE's weight: the scenario's, but for `weights` and `none`, whose point it is."""
-        return {"weights": Weight.MINIMUM, "none": Weight.EQUAL}.get(name, self.scenario.be.weight)
+        """BE's CPU weight under a manager."""
+        return catalogue.OWN_WEIGHTS.get(name, self.scenario.be.weight)
 
     def loads(self) -> Floats:
         """The load that the seeds bring, as a share of the LC's maximum; shape (seeds, ticks)."""
         scenario, numbers = self.scenario, [seeds.evaluation(number) for number in range(self.seeds)]
         return np.array([scenario.load_model(seed, self.ticks, scenario.tick_seconds) for seed in numbers])
 
-    def tasks(self, chunk: int) -> Iterator[Task]:
-        """The work in pieces: one manager on at most `chunk` seeds each."""
+    def tasks(self, workers: int = 1, chunk: int = 0) -> list[Task]:
+        """The work in pieces, in order of managers and seeds: one manager on some seeds each.
+
+        Args:
+            workers: Pieces that are done at a time. As few are made as keep all of them busy, since a step of many
+                hosts costs little more than a step of one.
+            chunk: Seeds of one piece instead; 0 leaves it to `workers`.
+        """
         numbers = [seeds.evaluation(number) for number in range(self.seeds)]
-        for name in self.managers:
-            for first in range(0, self.seeds, chunk):
-                taken = tuple(numbers[first : first + chunk])
-                yield Task(
-                    scenario=self.scenario,
-                    host=self.host,
-                    manager=name,
-                    first=first,
-                    seeds=taken,
-                    weight=self.weight(name),
-                    profile=self.profile,
-                    threshold_model=self.threshold_model if name in NEEDS_MODEL else None,
-                    options=(self.options(name),) * len(taken),
-                )
+        chunk = chunk or -(-self.seeds // max(-(-workers // len(self.managers)), 1))
+        return [
+            Task(
+                scenario=self.scenario,
+                host=self.host,
+                manager=name,
+                first=first,
+                seeds=tuple(numbers[first : first + chunk]),
+                weight=self.weight(name),
+                profile=self.profile,
+                threshold_model=self.threshold_model if name in NEEDS_MODEL else None,
+                options=(self.options(name),) * len(numbers[first : first + chunk]),
+            )
+            for name in self.managers
+            for first in range(0, self.seeds, chunk)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,42 +239,29 @@ class SimOutcome:
 
 
 def run_sim(
-    plan: SimPlan,
-    done: Callable[[str], None] = lambda _: None,
-    *,
-    jobs: int = 1,
-    chunk: int = 0,
-    run: Runner | None = None,
+    plan: SimPlan, workforce: Workforce = HERE, done: Callable[[str], None] = lambda _: None, *, chunk: int = 0
 ) -> SimOutcome:
     """Run the plan.
 
     Args:
         plan: What to measure; PRM's threshold model is recorded first if a manager needs one that is not given.
+        workforce: Who does the pieces of work; no number in the result depends on it.
         done: Called after each piece of work with the manager's name, for progress.
-        jobs: Processes; 1 runs all here. No number in the result depends on it.
-        chunk: Seeds that one piece of work holds; 0 is as many as keep all processes busy. None depends on it either.
-        run: Who runs the work; None is `run_tasks`.
+        chunk: Seeds of one piece of work, as in `SimPlan.tasks`.
 
     Raises:
         ConfigError: scikit-learn is needed and not installed.
     """
     if NEEDS_MODEL & set(plan.managers) and plan.threshold_model is None:
         plan = replace(plan, threshold_model=record_model(plan))
-    tasks = list(plan.tasks(chunk or seeds_at_once(plan, jobs)))
-    results = sorted((run or run_tasks)(tasks, jobs, done), key=lambda result: result.task.first)
-    by_name = {name: [one for one in results if one.task.manager == name] for name in plan.managers}
+    results = workforce.map(run_task, plan.tasks(workforce.count, chunk), lambda task: done(task.manager))
+    by_name = {name: [result for result in results if result.task.manager == name] for name in plan.managers}
     return SimOutcome(
         plan=plan,
-        per_seed={name: _joined(found) for name, found in by_name.items()},
-        traces={name: found[0].trace for name, found in by_name.items()},
-        remarks={name: found[0].remarks for name, found in by_name.items()},
+        per_seed={name: _joined(parts) for name, parts in by_name.items()},
+        traces={name: parts[0].trace for name, parts in by_name.items()},
+        remarks={name: parts[0].remarks for name, parts in by_name.items()},
     )
-
-
-def seeds_at_once(plan: SimPlan, jobs: int) -> int:
-    """Seeds per piece of work: all, since a step of many hosts costs little more than of one; fewer if jobs idle."""
-    pieces = max(-(-jobs // len(plan.managers)), 1)
-    return -(-plan.seeds // pieces)
 
 
 def record_model(plan: SimPlan) -> PrmModel:
@@ -258,31 +282,6 @@ def _alone(plan: SimPlan, seed: int) -> list[Tick]:
     return recorder.ticks
 
 
-def run_tasks(tasks: list[Task], jobs: int, done: Callable[[str], None]) -> Iterator[TaskResult]:
-    """Run pieces of work, in no order.
-
-    Args:
-        tasks: The work, at least one piece.
-        jobs: Processes; 1 runs all here.
-        done: Called after each piece with the manager's name.
-    """
-    if jobs == 1:
-        for task in tasks:
-            yield run_task(task)
-            done(task.manager)
-        return
-    with pool_of(min(jobs, len(tasks))) as pool:
-        for future in as_completed([pool.submit(run_task, task) for task in tasks]):
-            result = future.result()
-            yield result
-            done(result.task.manager)
-
-
 def _joined(results: list[TaskResult]) -> dict[str, Floats]:
     """Chunks of seeds put together, in order."""
     return {name: np.concatenate([one.values[name] for one in results]) for name in results[0].values}
-
-
-def usable_cpus() -> int:
-    """CPUs that this process may run on: the default number of jobs."""
-    return len(os.sched_getaffinity(0))

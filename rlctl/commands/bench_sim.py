@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from rlctl.bench.ray import on_ray
 from rlctl.bench.results import results_as_json
-from rlctl.bench.sim import Runner, SimOutcome, SimPlan, run_sim, run_tasks, seeds_at_once, usable_cpus
-from rlctl.bench.tuned import load_tuned
+from rlctl.bench.sim import SimOutcome, SimPlan, run_sim
 from rlctl.commands.arguments import command_line
 from rlctl.commands.outputs import write_json
 from rlctl.envs.sim.region import outside
 from rlctl.report.html import write_suite_report
 from rlctl.report.table import LEGEND, render, score_rows, suite_rows
-from rlctl.safety.profile import load_profile
 from rlctl.scenarios.sim import SimScenario
 from rlctl.work.progress import progress, say
+from rlctl.work.workforce import Workforce, workforce
 
-__all__ = ["checked_plan", "plan_of", "run_plans", "simulated", "warn_of_misfits", "workforce"]
+__all__ = ["plan_of", "run_plans", "simulated", "warn_of_misfits"]
 
 SEEDS = 30
 """Seeds when none are asked for: as many as the acceptance tables have."""
@@ -33,9 +30,9 @@ def run_plans(args: argparse.Namespace, plans: Sequence[SimPlan]) -> int:
     if args.dry_run:
         return 0
     outcomes: list[SimOutcome] = []
-    with workforce(args) as (jobs, run):
+    with workforce(args.jobs, args.ray, logs=args.verbose > 0) as workers:
         for plan in plans:
-            outcome = simulated(plan, jobs, run)
+            outcome = simulated(plan, workers)
             outcomes.append(outcome)
             if args.json != "-":
                 print(render(score_rows(outcome.scores)), "", outcome.caption, LEGEND, "", sep="\n", flush=True)
@@ -56,67 +53,15 @@ def run_plans(args: argparse.Namespace, plans: Sequence[SimPlan]) -> int:
     return 0
 
 
-@contextlib.contextmanager
-def workforce(args: argparse.Namespace) -> Iterator[tuple[int, Runner]]:
-    """How many pieces of work are done at a time, and what runs them: processes here, or a Ray cluster.
-
-    Args:
-        args: Arguments of `rlctl bench`: `jobs`, `ray` and `verbose`.
-
-    Raises:
-        ConfigError: Ray is not installed, the address is none, or a node has another rlctl.
-        HostError: Nobody answers there.
-    """
-    if args.ray:
-        with on_ray(args.ray, args.jobs, say, logs=args.verbose > 0) as found:
-            yield found
-    else:
-        yield args.jobs or usable_cpus(), run_tasks
-
-
-def simulated(plan: SimPlan, jobs: int, run: Runner) -> SimOutcome:
+def simulated(plan: SimPlan, workers: Workforce) -> SimOutcome:
     """Run one plan with a progress bar."""
-    chunk = seeds_at_once(plan, jobs)
-    with progress(len(list(plan.tasks(chunk))), "runs") as done:
-        return run_sim(plan, done, jobs=jobs, chunk=chunk, run=run)
+    with progress(len(plan.tasks(workers.count)), "runs") as done:
+        return run_sim(plan, workers, done)
 
 
 def plan_of(args: argparse.Namespace, scenario: SimScenario, managers: tuple[str, ...], source: str) -> SimPlan:
-    """The plan that the arguments of `rlctl bench` ask for; see `checked_plan`."""
-    return checked_plan(scenario, source, managers, args.seeds or SEEDS, args.shield, args.tuned or "")
-
-
-def checked_plan(
-    scenario: SimScenario, source: str, managers: tuple[str, ...], seeds: int, shield: str, tuned: str = ""
-) -> SimPlan:
-    """A plan of which every name is known to be right, before anything is started.
-
-    Args:
-        scenario: The scenario, with duration and time scale as they are to be.
-        source: Name or file that it was loaded from.
-        managers: Their names.
-        seeds: Number of evaluation seeds.
-        shield: Name or file of the shield's profile.
-        tuned: Name or file of constants in place of the published ones; empty for the published ones.
-
-    Raises:
-        ConfigError: An unknown manager, host profile, shield or file of constants, or a manager that may not be
-            simulated.
-    """
-    plan = SimPlan(
-        scenario=scenario,
-        host=scenario.host(),
-        managers=managers,
-        seeds=seeds,
-        profile=load_profile(shield).scaled(scenario.time_scale),
-        scenario_source=source,
-        shield_source=shield,
-        tuned=load_tuned(tuned) if tuned else None,
-        tuned_source=tuned,
-    )
-    for name in (*managers, *scenario.managers):
-        plan.shielded(name)
-    return plan
+    """The plan that the arguments of `rlctl bench` ask for, all names checked before anything is started."""
+    return SimPlan.of(scenario, managers, args.seeds or SEEDS, args.shield, source, args.tuned or "")
 
 
 def warn_of_misfits(plan: SimPlan) -> None:

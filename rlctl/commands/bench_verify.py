@@ -14,10 +14,11 @@ from rlctl.agents.training.cluster.connection import check_reachable
 from rlctl.bench.claims import Claim, read_claims
 from rlctl.bench.lineup import require_library
 from rlctl.bench.sim import SimPlan
-from rlctl.commands.bench_sim import checked_plan, simulated, workforce
+from rlctl.commands.bench_sim import simulated
 from rlctl.envs.errors import ConfigError
 from rlctl.scenarios.shipped import sim_scenario
 from rlctl.work.progress import say
+from rlctl.work.workforce import workforce
 
 __all__ = ["differences", "plan_of", "read_claims", "run"]
 
@@ -51,11 +52,11 @@ def run(args: argparse.Namespace) -> int:
     require_library([name for plan in plans for name in plan.managers])
     check_reachable(args.ray, [name for plan in plans for name in plan.managers])
     differing = 0
-    with workforce(args) as (jobs, runner):
+    with workforce(args.jobs, args.ray, logs=args.verbose > 0) as workers:
         for claim, plan in zip(claims, plans, strict=True):
             if claim.rlctl != __version__:
                 say(f"note: {claim.scenario}: was written by rlctl {claim.rlctl}, this is {__version__}")
-            found: Any = json.loads(json.dumps(simulated(plan, jobs, runner).as_json()))
+            found: Any = json.loads(json.dumps(simulated(plan, workers).as_json()))
             differing += _show(claim, list(_compared(claim.as_json(), found)))
     print(f"not compared: {', '.join(NOT_REPEATABLE)}", flush=True)
     return 1 if differing else 0
@@ -70,14 +71,8 @@ def plan_of(claim: Claim) -> SimPlan:
     own.refuse(tuple(claim.managers), f"{claim.scenario}: the file")
     changes = {"duration_seconds": claim.duration_seconds, "time_scale": claim.time_scale}
     scenario = sim_scenario(claim.scenario_source).model_copy(update=changes)
-    plan = checked_plan(
-        scenario,
-        claim.scenario_source,
-        tuple(claim.managers),
-        claim.seeds,
-        claim.shield_source,
-        claim.tuned_source if claim.tuned else "",
-    )
+    tuned = claim.tuned_source if claim.tuned else ""
+    plan = SimPlan.of(scenario, tuple(claim.managers), claim.seeds, claim.shield_source, claim.scenario_source, tuned)
     compared = [
         ("scenario", claim.scenario_digest, scenario.digest),
         (f"host profile {plan.host.name}", claim.profile_digest, plan.host.digest),

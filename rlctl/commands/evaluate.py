@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,18 +82,11 @@ def _name(bundle: Path) -> str:
 def _plans(args: argparse.Namespace, us: str, shield: str) -> list[SimPlan]:
     from rlctl.bench.lineup import require_library
     from rlctl.bench.sim import SimPlan
-    from rlctl.safety.profile import load_profile
 
     names = tuple(dict.fromkeys((us, *RIVALS, *listed(args.managers or ""))))
     require_library(names)
-    plans = []
-    for source, scenario in _scenarios(args.scenario, args.duration):
-        profile = load_profile(shield).scaled(scenario.time_scale)
-        plan = SimPlan(scenario, scenario.host(), names, args.seeds, profile, source, shield)
-        for name in names:
-            plan.shielded(name)
-        plans.append(plan)
-    return plans
+    scenarios = _scenarios(args.scenario, args.duration)
+    return [SimPlan.of(scenario, names, args.seeds, shield, source) for source, scenario in scenarios]
 
 
 def _scenarios(asked: str, duration: float | None) -> list[tuple[str, SimScenario]]:
@@ -109,14 +101,14 @@ def _scenarios(asked: str, duration: float | None) -> list[tuple[str, SimScenari
 
 
 def _measured(plans: Sequence[SimPlan], jobs: int | None) -> list[SimOutcome]:
-    from rlctl.bench.sim import run_sim, seeds_at_once
+    from rlctl.bench.sim import run_sim
     from rlctl.work.progress import progress
+    from rlctl.work.workforce import workforce
 
-    jobs = jobs or len(os.sched_getaffinity(0))
-    chunks = [seeds_at_once(plan, jobs) for plan in plans]
-    pieces = sum(len(list(plan.tasks(chunk))) for plan, chunk in zip(plans, chunks, strict=True))
-    with progress(pieces, f"runs under {plans[0].profile.name}") as done:
-        return [run_sim(plan, done, jobs=jobs, chunk=chunk) for plan, chunk in zip(plans, chunks, strict=True)]
+    with workforce(jobs) as workers:
+        pieces = sum(len(plan.tasks(workers.count)) for plan in plans)
+        with progress(pieces, f"runs under {plans[0].profile.name}") as done:
+            return [run_sim(plan, workers, done) for plan in plans]
 
 
 def _show(us: str, shield: str, outcomes: Sequence[SimOutcome]) -> None:

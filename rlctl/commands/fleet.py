@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 from pathlib import Path
 
 from rlctl.agents import catalogue
@@ -13,14 +12,15 @@ from rlctl.commands.arguments import address, distinct_policies, listed, positiv
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import ConfigError
 from rlctl.fleet.canary import RolloutOutcome, roll_out
-from rlctl.fleet.config import Fleet, RolloutPlan, load_fleet
+from rlctl.fleet.config import Fleet, load_fleet
+from rlctl.fleet.plan import FleetPlan, RolloutPlan
 from rlctl.fleet.report import write_report
-from rlctl.fleet.run import FleetPlan, run_fleet
 from rlctl.fleet.score import as_json
+from rlctl.fleet.simulation import run_fleet
 from rlctl.fleet.table import tables
-from rlctl.fleet.tasks import Run, workforce
 from rlctl.safety.profile import load_profile
 from rlctl.work.progress import say
+from rlctl.work.workforce import workforce
 
 __all__ = ["EXAMPLES", "add_arguments", "run"]
 
@@ -84,18 +84,18 @@ def _run(args: argparse.Namespace, fleet: Fleet) -> int:
     plan = FleetPlan(fleet, hosts, hours, _managers(args.managers), shield, args.seed)
     check_reachable(args.ray, plan.managers)
     say(f"fleet {fleet.name} ({fleet.digest}): {plan.hosts} hosts x {plan.windows} windows, {', '.join(plan.managers)}")
-    with _workers(args) as (workers, work):
-        outcome = run_fleet(plan, workers, work)
+    with workforce(args.workers, args.ray, logs=args.verbose > 0) as workers:
+        outcome = run_fleet(plan, workers)
     if args.json != "-":
         print(tables(outcome), flush=True)
     write_json(args.json, as_json(outcome))
     if args.report:
         write_report(outcome, args.report)
         say(f"report: {args.report / 'tables.md'}")
-    for name, of_manager in outcome.runs.items():
+    for name, of_manager in outcome.results.items():
         for remark in of_manager.remarks:
             say(f"{name}: {remark}")
-    costs = [cost for of_manager in outcome.runs.values() for cost in of_manager.costs]
+    costs = [cost for of_manager in outcome.results.values() for cost in of_manager.costs]
     cpu_seconds, peak_bytes = sum(cost.cpu_seconds for cost in costs), max(cost.peak_bytes for cost in costs)
     say(
         f"{outcome.wall_seconds:.1f} s, {cpu_seconds:.1f} s of CPU, "
@@ -108,16 +108,12 @@ def _canary(args: argparse.Namespace, fleet: Fleet) -> int:
     shield = load_profile(args.shield or fleet.shield)
     plan = RolloutPlan(fleet, args.hosts or fleet.hosts, args.old, args.new, shield, args.seed)
     check_reachable(args.ray, (plan.old, plan.new))
-    with _workers(args) as (workers, work):
-        outcome = roll_out(plan, workers, work, say if args.json == "-" else _print)
+    with workforce(args.workers, args.ray, logs=args.verbose > 0) as workers:
+        outcome = roll_out(plan, workers, say if args.json == "-" else _print)
     if args.json != "-":
         _print(_summary(outcome))
     write_json(args.json, outcome.as_json())
     return 1 if outcome.stopped else 0
-
-
-def _workers(args: argparse.Namespace) -> contextlib.AbstractContextManager[tuple[int, Run]]:
-    return workforce(args.ray, args.workers, say, logs=args.verbose > 0)
 
 
 def _summary(outcome: RolloutOutcome) -> str:

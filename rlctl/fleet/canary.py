@@ -1,15 +1,14 @@
 """A new bundle rolled out over a fleet in stages, beside hosts that keep the old one, and back on a regression.
 
-What decides is only what a real fleet knows: what hosts with the new bundle do against others of their kinds, their
-answers, overrides and drift. What the rollout really cost is told afterwards by running the same hosts without it,
-which only a simulator can.
+Only what a real fleet knows decides: how hosts with the new bundle fare against others of their kinds, and the new
+bundle's failures, overrides and drift. What the rollout cost is computed afterwards by running the same hosts without
+it, which only a simulator can.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,32 +18,39 @@ from rlctl.agents import catalogue
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.noise import uniforms
 from rlctl.fleet.compare import Effect, compare, least_chance
-from rlctl.fleet.config import TICK_SECONDS, CanaryPlan, RolloutPlan
-from rlctl.fleet.control import NEW, OLD, Tally
+from rlctl.fleet.config import TICK_SECONDS, CanaryPlan
 from rlctl.fleet.hosts import Roster
-from rlctl.fleet.simulated import SimulatedFleet
-from rlctl.fleet.tasks import Run
+from rlctl.fleet.pieces import SimulatedFleet
+from rlctl.fleet.plan import RolloutPlan
+from rlctl.fleet.simulation import Tally
+from rlctl.work.workforce import HERE, Workforce
 
 __all__ = ["Look", "RolloutOutcome", "hosts_of_stage", "judge", "roll_out"]
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-ORDER = 6002  # noise channel
+ORDER = 6002
+"""Channel of the noise generator: the order in which hosts get the new bundle."""
+
+OLD, NEW = 0, 1
+"""Places of the policies in a fleet that is rolled over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen at a look, of the stage so far.
+    """One look at the fleet: what the stage has come to so far.
 
     Attributes:
-        minutes: Of the day.
-        stage: Its number, from 1.
-        treated: Hosts on the new bundle.
-        misses: More missed windows than among the others, points; None where there are no others.
-        be: Less BE throughput, points; None likewise.
-        failed_ratio, override_ratio, drift_ratio: Of the ticks of hosts on the new bundle.
-        stop: Why it is rolled back; empty when it goes on.
+        minutes: Time of the day.
+        stage: Number of the stage, from 1.
+        treated: Number of hosts on the new bundle.
+        misses: Missed windows more than among the other hosts, points; None where there are no others.
+        be: BE throughput less than among the other hosts, points; None where there are no others.
+        failed_ratio: Share of the new bundle's ticks without a usable answer.
+        override_ratio: Share of its ticks that the shield overrode.
+        drift_ratio: Share of its ticks unlike its training data.
+        stop: Why the bundle is rolled back; empty when the rollout goes on.
     """
 
     minutes: float
@@ -58,22 +64,22 @@ class Look:
     stop: str = ""
 
     def as_json(self) -> dict[str, object]:
-        """By name."""
+        """All attributes by name."""
         values = {name: getattr(self, name) for name in self.__slots__}
-        return {name: one.as_json() if isinstance(one, Effect) else one for name, one in values.items()}
+        return {name: value.as_json() if isinstance(value, Effect) else value for name, value in values.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutOutcome:
-    """What came of it.
+    """What came of a rollout.
 
     Attributes:
-        plan: The plan.
-        looks: All, in order.
-        ever: Hosts that ever ran the new bundle, shape (hosts,).
-        host_minutes: That they ran it.
-        missed_windows: That they missed from the rollout's begin to the end of what was watched.
-        missed_without: The same of the same hosts without the rollout.
+        plan: What was rolled out, and how.
+        looks: All looks in order.
+        ever: Hosts that ever ran the new bundle; bool, shape (hosts,).
+        host_minutes: Time that they ran it, summed over them.
+        missed_windows: Windows that they missed from the rollout's begin to the end of what was watched.
+        missed_without: Windows that the same hosts miss without the rollout.
         be_hours: BE work that they did meanwhile, in hours of BE running alone, less that without the rollout.
     """
 
@@ -87,11 +93,11 @@ class RolloutOutcome:
 
     @property
     def stopped(self) -> str:
-        """Why it was rolled back; empty when it was promoted."""
+        """Why the bundle was rolled back; empty when it was promoted."""
         return self.looks[-1].stop
 
     def as_json(self) -> dict[str, object]:
-        """By name; the same for the same plan, whoever ran it."""
+        """The result by name; equal plans give equal results, whoever simulates them."""
         plan = self.plan
         return {
             "schema": 1,
@@ -117,7 +123,10 @@ class RolloutOutcome:
 
 
 def hosts_of_stage(roster: Roster, percent: float) -> Flags:
-    """Which hosts have the new bundle: this share of each kind, one at least, by chance; later stages hold earlier."""
+    """Hosts that have the new bundle in a stage: this share of each kind, at least one host, chosen by chance.
+
+    The hosts of a later stage include those of all earlier ones.
+    """
     chosen = np.zeros(len(roster.places), np.bool_)
     order = uniforms(roster.keys, 0, 1, ORDER)[0]
     for kind in np.unique(roster.kinds):
@@ -128,7 +137,11 @@ def hosts_of_stage(roster: Roster, percent: float) -> Flags:
 
 
 def judge(look: Look, canary: CanaryPlan, error: float) -> str:
-    """Why a rollout must not go on; empty when nothing speaks against it."""
+    """Why a rollout must not go on; empty when nothing speaks against it.
+
+    A difference to the control hosts counts when it is larger than the tolerance and chance makes one so large no more
+    often than `error`. The other budgets are shares of the new bundle's own ticks.
+    """
     for effect, what, most in (
         (look.misses, "more missed windows than control hosts", canary.qos_tolerance_points),
         (look.be, "less BE throughput than control hosts", canary.be_tolerance_points),
@@ -146,14 +159,15 @@ def judge(look: Look, canary: CanaryPlan, error: float) -> str:
     return ""
 
 
-def roll_out(plan: RolloutPlan, workers: int, run: Run, told: Callable[[str], None] = lambda _: None) -> RolloutOutcome:
+def roll_out(
+    plan: RolloutPlan, workforce: Workforce = HERE, say: Callable[[str], None] = lambda _: None
+) -> RolloutOutcome:
     """Roll a bundle out.
 
     Args:
-        plan: What and how.
-        workers: Pieces of the fleet that are simulated at a time; no number depends on it.
-        run: Who simulates them.
-        told: Takes a line at each stage and look.
+        plan: What is rolled out, and how.
+        workforce: Who simulates the fleet's pieces; no number depends on it.
+        say: Takes a line at each stage and look.
 
     Raises:
         PolicyError: Either side is no manager, or a bundle that is refused; it has run nowhere then.
@@ -164,31 +178,38 @@ def roll_out(plan: RolloutPlan, workers: int, run: Run, told: Callable[[str], No
     roster = Roster.drawn(plan.fleet, plan.seed, range(plan.hosts))
     if hosts_of_stage(roster, plan.canary.stages_percent[0]).all():
         raise ConfigError(f"of {plan.hosts} hosts the first stage would be all, one of each kind; give more hosts")
-    return Rollout(plan, roster, SimulatedFleet(plan, roster, (plan.old, plan.new), workers, run), told).go()
+    return Rollout(plan, roster, workforce, say).go()
 
 
 @dataclass
 class Rollout:
-    """A rollout as it goes.
+    """A rollout under way.
 
     Attributes:
-        plan, roster, fleet, told: As in `roll_out`.
+        plan: What is rolled out, and how.
+        roster: The fleet's hosts.
+        workforce: Who simulates them.
+        say: Takes a line at each stage and look.
+        looks: All looks so far.
+        host_minutes: Time that hosts ran the new bundle, summed over them.
     """
 
     plan: RolloutPlan
     roster: Roster
-    fleet: SimulatedFleet
-    told: Callable[[str], None]
+    workforce: Workforce
+    say: Callable[[str], None]
     looks: list[Look] = field(default_factory=list)
     host_minutes: float = 0.0
 
     def __post_init__(self) -> None:
-        """Nobody has it yet."""
+        """All hosts begin on the old policy."""
+        policies = (self.plan.old, self.plan.new)
+        self.fleet = SimulatedFleet(self.plan, self.roster, policies, self.workforce)
         self.ever = np.zeros(self.plan.hosts, np.bool_)
         self._missed, self._be_work = np.zeros(self.plan.hosts), np.zeros(self.plan.hosts)
 
     def go(self) -> RolloutOutcome:
-        """All stages, or a roll-back."""
+        """Run all stages, or as many as pass and a roll-back."""
         c = self.plan.canary
         self.fleet.watch(c.check_minutes)
         baseline = self.fleet.watch(c.baseline_minutes)
@@ -197,7 +218,7 @@ class Rollout:
                 self._roll_back()
                 break
         else:
-            self.told(f"{_clock(self.fleet.minutes)}  promoted: all {self.plan.hosts} hosts have it")
+            self.say(f"{_clock(self.fleet.minutes)}  promoted: all {self.plan.hosts} hosts have it")
         missed_without, be_without = self._without()
         ever = self.ever
         return RolloutOutcome(
@@ -211,22 +232,23 @@ class Rollout:
         )
 
     def _stage(self, number: int, percent: float, baseline: Tally) -> bool:
-        """True when nothing spoke against it."""
+        """Run one stage; True when nothing spoke against the bundle."""
         c, plan = self.plan.canary, self.plan
         treated = hosts_of_stage(self.roster, percent)
         self.fleet.put_under(NEW, treated & ~self.ever)
         self.ever = treated
         blind = least_chance(treated, self.roster.kinds) > plan.error and not treated.all()
-        self.told(
+        self.say(
             f"{_clock(self.fleet.minutes)}  stage {number}: {int(treated.sum())} of {plan.hosts} hosts"
             + ("; too few to tell a regression by misses or BE" if blind else "")
         )
-        seen: list[Tally] = []
+        watched: list[Tally] = []
         for _ in range(round(c.soak_minutes / c.check_minutes)):
-            seen.append(self._watched(c.check_minutes))
-            look = self._look(number, treated, _sum(seen), len(seen) * c.check_minutes, baseline)
+            watched.append(self._watched(c.check_minutes))
+            minutes = len(watched) * c.check_minutes
+            look = self._look(number, treated, Tally.total(watched), minutes, baseline)
             self.looks.append(look)
-            self.told(_line(look))
+            self.say(_line(look))
             if look.stop:
                 return False
         return True
@@ -260,7 +282,7 @@ class Rollout:
 
     def _roll_back(self) -> None:
         self.fleet.put_under(OLD, self.ever)
-        self.told(f"{_clock(self.fleet.minutes)}  rolled back on {int(self.ever.sum())} hosts: {self.looks[-1].stop}")
+        self.say(f"{_clock(self.fleet.minutes)}  rolled back on {int(self.ever.sum())} hosts: {self.looks[-1].stop}")
         if after := self.plan.canary.after_minutes:
             self._watched(after, on_new=False)
 
@@ -272,30 +294,23 @@ class Rollout:
         return tally
 
     def _without(self) -> tuple[Array, Array]:
-        """What the hosts that ever had it would have missed and done without: the same hosts on the old bundle."""
+        """Windows missed and BE work done by the hosts that ever had the new bundle, had they kept the old one."""
         c, places = self.plan.canary, np.flatnonzero(self.ever)
         roster = Roster.drawn(self.plan.fleet, self.plan.seed, places)
-        twin = SimulatedFleet(self.plan, roster, (self.plan.old,), self.fleet.workers, self.fleet.run)
+        twin = SimulatedFleet(self.plan, roster, (self.plan.old,), self.workforce)
         twin.watch(c.check_minutes)
         twin.watch(c.baseline_minutes)
         tally = twin.watch(self.fleet.minutes - twin.minutes)
         return tally.missed, tally.be_work
 
 
-def _sum(tallies: list[Tally]) -> Tally:
-    """Of stretches one after another; the worst of them where a sum says nothing."""
-    stacked: Any = Tally.stacked(tallies)
-    parts = {name: getattr(stacked, name) for name in Tally.__slots__}
-    return Tally(**{name: one.max(axis=0) if name == "worst_ratio" else one.sum(axis=0) for name, one in parts.items()})
-
-
 def _line(look: Look) -> str:
-    said = [f"{_clock(look.minutes)}    "]
+    words = [f"{_clock(look.minutes)}    "]
     for effect, what in ((look.misses, "missed windows"), (look.be, "BE given up")):
         if effect:
-            said.append(f"{what} {effect.points:+.2f} [{effect.low:+.2f}, {effect.high:+.2f}] points;")
+            words.append(f"{what} {effect.points:+.2f} [{effect.low:+.2f}, {effect.high:+.2f}] points;")
     ratios = (("no answer", look.failed_ratio), ("overridden", look.override_ratio), ("drift", look.drift_ratio))
-    return " ".join([*said, ", ".join(f"{what} {100.0 * ratio:.1f} %" for what, ratio in ratios)])
+    return " ".join([*words, ", ".join(f"{what} {100.0 * ratio:.1f} %" for what, ratio in ratios)])
 
 
 def _clock(minutes: float) -> str:

@@ -1,9 +1,10 @@
 """New bundle against old on the hosts of a fleet, as a real fleet can tell: some hosts have it, others do not.
 
-Hosts were chosen by chance within each kind. So were the new bundle no other than the old one, any other choice would
-have done as well, and what the same difference comes to for such other choices is how large it gets by chance alone
-(Fisher's randomisation test). It needs no distribution of misses, which are rare, come in heaps, and differ from host
-to host, and it holds for ten hosts as for a hundred. Each host's own baseline is taken off first.
+Fisher's randomisation test: the hosts with the new bundle were chosen by chance within each kind. If the new bundle
+were the same as the old one, any other choice of hosts would have been as good, so the differences for many other
+choices show how large a difference chance alone makes. The test assumes no distribution of misses, which are rare, come
+in bursts and differ from host to host, and it holds for ten hosts as for a hundred. Each host's own baseline is
+subtracted first.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 CHOICES = 9999
-"""Other choices of hosts that are drawn."""
+"""Other choices of hosts that are drawn, which bounds the smallest chance that can be told from zero."""
 
 
 class Effect(NamedTuple):
     """How much worse the new bundle is, in points.
 
     Attributes:
-        points: Mean of the hosts that have it, less that of the others of their kinds.
-        low, high: Interval; each end is exceeded by chance as often as one look may err.
-        chance: How often a bundle that is worse by no more than is put up with would look as bad.
+        points: Mean of the hosts that have it, less the mean of the others of their kinds.
+        low, high: Interval whose ends are each exceeded by chance as often as one look may err.
+        chance: How often a bundle that is worse by no more than the tolerance would look as bad.
     """
 
     points: float
@@ -38,7 +39,7 @@ class Effect(NamedTuple):
     chance: float
 
     def as_json(self) -> dict[str, float]:
-        """By name."""
+        """All fields by name, rounded."""
         return {name: round(value, 6) for name, value in self._asdict().items()}
 
 
@@ -47,11 +48,11 @@ def compare(worse: Array, treated: Flags, kinds: NDArray[np.intp], error: float,
 
     Args:
         worse: How much worse each host fares than in its baseline, in points, shape (n,).
-        treated: Which have it.
-        kinds: Of each host; a kind without hosts on either side says nothing.
+        treated: Hosts that have the new bundle; bool, shape (n,).
+        kinds: Kind of each host, shape (n,); a kind without hosts on either side says nothing.
         error: Chance that one look may err by.
-        most: Points that are put up with.
-        seed: Of the choices that are drawn.
+        most: Tolerated points.
+        seed: Draws the other choices of hosts.
 
     Raises:
         ValueError: No kind has hosts on both sides.
@@ -75,7 +76,7 @@ def compare(worse: Array, treated: Flags, kinds: NDArray[np.intp], error: float,
 
 
 def least_chance(treated: Flags, kinds: NDArray[np.intp]) -> float:
-    """The least that `Effect.chance` can be: one choice of all that there are, or of all that are drawn."""
+    """Smallest possible `Effect.chance`: one by the number of possible choices of hosts, or of choices drawn."""
     ways = 1.0
     for kind in np.unique(kinds):
         here = kinds == kind
@@ -84,11 +85,11 @@ def least_chance(treated: Flags, kinds: NDArray[np.intp]) -> float:
 
 
 def _choices(rng: np.random.Generator, hosts: int, number: int) -> NDArray[np.intp]:
-    """Other choices of so many hosts, shape (CHOICES, number)."""
+    """Random choices of `number` of the hosts, shape (CHOICES, number)."""
     return rng.random((CHOICES, hosts)).argpartition(number - 1, axis=1)[:, :number]
 
 
 def _difference(values: Array, sums: Array | np.float64, number: int) -> Array:
-    """Mean of some hosts less that of the others, given the sum of the former."""
+    """Mean of some hosts less the mean of the others, from the sum over the former."""
     difference: Array = np.asarray(sums / number - (values.sum() - sums) / (len(values) - number))
     return difference

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
 from itertools import pairwise
@@ -20,18 +19,14 @@ from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import Strict, load_yaml, validated
-from rlctl.safety.profile import Profile
 
-__all__ = ["TICK_SECONDS", "CanaryPlan", "Fleet", "FleetKind", "Region", "RolloutPlan", "load_fleet"]
+__all__ = ["TICK_SECONDS", "CanaryPlan", "Fleet", "FleetKind", "Region", "load_fleet"]
 
 TICK_SECONDS = 1.0
 """Control period of every host: that of the shipped policies."""
 
 QUANTILE = 0.95
-"""Of every host's SLO; the simulator has one for all hosts under a clock."""
-
-MEASURES = 2
-"""Misses and BE throughput, of which each is compared at each look."""
+"""Quantile of every host's SLO; the simulator has one for all hosts under a clock."""
 
 
 class Region(Strict):
@@ -194,44 +189,6 @@ class Fleet(Strict):
         text = self.model_dump_json(exclude={"name", "description", "hosts", "hours", "machine_cpus", "canary"})
         hosts = "".join(kind.host.digest for kind in self.kinds)
         return hashlib.sha256((text + hosts).encode()).hexdigest()[:12]
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutPlan:
-    """What to roll out.
-
-    Attributes:
-        fleet: The fleet, with its canary section.
-        hosts: Number of hosts that are drawn from the fleet's kinds.
-        old, new: Names of managers, or folders of bundles.
-        shield: Guards of those policies that are judged behind a shield.
-        seed: Draws the hosts, their loads and the order in which they get the new bundle.
-    """
-
-    fleet: Fleet
-    hosts: int
-    old: str
-    new: str
-    shield: Profile
-    seed: int = 0
-
-    @property
-    def canary(self) -> CanaryPlan:
-        """Stages, budgets and tolerances of the rollout."""
-        return self.fleet.canary
-
-    @property
-    def begin_minutes(self) -> float:
-        """Minute of the day when the hosts begin: a look before the baseline, in which controllers settle."""
-        c = self.canary
-        return 60.0 * c.begin_hours - c.baseline_minutes - c.check_minutes
-
-    @property
-    def error(self) -> float:
-        """Chance that one comparison may err by, so that all together err by `false_alarm_ratio` (Bonferroni)."""
-        c = self.canary
-        stages = sum(percent < 100.0 for percent in c.stages_percent)
-        return c.false_alarm_ratio / (MEASURES * stages * round(c.soak_minutes / c.check_minutes))
 
 
 def load_fleet(source: str = "default") -> Fleet:

@@ -9,6 +9,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.agents import catalogue
 from rlctl.envs.allocations import VectorLimits
 from rlctl.envs.sim.loads_day import day_loads
 from rlctl.envs.sim.noise import uniforms
@@ -16,7 +17,6 @@ from rlctl.envs.sim.plant import SimHosts, weight_ratios
 from rlctl.envs.sim.profile import Constants
 from rlctl.envs.sim.seeds import evaluation
 from rlctl.envs.sim.sim_env import episode_keys
-from rlctl.envs.workload import Weight
 from rlctl.fleet.config import TICK_SECONDS, Fleet
 
 __all__ = ["FleetHosts", "Roster"]
@@ -24,16 +24,14 @@ __all__ = ["FleetHosts", "Roster"]
 Array = NDArray[np.float64]
 
 GOLDEN = (np.sqrt(5.0) - 1.0) / 2.0
-"""Steps of this part of a circle never fall into step with themselves: any number of first hosts has the kinds by
-their shares, nearly."""
+"""The golden ratio's fractional part. Host k's kind is drawn at (offset + k * GOLDEN) modulo 1, a sequence of low
+discrepancy: among the first n hosts, for any n, the kinds have nearly their shares."""
 
-KIND, REGION = 6000, 6001  # noise channels
+KIND, REGION = 6000, 6001
+"""Channels of the noise generator."""
 
 LOAD_TICKS = 600
-"""Load that is computed at a time."""
-
-WEIGHTS = {"weights": Weight.MINIMUM, "none": Weight.EQUAL}
-"""Managers whose point BE's weight is."""
+"""Ticks of load that are computed at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +39,10 @@ class Roster:
     """Who some hosts of a fleet are; arrays of shape (n,).
 
     Attributes:
-        places: Their numbers in the fleet.
-        keys: Their seeds, from which all chance follows; evaluation seeds.
-        kinds: Places of their kinds in `Fleet.kinds`.
-        ahead_hours: By how much their clocks are ahead.
+        places: The hosts' numbers in the fleet.
+        keys: Evaluation seeds, from which all chance on the hosts follows.
+        kinds: The place of each host's kind in `Fleet.kinds`.
+        ahead_hours: By how much each host's clock is ahead.
     """
 
     places: NDArray[np.intp]
@@ -54,12 +52,12 @@ class Roster:
 
     @classmethod
     def drawn(cls, fleet: Fleet, seed: int, places: Sequence[int] | NDArray[np.intp]) -> Self:
-        """Host k follows from the seed and k alone.
+        """Draw hosts; host k follows from the seed and k alone.
 
         Args:
             fleet: What hosts are drawn from.
-            seed: The fleet's, 0 or more.
-            places: Numbers of the hosts.
+            seed: Seed of the fleet, 0 or more.
+            places: The hosts' numbers.
         """
         numbers = np.asarray(places, np.intp)
         base = np.full(len(numbers), evaluation(seed), np.uint64)
@@ -70,6 +68,10 @@ class Roster:
         ahead = np.array([one.ahead_hours for one in regions])[region]
         return cls(numbers, keys, _picked([one.share for one in fleet.kinds], at), ahead)
 
+    def part(self, span: slice) -> Roster:
+        """Some of these hosts."""
+        return Roster(*(getattr(self, name)[span] for name in self.__slots__))
+
     def by_kind(self) -> Iterator[tuple[int, NDArray[np.intp]]]:
         """Each kind that occurs, and where in the roster its hosts stand."""
         for kind in np.unique(self.kinds):
@@ -77,7 +79,7 @@ class Roster:
 
 
 def _picked(shares: Sequence[float], at: Array) -> NDArray[np.intp]:
-    """Which of some shares numbers between 0 and 1 fall into."""
+    """The place of the share that each number between 0 and 1 falls into."""
     ends = np.cumsum(shares) / np.sum(shares)
     return np.searchsorted(ends[:-1], at, side="right")
 
@@ -86,20 +88,20 @@ class FleetHosts(SimHosts):
     """Some hosts of a fleet under one clock.
 
     Args:
-        fleet: The fleet.
-        roster: The hosts.
-        begin_seconds: Time of the day when it begins.
-        manager: Who decides on them: of two managers BE's weight is the point.
+        fleet: What the hosts were drawn from.
+        roster: Who the hosts are.
+        begin_seconds: Time of the day when the simulation begins.
+        manager: Who decides on the hosts; BE's weight is a few managers' own, see `catalogue.OWN_WEIGHTS`.
 
     Attributes:
-        limits: Range of allocations of each.
+        limits: Range of allocations of each host.
     """
 
     def __init__(self, fleet: Fleet, roster: Roster, begin_seconds: float = 0.0, manager: str = "") -> None:
         kinds = [fleet.kinds[kind] for kind in roster.kinds]
         self.limits = VectorLimits([kind.host.limits() for kind in kinds])
         constants = _constants(fleet, roster)
-        weights = weight_ratios([WEIGHTS.get(manager, kind.weight) for kind in kinds], constants)
+        weights = weight_ratios([catalogue.OWN_WEIGHTS.get(manager, kind.weight) for kind in kinds], constants)
         self._fleet, self._roster, self._begin_seconds = fleet, roster, begin_seconds
         super().__init__(constants, roster.keys, weights, TICK_SECONDS)
 
@@ -119,7 +121,7 @@ class FleetHosts(SimHosts):
 
 
 def _constants(fleet: Fleet, roster: Roster) -> Constants:
-    """Of each host, drawn from its kind's ranges."""
+    """Constants of each host, drawn from the ranges of its kind."""
     columns: dict[str, Array] = {}
     for kind, here in roster.by_kind():
         for name, column in vars(Constants.drawn(fleet.kinds[kind].host, roster.keys[here])).items():

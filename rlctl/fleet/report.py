@@ -11,8 +11,9 @@ import numpy as np
 
 from rlctl.agents.catalogue import label
 from rlctl.envs.whole_file import write_json
-from rlctl.fleet.run import STRETCH_SECONDS, FleetOutcome
+from rlctl.fleet.plan import STRETCH_SECONDS
 from rlctl.fleet.score import as_json, percent_of_stretches
+from rlctl.fleet.simulation import FleetOutcome
 from rlctl.fleet.table import tables
 from rlctl.report.figures import FAINT, new_figure, png
 
@@ -26,7 +27,7 @@ COLOURS = ("#1f5f99", "#d9822b", "#3a7d44", "#8e4585", "#b3261e", "#5f6b7a")
 
 
 def write_report(outcome: FleetOutcome, folder: Path) -> None:
-    """Write `fleet.json`, `tables.md` and `day.png`.
+    """Write `fleet.json`, `tables.md` and `day.png` into a folder.
 
     Raises:
         RlctlError: matplotlib is not installed; the others have been written by then.
@@ -42,13 +43,13 @@ def day_figure(outcome: FleetOutcome) -> Figure:
     figure = new_figure(9, 7)
     axes: Sequence[Axes] = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2))
     hours = (np.arange(outcome.plan.stretches) + 0.5) * STRETCH_SECONDS / 3600.0
-    for (name, run), colour in zip(outcome.runs.items(), itertools.cycle(COLOURS), strict=False):
-        tally = run.tally
+    for (name, result), colour in zip(outcome.results.items(), itertools.cycle(COLOURS), strict=False):
+        tally = result.tally
         axes[0].plot(hours, 100.0 - percent_of_stretches(tally.missed), color=colour, lw=1.2, label=label(name))
         axes[1].plot(hours, percent_of_stretches(tally.be_work), color=colour, lw=1.2)
-    axes[2].plot(hours, percent_of_stretches(next(iter(outcome.runs.values())).tally.load), color=FAINT)
-    for axis, said in zip(axes, ("QoS, % of windows", "BE throughput, %", "load, %"), strict=True):
-        axis.set_ylabel(said)
+    axes[2].plot(hours, percent_of_stretches(next(iter(outcome.results.values())).tally.load), color=FAINT)
+    for axis, title in zip(axes, ("QoS, % of windows", "BE throughput, %", "load, %"), strict=True):
+        axis.set_ylabel(title)
         axis.margins(x=0)
         axis.grid(alpha=0.3)
     axes[2].set_ylim(0, 100)
@@ -65,10 +66,10 @@ def scaling_figure(
     """What fleets of several sizes took: time on the left, memory on the right.
 
     Args:
-        hosts: Their sizes.
-        wall_seconds: Of each run.
-        cpu_seconds: Of all its processes.
-        megabytes: Most memory of all its processes together.
+        hosts: Number of hosts of each fleet.
+        wall_seconds: Time from begin to end of each run.
+        cpu_seconds: CPU time of all processes of each run.
+        megabytes: Most memory of all processes of a run together.
     """
     figure = new_figure(9, 3.6)
     left, right = figure.subplots(1, 2)

@@ -7,7 +7,7 @@ so managers are compared host by host.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from rlctl import __version__
 from rlctl.agents.catalogue import label
 from rlctl.fleet.config import TICK_SECONDS, Fleet
-from rlctl.fleet.control import Tally
 from rlctl.fleet.hosts import Roster
-from rlctl.fleet.run import STRETCH_SECONDS, FleetOutcome
+from rlctl.fleet.plan import STRETCH_SECONDS
+from rlctl.fleet.simulation import FleetOutcome, Tally
 from rlctl.statistics.bootstrap import bca_interval, expanded_z, resample_weights
 from rlctl.statistics.seeds import share_over_seeds
 
@@ -29,6 +29,7 @@ __all__ = [
     "FleetScore",
     "Spread",
     "as_json",
+    "figures_by_manager",
     "figures_of",
     "groups_of",
     "over_hosts",
@@ -47,14 +48,14 @@ RESAMPLES = 2000
 
 
 class Spread(NamedTuple):
-    """A mean over hosts with its 95 % interval; endless for a single host."""
+    """A mean over hosts with its 95 % interval, which is infinite for a single host."""
 
     mean: float
     low: float
     high: float
 
     def as_json(self) -> dict[str, object]:
-        """By name; what is endless is null."""
+        """Mean and interval by name; an infinite end is null."""
         ends = [round(end, 4) if math.isfinite(end) else None for end in (self.low, self.high)]
         return {"mean": round(self.mean, 4), "ci95": ends}
 
@@ -65,12 +66,12 @@ class Figures:
 
     Attributes:
         qos_percent: Windows that held the target.
-        be_percent: BE work, by BE running alone on this host.
-        load_percent: Load, by the LC's maximum.
+        be_percent: BE work as a share of BE running alone on this host.
+        load_percent: Load as a share of the LC's maximum.
         machines: BE work in standard machines: work ratio x CPUs that BE keeps busy alone / CPUs of the machine.
-        worst_ratio: The worst window, by the target.
-        override_percent, frozen_percent, failed_percent, strange_percent: Ticks, as in `Tally`.
-        windows: Of each host.
+        worst_ratio: Latency of the worst window as a multiple of the target.
+        ticks_percent: Ticks that were overridden, frozen, failed and strange, by these names of `Tally`.
+        windows: Number of windows of each host.
     """
 
     qos_percent: Array
@@ -78,10 +79,7 @@ class Figures:
     load_percent: Array
     machines: Array
     worst_ratio: Array
-    override_percent: Array
-    frozen_percent: Array
-    failed_percent: Array
-    strange_percent: Array
+    ticks_percent: Mapping[str, Array]
     windows: int
 
 
@@ -90,13 +88,18 @@ class FleetScore:
     """Some hosts of a fleet under one manager; shares in percent.
 
     Attributes:
-        hosts: How many.
-        qos, be, emu: Means over hosts; EMU is load and BE work.
-        machines: Sum over hosts.
+        hosts: Number of hosts.
+        qos: Windows that held the target, mean over hosts.
+        be: BE throughput, mean over hosts.
+        emu: LC load and BE work together, mean over hosts.
+        machines: Standard machines saved, sum over hosts.
         worst_host_percent: QoS of the host with the least.
-        below_percent: Hosts below HELD_PERCENT.
-        worst_ratio: The worst window of all, by the target.
-        override_percent, frozen_percent, failed_percent, strange_percent: Of all ticks.
+        below_percent: Share of hosts below HELD_PERCENT.
+        worst_ratio: Latency of the worst window of all as a multiple of the target.
+        override_percent: Share of ticks that the shield overrode.
+        frozen_percent: Share of ticks in which BE was suspended.
+        failed_percent: Share of ticks without a usable answer.
+        strange_percent: Share of ticks unlike the policy's training data.
     """
 
     hosts: int
@@ -113,7 +116,7 @@ class FleetScore:
     strange_percent: float
 
     def as_json(self) -> dict[str, object]:
-        """By name."""
+        """All attributes by name, rounded."""
         values = {name: getattr(self, name) for name in self.__slots__}
         return {
             name: value.as_json() if isinstance(value, Spread) else round(value, 4) for name, value in values.items()
@@ -121,12 +124,12 @@ class FleetScore:
 
 
 def figures_of(tally: Tally, alone_cpus: Array, machine_cpus: float) -> Figures:
-    """What a tally comes to.
+    """Each host's figures from a tally.
 
     Args:
-        tally: Shape (stretches, hosts).
+        tally: Arrays of shape (stretches, hosts).
         alone_cpus: CPUs that BE keeps busy alone, shape (hosts,).
-        machine_cpus: Of the standard machine.
+        machine_cpus: CPUs of the standard machine.
     """
     windows = round(len(tally.missed) * STRETCH_SECONDS / TICK_SECONDS)
 
@@ -141,40 +144,41 @@ def figures_of(tally: Tally, alone_cpus: Array, machine_cpus: float) -> Figures:
         load_percent=percent(tally.load),
         machines=be / 100.0 * alone_cpus / machine_cpus,
         worst_ratio=tally.worst_ratio.max(axis=0),
-        override_percent=percent(tally.overridden),
-        frozen_percent=percent(tally.frozen),
-        failed_percent=percent(tally.failed),
-        strange_percent=percent(tally.strange),
+        ticks_percent={name: percent(getattr(tally, name)) for name in ("overridden", "frozen", "failed", "strange")},
         windows=windows,
     )
 
 
-def score(figures: Figures, which: Flags) -> FleetScore:
-    """Some hosts, at least one, shape (hosts,)."""
+def figures_by_manager(outcome: FleetOutcome) -> Iterator[tuple[str, Figures]]:
+    """Every manager's name and figures, in the plan's order."""
+    for name, result in outcome.results.items():
+        yield name, figures_of(result.tally, outcome.alone_cpus, outcome.plan.fleet.machine_cpus)
 
-    def mean(values: Array) -> float:
-        return float(values[which].mean())
 
+def score(figures: Figures, which: Flags | None = None) -> FleetScore:
+    """Score all hosts, or those in `which`, at least one; bool, shape (hosts,)."""
+    which = np.ones(len(figures.qos_percent), np.bool_) if which is None else which
     f, number = figures, int(which.sum())
     machines = over_hosts(f.machines[which])
+    ticks = {name: float(percent[which].mean()) for name, percent in f.ticks_percent.items()}
     return FleetScore(
         hosts=number,
         qos=_qos(f.qos_percent[which], f.windows),
         be=over_hosts(f.be_percent[which]),
         emu=over_hosts((f.be_percent + f.load_percent)[which]),
-        machines=Spread(*(number * one for one in machines)),
+        machines=Spread(*(number * end for end in machines)),
         worst_host_percent=float(f.qos_percent[which].min()),
         below_percent=100.0 * float(np.mean(f.qos_percent[which] < HELD_PERCENT)),
         worst_ratio=float(f.worst_ratio[which].max()),
-        override_percent=mean(f.override_percent),
-        frozen_percent=mean(f.frozen_percent),
-        failed_percent=mean(f.failed_percent),
-        strange_percent=mean(f.strange_percent),
+        override_percent=ticks["overridden"],
+        frozen_percent=ticks["frozen"],
+        failed_percent=ticks["failed"],
+        strange_percent=ticks["strange"],
     )
 
 
 def over_hosts(values: Array) -> Spread:
-    """Mean with its BCa bootstrap interval over hosts, 95 %."""
+    """The mean of one value per host with its BCa bootstrap interval, 95 %."""
     mean, number = float(values.mean()), len(values)
     if number == 1:
         return Spread(mean, -math.inf, math.inf)
@@ -187,22 +191,25 @@ def over_hosts(values: Array) -> Spread:
 
 
 def _qos(percent: Array, windows: int) -> Spread:
-    """Where no two hosts differ, as when nobody missed anything, a bootstrap would know no doubt: Wilson's does."""
+    """QoS over hosts, within [0, 100].
+
+    Where no two hosts differ, as when none missed a window, a bootstrap interval has no width; Wilson's has one.
+    """
     if np.ptp(percent) > 0.0:
-        found = over_hosts(percent)
-        return Spread(found.mean, max(found.low, 0.0), min(found.high, 100.0))
+        spread = over_hosts(percent)
+        return Spread(spread.mean, max(spread.low, 0.0), min(spread.high, 100.0))
     estimate = share_over_seeds(percent, windows)
     return Spread(estimate.mean, *estimate.ci95)
 
 
 def percent_of_stretches(sums: Array) -> Array:
-    """Of the ticks of each stretch, over all hosts: shape (stretches,), of sums of shape (stretches, hosts)."""
+    """Share of each stretch's ticks over all hosts, shape (stretches,); from sums of shape (stretches, hosts)."""
     percent: Array = 100.0 * np.ascontiguousarray(sums).mean(axis=1) * (TICK_SECONDS / STRETCH_SECONDS)
     return percent
 
 
 def groups_of(fleet: Fleet, roster: Roster) -> dict[str, Flags]:
-    """Kinds that have a host, by name; then hosts that policies learnt on kinds of, and those of which they did not."""
+    """Groups of hosts by name: each kind that has a host, then kinds that policies were trained on, then the others."""
     untrained = np.array([bool(kind.untrained) for kind in fleet.kinds])[roster.kinds]
     groups = {kind.name: roster.kinds == place for place, kind in enumerate(fleet.kinds)}
     groups |= {"trained on": ~untrained, "never trained on": untrained}
@@ -210,9 +217,8 @@ def groups_of(fleet: Fleet, roster: Roster) -> dict[str, Flags]:
 
 
 def as_json(outcome: FleetOutcome) -> dict[str, object]:
-    """The outcome; `cost` is what no two runs share."""
+    """The outcome by name; of equal plans all but `cost` is equal."""
     plan, fleet = outcome.plan, outcome.plan.fleet
-    groups = groups_of(fleet, outcome.roster)
     return {
         "schema": 1,
         "fleet": fleet.name,
@@ -228,38 +234,35 @@ def as_json(outcome: FleetOutcome) -> dict[str, object]:
         "kinds": {
             kind.name: {"cpus": kind.host.be.host_cpus, "untrained": list(kind.untrained)} for kind in fleet.kinds
         },
-        "managers": {name: _manager_as_json(outcome, name, groups) for name in outcome.runs},
+        "managers": {name: _manager_as_json(outcome, name, figures) for name, figures in figures_by_manager(outcome)},
         "cost": cost_as_json(outcome),
     }
 
 
-def _manager_as_json(outcome: FleetOutcome, name: str, groups: Mapping[str, Flags]) -> dict[str, object]:
-    run = outcome.runs[name]
-    figures = figures_of(run.tally, outcome.alone_cpus, outcome.plan.fleet.machine_cpus)
-    everywhere = np.ones(outcome.plan.hosts, np.bool_)
+def _manager_as_json(outcome: FleetOutcome, name: str, figures: Figures) -> dict[str, object]:
+    result = outcome.results[name]
+    groups = groups_of(outcome.plan.fleet, outcome.roster)
+    sums = {"missed": result.tally.missed, "be": result.tally.be_work, "load": result.tally.load}
     return {
         "label": label(name),
-        **score(figures, everywhere).as_json(),
+        **score(figures).as_json(),
         "groups": {group: score(figures, which).as_json() for group, which in groups.items()},
-        "day": {
-            name: [round(one, 6) for one in percent_of_stretches(sums).tolist()]
-            for name, sums in (("missed", run.tally.missed), ("be", run.tally.be_work), ("load", run.tally.load))
-        },
-        "per_host": {
-            "qos_percent": [round(one, 6) for one in figures.qos_percent.tolist()],
-            "be_percent": [round(one, 6) for one in figures.be_percent.tolist()],
-        },
-        "remarks": list(run.remarks),
+        "day": {curve: _rounded(percent_of_stretches(each)) for curve, each in sums.items()},
+        "per_host": {"qos_percent": _rounded(figures.qos_percent), "be_percent": _rounded(figures.be_percent)},
+        "remarks": list(result.remarks),
     }
 
 
+def _rounded(values: Array) -> list[float]:
+    return [round(value, 6) for value in values.tolist()]
+
+
 def cost_as_json(outcome: FleetOutcome) -> dict[str, object]:
-    """Time and memory of the run."""
+    """Time and memory that the simulation took."""
+    costs = {name: result.costs for name, result in outcome.results.items()}
     return {
         "wall_seconds": round(outcome.wall_seconds, 3),
         "workers": outcome.workers,
-        "cpu_seconds": {
-            name: round(sum(cost.cpu_seconds for cost in run.costs), 3) for name, run in outcome.runs.items()
-        },
-        "peak_bytes": max(cost.peak_bytes for run in outcome.runs.values() for cost in run.costs),
+        "cpu_seconds": {name: round(sum(cost.cpu_seconds for cost in each), 3) for name, each in costs.items()},
+        "peak_bytes": max(cost.peak_bytes for each in costs.values() for cost in each),
     }

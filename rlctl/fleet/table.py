@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from rlctl.agents.catalogue import label
-from rlctl.fleet.run import STRETCH_SECONDS, FleetOutcome
-from rlctl.fleet.score import HELD_PERCENT, FleetScore, Spread, figures_of, groups_of, over_hosts, score
+from rlctl.fleet.plan import STRETCH_SECONDS
+from rlctl.fleet.score import (
+    HELD_PERCENT,
+    Figures,
+    FleetScore,
+    Spread,
+    figures_by_manager,
+    groups_of,
+    over_hosts,
+    score,
+)
+from rlctl.fleet.simulation import FleetOutcome
 from rlctl.report.table import render
 
 __all__ = ["caption", "tables"]
@@ -21,20 +31,19 @@ HEADER = (
 
 
 def tables(outcome: FleetOutcome) -> str:
-    """Markdown, which a terminal shows as well."""
-    parts = [render(_fleet_rows(outcome)), render(_group_rows(outcome))]
-    parts += [render(_paired_rows(outcome))] if len(outcome.runs) > 1 else []
+    """All tables in Markdown, which a terminal shows as well, with what it takes to read them."""
+    figures = dict(figures_by_manager(outcome))
+    parts = [render(_fleet_rows(figures)), render(_group_rows(outcome, figures))]
+    parts += [render(_paired_rows(figures))] if len(figures) > 1 else []
     return "\n\n".join([*parts, caption(outcome)])
 
 
 def caption(outcome: FleetOutcome) -> str:
     """What it takes to read the tables."""
     plan, fleet = outcome.plan, outcome.plan.fleet
-    failed = [
-        f"{label(name)}: {one:.3f} % of ticks without a usable answer"
-        for name, run in outcome.runs.items()
-        if (one := 100.0 * float(run.tally.failed.mean()) / STRETCH_SECONDS) > 0.0
-    ]
+    failed_percent = {
+        name: 100.0 * float(result.tally.failed.mean()) / STRETCH_SECONDS for name, result in outcome.results.items()
+    }
     return " ".join(
         [
             f"Fleet {fleet.name} ({fleet.digest}), seed {plan.seed}: {plan.hosts} simulated hosts x "
@@ -44,46 +53,48 @@ def caption(outcome: FleetOutcome) -> str:
             "machines saved: sum over hosts of BE work / BE alone x CPUs that BE keeps busy alone, by the "
             f"{fleet.machine_cpus:g} CPUs of a standard machine.",
             "Never trained on: some constant leaves the ranges of every kind in configs/training/hosts.yaml.",
-            *failed,
+            *(
+                f"{label(name)}: {percent:.3f} % of ticks without a usable answer"
+                for name, percent in failed_percent.items()
+                if percent > 0.0
+            ),
         ]
     )
 
 
-def _fleet_rows(outcome: FleetOutcome) -> list[tuple[str, ...]]:
-    everywhere = np.ones(outcome.plan.hosts, np.bool_)
+def _fleet_rows(figures: Mapping[str, Figures]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [HEADER]
-    for name, run in outcome.runs.items():
-        one = score(figures_of(run.tally, outcome.alone_cpus, outcome.plan.fleet.machine_cpus), everywhere)
+    for name, each in figures.items():
+        total = score(each)
         rows.append(
             (
                 label(name),
-                f"{one.qos.mean:.3f}",
-                _interval(one.qos, 3),
-                f"{one.worst_host_percent:.2f}",
-                f"{one.below_percent:.1f} %",
-                f"{one.worst_ratio:.1f}",
-                f"{one.be.mean:.1f}",
-                _interval(one.be, 1),
-                f"{one.emu.mean:.0f}",
-                f"{one.machines.mean:.1f}",
-                _interval(one.machines, 1),
-                f"{one.frozen_percent:.1f}",
-                f"{one.override_percent:.1f}",
+                f"{total.qos.mean:.3f}",
+                _interval(total.qos, 3),
+                f"{total.worst_host_percent:.2f}",
+                f"{total.below_percent:.1f} %",
+                f"{total.worst_ratio:.1f}",
+                f"{total.be.mean:.1f}",
+                _interval(total.be, 1),
+                f"{total.emu.mean:.0f}",
+                f"{total.machines.mean:.1f}",
+                _interval(total.machines, 1),
+                f"{total.frozen_percent:.1f}",
+                f"{total.override_percent:.1f}",
             )
         )
     return rows
 
 
-def _group_rows(outcome: FleetOutcome) -> list[tuple[str, ...]]:
-    """A row for each kind and for both sorts of kinds; QoS, worst host and BE of each manager."""
+def _group_rows(outcome: FleetOutcome, figures: Mapping[str, Figures]) -> list[tuple[str, ...]]:
+    """A row for each group of hosts; QoS, worst host and BE of each manager."""
     fleet = outcome.plan.fleet
-    found = {name: figures_of(run.tally, outcome.alone_cpus, fleet.machine_cpus) for name, run in outcome.runs.items()}
     leaving = {kind.name: _leaving(kind.untrained) for kind in fleet.kinds}
     rows: list[tuple[str, ...]] = [
-        ("kind: QoS % (worst host) / BE %", "hosts", *(label(name) for name in found), "leaves training by")
+        ("kind: QoS % (worst host) / BE %", "hosts", *(label(name) for name in figures), "leaves training by")
     ]
     for group, which in groups_of(fleet, outcome.roster).items():
-        cells = [_cell(score(figures, which)) for figures in found.values()]
+        cells = [_cell(score(each, which)) for each in figures.values()]
         rows.append((group, str(int(which.sum())), *cells, leaving.get(group, "")))
     return rows
 
@@ -92,23 +103,19 @@ def _leaving(names: Sequence[str]) -> str:
     return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 
-def _cell(one: FleetScore) -> str:
-    return f"{one.qos.mean:.2f} ({one.worst_host_percent:.1f}) / {one.be.mean:.1f}"
+def _cell(group: FleetScore) -> str:
+    return f"{group.qos.mean:.2f} ({group.worst_host_percent:.1f}) / {group.be.mean:.1f}"
 
 
-def _paired_rows(outcome: FleetOutcome) -> list[tuple[str, ...]]:
-    found = {name: figures_of(run.tally, outcome.alone_cpus, 1.0) for name, run in outcome.runs.items()}
-    first, *others = found
+def _paired_rows(figures: Mapping[str, Figures]) -> list[tuple[str, ...]]:
+    """A row for each manager but the first: its hosts less the same hosts under the first."""
+    (first, base), *others = figures.items()
     rows: list[tuple[str, ...]] = [
         (f"less {label(first)}, host by host", "QoS points", "95 %", "BE points", "95 %", "hosts with less QoS")
     ]
-    for name in others:
-        one, base = found[name], found[first]
-        qos, be = (
-            over_hosts(one.qos_percent - base.qos_percent),
-            over_hosts(one.be_percent - base.be_percent),
-        )
-        worse = 100.0 * float(np.mean(one.qos_percent < base.qos_percent))
+    for name, each in others:
+        qos, be = over_hosts(each.qos_percent - base.qos_percent), over_hosts(each.be_percent - base.be_percent)
+        worse = 100.0 * float(np.mean(each.qos_percent < base.qos_percent))
         cells = (f"{qos.mean:+.3f}", _interval(qos, 3), f"{be.mean:+.1f}", _interval(be, 1), f"{worse:.1f} %")
         rows.append((label(name), *cells))
     return rows

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.bench.lineup import NEEDS_MODEL
-from rlctl.bench.sim import TRAINING_RUNS, SimPlan, record_model, run_tasks
-from rlctl.bench.sim_run import Task, TaskResult
+from rlctl.bench.sim import TRAINING_RUNS, SimPlan, record_model
+from rlctl.bench.sim_run import Task, TaskResult, run_task
 from rlctl.bench.tuned import ALLOWANCE_POINTS, Budget, Found, Fulfilment, Tuned, ground_of
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim import seeds
 from rlctl.envs.sim.seeds import Kind, kind_of
 from rlctl.scenarios.sim import SimScenario
+from rlctl.work.workforce import HERE, Workforce
 from scripts.studies.search_space import Options, Space
 
 __all__ = ["CANDIDATES", "DURATION_SECONDS", "SEEDS", "budget_of", "plans_of", "task_count", "tune"]
@@ -123,7 +124,7 @@ def tune(
     shield: str,
     done: Callable[[str], None] = lambda _: None,
     *,
-    jobs: int = 1,
+    workers: Workforce = HERE,
 ) -> Tuned:
     """Search each manager's constants: one set for all scenarios.
 
@@ -136,14 +137,14 @@ def tune(
         budget: What each manager gets.
         shield: Name or file of the shield profile.
         done: Called after each piece of work with the manager's name.
-        jobs: Processes; no number depends on it.
+        workers: Who does the work; no number depends on it.
 
     Raises:
         ConfigError: A seed is not for training, or scikit-learn is needed and not installed.
         PolicyError: A range holds what a manager refuses.
     """
     _refuse_evaluation(budget)
-    judge = Judge(_with_models(plans, spaces), budget, jobs, done)
+    judge = Judge(_with_models(plans, spaces), budget, workers, done)
     quests = [Quest(space) for space in spaces]
     sizes = _round_sizes(budget.candidates)
     first = budget.candidates - sum(sizes) - 1
@@ -164,12 +165,14 @@ class Judge:
     Args:
         plans: The scenarios, with PRM's model where it is needed.
         budget: Whose seeds they run on.
-        jobs: Processes that run tasks side by side.
+        workers: Who does the pieces of work.
         done: Called after each piece of work.
     """
 
-    def __init__(self, plans: Sequence[SimPlan], budget: Budget, jobs: int, done: Callable[[str], None]) -> None:
-        self._plans, self._budget, self._jobs, self._done = plans, budget, jobs, done
+    def __init__(
+        self, plans: Sequence[SimPlan], budget: Budget, workers: Workforce, done: Callable[[str], None]
+    ) -> None:
+        self._plans, self._budget, self._workers, self._done = plans, budget, workers, done
         held = self._run(self._tasks(YARDSTICK, [{}]))
         self._held_percent = {one.task.scenario.name: _means(one, QOS, 1)[0] for one in held}
 
@@ -209,7 +212,7 @@ class Judge:
         ]
 
     def _run(self, tasks: list[Task]) -> list[TaskResult]:
-        return list(run_tasks(tasks, self._jobs, self._done)) if tasks else []
+        return self._workers.map(run_task, tasks, lambda task: self._done(task.manager))
 
 
 def _refuse_evaluation(budget: Budget) -> None:

@@ -18,6 +18,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.seeds import Kind, evaluation, kind_of
 from rlctl.safety.profile import load_profile
 from rlctl.scenarios.shipped import load_scenario
+from rlctl.work.workforce import workforce
 from scripts.studies.search_space import Range, Space, load_search, spaces
 from scripts.studies.tuning import budget_of, plans_of, task_count, tune
 
@@ -109,8 +110,9 @@ def test_a_range_that_cannot_be_is_told_at_once():
 
 def test_the_same_search_finds_the_same_on_any_number_of_processes():
     plans, budget = short(candidates=3)
-    one, two = (as_yaml(tune(spaces(("static",)), plans, budget, "responsive", jobs=jobs)) for jobs in (1, 2))
-    assert one == two
+    alone = as_yaml(tune(spaces(("static",)), plans, budget, "responsive"))
+    with workforce(2) as workers:
+        assert as_yaml(tune(spaces(("static",)), plans, budget, "responsive", workers=workers)) == alone
 
 
 def test_company_changes_nothing(found):
@@ -130,14 +132,12 @@ def test_tuned_is_never_worse_than_published_on_what_was_searched(found):
 def test_all_get_the_same_budget(monkeypatch):
     runs = {}
 
-    def count(tasks, jobs, done):
-        for task in tasks:
-            one = runs.setdefault((task.manager, task.scenario.name), [])
-            one += zip(task.seeds, task.options, strict=True)
-            yield run_task(task)
-            done(task.manager)
+    def counted(task):
+        one = runs.setdefault((task.manager, task.scenario.name), [])
+        one += zip(task.seeds, task.options, strict=True)
+        return run_task(task)
 
-    monkeypatch.setattr("scripts.studies.tuning.run_tasks", count)
+    monkeypatch.setattr("scripts.studies.tuning.run_task", counted)
     plans, budget = short(candidates=5, seconds=4.0)
     called = []
     tune(spaces(SEARCHED), plans, budget, "responsive", called.append)

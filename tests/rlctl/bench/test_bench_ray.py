@@ -17,6 +17,7 @@ from rlctl.cli import main
 from rlctl.commands.bench_verify import NOT_REPEATABLE
 from rlctl.safety.profile import load_profile
 from rlctl.scenarios.shipped import load_scenario
+from rlctl.work.workforce import workforce
 
 
 @pytest.mark.parametrize(
@@ -60,13 +61,11 @@ def test_the_json_is_the_one_without_ray_but_for_the_times(ray_cluster, tmp_path
 
 
 @pytest.mark.ray
-def test_a_node_that_dies_amid_a_benchmark_changes_no_number(ray_cluster):
-    from rlctl.bench.ray import on_ray
-
+def test_a_node_that_dies_amid_a_benchmark_changes_no_number(ray_cluster, capsys):
     scenario = load_scenario("noisy").model_copy(update={"duration_seconds": 600.0})
     shield = load_profile("responsive").scaled(scenario.time_scale)
     plan = SimPlan(scenario, scenario.host(), ("greedy-shield", "prm-hybrid-tuned"), 6, shield)
-    said, done = [], []
+    done = []
 
     def follow(manager):
         done.append(manager)
@@ -75,13 +74,14 @@ def test_a_node_that_dies_amid_a_benchmark_changes_no_number(ray_cluster):
                 pass
             ray_cluster.kill(busy[0])
 
-    with on_ray(ray_cluster.address, None, said.append) as (workers, run):
-        found = run_sim(plan, follow, jobs=workers, chunk=1, run=run)
+    with workforce(ray=ray_cluster.address) as workers:
+        found = run_sim(plan, workers, follow, chunk=1)
     expected = run_sim(plan)
     for name in plan.managers:
         for metric in METRICS:
             assert np.array_equal(found.per_seed[name][metric], expected.per_seed[name][metric]), (name, metric)
     assert len(done) == 12
+    said = capsys.readouterr().err.splitlines()
     lost = sum("was lost" in line for line in said)
     assert lost > 0
     assert said[-1] == f"tasks lost and done again: {lost}; no number depends on it"

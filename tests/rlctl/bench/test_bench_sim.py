@@ -18,6 +18,7 @@ from rlctl.envs.sim.seeds import Kind, kind_of
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import load_profile
 from rlctl.scenarios.shipped import load_scenario
+from rlctl.work.workforce import workforce
 
 
 def plan(*managers, scenario="noisy", seeds=5, seconds=60.0, **changes):
@@ -38,7 +39,8 @@ def test_no_number_depends_on_how_the_work_was_divided(scenario):
     chosen = plan("prm-hybrid-tuned", "greedy-shield", "oracle-model", scenario=scenario, seconds=40.0)
     whole = run_sim(chosen)
     same(whole, run_sim(chosen, chunk=1))
-    same(whole, run_sim(chosen, chunk=2, jobs=2))
+    with workforce(2) as workers:
+        same(whole, run_sim(chosen, workers, chunk=2))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -79,7 +81,7 @@ def test_what_the_guards_leave_is_told_by_a_bound_behind_them():
 
 
 def test_what_is_reported_comes_from_evaluation_seeds():
-    tasks = list(plan("frozen").tasks(2))
+    tasks = plan("frozen").tasks(chunk=2)
     assert [len(task.seeds) for task in tasks] == [2, 2, 1]
     assert {kind_of(seed) for task in tasks for seed in task.seeds} == {Kind.EVALUATION}
 

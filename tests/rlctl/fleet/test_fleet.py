@@ -20,20 +20,16 @@ from rlctl.cli import main
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.seeds import Kind, kind_of
 from rlctl.fleet.config import load_fleet
-from rlctl.fleet.control import Controlled, Tally
 from rlctl.fleet.hosts import FleetHosts, Roster
-from rlctl.fleet.run import STRETCH_SECONDS, FleetPlan, pieces_of, run_fleet
+from rlctl.fleet.plan import STRETCH_SECONDS, FleetPlan
 from rlctl.fleet.score import as_json, figures_of, groups_of, over_hosts, score
+from rlctl.fleet.simulation import Controlled, Tally, pieces_of, run_fleet
 from rlctl.fleet.table import tables
-from rlctl.fleet.tasks import workforce
 from rlctl.safety.profile import load_profile
+from rlctl.work.workforce import workforce
 
 FLEET = load_fleet()
 NEEDED = [name for name in ("prm-hybrid-tuned", "greedy-shield", "ppo") if not catalogue.lacking(name)]
-
-
-def here(function, items):
-    return [function(item) for item in items]
 
 
 def plan(hosts=12, managers=tuple(NEEDED), **changes):
@@ -43,7 +39,7 @@ def plan(hosts=12, managers=tuple(NEEDED), **changes):
 
 @pytest.fixture(scope="module")
 def outcome():
-    return run_fleet(plan(), 1, here)
+    return run_fleet(plan())
 
 
 def same(one, other):
@@ -84,25 +80,25 @@ def test_no_number_depends_on_how_many_hosts_are_simulated_together(name, sizes)
 
 
 def test_more_hosts_change_nothing_about_the_first(outcome):
-    found = run_fleet(plan(hosts=20, managers=("prm-hybrid-tuned",)), 1, here).runs["prm-hybrid-tuned"].tally
+    found = run_fleet(plan(hosts=20, managers=("prm-hybrid-tuned",))).results["prm-hybrid-tuned"].tally
     first = Tally(*(getattr(found, part.name)[:, :12] for part in fields(Tally)))
-    assert same(first, outcome.runs["prm-hybrid-tuned"].tally)
+    assert same(first, outcome.results["prm-hybrid-tuned"].tally)
 
 
 def test_processes_come_to_the_same(outcome):
-    with workforce(None, 2, lambda _: None) as (workers, run):
-        found = run_fleet(plan(), workers, run, most=6)
+    with workforce(2) as workers:
+        found = run_fleet(plan(), workers, most=6)
     for name in NEEDED:
-        assert same(found.runs[name].tally, outcome.runs[name].tally), name
+        assert same(found.results[name].tally, outcome.results[name].tally), name
 
 
 def test_ended_early_it_waits_for_no_piece():
     began = time.monotonic()
 
     def interrupted():
-        with workforce(None, 2, lambda _: None) as (_, run):
+        with workforce(2) as workers:
             threading.Timer(5.0, os.kill, (os.getpid(), signal.SIGINT)).start()
-            run(time.sleep, [600.0] * 4)
+            workers.map(time.sleep, [600.0] * 4)
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
@@ -111,8 +107,8 @@ def test_ended_early_it_waits_for_no_piece():
 
 def test_killed_it_leaves_no_process_behind():
     """Those of a pool wait for work forever, and hold each other's pipes open."""
-    code = "import time; from rlctl.fleet.tasks import workforce\nwith workforce(None, 2, print) as (_, run): "
-    code += "print(run(time.sleep, [0.0] * 2), flush=True); time.sleep(600)"
+    code = "import time; from rlctl.work.workforce import workforce\nwith workforce(2) as workers: "
+    code += "print(workers.map(time.sleep, [0.0] * 2), flush=True); time.sleep(600)"
     killed = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     with killed:
         assert killed.stdout.readline()
@@ -124,10 +120,10 @@ def test_killed_it_leaves_no_process_behind():
 
 @pytest.mark.ray
 def test_ray_comes_to_the_same(outcome, ray_cluster):
-    with workforce(ray_cluster.address, None, lambda _: None) as (workers, run):
-        found = run_fleet(plan(), workers, run, most=6)
+    with workforce(ray=ray_cluster.address) as workers:
+        found = run_fleet(plan(), workers, most=6)
     for name in NEEDED:
-        assert same(found.runs[name].tally, outcome.runs[name].tally), name
+        assert same(found.results[name].tally, outcome.results[name].tally), name
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 50))

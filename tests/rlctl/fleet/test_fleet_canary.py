@@ -13,10 +13,11 @@ from rlctl.envs.actions import MOVES
 from rlctl.envs.errors import BundleError
 from rlctl.fleet.canary import Look, hosts_of_stage, judge, roll_out
 from rlctl.fleet.compare import Effect, compare, least_chance
-from rlctl.fleet.config import CanaryPlan, RolloutPlan, load_fleet
+from rlctl.fleet.config import CanaryPlan, load_fleet
 from rlctl.fleet.hosts import Roster
-from rlctl.fleet.tasks import workforce
+from rlctl.fleet.plan import RolloutPlan
 from rlctl.safety.profile import load_profile
+from rlctl.work.workforce import Workforce, workforce
 
 SHIPPED = load_fleet()
 QUICK = CanaryPlan.model_validate(
@@ -24,10 +25,6 @@ QUICK = CanaryPlan.model_validate(
     | {"stages_percent": [10, 50, 100]}
 )
 FLEET = SHIPPED.model_copy(update={"canary": QUICK})
-
-
-def here(function, items):
-    return [function(item) for item in items]
 
 
 def plan(new, old="prm-hybrid-tuned", hosts=60, fleet=FLEET, **changes):
@@ -123,7 +120,7 @@ def test_what_speaks_against_going_on(changes, said):
 
 def test_a_bundle_that_starves_be_goes_back_from_the_first_hosts(always):
     told = []
-    found = roll_out(plan(always("freeze")), 1, here, told.append)
+    found = roll_out(plan(always("freeze")), say=told.append)
     assert "less BE throughput" in found.stopped
     assert found.looks[-1].stage == 1
     assert found.ever.sum() == hosts_of_stage(Roster.drawn(FLEET, 0, range(60)), 10.0).sum()
@@ -140,14 +137,14 @@ def test_a_bundle_without_answers_goes_back_at_the_first_look(make_bundle, onnx_
     weight = np.zeros((len(MOVES), ObservationTable.here(LAGS).size))
     weight[:, -1], weight[:, -2] = 3e38, -3e38
     bundle = str(make_bundle(tmp_path / "nan", policy=onnx_writer.linear(weight, np.zeros(len(MOVES)))))
-    found = roll_out(plan(bundle, hosts=20), 1, here)
+    found = roll_out(plan(bundle, hosts=20))
     assert "without a usable answer" in found.stopped
     assert len(found.looks) == 1
 
 
 def test_the_same_again_goes_through_and_costs_nothing():
     told = []
-    found = roll_out(plan("greedy-shield", old="greedy-shield", hosts=30, fleet=patient()), 1, here, told.append)
+    found = roll_out(plan("greedy-shield", old="greedy-shield", hosts=30, fleet=patient()), say=told.append)
     assert found.stopped == ""
     assert found.ever.all()
     assert found.missed_windows == found.missed_without
@@ -164,17 +161,17 @@ def patient():
 
 def test_no_number_depends_on_the_pieces_or_on_who_does_them(always):
     asked = plan(always("freeze"), hosts=15)
-    expected = roll_out(asked, 1, here).as_json()
-    assert roll_out(asked, 3, here).as_json() == expected
-    with workforce(None, 2, lambda _: None) as (workers, run):
-        assert roll_out(asked, workers, run).as_json() == expected
+    expected = roll_out(asked).as_json()
+    assert roll_out(asked, Workforce(3, lambda function, items: enumerate(map(function, items)))).as_json() == expected
+    with workforce(2) as workers:
+        assert roll_out(asked, workers).as_json() == expected
 
 
 @pytest.mark.ray
 def test_ray_comes_to_the_same(always, ray_cluster):
     asked = plan(always("freeze"), hosts=24)
-    with workforce(ray_cluster.address, None, lambda _: None) as (workers, run):
-        assert roll_out(asked, workers, run).as_json() == roll_out(asked, 1, here).as_json()
+    with workforce(ray=ray_cluster.address) as workers:
+        assert roll_out(asked, workers).as_json() == roll_out(asked).as_json()
 
 
 def test_a_fleet_without_hosts_to_compare_with_is_refused(capsys):
@@ -193,7 +190,7 @@ def test_a_bundle_that_is_refused_runs_nowhere(always, tmp_path):
         raise AssertionError("it ran")
 
     with pytest.raises(BundleError, match="damaged or replaced"):
-        roll_out(plan(str(folder)), 1, never)
+        roll_out(plan(str(folder)), Workforce(1, never))
     assert main(["fleet", "canary", "--from", "frozen", "--to", str(folder)]) == 78
 
 
