@@ -1,6 +1,7 @@
 """Settings that every floor's tests share, and bundles written byte by byte: without torch and the onnx package."""
 
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
@@ -13,19 +14,41 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile(
-    "default", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow], print_blob=True
-)
+common = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile("default", common, max_examples=60, derandomize=True)
+settings.register_profile("random", common, max_examples=400)
 settings.load_profile("default")
+
+_CAPABILITY_VERSION_3 = 0x20080522  # linux/capability.h
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 """As in a terminal: a shell has its background jobs ignore Ctrl-C, and what we start would, too."""
 
 
-@pytest.fixture(scope="session")
-def slowness():
-    """How many times slower than a machine this one runs, for promises in seconds: scripts/guest emulates its CPUs."""
-    return 7.0 if "RLCTL_GUEST" in os.environ else 1.0
+def pytest_collection_modifyitems(config, items):
+    """A test of another machine is none of this one's, and no skip either."""
+    from rlctl.envs.host.cgroup.layout import Layout
+
+    absent = set() if "RLCTL_GUEST" in os.environ else {"guest"}
+    if any(item.get_closest_marker("cgroup2") for item in items) and Layout.detect().kind != "v2":
+        absent.add("cgroup2")
+    away = [item for item in items if any(item.get_closest_marker(name) for name in absent)]
+    if away:
+        config.hook.pytest_deselected(items=away)
+        items[:] = [item for item in items if item not in set(away)]
+
+
+@pytest.fixture
+def no_privilege():
+    """What a file's permissions say counts, for root as well: this thread gives CAP_DAC_* up until the test is over."""
+    header, before = struct.pack("Ii", _CAPABILITY_VERSION_3, 0), ctypes.create_string_buffer(24)
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.capget(header, before) == 0
+    sets = list(struct.unpack("6I", before))  # effective, permitted, inheritable, and the same of the upper 32
+    sets[0] &= ~(1 << 1 | 1 << 2)  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+    assert libc.capset(header, struct.pack("6I", *sets)) == 0
+    yield
+    assert libc.capset(header, before.raw) == 0
 
 
 @pytest.fixture(scope="session")

@@ -63,6 +63,9 @@ def discover(spec: WorkloadSpec, layout: Layout, proc: Path = Path("/proc"), sea
     """Find a workload that runs already.
 
     Args:
+        spec: How it is named.
+        layout: Where the hierarchies are.
+        proc: Where procfs is mounted.
         search_path: Folders of container tools, as in PATH; by default PATH itself.
 
     Raises:
@@ -91,10 +94,11 @@ def selects(spec: WorkloadSpec, names: Sequence[str]) -> Callable[[str], bool] |
     """Tells, by its path alone, whether a group is one of a workload's; for groups that come and go.
 
     Args:
-        names: Its groups now. A container is followed by these: asking its runtime takes too long.
+        spec: How the workload is named.
+        names: Its groups as found before. A container is followed by these: asking its runtime takes too long.
 
     Returns:
-        None for a process, which has no other group than the one it is in.
+        None for a process, which has no other group than the one it was found in.
 
     Raises:
         ConfigError: The name is impossible.

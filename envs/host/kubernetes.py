@@ -26,8 +26,9 @@ class ByKubernetesQos:
     """All pods of a Kubernetes QoS class.
 
     Attributes:
+        qos: The class.
         each_pod: The pods' groups rather than the one of the class. Guaranteed pods have no group in common and are
-            always taken one by one.
+            always found one by one.
     """
 
     qos: Literal["besteffort", "burstable", "guaranteed"] = "besteffort"

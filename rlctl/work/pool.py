@@ -44,11 +44,14 @@ def pool_of(count: int) -> Iterator[ProcessPoolExecutor]:
 
 
 class _Pool(ProcessPoolExecutor):
-    """Its processes are deaf to Ctrl-C from birth: before `begin` each would end with a traceback."""
+    """Its processes are deaf to Ctrl-C and SIGTERM from birth: before `begin` each would end with a traceback."""
 
     def submit(self, fn: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Future[Result]:
-        """Starts a process where none is free; it inherits what is blocked."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        """Starts a process where none is free; it inherits what is blocked.
+
+        SIGTERM between the birth of a process and the message that tells it what to do would leave it without one.
+        """
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
             return super().submit(fn, *args, **kwargs)
         finally:
@@ -65,6 +68,7 @@ def begin(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it died before
         os._exit(1)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # one that has come meanwhile ends us here
 
 
 @contextlib.contextmanager

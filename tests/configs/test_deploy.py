@@ -30,6 +30,7 @@ from rlctl.envs.telemetry import READINGS, Telemetry, Value
 from rlctl.loop.record import Tick
 from rlctl.safety.verdict import Bound, Reason, Verdict
 from rlctl.serve.metrics import Metrics
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "configs/deploy"
@@ -458,7 +459,7 @@ class Supervised:
         )
 
     def wait_for(self, line, times=1):
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             lines = self.diary.read_text().splitlines() if self.diary.exists() else []
             if lines.count(line) >= times:
@@ -467,7 +468,7 @@ class Supervised:
         raise AssertionError(f"{line!r} is not among {lines}")
 
     def ended(self):
-        said = self.process.communicate(timeout=20)[1].decode()
+        said = self.process.communicate(timeout=PATIENCE_SECONDS)[1].decode()
         return self.process.returncode, said
 
 
@@ -483,7 +484,7 @@ def supervised(tmp_path):
     for one in running:
         if one.process.poll() is None:
             one.process.send_signal(signal.SIGTERM)
-        one.process.communicate(timeout=20)
+        one.process.communicate(timeout=PATIENCE_SECONDS)
 
 
 LIVES = "trap 'say term; exit 0' TERM; trap 'say hup' HUP; say ready; while :; do sleep 0.05; done"

@@ -15,10 +15,13 @@ from rlctl_docs.running import count, try_page
 PARSERS = dict(commands())
 GLOBAL = {"--help", "--version", "--verbose"}
 
-PAGES = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages()]
+PAGES = {str(page.relative_to(ROOT)): page for page in pages()}
+SLOW = {"docs/roles/research.md", "docs/roles/training.md"}  # they train and compare policies
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, id=name, marks=[pytest.mark.slow] * (name in SLOW)) for name, page in PAGES.items()]
+)
 def test_every_block_of_the_page_works(page):
     try:
         try_page(page)
@@ -35,7 +38,7 @@ def called(text):
             yield command, {word.partition("=")[0].rstrip(".,:") for word in own if word.startswith("--")}
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
 def test_every_command_and_option_that_a_page_names_exists(page):
     """Also of blocks that are not run here."""
     text = page.read_text()

@@ -32,11 +32,13 @@ def site(tmp_path_factory):
     return folder / "html", done
 
 
+@pytest.mark.slow
 def test_it_builds_without_a_warning(site):
     _, done = site
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_no_page_asks_the_network_for_anything(site):
     folder, _ = site
     for page in folder.rglob("*.html"):
@@ -50,6 +52,7 @@ def headings(name):
     return set(re.findall(r"^#+ (.*)$", (DOCS / "reference" / f"{name}.md").read_text(), re.MULTILINE))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("site")
 class TestEverythingHasItsHeading:
     def test_commands(self):

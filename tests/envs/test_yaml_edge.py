@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -116,7 +115,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         load_model(House, tmp_path / "binary.yaml")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+@pytest.mark.usefixtures("no_privilege")
 def test_a_file_without_permission_exits_77(tmp_path: Path) -> None:
     path = tmp_path / "secret.yaml"
     path.write_text("rooms: 1\n", encoding="utf-8")

@@ -37,8 +37,8 @@ class Pace:
 HOST = Pace(1.0, 0.7, 5.0, 2.0, 40.0, 0.01, 0.005, 8, 5)
 """The shipped period and grace; dead_seconds is what the project promises."""
 
-QUICK = Pace(0.4, 0.7, 3.0, 2.0, 30.0, 0.01, 0.005, 8, 6)
-"""For CI."""
+QUICK = Pace(0.4, 0.7, 3.0, 60.0, 300.0, 0.01, 0.005, 8, 6)
+"""For the tests, on a machine that may be busy: proves what happens, not how fast. The promise is HOST's."""
 
 GUEST = Pace(2.0, 3.0, 15.0, 8.0, 200.0, 0.04, 0.02, 1, 1)
 """Under emulation, some seven times slower: proves what happens, not how fast."""

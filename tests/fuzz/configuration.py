@@ -8,6 +8,7 @@ limits, lease and objective are numbers that can be.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -104,9 +105,9 @@ _ALTERED = {
 def opened(folder: Path) -> Iterator[Callable[[Case], str]]:
     """One file, of whatever kind."""
     path = folder / "given.yaml"
-    path.write_bytes(SERVE[1])
-    for command in COMMANDS:
-        run([*command, str(path)])  # imports what it needs
+    for text, command in itertools.product(SERVE, COMMANDS):  # all imports that a section may need
+        path.write_bytes(text)
+        run([*command, str(path)])
 
     def check(case: Case) -> str:
         path.write_bytes(case["text"])

@@ -23,8 +23,9 @@ from rlctl.envs.host.cpulist import parse_cpus
 from rlctl.envs.host.latency.figures import Figures, Reporter
 from rlctl.envs.host.latency.prometheus import PrometheusDigest, PrometheusNames
 from rlctl.envs.host.machine import probe_machine
-from rlctl.envs.host.sensors.cpu import HostCpus, LcAlive
+from rlctl.envs.host.sensors.cpu import HostCpus
 from rlctl.envs.host.sensors.kernel_file import Rate
+from rlctl.envs.host.sensors.members import CgroupMembers
 from rlctl.envs.host.sensors.perf import PerfSensor
 from rlctl.envs.host.topology import cpu_order
 from rlctl.envs.sim.loads import from_config
@@ -45,14 +46,14 @@ TARGETS = ("configuration", "bundles", "perf", "latency", "cgroup", "ticklog")
 def test_a_few_hundred_inputs_break_nothing(target, tmp_path):
     if target == "bundles":
         pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
-    command = [sys.executable, SCRIPT, target, "--inputs", "300", "--json", tmp_path / "out", "--keep", tmp_path]
+    command = [sys.executable, SCRIPT, target, "--inputs", "150", "--json", tmp_path / "out", "--keep", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "out").read_text())["targets"][target]
-    assert found["inputs"] == 300
+    assert found["inputs"] == 150
     assert found["findings"] == []
-    assert found["outcomes"]["accepted"] > 10, "nothing is let in: then nothing behind the door was tried"
-    assert sum(found["outcomes"].values()) - found["outcomes"]["accepted"] > 10, "nothing was refused"
+    assert found["outcomes"]["accepted"] > 5, "nothing is let in: then nothing behind the door was tried"
+    assert sum(found["outcomes"].values()) - found["outcomes"]["accepted"] > 5, "nothing was refused"
 
 
 @pytest.mark.parametrize("text", ["a: !!int ''", "a: !!float ''", "a: !!timestamp x", "a: !!bool x"])
@@ -139,9 +140,7 @@ def test_an_actuator_takes_an_absurd_quota_for_none(kind, name, tmp_path):
 
 def test_a_list_of_processes_that_is_none(tmp_path):
     (tmp_path / "cgroup.procs").write_text(f"12\n{'9' * 5000}\n")
-    alive = LcAlive(tmp_path / "cgroup.procs")
-    alive.read(0.0)
-    assert alive.pids() == (12,)
+    assert CgroupMembers(tmp_path / "cgroup.procs").pids() == (12,)
     kernel = FakeKernel(tmp_path / "fake", "v2")
     group = Group.create(Layout.detect(kernel.root, kernel.proc), "be", Knobs(None, kernel))
     group.procs_file.write_text("max\n")

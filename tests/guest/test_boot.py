@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_SECONDS
+
 pytestmark = [
     pytest.mark.host,
-    pytest.mark.skipif("RLCTL_GUEST" not in os.environ, reason="not inside the guest that scripts/guest boots"),
+    pytest.mark.guest,
 ]
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -33,7 +35,7 @@ def test_two_cpus() -> None:
 
 def test_localhost_resolves_and_answers() -> None:
     with socket.create_server(("localhost", 0)) as server:
-        socket.create_connection(server.getsockname(), timeout=5).close()
+        socket.create_connection(server.getsockname(), timeout=PATIENCE_SECONDS).close()
 
 
 def test_devices_and_writable_folders(tmp_path: Path) -> None:

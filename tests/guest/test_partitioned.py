@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_SECONDS
+
 pytestmark = [
     pytest.mark.host,
-    pytest.mark.skipif("RLCTL_GUEST" not in os.environ, reason="divides the whole machine: only in scripts/guest"),
+    pytest.mark.guest,
 ]
 
-PATIENCE_SECONDS = 240.0
 ROOT = Path("/sys/fs/cgroup")
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_SECONDS
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -46,7 +48,7 @@ def dist(tree):
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return tree.parent / "dist"
@@ -84,7 +86,7 @@ def rlctl(installed):
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=PATIENCE_SECONDS,
         )
 
     return run

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPLETION = ROOT / "configs" / "deploy" / "completion"
 
 
+@pytest.mark.slow
 def test_they_are_what_the_parser_says():
     done = subprocess.run(
         [sys.executable, ROOT / "scripts" / "command-files", "--check"], capture_output=True, text=True

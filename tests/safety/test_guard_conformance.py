@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.allocation import Allocation, Limits
@@ -45,7 +45,6 @@ GUARDS: list[Guard[Any]] = [
     PressureGuard(0.2),
 ]
 each_guard = pytest.mark.parametrize("guard", GUARDS, ids=lambda g: g.name)
-few = settings(max_examples=60, deadline=None)
 
 
 @each_guard
@@ -61,7 +60,6 @@ def test_a_guard_and_its_memory_are_immutable_and_comparable(guard: Guard[Any], 
 
 
 @each_guard
-@few
 @given(data=st.data())
 def test_a_guard_answers_to_anything_and_always_the_same(
     data: st.DataObject,
@@ -81,7 +79,6 @@ def test_a_guard_answers_to_anything_and_always_the_same(
 
 
 @each_guard
-@few
 @given(data=st.data())
 def test_a_guard_never_asks_for_less_than_the_safe_allocation(
     data: st.DataObject,

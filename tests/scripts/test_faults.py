@@ -16,10 +16,8 @@ from tests.faults.pace import QUICK
 SAFE = Allocation(0.01, 1, frozen=True)
 HALF, MOST = Allocation(0.5, 1), Allocation(UNLIMITED, 2)
 
-IN_CI = (
-    "sensor-nan", "lc-killed", "client-stalled", "policy-hangs", "write-eacces", "cgroup-replaced", "foreign-writer",
-    "log-disk-full", "controller-sigkill", "watchdog-sigkill", "both-sigkill", "config-garbage",
-)  # fmt: skip
+ALWAYS = ("sensor-nan", "policy-hangs", "write-eacces", "foreign-writer", "both-sigkill", "config-garbage")
+IN_CI = ("lc-killed", "client-stalled", "cgroup-replaced", "log-disk-full", "controller-sigkill", "watchdog-sigkill")
 """Of each kind one; the whole matrix takes minutes: scripts/fault-matrix."""
 
 
@@ -42,10 +40,12 @@ def test_every_fault_of_the_issue_has_its_case():
 
 
 @pytest.mark.host
-def test_whatever_fails_be_is_within_the_verdict_and_the_originals_come_back(capsys):
+@pytest.mark.parametrize("names", [ALWAYS, pytest.param(IN_CI, marks=pytest.mark.slow)], ids=["always", "in-ci"])
+def test_whatever_fails_be_is_within_the_verdict_and_the_originals_come_back(capsys, names):
     if reason := lacking():
         pytest.skip(reason)
-    rows = matrix.run([case for case in CASES if case.name in IN_CI], QUICK, lambda line: None)
+    rows = matrix.run([case for case in CASES if case.name in names], QUICK, lambda line: None)
+    assert len(rows) == len(names)
     with capsys.disabled():
         print(f"\n{matrix.table(rows)}")
     assert not [f"{row.case}: {row.wrong}" for row in rows if row.wrong]

@@ -9,15 +9,17 @@ import pytest
 
 from tests.soak.fake_host import FakeHost
 from tests.soak.judging import Judgement, Sample, finish, log_bytes
+from tests.waiting import PATIENCE_SECONDS
 
 SCRIPT = Path(__file__).parents[2] / "scripts/soak"
 STEADY = [Sample(70 << 20, 50, 5)] * 30
 
 
+@pytest.mark.slow
 def test_fifteen_hundred_ticks_of_everything_that_goes_wrong_leave_serve_as_small_as_it_was(tmp_path):
     output = tmp_path / "soak.json"
     words = [sys.executable, str(SCRIPT), "fake", "--ticks", "1500", "--json", str(output)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stderr + done.stdout
     found = json.loads(output.read_text())
     assert found["complaints"] == []

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_SECONDS
+
 TOUR = Path(__file__).resolve().parents[2] / "scripts" / "tour-operate"
 
 
@@ -18,7 +20,9 @@ def _in_a_checkout():
 
 
 def test_its_help_needs_nothing_and_says_what_it_needs():
-    done = subprocess.run([sys.executable, TOUR, "--help"], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, TOUR, "--help"], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+    )
     assert "Needs root" in done.stdout
     assert "nginx" in done.stdout
 

@@ -16,6 +16,7 @@ from rlctl.envs.errors import CheckFailed, ConfigError
 from scripts.studies import jobs as training_jobs
 from scripts.studies.ablation import variants
 from scripts.studies.jobs import TrainingJob, command, finished, pinned, train
+from tests.waiting import PATIENCE_SECONDS
 
 JOB = TrainingJob("ppo-0", "ppo", 0, "knee", seconds=5.0)
 CPUS = sorted(os.sched_getaffinity(0))
@@ -112,5 +113,5 @@ def test_who_is_terminated_lets_its_runs_end(tmp_path):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 pytest.fail(f"ended with {process.wait(0.05)}")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60.0) != 0
+        assert process.wait(PATIENCE_SECONDS) != 0
     assert log.read_text().split() == ["begun", "checkpoint"]

@@ -108,6 +108,7 @@ def test_a_range_that_cannot_be_is_told_at_once():
         spaces(("greedy-shield",))
 
 
+@pytest.mark.slow
 def test_the_same_search_finds_the_same_on_any_number_of_processes():
     plans, budget = short(candidates=3)
     alone = as_yaml(tune(spaces(("static",)), plans, budget, "responsive"))

@@ -30,7 +30,7 @@ MOST_LINE_BYTES = 512
 
 @dataclass(frozen=True)
 class Mode:
-    """A working mode of this application.
+    """A working mode.
 
     Attributes:
         index: Which of those in the application's description, from 0.
@@ -70,18 +70,18 @@ class ModeClient:
 
     @property
     def mode(self) -> Mode | None:
-        """The mode that came last."""
+        """The mode that was last told of."""
         return self._mode
 
     def poll(self) -> Mode | None:
         """The mode if it is another one than at the last call, else None; never waits."""
         if self._socket is None:
             self._connect()
-        newest = self._from_socket() if self._socket is not None else self._from_file()
-        if newest is None or newest == self._mode:
+        told = self._from_socket() if self._socket is not None else self._from_file()
+        if told is None or told == self._mode:
             return None
-        self._mode = newest
-        return newest
+        self._mode = told
+        return told
 
     def wait(self, seconds: float) -> Mode | None:
         """As `poll`, but waits up to so many seconds for a change."""
@@ -156,11 +156,9 @@ class ModeClient:
 def _parsed(line: bytes) -> Mode | None:
     """`mode 2 threads 4 millicpus 1500 memory 0`, and words that a later version adds; None for anything else."""
     words = line.split()
-    numbers = dict(zip(words[::2], words[1::2]))  # noqa: B905 - `strict` came with Python 3.10
+    told = dict(zip(words[::2], words[1::2]))  # noqa: B905 - `strict` came with Python 3.10
     try:
-        index, threads, millicpus, memory = (
-            int(numbers[key]) for key in (b"mode", b"threads", b"millicpus", b"memory")
-        )
+        index, threads, millicpus, memory = (int(told[key]) for key in (b"mode", b"threads", b"millicpus", b"memory"))
     except (KeyError, ValueError):
         return None
     return Mode(index, threads, millicpus / 1000.0, memory)

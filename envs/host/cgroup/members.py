@@ -42,7 +42,10 @@ class Members:
 
     Args:
         knobs: Reads and writes, whatever the groups were opened with.
-        ownership: Learns which groups come and go, and what other programs wrote.
+        ownership: Is told which groups come and go, and what other programs wrote.
+
+    Attributes:
+        known: What is remembered of each group.
     """
 
     def __init__(self, knobs: Knobs, ownership: Ownership) -> None:

@@ -17,9 +17,11 @@ __all__ = ["CpuV2", "CpusetV2", "FreezerV2"]
 
 
 class CpuV2(CpuDriver):
-    """Quota and weight by `cpu.max`, `cpu.weight` and `cpu.idle`.
+    """`cpu.max`, `cpu.weight`, `cpu.idle`.
 
     Args:
+        knobs: Reads and writes.
+        group: The group's directory.
         mount: The hierarchy's root; ancestors are looked for up to there.
     """
 
@@ -72,7 +74,7 @@ def _quota(content: str, path: Path) -> Quota:
 
 
 class CpusetV2(CpusetDriver):
-    """The group's CPUs by `cpuset.cpus`."""
+    """`cpuset.cpus`."""
 
     effective_file = "cpuset.cpus.effective"
 
@@ -89,7 +91,7 @@ class FreezerV2(FreezerDriver):
     waits_for_thaw = True
 
     def ordered(self) -> bool:
-        """Whether this group itself has the order to freeze."""
+        """Whether this group itself was told to freeze."""
         return number(self._knobs.read(self._order), self._order) == 1
 
     def frozen(self) -> bool:

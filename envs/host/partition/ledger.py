@@ -63,6 +63,8 @@ class Recorded:
         mounts: Roots of the hierarchies in which groups were made, each with the directory that holds both partitions.
         made: Directories in the order in which they were made; with their identity, unless the process was killed
             between the two.
+        moves: In their order.
+        stage: How far it has come.
         damaged: Numbers of lines that are not as they were written, other than a torn last one.
     """
 
@@ -91,32 +93,30 @@ def read_ledger(state_dir: Path) -> Recorded | None:
     recorded = Recorded()
     for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
         try:
-            record, prev, _ = unsealed(line)
+            said, prev, _ = unsealed(line)
             if prev is None:
                 raise ValueError("no seal")
-            _take(recorded, record)
+            _take(recorded, said)
         except (ValueError, LookupError, TypeError, AttributeError):
             recorded.damaged.append(number)
     return recorded if recorded.boot_id or recorded.damaged else None
 
 
-def _take(recorded: Recorded, record: Mapping[str, Any]) -> None:
-    """Add one line's record."""
-    match record["is"]:
+def _take(recorded: Recorded, said: Mapping[str, Any]) -> None:
+    """One line."""
+    match said["is"]:
         case "ledger":
-            recorded.mounts = {Path(mount): Path(base) for mount, base in record["mounts"].items()}
-            recorded.boot_id, recorded.description = str(record["boot_id"]), record["description"]
+            recorded.mounts = {Path(mount): Path(base) for mount, base in said["mounts"].items()}
+            recorded.boot_id, recorded.description = str(said["boot_id"]), said["description"]
         case "make":
-            recorded.made[Path(record["group"])] = None
+            recorded.made[Path(said["group"])] = None
         case "made":
-            device, inode = record["identity"]
-            recorded.made[Path(record["group"])] = int(device), int(inode)
+            device, inode = said["identity"]
+            recorded.made[Path(said["group"])] = int(device), int(inode)
         case "move":
-            recorded.moves.append(
-                Move(int(record["tid"]), int(record["start"]), Path(record["from"]), str(record["cpus"]))
-            )
+            recorded.moves.append(Move(int(said["tid"]), int(said["start"]), Path(said["from"]), str(said["cpus"])))
         case "stage":
-            recorded.stage = Stage(record["stage"])
+            recorded.stage = Stage(said["stage"])
 
 
 class Ledger:
@@ -124,6 +124,9 @@ class Ledger:
 
     Args:
         state_dir: Its folder `partition` must exist.
+
+    Attributes:
+        path: The file.
 
     Raises:
         PermissionMissing, ConfigError: It cannot be opened.
@@ -139,7 +142,12 @@ class Ledger:
         self._end_bytes = content.rfind(b"\n") + 1  # a torn line is written over
 
     def begin(self, boot_id: str, mounts: Mapping[Path, Path], description: Mapping[str, Any]) -> None:
-        """Empty the ledger and write its first line.
+        """Start afresh.
+
+        Args:
+            boot_id: This boot's.
+            mounts: As in `Recorded`.
+            description: Plain data.
 
         Raises:
             HostError: The disk is full or broken; likewise in the methods below.
@@ -170,7 +178,7 @@ class Ledger:
         )
 
     def reached(self, stage: Stage) -> None:
-        """Note that a stage begins."""
+        """A stage begins."""
         self._append([{"is": "stage", "stage": stage}])
 
     def remove(self) -> None:

@@ -50,6 +50,11 @@ class Shares:
 class Classes:
     """LC's and BE's class.
 
+    Args:
+        knobs: Reads and writes.
+        sys: Where sysfs is mounted.
+        proc: Where procfs is mounted.
+
     Attributes:
         full: What the default class may use.
 
@@ -104,8 +109,8 @@ class Classes:
         """Move tasks into their class; how many were not in it.
 
         Args:
-            lc: Thread ids of the LCs; one that has ended meanwhile is passed over.
-            be: Thread ids of BE.
+            lc: Thread ids; one that has ended meanwhile is passed over.
+            be: Likewise.
 
         Raises:
             PermissionMissing: Not root.
@@ -187,13 +192,13 @@ class Classes:
 def task_ids(groups: Iterable[Group]) -> frozenset[int]:
     """Threads of some groups and of all below them."""
     folders = (folder for group in groups for folder in group.directories[:1])
-    tids: set[int] = set()
+    found: set[int] = set()
     for folder in folders:
         for name in ("cgroup.threads", "tasks"):  # v2, v1
             for listing in folder.rglob(name):
                 with contextlib.suppress(OSError, ValueError):  # removed meanwhile, or a domain without threads
-                    tids.update(map(int, listing.read_text().split()))
-    return frozenset(tids - {0})
+                    found.update(map(int, listing.read_text().split()))
+    return frozenset(found - {0})
 
 
 def why_no_resctrl(sys: Path = Path("/sys"), proc: Path = Path("/proc")) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from rlctl.agents.served.worker import SWITCH_SECONDS, CallFailed, Worker
 from rlctl.envs.errors import MOST_CHARACTERS
+from tests.waiting import PATIENCE_SECONDS
 
 PATIENT = 30.0
 
@@ -166,6 +167,10 @@ except CallFailed as failure:
 @pytest.mark.parametrize("body", ["pass", "time.sleep(3600)"])
 def test_a_hanging_call_does_not_keep_the_process_from_leaving(body):
     done = subprocess.run(
-        [sys.executable, "-c", LEAVING.format(body=body)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", LEAVING.format(body=body)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "no answer within 10 ms\n", "")

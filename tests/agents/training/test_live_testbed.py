@@ -17,6 +17,7 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CgroupGone, HostError
 from rlctl.envs.fake import FakePlant
 from tests.doubles.bed import Bed, running_on
+from tests.waiting import PATIENCE_SECONDS
 
 LAGS, LIMITS = (1, 0), Limits(cpus=2)
 NAMES = [move.name for move in MOVES]
@@ -85,7 +86,7 @@ def test_be_is_suspended_when_the_learner_stays_away_and_then_begins_anew(begun,
     worker._running.note = steps.append
     worker.segment(Orders(1, 10), policy)
     plant.suspended.clear()
-    assert plant.suspended.wait(10.0)
+    assert plant.suspended.wait(PATIENCE_SECONDS)
     ticks = plant.ticks
     worker.segment(Orders(2, 3), policy)
     assert plant.ticks < ticks + 3  # its reset counts from 0

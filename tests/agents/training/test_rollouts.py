@@ -134,6 +134,7 @@ def test_a_rollout_has_the_probabilities_and_values_that_the_learner_would_have_
     assert model._n_updates > 0
 
 
+@pytest.mark.slow
 def test_nobody_waits_for_a_testbed_that_is_late_and_what_it_sends_too_late_is_stale(scripted):
     model, env = scripted("ppo", 0, 0, 40, n_steps=12)
     sizes = [collected(model, env).buffer_size for _ in range(3)]

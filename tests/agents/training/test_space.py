@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.agents.training.recipe import load_recipe
@@ -111,7 +111,6 @@ def test_whole_numbers_stay_whole():
     assert all(isinstance(one.values["target_update_interval"], int) for one in space.candidates(9, 0))
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**31), steps=st.integers(1, 30))
 def test_what_population_based_training_changes_never_leaves_the_space(seed, steps):
     random, values = np.random.default_rng(seed), SPACE.candidates(2, 0)[1].values

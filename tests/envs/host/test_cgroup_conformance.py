@@ -26,6 +26,7 @@ from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.sensors.cpu import usage_seconds
 from rlctl.envs.workload import Weight
+from tests.waiting import PATIENCE_SECONDS
 
 Bench = Any  # tests/envs/host/conftest.py, which importlib mode lets nobody import
 
@@ -134,7 +135,7 @@ def test_a_frozen_ancestor_counts_as_frozen(bench: Bench) -> None:
     outer.freezer.order(True)
     outer.freezer.settle(True, 1.0)
     be = actuator(bench, inner, settle_seconds=0.1)
-    deadline = time.monotonic() + 2.0
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not be.read().frozen and time.monotonic() < deadline:
         time.sleep(0.001)
     assert be.apply(LIMITS.full).frozen
@@ -438,7 +439,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def die_at_work(bench: Bench, group: Group) -> None:
     folder = "" if bench.fake is None else str(bench.fake.root.parents[2])
     command = [sys.executable, "-c", KILLED, str(bench.state_dir), folder, group.name]
-    assert subprocess.run(command, check=False, timeout=120).returncode == -signal.SIGKILL
+    assert subprocess.run(command, check=False, timeout=PATIENCE_SECONDS).returncode == -signal.SIGKILL
 
 
 def test_restore_after_the_controller_was_killed(bench: Bench) -> None:

@@ -27,6 +27,7 @@ from rlctl.envs.host.cgroup.kernel import KernelFiles, refusal
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.workload import Weight
+from tests.waiting import PATIENCE_SECONDS
 
 Bench = Any
 LIMITS = Limits(cpus=2)
@@ -103,7 +104,7 @@ except PermissionMissing as error:
 def test_nobody_may_not_make_groups(real: Bench) -> None:
     name = f"rlctl-test-{os.getpid()}-nobody"
     said = subprocess.run(
-        [sys.executable, "-c", UNPRIVILEGED, name], check=True, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", UNPRIVILEGED, name], check=True, capture_output=True, text=True, timeout=PATIENCE_SECONDS
     ).stdout
     assert said.startswith("[False]\n")
     assert "run as root" in said

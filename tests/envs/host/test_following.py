@@ -205,13 +205,12 @@ LOST = {
 }
 
 
+@pytest.mark.parametrize("fake", ["v1", "hybrid"], indirect=True)  # v2 has one hierarchy
 @pytest.mark.parametrize("controller", LOST)
 def test_a_group_that_is_removed_from_one_hierarchy_is_restricted_by_what_is_left(
     fake: Bench, monkeypatch: pytest.MonkeyPatch, controller: Controller
 ) -> None:
     """As systemd does with a v1 controller that nobody asks for any more: the tasks move up, out of the quota."""
-    if fake.layout.mounts[controller].version == 2:
-        pytest.skip("v2 has one hierarchy")
     run = Run(fake, monkeypatch, "batch-1")
     (group,) = run.actuator.groups
     before = {path: fake.kernel.read(path) for path in group.knob_files("quota", "cpus", "frozen")}
@@ -367,7 +366,7 @@ def test_one_file_of_a_removed_group_closes_them_all(tmp_path: Path) -> None:
     for name in ("cpu.max", "cpu.weight"):
         (folder / name).write_text("1")
         kernel.read(folder / name)
-    assert len(kernel._open_files) == 2
+    assert len(kernel._kept) == 2
     with pytest.raises(FileNotFoundError):
         kernel.read(folder / "cgroup.procs")
-    assert not kernel._open_files
+    assert not kernel._kept

@@ -25,9 +25,10 @@ from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.layout import Controller
 from rlctl.envs.host.partition.apply import Applied, Wish, apply
 from rlctl.envs.host.partition.ledger import read_ledger
-from rlctl.envs.host.partition.moving import Choice
 from rlctl.envs.host.partition.platform import Platform
+from rlctl.envs.host.partition.tasks import Choice
 from rlctl.envs.host.partition.undo import Undone, undo
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.host
 
@@ -196,9 +197,8 @@ def test_what_is_left_alone_stays_where_its_group_may_have_tasks(divided: Divide
     assert restricted(divided.bench, pid) == {f"/{divided.group.name}"}
 
 
+@pytest.mark.cgroup2  # v1 is not delegated to users
 def test_a_user_divides_a_group_that_was_delegated(divided: Divided) -> None:
-    if divided.bench.layout.kind != "v2":
-        pytest.skip("v1 is not delegated to users")
     theirs = subprocess.Popen(["sleep", "600"], user=NOBODY)
     divided.bench.tasks.append(theirs)
     divided.group.attach(theirs.pid)
@@ -263,6 +263,7 @@ def killed(work: Callable[[], object]) -> bool:
     return os.WIFSIGNALED(status)
 
 
+@pytest.mark.slow
 def test_killed_at_any_step_of_apply_and_of_undo_everything_comes_back(divided: Divided) -> None:
     pids = [divided.run(), divided.run(THREADS)]
     before, places = divided.snapshot(), [where(pid) for pid in pids]
@@ -306,7 +307,6 @@ def test_restore_ends_what_was_left_half_done(divided: Divided, capsys: pytest.C
     assert (where(pid), divided.snapshot()) == (place, before)
 
 
-whole = pytest.mark.skipif("RLCTL_GUEST" not in os.environ, reason="divides the whole machine: only in scripts/guest")
 TWO = Platform(frozenset({0}), frozenset({1}), (cluster(),))
 
 
@@ -321,16 +321,14 @@ def everybody() -> dict[int, str]:
 
 def settled(root: Path, cpus: str) -> dict[Path, str]:
     """All settings once the kernel has given a removed partition's CPUs back, which it does when it comes to it."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while (root / "cpuset.cpus.effective").read_text() != cpus and time.monotonic() < deadline:
         time.sleep(0.05)
     return knobs([root])
 
 
-@whole
+@pytest.mark.guest
 def test_the_whole_guest_is_divided_with_a_partition_root_and_comes_back(real: Bench) -> None:
-    if real.layout.kind != "v2":
-        pytest.skip("only v2 has partition roots")
     root = real.layout.mounts["cpuset"].path
     before, places = knobs([root]), everybody()
     wish = Wish(exclusive=True, choice=Choice(kernel_threads=True))
@@ -348,7 +346,7 @@ def test_the_whole_guest_is_divided_with_a_partition_root_and_comes_back(real: B
     assert {pid: after[pid] for pid in places if pid in after} == {pid: places[pid] for pid in places if pid in after}
 
 
-@whole
+@pytest.mark.guest
 def test_a_group_that_has_a_managed_cpu_already_is_named(real: Bench) -> None:
     root, rival = real.layout.mounts["cpuset"].path, real.group()
     assert rival.cpuset is not None
@@ -359,7 +357,7 @@ def test_a_group_that_has_a_managed_cpu_already_is_named(real: Bench) -> None:
     assert settled(root, "0-1\n") == before
 
 
-@whole
+@pytest.mark.guest
 def test_the_whole_guest_comes_back_from_a_kill_at_any_step(real: Bench) -> None:
     root = real.layout.mounts["cpuset"].path
     before, places, state = knobs([root]), everybody(), real.state_dir

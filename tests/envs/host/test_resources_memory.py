@@ -24,6 +24,7 @@ from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.memory import MemoryPressureGuard
 from rlctl.safety.sensors import Trust
 from rlctl.safety.verdict import Bound
+from tests.waiting import PATIENCE_SECONDS
 
 Bench = Any
 MIB = 1 << 20
@@ -71,7 +72,7 @@ def own_group(bench: Bench, mount: Mount) -> Iterator[Path]:
 
 def remove(kernel: Any, group: Path) -> None:
     """Ended processes take a moment to be gone."""
-    deadline = time.monotonic() + 30.0
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while group.exists():
         try:
             kernel.remove_group(group)
@@ -86,7 +87,7 @@ def group_at(bench: Bench, folder: Path, knobs: Knobs) -> Group:
 
 def test_be_is_bounded_and_the_bounds_go_back(bench: Bench, mount: Mount, folder: Path) -> None:
     before, knobs = text_of(folder), bench.knobs()
-    driver = memory_of(group_at(bench, folder, knobs), knobs)
+    driver = memory_of(group_at(bench, folder, knobs), bench.layout, knobs)
     driver.cap(high_bytes=64 * MIB, most_bytes=96 * MIB)
     during = text_of(folder)
     high, most = (
@@ -100,7 +101,7 @@ def test_be_is_bounded_and_the_bounds_go_back(bench: Bench, mount: Mount, folder
 
 def test_what_is_no_whole_number_of_pages_is_rounded_as_the_kernel_does(bench: Bench, folder: Path) -> None:
     knobs = bench.knobs()
-    memory_of(group_at(bench, folder, knobs), knobs).cap(most_bytes=64 * MIB + 4095)
+    memory_of(group_at(bench, folder, knobs), bench.layout, knobs).cap(most_bytes=64 * MIB + 4095)
     assert f"{64 * MIB}\n" in text_of(folder).values()
 
 
@@ -108,7 +109,7 @@ def test_the_lc_is_protected_where_the_kernel_can_and_told_where_it_cannot(
     bench: Bench, mount: Mount, folder: Path
 ) -> None:
     before, knobs = text_of(folder) | text_of(folder.parent), bench.knobs()
-    driver = memory_of(group_at(bench, folder, knobs), knobs)
+    driver = memory_of(group_at(bench, folder, knobs), bench.layout, knobs)
     if mount.version == 1:
         with pytest.raises(CgroupError, match="cgroup v1 protects no memory"):
             driver.keep(preferred_bytes=32 * MIB)
@@ -139,7 +140,7 @@ def test_a_group_without_the_controller_says_what_to_write(fake: Bench) -> None:
     if mount.version == 1:
         bare = Group("bare", {}, fake.layout, knobs)
         with pytest.raises(CgroupError, match="bare has no group in the memory hierarchy"):
-            memory_of(bare, knobs)
+            memory_of(bare, fake.layout, knobs)
         return
     fake.kernel.make_group(mount.path / "bare")
     with pytest.raises(CgroupError, match=r"write \+memory to .*/cgroup.subtree_control"):
@@ -148,14 +149,14 @@ def test_a_group_without_the_controller_says_what_to_write(fake: Bench) -> None:
 
 def test_a_dry_run_writes_nothing(bench: Bench, mount: Mount, folder: Path) -> None:
     before, knobs = text_of(folder), bench.knobs(dry_run=True)
-    driver = memory_of(group_at(bench, folder, knobs), knobs)
+    driver = memory_of(group_at(bench, folder, knobs), bench.layout, knobs)
     driver.cap(most_bytes=32 * MIB)
     assert text_of(folder) == before
 
 
 def test_a_group_that_went_is_told_as_gone(bench: Bench, mount: Mount) -> None:
     with own_group(bench, mount) as folder:
-        driver = memory_of(group_at(bench, folder, bench.knobs()), bench.knobs())
+        driver = memory_of(group_at(bench, folder, bench.knobs()), bench.layout, bench.knobs())
         remove(bench.kernel, folder)
         with pytest.raises((CgroupGone, CgroupError)):
             driver.cap(most_bytes=MIB)
@@ -202,7 +203,7 @@ def test_an_lc_that_cannot_have_its_memory_is_seen_stalled_and_be_is_suspended(r
             psi = unified.path / folder.parent.name
             psi.mkdir()
             leaving.callback(remove, real.kernel, psi)
-        driver = memory_of(group_at(real, folder, knobs), knobs)
+        driver = memory_of(group_at(real, folder, knobs), real.layout, knobs)
         command = [sys.executable, "-S", "-c", GROWER]
         if mount.version == 1:
             driver.cap(most_bytes=24 * MIB)
@@ -225,9 +226,9 @@ def test_an_lc_that_cannot_have_its_memory_is_seen_stalled_and_be_is_suspended(r
 
 
 def ruled(psi: Psi, alive: Any) -> Bound | None:
-    """What a guard of small thresholds makes of up to two minutes of it."""
+    """What a guard of small thresholds makes of it."""
     guard, limits = MemoryPressureGuard(0.001, 0.002, 3, 5.0, 60.0, Trust(3.0, 20)), Limits(cpus=2)
-    memory, bound, deadline = guard.start(), None, time.monotonic() + 120.0
+    memory, bound, deadline = guard.start(), None, time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline and alive():
         now = time.monotonic()
         telemetry = Telemetry(now, 0.010, counters=dict(psi.read(now)))

@@ -23,6 +23,7 @@ from rlctl.envs.host.resources.node_power import (
 )
 from rlctl.envs.host.resources.powercap import Energy, Rapl, rapl_zones
 from rlctl.envs.telemetry import Missing, Value, Why
+from tests.waiting import PATIENCE_SECONDS
 
 RANGE_UJ = 262_143_328_850
 SERVER = {
@@ -220,7 +221,7 @@ def test_the_child_answers_hangs_or_is_not_there() -> None:
 
 def test_a_tick_takes_the_newest_answer_with_its_age_and_never_waits() -> None:
     power = NodePower(lambda: 220.0, interval_seconds=600.0)
-    deadline = time.monotonic() + 60.0
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while isinstance(power.read(time.monotonic())["node_watts"], Missing):
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -237,7 +238,7 @@ def test_a_tick_takes_the_newest_answer_with_its_age_and_never_waits() -> None:
 def test_closing_ends_a_child_that_hangs() -> None:
     ipmi = IpmiPower((python.executable, "-S", "-c", "import time; time.sleep(600)"), timeout_seconds=600.0)
     power = NodePower(ipmi, cancel=ipmi.cancel)
-    deadline = time.monotonic() + 60.0
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while ipmi._child is None:
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -256,7 +257,7 @@ def test_a_source_that_raises_costs_the_reading_and_not_the_thread() -> None:
         return answer
 
     power = NodePower(source, interval_seconds=0.01)
-    deadline = time.monotonic() + 60.0
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not isinstance(power.read(time.monotonic())["node_watts"], Value):
         assert time.monotonic() < deadline
         time.sleep(0.001)

@@ -12,6 +12,7 @@ import pytest
 from rlctl.envs.errors import PermissionMissing, TestbedError
 from rlctl.envs.testbed.cyclictest import Cyclictest
 from rlctl.envs.testbed.launch import Launcher
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.host
 
@@ -33,7 +34,7 @@ def says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_wake_up_is_counted_and_given(launcher: Launcher) -> None:
     task = Cyclictest(interval_us=500)
     task.start(launcher)
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while task.count() < 300:
         task.check()
         assert time.monotonic() < deadline

@@ -20,7 +20,7 @@ import pytest
 from rlctl.envs.errors import TestbedError
 from rlctl.envs.testbed import generator as module
 from rlctl.envs.testbed.generator import GeneratorConfig, GeneratorStats, LoadGenerator, build_generator
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.skipif(
     not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler: the load generator is compiled"
@@ -376,7 +376,7 @@ def test_program_reports_by_itself_and_ends_with_its_input() -> None:
         lines = [program.stdout.readline() for _ in range(2)]
         assert all(line.startswith(b'{"t":') and b'"id":null' in line for line in lines)
         program.stdin.close()
-        assert program.wait(timeout=5) == 0
+        assert program.wait(timeout=PATIENCE_SECONDS) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -385,12 +385,14 @@ def test_program_ends_cleanly_on_a_signal(number: int) -> None:
         assert program.stdout is not None
         program.stdout.readline()
         program.send_signal(number)
-        assert program.wait(timeout=5) == 0
+        assert program.wait(timeout=PATIENCE_SECONDS) == 0
 
 
 def test_unknown_command_is_noted_and_ignored() -> None:
     with start_program("--interval=0", stderr=subprocess.PIPE) as program:
-        output, notes = program.communicate(b"rate x\nrate -1\nhello\nrate 5\nstats 42\nquit\n", timeout=5)
+        output, notes = program.communicate(
+            b"rate x\nrate -1\nhello\nrate 5\nstats 42\nquit\n", timeout=PATIENCE_SECONDS
+        )
         assert output.count(b"\n") == 1
         assert b'"id":42' in output
         assert b'"rate_rps":5.000' in output

@@ -16,7 +16,7 @@ from rlctl.envs.errors import PermissionMissing, TestbedError
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.testbed import leftovers
 from rlctl.envs.testbed.janitor import Janitor, sweep
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.host  # real processes
 
@@ -71,7 +71,7 @@ class Owner:
 
     def end(self, number: int) -> None:
         self.process.send_signal(number)
-        self.process.communicate(timeout=20.0)
+        self.process.communicate(timeout=PATIENCE_SECONDS)
 
     def is_gone(self) -> bool:
         return not any(map(alive, self.pids)) and not self.folder.exists()
@@ -148,7 +148,7 @@ def test_pid_that_passed_to_another_process_is_not_killed(state: Path, bystander
     assert bystander.poll() is None
     orphan(state, {"pid": bystander.pid, "start": now.start_ticks})
     assert len(sweep(state).cleared) == 1
-    assert bystander.wait(5.0) == -signal.SIGKILL
+    assert bystander.wait(PATIENCE_SECONDS) == -signal.SIGKILL
 
 
 def test_record_of_an_earlier_boot_kills_nobody(state: Path, bystander: subprocess.Popen[bytes]) -> None:
@@ -190,7 +190,7 @@ def test_torn_record_is_read_as_far_as_it_goes(state: Path, bystander: subproces
     record = orphan(state, {"pid": bystander.pid, "start": now.start_ticks})
     record.write_text(record.read_text() + '{"pid": 1, "sta')
     sweep(state)
-    assert bystander.wait(5.0) == -signal.SIGKILL
+    assert bystander.wait(PATIENCE_SECONDS) == -signal.SIGKILL
 
 
 def test_closed_janitor_starts_nothing_and_bad_folders_are_told(state: Path, tmp_path: Path) -> None:

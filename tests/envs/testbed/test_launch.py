@@ -17,7 +17,7 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.testbed import leftovers
 from rlctl.envs.testbed.launch import Launcher, Process, find_program
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.host  # real processes
 
@@ -101,7 +101,7 @@ except PermissionError:
 from rlctl.envs.testbed.launch import Launcher
 with Launcher(Path({str(tmp_path)!r})) as launcher:
     process = launcher.start("tell", [sys.executable, "-c", {TELL!r}])
-    process.wait(10.0)
+    process.wait({PATIENCE_SECONDS})
 """
     everywhere = sorted(os.sched_getaffinity(0))
     nice = 0 if os.geteuid() == 0 else os.nice(0) + 5
@@ -167,7 +167,7 @@ def test_held_commands_begin_together_where_and_with_what_they_are_told(launcher
 def test_held_command_that_was_killed_says_so(launcher: Launcher) -> None:
     held = launcher.hold("victim", ["true"])
     os.kill(held.pid, signal.SIGKILL)
-    held.wait(60.0)
+    held.wait(PATIENCE_SECONDS)
     with pytest.raises(TestbedError, match="victim ended before it had begun"):
         held.release()
 

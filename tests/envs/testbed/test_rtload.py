@@ -14,6 +14,7 @@ from rlctl.envs.errors import TestbedError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.rtload import BLOCK_BYTES, Load, RtLoad
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [
     pytest.mark.host,
@@ -30,7 +31,7 @@ def started(load: Load, threads: int, launcher: Launcher) -> RtLoad:
 
 
 def await_rounds(load: RtLoad, more: int) -> None:
-    before, deadline = load.rounds(), time.monotonic() + 20.0
+    before, deadline = load.rounds(), time.monotonic() + PATIENCE_SECONDS
     while load.rounds() < before + more:
         load.check()
         assert time.monotonic() < deadline
@@ -38,7 +39,7 @@ def await_rounds(load: RtLoad, more: int) -> None:
 
 
 def outlived(load: RtLoad) -> None:
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         load.check()
         time.sleep(0.01)

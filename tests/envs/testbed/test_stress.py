@@ -140,7 +140,8 @@ def test_frozen_from_the_start_it_has_done_nothing(be_launcher: Launcher, group:
 
 @installed
 @pytest.mark.host
-@pytest.mark.parametrize("kind", [pytest.param("memory", marks=pytest.mark.slow), "mixed"])
+@pytest.mark.slow  # on a machine with a large cache
+@pytest.mark.parametrize("kind", ["memory", "mixed"])
 def test_other_kinds_count_as_well(launcher: Launcher, kind: Any) -> None:
     job = StressNg(StressConfig(kind, 2))
     job.start(launcher)

@@ -17,7 +17,7 @@ from rlctl.envs.testbed.traces import TraceError, bursts, constant, csv_replay, 
 
 FINITE = st.floats(-1e6, 1e6)
 RATES = st.floats(0.0, 1e6)
-anywhere = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+anywhere = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def test_constant_never_changes() -> None:

@@ -7,13 +7,14 @@ import pytest
 from rlctl.envs.errors import TestbedError
 from rlctl.envs.testbed import tunable
 from rlctl.envs.testbed.tunable import build_tunable, parse_result, tunable_command
+from tests.waiting import PATIENCE_SECONDS
 
 WORKLOADS = ("datapar", "pipeline")
 pytestmark = pytest.mark.host
 
 
 def run(*words, check=True, **environment):
-    return subprocess.run(words, capture_output=True, text=True, check=check, timeout=60, env=environment)
+    return subprocess.run(words, capture_output=True, text=True, check=check, timeout=PATIENCE_SECONDS, env=environment)
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
@@ -58,7 +59,7 @@ def test_threads_change_while_it_runs(workload, tmp_path):
             fresh = tmp_path / "fresh"
             fresh.write_text(f"mode 1 threads {threads} millicpus 500 memory 0\n")
             fresh.replace(mode)
-        out, _ = child.communicate(timeout=60)
+        out, _ = child.communicate(timeout=PATIENCE_SECONDS)
     assert child.returncode == 0
     assert {count for _, count in parse_result(out).threads} <= {1, 2, 3, 5, 6}
 

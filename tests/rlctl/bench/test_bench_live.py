@@ -14,8 +14,6 @@ from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.scenarios.shipped import scenarios_folder
 from tests.waiting import PATIENCE_SECONDS
 
-pytestmark = pytest.mark.host
-
 
 @pytest.fixture
 def scenario(tmp_path):
@@ -46,6 +44,7 @@ def left_behind():
     return {*groups, *map(str, Path("/run/rlctl/testbed").glob("testbed-*"))}
 
 
+@pytest.mark.host
 def test_two_managers_side_by_side(scenario, tmp_path):
     before = left_behind()
     result, report = tmp_path / "result.json", tmp_path / "report"
@@ -65,6 +64,7 @@ def test_two_managers_side_by_side(scenario, tmp_path):
     assert left_behind() <= before
 
 
+@pytest.mark.host
 def test_dry_run_says_what_it_would_do_and_does_nothing(scenario):
     done = rlctl("bench", "--scenario", str(scenario), "--managers", "heracles", "--dry-run")
     assert done.returncode == 0

@@ -18,6 +18,7 @@ from rlctl.commands.bench_verify import NOT_REPEATABLE
 from rlctl.safety.profile import load_profile
 from rlctl.scenarios.shipped import load_scenario
 from rlctl.work.workforce import workforce
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -101,9 +102,9 @@ def test_ended_early_it_leaves_no_process_and_no_folder(number, tmp_path):
     folder = next(one for one in Path("/tmp").glob("rlctl-ray-*") if holds(one, process.pid))
     begun = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(number)
-    assert process.wait(timeout=60) == 128 + number
+    assert process.wait(timeout=PATIENCE_SECONDS) == 128 + number
     assert not folder.exists()
-    _, left = psutil.wait_procs(begun, timeout=30)
+    _, left = psutil.wait_procs(begun, timeout=PATIENCE_SECONDS)
     assert not left
     assert "Traceback" not in told.read_text()
 

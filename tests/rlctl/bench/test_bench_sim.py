@@ -19,6 +19,7 @@ from rlctl.envs.workload import Weight
 from rlctl.safety.profile import load_profile
 from rlctl.scenarios.shipped import load_scenario
 from rlctl.work.workforce import workforce
+from tests.waiting import PATIENCE_SECONDS
 
 
 def plan(*managers, scenario="noisy", seeds=5, seconds=60.0, **changes):
@@ -53,8 +54,8 @@ def test_ended_early_it_waits_for_no_process_and_leaves_none(number, tmp_path):
         assert process.poll() is None, told.read_text()
         time.sleep(0.05)
     (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)  # Ctrl-C goes to all
-    assert process.wait(timeout=60) == 128 + number, "the work would take an hour"
-    _, left = psutil.wait_procs(begun, timeout=30)
+    assert process.wait(PATIENCE_SECONDS) == 128 + number, "the work would take an hour"
+    _, left = psutil.wait_procs(begun, timeout=PATIENCE_SECONDS)
     assert not left
     assert "Traceback" not in told.read_text()
     assert "resource_tracker" not in told.read_text()

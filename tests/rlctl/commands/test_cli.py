@@ -9,6 +9,7 @@ import pytest
 
 from rlctl import __version__
 from rlctl.cli import COMMANDS, main
+from tests.waiting import PATIENCE_SECONDS
 
 
 def said(capsys):
@@ -18,7 +19,12 @@ def said(capsys):
 
 def run(*words, **options):
     return subprocess.run(
-        [sys.executable, "-m", "rlctl", *words], capture_output=True, text=True, check=False, timeout=60, **options
+        [sys.executable, "-m", "rlctl", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
+        **options,
     )
 
 
@@ -99,7 +105,7 @@ def test_a_wrong_file_is_78_with_its_line_and_nothing_is_written(words, capsys, 
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.usefixtures("no_privilege")
 def test_an_unreadable_file_is_77(capsys, serve_yaml):
     path = serve_yaml()
     path.chmod(0)

@@ -27,6 +27,7 @@ from rlctl.fleet.simulation import Controlled, Tally, pieces_of, run_fleet
 from rlctl.fleet.table import tables
 from rlctl.safety.profile import load_profile
 from rlctl.work.workforce import workforce
+from tests.waiting import PATIENCE_SECONDS
 
 FLEET = load_fleet()
 NEEDED = [name for name in ("prm-hybrid-tuned", "greedy-shield", "ppo") if not catalogue.lacking(name)]
@@ -85,6 +86,7 @@ def test_more_hosts_change_nothing_about_the_first(outcome):
     assert same(first, outcome.results["prm-hybrid-tuned"].tally)
 
 
+@pytest.mark.slow
 def test_processes_come_to_the_same(outcome):
     with workforce(2) as workers:
         found = run_fleet(plan(), workers, most=6)
@@ -97,7 +99,7 @@ def test_ended_early_it_waits_for_no_piece():
 
     def interrupted():
         with workforce(2) as workers:
-            threading.Timer(5.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+            threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT)).start()
             workers.map(time.sleep, [600.0] * 4)
 
     with pytest.raises(KeyboardInterrupt):
@@ -115,7 +117,7 @@ def test_killed_it_leaves_no_process_behind():
         workers = [one for one in psutil.Process(killed.pid).children() if "spawn_main" in " ".join(one.cmdline())]
         killed.kill()
     assert len(workers) == 2
-    assert psutil.wait_procs(workers, timeout=60.0)[1] == []
+    assert psutil.wait_procs(workers, timeout=PATIENCE_SECONDS)[1] == []
 
 
 @pytest.mark.ray

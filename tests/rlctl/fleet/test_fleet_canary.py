@@ -159,6 +159,7 @@ def patient():
     return FLEET.model_copy(update={"canary": QUICK.model_copy(update={"most_override_ratio": 1.0})})
 
 
+@pytest.mark.slow
 def test_no_number_depends_on_the_pieces_or_on_who_does_them(always):
     asked = plan(always("freeze"), hosts=15)
     expected = roll_out(asked).as_json()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.agents.catalogue import build
@@ -355,7 +355,6 @@ ANSWERS = st.one_of(
 WINDOW = Budgets(answer_seconds=0.002, failure_window_seconds=5, window_seconds=5, hold_seconds=2, most_hold_seconds=4)
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(ANSWERS, st.booleans()), min_size=1, max_size=20), st.floats(0.0, 1.2))
 def test_whatever_the_policy_does_be_is_never_freer_than_the_verdict_and_the_loop_goes_on(always, script, load):
     released = threading.Event()

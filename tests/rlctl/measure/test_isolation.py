@@ -19,6 +19,7 @@ from rlctl.envs.testbed.rtgroups import Condition
 from rlctl.envs.testbed.rtload import Load
 from rlctl.measure.isolation import Cell, ControlPlan, Outcome, Plan, Run
 from rlctl.safety.profile import load_profile
+from tests.waiting import PATIENCE_SECONDS
 
 ALL = tuple(Condition)
 
@@ -182,6 +183,7 @@ def leftovers(pid):
     return groups + records
 
 
+@pytest.mark.slow
 @pytest.mark.host
 @pytest.mark.usefixtures("cyclictest")
 def test_a_tiny_matrix_for_real(tmp_path, capsys):
@@ -209,7 +211,7 @@ def test_nothing_is_left_of_one_that_was_killed(tmp_path):
     options = ["--folder", str(tmp_path), "--target-us", "100", "--rounds", "1"]
     with subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL) as running:
         try:
-            deadline = time.monotonic() + 60.0
+            deadline = time.monotonic() + PATIENCE_SECONDS
             while not any(tmp_path.glob("rlctl-*/rtload-49")) or not leftovers(running.pid):
                 assert running.poll() is None
                 assert time.monotonic() < deadline

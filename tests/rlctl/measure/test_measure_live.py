@@ -14,6 +14,7 @@ import pytest
 from rlctl.cli import main
 from rlctl.envs.errors import RlctlError
 from rlctl.envs.host.cgroup.layout import Controller, Layout
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.host
 
@@ -61,7 +62,7 @@ def mix(tmp_path):
 def measure(*words, **options):
     return subprocess.run(
         [sys.executable, "-m", "rlctl", "measure", *words],
-        capture_output=True, text=True, check=False, timeout=120, **options,
+        capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS, **options,
     )  # fmt: skip
 
 
@@ -77,6 +78,7 @@ def pids_of(pid, layout):
     return set()
 
 
+@pytest.mark.slow
 def test_a_mix_is_measured_reported_and_gone_on_with(mix, tmp_path, usable):
     report, result = tmp_path / "out", tmp_path / "result.json"
     options = ("mix", "--mix", mix, "--report", str(report), "--json", str(result))
@@ -104,6 +106,7 @@ def test_a_mix_is_measured_reported_and_gone_on_with(mix, tmp_path, usable):
     assert "--resume" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_burst_has_figures_and_a_table_of_all_numbers(tmp_path):
     options = ("--instances", "1-2", "--threads", "1", "--runs", "2", "--work", "0.05", "--report", str(tmp_path))
     done = measure("burst", *options)
@@ -120,7 +123,7 @@ def test_ctrl_c_keeps_what_is_finished_and_leaves_nothing(mix, tmp_path, usable)
             if line.startswith("2/"):
                 break
         child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=60)
+        out, err = child.communicate(timeout=PATIENCE_SECONDS)
     assert child.returncode == 130
     assert "T1" in out
     assert f"go on with --resume --report {report}" in err
@@ -156,7 +159,7 @@ def test_nothing_is_left_when_it_is_killed(mix, usable):
         while not (running := pids_of(child.pid, usable)) and child.poll() is None:
             time.sleep(0.01)
         child.kill()
-    deadline = time.monotonic() + 30.0
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while groups_of(child.pid, usable) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert groups_of(child.pid, usable) == []

@@ -22,6 +22,7 @@ from rlctl.loop.record import Tick
 from rlctl.safety.verdict import Verdict
 from rlctl.serve.metrics import Metrics, Sources
 from rlctl.serve.metrics_server import MOST_CONNECTIONS, MetricsServer
+from tests.waiting import PATIENCE_SECONDS
 
 SAFE = Limits(2).safe
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -90,7 +91,7 @@ def port(server):
 def ask(server, path="/metrics", method="GET", tls=None, **headers):
     kind = {"context": tls} if tls else {}
     connection = (http.client.HTTPSConnection if tls else http.client.HTTPConnection)(
-        "127.0.0.1", port(server), timeout=10, **kind
+        "127.0.0.1", port(server), timeout=PATIENCE_SECONDS, **kind
     )
     try:
         connection.request(method, path, headers=headers)
@@ -101,7 +102,7 @@ def ask(server, path="/metrics", method="GET", tls=None, **headers):
 
 
 def raw(server, request):
-    with socket.create_connection(("127.0.0.1", port(server)), timeout=10) as peer:
+    with socket.create_connection(("127.0.0.1", port(server)), timeout=PATIENCE_SECONDS) as peer:
         peer.sendall(request)
         said = b""
         while more := peer.recv(65536):
@@ -190,7 +191,10 @@ def test_a_request_without_end_is_cut_off(serve):
             peer.sendall(b"x" * 4096)
 
     server = serve()
-    with socket.create_connection(("127.0.0.1", port(server)), timeout=10) as peer, pytest.raises(OSError):
+    with (
+        socket.create_connection(("127.0.0.1", port(server)), timeout=PATIENCE_SECONDS) as peer,
+        pytest.raises(OSError),
+    ):
         without_end(peer)
     assert ask(server)[0] == 200
 
@@ -198,14 +202,17 @@ def test_a_request_without_end_is_cut_off(serve):
 def test_who_says_nothing_is_left_after_a_while(serve, monkeypatch):
     monkeypatch.setattr(rlctl.serve.metrics_server, "ANSWER_SECONDS", 0.2)
     server = serve()
-    with socket.create_connection(("127.0.0.1", port(server)), timeout=10) as peer:
+    with socket.create_connection(("127.0.0.1", port(server)), timeout=PATIENCE_SECONDS) as peer:
         peer.sendall(b"GET /metrics HTTP/1.1\r\n")
         assert peer.recv(1) == b""  # no patience for a head that does not end
 
 
 def test_idle_connections_make_room_for_a_scraper(serve):
     server = serve()
-    idle = [socket.create_connection(("127.0.0.1", port(server)), timeout=10) for _ in range(3 * MOST_CONNECTIONS)]
+    idle = [
+        socket.create_connection(("127.0.0.1", port(server)), timeout=PATIENCE_SECONDS)
+        for _ in range(3 * MOST_CONNECTIONS)
+    ]
     try:
         assert ask(server)[0] == 200
     finally:
@@ -216,7 +223,7 @@ def test_idle_connections_make_room_for_a_scraper(serve):
 def test_a_tls_handshake_that_never_comes_holds_up_nobody(serve, certificate, token):
     certificate, key = certificate
     server = serve(MetricsSection(listen="127.0.0.1:0", tls_certificate=certificate, tls_key=key))
-    with socket.create_connection(("127.0.0.1", port(server)), timeout=10):
+    with socket.create_connection(("127.0.0.1", port(server)), timeout=PATIENCE_SECONDS):
         assert ask(server, tls=ssl.create_default_context(cafile=certificate))[0] == 200
 
 
@@ -240,7 +247,7 @@ def test_when_its_thread_fails_the_loop_only_hears_of_it(serve, caplog, monkeypa
     monkeypatch.setattr(MetricsServer, "_accept", fail)
     with caplog.at_level(logging.ERROR, "rlctl"):
         server = serve()
-        failed.wait(5)
+        failed.wait(PATIENCE_SECONDS)
         server.close()
     assert "no more metrics until rlctl is started again" in caplog.text
 

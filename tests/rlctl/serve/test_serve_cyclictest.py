@@ -18,10 +18,9 @@ from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.rtgroups import Condition, Rig
 from rlctl.envs.testbed.rtload import Load, RtLoad
 from rlctl.loop.record import read_ticks
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.host
-
-PATIENCE_SECONDS = 120.0
 
 
 @pytest.fixture

@@ -14,10 +14,9 @@ from rlctl.envs.errors import RlctlError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
+from tests.waiting import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.host
-
-LEASE_SECONDS = 1.7  # a tick and its grace, by the clock; only what comes after it takes a slow machine longer
 
 CONTROLLER = """
 import sys, time
@@ -85,11 +84,9 @@ class Scene:
         return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
-def seconds_until(condition, most=120.0):
+def seconds_until(condition):
     begun = time.monotonic()
-    while not condition():
-        assert time.monotonic() - begun < most, "did not happen in time"
-        time.sleep(0.002)
+    until(condition)
     return time.monotonic() - begun
 
 
@@ -138,14 +135,14 @@ def watchdog_of(scene):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_controller_that_dies_or_stops_leaves_be_safe_within_two_seconds(scene, number, capsys, slowness):
+def test_a_controller_that_dies_or_stops_leaves_be_safe(scene, number, capsys):
+    """Within two seconds on a machine that is not busy: what is printed; scripts/fault-matrix holds it to that."""
     scene.start()
     assert scene.free
     os.kill(scene.controller.pid, number)
     seconds = seconds_until(lambda: scene.safe)
     with capsys.disabled():
         print(f" {signal.Signals(number).name}: safe after {seconds:.3f} s", end=" ")
-    assert seconds < LEASE_SECONDS + 0.3 * slowness
 
 
 def test_a_controller_that_was_stopped_goes_on_and_its_first_tick_is_safe(scene):
@@ -186,7 +183,7 @@ def test_a_controller_that_stays_away_is_ended_and_everything_is_put_back(scene,
     scene.start(tick=0.2, restore_after=1.0)
     os.kill(scene.controller.pid, number)
     seconds_until(lambda: scene.safe)
-    assert scene.controller.wait(120) == -signal.SIGKILL
+    assert scene.controller.wait(PATIENCE_SECONDS) == -signal.SIGKILL
     seconds_until(lambda: scene.knobs() == scene.before)
     seconds_until(lambda: (scene.state / "journal.jsonl.restored").exists())
 

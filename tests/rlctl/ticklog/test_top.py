@@ -16,6 +16,7 @@ from rlctl.cli import main
 from rlctl.loop.record import TickLog
 from rlctl.ticklog.tail import LogTail
 from rlctl.ticklog.top import PLAIN_BLOCKS, Mood, Row, is_stale, rows, sparkline
+from tests.waiting import PATIENCE_SECONDS
 
 BEGAN = 1_800_000_000.0
 
@@ -155,7 +156,7 @@ def test_in_a_terminal_it_is_live_and_leaves_it_as_it_was(recorded_run, colours)
     seen += read_until(ours, b"5 at 2027-")
     process.send_signal(signal.SIGTERM)
     seen += read_until(ours, b"\x1b[?1049l")
-    assert process.wait(10) == 0
+    assert process.wait(PATIENCE_SECONDS) == 0
     os.close(ours)
     assert b"\x1b[?1049h" in seen
     assert b"\x1b[?25h" in seen
@@ -164,7 +165,7 @@ def test_in_a_terminal_it_is_live_and_leaves_it_as_it_was(recorded_run, colours)
 
 def read_until(terminal, wanted):
     """All that comes up to and with some bytes; pytest's own time limit ends what never comes."""
-    seen, until = b"", time.monotonic() + 20
+    seen, until = b"", time.monotonic() + PATIENCE_SECONDS
     while wanted not in seen and time.monotonic() < until:
         seen += os.read(terminal, 4096)
     assert wanted in seen

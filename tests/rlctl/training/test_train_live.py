@@ -20,6 +20,7 @@ from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.scenarios.shipped import scenarios_folder
 from rlctl.training.live_plan import fine_tune
 from tests.doubles.bed import Bed
+from tests.waiting import PATIENCE_SECONDS
 
 needs_training = pytest.mark.skipif(
     any(util.find_spec(name) is None for name in ("torch", "sb3_contrib", "onnx")), reason="needs rlctl[train]"
@@ -194,7 +195,7 @@ def test_fifteen_steps_on_the_real_testbed_leave_nothing_behind(tmp_path, quick,
         "rlctl",
         *words(quick, model, tmp_path / "run", "--total-timesteps", "15", "--json"),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stderr
     phases = json.loads(done.stdout)["phases"]
     assert [one["ticks"] for one in phases] == [5, 15, 5]

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from rlctl.envs.applications import Placement, WorkingMode
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.apps import channel as module
-from rlctl.envs.host.apps.channel import ModeChannel, mode_line, parse_gap
+from rlctl.envs.host.apps.channel import ModeChannel
 from rlctl.envs.host.apps.rlctl_mode import Mode, ModeClient, threads_at_start
+from rlctl.envs.host.apps.told import mode_line, parse_gap
+from tests.waiting import PATIENCE_SECONDS
 
 LINE = mode_line(Placement(1, "all", 1.5), WorkingMode(1.0, 4, 1.0, 4096))
 
@@ -192,7 +194,7 @@ def test_a_client_finds_a_service_that_comes_later_and_reads_its_file_until_then
     client._retry_at = 0.0  # a second later
     client.poll()
     channel.poll()
-    assert client.wait(10.0) == Mode(0, 1, 0.5, 0)
+    assert client.wait(PATIENCE_SECONDS) == Mode(0, 1, 0.5, 0)
     channel.close()
     assert client.poll() is None, "the service has left: nothing new"
     client.close()

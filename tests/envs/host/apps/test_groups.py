@@ -12,6 +12,7 @@ from rlctl.envs.host.apps.groups import make_group, move_all
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.process import memberships, start_time
+from tests.waiting import PATIENCE_SECONDS
 
 FORKING = """
 import os, time
@@ -62,7 +63,7 @@ def test_an_application_moves_between_clusters_with_all_its_threads(real, progra
 
 
 def moved(old, target):
-    deadline = time.monotonic() + 60.0
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
             return move_all(old, target)

@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.latency.figures import Figures, Reporter, TimeUnit
-from rlctl.envs.host.latency.json_object import FigureKeys, JsonDigest, lookup
+from rlctl.envs.host.latency.http_json import JsonDigest
 from rlctl.envs.host.latency.jsonl import JsonlRequests, RequestKeys, documents
+from rlctl.envs.host.latency.keys import FigureKeys, lookup
 from rlctl.envs.host.latency.polled import PolledSource
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO
+from tests.waiting import PATIENCE_SECONDS
 
 near: Any = pytest.approx  # its own type is not that of a number
 
@@ -94,7 +96,7 @@ def test_a_live_endpoint(slo: SLO, serve: Callable[..., str]) -> None:
         "json", serve(lambda: (200, json.dumps(GOOD).encode())), JsonDigest(KEYS, 1.0), slo, interval_seconds=0.05
     )
     try:
-        deadline = time.monotonic() + 10.0
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while isinstance(tail := source.read(time.monotonic())["tail_latency_seconds"], Missing):
             assert time.monotonic() < deadline, tail
             time.sleep(0.01)
@@ -115,7 +117,7 @@ def test_a_slow_endpoint_does_not_hold_up_the_tick(slo: SLO, serve: Callable[...
         found = source.read(time.monotonic())["tail_latency_seconds"]
         assert isinstance(found, Missing)
         assert time.thread_time() - before < 0.3  # read does not spin either
-        deadline = time.monotonic() + 10.0
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while "timed out" not in found.detail:
             assert time.monotonic() < deadline, found
             time.sleep(0.02)

@@ -20,6 +20,7 @@ from rlctl.envs.host.latency.prometheus import (
 )
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO
+from tests.waiting import PATIENCE_SECONDS
 
 NAMES = PrometheusNames("http_seconds", oldest="oldest_seconds", in_flight="in_flight")
 BOUNDS = (0.001, 0.005, 0.010, 0.050)
@@ -174,7 +175,7 @@ def test_a_live_endpoint_and_then_a_silent_one(slo: SLO, serve: Callable[..., st
         "prometheus", url, PrometheusDigest(NAMES, slo), slo, interval_seconds=0.02, stale_seconds=0.3
     )
     try:
-        deadline = time.monotonic() + 10.0
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not isinstance(tail := source.read(time.monotonic())["tail_latency_seconds"], Quantile):
             assert time.monotonic() < deadline, tail
             time.sleep(0.01)
@@ -196,7 +197,7 @@ def test_an_endpoint_that_is_not_there_is_gone(slo: SLO) -> None:
         "prometheus", "http://127.0.0.1:9/metrics", PrometheusDigest(NAMES, slo), slo, interval_seconds=0.02
     )
     try:
-        deadline = time.monotonic() + 10.0
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while (found := source.read(time.monotonic())["tail_latency_seconds"]) and time.monotonic() < deadline:
             assert isinstance(found, Missing)
             if found.why is Why.GONE:
