@@ -44,9 +44,6 @@ _log = logging.getLogger(__name__)
 class Watchdog:
     """One running watchdog process.
 
-    Args:
-        arguments: Of `rlctl.safety.watchdog.main`.
-
     Raises:
         OSError: It cannot be started.
     """
@@ -101,7 +98,7 @@ class Watchdog:
         return 0.0 if self._unanswered_since is None else now_seconds - self._unanswered_since
 
     def obeys(self, seconds: float) -> bool:
-        """Wait until all that was said is done."""
+        """Wait until every word to it is answered."""
         self._channel.settimeout(seconds)
         try:
             while self._heard < self._said and (answer := self._channel.recv(32)):
@@ -152,12 +149,9 @@ class Lease:
 
     Args:
         plan: What takes BE to the safe allocation.
-        state_dir: Holds the journal.
         lease_seconds: How long the watchdog waits for a renewal.
         restore_after_seconds: How long it then waits for the controller's return, before it ends it for good and puts
             the originals back.
-        start: Starts a watchdog process with these arguments.
-        clock: Monotonic seconds.
 
     Attributes:
         restarts: How often a watchdog died or hung and had to be replaced.
@@ -221,7 +215,7 @@ class Lease:
         return ""
 
     def renew(self, *, safe: bool = False) -> None:
-        """The tick whose verdict was last checked is complete. One system call; never raises, never waits.
+        """Renew: the tick whose verdict was last checked is complete. One system call; never raises, never waits.
 
         Args:
             safe: BE is no freer than the safe allocation, which does not grow old however long the tick took.

@@ -41,9 +41,6 @@ class Step:
 
     Attributes:
         identity: `device:inode` of the group's directory.
-        folder: Its path.
-        name: File to write.
-        text: What to write.
         probe: File of the same group that tells whether it has taken.
         wanted: A whole line of that file that says yes.
     """
@@ -82,7 +79,7 @@ class Plan:
 
     def repeat(self) -> list[str]:
         """Write once more what does not read as wanted; returns what still does not."""
-        return [one for stage in self.stages for one in self._sweep(stage)]
+        return [reason for stage in self.stages for reason in self._sweep(stage)]
 
     def close(self) -> None:
         """Let go of the directories. Idempotent."""
@@ -105,8 +102,8 @@ class Plan:
             os.close(folder)
 
     def _sweep(self, stage: list[Step]) -> list[str]:
-        said = [(step, self._settle(step)) for step in stage]
-        return [f"{os.fsdecode(step.folder)}/{os.fsdecode(step.name)}: {why}" for step, why in said if why]
+        outcomes = [(step, self._settle(step)) for step in stage]
+        return [f"{os.fsdecode(step.folder)}/{os.fsdecode(step.name)}: {why}" for step, why in outcomes if why]
 
     def _settle(self, step: Step) -> str:
         """Write what does not read as wanted; why it has not taken, or nothing."""
@@ -145,13 +142,8 @@ class Link:
     Its words are datagrams `renew N`, `leave N` and, with a file that holds a plan, `plan N`. Each is answered with N
     when it is done, so that the controller knows that somebody is awake here.
 
-    Args:
-        channel: A connected AF_UNIX SOCK_SEQPACKET socket.
-        pid: The controller's.
-
     Attributes:
-        plan: The one in force.
-        gone: It has closed its end, which the kernel does for a process that dies in whatever way.
+        gone: It has closed its end, which the kernel does for a process that dies.
         leaving: It puts back the originals itself: BE is no longer ours.
     """
 
@@ -172,7 +164,7 @@ class Link:
             return False
         try:
             word, ancillary, *_ = self._channel.recvmsg(64, _socket.CMSG_SPACE(4))
-        except ConnectionResetError:  # it ended with an answer unread; what it said before that comes next
+        except ConnectionResetError:  # it ended with an answer unread; its words before that come next
             return self.hear(0.0)
         if not word:
             self.gone = True
@@ -204,7 +196,7 @@ class Link:
             self.plan.close()
             self.plan = plan
         self.leaving = self.leaving or verb == b"leave"
-        try:  # noqa: SIM105 - contextlib would be the largest import here, likewise below
+        try:  # noqa: SIM105 - contextlib would be the largest import here, and below
             self._channel.send(number)
         except OSError:  # it has ended, or reads no answers: both will show
             pass
@@ -267,7 +259,7 @@ def absent(path: str) -> bool:
 
 
 def successor(lock: str, pid: int) -> int:
-    """Another live process that holds the state directory, and whose business BE is now; 0 if there is none."""
+    """Pid of another live process that holds the state directory, and with it BE; 0 if there is none."""
     try:
         file = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -300,7 +292,7 @@ def restore(link: Link, journal: str, command: list[str]) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Guard one controller.
+    """Guard one controller until it needs no watchdog.
 
     Args:
         arguments: Its pid, lease and time until the originals are put back (seconds), paths of lock and journal, and

@@ -2,8 +2,8 @@
 
 An id is found among the control groups, where it is part of the name: `docker/ID` (cgroupfs driver),
 `system.slice/docker-ID.scope` (systemd driver), `machine.slice/libpod-ID.scope`, `libpod_parent/libpod-ID`. A name is
-known to the runtime only, so its command line tool is asked: for the id, or for the first process where the group may
-have any name (runc with its own `cgroupsPath`).
+known to the runtime only, so its command line tool has to answer: with the id, or with the first process where the
+group may have any name (runc with its own `cgroupsPath`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _QUESTIONS = {
     "runc": ("state",),
     "crun": ("state",),
 }
-"""What each tool is asked, ahead of the name. The first two answer with the id, the others with JSON with a pid."""
+"""Arguments of each tool, ahead of the name. The first two answer with the id, the others with JSON with a pid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,6 @@ def find_container(
     """A running container's groups and processes.
 
     Args:
-        spec: The container.
-        layout: Where the hierarchies are.
-        proc: Where procfs is mounted.
         search_path: Folders of the runtimes' tools, as in PATH; by default PATH itself.
 
     Raises:
@@ -66,12 +63,12 @@ def find_container(
     answers = {}
     for program, question in _QUESTIONS.items():
         tool = shutil.which(program, path=search_path)
-        said, known = ("not installed", False) if tool is None else _ask([tool, *question, spec.name])
+        answer, known = ("not installed", False) if tool is None else _ask([tool, *question, spec.name])
         if known:
-            return _located(spec.name, said, layout, proc)
-        answers[program] = said
-    told = "; ".join(f"{program}: {answer}" for program, answer in answers.items())
-    raise HostError(f"no runtime knows a container {spec.name}, give its full id or its control group ({told})")
+            return _located(spec.name, answer, layout, proc)
+        answers[program] = answer
+    reasons = "; ".join(f"{program}: {answer}" for program, answer in answers.items())
+    raise HostError(f"no runtime knows a container {spec.name}, give its full id or its control group ({reasons})")
 
 
 def _located(name: str, answer: str, layout: Layout, proc: Path) -> Found:
@@ -93,7 +90,7 @@ def _by_id(container_id: str, name: str, layout: Layout) -> Found:
 
 
 def _ask(command: list[str]) -> tuple[str, bool]:
-    """What the tool said, and whether it knew the container."""
+    """The tool's answer, and whether it knew the container."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False

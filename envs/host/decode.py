@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rlctl.envs.telemetry import Why
 
-__all__ = ["json_or_none", "measured", "text_of"]
+__all__ = ["first_line", "json_or_none", "measured", "text_of"]
 
 
 def text_of(path: Path) -> str:
@@ -20,6 +20,17 @@ def text_of(path: Path) -> str:
         return path.read_text(errors="replace").strip()
     except OSError:
         return ""
+
+
+def first_line(words: str, passed_over: str = "") -> str:
+    """The first line of a program's output that holds something, cut to 200 characters, for a message.
+
+    Args:
+        words: The program's output.
+        passed_over: A line that says nothing, such as perf's "Error:".
+    """
+    lines = (line.strip() for line in words.splitlines())
+    return next((line for line in lines if line not in ("", passed_over)), "it said nothing")[:200]
 
 
 def json_or_none(data: bytes | str) -> object:

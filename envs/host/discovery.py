@@ -63,9 +63,6 @@ def discover(spec: WorkloadSpec, layout: Layout, proc: Path = Path("/proc"), sea
     """Find a workload that runs already.
 
     Args:
-        spec: How it is named.
-        layout: Where the hierarchies are.
-        proc: Where procfs is mounted.
         search_path: Folders of container tools, as in PATH; by default PATH itself.
 
     Raises:
@@ -94,11 +91,10 @@ def selects(spec: WorkloadSpec, names: Sequence[str]) -> Callable[[str], bool] |
     """Tells, by its path alone, whether a group is one of a workload's; for groups that come and go.
 
     Args:
-        spec: How the workload is named.
-        names: Its groups as found before. A container is followed by these: asking its runtime takes too long.
+        names: Its groups now. A container is followed by these: asking its runtime takes too long.
 
     Returns:
-        None for a process, which has no other group than the one it was found in.
+        None for a process, which has no other group than the one it is in.
 
     Raises:
         ConfigError: The name is impossible.

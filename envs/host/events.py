@@ -1,4 +1,4 @@
-"""What happens to the groups under control, told once to the log and kept for the record of the tick."""
+"""What happens to the groups under control, for the log and for the record of the tick."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BE_VANISHED = "be-vanished"
 KINDS: Mapping[str, str] = {
     "foreign-write": "Another program wrote a knob of BE.",
     "group-vanished": "A group of BE is gone.",
-    BE_VANISHED: "No group of BE is left, so what is applied holds nobody; told of each such tick.",
+    BE_VANISHED: "No group of BE is left, so what is applied holds nobody; in the record of each such tick.",
     "group-appeared": "A group that the configuration means has come and is under control.",
     "group-replaced": "A group is gone and another one has its place.",
     "group-reduced": "A group lacks a controller that it had; what is left of it is under control.",
@@ -46,9 +46,7 @@ class Events:
         """Keep an event, and log it.
 
         Args:
-            kind: As above.
-            text: The rest of the line.
-            level: Of the log line; None for an event that has been said often enough.
+            level: Of the log line; None for an event that was logged often enough.
         """
         self._kept.append(f"{kind}: {text}")
         if level is not None:

@@ -1,4 +1,4 @@
-"""Groups that come and go while the controller runs: found by what the configuration selects."""
+"""Groups that come and go while the controller runs, as far as the configuration selects them."""
 
 from __future__ import annotations
 
@@ -32,18 +32,12 @@ class Follower:
     """Keeps actuator and sensors on the groups that there are now.
 
     A look lists one of the hierarchies that BE is restricted by, another one each time; a group is made in all of them
-    within milliseconds, and one that was not yet complete when it was found is found again. What is gone the actuator
-    learns by itself.
+    within milliseconds, and one that is not yet complete at one look is there at the next. What is gone the actuator
+    notices by itself.
 
     Args:
-        layout: Where the hierarchies are.
-        knobs: Reads and writes.
-        lc: The LC's group at the start.
         lc_selects: Tells whether a path is the LC's; None if nothing but the group of the start can be.
-        be_selects: Tell whether a path is BE's.
-        actuator: Adopts BE's new groups.
         sensors: Follow both; see `follow_groups`.
-        events: Is told.
         claims: Keep other controllers off BE's groups; those of the start are claimed. None where nothing is written.
     """
 
@@ -79,9 +73,6 @@ class Follower:
 
     def follow(self, now_seconds: float) -> bool:
         """Look, if it is time, and take over what is new; call it when the sensors of the tick have been read.
-
-        Args:
-            now_seconds: Monotonic time of the tick.
 
         Returns:
             True when BE's groups are others than at the last call.
@@ -162,7 +153,7 @@ class Follower:
         return group
 
     def _refuse(self, name: str, why: str) -> None:
-        """Said once, though it is tried again at every look."""
+        """Report it once, though it is tried again at every look."""
         if self._refused.get(name) != why:
             self._refused[name] = why
             self._events.tell("group-refused", f"{name} is not followed: {why}", logging.ERROR)

@@ -44,11 +44,8 @@ def find_groups(matches: Callable[[str], bool], what: str, name: str, layout: La
     """Every group, in each hierarchy, whose path matches; a group below one that matches belongs to it.
 
     Args:
-        matches: Tells whether a path is wanted.
         what: Kind of thing looked for, for the message.
         name: Its name, for the message and the names near it.
-        layout: Where the hierarchies are.
-        hint: A way out, for the message.
 
     Raises:
         HostError: No group matches.
@@ -56,9 +53,9 @@ def find_groups(matches: Callable[[str], bool], what: str, name: str, layout: La
     paths: dict[str, tuple[str, ...]] = {}
     folders: list[Path] = []
     for hierarchy, root in _hierarchies(layout):
-        if found := tuple(_outermost(path for path in _walk(root) if matches(path))):
-            paths[hierarchy] = found
-            folders += [root / path.lstrip("/") for path in found]
+        if outer := tuple(_outermost(path for path in _walk(root) if matches(path))):
+            paths[hierarchy] = outer
+            folders += [root / path.lstrip("/") for path in outer]
     if not paths:
         raise HostError(f"no {what} {name} on this host now{_nearest(name, layout)}{hint}")
     return Found(paths, _pids_in(folders))
@@ -69,10 +66,6 @@ def outermost(root: Path, matches: Callable[[str], bool]) -> Iterator[tuple[str,
 
     Neither the groups below one that matches are looked at, nor the files of one without children: its directory has
     two links then, as each child's `..` is one. File systems that do not count report one link.
-
-    Args:
-        root: The hierarchy's root.
-        matches: Tells whether a path is wanted.
 
     Yields:
         Path below the root, beginning with a slash, and inode.
@@ -93,11 +86,6 @@ def outermost(root: Path, matches: Callable[[str], bool]) -> Iterator[tuple[str,
 
 def groups_of_process(pid: int, layout: Layout, proc: Path) -> Found:
     """The groups that a process is in, and the process.
-
-    Args:
-        pid: The process.
-        layout: Where the hierarchies are.
-        proc: Where procfs is mounted.
 
     Raises:
         HostError: There is no such process.
@@ -134,15 +122,12 @@ def _walk(root: Path) -> Iterator[str]:
 
 
 def _outermost(paths: Iterable[str]) -> Iterator[str]:
-    kept: list[str] = []
+    """Paths that are not below another; parents come first."""
+    outermost: list[str] = []
     for path in paths:
-        if not any(_holds(outer, path) for outer in kept):
-            kept.append(path)
+        if not any(path == outer or path.startswith(f"{outer}/") for outer in outermost):
+            outermost.append(path)
             yield path
-
-
-def _holds(outer: str, inner: str) -> bool:
-    return inner == outer or inner.startswith(f"{outer}/")
 
 
 def _pids_in(folders: Iterable[Path]) -> tuple[int, ...]:
@@ -156,7 +141,7 @@ def _pids_in(folders: Iterable[Path]) -> tuple[int, ...]:
 
 
 def _nearest(name: str, layout: Layout) -> str:
-    """Groups whose names resemble the last part of what was looked for."""
+    """Groups whose names resemble the last part of a name, for the message."""
     known = {path.rpartition("/")[2]: path for _, root in _hierarchies(layout) for path in _walk(root)}
     wanted = name.rstrip("/").rpartition("/")[2]
     # A name within another (nginx in nginx.service) is nearer than its length tells.

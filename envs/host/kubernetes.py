@@ -26,9 +26,8 @@ class ByKubernetesQos:
     """All pods of a Kubernetes QoS class.
 
     Attributes:
-        qos: The class.
         each_pod: The pods' groups rather than the one of the class. Guaranteed pods have no group in common and are
-            always found one by one.
+            always taken one by one.
     """
 
     qos: Literal["besteffort", "burstable", "guaranteed"] = "besteffort"

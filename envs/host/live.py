@@ -33,7 +33,7 @@ class Actuator(Protocol):
 
     @property
     def limits(self) -> Limits:
-        """Range of allocations."""
+        """Range of allocations that it takes."""
         ...
 
     @property
@@ -89,10 +89,9 @@ class Divider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lc:
-    """A latency-critical service.
+    """A latency-critical service and its readers.
 
     Attributes:
-        name: As the configuration names it.
         slo: Objective of its tail latency, and its maximum load.
         sensors: Readers of its latency and its group. Those of the first LC are joined by the readers of BE and the
             host; a later one overrides an earlier one's field. Of further LCs only the fields of `OF_EACH_LC` count.
@@ -110,11 +109,8 @@ class LiveHost:
 
     Args:
         lcs: At least one.
-        actuator: Writes the BE groups.
-        tick_seconds: Control period.
         close: Called once by `close`: restores what was touched and stops what was started.
         absent: Why there are no readings of some names; see `rlctl.envs.host.sensors.of_groups.absent_readings`.
-        events: Is told what happens to the groups.
         follow: Looks for groups that came or went, given the time of a tick; True when BE's are others now. With it BE
             may be without any group for a while.
         sharing: Divides what is in force among BE's applications. The verdict holds even if that fails.
@@ -122,8 +118,6 @@ class LiveHost:
         replan: Takes a new emergency plan whenever BE's groups are others; the lease's `replan`.
 
     Attributes:
-        limits: Range of allocations.
-        slo: Objective of the first LC.
         sharing: As given; may be exchanged between two ticks.
     """
 
@@ -171,7 +165,7 @@ class LiveHost:
         self._deadline = time.monotonic() + self.tick_seconds
 
     def read(self) -> Telemetry:
-        """All sensors, now."""
+        """Read all sensors, and look for groups that came or went."""
         now = time.monotonic()
         readings = _readings(self._first, now)
         self._follow_groups(now)
@@ -276,13 +270,13 @@ class LiveHost:
             self._renew_plan()
 
     def _tell_vanished(self) -> None:
-        """In the log once, in the record of every tick: none of them holds anybody, whatever its verdict."""
+        """Report it in the log once and in the record of every tick, as no verdict holds anybody."""
         level = None if self._be_vanished else logging.WARNING
         self._events.tell(BE_VANISHED, "no BE group is left: nothing is held until one comes", level)
         self._be_vanished = True
 
     def _divided(self, step: Callable[[Divider], object]) -> None:
-        """A division that fails leaves the one before, within the verdict; why, is said once."""
+        """Divide anew; if that fails the division before stays, within the verdict, and the reason is logged once."""
         if self.sharing is None:
             return
         try:

@@ -22,8 +22,6 @@ def probe_machine(
     """Facts about the machine; never raises.
 
     Args:
-        proc: Where procfs is mounted.
-        sys: Where sysfs is mounted.
         state_dir: Where the journal is to live; None leaves that out.
     """
     facts = (_cpus(sys), _smt(sys), _numa(sys), _memory(proc), _root())
@@ -69,6 +67,6 @@ def _root() -> Capability:
 def _state(state_dir: Path) -> Capability:
     nearest = next((path for path in (state_dir, *state_dir.parents) if path.exists()), Path("/"))
     writable = os.access(nearest, os.W_OK | os.X_OK)
-    found = f"{state_dir}" if nearest == state_dir else f"{state_dir} can be made"
-    reason = found if writable else f"{nearest} may not be written by user id {os.geteuid()}"
+    where = f"{state_dir}" if nearest == state_dir else f"{state_dir} can be made"
+    reason = where if writable else f"{nearest} may not be written by user id {os.geteuid()}"
     return Capability("state directory", writable, reason, "the journal of original values, and so `rlctl serve`")

@@ -1,4 +1,4 @@
-"""Processes and threads as /proc tells of them: what names one for good, what it is, and where it belongs.
+"""Processes and threads as /proc shows them: what names one for good, what it is, and where it belongs.
 
 The testbed's keeper (`rlctl.envs.testbed.leftovers`) reads /proc by itself: it runs without this package.
 """
@@ -26,12 +26,9 @@ class Task:
     """One thread, or a process of one.
 
     Attributes:
-        tid: Its number.
         start: When it began, in clock ticks since boot; numbers are used again, pairs of the two are not.
         name: As `ps` shows it in brackets; any bytes but NUL.
         state: One letter; `Z` has ended and waits for its parent.
-        parent: Process that it is a child of.
-        flags: The kernel's flags of it.
         policy: Scheduling policy, as `os.SCHED_*`.
     """
 
@@ -50,7 +47,7 @@ class Task:
 
     @property
     def real_time(self) -> bool:
-        """SCHED_FIFO or SCHED_RR."""
+        """Whether it runs under SCHED_FIFO or SCHED_RR."""
         return self.policy in _REAL_TIME
 
     @property
@@ -65,7 +62,7 @@ class Task:
 
 
 def read_task(tid: int, proc: Path = PROC) -> Task | None:
-    """A task; None when there is none of this number, or no sense in what is told of it."""
+    """A task; None when there is none of this number, or its file makes no sense."""
     try:
         head, _, tail = (proc / str(tid) / "stat").read_bytes().rpartition(b")")  # a name may hold any character
         fields = tail.split()  # from the state on, which is field 3 of proc(5)
@@ -86,15 +83,15 @@ def start_time(pid: int, proc: Path = PROC) -> int | None:
 
 def ancestors(pid: int, proc: Path = PROC) -> tuple[int, ...]:
     """A process and those above it, up to the first of all."""
-    found: list[int] = []
+    line: list[int] = []
     while pid > 0 and (task := read_task(pid, proc)) is not None:
-        found.append(pid)
+        line.append(pid)
         pid = task.parent
-    return tuple(found)
+    return tuple(line)
 
 
 def leader(tid: int, proc: Path = PROC) -> int:
-    """The process that a thread belongs to; itself where nothing is told."""
+    """The process that a thread belongs to; itself where /proc has no answer."""
     return int(_status(tid, proc, "Tgid") or tid)
 
 
@@ -116,12 +113,12 @@ def memberships(pid: int, proc: Path = PROC) -> dict[str, str]:
         lines = (proc / str(pid) / "cgroup").read_text(errors="surrogateescape").splitlines()
     except OSError as error:
         raise HostError(f"process {pid}: {error.strerror}: has it ended?") from error
-    found: dict[str, str] = {}
+    groups: dict[str, str] = {}
     for line in lines:  # `4:cpu,cpuacct:/x` in v1, `0::/x` in v2
         _, _, rest = line.partition(":")
         controllers, _, where = rest.partition(":")
-        found |= dict.fromkeys(controllers.split(","), where)
-    return found
+        groups |= dict.fromkeys(controllers.split(","), where)
+    return groups
 
 
 def _status(tid: int, proc: Path, key: str) -> str:

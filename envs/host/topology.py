@@ -1,4 +1,4 @@
-"""Which CPUs BE gets first: those whose use the LC feels least.
+"""The order in which BE gets CPUs: those first whose use the LC feels least.
 
 What two CPUs share decides how much one feels the other. From the most intimate to the least:
 
@@ -39,7 +39,6 @@ class CpuPlace:
     """Where one online CPU sits.
 
     Attributes:
-        cpu: Its number.
         core: CPUs of its physical core, itself among them.
         cache: CPUs that share its last-level cache; where the kernel tells of no cache, its package.
         node: CPUs of its NUMA node; where the kernel knows no nodes, its package.
@@ -68,7 +67,6 @@ def cpu_order(lc_cpus: Iterable[int], candidates: Iterable[int] | None = None, s
     Args:
         lc_cpus: CPUs that the LC runs on; offline ones are ignored, as nothing runs there.
         candidates: CPUs that BE may get; by default all that are online.
-        sys: Where sysfs is mounted.
 
     Returns:
         Every candidate once.
@@ -91,9 +89,6 @@ def cpu_order(lc_cpus: Iterable[int], candidates: Iterable[int] | None = None, s
 def read_topology(sys: Path = SYS) -> Mapping[int, CpuPlace]:
     """Every online CPU with its place.
 
-    Args:
-        sys: Where sysfs is mounted.
-
     Raises:
         HostError: sysfs does not list any CPU.
     """
@@ -110,22 +105,14 @@ def read_topology(sys: Path = SYS) -> Mapping[int, CpuPlace]:
 
 
 def numa_nodes(sys: Path = SYS) -> Mapping[int, frozenset[int]]:
-    """CPUs of every NUMA node by its number; none where the kernel knows no nodes.
-
-    Args:
-        sys: Where sysfs is mounted.
-    """
+    """CPUs of every NUMA node by its number; none where the kernel knows no nodes."""
     folders = (re.fullmatch(r"node(\d+)", path.name) for path in (sys / "devices/system/node").glob("node*"))
     numbers = sorted(int(name[1]) for name in folders if name)
     return {number: read_list(sys / f"devices/system/node/node{number}/cpulist") for number in numbers}
 
 
 def memory_nodes(sys: Path = SYS) -> frozenset[int]:
-    """Nodes that have memory; a kernel that knows no nodes has all of it in node 0.
-
-    Args:
-        sys: Where sysfs is mounted.
-    """
+    """Nodes that have memory; a kernel that knows no nodes has all of it in node 0."""
     folder = sys / "devices/system/node"
     return read_list(folder / "has_memory") or read_list(folder / "online") or frozenset({0})
 

@@ -186,12 +186,12 @@ class Rig:
         """Weights where a disk heeds them, else a limit for the load."""
         try:
             for group, weight in ((rt, IO_SHARE * LOAD_WEIGHT), (load, LOAD_WEIGHT)):
-                io_of(group, self.layout, self.knobs).set_weight(weight)
+                io_of(group, self.knobs).set_weight(weight)
         except CgroupError as unheeded:
             if self.disk is None or not self.io_bytes_per_second:
                 raise CgroupError(f"{unheeded}; and the files of the I/O load are on no disk to be limited") from None
             limit = round(self.io_bytes_per_second / IO_SHARE)
-            io_of(load, self.layout, self.knobs).limit(self.disk, None, limit)
+            io_of(load, self.knobs).limit(self.disk, None, limit)
             yield f"io: {unheeded}; instead the load may write {limit / 1e6:.3g} MB/s, a tenth of what it did freely"
 
 

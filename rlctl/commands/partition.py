@@ -18,7 +18,7 @@ from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.partition.ledger import Recorded, Stage, read_ledger
-from rlctl.envs.host.partition.tasks import Choice, Left
+from rlctl.envs.host.partition.moving import Choice, Left
 from rlctl.envs.host.partition.undo import Undone, undo
 from rlctl.work.progress import say
 

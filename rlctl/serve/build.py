@@ -55,8 +55,6 @@ def build_live(
     """The live host that a configuration describes. Nothing is written yet, but the originals are journalled.
 
     Args:
-        config: What to control.
-        dry_run: Open no journal and never write.
         sleep: How the host waits for the end of a period, see `LiveHost`.
         replan: Takes a new emergency plan whenever BE's groups are others.
 
@@ -111,13 +109,6 @@ class _Originals:
     """The journal of a run; at its end what it holds is put back. A context manager.
 
     A start that fails leaves BE as a predecessor's watchdog has left it, rather than set it free.
-
-    Args:
-        state_directory: Where the journal lives.
-
-    Attributes:
-        journal: Open until the end.
-        started: The run has begun.
     """
 
     def __init__(self, state_directory: Path) -> None:

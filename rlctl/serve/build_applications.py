@@ -17,7 +17,7 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.partition.platform import Platform, load_platform
-from rlctl.envs.host.partition.standing import missing
+from rlctl.envs.host.partition.view import missing
 from rlctl.serve.sharing import Sharing
 
 __all__ = ["BeGroup", "be_group", "build_sharing"]

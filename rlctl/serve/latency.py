@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from rlctl.config import sources as source
 from rlctl.envs.host.latency.cyclictest import CyclictestLines
-from rlctl.envs.host.latency.http_json import JsonDigest
+from rlctl.envs.host.latency.json_object import FigureKeys, JsonDigest
 from rlctl.envs.host.latency.jsonl import JsonlRequests, RequestKeys
-from rlctl.envs.host.latency.keys import FigureKeys
 from rlctl.envs.host.latency.nginx_log import LOG_PATTERN, NginxLog
 from rlctl.envs.host.latency.polled import Digest, PolledSource
 from rlctl.envs.host.latency.prometheus import PrometheusDigest, PrometheusNames

@@ -144,14 +144,14 @@ class Caretaker:
         section = self._section
         weight = section.be_io_weight
         if weight is not None:
-            yield "be_io_weight", lambda: io_of(group, self._layout, self._knobs).set_weight(weight)
+            yield "be_io_weight", lambda: io_of(group, self._knobs).set_weight(weight)
         limits = section.be_disk_read_bytes_per_second, section.be_disk_write_bytes_per_second
         for key, given in zip(("read", "write"), ((limits[0], None), (None, limits[1])), strict=True):
             if given != (None, None):
                 yield f"be_disk_{key}_bytes_per_second", partial(self._limit_disks, group, *given)
 
     def _limit_disks(self, group: Group, read: int | None, write: int | None) -> None:
-        driver = io_of(group, self._layout, self._knobs)
+        driver = io_of(group, self._knobs)
         for disk in disks():
             driver.limit(disk, read, write)
 
@@ -177,7 +177,7 @@ class Caretaker:
             self._classes = None
 
     def _memory(self, group: Group) -> MemoryDriver:
-        return memory_of(group, self._layout, self._knobs)
+        return memory_of(group, self._knobs)
 
 
 def resource_sensors(section: ResourcesSection, lc_cpus: Iterable[int]) -> list[Sensor]:

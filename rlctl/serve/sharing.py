@@ -16,10 +16,9 @@ from rlctl.agents.allocator import allocate, stretched
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.applications import Application, Cluster, Placement
 from rlctl.envs.errors import CgroupGone, ConfigError, RlctlError
-from rlctl.envs.host.apps.channel import ModeChannel
+from rlctl.envs.host.apps.channel import ModeChannel, mode_line
 from rlctl.envs.host.apps.population import PERIOD_SECONDS, Member, Population
 from rlctl.envs.host.apps.registry import Registry
-from rlctl.envs.host.apps.told import mode_line
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.nesting import fit_cpus, fit_quota
@@ -260,7 +259,7 @@ class Sharing:
     def _limit_memory(self, member: Member, wanted_bytes: int) -> None:
         """Slow down and reclaim beyond it, never kill: a mode is a wish, and the next one may have more."""
         member.memory_bytes = wanted_bytes  # whatever comes of it: not tried again before it changes
-        memory_of(member.group, self._parent.layout, self._knobs).cap(high_bytes=wanted_bytes)
+        memory_of(member.group, self._knobs).cap(high_bytes=wanted_bytes)
 
     def _tell(self) -> None:
         """Tell applications that run what has changed for them."""

@@ -31,8 +31,6 @@ class Workloads:
     """What a configuration's LC and BE are on this host now.
 
     Attributes:
-        config: In effect.
-        best_effort: Where BE is, as configured.
         lcs: Group of each LC, by its name; the first one is the main one.
         be: BE's groups, apart from the LCs'.
     """
@@ -47,9 +45,6 @@ class Workloads:
         """Find all groups, each seen through all hierarchies in which it exists.
 
         Args:
-            config: In effect.
-            layout: Where the hierarchies are.
-            knobs: Reads and writes.
             make: Whether the applications' group may be made where it is not there.
 
         Raises:

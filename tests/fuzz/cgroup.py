@@ -32,7 +32,6 @@ from rlctl.envs.host.cpulist import MOST_CPUS
 from rlctl.envs.host.machine import probe_machine
 from rlctl.envs.host.process import start_time
 from rlctl.envs.host.sensors.cpu import GroupCpus, HostCpus, LcAlive
-from rlctl.envs.host.sensors.members import CgroupMembers
 from rlctl.envs.host.sensors.psi import Psi
 from rlctl.envs.host.sensors.schedstat import RunDelay
 from rlctl.envs.host.topology import cpu_order, read_list
@@ -335,11 +334,10 @@ def _sense(folder: Path, fill: Callable[[Mapping[str, bytes]], None], case: Case
     sound = {name: texts[0] for name, texts in SENSED.items()}
     fill(sound | _files(case, "first"))
     psutil.PROCFS_PATH = str(proc)
-    members = CgroupMembers(group / "cgroup.procs")
-    alive = LcAlive(members)
+    alive = LcAlive(group / "cgroup.procs")
     sensors = (
         GroupCpus(group / "usage", [group / "usage"], CPUS), HostCpus(host_cpus=CPUS, own_seconds=lambda: 0.5), alive,
-        Psi(group, [group]), RunDelay(alive, proc),
+        Psi(group, [group]), RunDelay(alive.pids, proc),
     )  # fmt: skip
     told = {}
     for now in (1.0, 2.0, 3.0):

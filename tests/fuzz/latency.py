@@ -23,9 +23,8 @@ from hypothesis import strategies as st
 from rlctl.envs.host.latency import polled
 from rlctl.envs.host.latency.cyclictest import CyclictestLines
 from rlctl.envs.host.latency.figures import Figures, Reporter, TimeUnit
-from rlctl.envs.host.latency.http_json import JsonDigest
+from rlctl.envs.host.latency.json_object import FigureKeys, JsonDigest
 from rlctl.envs.host.latency.jsonl import JsonlRequests
-from rlctl.envs.host.latency.keys import FigureKeys
 from rlctl.envs.host.latency.nginx_log import NginxLog
 from rlctl.envs.host.latency.prometheus import PrometheusDigest, PrometheusNames
 from rlctl.envs.host.sensors.sensor import Sensor

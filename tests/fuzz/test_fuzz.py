@@ -23,9 +23,8 @@ from rlctl.envs.host.cpulist import parse_cpus
 from rlctl.envs.host.latency.figures import Figures, Reporter
 from rlctl.envs.host.latency.prometheus import PrometheusDigest, PrometheusNames
 from rlctl.envs.host.machine import probe_machine
-from rlctl.envs.host.sensors.cpu import HostCpus
+from rlctl.envs.host.sensors.cpu import HostCpus, LcAlive
 from rlctl.envs.host.sensors.kernel_file import Rate
-from rlctl.envs.host.sensors.members import CgroupMembers
 from rlctl.envs.host.sensors.perf import PerfSensor
 from rlctl.envs.host.topology import cpu_order
 from rlctl.envs.sim.loads import from_config
@@ -140,7 +139,9 @@ def test_an_actuator_takes_an_absurd_quota_for_none(kind, name, tmp_path):
 
 def test_a_list_of_processes_that_is_none(tmp_path):
     (tmp_path / "cgroup.procs").write_text(f"12\n{'9' * 5000}\n")
-    assert CgroupMembers(tmp_path / "cgroup.procs").pids() == (12,)
+    alive = LcAlive(tmp_path / "cgroup.procs")
+    alive.read(0.0)
+    assert alive.pids() == (12,)
     kernel = FakeKernel(tmp_path / "fake", "v2")
     group = Group.create(Layout.detect(kernel.root, kernel.proc), "be", Knobs(None, kernel))
     group.procs_file.write_text("max\n")

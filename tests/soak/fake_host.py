@@ -74,7 +74,7 @@ class _KeptFiles(KernelFiles):
     """Of a group that was removed a kernel answers ENODEV, where a plain file can still be read."""
 
     def read(self, path: Path) -> str:
-        kept = self._kept.get(path)
+        kept = self._open_files.get(path)
         if kept is not None and not os.fstat(kept).st_nlink:
             self._forget_group(path)
         return super().read(path)

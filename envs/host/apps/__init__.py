@@ -1,1 +1,1 @@
-"""Best-effort applications with working modes: described, launched or adopted, and told which mode they are in."""
+"""Best-effort applications with working modes: described, launched or adopted, and given a mode each."""

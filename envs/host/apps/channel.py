@@ -2,7 +2,11 @@
 
 Who an application is the kernel says: the pid of SO_PEERCRED, and the group that this process is in. Nobody is
 believed a name. The service never waits for a client: what does not fit into a client's buffer ends its connection,
-and a client that comes back is told the mode of now.
+and a client that comes back learns the mode of now.
+
+Service to application, a line per change: `mode 2 threads 4 millicpus 1500 memory 0`. Further pairs of words may
+follow in a later version. Application to service: `gap 12.5`, percent of its goal that it falls short of it, negative
+when it does better. The C header and the Python client speak it too.
 """
 
 from __future__ import annotations
@@ -11,16 +15,17 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import socket
 import stat
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from rlctl.envs.applications import Placement, WorkingMode
 from rlctl.envs.errors import HostError, PermissionMissing
-from rlctl.envs.host.apps.told import parse_gap
 
-__all__ = ["SOCKET", "ModeChannel", "peer_pid"]
+__all__ = ["MOST_GAP_PERCENT", "SOCKET", "ModeChannel", "mode_line", "parse_gap", "peer_pid"]
 
 log = logging.getLogger(__name__)
 
@@ -37,11 +42,27 @@ READ_BYTES = 4096
 
 SEND_BUFFER_BYTES = 4096
 
+MOST_GAP_PERCENT = 100.0
+_GAP = re.compile(rb"gap (-?[0-9]{1,3}(?:\.[0-9]{1,6})?)")
+
 Identify = Callable[[int], str | None]
 """An application's name from the pid of one of its processes; None for a process of none."""
 
 
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
+
+
+def mode_line(placement: Placement, mode: WorkingMode) -> str:
+    """The line for an application, with the newline."""
+    millicpus = round(placement.cpus * 1000.0)
+    return f"mode {placement.mode} threads {mode.threads} millicpus {millicpus} memory {mode.memory_bytes}\n"
+
+
+def parse_gap(line: bytes) -> float | None:
+    """The goal gap that a line says, in percent; None if it is no such line or says more than there can be."""
+    match = _GAP.fullmatch(line)
+    gap = float(match[1]) if match else MOST_GAP_PERCENT + 1.0
+    return gap if abs(gap) <= MOST_GAP_PERCENT else None
 
 
 def peer_pid(end: socket.socket) -> int:
@@ -50,15 +71,15 @@ def peer_pid(end: socket.socket) -> int:
     Raises:
         OSError: It is not connected.
     """
-    told = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(told)[0])
+    credentials = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(credentials)[0])
 
 
 class _Client:
     def __init__(self, connection: socket.socket, application: str) -> None:
         self.connection = connection
         self.application = application
-        self.said = b""
+        self.received = b""
 
     def send(self, line: str) -> bool:
         """Without waiting; False when it is to be dropped."""
@@ -76,19 +97,18 @@ class _Client:
             return []
         except OSError:
             return None
-        *lines, self.said = (self.said + some).split(b"\n")
-        return lines if some and len(self.said) <= MOST_LINE_BYTES else None
+        *lines, self.received = (self.received + some).split(b"\n")
+        return lines if some and len(self.received) <= MOST_LINE_BYTES else None
 
 
 class ModeChannel:
-    """The service's end.
+    """The service's end of the socket.
 
     Args:
-        identify: Tells whose process a client is.
         path: Of the socket; everybody may connect, which gains a process of no application nothing.
 
     Attributes:
-        gaps: Goal gaps in percent, by application, as last said by one that is still connected.
+        gaps: Goal gaps in percent, by application; the last one of each that is still connected.
 
     Raises:
         HostError: Another service has the socket, or it cannot be made.
@@ -100,7 +120,7 @@ class ModeChannel:
         self._path = path
         self._identify = identify
         self._clients: list[_Client] = []
-        self._told: dict[str, str] = {}
+        self._lines: dict[str, str] = {}
         self._socket: socket.socket | None = _listening(path)
         self._inode = os.stat(path).st_ino
 
@@ -119,10 +139,10 @@ class ModeChannel:
         """Tell the applications whose line has changed.
 
         Args:
-            lines: As `rlctl.envs.host.apps.told.mode_line` writes them, by application; others are left alone.
+            lines: As `mode_line` writes them, by application; others are left alone.
         """
-        changed = {name: line for name, line in lines.items() if self._told.get(name) != line}
-        self._told |= changed
+        changed = {name: line for name, line in lines.items() if self._lines.get(name) != line}
+        self._lines |= changed
         for client in tuple(self._clients):
             line = changed.get(client.application)
             if line is not None and not client.send(line):
@@ -130,10 +150,10 @@ class ModeChannel:
 
     def keep(self, names: Iterable[str]) -> None:
         """Forget all applications but these."""
-        kept = frozenset(names)
-        for client in [client for client in self._clients if client.application not in kept]:
+        remaining = frozenset(names)
+        for client in [client for client in self._clients if client.application not in remaining]:
             self._drop(client)
-        self._told = {name: line for name, line in self._told.items() if name in kept}
+        self._lines = {name: line for name, line in self._lines.items() if name in remaining}
 
     def close(self) -> None:
         """End all connections and remove the socket, if it is still ours. Idempotent."""
@@ -162,7 +182,7 @@ class ModeChannel:
                 connection.close()
                 continue
             self._clients.append(client)
-            line = self._told.get(client.application)
+            line = self._lines.get(client.application)
             if line is not None and not client.send(line):
                 self._drop(client)
 
@@ -195,7 +215,7 @@ def _listening(path: Path) -> socket.socket:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
         _remove_dead(path)
         fresh.bind(os.fspath(path))
-        os.chmod(path, 0o666)  # noqa: S103 - the kernel says who connects, and strangers are told nothing
+        os.chmod(path, 0o666)  # noqa: S103 - the kernel says who connects, and strangers learn nothing
         fresh.listen(MOST_NEW)
     except PermissionError as error:
         fresh.close()

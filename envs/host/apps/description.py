@@ -41,7 +41,7 @@ class Mode(Strict):
 
 
 class Description(Strict):
-    """A best-effort application.
+    """A best-effort application and its modes.
 
     Attributes:
         name: For people; its group is `<pid>:<name>`.

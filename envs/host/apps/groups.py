@@ -25,9 +25,7 @@ def make_group(layout: Layout, parent: str, name: str, knobs: Knobs) -> Group:
     """A group for an application, in every hierarchy that can hold it to something.
 
     Args:
-        layout: Where the hierarchies are.
         parent: Path of the group above, which is made too if it is not there.
-        name: Of the new group.
         knobs: Reads and writes; without a journal, as nothing of a new group has to be put back.
 
     Raises:

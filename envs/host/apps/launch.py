@@ -27,7 +27,7 @@ __all__ = ["Place", "adopt", "forget", "release", "run"]
 CANNOT_EXECUTE, NOT_FOUND = 126, 127  # as a shell has it
 BY_SIGNAL = 128
 REMOVE_SECONDS = 1.0
-"""For ended processes to leave a group; one that is kept has processes that outlive the one that was launched."""
+"""For ended processes to leave a group; it stays while it has processes that outlive the one that was launched."""
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
@@ -39,9 +39,7 @@ class Place:
     """Where applications are put and registered.
 
     Attributes:
-        layout: Where the hierarchies are.
         parent: Path of BE's group, or of a cluster's group in it.
-        registry: Takes the registrations.
         socket: Of the mode channel; it need not be there.
         knobs: Without a journal: what is made here is removed, and an adopted process returned.
     """
@@ -60,9 +58,7 @@ def run(description: Description, command: Sequence[str], place: Place) -> int:
     passed on.
 
     Args:
-        description: What it is.
         command: Program and arguments; empty takes the description's.
-        place: Where it goes.
 
     Returns:
         Its exit code; 128 + n when signal n ended it, 126 or 127 when it could not be executed.
@@ -214,7 +210,7 @@ def _execute_when_told(
 
 
 def _environment(description: Description, pid: int, place: Place) -> Mapping[str, str]:
-    """What an application that never asks goes by: the most that it may ever be given."""
+    """For an application that never asks: the most that it may ever have."""
     return {
         "RLCTL_MODE_SOCKET": str(place.socket),
         "RLCTL_MODE_FILE": str(place.registry.mode_file(f"{pid}:{description.name}")),

@@ -1,4 +1,4 @@
-"""Which applications there are: groups below BE's, those that are registered and those that nobody announced."""
+"""The applications that are there: groups below BE's, registered or not."""
 
 from __future__ import annotations
 
@@ -48,11 +48,10 @@ class Member:
         name: `<pid>:<name>`; of one that is not registered, its group's path below BE's.
         modes: From the least CPU time to the most.
         priority: 0 is served first.
-        group: Where it runs.
         cluster: The cluster whose group holds its group; empty where clusters have no groups.
         registration: None for a group that nobody announced.
         memory_bytes: Written last as its memory limit.
-        limited: It has been given a quota.
+        limited: It has had a quota of ours.
     """
 
     name: str
@@ -69,13 +68,8 @@ class Population:
     """Keeps account of the groups below BE's.
 
     Args:
-        parent: BE's group.
         clusters: Names of the groups between it and the applications'; none if there are no such.
-        registry: Says what the applications are.
         knobs: The originals of every group are journalled when it is first seen, with one fsync.
-        events: Is told who came and who left.
-        proc: Where procfs is mounted.
-        clock: Monotonic seconds.
 
     Attributes:
         members: Who is there, by name.
@@ -109,17 +103,17 @@ class Population:
         if check:
             self._check_at = self._clock() + CHECK_SECONDS
         registered = {one.group: one for one in self._registry.read().values()}
-        found = dict(self._found(registered))
+        paths = dict(self._found(registered))
         if check:
-            self._empty = frozenset(path for path in found if not self._populated(path, registered.get(path)))
+            self._empty = frozenset(path for path in paths if not self._populated(path, registered.get(path)))
         changed = False
         for name, member in tuple(self.members.items()):
             path = member.group.name
-            same = path in found and registered.get(path) == member.registration
+            same = path in paths and registered.get(path) == member.registration
             if not same or path in self._empty:
                 changed = True
                 self._drop(name)
-        for path, cluster in found.items():
+        for path, cluster in paths.items():
             if path not in self._by_path and path not in self._empty and len(self.members) < MOST_MEMBERS:
                 changed |= self._take(path, cluster, registered.get(path))
         return changed
@@ -244,7 +238,7 @@ class Population:
         self._events.tell("application-left", name, logging.INFO)
 
     def _refuse(self, name: str, why: str) -> None:
-        """Said once, though it is tried again at every look."""
+        """Report it once, though it is tried again at every look."""
         if self._refused.get(name) != why:
             self._refused[name] = why
             self._events.tell("application-refused", f"{name}: {why}", logging.ERROR)

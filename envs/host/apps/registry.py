@@ -1,4 +1,4 @@
-"""Who has said what it is: one small file per application, which the service notices by the directory's time stamp."""
+"""The registered applications: one small file for each, which the service notices by the directory's time stamp."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Registry:
             _replace(self.mode_file(key), line)
 
     def read(self) -> Mapping[str, Registration]:
-        """The applications by their keys; one `stat` when nothing has changed. Files that are wrong are said once."""
+        """The applications by their keys; one `stat` when nothing has changed. A file that is wrong is logged once."""
         stamp = self._stamp()
         if stamp is None or stamp != self._read_at:
             self._known = self._scan()
@@ -133,7 +133,7 @@ class Registry:
             names = sorted(name for name in os.listdir(self.directory) if name.endswith(_SUFFIX))
         except OSError:
             return {}
-        found = {}
+        registered = {}
         for name in names[:MOST_APPLICATIONS]:
             try:
                 one = _loaded(self.directory / name)
@@ -143,9 +143,9 @@ class Registry:
                     log.error("not an application: %s", error)
                 continue
             if one is not None:
-                found[one.key] = one
+                registered[one.key] = one
         self._refused = {name: why for name, why in self._refused.items() if name in names}
-        return found
+        return registered
 
 
 def _loaded(path: Path) -> Registration | None:

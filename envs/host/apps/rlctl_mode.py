@@ -30,7 +30,7 @@ MOST_LINE_BYTES = 512
 
 @dataclass(frozen=True)
 class Mode:
-    """A working mode.
+    """A working mode of this application.
 
     Attributes:
         index: Which of those in the application's description, from 0.
@@ -70,18 +70,18 @@ class ModeClient:
 
     @property
     def mode(self) -> Mode | None:
-        """The mode that was last told of."""
+        """The mode that came last."""
         return self._mode
 
     def poll(self) -> Mode | None:
         """The mode if it is another one than at the last call, else None; never waits."""
         if self._socket is None:
             self._connect()
-        told = self._from_socket() if self._socket is not None else self._from_file()
-        if told is None or told == self._mode:
+        newest = self._from_socket() if self._socket is not None else self._from_file()
+        if newest is None or newest == self._mode:
             return None
-        self._mode = told
-        return told
+        self._mode = newest
+        return newest
 
     def wait(self, seconds: float) -> Mode | None:
         """As `poll`, but waits up to so many seconds for a change."""
@@ -156,9 +156,11 @@ class ModeClient:
 def _parsed(line: bytes) -> Mode | None:
     """`mode 2 threads 4 millicpus 1500 memory 0`, and words that a later version adds; None for anything else."""
     words = line.split()
-    told = dict(zip(words[::2], words[1::2]))  # noqa: B905 - `strict` came with Python 3.10
+    numbers = dict(zip(words[::2], words[1::2]))  # noqa: B905 - `strict` came with Python 3.10
     try:
-        index, threads, millicpus, memory = (int(told[key]) for key in (b"mode", b"threads", b"millicpus", b"memory"))
+        index, threads, millicpus, memory = (
+            int(numbers[key]) for key in (b"mode", b"threads", b"millicpus", b"memory")
+        )
     except (KeyError, ValueError):
         return None
     return Mode(index, threads, millicpus / 1000.0, memory)

@@ -44,7 +44,6 @@ class BeActuator:
             even while the journal takes nothing.
         lc: The group whose weight is "equal"; default the kernel's default weight.
         settle_seconds: How long to wait for a freeze.
-        period_us: Period of the quota.
         ownership: Notices and answers what other programs write, and takes the events.
 
     Raises:
@@ -72,7 +71,7 @@ class BeActuator:
         self._period_us = period_us
         self._division = Division(order[: limits.cpus], limits, period_us)
         self._weight: Weight | None = None
-        self._told_ceilings: set[tuple[Path, str]] = set()
+        self._reported_ceilings: set[tuple[Path, str]] = set()
         self._members = Members(knobs, self.ownership)
         self._members.take(groups)
         self._members.require_any()
@@ -129,14 +128,14 @@ class BeActuator:
         self._members.notice_others(
             seen, lambda group: self._division.is_safe_part(group, self._members.known[group], seen)
         )
-        self._division.asked_cpus = target.quota_cpus
+        self._division.wanted_cpus = target.quota_cpus
         share = self._division.share(target.quota_cpus, len(seen))
         wanted = self._wanted(target, share, seen)
-        self._tell_ceilings(share, seen, wanted)
+        self._report_ceilings(share, seen, wanted)
         steps = plan(seen, wanted, self._settle_seconds)
         outcome = carry_out(steps)
         seen = self._read_back(seen, wanted, steps, outcome)
-        _raise_first([*outcome.errors, *(error for one in seen.values() for error in one.errors)])
+        _raise_first([*outcome.errors, *(error for now in seen.values() for error in now.errors)])
         return self._in_force(seen)
 
     def adopt(self, groups: Sequence[Group]) -> None:
@@ -200,7 +199,7 @@ class BeActuator:
         return emergency_plan(self.groups, self._division.order, self.limits, self._knobs, self._period_us)
 
     def _weigh(self, groups: Iterable[Group]) -> list[RlctlError]:
-        """Give groups the weight that was asked for; the errors of those that do not have it now."""
+        """Give groups the weight that is wanted; the errors of those that do not have it now."""
         errors: list[RlctlError] = []
         lc = self._lc.cpu if self._lc is not None and self._weight is Weight.EQUAL else None
         for group in groups:
@@ -224,10 +223,10 @@ class BeActuator:
     def _wanted(self, target: Allocation, share: Quota, seen: Mapping[Group, Seen]) -> dict[Group, Settings]:
         """What each group may have: its part of the target, within what other programs claim."""
         wanted = {}
-        for group, one in seen.items():
+        for group, now in seen.items():
             member = self._members.known[group]
-            own = self.ownership.bound(group, self._division.part(target, share, group, member, one))
-            outside = own.cpus and one.settings.cpus == own.cpus and not one.effective <= own.cpus
+            own = self.ownership.bound(group, self._division.part(target, share, group, member, now))
+            outside = own.cpus and now.settings.cpus == own.cpus and not now.effective <= own.cpus
             if group.freezer and (outside or self._division.escapes(member, target)):
                 own = replace(own, frozen=True)
             wanted[group] = own
@@ -246,9 +245,9 @@ class BeActuator:
         seen |= {group: replace(seen[group], settings=wanted[group]) for group in written}
         if unsure:
             seen |= self._members.look(group for group in self.groups if group in unsure)
-        seen = {group: one for group, one in seen.items() if group in known}
-        for group, one in seen.items():
-            known[group].left = wanted[group] if group in wanted.keys() - outcome.failed_groups else one.settings
+        seen = {group: now for group, now in seen.items() if group in known}
+        for group, now in seen.items():
+            known[group].left = wanted[group] if group in wanted.keys() - outcome.failed_groups else now.settings
         self._members.let_go()
         return seen
 
@@ -258,19 +257,19 @@ class BeActuator:
     def _reduced(self) -> set[Group]:
         return {group for group, member in self._members.known.items() if member.lost is not None}
 
-    def _tell_ceilings(self, share: Quota, seen: Mapping[Group, Seen], wanted: Mapping[Group, Settings]) -> None:
-        """Say once that a group above is tighter than what BE could have; siblings are told of together."""
-        for group, one in seen.items():
+    def _report_ceilings(self, share: Quota, seen: Mapping[Group, Seen], wanted: Mapping[Group, Settings]) -> None:
+        """Report once that a group above is tighter than what BE could have; siblings are reported together."""
+        for group, now in seen.items():
             quota, cpus = wanted[group].quota, wanted[group].cpus
-            if quota is not None and one.ceiling_cpus < share.cpus:
-                self._tell_ceiling(group, "quota", f"{one.ceiling_cpus:.4g} CPU")
-            if cpus and one.effective and one.settings.cpus == cpus and one.effective != cpus:
-                self._tell_ceiling(group, "cpus", in_words(one.effective))
+            if quota is not None and now.ceiling_cpus < share.cpus:
+                self._report_ceiling(group, "quota", f"{now.ceiling_cpus:.4g} CPU")
+            if cpus and now.effective and now.settings.cpus == cpus and now.effective != cpus:
+                self._report_ceiling(group, "cpus", in_words(now.effective))
 
-    def _tell_ceiling(self, group: Group, knob: str, value: str) -> None:
+    def _report_ceiling(self, group: Group, knob: str, value: str) -> None:
         key = group.knob_files(knob)[0].parent.parent, f"{knob} {value}"
-        if key not in self._told_ceilings:
-            self._told_ceilings.add(key)
+        if key not in self._reported_ceilings:
+            self._reported_ceilings.add(key)
             self.ownership.events.tell(
                 "tighter-parent", f"{group.name}: {key[1]} is in force, set above it in {key[0]}"
             )

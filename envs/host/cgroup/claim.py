@@ -11,15 +11,14 @@ from typing import Self
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import Identity, refusal
+from rlctl.envs.host.cgroup.members import RESTRICTING
 from rlctl.envs.host.decode import text_of
 
 __all__ = ["Claims"]
 
-_KNOBS = ("quota", "cpus", "frozen")
-
 
 class Claims:
-    """Groups that no other rlctl controls meanwhile, until closed or until the process ends in whatever way.
+    """Groups that no other rlctl controls meanwhile, until closed or until the process ends.
 
     A claim is a flock on a knob of the group in each hierarchy. Every process sees it, whatever its state directory,
     and only who may write the knob can take it.
@@ -40,7 +39,7 @@ class Claims:
             CgroupGone: It was removed.
             PermissionMissing: Its knobs may not be written.
         """
-        for knob in {file.parent: file for file in group.knob_files(*_KNOBS)}.values():
+        for knob in {file.parent: file for file in group.knob_files(*RESTRICTING)}.values():
             try:
                 file = os.open(knob, os.O_RDWR | os.O_CLOEXEC)
             except OSError as error:
@@ -63,8 +62,8 @@ class Claims:
 
     def keep(self, groups: Iterable[Group]) -> None:
         """Let go of all groups but these."""
-        kept = {key for group in groups for file in group.knob_files(*_KNOBS) if (key := _identity(file))}
-        for key in self._held.keys() - kept:
+        remaining = {key for group in groups for file in group.knob_files(*RESTRICTING) if (key := _identity(file))}
+        for key in self._held.keys() - remaining:
             os.close(self._held.pop(key))
 
     def close(self) -> None:

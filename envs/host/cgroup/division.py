@@ -21,19 +21,14 @@ __all__ = ["Division"]
 class Division:
     """Settings of single groups from an allocation for all, and back.
 
-    Args:
-        order: CPUs, the safest for the LC first.
-        limits: Range of allocations.
-        period_us: Period of the quota.
-
     Attributes:
-        asked_cpus: The quota that was last asked for, for all groups together.
+        wanted_cpus: The quota that was last wanted, for all groups together.
     """
 
     def __init__(self, order: Sequence[int], limits: Limits, period_us: int) -> None:
         self.order = tuple(order)
         self.limits = limits
-        self.asked_cpus = UNLIMITED
+        self.wanted_cpus = UNLIMITED
         self._period_us = period_us
 
     def share(self, quota_cpus: float, groups: int) -> Quota:
@@ -72,19 +67,19 @@ class Division:
             seen: What each group reads back.
             reduced: Groups that lost a controller; such a one does not count while it is frozen.
         """
-        counted = [one for group, one in seen.items() if not (one.frozen and group in reduced)]
+        counted = [now for group, now in seen.items() if not (now.frozen and group in reduced)]
         if not counted:
             return self.limits.safe
-        highest = max(self._prefix(one.effective) for one in counted)
-        return Allocation(self._quota_cpus(counted, len(seen)), highest, all(one.frozen for one in counted))
+        highest = max(self._prefix(now.effective) for now in counted)
+        return Allocation(self._quota_cpus(counted, len(seen)), highest, all(now.frozen for now in counted))
 
     def _quota_cpus(self, seen: Sequence[Seen], groups: int) -> float:
-        """The sum of the quotas; one that is in force as asked is the quota asked for, without its rounding."""
-        share = self.share(self.asked_cpus, groups)
-        if all(one.settings.quota == share and share.cpus <= one.ceiling_cpus for one in seen):
-            return self.asked_cpus
-        own = (UNLIMITED if one.settings.quota is None else one.settings.quota.cpus for one in seen)
-        return sum(min(cpus, one.ceiling_cpus) for cpus, one in zip(own, seen, strict=True))
+        """The sum of the quotas; one that is in force as wanted is the quota wanted, without its rounding."""
+        share = self.share(self.wanted_cpus, groups)
+        if all(now.settings.quota == share and share.cpus <= now.ceiling_cpus for now in seen):
+            return self.wanted_cpus
+        own = (UNLIMITED if now.settings.quota is None else now.settings.quota.cpus for now in seen)
+        return sum(min(cpus, now.ceiling_cpus) for cpus, now in zip(own, seen, strict=True))
 
     def _prefix(self, effective: frozenset[int]) -> int:
         """Length of the shortest prefix of the CPU order that holds some CPUs."""

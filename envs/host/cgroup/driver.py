@@ -26,10 +26,6 @@ _POLL_SECONDS = 0.0005
 class CpuDriver(ABC):
     """Quota and weight of one group.
 
-    Args:
-        knobs: Reads and writes.
-        group: The group's directory.
-
     Attributes:
         weight_file: Name of the file with the weight.
         burst_file: Name of the file with what the group may save up of its quota (Linux 5.14 and later).
@@ -81,7 +77,7 @@ class CpuDriver(ABC):
         return (self._weight, self._idle) if self._has_idle else (self._weight,)
 
     def weight(self) -> int:
-        """cpu.shares or cpu.weight."""
+        """The number in cpu.shares or cpu.weight."""
         return number(self._knobs.read(self._weight), self._weight)
 
     def native_weight(self, weight: Weight) -> int:
@@ -119,10 +115,6 @@ class CpuDriver(ABC):
 
 class CpusetDriver(ABC):
     """CPUs of one group.
-
-    Args:
-        knobs: Reads and writes.
-        group: The group's directory.
 
     Attributes:
         effective_file: Name of the file with the CPUs that the group's tasks may really run on.
@@ -172,10 +164,6 @@ class CpusetDriver(ABC):
 class FreezerDriver(ABC):
     """The freezer of one group.
 
-    Args:
-        knobs: Reads and writes.
-        group: The group's directory.
-
     Attributes:
         order_file: Name of the file that is written.
         orders: What is written to thaw and to freeze.
@@ -198,7 +186,7 @@ class FreezerDriver(ABC):
 
     @abstractmethod
     def ordered(self) -> bool:
-        """Whether this group itself, not just an ancestor, was told to freeze."""
+        """Whether this group itself, not just an ancestor, has the order to freeze."""
 
     @abstractmethod
     def frozen(self) -> bool:
@@ -224,6 +212,6 @@ class FreezerDriver(ABC):
                 raise CgroupBusy(f"{self._order}: not frozen after {timeout_seconds:g} s: a task sleeps in the kernel")
             time.sleep(_POLL_SECONDS)
             if not self.waits_for_thaw:
-                # v1 stays FREEZING when tasks were forked or moved in meanwhile, until it is told once more:
+                # v1 stays FREEZING when tasks were forked or moved in meanwhile, until the order is repeated:
                 # Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst, "FREEZING".
                 self.order(frozen)

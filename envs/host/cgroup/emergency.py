@@ -1,13 +1,14 @@
-"""What takes BE from anything to the safe allocation, worked out beforehand for a process that knows no drivers."""
+"""The writes that take BE from anything to the safe allocation, for a process that knows no drivers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from rlctl.envs.allocation import Limits
+from rlctl.envs.host.cgroup.driver import CpuDriver, CpusetDriver
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import Identity, Kernel
 from rlctl.envs.host.cgroup.knobs import Knobs
@@ -16,19 +17,17 @@ from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
 __all__ = ["EmergencyPlan", "EmergencyWrite", "emergency_plan"]
 
 _UNLIKE_ANY = {"cpu.cfs_period_us": "1", "cpu.cfs_burst_us": "1000000000", "cpu.max.burst": "1000000000"}
-"""What the drivers are told that these files hold, so that they never find a write unnecessary."""
+"""What the drivers read from these files, so that they never take a write for unnecessary."""
 
 _STOPPED = {"freezer.state": ("freezer.state", "FROZEN"), "cgroup.freeze": ("cgroup.events", "frozen 1")}
-"""By the file that orders a freeze, the line that tells that all tasks have stopped."""
+"""By the file that orders a freeze: where a line shows that all tasks have stopped, and that line."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmergencyWrite:
-    """One write.
+    """One write of the plan.
 
     Attributes:
-        path: File.
-        text: What to write.
         identity: Of the group's directory when the plan was made.
         probe: File of the same group that tells whether it has taken.
         wanted: A whole line of that file that says yes.
@@ -79,11 +78,8 @@ def emergency_plan(
     lowered first, as they are at this moment.
 
     Args:
-        groups: BE's; one that vanished is left out.
-        order: CPUs, the safest for the LC first.
-        limits: As the actuator's, likewise the next two.
+        groups: BE's groups; one that vanished is left out.
         knobs: The originals of all files of the plan are journalled here and now, with one fsync.
-        period_us: Period of the quota.
 
     Raises:
         CgroupGone: A group vanished meanwhile: make another plan.
@@ -92,18 +88,18 @@ def emergency_plan(
     """
     paper = _Paper(knobs.kernel)
     pen = Knobs(None, paper)
-    found = [group.using(pen) for group in groups if group.exists()]
-    share = Quota.of_cpus(limits.safe.quota_cpus / max(len(found), 1), period_us)
+    there = [group.using(pen) for group in groups if group.exists()]
+    share = Quota.of_cpus(limits.safe.quota_cpus / max(len(there), 1), period_us)
     cpus = frozenset(order[: limits.safe.cpuset_cpus])
-    for group in found:
+    for group in there:
         if group.freezer is not None:
             group.freezer.order(True)
     freeze = paper.turn()
-    for group in found:
+    for group in there:
         for cpu in _deepest_first(group.cpu):
             if cpu is group.cpu or cpu.quota().quota_us is not None:
                 cpu.set_quota(share)
-    for group in found:
+    for group in there:
         for cpuset in _deepest_first(group.cpuset):
             if cpuset is group.cpuset or cpuset.cpus():
                 cpuset.set_cpus(cpus)
@@ -131,37 +127,29 @@ class _Paper:
         return self._kernel.read(path) if written is None else written
 
     def write(self, path: Path, text: str) -> None:
-        """Remember a step and its read-back: of `freezer.state`, the group's own order is told by another file."""
+        """Remember a step and its read-back: the group's own order to `freezer.state` shows in another file."""
         probe, wanted = (path.name, text) if path.name != "freezer.state" else ("freezer.self_freezing", "1")
         self._written[path] = text
         self._written[path.with_name(probe)] = wanted
         self._steps.append(EmergencyWrite(path, text, self.identity(path.parent), probe, wanted))
 
     def identity(self, group: Path) -> Identity:
-        """As the kernel beneath, likewise the next."""
         return self._kernel.identity(group)
 
     def subgroups(self, group: Path) -> tuple[Path, ...]:
-        """Child groups."""
         return self._kernel.subgroups(group)
 
     def make_group(self, group: Path) -> None:
-        """Never: a plan makes no groups."""
         raise NotImplementedError
 
     def remove_group(self, group: Path) -> None:
-        """Never, likewise."""
         raise NotImplementedError
 
     def close(self) -> None:
         """Nothing is open here."""
 
 
-T = TypeVar("T", bound="_Parent")
-
-
-class _Parent(Protocol):
-    def subordinates(self: T) -> Sequence[T]: ...
+T = TypeVar("T", CpuDriver, CpusetDriver)
 
 
 def _deepest_first(driver: T | None) -> Iterator[T]:

@@ -8,11 +8,11 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from rlctl.envs.errors import CgroupBusy, CgroupGone, ConfigError, HostError
+from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, ConfigError, HostError
 from rlctl.envs.host.cgroup.driver import CpuDriver, CpusetDriver, FreezerDriver
 from rlctl.envs.host.cgroup.kernel import Identity, Kernel, refusal
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
 from rlctl.envs.host.cgroup.parse import number
 from rlctl.envs.host.cgroup.v1 import CpusetV1, CpuV1, FreezerV1
 from rlctl.envs.host.cgroup.v2 import CpusetV2, CpuV2, FreezerV2
@@ -32,15 +32,10 @@ class Group:
     """A group seen through the drivers of its controllers. Use `create`, `open` or `of_process`.
 
     Args:
-        name: For messages.
         paths: Its directory in the hierarchy of each controller; they may differ.
-        layout: Where those hierarchies are.
-        knobs: Reads and writes.
 
     Attributes:
-        cpu: Quota and weight; None where no hierarchy has them, likewise the next two.
-        cpuset: CPUs.
-        freezer: Freezer.
+        cpu, cpuset, freezer: Drivers of its controllers; None where no hierarchy has them.
     """
 
     def __init__(self, name: str, paths: Mapping[Controller, Path], layout: Layout, knobs: Knobs) -> None:
@@ -58,9 +53,7 @@ class Group:
         """Make a group in every hierarchy that rlctl uses, ready to take tasks.
 
         Args:
-            layout: Where the hierarchies are.
             name: Path below each hierarchy's root; groups on the way are made too.
-            knobs: Reads and writes.
             also: Further controllers, where the host has them.
 
         Raises:
@@ -71,11 +64,11 @@ class Group:
         parts = Path(name.strip("/")).parts
         if not parts or ".." in parts:
             raise ConfigError(f"{name!r} names no control group below the root")
-        mounts = {one: layout.mounts[one] for one in (*_USED, *also) if one in layout.mounts}
+        mounts = {name: layout.mounts[name] for name in (*_USED, *also) if name in layout.mounts}
         made: list[Path] = []
         try:
             for root in sorted({mount.path for mount in mounts.values()}):
-                wanted = [str(one) for one, mount in mounts.items() if mount.path == root and mount.version == 2]
+                wanted = [str(name) for name, mount in mounts.items() if mount.path == root and mount.version == 2]
                 _make(knobs, root, parts, wanted, made)
         except BaseException:
             _remove_all(knobs.kernel, made)
@@ -88,9 +81,7 @@ class Group:
         """A group that exists, in every hierarchy where it does.
 
         Args:
-            layout: Where the hierarchies are.
             path: Its path below the hierarchies' roots, or one of its directories.
-            knobs: Reads and writes.
 
         Raises:
             CgroupGone: There is none in any hierarchy.
@@ -167,6 +158,18 @@ class Group:
         except OSError as error:
             raise refusal(error, self.directories[0], "find it", group=True) from error
 
+    def part(self, controller: Controller) -> tuple[Mount, Path]:
+        """The hierarchy of a controller, and this group's directory in it.
+
+        Raises:
+            CgroupError: This host has no such controller, or the group is not in its hierarchy.
+        """
+        if (mount := self._layout.mounts.get(controller)) is None:
+            raise CgroupError(f"cgroup {controller}: {self._layout.missing[controller]}")
+        if (path := self.paths.get(controller)) is None:
+            raise CgroupError(f"{self.name} has no group in the {controller} hierarchy at {mount.path}")
+        return mount, path
+
     @property
     def usage_file(self) -> Path | None:
         """`cpuacct.usage` or `cpu.stat`, for sensors."""
@@ -174,7 +177,7 @@ class Group:
 
     @property
     def pressure_file(self) -> Path | None:
-        """`cpu.pressure`, for sensors."""
+        """The group's `cpu.pressure`, for sensors."""
         return self._file(Controller.PRESSURE, "cpu.pressure", "cpu.pressure")
 
     @property

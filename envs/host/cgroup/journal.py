@@ -44,7 +44,6 @@ class Entry:
     """The original of one file.
 
     Attributes:
-        path: The kernel file.
         original: Its content, byte for byte (bytes that are no UTF-8 as surrogates).
         identity: Device and inode of the group's directory, to know it from a later group of the same name.
     """
@@ -90,7 +89,7 @@ class Recorded:
     good_bytes: int = 0
 
     def is_of(self, boot: str) -> bool:
-        """It belongs to this boot. One whose header is damaged may: each entry still names its very group."""
+        """It belongs to this boot. A damaged header is no hindrance: each entry still names its very group."""
         return self.boot_id == boot or bool(self.entries and not self.boot_id)
 
 
@@ -157,12 +156,9 @@ def _unsealed(line: str) -> Mapping[str, Any]:
 
 
 class StateLock:
-    """Sole use of a state directory, until closed or until the process ends in whatever way.
+    """Sole use of a state directory that exists, until closed or until the process ends.
 
     It is a flock: children that are forked without exec share it.
-
-    Args:
-        state_dir: Must exist.
 
     Raises:
         HostError: Another process has it.
@@ -196,7 +192,6 @@ class Journal:
     """An open journal and the lock on its directory. Use `Journal.open`.
 
     Attributes:
-        state_dir: Where it lives.
         entries: Everything recorded, by this process or by one that crashed before it in this boot.
         held: What could not be stored yet: originals that only this process knows.
         note: What became of the journal of an earlier boot, if there was one.
@@ -237,7 +232,6 @@ class Journal:
         """Append entries, and those that are held; they are on the disk when this returns.
 
         Args:
-            entries: In the order of their first writes.
             hold: Keep what cannot be stored in memory, for another try, rather than raise.
 
         Raises:
@@ -374,11 +368,11 @@ def archive(state_dir: Path, why: str) -> str:
     Raises:
         OSError: It stays where it is.
     """
-    kept = state_dir / f"{JOURNAL}.{why}"
-    os.replace(state_dir / JOURNAL, kept)
+    aside = state_dir / f"{JOURNAL}.{why}"
+    os.replace(state_dir / JOURNAL, aside)
     with contextlib.suppress(OSError):  # after a power failure it is of an earlier boot in any case
         sync_directory(state_dir)
-    return f"kept as {kept}"
+    return f"kept as {aside}"
 
 
 def sync_directory(directory: Path) -> None:

@@ -18,10 +18,10 @@ Identity = tuple[int, int]
 """Device and inode of a group's directory. kernfs never hands out an inode number twice within a boot."""
 
 MOST_BYTES = 4096
-KEPT_SHARE = 0.5  # of the files that this process may open; beyond it a file is opened for each read
+OPEN_SHARE = 0.5  # of the files that this process may open; beyond it a file is opened for each read
 
 _LINKS_OF_A_LEAF = 2  # its name and its own `.`; each child's `..` is one more
-_NOT_KEPT = frozenset({"cgroup.procs", "tasks"})  # of v1: a kept file goes on showing the pids of its first read
+_NOT_KEPT_OPEN = frozenset({"cgroup.procs", "tasks"})  # of v1: an open file goes on showing the pids of its first read
 _SUBSETS = frozenset({"cpuset.cpus", "cpuset.mems"})
 
 
@@ -45,11 +45,11 @@ class Kernel(Protocol):
         ...
 
     def make_group(self, group: Path) -> None:
-        """Make one directory."""
+        """Make the directory of a group."""
         ...
 
     def remove_group(self, group: Path) -> None:
-        """Remove one directory."""
+        """Remove the directory of a group."""
         ...
 
     def subgroups(self, group: Path) -> tuple[Path, ...]:
@@ -74,17 +74,17 @@ class KernelFiles:
 
     def __init__(self, open_file: Callable[[Path, int], int] = os.open, most_kept: int | None = None) -> None:
         self._open = open_file
-        self._kept: dict[Path, int] = {}
+        self._open_files: dict[Path, int] = {}
         if most_kept is None:
-            most_kept = int(KEPT_SHARE * resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+            most_kept = int(OPEN_SHARE * resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._most_kept = most_kept
 
     def read(self, path: Path) -> str:
         """The content of a file now."""
-        kept = self._kept.get(path)
-        if kept is not None:
+        file = self._open_files.get(path)
+        if file is not None:
             try:
-                return os.pread(kept, MOST_BYTES, 0).decode(errors="surrogateescape")
+                return os.pread(file, MOST_BYTES, 0).decode(errors="surrogateescape")
             except OSError:
                 self._forget_group(path)
         try:
@@ -92,8 +92,8 @@ class KernelFiles:
         except FileNotFoundError:
             self._forget_group(path)
             raise
-        if len(self._kept) < self._most_kept and path.name not in _NOT_KEPT:
-            self._kept[path] = file
+        if len(self._open_files) < self._most_kept and path.name not in _NOT_KEPT_OPEN:
+            self._open_files[path] = file
             return os.pread(file, MOST_BYTES, 0).decode(errors="surrogateescape")
         with os.fdopen(file, "rb") as stream:
             return stream.read().decode(errors="surrogateescape")
@@ -127,19 +127,19 @@ class KernelFiles:
             return tuple(sorted(group / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)))
 
     def close(self) -> None:
-        """Close all files."""
-        for path in tuple(self._kept):
+        """Close all files that are open."""
+        for path in tuple(self._open_files):
             self._forget(path)
 
     def _forget_group(self, path: Path) -> None:
         """Close all files in the directory of one."""
         folder = f"{path.parent}/"
-        for kept in [kept for kept in self._kept if str(kept).startswith(folder)]:
-            self._forget(kept)
+        for other in [other for other in self._open_files if str(other).startswith(folder)]:
+            self._forget(other)
 
     def _forget(self, path: Path) -> None:
         with contextlib.suppress(OSError):
-            os.close(self._kept.pop(path))
+            os.close(self._open_files.pop(path))
 
 
 _BY_ERRNO: dict[int, tuple[type[RlctlError], str]] = {
@@ -160,12 +160,10 @@ _BY_ERRNO: dict[int, tuple[type[RlctlError], str]] = {
 
 
 def refusal(error: OSError, path: Path, doing: str, *, group: bool = False) -> RlctlError:
-    """The kernel's errno in the user's words.
+    """The kernel's errno in words for the operator.
 
     Args:
-        error: As raised by a `Kernel`.
-        path: The file or directory.
-        doing: What was tried, as it reads after "cannot".
+        doing: What was tried, to be read after "cannot".
         group: The path is that of a group and not of a file in it.
     """
     kind, way_out = _BY_ERRNO.get(error.errno or 0, (CgroupError, "see the kernel log"))
@@ -173,5 +171,5 @@ def refusal(error: OSError, path: Path, doing: str, *, group: bool = False) -> R
         kind, way_out = CgroupRejected, "the parent group has not all of these"  # how v1 cpuset says so, even to root
     elif error.errno == errno.ENOENT and not group and path.parent.is_dir():
         kind, way_out = CgroupError, "this kernel lacks it, or its controller is not enabled for this group"
-    said = errno.errorcode.get(error.errno or 0, "?")
-    return kind(f"{path}: cannot {doing}: {said} ({error.strerror or error}): {way_out}")
+    name = errno.errorcode.get(error.errno or 0, "?")
+    return kind(f"{path}: cannot {doing}: {name} ({error.strerror or error}): {way_out}")

@@ -26,7 +26,6 @@ class Knobs:
     Args:
         journal: Takes the original of each file before its first write. None for groups that are ours alone and are
             removed afterwards: nothing can then be put back.
-        kernel: The tree of control groups.
         dry_run: Only log what would be written; the journal is left alone as well.
 
     Attributes:
@@ -65,7 +64,6 @@ class Knobs:
         """Journal the originals of several files with one fsync, ahead of their first writes.
 
         Args:
-            paths: The files.
             instead: What is to be put back into some of them in place of what they hold: a group that was made while
                 those above it were restricted has the restriction, not an original.
 
@@ -89,12 +87,11 @@ class Knobs:
         """Write a value and make sure that the kernel took it.
 
         Args:
-            path: The file.
             text: The value, without a newline.
 
         Raises:
             PermissionMissing: EACCES or EPERM.
-            CgroupGone, CgroupBusy, CgroupRejected: What the kernel said.
+            CgroupGone, CgroupBusy, CgroupRejected: The kernel's refusal.
             CgroupError: It reads back as something else.
             HostError: The original could not be journalled.
         """
@@ -144,7 +141,7 @@ class Knobs:
         gone = tuple(f"{group}/" for group in groups)
         for group in gone:
             with contextlib.suppress(OSError):
-                self.kernel.read(Path(group, "cgroup.procs"))  # which closes what was kept open of a removed group
+                self.kernel.read(Path(group, "cgroup.procs"))  # which closes what is open of a removed group
         for path, identity in [key for key in self._originals if str(key[0]).startswith(gone)]:
             if self._identity(path.parent) != identity:
                 del self._originals[path, identity]

@@ -59,8 +59,6 @@ class Mount:
     """Where a hierarchy is mounted.
 
     Attributes:
-        path: The mount point.
-        version: 1 or 2.
         writable: Mounted read-write, and this process may make groups in it.
     """
 
@@ -87,16 +85,15 @@ class Layout:
 
         Args:
             root: Stands for /sys/fs/cgroup; a captured tree lies elsewhere.
-            proc: Where procfs is mounted.
         """
         first: dict[str, Mount] = {}
         for name, mount in _hierarchies(proc, root):
             first.setdefault(name, mount)
         served = {name: _served_by(name, first, proc) for name in Controller}
-        found = {name: mount for name, mount in served.items() if mount is not None}
+        mounts = {name: mount for name, mount in served.items() if mount is not None}
         table = _v1_table(proc)
-        missing = {name: _why_missing(name, first, table) for name in Controller if name not in found}
-        return cls(found, missing)
+        missing = {name: _why_missing(name, first, table) for name in Controller if name not in mounts}
+        return cls(mounts, missing)
 
     @property
     def kind(self) -> str:
@@ -183,7 +180,7 @@ def _served_by(name: Controller, first: Mapping[str, Mount], proc: Path) -> Moun
         return unified if (proc / "pressure/cpu").exists() else None
     if name is Controller.FREEZER:
         return unified if _release(proc) >= FIRST_WITH_V2_FREEZER else None
-    if name is Controller.CPUACCT:  # cpu.stat tells the usage of every group, whatever is enabled
+    if name is Controller.CPUACCT:  # cpu.stat has the usage of every group, enabled or not
         return unified
     return unified if name in text_of(unified.path / "cgroup.controllers").split() else None
 

@@ -42,10 +42,7 @@ class Members:
 
     Args:
         knobs: Reads and writes, whatever the groups were opened with.
-        ownership: Is told which groups come and go, and what other programs wrote.
-
-    Attributes:
-        known: What is remembered of each group.
+        ownership: Learns which groups come and go, and what other programs wrote.
     """
 
     def __init__(self, knobs: Knobs, ownership: Ownership) -> None:

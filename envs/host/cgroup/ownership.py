@@ -52,9 +52,8 @@ class Ownership:
     """Foreign writes to BE's knobs, and the bounds that come of them.
 
     Args:
-        foreign: How to answer.
         most_backoff_ticks: The longest that `reassert` leaves a tighter value alone.
-        events: Is told of every foreign write; the log hears of the 1st, 2nd, 4th, 8th ... to a knob.
+        events: Takes every foreign write; the log hears of the 1st, 2nd, 4th, 8th ... to a knob.
         witness: Tells who wrote; without one the group's place in the tree has to do.
     """
 
@@ -87,15 +86,15 @@ class Ownership:
                 if self._tick >= claim.ends_tick:
                     del self._claims[key]
 
-    def compare(self, group: Group, left: Settings, found: Settings) -> None:
+    def compare(self, group: Group, left: Settings, now: Settings) -> None:
         """Take every knob that reads otherwise than we left it for another program's."""
-        for knob, (before, now) in left.changes(found).items():
-            claim = self._claims.setdefault((group, knob), _Claim(now, 0, 0, 0.0))
-            claim.value, claim.times, claim.last_tick = now, claim.times + 1, self._tick
+        for knob, (ours, theirs) in left.changes(now).items():
+            claim = self._claims.setdefault((group, knob), _Claim(theirs, 0, 0, 0.0))
+            claim.value, claim.times, claim.last_tick = theirs, claim.times + 1, self._tick
             claim.ends_tick = self._tick + self._patience_ticks(claim.times)
             who = self._witness.writer(group, knob) if self._witness else suspect(group.name)
             often = "" if claim.times == 1 else f", {claim.times} times now"
-            text = f"{group.name}: {knob} {in_words(before)} -> {in_words(now)}, by {who}{often}"
+            text = f"{group.name}: {knob} {in_words(ours)} -> {in_words(theirs)}, by {who}{often}"
             self.events.tell("foreign-write", text, self._level(claim.times))
 
     def bound(self, group: Group, wanted: Settings) -> Settings:

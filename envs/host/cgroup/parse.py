@@ -1,4 +1,4 @@
-"""Contents of kernel files as numbers; whatever is none becomes a CgroupError that names the file."""
+"""Contents of kernel files as numbers; anything else becomes a CgroupError that names the file."""
 
 from __future__ import annotations
 

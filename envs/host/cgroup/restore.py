@@ -28,12 +28,7 @@ _CONTESTED = "reads back otherwise: does another program write it too?"
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file that was not put back, or not literally.
-
-    Attributes:
-        path: The file.
-        why: For the operator, one line.
-    """
+    """A file that was not put back, or not literally."""
 
     path: Path
     why: str
@@ -49,7 +44,6 @@ class RestoreReport:
         equivalent: Files whose originals the kernel does not take back, and what they hold instead to the same effect.
         skipped: Files whose group is gone or is another one by now; nothing is left to do for them.
         failed: Files that could not be put back; the journal keeps them for another try.
-        note: What became of the journal.
     """
 
     restored: list[Path] = field(default_factory=list)
@@ -65,10 +59,10 @@ class RestoreReport:
         return not self.failed
 
     def __str__(self) -> str:
-        told = (*self.equivalent, *self.skipped, *self.failed)
+        items = (*self.equivalent, *self.skipped, *self.failed)
         counts = f"{len(self.restored)} restored, {len(self.unchanged)} unchanged, {len(self.equivalent)} equivalent, "
         counts += f"{len(self.skipped)} skipped, {len(self.failed)} failed; {self.note}"
-        return "\n".join([counts, *(f"{item.path}: {item.why}" for item in told)])
+        return "\n".join([counts, *(f"{item.path}: {item.why}" for item in items)])
 
 
 def restore(
@@ -83,9 +77,6 @@ def restore(
     """Put back every original that the journal holds, then set the journal aside.
 
     Args:
-        state_dir: Where the journal lives.
-        kernel: The tree of control groups.
-        proc: Where procfs is mounted.
         force: Do not ask whether a live controller holds the directory.
         held: Originals that could not be stored.
         patience_seconds: How long files that answer EBUSY and the like are tried again.

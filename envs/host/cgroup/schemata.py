@@ -43,15 +43,15 @@ class Schemata:
         for line in text.splitlines():
             if not line.strip():
                 continue
-            found = _LINE.fullmatch(line)
-            if found is None:
+            match = _LINE.fullmatch(line)
+            if match is None:
                 raise ValueError(f"{line[:60]!r} is no line of a schemata")
-            base = 16 if found[1] in CACHES else 10
-            if found[1] in CACHES or found[1] == BANDWIDTH:
-                pairs = (pair.split("=") for pair in found[2].split(";"))
+            base = 16 if match[1] in CACHES else 10
+            if match[1] in CACHES or match[1] == BANDWIDTH:
+                pairs = (pair.split("=") for pair in match[2].split(";"))
                 values = {int(domain): int(value, base) for domain, value in pairs}
                 if base == 16:
-                    caches[found[1]] = values
+                    caches[match[1]] = values
                 else:
                     bandwidth = values
         return cls(caches, bandwidth)
@@ -75,7 +75,6 @@ def high_ways(full_mask: int, ratio: float, min_ways: int) -> int:
     """The mask of a share of a cache: the highest ways of it, in a row as the hardware wants them.
 
     Args:
-        full_mask: All ways.
         ratio: Share of them; rounded down.
         min_ways: Fewest that a mask may have.
 

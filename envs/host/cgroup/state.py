@@ -1,4 +1,4 @@
-"""What one BE group is told and what comes of it: the settings that are compared, and how they are read."""
+"""The settings of one BE group: how they are read, compared and put into words."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Settings:
     Attributes:
         quota: CPU time; two lifted quotas are equal.
         cpus: As configured; empty is wide open.
-        frozen: Told to freeze, by itself.
+        frozen: Has the order to freeze, itself and not just an ancestor.
         weight: In the kernel's number, or IDLE. Ours only once we have set it.
     """
 
@@ -55,7 +55,6 @@ class Seen:
     """What one group reads back.
 
     Attributes:
-        settings: Its own knobs.
         ceiling_cpus: The tightest quota of its ancestors.
         effective: CPUs that its tasks may really run on.
         frozen: All tasks are stopped, by whosever order.
@@ -101,8 +100,6 @@ def see(group: Group, *, weighed: bool, ceilings: dict[Path, float]) -> Seen:
     """Read one group. What cannot be read is taken for wide open, so that one lost controller stops no freeze.
 
     Args:
-        group: The group.
-        weighed: Whether its weight is ours.
         ceilings: Ceilings by parent directory, for siblings to share; is added to.
 
     Raises:

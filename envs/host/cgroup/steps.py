@@ -69,7 +69,6 @@ class Step:
 
     Attributes:
         turn: Its place among the steps of all groups.
-        group: The group.
         knob: `quota`, `cpus`, `frozen` or `weight`, as in `Settings`.
         value: What is written, or waited for.
         seconds: Longest wait: from the first step of the plan, or of a thaw from its own write.
@@ -97,7 +96,6 @@ class Outcome:
     """What became of a plan.
 
     Attributes:
-        failed: Steps that failed, with their errors.
         gone: Groups that vanished meanwhile, and how that showed.
     """
 

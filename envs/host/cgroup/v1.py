@@ -18,11 +18,9 @@ __all__ = ["CpuV1", "CpusetV1", "FreezerV1"]
 
 
 class CpuV1(CpuDriver):
-    """`cpu.cfs_*`, `cpu.shares`, `cpu.idle`.
+    """Quota and weight by `cpu.cfs_*`, `cpu.shares` and `cpu.idle`.
 
     Args:
-        knobs: Reads and writes.
-        group: The group's directory.
         mount: The hierarchy's root; ancestors are looked for up to there.
     """
 
@@ -109,7 +107,7 @@ def _quota(quota: str, period: str, path: Path) -> Quota:
 
 
 class CpusetV1(CpusetDriver):
-    """`cpuset.cpus` and `cpuset.mems`."""
+    """CPUs and memory nodes by `cpuset.cpus` and `cpuset.mems`."""
 
     effective_file = "cpuset.effective_cpus"
 
@@ -128,14 +126,14 @@ class CpusetV1(CpusetDriver):
 
 
 class FreezerV1(FreezerDriver):
-    """`freezer.state`."""
+    """Freezing and thawing by `freezer.state`."""
 
     order_file = "freezer.state"
     orders = "THAWED", "FROZEN"
     waits_for_thaw = False
 
     def ordered(self) -> bool:
-        """Whether this group itself was told to freeze."""
+        """Whether this group itself has the order to freeze."""
         return self._knobs.read(self._group / "freezer.self_freezing").strip() == "1"
 
     def frozen(self) -> bool:

@@ -17,11 +17,9 @@ __all__ = ["CpuV2", "CpusetV2", "FreezerV2"]
 
 
 class CpuV2(CpuDriver):
-    """`cpu.max`, `cpu.weight`, `cpu.idle`.
+    """Quota and weight by `cpu.max`, `cpu.weight` and `cpu.idle`.
 
     Args:
-        knobs: Reads and writes.
-        group: The group's directory.
         mount: The hierarchy's root; ancestors are looked for up to there.
     """
 
@@ -74,7 +72,7 @@ def _quota(content: str, path: Path) -> Quota:
 
 
 class CpusetV2(CpusetDriver):
-    """`cpuset.cpus`."""
+    """The group's CPUs by `cpuset.cpus`."""
 
     effective_file = "cpuset.cpus.effective"
 
@@ -91,7 +89,7 @@ class FreezerV2(FreezerDriver):
     waits_for_thaw = True
 
     def ordered(self) -> bool:
-        """Whether this group itself was told to freeze."""
+        """Whether this group itself has the order to freeze."""
         return number(self._knobs.read(self._order), self._order) == 1
 
     def frozen(self) -> bool:

@@ -1,7 +1,7 @@
 """Who wrote a knob: the kernel's word for it where it gives it, else the group's place in the tree.
 
 fanotify tells the process of every write to a marked file, control groups' included (seen on Linux 6.18 for cgroup v1
-and 6.1 for v2). It needs CAP_SYS_ADMIN. Our own writes are told too; equal events are merged while nobody reads them,
+and 6.1 for v2). It needs CAP_SYS_ADMIN. Our own writes show too; equal events are merged while nobody reads them,
 so there are never more in the queue than files and writers, and reading can wait until somebody asks.
 """
 
@@ -46,11 +46,7 @@ def suspect(group: str) -> str:
 
 
 class Witness:
-    """Tells which process wrote the knobs of a group. Without the permission it only suspects.
-
-    Args:
-        proc: Where procfs is mounted.
-    """
+    """Tells which process wrote the knobs of a group. Without the permission it only suspects."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
@@ -73,12 +69,7 @@ class Witness:
                     self._watched[status.st_dev, status.st_ino] = str(path)
 
     def writer(self, group: Group, knob: str) -> str:
-        """Who wrote a knob since this was last asked, or who may have.
-
-        Args:
-            group: The group.
-            knob: As `Settings` names it.
-        """
+        """The process that wrote a knob since the last call, or that may have."""
         self._drain()
         files = [str(path) for path in group.knob_files(knob)]
         writers = {pid: name for file in files for pid, name in self._writers.pop(file, {}).items()}

@@ -39,9 +39,6 @@ class CyclictestLines(LineSource):
 
     Args:
         path: Where cyclictest's standard output goes: a regular file or a FIFO; it may not exist yet.
-        slo: The task's objective.
-        unit: Of the latencies.
-        window_seconds: Length of the window.
     """
 
     unfit = "none of its lines is a wake-up; run cyclictest with --verbose"

@@ -1,4 +1,4 @@
-"""What a latency source learnt, and the one place that turns it into readings.
+"""What a latency source knows, and the one place that turns it into readings.
 
 The rule: a stalled client or a dead LC is not good latency. No completed request gives no tail latency, whatever the
 source says; outstanding requests then speak through their age; and figures that grow old become missing.
@@ -59,12 +59,9 @@ class Figures:
 
     Attributes:
         end_seconds: Monotonic time at which the window ended.
-        window_seconds: Its length.
-        samples: Requests completed in it.
         tail_seconds: The SLO's quantile of their latency.
         oldest_seconds: Age of the oldest outstanding request at the window's end; 0 when none is outstanding.
         offered_rps: Requests that arrived, per second.
-        done_rps: Requests completed, per second.
         error_rps: Requests that failed, per second.
         tail_is_lower_limit: The tail is at least `tail_seconds`.
     """
@@ -84,8 +81,6 @@ class Reporter:
     """Turns a source's figures into readings, tick by tick.
 
     Args:
-        source: The source's name, for the operator.
-        slo: The LC's objective.
         stale_seconds: Figures older than this are missing.
     """
 
@@ -94,20 +89,19 @@ class Reporter:
         self._good_seconds = dict.fromkeys(PROVIDES, -math.inf)
 
     def readings(self, figures: Figures | Missing, now_seconds: float, failure: str = "") -> Mapping[str, Reading]:
-        """All of PROVIDES.
+        """The readings that PROVIDES names.
 
         Args:
             figures: The newest figures, or why there are none at all.
-            now_seconds: Monotonic time of the tick.
             failure: Why there are no newer ones, if the source failed since.
         """
-        found = self._judge(figures, now_seconds, failure)
-        for name, reading in found.items():
+        readings = self._judge(figures, now_seconds, failure)
+        for name, reading in readings.items():
             if isinstance(reading, Value):
                 self._good_seconds[name] = now_seconds - reading.age_seconds
             else:
-                found[name] = replace(reading, age_seconds=now_seconds - self._good_seconds[name])
-        return found
+                readings[name] = replace(reading, age_seconds=now_seconds - self._good_seconds[name])
+        return readings
 
     def _judge(self, figures: Figures | Missing, now_seconds: float, failure: str) -> dict[str, Reading]:
         if isinstance(figures, Missing):
@@ -140,8 +134,8 @@ class Reporter:
             return figures.tail_seconds
         if figures.samples < 1 or isinstance(figures.tail_seconds, Missing):
             silence = f"{self.source}: {_silence(figures)} in {figures.window_seconds:.1f} s"
-            found = figures.tail_seconds.detail if isinstance(figures.tail_seconds, Missing) else ""
-            return Missing(Why.NO_DATA, f"{silence} ({found})" if found and found not in silence else silence)
+            reason = figures.tail_seconds.detail if isinstance(figures.tail_seconds, Missing) else ""
+            return Missing(Why.NO_DATA, f"{silence} ({reason})" if reason and reason not in silence else silence)
         tail = measured(figures.tail_seconds, LONGEST_SECONDS)
         if isinstance(tail, Why):
             return Missing(tail, f"{self.source}: a tail latency of {figures.tail_seconds!r} s")
@@ -153,8 +147,8 @@ class Reporter:
             return rps
         load = rps.value / self.slo.max_load_rps
         if load > MOST_LOAD_RATIO:
-            told = f"{rps.value:g} rps, slo.max_load_rps is {self.slo.max_load_rps:g}: is that right?"
-            return Missing(Why.ABSURD, f"{self.source}: {told}")
+            doubt = f"{rps.value:g} rps, slo.max_load_rps is {self.slo.max_load_rps:g}: is that right?"
+            return Missing(Why.ABSURD, f"{self.source}: {doubt}")
         return Value(load, rps.age_seconds)
 
 

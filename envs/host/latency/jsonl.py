@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlctl.envs.host.decode import json_or_none, measured
 from rlctl.envs.host.latency.figures import LONGEST_SECONDS, TimeUnit
-from rlctl.envs.host.latency.keys import lookup, members
+from rlctl.envs.host.latency.json_object import lookup, members
 from rlctl.envs.host.latency.lines import LineSource
 from rlctl.envs.host.latency.window import Requests
 from rlctl.envs.telemetry import Why
@@ -24,7 +24,6 @@ class RequestKeys:
     Attributes:
         latency: How long it took.
         ok: Truthy when it succeeded; None if every line is a success.
-        unit: Unit of `latency`.
     """
 
     latency: str = "latency_seconds"
@@ -46,9 +45,6 @@ class JsonlRequests(LineSource):
 
     Args:
         path: A regular file or a FIFO; it may be rotated, truncated, or not exist yet.
-        slo: The LC's objective.
-        keys: Which member is which.
-        window_seconds: Length of the window.
     """
 
     def __init__(self, path: Path, slo: SLO, keys: RequestKeys | None = None, *, window_seconds: float = 1.0) -> None:

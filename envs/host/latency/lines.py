@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rlctl.envs.host.latency.figures import PROVIDES, Reporter
-from rlctl.envs.host.latency.follow import Follower
+from rlctl.envs.host.latency.growing_file import GrowingFile
 from rlctl.envs.host.latency.window import Requests, SampleWindow
 from rlctl.envs.telemetry import Missing, Reading, Why
 from rlctl.envs.workload import SLO
@@ -21,10 +21,7 @@ class LineSource(ABC):
     Such a file holds completed requests only; in overload its tail comes too late, see `oldest_request_seconds`.
 
     Args:
-        kind: What writes the lines, for messages.
         path: A regular file or a FIFO; it may be rotated, truncated, or not exist yet.
-        slo: The LC's objective.
-        window_seconds: Length of the window.
 
     Attributes:
         unfit: Why no line has a latency in it, for the operator.
@@ -35,7 +32,7 @@ class LineSource(ABC):
 
     def __init__(self, kind: str, path: Path, slo: SLO, window_seconds: float) -> None:
         self.name = f"{kind} {path}"
-        self._follower = Follower(path)
+        self._file = GrowingFile(path)
         self._window = SampleWindow(window_seconds, slo.quantile)
         self._reporter = Reporter(self.name, slo, stale_seconds=float("inf"))  # the window ends with every tick
 
@@ -50,7 +47,7 @@ class LineSource(ABC):
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """The window's figures as readings; `rejected_rps` counts lines without a latency."""
-        lines = self._follower.read()
+        lines = self._file.read()
         if isinstance(lines, Missing):
             self._window.add(now_seconds, Requests())
             return {**self._reporter.readings(lines, now_seconds), "rejected_rps": lines}
@@ -59,5 +56,5 @@ class LineSource(ABC):
         return {**self._reporter.readings(figures, now_seconds), "rejected_rps": self._window.rejected_rps()}
 
     def close(self) -> None:
-        """Close the file."""
-        self._follower.close()
+        """Close the file that is read."""
+        self._file.close()

@@ -40,10 +40,8 @@ class NginxLog(LineSource):
 
     Args:
         path: The log; it may be rotated, truncated, or not exist yet.
-        slo: The LC's objective.
         pattern: Regular expression with a group `seconds` that is found once in each line; `^` and `$` are a line's
             ends, and nothing in it may match a line break (`[ \t]`, not `\s`).
-        window_seconds: Length of the window.
         wall_clock: The clock of `$msec`.
 
     Raises:

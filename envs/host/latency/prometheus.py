@@ -56,7 +56,6 @@ def bucket_quantile(buckets: Sequence[tuple[float, float]], q: float) -> BucketQ
 
     Args:
         buckets: (upper bound, requests at or below it) of the interval, by rising bound, the last one infinite.
-        q: Which quantile, as a ratio.
 
     Returns:
         None when there were no requests or there is no finite bound.
@@ -88,10 +87,6 @@ class PrometheusDigest:
     Each series is compared with itself, so that a worker that restarts (its counters start again at 0) or joins does
     not disturb the others. The figures of a window are those between two scrapes. Completed requests are all that a
     histogram shows: in overload name an `oldest` or `in_flight` gauge too.
-
-    Args:
-        names: What the endpoint calls things.
-        slo: The LC's objective.
     """
 
     def __init__(self, names: PrometheusNames, slo: SLO) -> None:
@@ -163,24 +158,24 @@ class PrometheusDigest:
         if not isinstance(now.in_flight, Missing) and not isinstance(before.in_flight, Missing):
             offered = max(done_rps + (now.in_flight - before.in_flight) / seconds, 0.0)
         oldest = now.oldest if isinstance(now.oldest, Missing) else now.oldest * unit_seconds
-        found = bucket_quantile(buckets, self._slo.quantile)
+        quantile = bucket_quantile(buckets, self._slo.quantile)
         return Figures(
             end_seconds=now.seconds,
             window_seconds=seconds,
             samples=round(total),
-            tail_seconds=self._tail(found, unit_seconds),
-            tail_is_lower_limit=found is not None and found.beyond,
+            tail_seconds=self._tail(quantile, unit_seconds),
+            tail_is_lower_limit=quantile is not None and quantile.beyond,
             oldest_seconds=oldest,
             offered_rps=offered,
             done_rps=done_rps,
         )
 
-    def _tail(self, found: BucketQuantile | None, unit_seconds: float) -> float | Missing:
+    def _tail(self, quantile: BucketQuantile | None, unit_seconds: float) -> float | Missing:
         """A lower limit beyond the target is a violation for certain; one below the target says nothing."""
-        if found is None:
+        if quantile is None:
             return Missing(Why.NO_DATA, "no request completed")
-        seconds = found.value * unit_seconds
-        if found.beyond and seconds <= self._slo.target_seconds:
+        seconds = quantile.value * unit_seconds
+        if quantile.beyond and seconds <= self._slo.target_seconds:
             return Missing(
                 Why.NOT_SUPPORTED,
                 f"the quantile is above the histogram's last bound, {seconds:g} s: give {self._names.histogram} "

@@ -18,7 +18,7 @@ MOST_SAMPLES = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Completed requests.
+    """Requests that were completed in a batch.
 
     Attributes:
         latencies: In seconds, oldest first, each finite and not negative.
@@ -58,12 +58,7 @@ class SampleWindow:
         return 0.0 if self._last_seconds is None else now_seconds - self._last_seconds
 
     def add(self, now_seconds: float, requests: Requests) -> None:
-        """Take what was completed since the previous call; the first call only starts the clock.
-
-        Args:
-            now_seconds: Monotonic time of this tick.
-            requests: What was completed.
-        """
+        """Take what was completed since the previous call; the first call only starts the clock."""
         start, self._last_seconds = self._last_seconds, now_seconds
         if start is not None and now_seconds > start:
             latest = requests.latencies[-MOST_SAMPLES:]

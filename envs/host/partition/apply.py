@@ -18,10 +18,9 @@ from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.v1 import CpusetV1
 from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 from rlctl.envs.host.partition.ledger import FOLDER, Ledger, Stage, read_ledger
-from rlctl.envs.host.partition.moving import Mover
+from rlctl.envs.host.partition.moving import Left, Mover
 from rlctl.envs.host.partition.platform import HOST, Platform
 from rlctl.envs.host.partition.site import Site, Wish
-from rlctl.envs.host.partition.tasks import Left
 from rlctl.envs.host.partition.undo import undo_locked
 
 __all__ = ["Applied", "Wish", "apply", "plan"]
@@ -32,12 +31,10 @@ V1_LIMIT = "memory.limit_in_bytes"
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What was done.
+    """What an `apply` did.
 
     Attributes:
-        made: Directories of the groups.
         moved: How many tasks left each directory.
-        left: Tasks that stay, with the reason.
     """
 
     made: tuple[Path, ...]
@@ -58,13 +55,7 @@ def apply(
     """Build a platform's partitions. A step that fails takes all that was done back.
 
     Args:
-        platform: What to build.
         state_dir: Takes the ledger and the journal.
-        wish: What else is asked for.
-        layout: Where the hierarchies are.
-        kernel: The tree of control groups.
-        proc: Where procfs is mounted.
-        say: Is told of each step.
 
     Raises:
         CgroupBusy: A partition stands already, or something else is in the way.
@@ -120,7 +111,7 @@ class _Builder:
         self._ours = Knobs(None, self._kernel)
 
     def build(self) -> None:
-        """All of it."""
+        """Make the groups and move the tasks."""
         for mount in self._site.moving:
             self._make_host(mount)
         self._restrict_host()
@@ -132,7 +123,7 @@ class _Builder:
             self._say(f"moved {count} tasks out of {source}")
 
     def report(self) -> Applied:
-        """What came of it."""
+        """The groups made, and the tasks moved and left."""
         return Applied(tuple(self._kernel.made), dict(self._mover.moved), tuple(self._mover.left.values()))
 
     def _make_host(self, mount: Mount) -> None:
@@ -213,8 +204,8 @@ class _Builder:
                 self._ours.write(mdev / V1_EXCLUSIVE, "1")
         except RlctlError as error:
             raise CgroupRejected(f"{refused}: {error}") from error
-        if partition.exists() and (said := self._ours.read(partition).strip()) != "root":
-            raise CgroupRejected(f"{refused}: {partition} says {said!r}")
+        if partition.exists() and (state := self._ours.read(partition).strip()) != "root":
+            raise CgroupRejected(f"{refused}: {partition} says {state!r}")
 
     def _rivals(self, mdev: Path) -> str:
         """Who stands in the way: a parent that is not exclusive itself, other groups that have some of the CPUs."""
@@ -239,15 +230,12 @@ class _Noting:
         self._kernel, self._ledger = kernel, ledger
 
     def read(self, path: Path) -> str:
-        """As the kernel beneath, likewise the others."""
         return self._kernel.read(path)
 
     def write(self, path: Path, text: str) -> None:
-        """Likewise."""
         self._kernel.write(path, text)
 
     def identity(self, group: Path) -> Identity:
-        """Likewise."""
         return self._kernel.identity(group)
 
     def make_group(self, group: Path) -> None:
@@ -258,11 +246,9 @@ class _Noting:
         self.made.append(group)
 
     def remove_group(self, group: Path) -> None:
-        """Likewise."""
         self._kernel.remove_group(group)
 
     def subgroups(self, group: Path) -> tuple[Path, ...]:
-        """Likewise."""
         return self._kernel.subgroups(group)
 
     def close(self) -> None:

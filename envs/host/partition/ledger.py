@@ -63,8 +63,6 @@ class Recorded:
         mounts: Roots of the hierarchies in which groups were made, each with the directory that holds both partitions.
         made: Directories in the order in which they were made; with their identity, unless the process was killed
             between the two.
-        moves: In their order.
-        stage: How far it has come.
         damaged: Numbers of lines that are not as they were written, other than a torn last one.
     """
 
@@ -93,30 +91,32 @@ def read_ledger(state_dir: Path) -> Recorded | None:
     recorded = Recorded()
     for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
         try:
-            said, prev, _ = unsealed(line)
+            record, prev, _ = unsealed(line)
             if prev is None:
                 raise ValueError("no seal")
-            _take(recorded, said)
+            _take(recorded, record)
         except (ValueError, LookupError, TypeError, AttributeError):
             recorded.damaged.append(number)
     return recorded if recorded.boot_id or recorded.damaged else None
 
 
-def _take(recorded: Recorded, said: Mapping[str, Any]) -> None:
-    """One line."""
-    match said["is"]:
+def _take(recorded: Recorded, record: Mapping[str, Any]) -> None:
+    """Add one line's record."""
+    match record["is"]:
         case "ledger":
-            recorded.mounts = {Path(mount): Path(base) for mount, base in said["mounts"].items()}
-            recorded.boot_id, recorded.description = str(said["boot_id"]), said["description"]
+            recorded.mounts = {Path(mount): Path(base) for mount, base in record["mounts"].items()}
+            recorded.boot_id, recorded.description = str(record["boot_id"]), record["description"]
         case "make":
-            recorded.made[Path(said["group"])] = None
+            recorded.made[Path(record["group"])] = None
         case "made":
-            device, inode = said["identity"]
-            recorded.made[Path(said["group"])] = int(device), int(inode)
+            device, inode = record["identity"]
+            recorded.made[Path(record["group"])] = int(device), int(inode)
         case "move":
-            recorded.moves.append(Move(int(said["tid"]), int(said["start"]), Path(said["from"]), str(said["cpus"])))
+            recorded.moves.append(
+                Move(int(record["tid"]), int(record["start"]), Path(record["from"]), str(record["cpus"]))
+            )
         case "stage":
-            recorded.stage = Stage(said["stage"])
+            recorded.stage = Stage(record["stage"])
 
 
 class Ledger:
@@ -124,9 +124,6 @@ class Ledger:
 
     Args:
         state_dir: Its folder `partition` must exist.
-
-    Attributes:
-        path: The file.
 
     Raises:
         PermissionMissing, ConfigError: It cannot be opened.
@@ -142,12 +139,7 @@ class Ledger:
         self._end_bytes = content.rfind(b"\n") + 1  # a torn line is written over
 
     def begin(self, boot_id: str, mounts: Mapping[Path, Path], description: Mapping[str, Any]) -> None:
-        """Start afresh.
-
-        Args:
-            boot_id: This boot's.
-            mounts: As in `Recorded`.
-            description: Plain data.
+        """Empty the ledger and write its first line.
 
         Raises:
             HostError: The disk is full or broken; likewise in the methods below.
@@ -178,7 +170,7 @@ class Ledger:
         )
 
     def reached(self, stage: Stage) -> None:
-        """A stage begins."""
+        """Note that a stage begins."""
         self._append([{"is": "stage", "stage": stage}])
 
     def remove(self) -> None:

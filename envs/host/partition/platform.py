@@ -55,7 +55,7 @@ class Platform:
         host_cpus: CPUs of everything that is not managed.
         host_memory_nodes: Its memory nodes; empty leaves them as they are, likewise for the managed device.
         mdev_cpus: CPUs of what rlctl manages; none of the host's.
-        mdev_memory_nodes: Its memory nodes.
+        mdev_memory_nodes: Memory nodes of what rlctl manages.
         clusters: Parts of the managed device without a CPU in common; at least one.
         within: The group below which both partitions are; empty for the root of the hierarchies.
         why: Where the description comes from, one line.
@@ -93,7 +93,6 @@ def load_platform(
         file: A YAML file, or the name of a shipped one; None discovers.
         within: Group below which the partitions are to stand; empty for the root.
         cpus: That group's CPUs; None for all that are online.
-        sys: Where sysfs is mounted.
 
     Raises:
         ConfigError: There is no such file, or it is wrong or does not fit the host: with its line.
@@ -121,11 +120,6 @@ def discovered(*, within: str = "", cpus: frozenset[int] | None = None, sys: Pat
     Clusters are the NUMA nodes; of one node the groups of CPUs that share a last-level cache; of one cache all. The
     host keeps one core in eight, the first ones, whole where there is a second core: a hardware thread beside a managed
     one would slow it. They all come from the first cluster, where the kernel booted and most interrupts go.
-
-    Args:
-        within: As in `load_platform`.
-        cpus: As in `load_platform`.
-        sys: Where sysfs is mounted.
 
     Raises:
         HostError: There is one CPU only, or sysfs lists none.
@@ -244,26 +238,29 @@ class PlatformFile(Strict):
 
 
 def _problems(
-    said: PlatformFile, there: frozenset[int], nodes: frozenset[int]
+    description: PlatformFile, there: frozenset[int], nodes: frozenset[int]
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """What does not fit together, or not to this host: the key, and what is wrong."""
-    clusters = said.mdev.clusters or {}
-    parts: dict[tuple[str, ...], _Part] = {("host",): said.host, ("mdev",): said.mdev}
+    clusters = description.mdev.clusters or {}
+    parts: dict[tuple[str, ...], _Part] = {("host",): description.host, ("mdev",): description.mdev}
     parts |= {("mdev", "clusters", name): one for name, one in clusters.items()}
     for key, part in parts.items():
         if absent := part.cpus - there:
             yield (*key, "cpus"), f"there is no CPU {format_cpus(absent)} online here, only {format_cpus(there)}"
         if absent := part.memory_nodes - nodes:
             yield (*key, "memory_nodes"), f"there is no memory node {format_cpus(absent)}, only {format_cpus(nodes)}"
-    if shared := said.host.cpus & said.mdev.cpus:
+    if shared := description.host.cpus & description.mdev.cpus:
         yield ("mdev", "cpus"), f"CPU {format_cpus(shared)} is the host's already; a CPU has one partition"
     taken: dict[int, str] = {}
     for name, one in clusters.items():
         key = ("mdev", "clusters", name)
-        if outside := one.cpus - said.mdev.cpus:
-            yield (*key, "cpus"), f"CPU {format_cpus(outside)} is outside mdev, which has {format_cpus(said.mdev.cpus)}"
-        if said.mdev.memory_nodes and (outside := one.memory_nodes - said.mdev.memory_nodes):
-            allowed = format_cpus(said.mdev.memory_nodes)
+        if outside := one.cpus - description.mdev.cpus:
+            yield (
+                (*key, "cpus"),
+                f"CPU {format_cpus(outside)} is outside mdev, which has {format_cpus(description.mdev.cpus)}",
+            )
+        if description.mdev.memory_nodes and (outside := one.memory_nodes - description.mdev.memory_nodes):
+            allowed = format_cpus(description.mdev.memory_nodes)
             yield (*key, "memory_nodes"), f"memory node {format_cpus(outside)} is outside mdev, which has {allowed}"
         if shared := one.cpus & taken.keys():
             yield (*key, "cpus"), f"CPU {format_cpus(shared)} is cluster {taken[min(shared)]}'s already"

@@ -9,9 +9,8 @@ from pathlib import Path
 from rlctl.envs.errors import CgroupBusy, CgroupGone, ConfigError
 from rlctl.envs.host.cgroup.kernel import Kernel
 from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
-from rlctl.envs.host.partition.moving import Mover
+from rlctl.envs.host.partition.moving import Choice, Mover, tree
 from rlctl.envs.host.partition.platform import HOST, MDEV, Platform
-from rlctl.envs.host.partition.tasks import Choice, tree
 
 __all__ = ["Site", "Wish"]
 
@@ -26,7 +25,6 @@ class Wish:
         exclusive: No other group may use the managed CPUs: `cpu_exclusive` in v1, a partition root in v2.
         take: Groups of other programs whose tasks are moved too, with those of the groups below them; as in
             /proc/PID/cgroup, `/` for all.
-        choice: Who is not to be moved.
     """
 
     exclusive: bool = False
@@ -36,12 +34,6 @@ class Wish:
 
 class Site:
     """The hierarchies and directories of a platform's groups.
-
-    Args:
-        platform: What to build.
-        wish: What else is asked for.
-        layout: Where the hierarchies are.
-        kernel: The tree of control groups.
 
     Attributes:
         memory: Where clusters have their limits; None without any.
@@ -71,7 +63,7 @@ class Site:
         return {mount.path: self.base(mount) for mount in self.managing}
 
     def base(self, mount: Mount) -> Path:
-        """That directory."""
+        """The directory in a hierarchy that holds both partitions."""
         return mount.path / self.platform.within
 
     def groups(self) -> Iterable[Path]:
@@ -95,7 +87,7 @@ class Site:
         return list(dict.fromkeys([self.base(mount), *taken]))
 
     def check(self) -> None:
-        """What can be told before anything is touched.
+        """Refuse what can be seen to fail before anything is touched.
 
         Raises:
             HostError: It cannot be done here.

@@ -19,7 +19,7 @@ from rlctl.envs.host.cgroup.kernel import Kernel, refusal
 from rlctl.envs.host.cgroup.restore import RestoreReport, restore
 from rlctl.envs.host.cpulist import parse_cpus
 from rlctl.envs.host.partition.ledger import FOLDER, Ledger, Move, Recorded, Stage, read_ledger
-from rlctl.envs.host.partition.tasks import listed, listing, tree
+from rlctl.envs.host.partition.moving import listed, listing, tree
 from rlctl.envs.host.process import affinity, leader, read_task
 
 __all__ = ["Undone", "undo", "undo_locked"]
@@ -34,10 +34,9 @@ class Undone:
     """What an undo did.
 
     Attributes:
-        moved: Tasks of the ledger that went back; once for each hierarchy, likewise the next two.
+        moved: Tasks of the ledger that went back; once for each hierarchy, as in the next two.
         followed: Tasks that began in our groups, and went where their process or parent came from.
-        homeless: How many of all these found that group gone: they are in the one that held the partitions.
-        removed: Directories of groups.
+        homeless: How many of these found that group gone, and went to the one that held the partitions.
         knobs: What became of kernel files of groups that are not ours.
         failed: What could not be done, one line each; the ledger stays.
         note: What else there is to say, one line.
@@ -68,9 +67,6 @@ def undo(
     """Take down the partition that the ledger tells of, however far it had come.
 
     Args:
-        state_dir: Where the ledger lives.
-        kernel: The tree of control groups.
-        proc: Where procfs is mounted.
         force: Do not ask whether a live controller holds the directory.
         patience_seconds: How long groups that are still busy are tried again.
 
@@ -131,7 +127,7 @@ class _Demolition:
         ]
 
     def work(self, patience_seconds: float, put_back_knobs: Callable[[], RestoreReport]) -> None:
-        """All of it.
+        """Take the partition down, step by step.
 
         A v2 group below the root takes no tasks back while its children have controllers: these go first.
         """

@@ -15,11 +15,11 @@ from rlctl.envs.host.cgroup.kernel import Kernel
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.cpulist import format_cpus
-from rlctl.envs.host.partition.platform import HOST, MDEV
-from rlctl.envs.host.partition.tasks import REAL_TIME_LEFT, Choice, Left, listed, tree
+from rlctl.envs.host.partition.moving import REAL_TIME_LEFT, Choice, Left, listed, tree
+from rlctl.envs.host.partition.platform import HOST, MDEV, Platform
 from rlctl.envs.host.process import read_task
 
-__all__ = ["Row", "left_behind", "rows"]
+__all__ = ["Row", "left_behind", "missing", "rows"]
 
 UNREADABLE = "?"
 LATE = "refused when it was to move, or came later"
@@ -32,7 +32,7 @@ class Row:
     Attributes:
         group: Its path below the hierarchies' roots.
         cpus: CPUs that its tasks may run on, as the kernel lists them.
-        memory_nodes: Likewise; empty for the parent's.
+        memory_nodes: Memory nodes, as the kernel lists them; empty for the parent's.
         quota_cpus: CPU seconds per second; infinite without a quota.
         memory_bytes: Limit; None without one.
         exclusive: No other group may use its CPUs.
@@ -49,33 +49,36 @@ class Row:
 
 
 def rows(description: Mapping[str, Any], layout: Layout, kernel: Kernel) -> list[Row]:
-    """The groups that stand, parents first; those that are gone are left out.
-
-    Args:
-        description: As the ledger has it.
-        layout: Where the hierarchies are.
-        kernel: The tree of control groups.
-    """
+    """The groups that stand, parents first; those that are gone are left out."""
     names = [HOST, MDEV, *(f"{MDEV}/{name}" for name in description["clusters"])]
     paths = [str(Path(description["within"], name)) for name in names]
-    found = []
+    standing = []
     for path in paths:
         with contextlib.suppress(CgroupGone):
-            found.append(_row(Group.open(layout, path, Knobs(None, kernel)), kernel))
-    return found
+            standing.append(_row(Group.open(layout, path, Knobs(None, kernel)), kernel))
+    return standing
+
+
+def missing(platform: Platform, layout: Layout, knobs: Knobs) -> str:
+    """What is not as the platform says, one line with the way out; empty when all stands."""
+    wanted = {platform.mdev_group: platform.mdev_cpus}
+    wanted |= {platform.cluster_group(one.name): one.cpus for one in platform.clusters}
+    for name, cpus in wanted.items():
+        try:
+            cpuset = Group.open(layout, name, knobs).cpuset
+            if cpuset is None or cpuset.cpus() != cpus:
+                return f"{name} has other CPUs than the platform says: `rlctl partition undo`, then `apply`"
+        except CgroupGone as error:
+            return f"{error}; `rlctl partition apply` makes the groups"
+        except RlctlError as error:
+            return str(error)
+    return ""
 
 
 def left_behind(
     mounts: Mapping[Path, Path], layout: Layout, kernel: Kernel, choice: Choice, proc: Path
 ) -> tuple[list[Left], list[tuple[Path, int]]]:
     """Tasks outside of both partitions, in the hierarchies that restrict.
-
-    Args:
-        mounts: As the ledger has them.
-        layout: Where the hierarchies are.
-        kernel: The tree of control groups.
-        choice: As at the time of `apply`.
-        proc: Where procfs is mounted.
 
     Returns:
         Tasks beside the partitions, each with its reason; and other programs' groups with the number of their tasks.

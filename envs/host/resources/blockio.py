@@ -1,13 +1,13 @@
 """Disks: BE's weight against others where a scheduler heeds one, and limits of its throughput where none does.
 
-| asked for | cgroup v2 | cgroup v1 |
+| wanted | cgroup v2 | cgroup v1 |
 | --- | --- | --- |
 | a weight, on disks under bfq | `io.bfq.weight` | `blkio.bfq.weight` |
 | a weight, on disks with io.cost enabled | `io.weight` | nothing |
 | bytes per second, on every disk | `io.max` | `blkio.throttle.*_bps_device`: buffered writes escape it |
 
-A weight can be written where no disk heeds it. That would protect nothing while it looks as if it did, so it is told as
-missing; the limits need no scheduler.
+A weight can be written where no disk heeds it. That would protect nothing while it looks as if it did, so it is
+reported as missing; the limits need no scheduler.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from rlctl.envs.errors import CgroupError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import Controller
 
 __all__ = ["Disk", "IoDriver", "IoV1", "IoV2", "disks", "io_of"]
 
@@ -62,33 +61,11 @@ def _disks(sys: Path) -> Iterator[Disk]:
             continue
 
 
-class IoDriver(Protocol):
-    """Disks as one group may use them, whichever version serves it. Raises the CgroupErrors of `Knobs`."""
-
-    def set_weight(self, weight: int) -> None:
-        """Share among groups that want the same disk.
-
-        Args:
-            weight: 1 to 10000; 100 is what every group has by default.
-
-        Raises:
-            CgroupError: No disk of this host heeds a weight; why, and the way out.
-        """
-        ...
-
-    def limit(self, disk: Disk, read_bytes_per_second: int | None, write_bytes_per_second: int | None) -> None:
-        """Bound what the group reads and writes; None leaves that direction as it is."""
-        ...
-
-
 class IoV2:
     """`io.weight`, `io.bfq.weight` and `io.max`.
 
     Args:
-        knobs: Reads and writes.
-        group: The group's directory.
         mount: The hierarchy's root, which says where io.cost is enabled.
-        sys: Where sysfs is mounted.
     """
 
     def __init__(self, knobs: Knobs, group: Path, mount: Path, sys: Path = Path("/sys")) -> None:
@@ -98,7 +75,14 @@ class IoV2:
         self._sys = sys
 
     def set_weight(self, weight: int) -> None:
-        """Write the weights that some disk heeds."""
+        """Set the group's share among those that want the same disk, where some disk heeds it.
+
+        Args:
+            weight: 1 to 10000; 100 is what every group has by default.
+
+        Raises:
+            CgroupError: No disk of this host heeds a weight; why, and the way out.
+        """
         if not (self._group / "io.max").exists():
             way_out = f"write +io to {self._group.parent / 'cgroup.subtree_control'}"
             raise CgroupError(f"{self._group}: its parent shares no io controller ({way_out})")
@@ -114,9 +98,9 @@ class IoV2:
             self._knobs.write(self._group / name, f"default {number}")
 
     def limit(self, disk: Disk, read_bytes_per_second: int | None, write_bytes_per_second: int | None) -> None:
-        """Write io.max."""
-        given = {"rbps": read_bytes_per_second, "wbps": write_bytes_per_second}
-        limits = " ".join(f"{name}={number}" for name, number in given.items() if number is not None)
+        """Bound what the group reads and writes, by io.max; None leaves that direction as it is."""
+        wanted = {"rbps": read_bytes_per_second, "wbps": write_bytes_per_second}
+        limits = " ".join(f"{name}={number}" for name, number in wanted.items() if number is not None)
         if limits:
             self._knobs.write(self._group / "io.max", f"{disk.device} {limits}")
 
@@ -131,13 +115,7 @@ class IoV2:
 
 
 class IoV1:
-    """`blkio.bfq.weight` (or `blkio.weight`, before Linux 5.0) and `blkio.throttle.*`.
-
-    Args:
-        knobs: Reads and writes.
-        group: The group's directory in the blkio hierarchy.
-        sys: Where sysfs is mounted.
-    """
+    """`blkio.bfq.weight` (or `blkio.weight`, before Linux 5.0) and `blkio.throttle.*`."""
 
     def __init__(self, knobs: Knobs, group: Path, sys: Path = Path("/sys")) -> None:
         self._knobs = knobs
@@ -145,7 +123,7 @@ class IoV1:
         self._sys = sys
 
     def set_weight(self, weight: int) -> None:
-        """Write the weight of the scheduler in use; cfq's default is 500, of 10 to 1000."""
+        """As `IoV2.set_weight`; cfq's default is 500, of 10 to 1000."""
         in_use = {disk.scheduler for disk in disks(self._sys)}
         bfq, cfq = self._group / "blkio.bfq.weight", self._group / "blkio.weight"
         if "bfq" in in_use and bfq.exists():
@@ -156,31 +134,30 @@ class IoV1:
             raise CgroupError(_unheeded(self._sys, ""))
 
     def limit(self, disk: Disk, read_bytes_per_second: int | None, write_bytes_per_second: int | None) -> None:
-        """Write blkio.throttle.read_bps_device and write_bps_device."""
+        """As `IoV2.limit`, by blkio.throttle.read_bps_device and write_bps_device."""
         for direction, number in (("read", read_bytes_per_second), ("write", write_bytes_per_second)):
             if number is not None:
                 path = self._group / f"blkio.throttle.{direction}_bps_device"
                 self._knobs.write(path, f"{disk.device} {number}")
 
 
-def io_of(group: Group, layout: Layout, knobs: Knobs, sys: Path = Path("/sys")) -> IoDriver:
+IoDriver = IoV1 | IoV2
+"""Disks as one group may use them, whichever version serves it. Every method raises the CgroupErrors of `Knobs`."""
+
+
+def io_of(group: Group, knobs: Knobs, sys: Path = Path("/sys")) -> IoDriver:
     """The driver for a group.
 
     Raises:
         CgroupError: This host has no such controller, or the group is not in its hierarchy.
     """
-    mount = layout.mounts.get(Controller.IO)
-    if mount is None:
-        raise CgroupError(f"cgroup io: {layout.missing[Controller.IO]}")
-    path = group.paths.get(Controller.IO)
-    if path is None:
-        raise CgroupError(f"{group.name} has no group in the io hierarchy at {mount.path}")
+    mount, path = group.part(Controller.IO)
     return IoV1(knobs, path, sys) if mount.version == 1 else IoV2(knobs, path, mount.path, sys)
 
 
 def _unheeded(sys: Path, or_else: str) -> str:
-    found = disks(sys)
-    if not found:
+    all_disks = disks(sys)
+    if not all_disks:
         return "this host has no disk of its own"
-    told = ", ".join(f"{disk.name} ({disk.scheduler})" for disk in found)
-    return f"no disk heeds a weight: {told}; write bfq to /sys/block/{found[0].name}/queue/scheduler{or_else}"
+    schedulers = ", ".join(f"{disk.name} ({disk.scheduler})" for disk in all_disks)
+    return f"no disk heeds a weight: {schedulers}; write bfq to /sys/block/{all_disks[0].name}/queue/scheduler{or_else}"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from rlctl.envs.host.decode import measured
-from rlctl.envs.host.sensors.kernel_file import KernelFile
+from rlctl.envs.host.sensors.kernel_file import Gauge, one_number
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
 __all__ = ["MOST_CPUS", "LcFrequency"]
@@ -21,10 +22,6 @@ class LcFrequency:
     """`lc_frequency_hertz` and `lc_frequency_ratio`, the share of the frequency without turbo.
 
     Of several CPUs the fastest counts, since an idle one shows what it ran at long ago, or its lowest.
-
-    Args:
-        cpus: The LC's.
-        sys: Where sysfs is mounted.
     """
 
     name = "cpufreq"
@@ -32,17 +29,18 @@ class LcFrequency:
 
     def __init__(self, cpus: Iterable[int], sys: Path = Path("/sys")) -> None:
         folders = [sys / f"devices/system/cpu/cpu{cpu}" for cpu in sorted(cpus)[:MOST_CPUS]]
-        self._files = [KernelFile(folder / "cpufreq/scaling_cur_freq", most_bytes=64) for folder in folders]
+        parse = one_number(1e3, "frequency in kHz")
+        self._frequencies = [Gauge(folder / "cpufreq/scaling_cur_freq", parse) for folder in folders]
         known = [hertz for folder in folders if (hertz := _guaranteed_hertz(folder)) is not None]
         self._guaranteed_hertz = max(known, default=None)
 
     @property
     def present(self) -> bool:
         """Whether the kernel tells of any of them."""
-        return any(file.path.exists() for file in self._files)
+        return any(gauge.path.exists() for gauge in self._frequencies)
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:  # noqa: ARG002 - the protocol's signature
-        """Now."""
+        """The frequencies as they are now."""
         hertz = self._hertz()
         if isinstance(hertz, Missing):
             return dict.fromkeys(self.provides, hertz)
@@ -53,24 +51,22 @@ class LcFrequency:
         return {"lc_frequency_hertz": Value(hertz), "lc_frequency_ratio": ratio}
 
     def close(self) -> None:
-        """Close the files."""
-        for file in self._files:
-            file.close()
+        """Close the kernel's files."""
+        for gauge in self._frequencies:
+            gauge.close()
 
     def _hertz(self) -> float | Missing:
-        found: list[float] = []
+        known: list[float] = []
         missing = Missing(Why.NOT_CONFIGURED, "the LC's CPUs are not known")
-        for file in self._files:
-            content = file.read()
-            kilohertz = content if isinstance(content, Missing) else measured(content.strip())
-            if isinstance(kilohertz, Missing):
-                gone = kilohertz.why is Why.GONE  # the whole cpufreq folder: nobody scales this CPU's frequency
-                missing = Missing(Why.NOT_SUPPORTED if gone else kilohertz.why, kilohertz.detail)
-            elif isinstance(kilohertz, Why):
-                missing = Missing(kilohertz, f"{file.path} holds no frequency")
+        for gauge in self._frequencies:
+            hertz = gauge.now()
+            if not isinstance(hertz, Missing):
+                known.append(hertz)
+            elif hertz.why is Why.GONE:  # the whole cpufreq folder: nobody scales this CPU's frequency
+                missing = replace(hertz, why=Why.NOT_SUPPORTED)
             else:
-                found.append(kilohertz * 1e3)
-        return max(found) if found else missing
+                missing = hertz
+        return max(known) if known else missing
 
 
 def _guaranteed_hertz(folder: Path) -> float | None:

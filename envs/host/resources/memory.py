@@ -1,6 +1,6 @@
 """Memory of one group: what reclaim leaves the LC, and how much BE may take.
 
-| asked for | cgroup v2 | cgroup v1 |
+| wanted | cgroup v2 | cgroup v1 |
 | --- | --- | --- |
 | LC keeps so much, whatever happens | `memory.min` | nothing |
 | LC keeps so much while others have more than theirs | `memory.low` | nothing |
@@ -16,43 +16,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
 
 from rlctl.envs.errors import CgroupError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import Controller
 from rlctl.envs.host.cgroup.parse import child_groups, number
 
 __all__ = ["MemoryDriver", "MemoryV1", "MemoryV2", "memory_of"]
-
-
-class MemoryDriver(Protocol):
-    """Memory of one group, whichever version serves it. Every method raises the CgroupErrors of `Knobs`."""
-
-    def keep(self, guaranteed_bytes: int | None = None, preferred_bytes: int | None = None) -> None:
-        """Protect so much of what the group uses from reclaim; None leaves a setting as it is.
-
-        Args:
-            guaranteed_bytes: Never reclaimed: rather is a process killed.
-            preferred_bytes: Reclaimed only when nothing unprotected is left.
-
-        Raises:
-            CgroupError: This version has no protection, or the controller is not enabled for the group.
-        """
-        ...
-
-    def cap(self, high_bytes: int | None = None, most_bytes: int | None = None) -> None:
-        """Bound what the group uses; None leaves a setting as it is.
-
-        Args:
-            high_bytes: Beyond it the group's own memory is reclaimed.
-            most_bytes: Never more.
-
-        Raises:
-            CgroupError: The group cannot be brought down to it, or the controller is not enabled for it.
-        """
-        ...
 
 
 class MemoryV2:
@@ -62,8 +33,6 @@ class MemoryV2:
     little for all are raised with it.
 
     Args:
-        knobs: Reads and writes.
-        group: The group's directory.
         mount: The hierarchy's root, which needs no protection.
     """
 
@@ -73,7 +42,15 @@ class MemoryV2:
         self._line = [group, *(parent for parent in group.parents if mount in parent.parents)]
 
     def keep(self, guaranteed_bytes: int | None = None, preferred_bytes: int | None = None) -> None:
-        """Write memory.min and memory.low, from the top down."""
+        """Protect so much of what the group uses from reclaim, from the top down; None leaves a setting as it is.
+
+        Args:
+            guaranteed_bytes: Never reclaimed: rather is a process killed (memory.min).
+            preferred_bytes: Reclaimed only when nothing unprotected is left (memory.low).
+
+        Raises:
+            CgroupError: The controller is not enabled for the group.
+        """
         self._enabled()
         for name, wanted_bytes in (("memory.min", guaranteed_bytes), ("memory.low", preferred_bytes)):
             if wanted_bytes is not None:
@@ -81,7 +58,16 @@ class MemoryV2:
                 self._knobs.write(self._group / name, str(wanted_bytes))
 
     def cap(self, high_bytes: int | None = None, most_bytes: int | None = None) -> None:
-        """Write memory.high, then memory.max: what has been reclaimed need not be killed for."""
+        """Bound what the group uses; None leaves a setting as it is.
+
+        Args:
+            high_bytes: Beyond it the group's own memory is reclaimed (memory.high, written first: what has been
+                reclaimed need not be killed for).
+            most_bytes: Never more (memory.max).
+
+        Raises:
+            CgroupError: The group cannot be brought down to it, or the controller is not enabled for it.
+        """
         self._enabled()
         _write_all(self._knobs, self._group, (("memory.high", high_bytes), ("memory.max", most_bytes)))
 
@@ -105,22 +91,17 @@ class MemoryV2:
 
 
 class MemoryV1:
-    """`memory.limit_in_bytes` and `memory.soft_limit_in_bytes`; v1 protects nothing.
-
-    Args:
-        knobs: Reads and writes.
-        group: The group's directory in the memory hierarchy.
-    """
+    """`memory.limit_in_bytes` and `memory.soft_limit_in_bytes`; v1 protects nothing."""
 
     def __init__(self, knobs: Knobs, group: Path) -> None:
         self._knobs = knobs
         self._group = group
 
     def keep(self, guaranteed_bytes: int | None = None, preferred_bytes: int | None = None) -> None:
-        """Not possible.
+        """Refuse: this version has no protection.
 
         Raises:
-            CgroupError: Always, when anything is asked for.
+            CgroupError: A protection is wanted.
         """
         if guaranteed_bytes is not None or preferred_bytes is not None:
             raise CgroupError(
@@ -133,18 +114,17 @@ class MemoryV1:
         _write_all(self._knobs, self._group, files)
 
 
-def memory_of(group: Group, layout: Layout, knobs: Knobs) -> MemoryDriver:
+MemoryDriver = MemoryV1 | MemoryV2
+"""Memory of one group, whichever version serves it. Every method raises the CgroupErrors of `Knobs`."""
+
+
+def memory_of(group: Group, knobs: Knobs) -> MemoryDriver:
     """The driver for a group.
 
     Raises:
         CgroupError: This host has no memory controller, or the group is not in its hierarchy.
     """
-    mount = layout.mounts.get(Controller.MEMORY)
-    if mount is None:
-        raise CgroupError(f"cgroup memory: {layout.missing[Controller.MEMORY]}")
-    path = group.paths.get(Controller.MEMORY)
-    if path is None:
-        raise CgroupError(f"{group.name} has no group in the memory hierarchy at {mount.path}")
+    mount, path = group.part(Controller.MEMORY)
     return MemoryV1(knobs, path) if mount.version == 1 else MemoryV2(knobs, path, mount.path)
 
 

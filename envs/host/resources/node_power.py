@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from rlctl.envs.host.decode import measured
+from rlctl.envs.host.decode import first_line, measured
 from rlctl.envs.host.sensors.kernel_file import missing_because
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
@@ -38,7 +38,6 @@ class NodePower:
 
     Args:
         source: Asked again and again, until `close`.
-        interval_seconds: Between two questions.
         cancel: Ends a question that is under way.
     """
 
@@ -84,7 +83,6 @@ class IpmiPower:
 
     Args:
         command: Prints what `ipmitool dcmi power reading` prints.
-        timeout_seconds: For one answer.
     """
 
     def __init__(self, command: Sequence[str] = IPMITOOL, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
@@ -112,11 +110,11 @@ class IpmiPower:
                 return Missing(Why.NOT_SUPPORTED, f"{self._command[0]}: {error.strerror}")
         with self._child as child:
             try:
-                said, _ = child.communicate(timeout=self._timeout_seconds)
+                output, _ = child.communicate(timeout=self._timeout_seconds)
             except subprocess.TimeoutExpired:
                 child.kill()
                 return Missing(Why.NO_DATA, f"{self._command[0]}: no answer in {self._timeout_seconds:g} s")
-        return ipmi_watts(said)
+        return ipmi_watts(output)
 
     def cancel(self) -> None:
         """End a child that runs, and start no other."""
@@ -127,14 +125,14 @@ class IpmiPower:
                     self._child.kill()
 
 
-def ipmi_watts(said: str) -> float | Missing:
+def ipmi_watts(output: str) -> float | Missing:
     """The power in what `ipmitool dcmi power reading` prints."""
-    found = _WATTS.search(said)
-    if found:
-        return float(found[1])
-    gist = next((line.strip() for line in said.splitlines() if line.strip()), "it said nothing")
-    refused = "permission" in gist.lower() or "could not open device" in gist.lower()
-    return Missing(Why.NO_PERMISSION if refused else Why.NOT_SUPPORTED, f"ipmitool: {gist[:200]}")
+    match = _WATTS.search(output)
+    if match:
+        return float(match[1])
+    reason = first_line(output)
+    refused = "permission" in reason.lower() or "could not open device" in reason.lower()
+    return Missing(Why.NO_PERMISSION if refused else Why.NOT_SUPPORTED, f"ipmitool: {reason}")
 
 
 def meter_file(sys: Path = Path("/sys")) -> Path | None:
@@ -159,13 +157,7 @@ def hwmon_watts(file: Path) -> float | Missing:
 def power_source(
     sys: Path = Path("/sys"), dev: Path = Path("/dev"), tool: str = IPMITOOL[0]
 ) -> tuple[Source, Callable[[], None]] | Missing:
-    """How to ask this machine, and how to end a question; or why there is no way.
-
-    Args:
-        sys: Where sysfs is mounted.
-        dev: Where the device nodes are.
-        tool: ipmitool, by name or path.
-    """
+    """How to ask this machine, and how to end a question; or why there is no way."""
     meter = meter_file(sys)
     if meter is not None:
         return lambda: hwmon_watts(meter), lambda: None

@@ -11,26 +11,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlctl.envs.host.decode import measured, text_of
-from rlctl.envs.host.sensors.kernel_file import KernelFile, Rate
+from rlctl.envs.host.sensors.kernel_file import Gauge, Rate, one_number
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
 __all__ = ["Energy", "Rapl", "Zone", "rapl_zones"]
 
 _ZONE = re.compile(r"intel-rapl:\d+(:\d+)?")
 _MOST_WATTS = 1e5
-_OWN_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """One counter.
+    """An energy counter of the processor.
 
     Attributes:
-        folder: Under /sys/class/powercap.
         kind: `package` or `dram`.
         range_joules: Where the counter begins anew.
         limit_watts: What the package may draw for long, its TDP as shipped; None if the kernel does not say.
@@ -59,47 +57,42 @@ def _zones(sys: Path) -> Iterator[Zone]:
 
 
 class Energy:
-    """Joules that some zones used since this object was made; a counter may begin anew once between two readings.
-
-    Args:
-        zones: Added up.
-    """
+    """Joules that some zones used since this object was made; a counter may begin anew once between two readings."""
 
     def __init__(self, zones: Sequence[Zone]) -> None:
-        self._gauges = [_Gauge(zone, KernelFile(zone.folder / "energy_uj", most_bytes=_OWN_BYTES)) for zone in zones]
+        self._counters = [_Counter(zone, Gauge(zone.folder / "energy_uj", _MICROJOULES)) for zone in zones]
 
     def joules(self) -> float | Missing:
         """The sum, or why one of them cannot be read."""
         total = 0.0
-        for gauge in self._gauges:
-            joules = gauge.read()
+        for counter in self._counters:
+            joules = counter.joules()
             if isinstance(joules, Missing):
                 return joules
             total += joules
-        return total if self._gauges else Missing(Why.NOT_SUPPORTED, "no such RAPL zone")
+        return total if self._counters else Missing(Why.NOT_SUPPORTED, "no such RAPL zone")
 
     def close(self) -> None:
-        """Close the files."""
-        for gauge in self._gauges:
-            gauge.file.close()
+        """Close the kernel's files."""
+        for counter in self._counters:
+            counter.gauge.close()
+
+
+_MICROJOULES = one_number(1e-6, "energy in microjoules")
 
 
 @dataclass(slots=True)
-class _Gauge:
+class _Counter:
     zone: Zone
-    file: KernelFile
-    _before: float | None = field(default=None)
-    _total: float = field(default=0.0)
+    gauge: Gauge
+    _before: float | None = None
+    _total: float = 0.0
 
-    def read(self) -> float | Missing:
-        content = self.file.read()
-        if isinstance(content, Missing):
-            denied = content.why is Why.NO_PERMISSION
-            return replace(content, detail=f"{content.detail}: root's only (CVE-2020-8694)") if denied else content
-        micro = measured(content.strip())
-        if isinstance(micro, Why):
-            return Missing(micro, f"{self.file.path}: {content[:40]!r} is no energy")
-        now, before = micro * 1e-6, self._before
+    def joules(self) -> float | Missing:
+        now, before = self.gauge.now(), self._before
+        if isinstance(now, Missing):
+            denied = now.why is Why.NO_PERMISSION
+            return replace(now, detail=f"{now.detail}: root's only (CVE-2020-8694)") if denied else now
         self._before = now
         if before is not None:
             self._total += now - before if now >= before else now - before + self.zone.range_joules
@@ -107,11 +100,7 @@ class _Gauge:
 
 
 class Rapl:
-    """`package_watts`, `dram_watts`, and `power_ratio`: the packages' share of what they may draw for long.
-
-    Args:
-        sys: Where sysfs is mounted.
-    """
+    """`package_watts`, `dram_watts`, and `power_ratio`: the packages' share of what they may draw for long."""
 
     name = "rapl"
     provides = ("package_watts", "dram_watts", "power_ratio")
@@ -133,7 +122,7 @@ class Rapl:
         return {**watts, "power_ratio": self._ratio(watts["package_watts"])}
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the kernel's files."""
         for energy in self._energies.values():
             energy.close()
 

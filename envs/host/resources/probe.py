@@ -14,7 +14,7 @@ from rlctl.envs.host.resources.cpufreq import LcFrequency
 from rlctl.envs.host.resources.node_power import meter_file, power_source
 from rlctl.envs.host.resources.powercap import Energy, rapl_zones
 from rlctl.envs.host.resources.resctrl import Classes, mount_options, why_no_resctrl
-from rlctl.envs.host.sensors.kernel_file import KernelFile
+from rlctl.envs.host.sensors.probe import NO_PSI, answers
 from rlctl.envs.host.sensors.psi import some_seconds
 from rlctl.envs.host.topology import read_list
 from rlctl.envs.telemetry import Missing
@@ -25,17 +25,10 @@ __all__ = ["probe_resources"]
 def probe_resources(
     layout: Layout, proc: Path = Path("/proc"), sys: Path = Path("/sys"), dev: Path = Path("/dev")
 ) -> tuple[Capability, ...]:
-    """All of it, each with what a lack disables; writes nothing, starts nothing, never raises.
-
-    Args:
-        layout: The control groups.
-        proc: Where procfs is mounted.
-        sys: Where sysfs is mounted.
-        dev: Where the device nodes are.
-    """
+    """All of it, each with what a lack disables; writes nothing, starts nothing, never raises."""
     return (
         _protection(layout),
-        _memory_pressure(proc),
+        answers("memory PSI", proc / "pressure/memory", some_seconds, "the shield's memory-pressure guard", NO_PSI),
         _io_weight(layout, sys),
         *_resctrl(proc, sys),
         _powercap(sys),
@@ -54,25 +47,18 @@ def _protection(layout: Layout) -> Capability:
     return Capability(name, True, f"memory.min and memory.low below {mount.path}", disables)
 
 
-def _memory_pressure(proc: Path) -> Capability:
-    name, disables = "memory PSI", "the shield's memory-pressure guard"
-    content = KernelFile(proc / "pressure/memory", keep_open=False).read()
-    found = content if isinstance(content, Missing) else some_seconds(content)
-    if isinstance(found, Missing):
-        return Capability(name, False, f"{found.detail} (boot with psi=1)", disables)
-    return Capability(name, True, f"{proc / 'pressure/memory'} answers", disables)
-
-
 def _io_weight(layout: Layout, sys: Path) -> Capability:
     name, disables = "I/O weight", "resources.be_io_weight (be_disk_*_bytes_per_second take no scheduler)"
     if Controller.IO not in layout.mounts:
         return Capability(name, False, layout.missing[Controller.IO], "resources.be_io_weight and be_disk_*")
-    found = disks(sys)
-    told = ", ".join(f"{disk.name} under {disk.scheduler}" for disk in found) or "this host has no disk of its own"
+    all_disks = disks(sys)
+    listed = (
+        ", ".join(f"{disk.name} under {disk.scheduler}" for disk in all_disks) or "this host has no disk of its own"
+    )
     costed = "enable=1" in text_of(layout.mounts[Controller.IO].path / "io.cost.qos")
-    heeded = any(disk.scheduler in ("bfq", "cfq") for disk in found) or costed
-    way_out = "" if heeded or not found else f": write bfq to /sys/block/{found[0].name}/queue/scheduler"
-    return Capability(name, heeded, told + way_out, disables)
+    heeded = any(disk.scheduler in ("bfq", "cfq") for disk in all_disks) or costed
+    way_out = "" if heeded or not all_disks else f": write bfq to /sys/block/{all_disks[0].name}/queue/scheduler"
+    return Capability(name, heeded, listed + way_out, disables)
 
 
 def _resctrl(proc: Path, sys: Path) -> tuple[Capability, ...]:
@@ -117,7 +103,7 @@ def _node_power(sys: Path, dev: Path) -> Capability:
     if isinstance(source, Missing):
         return Capability(name, False, source.detail, disables)
     meter = meter_file(sys)
-    return Capability(name, True, f"{meter}" if meter else f"ipmitool and {dev / 'ipmi0'}; not asked now", disables)
+    return Capability(name, True, f"{meter}" if meter else f"ipmitool and {dev / 'ipmi0'}; not used now", disables)
 
 
 def _cpufreq(sys: Path) -> Capability:
@@ -130,8 +116,10 @@ def _cpufreq(sys: Path) -> Capability:
         hidden = "hidden by a hypervisor, or no driver is loaded"
         return Capability(name, False, f"no /sys/devices/system/cpu/cpu*/cpufreq: {hidden}", disables)
     folder = sys / f"devices/system/cpu/cpu{min(cpus)}/cpufreq"
-    told = [f"{what} {text}" for what, file in _TOLD.items() if (text := text_of(folder / file))]
-    return Capability(name, True, f"{reading.value / 1e9:.2f} GHz now" + "".join(f", {one}" for one in told), disables)
+    facts = [f"{what} {text}" for what, file in _FACTS.items() if (text := text_of(folder / file))]
+    return Capability(
+        name, True, f"{reading.value / 1e9:.2f} GHz now" + "".join(f", {fact}" for fact in facts), disables
+    )
 
 
-_TOLD = {"driver": "scaling_driver", "governor": "scaling_governor", "at most kHz": "scaling_max_freq"}
+_FACTS = {"driver": "scaling_driver", "governor": "scaling_governor", "at most kHz": "scaling_max_freq"}

@@ -50,11 +50,6 @@ class Shares:
 class Classes:
     """LC's and BE's class.
 
-    Args:
-        knobs: Reads and writes.
-        sys: Where sysfs is mounted.
-        proc: Where procfs is mounted.
-
     Attributes:
         full: What the default class may use.
 
@@ -109,8 +104,8 @@ class Classes:
         """Move tasks into their class; how many were not in it.
 
         Args:
-            lc: Thread ids; one that has ended meanwhile is passed over.
-            be: Likewise.
+            lc: Thread ids of the LCs; one that has ended meanwhile is passed over.
+            be: Thread ids of BE.
 
         Raises:
             PermissionMissing: Not root.
@@ -192,13 +187,13 @@ class Classes:
 def task_ids(groups: Iterable[Group]) -> frozenset[int]:
     """Threads of some groups and of all below them."""
     folders = (folder for group in groups for folder in group.directories[:1])
-    found: set[int] = set()
+    tids: set[int] = set()
     for folder in folders:
         for name in ("cgroup.threads", "tasks"):  # v2, v1
             for listing in folder.rglob(name):
                 with contextlib.suppress(OSError, ValueError):  # removed meanwhile, or a domain without threads
-                    found.update(map(int, listing.read_text().split()))
-    return frozenset(found - {0})
+                    tids.update(map(int, listing.read_text().split()))
+    return frozenset(tids - {0})
 
 
 def why_no_resctrl(sys: Path = Path("/sys"), proc: Path = Path("/proc")) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlctl.envs.host.decode import measured
 from rlctl.envs.host.resources.resctrl import BE_CLASS, LC_CLASS
-from rlctl.envs.host.sensors.kernel_file import KernelFile, Rate
+from rlctl.envs.host.sensors.kernel_file import Gauge
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
 __all__ = ["ResctrlMonitor"]
@@ -31,7 +31,6 @@ class ResctrlMonitor:
     Args:
         peak_bytes_per_second: What one socket's memory can do when streamed (STREAM, `stress-ng --stream`); without it
             there are no shares.
-        sys: Where sysfs is mounted.
     """
 
     name = "resctrl"
@@ -65,7 +64,7 @@ class ResctrlMonitor:
         return readings
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the kernel's files."""
         for one in self._folders.values():
             one.close()
         self._folders.clear()
@@ -108,14 +107,13 @@ class _Class:
     """The counters of one class, by socket (or whatever shares a last-level cache)."""
 
     def __init__(self, folder: Path) -> None:
-        domains = [(int(found[1]), path) for path in folder.glob("mon_L3_*") if (found := _DOMAIN.fullmatch(path.name))]
+        domains = [(int(match[1]), path) for path in folder.glob("mon_L3_*") if (match := _DOMAIN.fullmatch(path.name))]
         self._bytes = {
-            at: KernelFile(path / "mbm_total_bytes", most_bytes=64)
+            at: Gauge(path / "mbm_total_bytes", _bytes, MOST_BYTES_PER_SECOND)
             for at, path in sorted(domains)
             if (path / "mbm_total_bytes").exists()
         }
-        self._rates = {at: Rate(MOST_BYTES_PER_SECOND) for at in self._bytes}
-        self._cache = [KernelFile(path / "llc_occupancy", most_bytes=64) for _, path in sorted(domains)]
+        self._cache = [Gauge(path / "llc_occupancy", _bytes) for _, path in sorted(domains)]
 
     @property
     def counts(self) -> bool:
@@ -124,28 +122,26 @@ class _Class:
 
     def rates(self, now_seconds: float) -> dict[int, Reading]:
         """Bytes per second since the previous call, by domain."""
-        return {at: self._rates[at].update(now_seconds, _number(file)) for at, file in self._bytes.items()}
+        return {at: gauge.rate(now_seconds) for at, gauge in self._bytes.items()}
 
     def occupancy(self) -> Reading:
         """Bytes in all last-level caches."""
-        return _sum(one if isinstance(one, Missing) else Value(one) for one in (_number(file) for file in self._cache))
+        numbers = (gauge.now() for gauge in self._cache)
+        return _sum(one if isinstance(one, Missing) else Value(one) for one in numbers)
 
     def close(self) -> None:
-        """Close the files."""
-        for file in (*self._bytes.values(), *self._cache):
-            file.close()
+        """Close the kernel's files."""
+        for gauge in (*self._bytes.values(), *self._cache):
+            gauge.close()
 
 
 _ABSENT = Missing(Why.NOT_CONFIGURED, "no class of its own: set resources.resctrl")
 
 
-def _number(file: KernelFile) -> float | Missing:
+def _bytes(content: bytes) -> float | Missing:
     """The kernel says `Unavailable` when no counter could be read, `Error` when the socket is offline."""
-    content = file.read()
-    if isinstance(content, Missing):
-        return content
     value = measured(content.strip())
-    return Missing(Why.NO_DATA, f"{file.path}: {content[:20]!r}") if isinstance(value, Why) else value
+    return Missing(Why.NO_DATA, f"{content[:20]!r}") if isinstance(value, Why) else value
 
 
 def _sum(readings: Iterable[Reading]) -> Reading:

@@ -1,4 +1,4 @@
-"""CPUs kept busy: by the host, by the LC, by BE, by rlctl itself; and whether the LC lives."""
+"""CPUs in use: by the host, by the LC, by BE, by rlctl itself; and whether the LC lives."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 import psutil
 
 from rlctl.envs.host.decode import measured
-from rlctl.envs.host.sensors.kernel_file import KernelFile, Rate
-from rlctl.envs.host.sensors.members import Members
+from rlctl.envs.host.sensors.kernel_file import Gauge, KernelFile, Rate, followed
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
-__all__ = ["CpuUsage", "GroupCpus", "HostCpus", "LcAlive", "cpu_seconds_per_request", "usage_seconds"]
+__all__ = ["GroupCpus", "HostCpus", "LcAlive", "cpu_seconds_per_request", "usage_seconds"]
 
+PROCS_BYTES = 1 << 16  # about 8,000 pids
 _USAGE_USEC = re.compile(rb"^usage_usec (\d+)$", re.MULTILINE)
 _IDLE = ("idle", "iowait")
 _NOT_OURS = ("steal", "guest", "guest_nice")  # guest time is already in user time; steal went to another machine
@@ -37,34 +37,10 @@ def usage_seconds(content: bytes) -> float | Missing:
     return usage * unit_seconds
 
 
-class CpuUsage:
-    """CPUs that one cgroup keeps busy.
-
-    Args:
-        usage: Path of its `cpuacct.usage` or `cpu.stat`.
-        host_cpus: CPUs of the host, the most there can be.
-    """
-
-    def __init__(self, usage: Path, host_cpus: int) -> None:
-        self.path = usage
-        self._file = KernelFile(usage)
-        self._rate = Rate(most=float(host_cpus))
-
-    def read(self, now_seconds: float) -> Reading:
-        """CPUs since the previous call."""
-        content = self._file.read()
-        return self._rate.update(now_seconds, content if isinstance(content, Missing) else usage_seconds(content))
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
 class GroupCpus:
     """`lc_cpus` and `be_cpus` from control groups.
 
     Args:
-        lc: The LC group's usage file.
         be: The BE groups' usage files; a group that vanishes counts as idle while another is left.
         host_cpus: CPUs of the host; default all of this one.
     """
@@ -73,42 +49,30 @@ class GroupCpus:
     provides = ("lc_cpus", "be_cpus")
 
     def __init__(self, lc: Path, be: Sequence[Path] = (), host_cpus: int | None = None) -> None:
-        self._host_cpus = host_cpus = host_cpus or os.cpu_count() or 1
-        self._lc = CpuUsage(lc, host_cpus)
-        self._be = tuple(CpuUsage(path, host_cpus) for path in be)
+        self._most_cpus = float(host_cpus or os.cpu_count() or 1)
+        self._lc, *self._be = (self._gauge(path) for path in (lc, *be))
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """Both shares since the previous call."""
-        return {
-            "lc_cpus": self._lc.read(now_seconds),
-            "be_cpus": _sum([usage.read(now_seconds) for usage in self._be]),
-        }
+        return {"lc_cpus": self._lc.rate(now_seconds), "be_cpus": _sum([usage.rate(now_seconds) for usage in self._be])}
 
     def follow(self, lc: Path, be: Sequence[Path], now_seconds: float) -> None:
-        """Other groups from now on; one that is new counts from this moment. Call it after `read` of the same tick.
+        """Other groups from now on; one that is new counts from this moment. Call it after `read` of the same tick."""
 
-        Args:
-            lc: As above.
-            be: As above.
-            now_seconds: Monotonic time.
-        """
-        before = {usage.path: usage for usage in (self._lc, *self._be)}
-        self._lc, *others = (
-            before.pop(path) if path in before else self._begun(path, now_seconds) for path in (lc, *be)
-        )
-        self._be = tuple(others)
-        for usage in before.values():
-            usage.close()
+        def begun(path: Path) -> Gauge:
+            gauge = self._gauge(path)
+            gauge.rate(now_seconds)
+            return gauge
+
+        self._lc, *self._be = followed((self._lc, *self._be), (lc, *be), begun)
 
     def close(self) -> None:
-        """Close all files."""
+        """Close the groups' files."""
         for usage in (self._lc, *self._be):
             usage.close()
 
-    def _begun(self, path: Path, now_seconds: float) -> CpuUsage:
-        usage = CpuUsage(path, self._host_cpus)
-        usage.read(now_seconds)
-        return usage
+    def _gauge(self, path: Path) -> Gauge:
+        return Gauge(path, usage_seconds, self._most_cpus)
 
 
 def _sum(readings: Sequence[Reading]) -> Reading:
@@ -150,7 +114,7 @@ class HostCpus:
         return {name: rate.update(now_seconds, totals[name]) for name, rate in self._rates.items()}
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no file is open."""
 
     def _host(self) -> dict[str, float | Missing]:
         try:
@@ -164,47 +128,43 @@ class HostCpus:
 class LcAlive:
     """`lc_alive`: 1.0 while the LC has a process, else 0.0.
 
-    For sensors that are read after it in the same tick it is the `Members` as well: the kernel makes the list of a v1
-    group anew each time.
+    It is read before those that need the LC's processes too: the kernel makes the list of a v1 group anew each time.
 
     Args:
-        members: The LC's processes.
+        procs: The LC group's `cgroup.procs`; zombies are not in it.
     """
 
     name = "lc-alive"
     provides = ("lc_alive",)
 
-    def __init__(self, members: Members) -> None:
-        self._members = members
+    def __init__(self, procs: Path) -> None:
         self._seen: tuple[int, ...] | Missing = ()
+        self.follow(procs)
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:  # noqa: ARG002 - the protocol's signature
         """Alive or not; a cgroup that is gone has no process, so the LC is dead rather than unknown."""
-        pids = self._seen = self._members.pids()
-        if isinstance(pids, Missing):
-            return {"lc_alive": Value(0.0) if pids.why is Why.GONE else pids}
-        return {"lc_alive": Value(1.0 if pids else 0.0)}
+        content = self._procs.read()
+        if isinstance(content, Missing):
+            self._seen = content
+            return {"lc_alive": Value(0.0) if content.why is Why.GONE else content}
+        words = (word for word in content.split() if word.isdigit() and len(word) < 20)
+        self._seen = tuple(pid for pid in map(int, words) if pid > 0)  # 0 is a process of another pid namespace
+        return {"lc_alive": Value(1.0 if self._seen else 0.0)}
 
-    def follow(self, members: Members) -> None:
-        """Other processes from now on."""
-        self._members.close()
-        self._members = members
+    def follow(self, procs: Path) -> None:
+        """Look at another group from now on."""
+        self._procs = KernelFile(procs, keep_open=False, most_bytes=PROCS_BYTES)
 
     def pids(self) -> tuple[int, ...] | Missing:
         """The processes as of the last reading."""
         return self._seen
 
     def close(self) -> None:
-        """Close the members' files."""
-        self._members.close()
+        """Do nothing: no file stays open."""
 
 
 def cpu_seconds_per_request(lc_cpus: Reading, done_rps: Reading) -> Reading:
     """CPU time per completed request, the stand-in for CPI where there is no PMU.
-
-    Args:
-        lc_cpus: CPUs that the LC kept busy.
-        done_rps: Requests that it completed per second.
 
     Returns:
         Seconds per request, as old as the older of the two; NO_DATA when nothing was completed.

@@ -1,4 +1,4 @@
-"""Kernel files read again and again, and the counters in them turned into rates."""
+"""Numbers in kernel files, read again and again: as they are, or as a rate; or why there is none."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import contextlib
 import errno
 import math
 import os
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from rlctl.envs.host.decode import measured
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
-__all__ = ["KernelFile", "Rate", "missing_because"]
+__all__ = ["Gauge", "KernelFile", "Parse", "Rate", "followed", "missing_because", "one_number"]
+
+Parse = Callable[[bytes], float | Missing]
+"""A number in SI units from a file's content, or why there is none."""
 
 _WHY = {
     errno.EACCES: Why.NO_PERMISSION,
@@ -39,11 +44,9 @@ class KernelFile:
     then opened again.
 
     Args:
-        path: The file.
         keep_open: False for files whose content is fixed when they are opened: cgroup.procs of cgroup v1, where a
-            kept file shows the same pids for as long as it is read more often than once a second.
+            file that stays open shows the same pids for as long as it is read more often than once a second.
         follow_name: False for files of one process or thread, whose number may be handed out again.
-        most_bytes: Longer content is cut off.
     """
 
     def __init__(self, path: Path, *, keep_open: bool = True, follow_name: bool = True, most_bytes: int = 4096) -> None:
@@ -96,7 +99,6 @@ class Rate:
         """The rate since the previous call, missing at the first one and after the counter started anew.
 
         Args:
-            now_seconds: Monotonic time of the reading.
             total: The counter, or why it could not be read.
         """
         reading = self._difference(now_seconds, total)
@@ -119,3 +121,54 @@ class Rate:
         if rate > 2.0 * self._most:
             return Missing(Why.ABSURD, f"{rate:g} per second, {self._most:g} is possible")
         return Value(min(rate, self._most))
+
+
+def one_number(unit: float, what: str) -> Parse:
+    """For a file that holds nothing but one number.
+
+    Args:
+        unit: Of the number, in SI units.
+        what: Which quantity it is, for the operator.
+    """
+
+    def parse(content: bytes) -> float | Missing:
+        number = measured(content.strip())
+        return Missing(number, f"{content[:40]!r} is no {what}") if isinstance(number, Why) else number * unit
+
+    return parse
+
+
+class Gauge:
+    """A number in a kernel file.
+
+    Args:
+        most: Largest growth per second that physics allows, see `Rate`.
+    """
+
+    def __init__(self, path: Path, parse: Parse, most: float = math.inf, *, follow_name: bool = True) -> None:
+        self.path = path
+        self._file = KernelFile(path, follow_name=follow_name)
+        self._parse = parse
+        self._rate = Rate(most)
+
+    def now(self) -> float | Missing:
+        """The number as it is now."""
+        content = self._file.read()
+        return content if isinstance(content, Missing) else self._parse(content)
+
+    def rate(self, now_seconds: float) -> Reading:
+        """Its growth per second since the previous call."""
+        return self._rate.update(now_seconds, self.now())
+
+    def close(self) -> None:
+        """Close the file; the next reading opens it again."""
+        self._file.close()
+
+
+def followed(gauges: Iterable[Gauge], paths: Sequence[Path], make: Callable[[Path], Gauge]) -> tuple[Gauge, ...]:
+    """Gauges of these files from now on: those that there are, and new ones; the others are closed."""
+    before = {gauge.path: gauge for gauge in gauges}
+    after = tuple(before.pop(path) if path in before else make(path) for path in paths)
+    for gauge in before.values():
+        gauge.close()
+    return after

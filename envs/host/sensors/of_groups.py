@@ -9,7 +9,6 @@ from pathlib import Path
 from rlctl.envs.errors import SensorError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.sensors.cpu import GroupCpus, HostCpus, LcAlive
-from rlctl.envs.host.sensors.members import CgroupMembers
 from rlctl.envs.host.sensors.perf import PerfSensor, perf_root
 from rlctl.envs.host.sensors.psi import Psi
 from rlctl.envs.host.sensors.schedstat import RunDelay
@@ -28,11 +27,7 @@ SENSED = frozenset(READINGS) - {"be_work_rate", "lc_cpu_seconds_per_request"}
 
 def group_sensors(lc: Group, be: Sequence[Group]) -> list[Sensor]:
     """Every sensor that these groups have files for; what the host has not stays missing, as `rlctl doctor` tells."""
-    sensors: list[Sensor] = [
-        alive := LcAlive(CgroupMembers(lc.procs_file)),
-        RunDelay(alive),
-        HostCpus(),
-    ]
+    sensors: list[Sensor] = [alive := LcAlive(lc.procs_file), RunDelay(alive.pids), HostCpus()]
     if lc.usage_file:
         sensors.append(GroupCpus(lc.usage_file, [group.usage_file for group in be if group.usage_file]))
     if lc.pressure_file:
@@ -50,7 +45,7 @@ def follow_groups(sensors: Iterable[Sensor], lc: Group, be: Sequence[Group], now
     for sensor in sensors:
         match sensor:
             case LcAlive():
-                sensor.follow(CgroupMembers(lc.procs_file))
+                sensor.follow(lc.procs_file)
             case GroupCpus() if lc.usage_file:
                 sensor.follow(lc.usage_file, [group.usage_file for group in be if group.usage_file], now_seconds)
             case Psi() if lc.pressure_file:
@@ -62,28 +57,21 @@ def follow_groups(sensors: Iterable[Sensor], lc: Group, be: Sequence[Group], now
 
 
 def absent_readings(lc: Group, be: Sequence[Group], sensors: Sequence[Sensor], *, perf: bool) -> dict[str, str]:
-    """Telemetry fields that these groups and sensors do not give, each with its reason.
-
-    Args:
-        lc: The LC's group.
-        be: The BE groups.
-        sensors: As built.
-        perf: Whether counters are asked for.
-    """
+    """Telemetry fields that these groups and sensors do not give, each with its reason."""
     provided = {name for sensor in sensors for name in sensor.provides}
-    found = dict.fromkeys(SENSED - provided, ABSENT.detail)
-    if "cpi" in found:
-        found["cpi"] = "perf cannot count here, see `rlctl doctor`" if perf else "perf is off; set perf: true"
+    reasons = dict.fromkeys(SENSED - provided, ABSENT.detail)
+    if "cpi" in reasons:
+        reasons["cpi"] = "perf cannot count here, see `rlctl doctor`" if perf else "perf is off; set perf: true"
     if lc.usage_file is None:
-        found |= dict.fromkeys(("lc_cpus", "be_cpus"), "the LC has no cpuacct group")
+        reasons |= dict.fromkeys(("lc_cpus", "be_cpus"), "the LC has no cpuacct group")
     elif not any(group.usage_file for group in be):
-        found["be_cpus"] = "BE has no cpuacct group"
+        reasons["be_cpus"] = "BE has no cpuacct group"
     if lc.pressure_file is None:
-        found |= dict.fromkeys(("lc_pressure_ratio", "be_pressure_ratio"), "the LC has no cgroup2 group")
+        reasons |= dict.fromkeys(("lc_pressure_ratio", "be_pressure_ratio"), "the LC has no cgroup2 group")
     elif not any(group.pressure_file for group in be):
-        found["be_pressure_ratio"] = "BE has no cgroup2 group"
-    found |= {"be_work_rate": found["be_cpus"]} if "be_cpus" in found else {}
-    return found | ({"lc_cpu_seconds_per_request": found["lc_cpus"]} if "lc_cpus" in found else {})
+        reasons["be_pressure_ratio"] = "BE has no cgroup2 group"
+    reasons |= {"be_work_rate": reasons["be_cpus"]} if "be_cpus" in reasons else {}
+    return reasons | ({"lc_cpu_seconds_per_request": reasons["lc_cpus"]} if "lc_cpus" in reasons else {})
 
 
 def perf_sensors(lc: Group, be: Sequence[Group], interval_seconds: float) -> list[Sensor]:

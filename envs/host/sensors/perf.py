@@ -9,9 +9,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from rlctl.envs.errors import SensorError
-from rlctl.envs.host.sensors.perf_child import PerfChild
-from rlctl.envs.host.sensors.perf_keeper import Child, PerfKeeper, Shape
 from rlctl.envs.host.sensors.perf_parse import Count, Frame, FrameAssembler
+from rlctl.envs.host.sensors.perf_process import PerfChild, PerfKeeper, Shape
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
 __all__ = ["EVENTS", "PerfSensor", "perf_command", "perf_root"]
@@ -35,16 +34,12 @@ LEAST_RUNNING_RATIO = 0.30  # below, perf's scaling of a multiplexed count is gu
 MOST_CPI = 100.0  # a thread that waits for DRAM with every instruction stays below
 STALE_INTERVALS = 3.0
 _LACKING = Missing(Why.NOT_SUPPORTED, "perf: this host has no such event")
-_UNASKED = Missing(Why.NOT_CONFIGURED, "perf is not asked for it")
+_NOT_WANTED = Missing(Why.NOT_CONFIGURED, "perf is not told to count it")
 _PATTERN_CHARACTERS = frozenset(",{}[]()|*+?^$;")  # perf takes a name with these for a list or a regular expression
 
 
 def perf_root(mounts: str) -> Path | None:
-    """Where perf looks up cgroup names: the v1 hierarchy of perf_event if it is mounted, else the cgroup2 mount.
-
-    Args:
-        mounts: Content of /proc/self/mounts.
-    """
+    """Where perf looks up cgroup names: the v1 hierarchy of perf_event if it is mounted, else the cgroup2 mount."""
     rows = [row.split() for row in mounts.splitlines()]
     v1 = [row[1] for row in rows if len(row) > 3 and row[2] == "cgroup" and "perf_event" in row[3].split(",")]
     v2 = [row[1] for row in rows if len(row) > 3 and row[2] == "cgroup2"]
@@ -57,18 +52,15 @@ def perf_command(
     """The command line, but for where its output goes.
 
     Args:
-        perf: The program.
-        shape: What this perf is known to take.
         names: Cgroups, relative to `perf_root`.
-        events: As in EVENTS.
         interval_seconds: Perf's print interval, 10 ms at least.
     """
-    asked = ",".join(events)
+    wanted = ",".join(events)
     if shape.grouped:
-        asked = asked.replace("cycles,instructions", "{cycles,instructions}", 1)
+        wanted = wanted.replace("cycles,instructions", "{cycles,instructions}", 1)
     form = "-j" if shape.json else "-x;"
     milliseconds = max(round(interval_seconds * 1e3), 10)
-    return [perf, "stat", form, "-I", str(milliseconds), "-a", "--for-each-cgroup", ",".join(names), "-e", asked]
+    return [perf, "stat", form, "-I", str(milliseconds), "-a", "--for-each-cgroup", ",".join(names), "-e", wanted]
 
 
 class PerfSensor:
@@ -83,8 +75,6 @@ class PerfSensor:
         be: The BE cgroups; those that do not exist are left out until they do.
         root: Where perf looks up names, see `perf_root`.
         interval_seconds: Perf's print interval; the control period, or a fraction of it.
-        events: What to count.
-        perf: The program.
         nice: Niceness to add to perf's own.
         cpus: CPUs perf may wait on; empty for those of this process.
         start: Starts a child; tests give another.
@@ -106,7 +96,7 @@ class PerfSensor:
         perf: str = "perf",
         nice: int = 0,
         cpus: Collection[int] = (),
-        start: Callable[[Sequence[str]], Child] | None = None,
+        start: Callable[[Sequence[str]], PerfChild] | None = None,
     ) -> None:
         self.root = root
         self.follow(lc, be)
@@ -155,7 +145,7 @@ class PerfSensor:
         self._directories = tuple(str(self.root / name) for name in self._names)
 
     def close(self) -> None:
-        """End perf. Idempotent."""
+        """End the perf child. Idempotent."""
         self._keeper.stop(Missing(Why.GONE, "perf: closed"))
         self._absent = self._keeper.trouble
 
@@ -187,7 +177,7 @@ class PerfSensor:
         before, self._inodes = self._inodes, tuple(map(_inode, self._directories))
         return bool(before) and before != self._inodes
 
-    def _launch(self, shape: Shape) -> Child:
+    def _launch(self, shape: Shape) -> PerfChild:
         names = [name for name, inode in zip(self._names, self._inodes, strict=True) if inode is not None]
         self._assembler = FrameAssembler([(name, event) for name in names for event in self._counted])
         self._clock_ahead_seconds = float("inf")
@@ -211,16 +201,16 @@ class PerfSensor:
         seconds = sum(frame.seconds for frame in frames)
         for (role, event), name in self._keys.items():
             if not self._roles[role]:
-                readings[name] = _UNASKED
+                readings[name] = _NOT_WANTED
             elif event in self._counted:
                 readings[name] = _rate(self._counts(frames, role, event), seconds)
-        readings["cpi"] = _cpi(readings.get("lc_cycles", _UNASKED), readings.get("lc_instructions", _UNASKED))
+        readings["cpi"] = _cpi(readings.get("lc_cycles", _NOT_WANTED), readings.get("lc_instructions", _NOT_WANTED))
         return readings
 
     def _counts(self, frames: Sequence[Frame], role: str, event: str) -> list[Count]:
         names = self._roles[role]
-        found = [[f.counts[name, event] for name in names if (name, event) in f.counts] for f in frames]
-        return [sum(counts[1:], counts[0]) if counts else Count(Why.GONE) for counts in found]
+        by_frame = [[f.counts[name, event] for name in names if (name, event) in f.counts] for f in frames]
+        return [sum(counts[1:], counts[0]) if counts else Count(Why.GONE) for counts in by_frame]
 
 
 def _cpi(cycles: Reading, instructions: Reading) -> Reading:

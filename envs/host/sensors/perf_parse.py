@@ -26,8 +26,7 @@ class PerfLine:
 
     Attributes:
         stamp_seconds: End of the interval, since perf started.
-        group: The cgroup's name as it was given to perf.
-        event: The event's name without PMU and modifiers.
+        group: The cgroup's name on perf's command line.
         count: How often, or for how many seconds (task-clock), it was counted; or why not. Already scaled up by perf
             when it was multiplexed.
         running_ratio: Share of the interval in which the counter really ran.
@@ -45,7 +44,6 @@ class Count:
     """An event's count over an interval, summed over the PMUs of a hybrid CPU.
 
     Attributes:
-        count: As in PerfLine.
         running_ratio: The smallest of all.
     """
 
@@ -65,8 +63,6 @@ class Frame:
 
     Attributes:
         stamp_seconds: Its end, since perf started.
-        seconds: Its length.
-        counts: By (cgroup, event).
     """
 
     stamp_seconds: float
@@ -118,7 +114,7 @@ class FrameAssembler:
     frame, and so its CPI, are always of the same interval.
 
     Args:
-        expected: All (cgroup, event) pairs that perf was asked for.
+        expected: All (cgroup, event) pairs that perf counts.
     """
 
     def __init__(self, expected: Collection[tuple[str, str]]) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 from rlctl.envs.host.sensors.perf import perf_root
-from rlctl.envs.host.sensors.perf_child import on_leash
 from rlctl.envs.host.sensors.perf_parse import Count, parse_line
+from rlctl.envs.host.sensors.perf_process import start_perf
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
 __all__ = ["SPAN_EVENTS", "PerfSpan"]
@@ -44,9 +44,6 @@ class PerfSpan:
 
     Args:
         group: The control group, by its path below the hierarchies' roots; it exists.
-        events: What to count.
-        perf: The program.
-        mounts: Content of /proc/self/mounts; read by default.
     """
 
     def __init__(
@@ -79,7 +76,7 @@ class PerfSpan:
         return self._readings()
 
     def close(self) -> None:
-        """End perf. Idempotent."""
+        """End the perf child. Idempotent."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             self._process.wait()
@@ -101,17 +98,9 @@ class PerfSpan:
         self._stack.callback(os.close, self._orders)
         self._stack.callback(os.close, self._answers)
         control = ["--delay=-1", f"--control=fd:{orders},{answers}"]
-        asked = ["--for-each-cgroup", group, "-e", ",".join(self._events)]
         try:
-            self._process = subprocess.Popen(
-                on_leash([perf, "stat", "-x;", "-a", *control, *asked]),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._printed,
-                pass_fds=(orders, answers),
-                env={**os.environ, "LC_ALL": "C"},  # perf prints decimal commas where the locale has them
-                start_new_session=True,  # Ctrl-C is for the measurement
-            )
+            command = [perf, "stat", "-x;", "-a", *control, "--for-each-cgroup", group, "-e", ",".join(self._events)]
+            self._process = start_perf(command, self._printed, (orders, answers))
         finally:
             os.close(orders)
             os.close(answers)
@@ -153,8 +142,8 @@ class PerfSpan:
         assert self._process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
-        said = self._text().decode(errors="replace").split("\n\n")[0]
-        return " ".join(said.split())[:300] or "it does not answer"
+        first = self._text().decode(errors="replace").split("\n\n")[0]
+        return " ".join(first.split())[:300] or "it does not answer"
 
 
 def _cannot(group: str, perf: str, mounts: str | None) -> Missing | None:

@@ -9,13 +9,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rlctl.envs.host.capability import Capability
-from rlctl.envs.host.sensors.kernel_file import KernelFile
+from rlctl.envs.host.decode import first_line
+from rlctl.envs.host.sensors.kernel_file import Gauge, KernelFile, Parse
 from rlctl.envs.host.sensors.perf import EVENTS, perf_root
+from rlctl.envs.host.sensors.perf_process import NO_REASON
 from rlctl.envs.host.sensors.psi import some_seconds
 from rlctl.envs.host.sensors.schedstat import run_delay_seconds
 from rlctl.envs.telemetry import Missing
 
-__all__ = ["probe_host", "probe_perf"]
+__all__ = ["NO_PSI", "answers", "probe_host", "probe_perf"]
+
+NO_PSI = " (boot with psi=1)"
 
 TRIAL_SECONDS = 0.02
 TRIAL_TIMEOUT_SECONDS = 5.0
@@ -38,13 +42,12 @@ def probe_host(proc: Path = Path("/proc"), run: Run | None = None) -> tuple[Capa
     """Everything that sensors and testbed can use; each perf event is counted for a moment. Never raises.
 
     Args:
-        proc: Where procfs is mounted.
         run: Runs a command; tests give another.
     """
     return (
         *probe_perf(proc, run),
-        _psi(proc),
-        _schedstat(proc),
+        answers("PSI", proc / "pressure/cpu", some_seconds, "pressure readings and the guards that use them", NO_PSI),
+        answers("schedstat", proc / "self/schedstat", run_delay_seconds, "the LC's run delay"),
         *(_tool(name, disables) for name, disables in _TOOLS.items()),
     )
 
@@ -58,9 +61,8 @@ def probe_perf(proc: Path = Path("/proc"), run: Run | None = None, perf: str = "
 def _event(event: str, run: Run, perf: str) -> Capability:
     name, disables = f"perf {event}", _NEEDED_FOR.get(event, f"counters lc_/be_{event.lower().replace('-', '_')}")
     code, words = run([perf, "stat", "-x;", "-a", "-e", event, "--", "sleep", str(TRIAL_SECONDS)])
-    gist = next((line.strip() for line in words.splitlines() if line.strip() not in ("", "Error:")), "it said nothing")
     if code != 0:
-        return Capability(name, False, gist[:200], disables)
+        return Capability(name, False, first_line(words, NO_REASON), disables)
     if "<not supported>" in words:
         return Capability(name, False, "not supported by this CPU, or hidden by the hypervisor", disables)
     return Capability(name, True, f"counted for {TRIAL_SECONDS * 1e3:g} ms", disables)
@@ -102,20 +104,18 @@ def _cgroup_names(proc: Path) -> Capability:
     return Capability("perf per cgroup", root is not None, reason, "CPI and perf counters of LC and BE")
 
 
-def _psi(proc: Path) -> Capability:
-    content = KernelFile(proc / "pressure/cpu", keep_open=False).read()
-    found = content if isinstance(content, Missing) else some_seconds(content)
-    reason = f"{found.detail} (boot with psi=1)" if isinstance(found, Missing) else f"{proc / 'pressure/cpu'} answers"
-    return Capability("PSI", not isinstance(found, Missing), reason, "pressure readings and the guards that use them")
+def answers(name: str, path: Path, parse: Parse, disables: str, way_out: str = "") -> Capability:
+    """Whether a kernel file answers with a number.
 
-
-def _schedstat(proc: Path) -> Capability:
-    content = KernelFile(proc / "self/schedstat", keep_open=False).read()
-    delay = content if isinstance(content, Missing) else run_delay_seconds(content)
-    disables = "the LC's run delay"
-    if isinstance(delay, Missing):
-        return Capability("schedstat", False, delay.detail, disables)
-    return Capability("schedstat", True, f"{proc / 'self/schedstat'} answers", disables)
+    Args:
+        way_out: How to come by it, for the reason.
+    """
+    gauge = Gauge(path, parse)
+    number = gauge.now()
+    gauge.close()
+    if isinstance(number, Missing):
+        return Capability(name, False, number.detail + way_out, disables)
+    return Capability(name, True, f"{path} answers", disables)
 
 
 def _tool(name: str, disables: str) -> Capability:

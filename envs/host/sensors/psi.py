@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from rlctl.envs.host.sensors.kernel_file import KernelFile, Rate
+from rlctl.envs.host.sensors.kernel_file import Gauge, followed
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
 __all__ = ["Psi", "some_seconds"]
@@ -24,16 +23,6 @@ def some_seconds(content: bytes) -> float | Missing:
     return int(match[1]) * 1e-6
 
 
-@dataclass(frozen=True, slots=True)
-class _Gauge:
-    file: KernelFile
-    rate: Rate
-
-    def read(self, now_seconds: float) -> Reading:
-        content = self.file.read()
-        return self.rate.update(now_seconds, content if isinstance(content, Missing) else some_seconds(content))
-
-
 class Psi:
     """`lc_pressure_ratio`, `be_pressure_ratio`, and the memory and io ones as counters.
 
@@ -42,37 +31,32 @@ class Psi:
 
     Args:
         lc: The LC's directory under the cgroup2 mount (on a hybrid host a plain directory there is enough).
-        be: The BE groups' directories.
     """
 
     name = "psi"
     provides = tuple(name.format(role) for role in ("lc", "be") for name in _NAMES.values())
 
     def __init__(self, lc: Path, be: Sequence[Path] = ()) -> None:
-        self._gauges: dict[str, tuple[_Gauge, ...]] = {}
+        self._gauges: dict[str, tuple[Gauge, ...]] = dict.fromkeys(self.provides, ())
         self.follow(lc, be)
 
     def follow(self, lc: Path, be: Sequence[Path]) -> None:
         """Other groups from now on; one that is new counts from its second reading."""
-        before = {gauge.file.path: gauge for gauges in self._gauges.values() for gauge in gauges}
         for role, groups in (("lc", (lc,)), ("be", be)):
             for resource, name in _NAMES.items():
                 files = [group / f"{resource}.pressure" for group in groups]
-                self._gauges[name.format(role)] = tuple(
-                    before.pop(file) if file in before else _Gauge(KernelFile(file), Rate(1.0)) for file in files
-                )
-        for gauge in before.values():
-            gauge.file.close()
+                gauges = self._gauges[name.format(role)]
+                # A ratio of time: nobody waits for more than a second per second.
+                self._gauges[name.format(role)] = followed(gauges, files, lambda file: Gauge(file, some_seconds, 1.0))
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """Shares of the time since the previous call, in [0, 1]."""
-        return {name: _worst([g.read(now_seconds) for g in gauges]) for name, gauges in self._gauges.items()}
+        return {name: _worst([g.rate(now_seconds) for g in gauges]) for name, gauges in self._gauges.items()}
 
     def close(self) -> None:
-        """Close all files."""
-        for gauges in self._gauges.values():
-            for gauge in gauges:
-                gauge.file.close()
+        """Close the kernel's files."""
+        for gauge in (gauge for gauges in self._gauges.values() for gauge in gauges):
+            gauge.close()
 
 
 def _worst(readings: Sequence[Reading]) -> Reading:

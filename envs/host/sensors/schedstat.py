@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from rlctl.envs.host.decode import measured
-from rlctl.envs.host.sensors.kernel_file import KernelFile, Rate, missing_because
-from rlctl.envs.host.sensors.members import Members
+from rlctl.envs.host.sensors.kernel_file import Gauge, Rate, missing_because
 from rlctl.envs.telemetry import Missing, Reading, Why
 
 __all__ = ["RunDelay", "run_delay_seconds"]
@@ -33,15 +33,14 @@ class RunDelay:
     process that joined counts from its second tick, as it may bring a long past along.
 
     Args:
-        members: The LC's processes.
-        proc: Where procfs is mounted.
+        pids: The LC's processes now, or why they are not known.
     """
 
     name = "schedstat"
     provides = ("lc_run_delay_ratio",)
 
-    def __init__(self, members: Members, proc: Path = Path("/proc")) -> None:
-        self._members = members
+    def __init__(self, pids: Callable[[], tuple[int, ...] | Missing], proc: Path = Path("/proc")) -> None:
+        self._pids = pids
         self._proc = proc
         self._threads: dict[int, dict[int, _Thread]] = {}
         self._total_seconds = 0.0
@@ -52,13 +51,12 @@ class RunDelay:
         return {"lc_run_delay_ratio": self._rate.update(now_seconds, self._total())}
 
     def close(self) -> None:
-        """Close all files."""
+        """Close the kernel's files."""
         self._forget(set(self._threads))
-        self._members.close()
 
     def _total(self) -> float | Missing:
         """A counter of its own, which only grows however threads come and go."""
-        pids = self._members.pids()
+        pids = self._pids()
         if isinstance(pids, Missing):
             return pids
         self._forget(set(self._threads).difference(pids))
@@ -79,10 +77,10 @@ class RunDelay:
             return Missing(Why.NOT_SUPPORTED, f"the LC has more than {MOST_THREADS} threads: use lc_pressure_ratio")
         threads = self._threads.setdefault(pid, {})
         for tid in set(threads).difference(tids):
-            threads.pop(tid).file.close()
+            threads.pop(tid).delay.close()
         for tid in tids.difference(threads):
             path = self._proc / str(pid) / "task" / str(tid) / "schedstat"
-            threads[tid] = _Thread(KernelFile(path, follow_name=False), None if known is None else 0.0)
+            threads[tid] = _Thread(Gauge(path, run_delay_seconds, follow_name=False), None if known is None else 0.0)
         return self._add(threads)
 
     def _add(self, threads: dict[int, _Thread]) -> Missing | None:
@@ -90,7 +88,7 @@ class RunDelay:
         for tid, thread in list(threads.items()):
             waited = thread.waited_seconds()
             if isinstance(waited, Missing):
-                threads.pop(tid).file.close()
+                threads.pop(tid).delay.close()
                 trouble = waited
             else:
                 self._total_seconds += waited
@@ -99,21 +97,18 @@ class RunDelay:
     def _forget(self, pids: set[int]) -> None:
         for pid in pids:
             for thread in self._threads.pop(pid, {}).values():
-                thread.file.close()
+                thread.delay.close()
 
 
+@dataclass(slots=True)
 class _Thread:
-    """One thread's file, and its run delay when last read (None: unknown, so that nothing can be added yet)."""
+    """One thread's run delay, and what it was when last read (None: unknown, so that nothing can be added yet)."""
 
-    __slots__ = ("before_seconds", "file")
-
-    def __init__(self, file: KernelFile, before_seconds: float | None) -> None:
-        self.file = file
-        self.before_seconds = before_seconds
+    delay: Gauge
+    before_seconds: float | None
 
     def waited_seconds(self) -> float | Missing:
-        content = self.file.read()
-        delay = content if isinstance(content, Missing) else run_delay_seconds(content)
+        delay = self.delay.now()
         if isinstance(delay, Missing):
             return delay
         before, self.before_seconds = self.before_seconds, delay

@@ -14,7 +14,6 @@ class Sensor(Protocol):
     """Reads some of a tick's telemetry.
 
     Attributes:
-        name: For logs and metrics.
         provides: Every key that `read` can return. Keys that are Telemetry fields fill them; the others are counters,
             per second.
     """

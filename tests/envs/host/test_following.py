@@ -366,7 +366,7 @@ def test_one_file_of_a_removed_group_closes_them_all(tmp_path: Path) -> None:
     for name in ("cpu.max", "cpu.weight"):
         (folder / name).write_text("1")
         kernel.read(folder / name)
-    assert len(kernel._kept) == 2
+    assert len(kernel._open_files) == 2
     with pytest.raises(FileNotFoundError):
         kernel.read(folder / "cgroup.procs")
-    assert not kernel._kept
+    assert not kernel._open_files

@@ -23,11 +23,10 @@ from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.partition import moving
 from rlctl.envs.host.partition.apply import Applied, Wish, apply, plan
 from rlctl.envs.host.partition.ledger import FOLDER, Ledger, Move, Stage, read_ledger
+from rlctl.envs.host.partition.moving import REAL_TIME_LEFT, Choice
 from rlctl.envs.host.partition.platform import Platform, load_platform
-from rlctl.envs.host.partition.standing import applied, missing
-from rlctl.envs.host.partition.tasks import REAL_TIME_LEFT, Choice
 from rlctl.envs.host.partition.undo import Undone, undo
-from rlctl.envs.host.partition.view import left_behind, rows
+from rlctl.envs.host.partition.view import left_behind, missing, rows
 from tests.doubles.cgroup_kernel import FakeKernel
 
 MB = 1 << 20
@@ -240,10 +239,10 @@ def test_rows_show_what_stands(machine: Machine) -> None:
 
 def test_whoever_places_work_there_can_ask_whether_it_stands(machine: Machine) -> None:
     knobs = Knobs(None, machine.fake)
-    assert not applied(TWO, machine.layout, knobs)
+    assert missing(TWO, machine.layout, knobs)
     assert "`rlctl partition apply` makes the groups" in missing(TWO, machine.layout, knobs)
     machine.apply()
-    assert applied(TWO, machine.layout, knobs)
+    assert not missing(TWO, machine.layout, knobs)
     other = Platform(frozenset({1}), frozenset({0}), (Cluster("half", frozenset({0}), 1.0),))
     assert "other CPUs than the platform says" in missing(other, machine.layout, knobs)
 

@@ -25,8 +25,8 @@ from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.layout import Controller
 from rlctl.envs.host.partition.apply import Applied, Wish, apply
 from rlctl.envs.host.partition.ledger import read_ledger
+from rlctl.envs.host.partition.moving import Choice
 from rlctl.envs.host.partition.platform import Platform
-from rlctl.envs.host.partition.tasks import Choice
 from rlctl.envs.host.partition.undo import Undone, undo
 from tests.waiting import PATIENCE_SECONDS
 

@@ -58,7 +58,7 @@ def folder(bench: Bench) -> Iterator[Path]:
 
 def driver_of(bench: Bench, folder: Path, sys: Path) -> IoDriver:
     knobs = bench.knobs()
-    return io_of(Group("own", {Controller.IO: folder}, bench.layout, knobs), bench.layout, knobs, sys)
+    return io_of(Group("own", {Controller.IO: folder}, bench.layout, knobs), knobs, sys)
 
 
 def text_of(folder: Path) -> dict[str, str]:

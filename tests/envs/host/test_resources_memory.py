@@ -87,7 +87,7 @@ def group_at(bench: Bench, folder: Path, knobs: Knobs) -> Group:
 
 def test_be_is_bounded_and_the_bounds_go_back(bench: Bench, mount: Mount, folder: Path) -> None:
     before, knobs = text_of(folder), bench.knobs()
-    driver = memory_of(group_at(bench, folder, knobs), bench.layout, knobs)
+    driver = memory_of(group_at(bench, folder, knobs), knobs)
     driver.cap(high_bytes=64 * MIB, most_bytes=96 * MIB)
     during = text_of(folder)
     high, most = (
@@ -101,7 +101,7 @@ def test_be_is_bounded_and_the_bounds_go_back(bench: Bench, mount: Mount, folder
 
 def test_what_is_no_whole_number_of_pages_is_rounded_as_the_kernel_does(bench: Bench, folder: Path) -> None:
     knobs = bench.knobs()
-    memory_of(group_at(bench, folder, knobs), bench.layout, knobs).cap(most_bytes=64 * MIB + 4095)
+    memory_of(group_at(bench, folder, knobs), knobs).cap(most_bytes=64 * MIB + 4095)
     assert f"{64 * MIB}\n" in text_of(folder).values()
 
 
@@ -109,7 +109,7 @@ def test_the_lc_is_protected_where_the_kernel_can_and_told_where_it_cannot(
     bench: Bench, mount: Mount, folder: Path
 ) -> None:
     before, knobs = text_of(folder) | text_of(folder.parent), bench.knobs()
-    driver = memory_of(group_at(bench, folder, knobs), bench.layout, knobs)
+    driver = memory_of(group_at(bench, folder, knobs), knobs)
     if mount.version == 1:
         with pytest.raises(CgroupError, match="cgroup v1 protects no memory"):
             driver.keep(preferred_bytes=32 * MIB)
@@ -140,7 +140,7 @@ def test_a_group_without_the_controller_says_what_to_write(fake: Bench) -> None:
     if mount.version == 1:
         bare = Group("bare", {}, fake.layout, knobs)
         with pytest.raises(CgroupError, match="bare has no group in the memory hierarchy"):
-            memory_of(bare, fake.layout, knobs)
+            memory_of(bare, knobs)
         return
     fake.kernel.make_group(mount.path / "bare")
     with pytest.raises(CgroupError, match=r"write \+memory to .*/cgroup.subtree_control"):
@@ -149,14 +149,14 @@ def test_a_group_without_the_controller_says_what_to_write(fake: Bench) -> None:
 
 def test_a_dry_run_writes_nothing(bench: Bench, mount: Mount, folder: Path) -> None:
     before, knobs = text_of(folder), bench.knobs(dry_run=True)
-    driver = memory_of(group_at(bench, folder, knobs), bench.layout, knobs)
+    driver = memory_of(group_at(bench, folder, knobs), knobs)
     driver.cap(most_bytes=32 * MIB)
     assert text_of(folder) == before
 
 
 def test_a_group_that_went_is_told_as_gone(bench: Bench, mount: Mount) -> None:
     with own_group(bench, mount) as folder:
-        driver = memory_of(group_at(bench, folder, bench.knobs()), bench.layout, bench.knobs())
+        driver = memory_of(group_at(bench, folder, bench.knobs()), bench.knobs())
         remove(bench.kernel, folder)
         with pytest.raises((CgroupGone, CgroupError)):
             driver.cap(most_bytes=MIB)
@@ -203,7 +203,7 @@ def test_an_lc_that_cannot_have_its_memory_is_seen_stalled_and_be_is_suspended(r
             psi = unified.path / folder.parent.name
             psi.mkdir()
             leaving.callback(remove, real.kernel, psi)
-        driver = memory_of(group_at(real, folder, knobs), real.layout, knobs)
+        driver = memory_of(group_at(real, folder, knobs), knobs)
         command = [sys.executable, "-S", "-c", GROWER]
         if mount.version == 1:
             driver.cap(most_bytes=24 * MIB)

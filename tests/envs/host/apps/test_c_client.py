@@ -9,8 +9,7 @@ import pytest
 
 import rlctl.envs.host.apps as package
 from rlctl.envs.applications import Placement, WorkingMode
-from rlctl.envs.host.apps.channel import ModeChannel
-from rlctl.envs.host.apps.told import mode_line
+from rlctl.envs.host.apps.channel import ModeChannel, mode_line
 
 HEADER = Path(package.__file__).parent / "rlctl_mode.h"
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from rlctl.envs.applications import Placement, WorkingMode
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.apps import channel as module
-from rlctl.envs.host.apps.channel import ModeChannel
+from rlctl.envs.host.apps.channel import ModeChannel, mode_line, parse_gap
 from rlctl.envs.host.apps.rlctl_mode import Mode, ModeClient, threads_at_start
-from rlctl.envs.host.apps.told import mode_line, parse_gap
 from tests.waiting import PATIENCE_SECONDS
 
 LINE = mode_line(Placement(1, "all", 1.5), WorkingMode(1.0, 4, 1.0, 4096))

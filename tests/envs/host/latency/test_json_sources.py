@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.latency.figures import Figures, Reporter, TimeUnit
-from rlctl.envs.host.latency.http_json import JsonDigest
+from rlctl.envs.host.latency.json_object import FigureKeys, JsonDigest, lookup
 from rlctl.envs.host.latency.jsonl import JsonlRequests, RequestKeys, documents
-from rlctl.envs.host.latency.keys import FigureKeys, lookup
 from rlctl.envs.host.latency.polled import PolledSource
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.sensors.cpu import GroupCpus, HostCpus, LcAlive, cpu_seconds_per_request, usage_seconds
-from rlctl.envs.host.sensors.members import CgroupMembers
 from rlctl.envs.telemetry import Missing, Value, Why
 
 near: Any = pytest.approx  # its own type is not that of a number
@@ -100,7 +99,7 @@ def test_an_empty_or_removed_group_is_a_dead_lc(tmp_path: Path) -> None:
     procs = tmp_path / "lc" / "cgroup.procs"
     procs.parent.mkdir()
     procs.write_text("17\n18\n")
-    sensor = LcAlive(CgroupMembers(procs))
+    sensor = LcAlive(procs)
     assert sensor.read(0.0) == {"lc_alive": Value(1.0)}
     procs.write_text("")
     assert sensor.read(1.0) == {"lc_alive": Value(0.0)}
@@ -112,7 +111,9 @@ def test_an_empty_or_removed_group_is_a_dead_lc(tmp_path: Path) -> None:
 
 def test_processes_of_another_namespace_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "cgroup.procs").write_text("0\n12\nx\n")
-    assert CgroupMembers(tmp_path / "cgroup.procs").pids() == (12,)
+    sensor = LcAlive(tmp_path / "cgroup.procs")
+    assert sensor.read(0.0) == {"lc_alive": Value(1.0)}
+    assert sensor.pids() == (12,)
 
 
 def test_cpu_per_request_needs_both_and_is_as_old_as_the_older() -> None:
@@ -136,7 +137,7 @@ def test_a_death_shows_at_once_in_a_group() -> None:
     process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
     try:
         (group / "cgroup.procs").write_text(str(process.pid))
-        sensor = LcAlive(CgroupMembers(group / "cgroup.procs"))
+        sensor = LcAlive(group / "cgroup.procs")
         assert sensor.read(0.0) == {"lc_alive": Value(1.0)}
         process.communicate(b"\n")
         assert sensor.read(0.1) == {"lc_alive": Value(0.0)}

@@ -76,7 +76,7 @@ def test_a_busy_lc_is_counted_and_an_idle_be_is_not(root: Path) -> None:
 
 ORPHAN = """
 import os, sys
-from rlctl.envs.host.sensors.perf_child import PerfChild
+from rlctl.envs.host.sensors.perf_process import PerfChild
 child = PerfChild(["perf", "stat", "-j", "-I", "60000", "-a", "-e", "task-clock"])
 print(child.pid, flush=True)
 os.kill(os.getpid(), 9)

@@ -11,7 +11,7 @@ import pytest
 
 from rlctl.envs.errors import SensorError
 from rlctl.envs.host.sensors.perf import PerfSensor, perf_command, perf_root
-from rlctl.envs.host.sensors.perf_keeper import MOST_RAPID_DEATHS, Shape
+from rlctl.envs.host.sensors.perf_process import MOST_RAPID_DEATHS, Shape
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
 near: Any = pytest.approx  # its own type is not that of a number

@@ -73,9 +73,6 @@ class Pids:
     def pids(self) -> tuple[int, ...] | Missing:
         return self.now
 
-    def close(self) -> None:
-        pass
-
 
 def thread(proc: Path, pid: int, tid: int, delay_seconds: float) -> Path:
     task = proc / str(pid) / "task" / str(tid)
@@ -92,7 +89,7 @@ def run_delay(sensor: RunDelay, now: float) -> float | Why:
 def test_threads_that_come_count_from_birth_and_those_that_go_take_nothing_away(tmp_path: Path) -> None:
     thread(tmp_path, 10, 10, 5.0)
     dying = thread(tmp_path, 10, 11, 70.0)
-    sensor = RunDelay(Pids(10), proc=tmp_path)
+    sensor = RunDelay(Pids(10).pids, proc=tmp_path)
     assert run_delay(sensor, 0.0) is Why.NO_DATA
     thread(tmp_path, 10, 10, 5.25)
     (dying / "schedstat").unlink()
@@ -106,7 +103,7 @@ def test_a_process_that_joins_does_not_bring_its_past(tmp_path: Path) -> None:
     thread(tmp_path, 10, 10, 1.0)
     thread(tmp_path, 20, 20, 900.0)
     members = Pids(10)
-    sensor = RunDelay(members, proc=tmp_path)
+    sensor = RunDelay(members.pids, proc=tmp_path)
     sensor.read(0.0)
     members.now = (10, 20)
     assert run_delay(sensor, 1.0) == 0.0
@@ -120,13 +117,13 @@ def test_a_process_that_joins_does_not_bring_its_past(tmp_path: Path) -> None:
 def test_too_many_threads_are_said_to_be_too_many(tmp_path: Path) -> None:
     for tid in range(10, 11 + MOST_THREADS):
         thread(tmp_path, 10, tid, 1.0)
-    assert run_delay(RunDelay(Pids(10), proc=tmp_path), 0.0) is Why.NOT_SUPPORTED
+    assert run_delay(RunDelay(Pids(10).pids, proc=tmp_path), 0.0) is Why.NOT_SUPPORTED
 
 
 def test_unreadable_members_say_why(tmp_path: Path) -> None:
     members = Pids()
     members.now = Missing(Why.NO_PERMISSION, "cgroup.procs")
-    assert run_delay(RunDelay(members, proc=tmp_path), 0.0) is Why.NO_PERMISSION
+    assert run_delay(RunDelay(members.pids, proc=tmp_path), 0.0) is Why.NO_PERMISSION
 
 
 @pytest.mark.host
@@ -135,7 +132,7 @@ def test_this_very_process_with_a_thread_that_comes_and_goes() -> None:
         pytest.skip("this kernel has no /proc/self/schedstat")
     members = Pids()
     members.now = (os.getpid(),)
-    sensor = RunDelay(members)
+    sensor = RunDelay(members.pids)
     sensor.read(time.monotonic())
     worker = threading.Thread(target=time.sleep, args=(0.05,))
     worker.start()

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.envs.host.latency import follow
-from rlctl.envs.host.latency.follow import Follower
+from rlctl.envs.host.latency import growing_file
+from rlctl.envs.host.latency.growing_file import GrowingFile
 from rlctl.envs.telemetry import Missing, Why
 
 
@@ -28,7 +28,7 @@ def append(path: Path, data: bytes) -> None:
 
 
 def test_begins_at_the_end_and_gives_whole_lines(log: Path) -> None:
-    follower = Follower(log)
+    follower = GrowingFile(log)
     assert follower.read() == b""
     append(log, b"one\ntw")
     assert follower.read() == b"one\n"
@@ -40,14 +40,14 @@ def test_begins_at_the_end_and_gives_whole_lines(log: Path) -> None:
 
 def test_a_line_that_was_begun_before_is_not_taken_for_a_whole_one(log: Path) -> None:
     append(log, b"0.0")
-    follower = Follower(log)
+    follower = GrowingFile(log)
     append(log, b"05\nnext\n")
     assert follower.read() == b"next\n"
     follower.close()
 
 
 def test_rotation_loses_nothing(log: Path, tmp_path: Path) -> None:
-    follower = Follower(log)
+    follower = GrowingFile(log)
     append(log, b"last of the old\nunfinished")
     log.rename(tmp_path / "access.log.1")
     log.write_bytes(b"first of the new\n")
@@ -58,7 +58,7 @@ def test_rotation_loses_nothing(log: Path, tmp_path: Path) -> None:
 
 
 def test_between_rename_and_reopen_the_old_file_is_still_read(log: Path, tmp_path: Path) -> None:
-    follower = Follower(log)
+    follower = GrowingFile(log)
     log.rename(tmp_path / "access.log.1")
     append(tmp_path / "access.log.1", b"still here\n")
     assert follower.read() == b"still here\n"
@@ -70,7 +70,7 @@ def test_between_rename_and_reopen_the_old_file_is_still_read(log: Path, tmp_pat
 
 
 def test_truncation_in_place_starts_over(log: Path) -> None:
-    follower = Follower(log)
+    follower = GrowingFile(log)
     append(log, b"a long line before the truncation\n")
     follower.read()
     log.write_bytes(b"new\n")
@@ -79,7 +79,7 @@ def test_truncation_in_place_starts_over(log: Path) -> None:
 
 
 def test_a_file_that_comes_later_is_read_from_its_start(tmp_path: Path) -> None:
-    follower = Follower(tmp_path / "late.log")
+    follower = GrowingFile(tmp_path / "late.log")
     missing = follower.read()
     assert isinstance(missing, Missing)
     assert "late.log" in missing.detail
@@ -89,13 +89,13 @@ def test_a_file_that_comes_later_is_read_from_its_start(tmp_path: Path) -> None:
 
 
 def test_a_burst_is_cut_to_its_newest_part(log: Path) -> None:
-    follower = Follower(log)
+    follower = GrowingFile(log)
     append(log, b"x" * 99 + b"\n")
     line = b"y" * 99 + b"\n"
-    append(log, line * (follow.MOST_BYTES // 100 + 50))
+    append(log, line * (growing_file.MOST_BYTES // 100 + 50))
     data = follower.read()
     assert isinstance(data, bytes)
-    assert 0 < len(data) <= follow.MOST_BYTES
+    assert 0 < len(data) <= growing_file.MOST_BYTES
     assert set(data.splitlines()) == {b"y" * 99}
     follower.close()
 
@@ -103,7 +103,7 @@ def test_a_burst_is_cut_to_its_newest_part(log: Path) -> None:
 def test_a_fifo_never_makes_the_tick_wait(tmp_path: Path) -> None:
     path = tmp_path / "fifo"
     os.mkfifo(path)
-    follower = Follower(path)
+    follower = GrowingFile(path)
     assert follower.read() == b""  # nobody writes
     writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
     assert follower.read() == b""  # a silent writer
@@ -119,7 +119,7 @@ def test_a_fifo_never_makes_the_tick_wait(tmp_path: Path) -> None:
 
 
 def test_a_directory_is_missing_and_no_crash(tmp_path: Path) -> None:
-    found = Follower(tmp_path).read()
+    found = GrowingFile(tmp_path).read()
     assert isinstance(found, Missing)
     assert found.why is not Why.MALFORMED
 
@@ -130,7 +130,7 @@ def test_however_it_is_written_the_lines_are_the_same(
 ) -> None:
     log = tmp_path_factory.mktemp("follow") / "log"
     log.touch()
-    follower = Follower(log)
+    follower = GrowingFile(log)
     got = b""
     for piece in pieces:
         append(log, piece)
@@ -144,7 +144,7 @@ def test_however_it_is_written_the_lines_are_the_same(
 
 def test_a_look_takes_no_more_memory_than_there_is_to_read(log: Path) -> None:
     """A megabyte asked for at every tick, and shrunk to some lines, wore the heap out: 0.2 MB in a thousand ticks."""
-    follower = Follower(log)
+    follower = GrowingFile(log)
     append(log, b"one\n")
     tracemalloc.start()
     try:

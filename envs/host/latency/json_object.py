@@ -1,4 +1,4 @@
-"""Which member of a JSON object is which figure."""
+"""Tail latency from an endpoint that answers with a JSON object, and the members of such objects."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.host.decode import measured
+from rlctl.envs.host.decode import json_or_none, measured
 from rlctl.envs.host.latency.figures import LONGEST_SECONDS, MOST_RPS, UNKNOWN, Figures, TimeUnit
 from rlctl.envs.telemetry import Missing, Why
 
-__all__ = ["FigureKeys", "lookup", "members"]
+__all__ = ["FigureKeys", "JsonDigest", "lookup", "members"]
 
 
 MOST_NAMES, MOST_CHARACTERS = 8, 200
-"""Of what an operator is told; a document may have thousands of members."""
+"""Of a message to the operator; a document may have thousands of members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,8 @@ class FigureKeys:
     Attributes:
         tail: The SLO's quantile of latency over the source's last window.
         samples: Requests completed in that window. Without it, `done_rps` times the window stands in.
-        oldest: Age of the oldest outstanding request.
-        offered_rps, done_rps, error_rps: Requests per second.
         window: Length of the window; without it `window_seconds` of the source.
-        stamp: Anything that changes with every new set of figures; while it stays, the figures grow old. Without it
+        stamp: Anything that changes with every new set of figures; while it does not, the figures grow old. Without it
             an endpoint that repeats itself for ever cannot be told from one that is steady.
         unit: Unit of tail, oldest and window.
 
@@ -53,7 +51,6 @@ class FigureKeys:
         """The figures in one decoded JSON value.
 
         Args:
-            document: As decoded; anything is taken.
             end_seconds: Monotonic time at which it was current.
             window_seconds: Length of the window if the document does not say.
         """
@@ -108,3 +105,29 @@ def lookup(document: object, dotted: str) -> object:
         else:
             return None
     return document
+
+
+class JsonDigest:
+    """Turns one answer after the other into figures.
+
+    Args:
+        keys: Which member is which figure; `keys.tail` must be the quantile that the SLO names.
+        window_seconds: Length of the endpoint's window, if it does not say.
+    """
+
+    def __init__(self, keys: FigureKeys, window_seconds: float) -> None:
+        self._keys, self._window_seconds = keys, window_seconds
+        self._stamp: object = None
+        self._stamp_seconds = 0.0
+
+    def __call__(self, body: bytes, now_seconds: float) -> Figures | Missing:
+        """Figures as old as their stamp.
+
+        Args:
+            now_seconds: Monotonic time at which it arrived.
+        """
+        document = json_or_none(body)
+        stamp = None if self._keys.stamp is None else lookup(document, self._keys.stamp)
+        if stamp is None or stamp != self._stamp:
+            self._stamp, self._stamp_seconds = stamp, now_seconds
+        return self._keys.figures(document, self._stamp_seconds, self._window_seconds)

@@ -1,4 +1,4 @@
-"""Follows a growing file or a FIFO as `tail -F` does, without ever waiting."""
+"""Reads what is added to a file or a FIFO, as `tail -F` does, without ever waiting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from rlctl.envs.host.sensors.kernel_file import missing_because
 from rlctl.envs.telemetry import Missing
 
-__all__ = ["Follower"]
+__all__ = ["GrowingFile"]
 
 READ_BYTES = 1 << 16
 MOST_BYTES = 1 << 20
@@ -18,14 +18,11 @@ MOST_BYTES = 1 << 20
 latency of long ago is worth less than a tick in time."""
 
 
-class Follower:
+class GrowingFile:
     """Whole lines that are added to a file from now on.
 
     Survives rotation (the name leads to another file: the old one is read to its end first), truncation in place,
     a file that does not exist yet, and writers that stop in the middle of a line.
-
-    Args:
-        path: A regular file or a FIFO.
     """
 
     def __init__(self, path: Path) -> None:

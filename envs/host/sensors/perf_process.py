@@ -1,0 +1,242 @@
+"""The `perf stat` child: how it is started, its pipe and its end, and who starts it again when it dies."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from rlctl.envs.host.decode import first_line
+from rlctl.envs.telemetry import Missing, Why
+
+__all__ = ["NO_REASON", "PerfChild", "PerfKeeper", "Shape", "start_perf"]
+
+_log = logging.getLogger(__name__)
+
+LEASH = Path(__file__).with_name("leash.py")
+PIPE_BYTES = 1 << 18  # a controller paused for minutes must not make perf wait in the middle of an interval
+READ_BYTES = 1 << 16
+LAST_WORDS_BYTES = 2000
+END_SECONDS = 1.0
+
+RAPID_SECONDS = 10.0  # a child that lived shorter has not worked at all
+MOST_RAPID_DEATHS = 5
+FIRST_WAIT_SECONDS = 1.0
+MOST_WAIT_SECONDS = 60.0
+
+NO_REASON = "Error:"  # a line of its own above the reason
+
+
+def start_perf(
+    command: Sequence[str],
+    stderr: IO[bytes],
+    pass_fds: Collection[int],
+    nice: int = 0,
+    cpus: Collection[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Start perf as a child that dies with the thread that starts it, see `leash`.
+
+    Args:
+        pass_fds: Descriptors that its arguments name.
+        cpus: CPUs it may run on; empty for those of this process.
+
+    Raises:
+        OSError: No process can be started at all.
+    """
+    leash = [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), str(nice), ",".join(map(str, cpus))]
+    return subprocess.Popen(
+        [*leash, *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+        pass_fds=tuple(pass_fds),
+        env={**os.environ, "LC_ALL": "C"},  # perf prints decimal commas where the locale has them
+        start_new_session=True,  # Ctrl-C is for whoever started it
+    )
+
+
+class PerfChild:
+    """A running perf, which writes its intervals to a pipe that is read without ever waiting.
+
+    The kernel ends it when the *thread* that started it ends (PDEATHSIG); should it have lost that (a perf with file
+    capabilities does), its next line into the closed pipe ends it by SIGPIPE. perf visits every CPU to read its
+    counters, so `cpus` only holds between intervals.
+
+    Args:
+        command: perf with its arguments, `--log-fd` left out.
+        cpus: CPUs it may run on; empty for those of this process.
+
+    Raises:
+        OSError: No process can be started at all.
+    """
+
+    def __init__(self, command: Sequence[str], nice: int = 0, cpus: Collection[int] = ()) -> None:
+        out, log = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(out, False)
+        with contextlib.suppress(OSError):  # above /proc/sys/fs/pipe-max-size: the ordinary size will do
+            fcntl.fcntl(out, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self._out: int | None = out
+        self._words = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `stop`
+        try:
+            self._process = start_perf([*command, "--log-fd", str(log)], self._words, [log], nice, cpus)
+        except OSError:
+            os.close(out)
+            self._words.close()
+            raise
+        finally:
+            os.close(log)
+
+    @property
+    def pid(self) -> int:
+        """Its process id; still set when it has ended."""
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Its exit code, None while it runs."""
+        return self._process.poll()
+
+    def read(self) -> bytes:
+        """All that it wrote since the last call, perhaps nothing."""
+        chunks: list[bytes] = []
+        while self._out is not None:
+            try:
+                chunk = os.read(self._out, READ_BYTES)
+            except BlockingIOError:
+                break
+            chunks.append(chunk)
+            if len(chunk) < READ_BYTES:  # drained, or at its end
+                break
+        return b"".join(chunks)
+
+    def last_words(self) -> str:
+        """What it wrote to stderr, at most 2,000 bytes; its exit code if that is nothing."""
+        if self._words.closed:
+            return "stopped"
+        words = os.pread(self._words.fileno(), LAST_WORDS_BYTES, 0).decode(errors="replace").strip()
+        return words or f"it ended with code {self._process.returncode} and said nothing"
+
+    def stop(self) -> None:
+        """End and reap it. Idempotent."""
+        out, self._out = self._out, None
+        if out is not None:
+            os.close(out)
+        for end in (self._process.terminate, self._process.kill):
+            if self._process.poll() is None:
+                end()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(END_SECONDS)
+        self._words.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The form of perf's command line.
+
+    Attributes:
+        json: `-j`; perf 5.15 only knows `-x`.
+        grouped: Cycles and instructions as one `{...}` group, scheduled together. Where there is no PMU such a group
+            makes perf exit, while single events merely print `<not supported>` (measured, perf 6.1).
+    """
+
+    json: bool = True
+    grouped: bool = True
+
+    def after(self, words: str) -> Shape | None:
+        """The shape to try instead, given perf's last words; None when the shape was not the trouble."""
+        if self.json and "unknown switch `j'" in words:
+            return replace(self, json=False)
+        if self.grouped and "not supported" in words:
+            return replace(self, grouped=False)
+        return None
+
+
+class PerfKeeper:
+    """Starts perf, and starts it again when it dies.
+
+    Args:
+        start: Starts a child of a given shape; may raise OSError.
+
+    Attributes:
+        starts: How many children there have been; a change means that perf's clock began anew.
+        trouble: Why there is no running child; None while there is one.
+        gave_up: True after five children in a row died within ten seconds each; `trouble` then stays.
+    """
+
+    def __init__(self, start: Callable[[Shape], PerfChild], shape: Shape | None = None) -> None:
+        self._start = start
+        self.shape = shape or Shape()
+        self.starts = 0
+        self.trouble: Missing | None = None
+        self.gave_up = False
+        self._child: PerfChild | None = None
+        self._born_seconds = 0.0
+        self._rapid_deaths = 0
+        self._retry_seconds = float("-inf")
+
+    def read(self, now_seconds: float) -> bytes:
+        """What perf wrote since the last call. A dead child is replaced once its back-off is over."""
+        if self._child is None:
+            if not self.gave_up and now_seconds >= self._retry_seconds:
+                self._launch(now_seconds)
+            return b""
+        data = self._child.read()
+        if self._child.poll() is not None:
+            data += self._child.read()  # what it wrote between the two looks
+            self._bury(self._child, now_seconds)
+        return data
+
+    def stop(self, trouble: Missing | None = None) -> None:
+        """End the child, if any; the next `read` starts another."""
+        child, self._child = self._child, None
+        self.trouble = trouble
+        self._retry_seconds = float("-inf")
+        if child is not None:
+            child.stop()
+
+    def _launch(self, now_seconds: float) -> None:
+        self.starts += 1
+        self._born_seconds = now_seconds
+        try:
+            self._child = self._start(self.shape)
+        except OSError as error:
+            self._mourn(f"cannot be started: {error.strerror}", now_seconds)
+        else:
+            self.trouble = None
+
+    def _bury(self, child: PerfChild, now_seconds: float) -> None:
+        words = child.last_words()
+        child.stop()
+        self._child = None
+        other = self.shape.after(words)
+        if other is None:
+            self._mourn(words, now_seconds)
+        else:
+            self.shape = other
+            self._launch(now_seconds)
+
+    def _mourn(self, words: str, now_seconds: float) -> None:
+        rapid = now_seconds - self._born_seconds < RAPID_SECONDS
+        self._rapid_deaths = self._rapid_deaths + 1 if rapid else 1
+        self.gave_up = self._rapid_deaths >= MOST_RAPID_DEATHS
+        wait_seconds = min(FIRST_WAIT_SECONDS * 2.0 ** (self._rapid_deaths - 1), MOST_WAIT_SECONDS)
+        self._retry_seconds = now_seconds + wait_seconds
+        self.trouble = Missing(_why(words, self.gave_up), f"perf: {first_line(words, NO_REASON)}")
+        then = "no further try" if self.gave_up else f"next try in {wait_seconds:g} s"
+        _log.warning("perf stat ended (%s); %s", first_line(words, NO_REASON), then)
+
+
+_REFUSALS = ("permission", "not permitted", "paranoid", "access to performance monitoring")
+
+
+def _why(words: str, gave_up: bool) -> Why:
+    if any(refusal in words.lower() for refusal in _REFUSALS):
+        return Why.NO_PERMISSION
+    return Why.NOT_SUPPORTED if gave_up else Why.NO_DATA
