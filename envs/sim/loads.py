@@ -113,6 +113,7 @@ class Diurnal:
         def wave(at: Array) -> Array:
             return np.sin(2.0 * np.pi * at) + self.harmonic_ratio * np.sin(4.0 * np.pi * at)
 
+        # The extremes of a sine with its harmonic have no simple form: the day's are looked up on a fine grid.
         whole = wave(np.linspace(0.0, 1.0, 20_001))
         low, high = whole.min(), whole.max()
         return np.asarray((2.0 * wave(day) - low - high) / (high - low))
@@ -146,6 +147,8 @@ class Bursty:
 
     def __call__(self, seed: int, ticks: int, tick_seconds: float) -> Array:
         """Load in each tick, shape (ticks,)."""
+        # A Markov-modulated rate (Fischer and Meier-Hellstern 1993, The Markov-modulated Poisson process cookbook):
+        # calm and burst take turns, and each lasts for an exponential time, by inversion of its distribution.
         chance = _uniforms(seed, 2 * ticks).reshape(2, ticks)
         odd = np.arange(ticks) % 2 == 1
         mean_ticks = np.where(odd, self.burst_seconds, self.calm_seconds) / tick_seconds
@@ -306,6 +309,7 @@ def _normals(seed: int, count: int) -> Array:
 
 def _red_noise(seed: int, ticks: int, keep: float) -> Array:
     """Noise of unit variance in which a share `keep` of each tick is that of the tick before."""
+    # A first-order autoregression x' = keep x + sqrt(1 - keep^2) e: its correlation time is -tick / ln keep.
     fresh = math.sqrt(1.0 - keep * keep) * _normals(seed, ticks)
     noise = np.zeros(ticks)
     level = float(_uniforms(seed, 2)[1]) - 0.5

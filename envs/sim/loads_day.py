@@ -151,6 +151,8 @@ _LEAST, _MOST = float(_raw(_WHOLE).min()), float(_raw(_WHOLE).max())
 
 def _noise(seeds: Seeds, at: Array) -> Array:
     """Numbers drawn at regular times and lines between them, at each time scale; variance about 1."""
+    # Value noise in octaves (Perlin 1985, An image synthesizer): noise that looks alike at several scales, and can be
+    # computed for any time without what came before. A uniform number has a variance of 1/12.
     parts = [_lines(seeds, at / scale, NOISE + place) for place, scale in enumerate(OCTAVES)]
     together: Array = np.sum(parts, axis=0) * np.sqrt(12.0 / len(OCTAVES) * 1.5)  # lines have 2/3 of the variance
     return together

@@ -39,7 +39,8 @@ def uniforms(seeds: NDArray[np.uint64], tick: int, channels: int, first: int = 0
 
 
 def normals(seeds: NDArray[np.uint64], tick: int, channels: int, first: int = 0) -> NDArray[np.float64]:
-    """Standard normal numbers by Box and Muller, shape (channels, n); `channels` must be even."""
+    """Standard normal numbers, shape (channels, n); `channels` must be even."""
+    # Box and Muller 1958, A note on the generation of random normal deviates.
     half = channels // 2
     uniform = uniforms(seeds, tick, channels, first)
     radius = np.sqrt(-2.0 * np.log(uniform[:half]))

@@ -25,8 +25,8 @@ __all__ = ["Constants", "HostProfile", "load_profile", "shipped_profiles"]
 
 Array = NDArray[np.float64]
 
+# First noise channel of the numbers that pick constants from their ranges.
 RANGE_CHANNEL = 1000
-"""First noise channel of the numbers that pick constants from their ranges."""
 
 
 class LcConstants(Strict):

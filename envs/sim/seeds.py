@@ -12,8 +12,8 @@ from rlctl.envs.errors import ConfigError
 
 __all__ = ["Kind", "evaluation", "kind_of", "training"]
 
+# The highest bit below 2**63: seeds stay non-negative in a signed 64-bit number, as Gymnasium wants them.
 EVALUATION_BIT = 1 << 62
-"""The highest bit below 2**63: seeds stay non-negative in a signed 64-bit number, as Gymnasium wants them."""
 
 
 class Kind(StrEnum):

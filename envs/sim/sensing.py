@@ -19,8 +19,8 @@ Array = NDArray[np.float64]
 LATE = ("tail_latency_seconds", "oldest_request_seconds", "load_ratio", "samples", "lost")
 """What comes from the LC's side and may arrive late or not at all."""
 
+# The LC's PSI with BE frozen (host.md: .001-.003); the host's own work is never nothing.
 QUIET_PRESSURE_RATIO = 0.002
-"""The LC's PSI with BE frozen (host.md: .001-.003); the host's own work is never nothing."""
 
 OWN = (
     "cpi",
@@ -71,13 +71,13 @@ class Sensors:
         """A control period has passed."""
         load = window.offered_rps / self.constants.max_load_rps
         samples = np.floor(window.done_rps * self.tick_seconds)
-        lost = window.missing | (samples < 1.0)
+        lost = window.missing | (samples < 1.0)  # without a completed request there is no quantile
         latest = np.stack(
             (window.tail_latency_seconds, window.oldest_request_seconds, load, samples, lost.astype(float))
         )
         if self._depth == 1:
             arrived = latest
-        else:
+        else:  # a ring of the last periods, of which each host reads the one that its delay points to
             self._ring[self._place] = latest
             arrived = self._ring[(self._place - self._delay) % self._depth, :, self._every].T
             self._place = (self._place + 1) % self._depth
@@ -95,6 +95,8 @@ class Sensors:
         """
         c = self.constants
         tail, oldest, load, samples, lost = self.seen
+        # PSI "some": share of the time in which a task of the LC waits for a CPU. It does while BE competes and the LC
+        # has work; the run delay is the same summed over the LC's CPUs.
         waited = window.contended_ratio * np.minimum(window.utilisation_ratio, 1.0)
         return Readings(
             time_seconds=np.full(len(tail), time_seconds),

@@ -17,11 +17,8 @@ from rlctl.envs.workload import Weight
 
 __all__ = ["EPISODE_STEPS", "LOAD_TICKS", "SimHost", "as_profile", "episode_keys", "fresh_seed"]
 
-EPISODE_STEPS = 300
-"""Steps after which an episode is truncated, unless told otherwise."""
-
-LOAD_TICKS = 3001
-"""Ticks of a load unless told otherwise; a longer episode repeats it."""
+EPISODE_STEPS = 300  # after which an episode is truncated, by default
+LOAD_TICKS = 3001  # length of a load, by default; a longer episode repeats it
 
 _NEXT = np.uint64(0x9E3779B97F4A7C15)  # odd and far from small: episodes of neighbouring seeds do not meet
 _KIND = np.uint64(EVALUATION_BIT)
