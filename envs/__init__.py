@@ -38,7 +38,7 @@ class _WhenImported(MetaPathFinder):
         if name != "gymnasium":
             return None
         others = (finder.find_spec(name, path, target) for finder in tuple(sys.meta_path) if finder is not self)
-        spec = next((found for found in others if found is not None), None)
+        spec = next((spec for spec in others if spec is not None), None)
         if spec is not None and spec.loader is not None:
             spec.loader.exec_module = partial(self._load, spec.loader.exec_module)  # type: ignore[method-assign]
         return spec

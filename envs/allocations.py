@@ -38,9 +38,9 @@ class Allocations(NamedTuple):
     def of(cls, each: Sequence[Allocation]) -> Allocations:
         """Allocations of hosts one by one, in arrays."""
         return cls(
-            np.array([one.quota_cpus for one in each], np.float64),
-            np.array([one.cpuset_cpus for one in each], np.int64),
-            np.array([one.frozen for one in each], np.bool_),
+            np.array([host.quota_cpus for host in each], np.float64),
+            np.array([host.cpuset_cpus for host in each], np.int64),
+            np.array([host.frozen for host in each], np.bool_),
         )
 
     @classmethod
@@ -90,12 +90,12 @@ class VectorLimits:
 
     def __init__(self, each: Sequence[Limits]) -> None:
         self.each = tuple(each)
-        self.cpus = np.array([one.cpus for one in each], np.float64)
-        self.lc_cpus = np.array([one.lc_cpus for one in each], np.float64)
-        self.min_quota_cpus = np.array([one.min_quota_cpus for one in each], np.float64)
-        self.full = Allocations.of([one.full for one in each])
-        self.safe = Allocations.of([one.safe for one in each])
-        self.minimum = Allocations.of([one.minimum for one in each])
+        self.cpus = np.array([host.cpus for host in each], np.float64)
+        self.lc_cpus = np.array([host.lc_cpus for host in each], np.float64)
+        self.min_quota_cpus = np.array([host.min_quota_cpus for host in each], np.float64)
+        self.full = Allocations.of([host.full for host in each])
+        self.safe = Allocations.of([host.safe for host in each])
+        self.minimum = Allocations.of([host.minimum for host in each])
 
 
 class Decoder:

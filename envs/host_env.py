@@ -119,8 +119,8 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
         if self.render_mode != "ansi" or self.telemetry is None:
             return None
         latency = self.telemetry.latency_seconds
-        said = latency.why if isinstance(latency, Missing) else f"{latency.value * 1e3:.2f} ms"
-        return f"latency {said} of {self.telemetry.target_seconds * 1e3:g} ms; BE {self.plant.current}"
+        shown = latency.why if isinstance(latency, Missing) else f"{latency.value * 1e3:.2f} ms"
+        return f"latency {shown} of {self.telemetry.target_seconds * 1e3:g} ms; BE {self.plant.current}"
 
     def close(self) -> None:
         """Restore the host. Idempotent."""

@@ -1,8 +1,7 @@
-"""A recorded run as a Plant: what the sensors said once, said again tick by tick."""
+"""A recorded run as a Plant: the readings come again tick by tick."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import statistics
@@ -21,7 +20,7 @@ from rlctl.envs.host_env import HostEnv
 from rlctl.envs.observation import LAGS
 from rlctl.envs.several import OF_EACH_LC, worst_of
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
-from rlctl.envs.ticklog import Damage, log_files, opened, read_lines
+from rlctl.envs.ticklog import Damage, log_files, read_lines
 from rlctl.envs.workload import Weight
 
 __all__ = [
@@ -41,7 +40,7 @@ class Recorded(Protocol):
 
     @property
     def telemetry(self) -> Telemetry:
-        """What the sensors said."""
+        """What the sensors data."""
 
     @property
     def before(self) -> Allocation:
@@ -57,7 +56,7 @@ class RecordedTick:
     """One line of a tick log, as far as a replay needs it.
 
     Attributes:
-        telemetry: What the sensors said.
+        telemetry: What the sensors data.
         before: The allocation that was in force then.
         applied: What was in force afterwards.
     """
@@ -176,43 +175,42 @@ def read_tick_log(path: Path) -> tuple[RecordedTick, ...]:
         ConfigError: The log is absent, or a line is no tick.
         PermissionMissing: The log may not be read.
     """
-    with contextlib.ExitStack() as stack:
-        lines = read_lines(opened(log_files(path), stack), _refuse)
-        return tuple(_tick(line.said, line.path, line.number) for line in lines if not line.is_header)
+    lines = read_lines(log_files(path), _refuse)
+    return tuple(_tick(line.content, line.path, line.number) for line in lines if not line.is_header)
 
 
-def telemetry_of(said: Mapping[str, Any]) -> Telemetry:
+def telemetry_of(data: Mapping[str, Any]) -> Telemetry:
     """The telemetry of a tick as it stands in a log.
 
     Raises:
         ValueError, TypeError, KeyError, AttributeError, OverflowError: It is none.
     """
     telemetry = Telemetry(
-        time_seconds=float(said["time_seconds"]),
-        target_seconds=float(said["target_seconds"]),
-        **{name: _reading(one) for name, one in said["readings"].items()},
-        counters={name: _reading(one) for name, one in said["counters"].items()},
+        time_seconds=float(data["time_seconds"]),
+        target_seconds=float(data["target_seconds"]),
+        **{name: _reading(one) for name, one in data["readings"].items()},
+        counters={name: _reading(one) for name, one in data["counters"].items()},
     )
-    if not said.get("lcs"):
+    if not data.get("lcs"):
         return telemetry
-    return worst_of({str(name): _of_lc(telemetry, one) for name, one in said["lcs"].items()})
+    return worst_of({str(name): _of_lc(telemetry, one) for name, one in data["lcs"].items()})
 
 
-def _of_lc(shared: Telemetry, said: Mapping[str, Any]) -> Telemetry:
-    readings = {name: _reading(said["readings"][name]) for name in OF_EACH_LC}
-    return shared.but(target_seconds=float(said["target_seconds"]), **readings)
+def _of_lc(shared: Telemetry, data: Mapping[str, Any]) -> Telemetry:
+    readings = {name: _reading(data["readings"][name]) for name in OF_EACH_LC}
+    return shared.but(target_seconds=float(data["target_seconds"]), **readings)
 
 
-def allocation_of(said: Mapping[str, Any]) -> Allocation:
+def allocation_of(data: Mapping[str, Any]) -> Allocation:
     """An allocation as it stands in a log.
 
     Raises:
         ValueError, TypeError, KeyError, OverflowError: It is none.
     """
-    quota, cpuset_cpus = said["quota_cpus"], int(said["cpuset_cpus"])
+    quota, cpuset_cpus = data["quota_cpus"], int(data["cpuset_cpus"])
     if cpuset_cpus > ALL_CPUS:
         raise ValueError(f"no host has {cpuset_cpus:.3g} CPUs")
-    return Allocation(UNLIMITED if quota is None else float(quota), cpuset_cpus, bool(said["frozen"]))
+    return Allocation(UNLIMITED if quota is None else float(quota), cpuset_cpus, bool(data["frozen"]))
 
 
 def limits_of(ticks: Sequence[Recorded]) -> Limits:
@@ -229,25 +227,25 @@ def _no_tick(why: str, path: Path, number: int) -> ConfigError:
     return ConfigError(f"no tick of a tick log ({why}); remove the line, or give another log", path, number)
 
 
-def _tick(said: Mapping[str, Any], path: Path, number: int) -> RecordedTick:
+def _tick(data: Mapping[str, Any], path: Path, number: int) -> RecordedTick:
     try:
-        return RecordedTick(telemetry_of(said), allocation_of(said["before"]), allocation_of(said["applied"]))
+        return RecordedTick(telemetry_of(data), allocation_of(data["before"]), allocation_of(data["applied"]))
     except KeyError as error:
         raise _no_tick(f"{error} is missing", path, number) from error
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise _no_tick(str(error), path, number) from error
 
 
-def _reading(said: Mapping[str, Any]) -> Reading:
-    age = said.get("age")
+def _reading(data: Mapping[str, Any]) -> Reading:
+    age = data.get("age")
     age_seconds = math.inf if age is None else float(age)
-    if "missing" in said:
-        return Missing(Why(said["missing"]), str(said.get("detail", "")), age_seconds)
-    if said["value"] is None:  # in older logs
+    if "missing" in data:
+        return Missing(Why(data["missing"]), str(data.get("detail", "")), age_seconds)
+    if data["value"] is None:  # in older logs
         return Missing(Why.ABSURD, "recorded as not finite")
-    value = float(said["value"])
-    if "samples" in said:
-        return Quantile(value, age_seconds, int(said["samples"]), float(said["window"]))
+    value = float(data["value"])
+    if "samples" in data:
+        return Quantile(value, age_seconds, int(data["samples"]), float(data["window"]))
     return Value(value, age_seconds)
 
 

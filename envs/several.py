@@ -41,11 +41,11 @@ def worst_of(lcs: Mapping[str, Telemetry]) -> SeveralTelemetry:
     """
     ruling = min(lcs, key=lambda name: _badness(lcs[name].slack_ratio))
     chosen = lcs[ruling]
-    shared = {one.name: getattr(chosen, one.name) for one in fields(Telemetry)}
+    shared = {field.name: getattr(chosen, field.name) for field in fields(Telemetry)}
     shared |= {
-        "load_ratio": _together((one.load_ratio for one in lcs.values()), max),
-        "lc_alive": _together((one.lc_alive for one in lcs.values()), min),
-        "lc_cpus": _together((one.lc_cpus for one in lcs.values()), sum),
+        "load_ratio": _together((lc.load_ratio for lc in lcs.values()), max),
+        "lc_alive": _together((lc.lc_alive for lc in lcs.values()), min),
+        "lc_cpus": _together((lc.lc_cpus for lc in lcs.values()), sum),
     }
     return SeveralTelemetry(**shared, ruling=ruling, lcs=dict(lcs))
 
@@ -61,4 +61,4 @@ def _together(readings: Iterable[Reading], combine: Callable[[Iterable[float]], 
         if isinstance(reading, Missing):
             return reading
         values.append(reading)
-    return Value(combine([one.value for one in values]), max(one.age_seconds for one in values))
+    return Value(combine([reading.value for reading in values]), max(reading.age_seconds for reading in values))

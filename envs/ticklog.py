@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from rlctl.envs.errors import ConfigError, PermissionMissing
 
-__all__ = ["LOG_NAME", "Damage", "Line", "last_checksum", "log_files", "opened", "read_lines", "seal", "unsealed"]
+__all__ = ["LOG_NAME", "Damage", "Line", "last_checksum", "log_files", "read_lines", "seal", "unsealed"]
 
 LOG_NAME = "ticks.jsonl"
 """The newest file of a log; `ticks.jsonl.1` is the one before it, and so on."""
@@ -40,19 +40,19 @@ class Line:
     Attributes:
         path: File that it stands in.
         number: Number of the line in its file, from 1.
-        said: The object, without the seal.
+        content: The object, without the seal.
         unbroken: Nothing is known to be damaged or missing between it and the line before.
     """
 
     path: Path
     number: int
-    said: Mapping[str, Any]
+    content: Mapping[str, Any]
     unbroken: bool = True
 
     @property
     def is_header(self) -> bool:
         """It tells of the ticks after it, and is none."""
-        return "log" in self.said
+        return "log" in self.content
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +102,14 @@ def unsealed(raw: bytes) -> tuple[dict[str, Any], str | None, str]:
     if sealed and f"{zlib.crc32(raw[: sealed.end(1) + 1]):08x}".encode() != sealed[2]:
         raise ValueError("its checksum does not fit: the line was changed")
     try:
-        said = json.loads(raw)
+        content = json.loads(raw)
     except (ValueError, RecursionError):
         raise ValueError("is no whole JSON: torn or changed") from None
-    if not isinstance(said, dict):
+    if not isinstance(content, dict):
         raise ValueError("is no JSON object")
-    said.pop("crc", None)
-    prev = said.pop("prev", None)
-    return said, prev if sealed else None, sealed[2].decode() if sealed else ""
+    content.pop("crc", None)
+    prev = content.pop("prev", None)
+    return content, prev if sealed else None, sealed[2].decode() if sealed else ""
 
 
 def last_checksum(path: Path) -> str:
@@ -138,24 +138,48 @@ def log_files(path: Path) -> tuple[Path, ...]:
         numbers = {_number(entry.name): entry for entry in path.iterdir()}
     except PermissionError as error:
         raise PermissionMissing(f"{path}: may not be read; run as a user who may") from error
-    found = tuple(numbers[number] for number in sorted(numbers, reverse=True) if number >= 0)
-    if not found:
+    files = tuple(numbers[number] for number in sorted(numbers, reverse=True) if number >= 0)
+    if not files:
         raise ConfigError(f"holds no {LOG_NAME}: has `rlctl serve` run with this log directory?", path)
-    return found
+    return files
 
 
-def opened(paths: Iterable[Path], stack: contextlib.ExitStack) -> list[tuple[Path, IO[bytes]]]:
-    """Files of a log that may be rotated just now, each opened once, oldest first.
+def read_lines(paths: Iterable[Path], damaged: Callable[[Damage], None]) -> Iterator[Line]:
+    """The whole lines of a log; damage is reported and passed over.
 
     Args:
         paths: The files of the log, oldest first.
-        stack: Closes the files when it is left.
+        damaged: Called with every damaged line and every gap.
 
     Raises:
-        ConfigError: None of them is there, or one cannot be read.
+        ConfigError: None of the files is there, or one cannot be read.
         PermissionMissing: One may not be read.
     """
-    found: dict[tuple[int, int], tuple[Path, IO[bytes]]] = {}
+    before = ""  # the checksum that the next line must name; empty where that is not known
+    unbroken = True
+    with contextlib.ExitStack() as stack:
+        for path, file in _opened(paths, stack):
+            sealed = False
+            for number, raw in _raw_lines(path, file):
+                try:
+                    content, prev, crc = unsealed(raw)
+                    if prev is None and sealed:
+                        raise ValueError("has no checksum, unlike the lines before it")
+                except ValueError as error:
+                    if raw.endswith(b"\n"):  # else it is being written, or was cut off by a crash: the end, not damage
+                        damaged(Damage(path, number, str(error)))
+                    before, unbroken = "", False
+                    continue
+                if prev is not None and before and prev != before:
+                    damaged(Damage(path, number, "lines before it are missing or out of order", missing=True))
+                    unbroken = False
+                yield Line(path, number, content, unbroken)
+                before, sealed, unbroken = crc, sealed or prev is not None, True
+
+
+def _opened(paths: Iterable[Path], stack: contextlib.ExitStack) -> list[tuple[Path, IO[bytes]]]:
+    """Files of a log that may be rotated just now, each opened once, oldest first."""
+    files: dict[tuple[int, int], tuple[Path, IO[bytes]]] = {}
     absent = None
     for path in reversed(tuple(paths)):  # rotation moves files from new names to old ones: so none slips through
         try:
@@ -168,41 +192,10 @@ def opened(paths: Iterable[Path], stack: contextlib.ExitStack) -> list[tuple[Pat
         except OSError as error:
             raise ConfigError(f"cannot be read: {error.strerror}", path) from error
         status = os.fstat(file.fileno())
-        found.setdefault((status.st_dev, status.st_ino), (path, file))
-    if absent and not found:
+        files.setdefault((status.st_dev, status.st_ino), (path, file))
+    if absent and not files:
         raise ConfigError("there is no such log: has `rlctl serve` run with this log directory?", absent)
-    return list(reversed(found.values()))
-
-
-def read_lines(files: Iterable[tuple[Path, IO[bytes]]], damaged: Callable[[Damage], None]) -> Iterator[Line]:
-    """The whole lines of a log; damage is told and passed over.
-
-    Args:
-        files: Oldest first, as `opened` gives them.
-        damaged: Told of every damaged line and every gap.
-
-    Raises:
-        ConfigError: A file cannot be read on.
-    """
-    before = ""  # the checksum that the next line must name; empty where that is not known
-    unbroken = True
-    for path, file in files:
-        sealed = False
-        for number, raw in _raw_lines(path, file):
-            try:
-                said, prev, crc = unsealed(raw)
-                if prev is None and sealed:
-                    raise ValueError("has no checksum, unlike the lines before it")
-            except ValueError as error:
-                if raw.endswith(b"\n"):  # else it is being written, or was cut off by a crash: the end, not damage
-                    damaged(Damage(path, number, str(error)))
-                before, unbroken = "", False
-                continue
-            if prev is not None and before and prev != before:
-                damaged(Damage(path, number, "lines before it are missing or out of order", missing=True))
-                unbroken = False
-            yield Line(path, number, said, unbroken)
-            before, sealed, unbroken = crc, sealed or prev is not None, True
+    return list(reversed(files.values()))
 
 
 def _raw_lines(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:

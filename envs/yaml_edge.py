@@ -178,7 +178,7 @@ def validated(model: type[T], data: object, name: Path | str, lines: Lines | Non
         lines: Line of every key, from `load_yaml`.
 
     Raises:
-        ConfigError: The first thing that does not fit, in one line; the number of others is told.
+        ConfigError: The first thing that does not fit, in one line; with the number of others.
     """
     try:
         return model.model_validate(data)
@@ -214,8 +214,8 @@ def _told(model: type[BaseModel], problem: ErrorDetails, known: Key) -> str:
         return _wrong_tag(key, problem["ctx"])
     if problem["type"] in ("model_type", "model_attributes_type"):
         return f"{key or 'the file'} is {reprlib.repr(problem['input'])}: {_as_section(model, loc, problem['input'])}"
-    said = _PYTHONS_WORDS.sub("", problem["msg"]).replace("valid tuple", "list")
-    return f"{key or 'the file'} is {reprlib.repr(problem['input'])}: {said}" + _hint(loc, problem["input"])
+    message = _PYTHONS_WORDS.sub("", problem["msg"]).replace("valid tuple", "list")
+    return f"{key or 'the file'} is {reprlib.repr(problem['input'])}: {message}" + _hint(loc, problem["input"])
 
 
 def _as_section(model: type[BaseModel], loc: Key, value: object) -> str:
@@ -264,9 +264,9 @@ def _models_at(model: type[BaseModel], loc: Key) -> list[type[BaseModel]]:
     """The models whose keys may stand at a location; indices, dict keys and union tags are stepped over."""
     candidates = [model]
     for part in loc:
-        fields = [found for c in candidates for found in [_keys(c).get(str(part))] if found is not None]
+        fields = [field for c in candidates for field in [_keys(c).get(str(part))] if field is not None]
         tagged = [c for c in candidates if _has_tag(c, part)]
-        candidates = [nested for found in fields for nested in _nested(found)] or tagged or candidates
+        candidates = [nested for field in fields for nested in _nested(field)] or tagged or candidates
     return candidates
 
 

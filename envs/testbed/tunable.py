@@ -89,8 +89,8 @@ def parse_result(text: str) -> TunableResult:
         TestbedError: It is no such line.
     """
     try:
-        said: dict[str, Any] = json.loads(text)
-        threads = tuple((float(at), int(count)) for at, count in said.pop("threads"))
-        return TunableResult(**said, threads=threads)
+        result: dict[str, Any] = json.loads(text)
+        threads = tuple((float(at), int(count)) for at, count in result.pop("threads"))
+        return TunableResult(**result, threads=threads)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise TestbedError(f"an instance ended without its result: {text[-200:] or 'it said nothing'}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,7 +13,7 @@ from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.applications import Placement
 from rlctl.envs.several import OF_EACH_LC, SeveralTelemetry
 from rlctl.envs.telemetry import READINGS, Missing, Quantile, Reading, Telemetry
-from rlctl.envs.ticklog import Damage, opened, read_lines, seal
+from rlctl.envs.ticklog import Damage, read_lines, seal
 from rlctl.loop.sealed_log import SealedLog
 from rlctl.safety.verdict import Verdict
 
@@ -153,10 +152,9 @@ def read_ticks(path: Path, damaged: Callable[[Damage], None] | None = None) -> I
         ConfigError: The file is not there or cannot be read.
         PermissionMissing: The file may not be read.
     """
-    with contextlib.ExitStack() as stack:
-        for line in read_lines(opened([path], stack), damaged or _warn):
-            if not line.is_header:
-                yield dict(line.said)
+    for line in read_lines([path], damaged or _warn):
+        if not line.is_header:
+            yield dict(line.content)
 
 
 def tick_as_json(tick: Tick) -> dict[str, Any]:

@@ -7,7 +7,6 @@ tick logs are rotated away within hours, and a promotion looks back on days.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.replay import allocation_of
-from rlctl.envs.ticklog import Damage, opened, read_lines
+from rlctl.envs.ticklog import Damage, read_lines
 from rlctl.loop.record import allocation_as_json
 from rlctl.loop.sealed_log import SealedLog
 from rlctl.shadow.watching import Answer, Watched
@@ -93,15 +92,14 @@ def read_watched(paths: Iterable[Path], damaged: Callable[[Damage], None]) -> It
         PermissionMissing: One may not be read.
     """
     header: Mapping[str, Any] = {}
-    with contextlib.ExitStack() as stack:
-        for line in read_lines(opened(paths, stack), damaged):
-            if line.is_header:
-                header = line.said
-                continue
-            try:
-                yield _watched(line.said, header)
-            except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
-                damaged(Damage(line.path, line.number, f"is no line of a shadow log: {error}"))
+    for line in read_lines(paths, damaged):
+        if line.is_header:
+            header = line.content
+            continue
+        try:
+            yield _watched(line.content, header)
+        except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
+            damaged(Damage(line.path, line.number, f"is no line of a shadow log: {error}"))
 
 
 def answers_from(header: Mapping[str, Any]) -> dict[str, tuple[str, bool]]:

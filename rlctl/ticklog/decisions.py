@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any
 
 from rlctl.envs.applications import Placement
 from rlctl.envs.replay import allocation_of, telemetry_of
-from rlctl.envs.ticklog import Damage, Line, opened, read_lines
+from rlctl.envs.ticklog import Damage, Line, read_lines
 from rlctl.loop.record import Tick
 from rlctl.safety.verdict import Bound, Reason, Verdict
 
@@ -57,18 +56,17 @@ def read_decisions(paths: Iterable[Path], damaged: Callable[[Damage], None]) -> 
     """
     header: Mapping[str, Any] = {}
     first, unbroken = False, True
-    with contextlib.ExitStack() as stack:
-        for line in read_lines(opened(paths, stack), damaged):
-            unbroken = unbroken and line.unbroken
-            if line.is_header:
-                header, first = line.said, True
-                continue
-            try:
-                yield decision_of(line, header, first=first, unbroken=unbroken)
-                first, unbroken = False, True
-            except ValueError as error:
-                damaged(Damage(line.path, line.number, str(error)))
-                unbroken = False
+    for line in read_lines(paths, damaged):
+        unbroken = unbroken and line.unbroken
+        if line.is_header:
+            header, first = line.content, True
+            continue
+        try:
+            yield decision_of(line, header, first=first, unbroken=unbroken)
+            first, unbroken = False, True
+        except ValueError as error:
+            damaged(Damage(line.path, line.number, str(error)))
+            unbroken = False
 
 
 def decision_of(line: Line, header: Mapping[str, Any], *, first: bool = False, unbroken: bool = True) -> Decision:
@@ -78,7 +76,7 @@ def decision_of(line: Line, header: Mapping[str, Any], *, first: bool = False, u
         ValueError: It is none, with what is wrong.
     """
     try:
-        tick = _tick(line.said)
+        tick = _tick(line.content)
     except KeyError as error:
         raise ValueError(f"is no tick: {error} is missing") from error
     except (ValueError, TypeError, AttributeError, OverflowError) as error:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rlctl.envs import ticklog
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.ticklog import last_checksum, log_files, opened, read_lines, seal, unsealed
+from rlctl.envs.ticklog import last_checksum, log_files, read_lines, seal, unsealed
 
 
 def sealed_log(path, count, prev="", start=0):
@@ -24,9 +24,8 @@ def sealed_log(path, count, prev="", start=0):
 
 def read(*paths):
     damages = []
-    with contextlib.ExitStack() as stack:
-        lines = list(read_lines(opened(paths, stack), damages.append))
-    return [line.said.get("tick") for line in lines], [(one.number, one.missing) for one in damages]
+    lines = list(read_lines(paths, damages.append))
+    return [line.content.get("tick") for line in lines], [(one.number, one.missing) for one in damages]
 
 
 @pytest.fixture
