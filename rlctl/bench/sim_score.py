@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.bench.score import Score
-from rlctl.statistics.intervals import Estimate, mean_interval
-from rlctl.statistics.seeds import share_over_seeds
+from rlctl.statistics.intervals import Estimate, mean_interval, share_over_seeds
 
 __all__ = ["METRICS", "TIMINGS", "Record", "SimScore", "per_seed", "score"]
 

@@ -9,8 +9,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.statistics.intervals import Estimate, mean_interval
-from rlctl.statistics.seeds import share_over_seeds
+from rlctl.statistics.intervals import Estimate, mean_interval, share_over_seeds
 
 __all__ = ["BOUNDS", "METRICS", "SHARES", "SHIELDED_BOUNDS", "SuiteResult", "Trace"]
 

@@ -20,8 +20,8 @@ from rlctl.fleet.config import TICK_SECONDS, Fleet
 from rlctl.fleet.hosts import Roster
 from rlctl.fleet.plan import STRETCH_SECONDS
 from rlctl.fleet.simulation import FleetOutcome, Tally
-from rlctl.statistics.bootstrap import bca_interval, expanded_z, resample_weights
-from rlctl.statistics.seeds import share_over_seeds
+from rlctl.statistics.intervals import share_over_seeds
+from rlctl.statistics.paired import bca_interval, expanded_z, resample_weights
 
 __all__ = [
     "HELD_PERCENT",

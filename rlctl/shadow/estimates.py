@@ -216,7 +216,7 @@ def _spread(values: Floats, blocks: Blocks) -> tuple[float, float, int]:
 
 
 def _effective(share: float, error: float, number: int, most: float, confidence: float) -> float:
-    """Independent ticks that would leave as much doubt; as in `rlctl.statistics.seeds`, blocks in place of seeds."""
+    """Independent ticks that would leave as much doubt; as in `share_over_seeds`, blocks in place of seeds."""
     chance = share * (1.0 - share)
     if chance <= 0.0:
         return most  # all alike: between blocks there is nothing to see

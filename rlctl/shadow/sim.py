@@ -24,9 +24,8 @@ from rlctl.envs.sim.region import outside
 from rlctl.envs.workload import Weight
 from rlctl.safety.shield import Shield
 from rlctl.shadow.columns import Columns, Floats, Subject
-from rlctl.statistics.intervals import Estimate, mean_interval
+from rlctl.statistics.intervals import Estimate, mean_interval, share_over_seeds
 from rlctl.statistics.paired import Difference, paired_difference
-from rlctl.statistics.seeds import share_over_seeds
 
 __all__ = ["SimulatedRun", "Simulation", "Twin", "load_trace", "simulate"]
 

@@ -11,7 +11,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Estimate", "mean_interval", "share_interval", "student_t", "wilson"]
+__all__ = ["Estimate", "finite_bounds", "mean_interval", "share_interval", "share_over_seeds", "student_t", "wilson"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +22,28 @@ class Estimate:
     ci95: tuple[float, float]
     ci99: tuple[float, float]
 
+    @property
+    def half95(self) -> float:
+        """Half-width of the 95 % interval; infinite for a single sample."""
+        return self.ci95[1] - self.mean
+
+    @property
+    def half99(self) -> float:
+        """Half-width of the 99 % interval; infinite for a single sample."""
+        return self.ci99[1] - self.mean
+
     def as_json(self) -> dict[str, float | list[float | None]]:
         """As the contract's JSON wants it; an infinite bound (a single repeat) is null."""
+        return {
+            "mean": round(self.mean, 4),
+            "ci95": finite_bounds(self.ci95, 4),
+            "ci99": finite_bounds(self.ci99, 4),
+        }
 
-        def bounds(interval: tuple[float, float]) -> list[float | None]:
-            return [round(bound, 4) if math.isfinite(bound) else None for bound in interval]
 
-        return {"mean": round(self.mean, 4), "ci95": bounds(self.ci95), "ci99": bounds(self.ci99)}
+def finite_bounds(interval: tuple[float, float], decimals: int) -> list[float | None]:
+    """Both ends of an interval for JSON, rounded; null where one is infinite."""
+    return [round(bound, decimals) if math.isfinite(bound) else None for bound in interval]
 
 
 def share_interval(hits: int, total: int) -> Estimate:
@@ -45,13 +60,40 @@ def share_interval(hits: int, total: int) -> Estimate:
     return Estimate(100.0 * share, wilson(share, total, 0.95), wilson(share, total, 0.99))
 
 
-def wilson(share: float, number: float, confidence: float) -> tuple[float, float]:
-    """Wilson's interval of a share, in percent; it never leaves out the share itself.
+def share_over_seeds(percent: NDArray[np.float64], windows_per_seed: int) -> Estimate:
+    """A share of windows with Wilson's interval at the effective number of windows; shares have shape (seeds,).
 
-    Args:
-        share: As a ratio.
-        number: Of independent trials; an effective number need not be whole.
-        confidence: Such as 0.95.
+    Windows of a run depend on one another and seeds differ, so the effective number is that which explains the spread
+    between seeds, p (1 - p) / var, and never more than there were windows. As Korn and Graubard (1998) do for
+    surveys, it is scaled by the squared ratio of the t quantiles of windows and of seeds. The interval stays within
+    [0, 100], and no miss in n windows still leaves doubt.
+
+    Raises:
+        ValueError: No value, or no window.
+    """
+    if not len(percent) or windows_per_seed < 1:
+        raise ValueError("a share of no windows")
+    share = float(np.mean(percent)) / 100.0
+    intervals = [wilson(share, _effective_windows(percent, windows_per_seed, c), c) for c in (0.95, 0.99)]
+    return Estimate(100.0 * share, intervals[0], intervals[1])
+
+
+def _effective_windows(percent: NDArray[np.float64], windows_per_seed: int, confidence: float) -> float:
+    seeds, total = len(percent), float(len(percent) * windows_per_seed)
+    if seeds == 1:
+        return float(windows_per_seed)  # nothing is known of the spread between seeds
+    share = float(np.mean(percent)) / 100.0
+    variance = float(np.var(percent, ddof=1)) / 1e4 / seeds
+    if variance <= share * (1.0 - share) / total:
+        return total
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    return min(total, share * (1.0 - share) / variance * (z / student_t(confidence, seeds - 1)) ** 2)
+
+
+def wilson(share: float, number: float, confidence: float) -> tuple[float, float]:
+    """Wilson's interval in percent of a share in [0, 1]; it never leaves out the share itself.
+
+    The number of independent trials need not be whole: it may be an effective one.
     """
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     centre = share + z * z / (2 * number)
@@ -71,8 +113,8 @@ def mean_interval(
 
     Args:
         samples: One for each repeat.
-        low: No value can be lower.
-        high: Or higher.
+        low: The least that a value can be.
+        high: The most that a value can be.
         strata: Where each sample was taken, such as its host; empty is all in one place. What differs between them is
             no doubt about the mean over these: only the spread within counts, and each costs a degree of freedom.
 
@@ -86,17 +128,14 @@ def mean_interval(
     degrees = len(values) - max(len(set(strata)), 1)
     if degrees == 0:
         return Estimate(mean, (low, high), (low, high))
-    squares = (values - (_means_within(values, strata) if strata else mean)) ** 2
+    squares = (values - (_stratum_means(values, strata) if strata else mean)) ** 2
     error = math.sqrt(float(squares.sum()) / degrees) / math.sqrt(len(values))
-
-    def around(confidence: float) -> tuple[float, float]:
-        half = student_t(confidence, degrees) * error
-        return max(low, mean - half), min(high, mean + half)
-
-    return Estimate(mean, around(0.95), around(0.99))
+    halves = [student_t(confidence, degrees) * error for confidence in (0.95, 0.99)]
+    ci95, ci99 = ((max(low, mean - half), min(high, mean + half)) for half in halves)
+    return Estimate(mean, ci95, ci99)
 
 
-def _means_within(values: NDArray[np.float64], strata: Sequence[str]) -> NDArray[np.float64]:
+def _stratum_means(values: NDArray[np.float64], strata: Sequence[str]) -> NDArray[np.float64]:
     """For each value the mean of its stratum, shape as the values."""
     _, place = np.unique(strata, return_inverse=True)
     means: NDArray[np.float64] = np.bincount(place, values) / np.bincount(place)

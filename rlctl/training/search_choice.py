@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from rlctl.agents.training.evaluations import ALLOWANCE_POINTS
 from rlctl.agents.training.search.objective import steps
 from rlctl.agents.training.trial import Trial
-from rlctl.statistics.intervals import Estimate, mean_interval
+from rlctl.statistics.intervals import Estimate, mean_interval, share_over_seeds
 from rlctl.statistics.paired import Difference, paired_difference
-from rlctl.statistics.seeds import share_over_seeds
 
 __all__ = ["Lead", "Standing", "lead", "ranked"]
 

@@ -19,9 +19,8 @@ from rlctl.bench.sim import SimOutcome
 from rlctl.envs.sim.seeds import evaluation
 from rlctl.report.table import render
 from rlctl.scenarios.sim import SimScenario
-from rlctl.statistics.intervals import Estimate, mean_interval
+from rlctl.statistics.intervals import Estimate, mean_interval, share_over_seeds
 from rlctl.statistics.paired import paired_difference
-from rlctl.statistics.seeds import share_over_seeds
 from rlctl.training.plan import course_of
 
 __all__ = ["CONDITIONS", "METRICS", "SHOWN", "Condition", "Scores", "as_json", "of_outcomes", "scores_of", "table"]

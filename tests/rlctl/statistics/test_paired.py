@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from rlctl.statistics.bootstrap import bca_interval
-from rlctl.statistics.paired import paired_difference, ratio_of_means
+from rlctl.statistics.paired import bca_interval, paired_difference, ratio_of_means
 
 
 def test_the_t_interval_by_hand():
