@@ -13,7 +13,6 @@ from types import MappingProxyType
 
 from rlctl.agents.managers.barbeque import Barbeque
 from rlctl.agents.managers.feedforward import Feedforward
-from rlctl.agents.managers.greedy_shield import GreedyShield
 from rlctl.agents.managers.heracles import Heracles
 from rlctl.agents.managers.hipster import Hipster
 from rlctl.agents.managers.koord_suppress import KoordSuppress
@@ -24,7 +23,7 @@ from rlctl.agents.managers.prm_hybrid import TUNED, PrmHybrid
 from rlctl.agents.managers.prm_latency import PrmLatency
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.managers.prm_thesis import PrmThesis
-from rlctl.agents.managers.references import Frozen, Static, Unmanaged, Weights
+from rlctl.agents.managers.references import Frozen, GreedyShield, Static, Unmanaged, Weights
 from rlctl.agents.managers.sideload import Sideload
 from rlctl.agents.policy import Policy
 from rlctl.agents.served import bundle

@@ -1,7 +1,7 @@
-"""BarbequeRTRM as a manager of one LC and one BE: two applications of its allocator, the LC of higher priority.
+"""BarbequeRTRM (Bellasi et al., ACM TECS 2015; derkling/barbeque) with one LC and one BE.
 
-The framework knows no LC and no BE, only applications with working modes; what stands for what is our modelling. The
-allocator itself, with weights and constants, is as published: `rlctl.agents.allocator`.
+The framework knows applications with working modes, no LC and no BE. Here the two are applications of its allocator,
+the LC of higher priority. The allocator, with weights and constants, is as published: `rlctl.agents.allocator`.
 """
 
 from __future__ import annotations
@@ -29,22 +29,17 @@ LC, BE = "lc", "be"
 
 @dataclass(kw_only=True, eq=False)
 class Barbeque(Manager):
-    """The LC's working modes are CPU reservations, BE's are quotas on the same ladder; BE gets what its placement says.
-
-    The LC asserts a goal gap of (tail - goal) / goal while its tail latency is above its goal. While it does, all its
-    modes are open to it, and the value contribution takes it up. A negative gap is never asserted (RTLib's
-    documentation): it is for the resource manager to reclaim what an application does not use, and so without a gap
-    the LC's modes end with the least that covers its use and a headroom. BE comes after it, in the mode that value,
-    congestion and fairness leave it; deferred, it is frozen. Without its use known the LC has all modes open.
+    """The LC's working modes are CPU reservations, BE's are quotas on the same ladder; the allocator chooses both.
 
     Args:
         time_scale: Divides all periods.
-        period_seconds: Between two allocations; a goal gap above 20 % does not wait for it.
-        reclaim_seconds: The LC's use is its greatest over so long.
-        headroom_ratio: Reserved for the LC above its use, as a share of it.
-        goal_ratio: The LC's own goal, as a share of its target.
-        host_levels: Working modes of either, in equal steps up to all CPUs.
-        value_weight, reconfiguration_weight, congestion_weight, fairness_weight: Of the contributions.
+        period_seconds: Time between two allocations; a goal gap above 20 % does not wait for it.
+        reclaim_seconds: Window over which the LC's greatest use counts as its use.
+        headroom_ratio: Reserved for the LC above its use, as a share of that use.
+        goal_ratio: The tail latency that the LC asks for, as a share of its target.
+        host_levels: Number of working modes of LC and BE each, in equal steps up to all CPUs.
+        value_weight, reconfiguration_weight, congestion_weight, fairness_weight: How much each contribution counts in
+            the allocator's metric.
     """
 
     name = "barbeque"
@@ -73,7 +68,7 @@ class Barbeque(Manager):
         )
 
     def begin(self) -> Allocation:
-        """Nothing for BE, until the LC's use is known."""
+        """BE has no placement, and so is frozen, until the LC's use is known."""
         cpus = self.limits.cpus
         self._cluster = Cluster("host", frozenset(range(cpus)), float(cpus))
         steps = [cpus * level / self.host_levels for level in range(1, self.host_levels + 1)]
@@ -85,8 +80,9 @@ class Barbeque(Manager):
         return self._allocation()
 
     def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:
-        """One run of the allocator, when its time has come or the LC is far from its goal."""
+        """The last run of the allocator decides; a new one comes each period."""
         gap_percent, use_cpus = self._gap(telemetry), self._use(telemetry)
+        # Allocate each period; at once when an application is far from its goal (application_manager.cc).
         if self._period.due(telemetry.time_seconds) or gap_percent > URGENT_GAP_PERCENT:
             applications = self._lc(gap_percent, use_cpus), self._be()
             self._placed = allocate(applications, (self._cluster,), float(self.limits.cpus), self._weights)
@@ -97,7 +93,7 @@ class Barbeque(Manager):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What is ours in it."""
+        """Which parts of it are rlctl's own."""
         return (
             "the framework has no LC or BE: modelled as two applications, the LC of higher priority; ours are the "
             f"modes, the periods, and that what the LC has not used for {self.reclaim_seconds:g} s, beyond a headroom "
@@ -105,14 +101,16 @@ class Barbeque(Manager):
         )
 
     def _gap(self, telemetry: Telemetry) -> float:
-        """How far the LC is from its goal, in percent of it, 0 to 100; 0 where nothing is known."""
+        """How far the LC's tail latency is above its goal, in percent of the goal, 0 to 100; 0 when unknown."""
         slack = slack_of(telemetry)
         if slack is None:
             return 0.0
+        # gap = (tail - goal) / goal. RTLib's documentation asserts no negative gap: to take back what an application
+        # does not use is the resource manager's part.
         return min(max(100.0 * ((1.0 - slack) / self.goal_ratio - 1.0), 0.0), 100.0)
 
     def _use(self, telemetry: Telemetry) -> float | None:
-        """The LC's greatest use of late."""
+        """The LC's greatest use within `reclaim_seconds`, in CPUs; None when none was read."""
         now_seconds, longest_seconds = telemetry.time_seconds, self.reclaim_seconds / self.time_scale
         self._uses = [(when, use) for when, use in self._uses if 0.0 <= now_seconds - when < longest_seconds]
         use_cpus = number(telemetry.lc_cpus)
@@ -121,8 +119,10 @@ class Barbeque(Manager):
         return max((use for _, use in self._uses), default=None)
 
     def _lc(self, gap_percent: float, use_cpus: float | None) -> Application:
-        """The LC with the modes that are open to it; a mode that was reclaimed counts as the highest of these."""
+        """The LC with the modes that are open to it; a current mode above these counts as the highest of them."""
         modes, current = self._ladder, self._placed.get(LC)
+        # Behind its goal, or of unknown use, the LC may have every mode. Otherwise its modes end with the least that
+        # covers its use and the headroom: what lies above is reclaimed (ours, from RTLib's division of labour).
         if gap_percent == 0.0 and use_cpus is not None:
             enough_cpus = use_cpus * (1.0 + self.headroom_ratio)
             modes = modes[: 1 + sum(mode.cpus < enough_cpus - HAIR for mode in modes[:-1])]
@@ -134,6 +134,7 @@ class Barbeque(Manager):
         return Application(BE, self._ladder, 1, current=self._placed.get(BE))
 
     def _allocation(self) -> Allocation:
+        # A deferred application does not run at all (paper 4.2): BE is frozen.
         if BE not in self._placed:
             return self.limits.safe
         return Allocation(self._placed[BE].cpus, self.limits.cpus)

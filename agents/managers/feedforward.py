@@ -1,8 +1,8 @@
 """Feed-forward: BE gets what the LC is about to leave. The simple opponent that a learned policy must beat.
 
-No paper; the law is from the field notes' co-location sweep: LC and BE share a CPU stably only while their demands
-together stay below it, so the quota is the CPU less a margin less the LC's use. The use is foreseen from the load,
-which rises before the backlog does.
+It is rlctl's own. A sweep of loads and quotas on a live host showed that LC and BE share a CPU stably only while their
+demands together stay below it. So the quota is the CPUs, less a margin, less the LC's use; and the use is foreseen from
+the load, which rises before the backlog does.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from rlctl.envs.telemetry import Telemetry
 __all__ = ["Demand", "Feedforward", "spare"]
 
 LEAST_LOAD = 0.02
-"""Below this load the quotient of use and load is noise: housekeeping of the LC."""
+"""Below this load the quotient of use and load says nothing: the LC's CPU time is housekeeping."""
 
 LONGEST_GAP_SECONDS = 10.0
 """Two loads further apart give no slope."""
 
 RISE, FALL = 0.5, 0.05
 """Weight of a new quotient in its average when above, when below: an underestimate costs QoS, an overestimate BE work.
-Service time drifts by 15-20 % over minutes (field notes, host), which the slow side follows."""
+CPU time per request drifts by 15-20 % over minutes (measured on a live host), which the slow side follows."""
 
 
 @dataclass(slots=True)
 class Demand:
-    """What the LC will use, learned from its use and load.
+    """How many CPUs the LC will use, learned from its use and its load.
 
     Attributes:
         cpus_per_load: CPUs at load 1.0; None until something is learned.
@@ -41,9 +41,17 @@ class Demand:
     _time_seconds: float = 0.0
 
     def learn(self, load: float | None, use_cpus: float | None, starved: bool) -> None:
-        """Take in one tick. A starved LC uses less than it needs and teaches nothing."""
+        """Learn from one tick.
+
+        Args:
+            load: Share of the LC's maximum, or None.
+            use_cpus: CPUs that the LC used, or None.
+            starved: The LC had less CPU than it needed.
+        """
+        # A starved LC uses less than it needs: such a sample is censored, and would teach too small a demand.
         if load is None or use_cpus is None or starved or load < LEAST_LOAD:
             return
+        # demand = use / load, averaged with a weight that follows a rise at once and a fall slowly.
         quotient = use_cpus / load
         if self.cpus_per_load is None:
             self.cpus_per_load = quotient
@@ -52,7 +60,9 @@ class Demand:
             self.cpus_per_load += weight * (quotient - self.cpus_per_load)
 
     def foreseen_load(self, now_seconds: float, load: float, lead_seconds: float) -> float:
-        """The load some time ahead on its present slope; a fall is not foreseen."""
+        """The load some time ahead."""
+        # load + slope * lead, where a falling load counts as a steady one: to give too little for a tick costs BE
+        # work, to give too much costs the LC its target.
         gap_seconds = now_seconds - self._time_seconds
         rise = 0.0
         if self._load is not None and 0.0 < gap_seconds <= LONGEST_GAP_SECONDS:
@@ -64,11 +74,16 @@ class Demand:
 def spare(limits: Limits, shared_cpus: float, use_cpus: float, margin_ratio: float) -> Allocation:
     """The larger of two allocations that leave the LC what it uses and a margin.
 
-    BE's CPUs are those shared with the LC and, first in the order, those that are not. One choice is the latter alone.
-    The other is all of them under a quota: it is one pool, a BE thread on each of the n CPUs takes an equal part of
-    it, and so the quota is n times what is spare on a shared CPU.
+    Args:
+        limits: The host's range; its CPU order begins with the CPUs that the LC does not use.
+        shared_cpus: CPUs that LC and BE share.
+        use_cpus: CPUs that the LC will use.
+        margin_ratio: Share of each shared CPU that stays idle.
     """
+    # Choice 1: the CPUs that the LC does not use, all of their time.
     exclusive_cpus = int(limits.cpus - shared_cpus)
+    # Choice 2: all n CPUs under one quota. The quota is one pool, of which a BE thread on each CPU takes an equal part;
+    # so it may be n times what is spare on a shared CPU, 1 - margin - use / shared.
     spare_ratio = 1.0 - margin_ratio - (use_cpus / shared_cpus if shared_cpus else 0.0)
     pooled_cpus = limits.cpus * spare_ratio
     if exclusive_cpus and exclusive_cpus >= pooled_cpus:
@@ -78,14 +93,11 @@ def spare(limits: Limits, shared_cpus: float, use_cpus: float, margin_ratio: flo
 
 @dataclass(kw_only=True, eq=False)
 class Feedforward(Manager):
-    """Quota = headroom less foreseen LC use; the minimum while a backlog drains; no growth at a small slack.
-
-    Without the load it takes the LC's measured use; without either it gives BE the minimum. It is ours, so it runs
-    behind the shield, and it has no published period: it decides every tick.
+    """Quota = CPUs - margin - foreseen use of the LC, every tick; behind the shield, as it is rlctl's own.
 
     Args:
         margin_ratio: Share of each shared CPU left idle.
-        lead_seconds: How far the load is foreseen; about the delay from reading to effect.
+        lead_seconds: How far ahead the load is foreseen; about the delay from a reading to its effect.
         hold_slack_ratio: Slack below it forbids growth.
         cpus_per_load: LC CPUs at load 1.0; learned when None.
         shared_cpus: CPUs that LC and BE share; all of the LC's when None.
@@ -115,7 +127,7 @@ class Feedforward(Manager):
         return self._last
 
     def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:
-        """Foresee, subtract, and mind the slack."""
+        """Foresee the LC's use, subtract it from the CPUs, and hold or take back where the slack is small."""
         slack = slack_of(telemetry)
         use_cpus = self._use(telemetry, starved=slack is not None and slack < 0.0)
         self._last, why = self._judge(use_cpus, slack)
@@ -128,7 +140,7 @@ class Feedforward(Manager):
         return (f"margin {self.margin_ratio:.0%}; LC CPUs per load {origin}",)
 
     def _use(self, telemetry: Telemetry, starved: bool) -> float | None:
-        """What the LC will use; at least what it uses now."""
+        """CPUs that the LC will use, at least what it uses now; its present use when the load is unknown."""
         load, used_cpus = number(telemetry.load_ratio), number(telemetry.lc_cpus)
         if self.cpus_per_load is None:
             self._demand.learn(load, used_cpus, starved)
@@ -138,13 +150,16 @@ class Feedforward(Manager):
         return max(self._demand.cpus_per_load * ahead, used_cpus or 0.0)
 
     def _judge(self, use_cpus: float | None, slack: float | None) -> tuple[Allocation, str]:
+        # Neither load nor use: nothing says what is spare.
         if use_cpus is None:
             return self.limits.minimum, "neither load nor LC use known: minimum"
+        # Over the target: a backlog drains only at the capacity that is left, so BE leaves all of it.
         if slack is not None and slack < 0.0:
             return self.limits.minimum, "slack negative: minimum until the backlog is gone"
         shared_cpus = self.limits.lc_cpus if self.shared_cpus is None else self.shared_cpus
         wanted = spare(self.limits, min(shared_cpus, self.limits.cpus), use_cpus, self.margin_ratio)
         why = f"LC foreseen at {use_cpus:.2f} CPU: {wanted}"
+        # A small slack forbids growth, as in Heracles (ISCA 2015, algorithm 1); what shrinks may shrink.
         if slack is not None and slack < self.hold_slack_ratio and not wanted.at_most(self._last):
             quota_cpus = min(wanted.quota_cpus, self._last.quota_cpus)
             return Allocation(

@@ -1,10 +1,7 @@
-"""Heracles (ISCA'15): the top-level controller, the core and memory controller, and power as far as it is measured.
+"""Heracles (Lo et al., ISCA 2015): the top-level controller, the core and memory controller, and power where measured.
 
 An Allocation has no cache ways, no frequency and no traffic class: GROW_LLC is skipped, power is answered by taking
-cores, the link is only reported. A loop whose readings are missing is off, which the remarks say. BE cores map to this
-host as quota and cpuset at once: `cores * core_cpus` CPUs of quota, on as many CPUs of BE's order as hold it. Where the
-order begins with CPUs that the LC does not use, these cores are exclusive, as in the paper; on a CPU that both share
-the quota is what divides it.
+cores, the link is only reported. A loop whose readings are missing is off, which the remarks say.
 """
 
 from __future__ import annotations
@@ -32,11 +29,11 @@ MEASURED: Mapping[str, str] = MappingProxyType(
         "network": "network only reported",
     }
 )
-"""The loops that need a counter, and what is made of it here."""
+"""The loops that need a counter, and what this host can answer them with."""
 
 
 class State(Enum):
-    """Of BE; in the load band the previous one stays."""
+    """Whether BE runs; at a load between the two gates the previous state stays."""
 
     STARTED = "runs, does not grow until a poll enables it"
     ENABLED = "runs"
@@ -47,25 +44,17 @@ class State(Enum):
 class Heracles(Manager):
     """Disable on negative slack or high load; hold below a slack of 0.10; back to two cores below 0.05; else grow.
 
-    The cool-down ends with a poll. A re-enabled BE begins with `first_cores` again. Polls without latency or load
-    neither enable nor allow growth; a known bad one still disables.
-
-    In the core loop, what is measured comes first: DRAM bandwidth above its limit takes as many cores as use the
-    overage, and no core is added whose part would exceed it; a LC below its guaranteed frequency at 90 % of the TDP
-    takes a core a period, where the paper lowers the frequency of BE's cores. These two leave BE one core: to stop it
-    is the top-level loop's.
-
     Args:
         time_scale: Divides all periods.
         core_cpus: CPUs here that stand for a core of the published machine.
-        poll_seconds, grow_seconds: Top-level loop, core loop.
-        cool_down_seconds: After a negative slack ("about 5 minutes").
-        disable_load_ratio, enable_load_ratio: Load gates.
-        hold_slack_ratio, shrink_slack_ratio: Slack below which BE may not grow; below which it shrinks.
+        poll_seconds, grow_seconds: Period of the top-level loop, and of the core loop.
+        cool_down_seconds: How long BE stays disabled after a negative slack ("about 5 minutes").
+        disable_load_ratio, enable_load_ratio: Load above which BE is disabled, below which it is enabled.
+        hold_slack_ratio, shrink_slack_ratio: Slack below which BE may not grow, below which it shrinks.
         first_cores: Cores that BE begins with.
         kept_cores: Cores that a shrunk BE keeps, from `be_cores.Remove(be_cores.size() - 2)`.
-        dram_limit_ratio: DRAM_LIMIT, share of the peak streaming bandwidth.
-        power_limit_ratio: Share of the TDP.
+        dram_limit_ratio: DRAM_LIMIT, as a share of the bandwidth that streaming reaches at most.
+        power_limit_ratio: Power above which the LC's frequency is looked at, as a share of the TDP.
     """
 
     name = "heracles"
@@ -94,7 +83,7 @@ class Heracles(Manager):
         self._measured: set[str] = set()
 
     def begin(self) -> Allocation:
-        """One core."""
+        """BE begins with its first core."""
         self._top = Every(self.poll_seconds / self.time_scale)
         self._core_loop = Every(self.grow_seconds / self.time_scale)
         self._state, self._may_grow = State.STARTED, False
@@ -129,35 +118,44 @@ class Heracles(Manager):
         return max(self.first_cores, int(self.limits.cpus / self.core_cpus + HAIR))
 
     def _core_pass(self, telemetry: Telemetry, slack: float | None, steps: int) -> None:
-        bandwidth, power = Bandwidth.read(telemetry.counters), Power.read(telemetry.counters)
-        link = Link.read(telemetry.counters)
+        counters = telemetry.counters
+        bandwidth, power, link = Bandwidth.read(counters), Power.read(counters), Link.read(counters)
         known = zip(MEASURED, (bandwidth, power, link), strict=True)
         self._measured.update(name for name, reading in known if reading is not None)
         self._measure = f"; {link}" if link else ""
         over = bandwidth.cores_over(self.dram_limit_ratio, self.be_cores) if bandwidth else 0
+        # TotalBw > DRAM_LIMIT: be_cores.Remove(overage / BeBwPerCore); continue (algorithm 2).
         if bandwidth and over:
             self._remove(over, f"DRAM bandwidth {bandwidth.total_ratio:.0%}")
+        # power > 0.90 TDP and ls_freq < guaranteed: LowerFrequency(be_cores) in the paper (algorithm 3), each period;
+        # without DVFS a core each period instead.
         elif power and power.is_short(self.power_limit_ratio):
             self._remove(steps, f"power {power.ratio:.0%}, LC at {power.lc_frequency_ratio:.0%} of its frequency")
+        # GROW_CORES: slack > 0.10 and LcBw + BeBw + BeBwPerCore <= DRAM_LIMIT: be_cores.Add(1) (algorithm 2).
         elif self._may_grow and slack is not None and slack > self.hold_slack_ratio + HAIR:
             room = bandwidth.cores_below(self.dram_limit_ratio, self.be_cores, steps) if bandwidth else steps
             self.be_cores = min(self.be_cores + room, self._most_cores)
 
     def _remove(self, cores: int, why: str) -> None:
-        """Take cores, but for the last, and say so."""
+        """Take cores; the last one stays, for whether BE runs at all is the top-level controller's to say."""
         taken = min(cores, self.be_cores - 1)
         self.be_cores -= taken
         self._measure = f"; {why}: {taken} taken{self._measure}"
 
     def _poll(self, slack: float | None, load: float | None, now_seconds: float) -> None:
+        """The top-level controller (algorithm 1), every 15 s."""
+        # slack < 0: DisableBE, EnterCooldown; the cool-down ends with a poll.
         if slack is not None and slack < 0.0:
             self._disable("slack negative: disabled, cooling down")
             self._top.rest(now_seconds, self.cool_down_seconds / self.time_scale)
+        # load > 0.85: DisableBE.
         elif load is not None and load > self.disable_load_ratio:
             self._disable("load high: disabled")
+        # Ours: without latency or load BE is neither enabled nor may it grow; a known bad reading still disables.
         elif slack is None or load is None:
             self._may_grow, self._why = False, "latency or load missing: state kept, no growth"
         else:
+            # load < 0.80: EnableBE; between the gates the state stays.
             if load < self.enable_load_ratio:
                 self._enable()
             self._judge_slack(slack)
@@ -166,11 +164,13 @@ class Heracles(Manager):
         self._state, self._may_grow, self._why = State.DISABLED, False, why
 
     def _enable(self) -> None:
+        # A BE that was disabled begins with its first core again.
         if self._state is State.DISABLED:
             self.be_cores = self.first_cores
         self._state = State.ENABLED
 
     def _judge_slack(self, slack: float) -> None:
+        # slack < 0.10: DisallowBEGrowth; slack < 0.05: be_cores.Remove(be_cores.size() - 2).
         self._may_grow = self._state is State.ENABLED and slack >= self.hold_slack_ratio
         self._why = "growth allowed" if self._may_grow else "no growth"
         if slack < self.shrink_slack_ratio:
@@ -178,6 +178,9 @@ class Heracles(Manager):
             self._why = "slack tiny: cores taken back"
 
     def _allocation(self) -> Allocation:
+        # Cores become quota and cpuset at once: so much quota, on as many CPUs of BE's order as hold it. Where the
+        # order begins with CPUs that the LC does not use, these are exclusive, as in the paper; on a CPU that both
+        # share the quota is what divides it.
         quota_cpus = min(self.be_cores * self.core_cpus, float(self.limits.cpus))
         cpuset_cpus = max(1, math.ceil(quota_cpus - HAIR))
         return Allocation(quota_cpus, cpuset_cpus, frozen=self._state is State.DISABLED)

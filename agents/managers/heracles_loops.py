@@ -1,4 +1,4 @@
-"""What Heracles (ISCA'15) measures beside latency and load: DRAM bandwidth, power, and the network link.
+"""What Heracles (ISCA 2015) measures beside latency and load: DRAM bandwidth, power, and the network link.
 
 Readings come from `Telemetry.counters`, as shares; where one is missing the loop that needs it is off.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar, Self
 
 from rlctl.agents.managers.manager import HAIR
 from rlctl.agents.managers.readings import number
@@ -15,36 +16,39 @@ from rlctl.envs.telemetry import Missing, Reading, Why
 
 __all__ = ["Bandwidth", "Link", "Power"]
 
+_ABSENT = Missing(Why.NOT_CONFIGURED)
 
-def _numbers(counters: Mapping[str, Reading], *names: str) -> tuple[float, ...] | None:
-    """All of these readings, or None when one has no number."""
-    absent = Missing(Why.NOT_CONFIGURED)
-    known = [value for name in names if (value := number(counters.get(name, absent))) is not None]
-    return tuple(known) if len(known) == len(names) else None
+
+class _Measured:
+    """Two counters that one of the loops needs."""
+
+    __slots__ = ()
+    COUNTERS: ClassVar[tuple[str, str]]
+
+    @classmethod
+    def read(cls, counters: Mapping[str, Reading]) -> Self | None:
+        """Both readings; None when one of them has no number."""
+        numbers = [number(counters.get(name, _ABSENT)) for name in cls.COUNTERS]
+        return None if None in numbers else cls(*numbers)
 
 
 @dataclass(frozen=True, slots=True)
-class Bandwidth:
+class Bandwidth(_Measured):
     """DRAM bandwidth as a share of the peak that streaming reaches.
 
-    The paper has an offline model of the LC's part; here that is what is measured in total less BE's.
-
     Attributes:
-        total_ratio: Of LC and BE (`dram_bandwidth_ratio`).
-        be_ratio: Of BE alone (`be_dram_bandwidth_ratio`).
+        total_ratio: What LC and BE use together.
+        be_ratio: What BE uses alone.
     """
+
+    COUNTERS: ClassVar = ("dram_bandwidth_ratio", "be_dram_bandwidth_ratio")
 
     total_ratio: float
     be_ratio: float
 
-    @classmethod
-    def read(cls, counters: Mapping[str, Reading]) -> Bandwidth | None:
-        """The readings, or None."""
-        known = _numbers(counters, "dram_bandwidth_ratio", "be_dram_bandwidth_ratio")
-        return cls(*known) if known else None
-
     def cores_over(self, limit_ratio: float, be_cores: int) -> int:
-        """Cores to take from BE: overage / BeBwPerCore, rounded up."""
+        """Cores to take from BE so that the total comes below the limit."""
+        # overage / BeBwPerCore, rounded up, where BeBwPerCore = be_ratio / be_cores (algorithm 2).
         overage_ratio = self.total_ratio - limit_ratio
         if overage_ratio <= HAIR or self.be_ratio <= 0.0:
             return 0
@@ -53,7 +57,9 @@ class Bandwidth:
         return math.ceil(overage_ratio / self.be_ratio * be_cores - HAIR)
 
     def cores_below(self, limit_ratio: float, be_cores: int, most: int) -> int:
-        """How many cores, at most so many, BE can have more: LcBw + BeBw + BeBwPerCore each time within the limit."""
+        """How many cores more BE can have, `most` of them at most, with the total within the limit."""
+        # LcBw + BeBw + BeBwPerCore <= DRAM_LIMIT for each core. The paper has LcBw from an offline model of the LC;
+        # here it is what is measured in total less BE's part.
         room_ratio = limit_ratio - self.total_ratio + HAIR
         if room_ratio < 0.0:
             return 0
@@ -63,22 +69,18 @@ class Bandwidth:
 
 
 @dataclass(frozen=True, slots=True)
-class Power:
-    """Power and the LC's frequency.
+class Power(_Measured):
+    """The host's power and the LC's clock frequency.
 
     Attributes:
-        ratio: Share of the TDP (`power_ratio`).
+        ratio: Power as a share of the TDP.
         lc_frequency_ratio: Share of the frequency that the LC is guaranteed.
     """
 
+    COUNTERS: ClassVar = ("power_ratio", "lc_frequency_ratio")
+
     ratio: float
     lc_frequency_ratio: float
-
-    @classmethod
-    def read(cls, counters: Mapping[str, Reading]) -> Power | None:
-        """The readings, or None."""
-        known = _numbers(counters, "power_ratio", "lc_frequency_ratio")
-        return cls(*known) if known else None
 
     def is_short(self, limit_ratio: float) -> bool:
         """Whether BE draws what the LC needs to run at its frequency."""
@@ -86,26 +88,23 @@ class Power:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """Egress bandwidth as a share of the link.
+class Link(_Measured):
+    """Bandwidth sent over the network link, as a share of what the link can send.
 
     Attributes:
-        ratio: All of it (`link_ratio`).
-        lc_ratio: The LC's (`lc_link_ratio`).
+        ratio: What all send.
+        lc_ratio: What the LC sends.
     """
+
+    COUNTERS: ClassVar = ("link_ratio", "lc_link_ratio")
 
     ratio: float
     lc_ratio: float
 
-    @classmethod
-    def read(cls, counters: Mapping[str, Reading]) -> Link | None:
-        """The readings, or None."""
-        known = _numbers(counters, "link_ratio", "lc_link_ratio")
-        return cls(*known) if known else None
-
     @property
     def be_allowed_ratio(self) -> float:
-        """What HTB would let BE send: the link less the LC's part, less 5 % of the link or 10 % of that part."""
+        """Share of the link that BE may send."""
+        # be_bw = LINK - ls_bw - max(0.05 LINK, 0.10 ls_bw), which the paper sets as an HTB ceiling each second.
         return max(1.0 - self.lc_ratio - max(0.05, 0.10 * self.lc_ratio), 0.0)
 
     def __str__(self) -> str:

@@ -1,9 +1,9 @@
-"""Hipster (HPCA'17): a heuristic climbs a list of configurations, and fills the table that then decides by load.
+"""Hipster (Nishtala et al., HPCA 2017; nishtala/hipster): a heuristic, and a table by load that it fills.
 
-The release's list is of big and small cores and their frequency, ordered by the power that the LC has. Here the LC's
-configuration is what is withheld from BE: 1, 2, ... all levels of BE's CPUs, and BE has the rest.
+The release's configurations are numbers of big and small cores and their frequency, ordered by the power that the LC
+has. Here the LC's configuration is what is withheld from BE: 1, 2, ... all levels of BE's CPUs, and BE has the rest.
 
-Slips of the release that are not repeated: the alert threshold multiplies the target by a percentage; all that is not
+Faults of the release that are not repeated: the alert threshold multiplies the target by a percentage; all that is not
 an alert steps down, so its "safe" threshold is never read; a reward is booked on a configuration that had not run yet
 when its latency was read; the table's choice is never stored; and 99.5 % of choices stay random for ever.
 """
@@ -37,11 +37,13 @@ def reward(latency_ratio: float, be_ratio: float, alert_ratio: float, warning: f
     """What a configuration earns.
 
     Args:
-        latency_ratio: Latency over target: below the target, the nearer the better, for then BE has more.
+        latency_ratio: Latency over target.
         be_ratio: BE throughput as a share of its largest.
-        alert_ratio: Begin of the danger zone.
-        warning: Number from [0, 1) that is taken off in the danger zone, so that it is risky rather than good.
+        alert_ratio: Latency over target at which the danger zone begins.
+        warning: A draw from [0, 1).
     """
+    # With r = latency / target and a term for BE's throughput: -1 - r + BE above the target; 1 + r + BE below it, the
+    # nearer the better, for then BE has more; less a random draw in the danger zone, which makes it risky.
     if latency_ratio >= 1.0:
         return -1.0 - latency_ratio + be_ratio
     return 1.0 + latency_ratio - (warning if latency_ratio >= alert_ratio else 0.0) + be_ratio
@@ -51,16 +53,13 @@ def reward(latency_ratio: float, be_ratio: float, alert_ratio: float, warning: f
 class Hipster(Manager):
     """Latency at 0.8 of the target or more: withhold a level more; below 0.2: a level less; after 300 s the table.
 
-    The table holds a value for each load bucket and configuration, and learns from the beginning:
-    Q += alpha * (reward + gamma * best of the new bucket - Q), where the release takes the best of the old bucket. It
-    chooses the best configuration of the load's bucket, of equal ones that in force, else the strongest; a small share
-    of choices is random. A step needs a fresh latency and load: at most one a tick, and none without them. The paper's
-    return to the heuristic when QoS falls is not in the release, nor here. Without BE's work rate its term is 0.
+    A step needs a fresh latency and load: at most one a tick, and none without them. The paper's return to the
+    heuristic when QoS falls is not in the release, nor here. Without BE's work rate its term is 0.
 
     Args:
         time_scale: Divides the two periods.
-        period_seconds: Control loop.
-        learn_seconds: Heuristic phase (the code's; the paper is said to have 500 s).
+        period_seconds: Period of the control loop.
+        learn_seconds: Length of the heuristic phase, of the code; the paper is said to have 500 s.
         alert_ratio, safe_ratio: Latency over target, at or above which the LC gets more; below which it gets less.
         learning_rate: alpha, of the code; 0.6 is said to be the paper's.
         discount: gamma, of the code; 0.9 is said to be the paper's.
@@ -68,7 +67,7 @@ class Hipster(Manager):
         bucket_ratio: Width of a load bucket. The release's 24 of 38000 requests are 1584 buckets, which a step a
             second does not fill; the default makes 21.
         first_index: Configuration to begin with, 0 (the release's) withholds the least.
-        seed: Of the random choices; each start begins with it again.
+        seed: Seed of the random choices; each start begins with it again.
     """
 
     name = "hipster"
@@ -107,7 +106,7 @@ class Hipster(Manager):
         return self._allocation()
 
     def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:
-        """Book what the configuration earned, then choose the next."""
+        """Book the reward of the configuration that ran, then choose the next one."""
         if self._step.due(telemetry.time_seconds):
             self._advance(telemetry.time_seconds)
             slack, load = slack_of(telemetry), number(telemetry.load_ratio)
@@ -122,7 +121,7 @@ class Hipster(Manager):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What stands for the configurations, and the chance in it."""
+        """What stands for the configurations, and which of its choices are random."""
         return (
             f"an LC configuration is a share of BE's CPUs withheld (no core types, no frequency, no power term); alpha "
             f"{self.learning_rate:g}, gamma {self.discount:g}, {self.explore_ratio:.1%} random choices, seed "
@@ -138,6 +137,8 @@ class Hipster(Manager):
 
     def _learn_and_choose(self, latency_ratio: float, load_ratio: float, be_ratio: float) -> None:
         bucket = bucket_of(load_ratio, self.bucket_ratio)
+        # Q[b, c] += alpha * (reward + gamma * max Q[b', .] - Q[b, c]), from the first step on, where b' is the bucket
+        # of the load now; the release takes the maximum of the old bucket b.
         if self._bucket is not None:
             earned = reward(latency_ratio, be_ratio, self.alert_ratio, self._random.uniform())
             old = self.values[self._bucket, self.index]
@@ -150,6 +151,7 @@ class Hipster(Manager):
             self._climb(latency_ratio)
 
     def _climb(self, latency_ratio: float) -> None:
+        # The heuristic: latency >= 0.8 target: the next stronger configuration; < 0.2 target: the next weaker one.
         if latency_ratio >= self.alert_ratio - HAIR:
             self.index = min(self.index + 1, self.limits.levels - 1)
             self._why = "heuristic: alert, stronger"
@@ -160,6 +162,8 @@ class Hipster(Manager):
             self._why = "heuristic: kept"
 
     def _consult(self, bucket: int) -> None:
+        # The table: the best configuration of the bucket; of equal ones that in force, else the strongest; and a small
+        # share of choices at random.
         if self._random.uniform() < self.explore_ratio:
             self.index = int(self._random.integers(self.limits.levels))
             self._why = f"table, bucket {bucket}: explores"
@@ -170,6 +174,7 @@ class Hipster(Manager):
             self._why = f"table, bucket {bucket}: best value {values.max():.2f}"
 
     def _allocation(self) -> Allocation:
+        # BE has what the LC's configuration leaves; the strongest leaves nothing (the release sends SIGSTOP).
         left = self.limits.levels - 1 - self.index
         if not left:
             return self.limits.safe

@@ -1,6 +1,7 @@
 """Koordinator's CPU suppress (koordlet): BE gets what non-BE leaves of 65 % of the node.
 
-After pkg/koordlet/qosmanager/plugins/cpusuppress. It reads no latency; it shrinks BE at once and grows it slowly.
+After pkg/koordlet/qosmanager/plugins/cpusuppress/cpu_suppress.go. It reads no latency; it shrinks BE at once and grows
+it slowly.
 """
 
 from __future__ import annotations
@@ -29,19 +30,15 @@ MIN_CPUSET_CPUS = 2
 class KoordSuppress(Manager):
     """BE = capacity * 65 % - LC's use - max(rest of the host, reserve), by a quota or by a cpuset.
 
-    BE begins unrestricted, and the first quota is written as it is; later ones rise by at most 10 % of the CPUs a step
-    and fall at once, and a change below 1 % of the CPUs is ignored, but for the least quota. A cpuset has two CPUs at
-    least and rises by 10 % of the CPUs, rounded up. The knob of the other policy is left open.
-
-    A missing reading keeps the last setting, however old, at the start no setting at all: so it is published. The
-    node's capacity is here the number of BE's CPUs; non-BE pods are the LC, and what else is busy is the system.
+    The node's capacity is here the number of BE's CPUs; non-BE pods are the LC, and what else is busy is the system.
+    The knob of the other policy is left open.
 
     Args:
         time_scale: Divides the period.
-        interval_seconds: Control loop.
+        interval_seconds: Period of the control loop.
         policy: `quota` (cfsQuota) or `cpuset`, which is Koordinator's default.
-        threshold_ratio: CPUSuppressThresholdPercent.
-        floor_ratio: CPUSuppressMinPercent, not set by default.
+        threshold_ratio: CPUSuppressThresholdPercent, as a share.
+        floor_ratio: CPUSuppressMinPercent, as a share; not set by default.
         reserved_cpus: CPUs that the node reserves for the system.
         growth_ratio: Largest growth of a step.
         ignored_ratio: Quota changes below it are not written.
@@ -69,7 +66,7 @@ class KoordSuppress(Manager):
             raise PolicyError(f"{self.name}: reserved_cpus is {self.reserved_cpus!r}; give 0 or more CPUs")
 
     def begin(self) -> Allocation:
-        """Unrestricted."""
+        """BE begins without any restriction."""
         self._loop = Every(self.interval_seconds / self.time_scale)
         self._current = self.limits.full
         self._why = "start unrestricted"
@@ -84,7 +81,7 @@ class KoordSuppress(Manager):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The policy, and its stale actuation."""
+        """The policy, and that it keeps a setting whose readings are gone."""
         return (
             f"{self.policy} policy; the node is BE's CPUs, non-BE use by {self.busy}; a missing reading keeps the last "
             f"setting, as published; no eviction",
@@ -92,10 +89,13 @@ class KoordSuppress(Manager):
 
     def _suppress(self, telemetry: Telemetry, steps: int) -> None:
         non_be_cpus = self._non_be(telemetry)
+        # A missing reading returns early in the source: the last setting stays in force, however old it is; at the
+        # start there is none, and BE stays unrestricted.
         if non_be_cpus is None:
             self._why = "a reading is missing: last setting kept"
             return
         cpus = self.limits.cpus
+        # BE = capacity * threshold - non-BE, but at least CPUSuppressMinPercent of the capacity.
         wanted_cpus = max(cpus * self.threshold_ratio - non_be_cpus, cpus * self.floor_ratio)
         self._why = f"non-BE uses {non_be_cpus:.2f} CPU, BE may use {wanted_cpus:.2f}"
         if self.policy == "quota":
@@ -113,6 +113,8 @@ class KoordSuppress(Manager):
         return lc_cpus + max(system_cpus, self.reserved_cpus)
 
     def _quota(self, wanted_cpus: float, steps: int) -> float:
+        # The first quota is written as it is. Later ones rise by at most 10 % of the CPUs a step and fall at once; a
+        # change below 1 % of the CPUs is ignored, but for the least quota.
         current_cpus, cpus = self._current.quota_cpus, self.limits.cpus
         if current_cpus == UNLIMITED:
             return wanted_cpus
@@ -122,6 +124,7 @@ class KoordSuppress(Manager):
         return min(wanted_cpus, current_cpus + steps * self.growth_ratio * cpus)
 
     def _cpuset(self, wanted_cpus: float, steps: int) -> int:
+        # Two CPUs at least; up by 10 % of the CPUs a step, rounded up; down at once.
         cpus = self.limits.cpus
         wanted = max(math.ceil(wanted_cpus - HAIR), MIN_CPUSET_CPUS)
         most = self._current.cpuset_cpus + steps * math.ceil(self.growth_ratio * cpus - HAIR)

@@ -18,17 +18,17 @@ from rlctl.envs.workload import Weight
 __all__ = ["HAIR", "Manager", "require"]
 
 HAIR = 1e-9
-"""Absorbs the rounding of sums and quotients where a threshold is met exactly."""
+"""Added to or taken off thresholds, so that the rounding of sums and quotients does not decide."""
 
 MOST_TIME_SCALE = 1000.0
-"""A minute of a paper in 60 ms; beyond it a fast loop would fire thousands of times a tick."""
+"""A published minute in 60 ms; beyond it a fast loop would fire thousands of times in a tick."""
 
 
 class Manager(Policy, ABC):
     """A heuristic policy. It keeps its own settings, as the published programs do, and reads physical units only.
 
     Attributes:
-        limits: The host, from `start` on.
+        limits: Range of allocations of the host that it was started on.
     """
 
     name: str = ""
@@ -68,7 +68,7 @@ class Manager(Policy, ABC):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What a reader of this manager's results must know; complete once it has run."""
+        """What a reader of this manager's results must know, complete once it has run; by default nothing."""
         return ()
 
 
@@ -82,13 +82,13 @@ def require(
     """Check constructor parameters, given by their names.
 
     Args:
-        manager: Whose.
-        positive: Those that must be finite and above 0; `time_scale` may not exceed MOST_TIME_SCALE either.
-        share: Those that must lie in [0, 1].
-        among: Those that must be one of some words.
+        manager: The one whose parameters they are.
+        positive: Names of those that must be finite and above 0; `time_scale` may not exceed MOST_TIME_SCALE either.
+        share: Names of those that must lie in [0, 1].
+        among: Words that each of these parameters may be.
 
     Raises:
-        PolicyError: The first one that does not.
+        PolicyError: A parameter is out of its range; names the first such.
     """
     for key in positive:
         value, most = getattr(manager, key), MOST_TIME_SCALE if key == "time_scale" else math.inf

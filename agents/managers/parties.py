@@ -1,4 +1,6 @@
-"""PARTIES (ASPLOS'19): one resource step at a time, judged by the latency samples that follow it.
+"""PARTIES (Chen et al., ASPLOS 2019; sc2682cornell/PARTIES, manager/PARTIES.py): one resource step at a time.
+
+Each step is judged by the latency samples that follow it.
 
 The release manages several LC services. For one LC beside BE: BE owns the pool of free cores, so an upsize of the LC
 takes a core from BE, and a downsize gives one to BE. Its frequency and cache steps have no actuator here.
@@ -22,7 +24,7 @@ __all__ = ["Parties", "Resource"]
 
 
 class Resource(Enum):
-    """Spokes of the wheel, in the order in which it turns (states 1, 3, 2 of the release, for either direction)."""
+    """Resources in the order in which they are tried (states 1, 3, 2 of the release, for either direction)."""
 
     CORES = "cores"
     CACHE = "cache ways"
@@ -31,31 +33,27 @@ class Resource(Enum):
 
 WHEEL = tuple(Resource)
 OFFERED = frozenset({Resource.CORES})
-"""An Allocation has no cache ways and no frequency; the wheel finds nothing to move there and turns on."""
+"""An Allocation has no cache ways and no frequency: the wheel finds nothing to move there and turns on."""
 
 
 @dataclass(kw_only=True, eq=False)
 class Parties(Manager):
     """Slack below 0.05: the LC gets a core back; above 0.20: it gives one; each step is judged by five samples.
 
-    An upsize that does not lower the latency turns the wheel and is not undone; a downsize after which slack is mostly
-    below 0.05 is undone, and the LC is not downsized again for 100 intervals. Both decisions need the newest slack and
-    its mean over a second to agree. The LC begins with all cores, as a single service of the release does, and keeps
-    one; BE without a core is frozen. The release draws the wheel's first spoke; with one spoke that moves, any draw
-    decides the same, so it begins with cores.
+    The LC begins with all cores, as a single service of the release does, and keeps one. The release draws the first
+    resource at random; as only cores can move here, any draw decides the same.
 
-    The interval is 0.1 s, of the release (the paper's is said to be 0.5 s). A decision needs a fresh latency: a slower
-    tick, or one in which several intervals elapsed, is one sample, and a tick without a latency is none (the release
-    would judge the old one again). The 100 intervals and the mean's second are counted on the clock.
+    A decision needs a fresh latency: a slower tick, or one in which several intervals elapsed, is one sample, and a
+    tick without a latency is none (the release would judge the old one again).
 
     Args:
         time_scale: Divides all periods.
         core_cpus: CPUs here that stand for a core of the published machine.
-        interval_seconds: INTERVAL.
-        mean_seconds: What LSlack is the mean over.
-        tolerance_samples: TOLERANCE, samples that judge a step.
-        upsize_slack_ratio, downsize_slack_ratio: Below, above which the LC is resized.
-        rest_intervals: REST, without a downsize after one that failed.
+        interval_seconds: INTERVAL of the release; the paper's is said to be 0.5 s.
+        mean_seconds: Time over which LSlack, the second of the two slacks, is a mean.
+        tolerance_samples: TOLERANCE, the number of samples that judge a step.
+        upsize_slack_ratio, downsize_slack_ratio: Slack below which the LC gets a core, above which it gives one.
+        rest_intervals: REST, the number of intervals without a downsize after one that failed.
     """
 
     name = "parties"
@@ -74,7 +72,7 @@ class Parties(Manager):
         require(self, positive=sizes, share=("upsize_slack_ratio", "downsize_slack_ratio"))
 
     def begin(self) -> Allocation:
-        """No core for BE."""
+        """BE has no core, and so is frozen; the LC has all."""
         self._interval = Every(self.interval_seconds / self.time_scale)
         self._samples: list[tuple[float, float]] = []
         self._slack = self._mean_slack = 0.0
@@ -98,7 +96,7 @@ class Parties(Manager):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What became of the wheel, and what a core is."""
+        """Which resources cannot be moved here, and what a core is."""
         return (
             f"one LC, BE owns the free pool; the wheel skips cache and frequency (no actuator); at most one sample a "
             f"tick; a core is {self.core_cpus:g} CPU",
@@ -113,6 +111,8 @@ class Parties(Manager):
             if not (self._is_short or self._is_roomy):
                 yield
 
+    # Both decisions need the newest slack (Slack) and its mean over a second (LSlack) to agree.
+
     @property
     def _is_short(self) -> bool:
         return max(self._slack, self._mean_slack) < self.upsize_slack_ratio - HAIR
@@ -123,10 +123,12 @@ class Parties(Manager):
 
     def _choose(self) -> Iterator[None] | None:
         """Take a step and return how it is judged; None when there is no cause, or nothing left to move."""
+        # Slack < 0.05 and LSlack < 0.05: upsize the LC.
         if self._is_short:
             taken = self._step(-1)
             self._why = "slack short: LC upsized" if taken else "slack short: no way to upsize"
             return self._judge_upsize() if taken else None
+        # Slack > 0.20 and LSlack > 0.20, and no rest after a failed downsize: downsize it.
         if self._is_roomy:
             taken = self._step(+1)
             self._why = "slack ample: LC downsized" if taken else "slack ample: no way to downsize"
@@ -135,6 +137,8 @@ class Parties(Manager):
         return None
 
     def _judge_upsize(self) -> Iterator[None]:
+        # +1 for each of five samples with a lower latency than before, else -1; at 0 or less the next resource is
+        # tried. An upsize is not undone.
         before, score = self._slack, 0
         for _ in range(self.tolerance_samples):
             yield
@@ -143,6 +147,8 @@ class Parties(Manager):
             self._turn()
 
     def _judge_downsize(self) -> Iterator[None]:
+        # A downsize after which slack is short is undone, the next resource is tried, and the LC is not downsized
+        # again for REST intervals (LDOWN of the release).
         if not (yield from self._watch()):
             return
         self.be_cores -= 1
@@ -153,7 +159,7 @@ class Parties(Manager):
             yield from repeat(None, self.tolerance_samples)
 
     def _watch(self) -> Generator[None, None, bool]:
-        """Whether slack was short in at least half of the samples to come."""
+        """Whether slack is short in at least half of the next samples: -1 for each below 0.05, else +1."""
         score = 0
         for _ in range(self.tolerance_samples):
             yield

@@ -1,6 +1,7 @@
-"""Intel PRM's CPU quota as its source has it (eris 0.8): a utilisation check every 2 s, and nothing else.
+"""Intel PRM's CPU quota as its source has it: a utilisation check every 2 s, and nothing else.
 
-The thesis describes a CPI check as well (`prm_thesis`); in eris a CPI excursion drives the cache controller only.
+After intel/platform-resource-manager 0.8, eris/cpuquota.py, naivectrl.py and mresource.py. The thesis describes a CPI
+check as well (`prm_thesis`); in eris a CPI excursion drives the cache controller only.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ PERCENT_US = 1_000
 """Quota of one percent of a CPU."""
 
 FULL = -1
-"""The level above the last: no quota, CFS alone."""
+"""The level above the last: no quota, only the kernel's scheduler divides the CPUs."""
 
 
 class QuotaLadder:
-    """Levels of the BE quota, and the count of clean cycles that climbs them.
+    """Levels of BE's quota, which a number of cycles in a row without an excess climbs by one.
 
     Args:
-        quota_max_us: Utilisation that LC and BE may reach together.
+        quota_max_us: CPU time that LC and BE may use together, in us per period of 100 ms.
         min_quota_cpus: Quota of level 0; 1000 us in PRM.
-        levels: Steps up to FULL.
-        cycles: Clean cycles per step.
+        levels: Number of steps up to FULL.
+        cycles: Number of cycles without an excess that earn a step.
     """
 
     def __init__(self, quota_max_us: float, min_quota_cpus: float, levels: int, cycles: int) -> None:
@@ -45,15 +46,16 @@ class QuotaLadder:
 
     @property
     def step_us(self) -> float:
-        """One level."""
+        """Height of one level, in us per period of 100 ms."""
         return self.quota_max_us / self.levels
 
     def minimum(self) -> None:
-        """Level 0, and the count starts over."""
+        """Fall to level 0 and begin to count anew."""
         self.level, self.clean, self.quota_cpus = 0, 0, self.min_quota_cpus
 
     def clean_cycle(self) -> None:
-        """A cycle without an excess; the last of `cycles` climbs a level. Does nothing at FULL."""
+        """Count a cycle without an excess; at FULL there is nothing to climb."""
+        # naivectrl.py: cnt += 1; at `cycles`: cnt = 0, level += 1, and the level after the last is FULL.
         if self.level == FULL:
             return
         self.clean += 1
@@ -69,18 +71,14 @@ class QuotaLadder:
 
 @dataclass(kw_only=True, eq=False)
 class PrmEris(Manager):
-    """LC and BE together stay half a core below the LC's recorded maximum; a clean 14 s earn BE a level.
-
-    An LC without activity counts as an excess, and so does one whose use is missing: eris drops a vanished container
-    and sums the rest to 0. Without BE's use the cycle is skipped: to eris there is no BE then. The maximum is raised
-    when the LC alone exceeds it; eris also writes it to its file, here it stays in `quota_max_cpus`.
+    """LC and BE together stay half a core below the LC's recorded maximum; 14 s without an excess earn BE a level.
 
     Args:
         model: Threshold model; without one the maximum is all CPUs, as with eris' lcutilmax 0.
         time_scale: Divides the period.
         core_cpus: CPUs here that stand for a core of the published machine; scales the margin.
-        util_period_seconds: Utilisation loop (-u).
-        quota_cycles: Clean cycles per level (-q).
+        util_period_seconds: Period of the utilisation loop (-u).
+        quota_cycles: Cycles without an excess that earn a level (-q).
         levels: Levels up to no quota at all (cpuquota.py).
         margin_ratio: Margin in cores (-k).
         enable_hold: Do not climb where the next level would be an excess (-e, off in eris).
@@ -103,7 +101,7 @@ class PrmEris(Manager):
         require(self, positive=sizes, share=("margin_ratio",))
 
     def begin(self) -> Allocation:
-        """Quota 1000 us."""
+        """BE begins at a quota of 1000 us."""
         known = self.model.lcutilmax_percent if self.model else 0.0
         quota_max_us = (known or self.limits.cpus * 100.0) * PERCENT_US
         self._ladder = QuotaLadder(quota_max_us, self.limits.min_quota_cpus, self.levels, self.quota_cycles)
@@ -123,12 +121,12 @@ class PrmEris(Manager):
 
     @property
     def quota_max_cpus(self) -> float:
-        """What LC and BE may use together, as raised so far."""
+        """CPUs that LC and BE may use together, as raised so far."""
         return self._ladder.quota_max_us / CORE_US
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Whether the guard has a model."""
+        """Whether the utilisation check has a model to go by."""
         if self._has_maximum:
             return ()
         return ("no threshold model: the utilisation guard is void until LC and BE together fill all CPUs",)
@@ -138,9 +136,12 @@ class PrmEris(Manager):
         return self.model is not None and self.model.lcutilmax_percent > 0.0
 
     def _cycle(self, lc_cpus: float | None, be_cpus: float | None, cycles: int) -> None:
+        # Without a BE container eris has nothing to control.
         if be_cpus is None:
             self._why = f"BE's use is missing: {self._ladder} kept"
             return
+        # exceed = (lc == 0) or ...: an LC without activity is an excess. So is one whose use is missing: eris drops a
+        # container that vanished and sums the rest to 0.
         lc_cpus = lc_cpus or 0.0
         self._raise_maximum(lc_cpus)
         if lc_cpus == 0.0:
@@ -150,9 +151,12 @@ class PrmEris(Manager):
             self._check(lc_cpus + be_cpus, cycles)
 
     def _raise_maximum(self, lc_cpus: float) -> None:
+        # lc_max_util follows an LC that exceeds it; eris writes it to its threshold file as well.
         self._ladder.quota_max_us = max(self._ladder.quota_max_us, lc_cpus * CORE_US)
 
     def _check(self, used_cpus: float, cycles: int) -> None:
+        # exceed = (lc + be) * 1000 + margin > quota_max: the minimum at once.
+        # hold = (lc + be) * 1000 + margin + step >= quota_max: no step, with -e only.
         ladder = self._ladder
         wanted_us = used_cpus * CORE_US + self.margin_ratio * self.core_cpus * CORE_US
         if wanted_us > ladder.quota_max_us:

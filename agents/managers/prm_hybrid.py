@@ -36,7 +36,7 @@ class Branch(StrEnum):
 
 
 class State(Enum):
-    """Of BE."""
+    """Whether BE runs, and why."""
 
     STARTED = "runs at the minimum until a poll first enables it"
     ENABLED = "runs"
@@ -48,9 +48,9 @@ class Gates:
     """Thresholds of the top-level controller.
 
     Attributes:
-        suspend_load_ratio: Load above it suspends BE.
-        enable_load_ratio: Load below it enables BE.
-        hold_slack_ratio: Slack up to it stops growth; one of exactly 0.10, undefined in the thesis, counts as hold.
+        suspend_load_ratio: Load above which BE is suspended.
+        enable_load_ratio: Load below which BE is enabled.
+        hold_slack_ratio: Slack up to which BE does not grow; one of exactly 0.10, undefined in the thesis, included.
     """
 
     suspend_load_ratio: float = 0.85
@@ -60,25 +60,31 @@ class Gates:
 
 def prose(slack: float | None, load: float | None, state: State, gates: Gates) -> Branch:
     """One poll as section 3.3 tells it. Each suspension needs only its own reading, growth needs both."""
+    # slack < 0: suspend BE, cool down for 300 s.
     if slack is not None and slack < 0.0:
         return Branch.COOL_DOWN
+    # load > 0.85: suspend BE.
     if load is not None and load > gates.suspend_load_ratio:
         return Branch.SUSPEND
+    # Ours: a poll without a reading changes nothing, and nothing grows.
     if slack is None or load is None:
         return Branch.KEEP
+    # load < 0.80: enable BE; between 0.80 and 0.85 the state stays.
     if state is not State.ENABLED and load >= gates.enable_load_ratio:
         return Branch.KEEP
+    # Enabled: slack > 0.10 signals the sub-controller to grow, else it holds.
     return Branch.GROW if slack > gates.hold_slack_ratio + HAIR else Branch.HOLD
 
 
 def listing_as_printed(slack: float | None, load: float | None, gates: Gates) -> Branch:
-    """One poll as code listing 3.1 prints it, slip included: branch 3 compares the slack with the load's gate."""
+    """One poll as code listing 3.1 prints it, with its fault: branch 3 compares the slack with the load's gate."""
     if slack is None or load is None:
         return Branch.KEEP
     if slack < 0.0:
         return Branch.COOL_DOWN
     if load > gates.suspend_load_ratio:
         return Branch.SUSPEND
+    # Printed as `slack < 0.80`; so the two branches below see a slack of 0.80 or more only.
     if slack < gates.enable_load_ratio:
         return Branch.ENABLE
     return Branch.HOLD if slack <= gates.hold_slack_ratio + HAIR else Branch.GROW
@@ -86,19 +92,18 @@ def listing_as_printed(slack: float | None, load: float | None, gates: Gates) ->
 
 @dataclass(kw_only=True, eq=False)
 class PrmHybrid(Manager):
-    """A poll every 15 s suspends, holds or signals; while signalled, a sub loop adds a core every 2 s.
+    """A poll every 15 s suspends, holds or signals; while signalled, a sub-controller adds a core every 2 s.
 
-    BE never shrinks but by suspension. The thesis leaves open how BE is suspended and where it resumes; both are
-    knobs. The sub loop begins with the poll that signals it; the next poll after a cool-down comes at its end. Polls
-    without a reading keep the setting: no growth.
+    BE never shrinks but by suspension. The thesis leaves open how BE is suspended and where it resumes: both are
+    options.
 
     Args:
         name: "prm-hybrid", or "prm-hybrid-tuned" with the constants of `TUNED`.
         time_scale: Divides all periods.
         core_cpus: CPUs here that stand for a core of the published machine; the step where `host_levels` is None.
-        poll_seconds: Top-level controller (3.3).
-        grow_seconds: Sub-controller (3.3).
-        cool_down_seconds: Suspension after a negative slack (3.3: 5 minutes).
+        poll_seconds: Period of the top-level controller (3.3).
+        grow_seconds: Period of the sub-controller (3.3).
+        cool_down_seconds: How long BE stays suspended after a negative slack (3.3: 5 minutes).
         suspend_load_ratio, enable_load_ratio, hold_slack_ratio: The gates (3.3, listing 3.1).
         host_levels: The step is this fraction of the host's CPUs instead of a core (3.3.1).
         suspend: "freeze" with the freezer, or "minimum" for the smallest quota.
@@ -132,7 +137,7 @@ class PrmHybrid(Manager):
             raise PolicyError(f"{self.name}: enable_load_ratio is above suspend_load_ratio; BE would flap")
 
     def begin(self) -> Allocation:
-        """Quota 1000 us, running (4.3)."""
+        """BE begins at a quota of 1000 us, running (4.3)."""
         self._gates = Gates(self.suspend_load_ratio, self.enable_load_ratio, self.hold_slack_ratio)
         self._top = Every(self.poll_seconds / self.time_scale)
         self._sub = Every(self.grow_seconds / self.time_scale)
@@ -146,6 +151,8 @@ class PrmHybrid(Manager):
         now_seconds = telemetry.time_seconds
         if self._top.due(now_seconds):
             self._follow(self._poll(slack_of(telemetry), number(telemetry.load_ratio)), now_seconds)
+        # The sub-controller, while it is signalled: every 2 s one core more (3.3), or a fiftieth of the host (3.3.1).
+        # The thesis names no upper end; here it is the host's CPUs.
         if self._growing:
             steps = self._sub.due(now_seconds)
             self._quota_cpus = min(self._quota_cpus + steps * self._step_cpus, float(self.limits.cpus))
@@ -174,6 +181,7 @@ class PrmHybrid(Manager):
             self._state = State.SUSPENDED
         elif branch is not Branch.KEEP:
             self._enable()
+        # The next poll comes at the end of the cool-down; a sub-controller begins with the poll that signals it.
         if branch is Branch.COOL_DOWN:
             self._top.rest(now_seconds, self.cool_down_seconds / self.time_scale)
         if branch is Branch.GROW and not self._growing:
@@ -188,6 +196,7 @@ class PrmHybrid(Manager):
 
     def _allocation(self) -> Allocation:
         running = Allocation(self._quota_cpus, self.limits.cpus)
+        # How BE is suspended is not said in the thesis: the freezer, or a quota that lets it hardly run.
         if self._state is not State.SUSPENDED:
             return running
         if self.suspend == "freeze":
@@ -204,4 +213,4 @@ TUNED: Mapping[str, object] = MappingProxyType(
         "host_levels": 50,
     }
 )
-"""What 3.3.1 changes, all at once and without an ablation; each is a parameter of its own here."""
+"""What section 3.3.1 changes, all at once and without an ablation; each is an option here."""

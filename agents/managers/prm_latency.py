@@ -18,14 +18,11 @@ __all__ = ["PrmLatency"]
 class PrmLatency(Manager):
     """Latency at or above the target: BE to the minimum; below it: one level more.
 
-    Section 3.2 says "above or equal", 4.2 "above"; the former is taken. A level is a fiftieth of the host, and the
-    last is 48 so that CFS never takes over. A poll without a latency changes nothing.
-
     Args:
         time_scale: Divides the period.
-        period_seconds: QoS-monitor; 20 s - 1.5 s (3.2).
+        period_seconds: Period of the QoS-monitor; 20 s - 1.5 s (3.2).
         host_levels: Levels that the host's CPUs are divided into (3.2).
-        last_level: Highest level that is given (3.2).
+        last_level: Highest level that BE gets (3.2).
     """
 
     name = "prm-latency"
@@ -40,7 +37,7 @@ class PrmLatency(Manager):
         require(self, positive=("time_scale", "period_seconds", "host_levels", "last_level"))
 
     def begin(self) -> Allocation:
-        """Quota 1000 us (4.2)."""
+        """BE begins at a quota of 1000 us (4.2)."""
         self.level = 0
         self._monitor = Every(self.period_seconds / self.time_scale)
         self._why = "start at the minimum"
@@ -54,15 +51,19 @@ class PrmLatency(Manager):
         return self._allocation(), self._why
 
     def _poll(self, slack: float | None, polls: int) -> None:
+        # A poll without a latency changes nothing (ours).
         if slack is None:
             self._why = f"no latency: level {self.level} kept"
+        # lat >= target: level 0. Section 3.2 says "above or equal", 4.2 "above"; the former is taken.
         elif slack <= 0.0:
             self.level = 0
             self._why = "latency at or above target: minimum"
+        # lat < target: level = min(level + 1, 48); 48 of 50, so that CFS never takes over (3.2).
         else:
             self.level = min(self.level + polls, self.last_level)
             self._why = f"latency below target: level {self.level}"
 
     def _allocation(self) -> Allocation:
+        # quota(level) = level * ncpu / 50, at least 1000 us (4.2).
         quota_cpus = self.level * self.limits.cpus / self.host_levels
         return Allocation(max(quota_cpus, self.limits.min_quota_cpus), self.limits.cpus)

@@ -20,12 +20,8 @@ STAND_IN = "lc_cpu_seconds_per_request"
 class PrmThesis(PrmEris):
     """The sub-monitor is `PrmEris` without the clause on an idle LC; the main-monitor looks at the LC's CPI.
 
-    CPI above the model's threshold for the LC's utilisation takes BE to the minimum. Where there is no PMU, CPU
-    seconds per request stand in, with thresholds fitted on them; `remarks` then say so. Without a
-    model there is no CPI check, and a reading that is missing lets either monitor pass over its cycle.
-
     Args:
-        metric_period_seconds: Main-monitor; 20 s - 1.5 s (3.1).
+        metric_period_seconds: Period of the main-monitor; 20 s - 1.5 s (3.1).
     """
 
     name = "prm-thesis"
@@ -37,7 +33,7 @@ class PrmThesis(PrmEris):
         super().__post_init__()
 
     def begin(self) -> Allocation:
-        """Quota 1000 us (4.1)."""
+        """BE begins at a quota of 1000 us (4.1)."""
         self._metrics = Every(self.metric_period_seconds / self.time_scale)
         self._cpi, self._per_request, self._use = Mean(), Mean(), Mean()
         self._stood_in = False
@@ -61,6 +57,7 @@ class PrmThesis(PrmEris):
         return super().remarks + tuple(remark for remark in (missing, stood_in) if remark)
 
     def _cycle(self, lc_cpus: float | None, be_cpus: float | None, cycles: int) -> None:
+        # A reading that is missing lets either monitor pass over its cycle (ours: the thesis does not say).
         if lc_cpus is None or be_cpus is None:
             self._why = f"a utilisation is missing: {self._ladder} kept"
             return
@@ -68,7 +65,9 @@ class PrmThesis(PrmEris):
         self._check(lc_cpus + be_cpus, cycles)
 
     def _detect(self, use_cpus: float | None, cpi: float | None, per_request: float | None) -> None:
-        """Compare with the threshold of the LC's utilisation bin; CPI where there is one, else the stand-in."""
+        """Compare the LC's CPI with the threshold of its utilisation."""
+        # CPI above the model's threshold for the LC's utilisation: quota to the minimum (3.1). On a host without a PMU
+        # CPU seconds per request stand in for CPI, with thresholds fitted on them. Without a model nothing is compared.
         if self.model is None or use_cpus is None:
             return
         bin_ = self.model.threshold(use_cpus * 100.0)

@@ -1,4 +1,4 @@
-"""What managers make of a reading: a number that can be computed with, or None."""
+"""Readings as managers compute with them: numbers, or None."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def slack_of(telemetry: Telemetry) -> float | None:
 
 
 class Mean:
-    """Mean of a reading over the ticks of a control period that is longer than the tick."""
+    """Mean of a reading over the ticks of a control period that is longer than a tick."""
 
     def __init__(self) -> None:
         self._sum, self._count = 0.0, 0

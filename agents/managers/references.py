@@ -1,4 +1,4 @@
-"""Four plain references: what happens without a manager, with weights alone, with no BE, and at one fixed quota."""
+"""Plain references: without a manager, with weights alone, with no BE, at one fixed quota, and the shield alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
 
-__all__ = ["Frozen", "Static", "Unmanaged", "Weights"]
+__all__ = ["Frozen", "GreedyShield", "Static", "Unmanaged", "Weights"]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -19,11 +19,11 @@ class Unmanaged(Manager):
     name = "none"
 
     def begin(self) -> Allocation:
-        """Nothing withheld."""
+        """BE may use all its CPUs, without a quota."""
         return self.limits.full
 
     def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:  # noqa: ARG002
-        """Nothing withheld, whatever the sensors say."""
+        """The same, whatever the sensors say."""
         return self.limits.full, "unmanaged"
 
 
@@ -35,12 +35,12 @@ class Weights(Unmanaged):
     weight = Weight.MINIMUM
 
     def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:  # noqa: ARG002
-        """Nothing withheld; the scheduler does the rest."""
+        """All CPUs and no quota; the kernel's scheduler does the rest."""
         return self.limits.full, "minimum weight, nothing else"
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The one advantage it has."""
+        """The one advantage that it has over the others."""
         return ("BE runs at the kernel's minimum weight here, whatever the scenario sets for the others",)
 
 
@@ -51,11 +51,11 @@ class Frozen(Manager):
     name = "frozen"
 
     def begin(self) -> Allocation:
-        """BE suspended."""
+        """BE begins suspended by the freezer."""
         return self.limits.safe
 
     def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:  # noqa: ARG002
-        """BE suspended."""
+        """BE stays suspended, whatever the sensors say."""
         return self.limits.safe, "always frozen"
 
 
@@ -83,5 +83,22 @@ class Static(Manager):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The constant."""
+        """How large the fixed quota is."""
         return (f"quota fixed at {self.quota_ratio:.0%} of BE's CPUs",)
+
+
+@dataclass(kw_only=True, eq=False)
+class GreedyShield(Unmanaged):
+    """Asks for everything in every tick: its row shows what the shield alone achieves, the bar for learned policies."""
+
+    name = "greedy-shield"
+    shielded = True
+
+    def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:  # noqa: ARG002
+        """All CPUs and no quota; the shield's guards limit level, growth and suspension."""
+        return self.limits.full, "asks for everything"
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Whose achievement the results are."""
+        return ("decides nothing itself: its row shows what the shield alone achieves",)

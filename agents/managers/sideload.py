@@ -22,7 +22,7 @@ __all__ = ["History", "Overload", "Sideload"]
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One tick: when it was read, and CPUs that BE used and that were idle since the tick before."""
+    """One tick: when it was read, and the CPUs that BE used and that were idle since the tick before."""
 
     time_seconds: float
     be_cpus: float
@@ -30,10 +30,10 @@ class Use:
 
 
 class History:
-    """What BE used and what was idle, over the last seconds.
+    """CPUs that BE used and that were idle, over the last seconds.
 
     Args:
-        seconds: How much of it is ever asked for.
+        seconds: Longest time that a mean is taken over.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -51,9 +51,9 @@ class History:
             del self._ticks[0]
 
     def mean(self, seconds: float) -> tuple[float, float]:
-        """BE's use and the idle CPUs, both 0 while there is less history than that, as in the source.
+        """Means of BE's use and of the idle CPUs, in CPUs; both 0 while there is less history, as in the source.
 
-        Ticks count by their length, up to the period's; for a period that is shorter than a tick it is the newest one.
+        Ticks count by their length, up to the period's; for a period shorter than a tick the newest one counts.
         """
         if not self._ticks or self._age(self._ticks[0]) < almost(seconds):
             return 0.0, 0.0
@@ -73,9 +73,9 @@ class Overload:
     """How long BE stays frozen: a hold that grows when overloads repeat, and decays while there is none.
 
     Attributes:
-        step_seconds, most_seconds: Added to the hold by each overload; the longest hold.
-        decay_seconds: Taken off it by each pass of the loop without overload.
-        hold_seconds: The hold in force.
+        step_seconds, most_seconds: What each overload adds to the hold; the longest hold.
+        decay_seconds: What each pass of the loop without overload takes off the hold.
+        hold_seconds: Present length of the hold.
         active: True while BE is frozen.
     """
 
@@ -87,7 +87,16 @@ class Overload:
     _last_seconds: float = 0.0
 
     def update(self, now_seconds: float, overloaded: bool, passes: int) -> None:
-        """One decision, on a clock of the published seconds, after so many passes of the published loop."""
+        """Take in one judgement of the margin.
+
+        Args:
+            now_seconds: On a clock of published seconds: the tick's times the time scale.
+            overloaded: BE has to be frozen now.
+            passes: How often the published loop would have run since the last call.
+        """
+        # Hold 10 s from the last overload on, 10 s longer for each one that begins, up to 30 s; without overload the
+        # hold shrinks by 0.5 s a second. The source's loop takes a little over a second, so the tenth pass after an
+        # overload ends a hold of 10 s; hence `almost`.
         if overloaded:
             if not self.active:
                 self.active = True
@@ -103,22 +112,17 @@ class Overload:
 class Sideload(Manager):
     """Quota = BE's use + idle - headroom, at least a floor; frozen while its 10-s mean is below `min_avail_ratio`.
 
-    Of the 5-s and the 1-s mean the worse counts: the larger of BE's use and the smaller of the idle share, as in the
-    source (the field notes have the smaller of BE's use, which the source does not). Without 10 s of history the means
-    are 0, which is an overload: BE begins frozen. The source's loop takes a little over a second, so the tenth pass
-    after an overload ends a hold of 10 s, and so it does here. A tick without a reading decides nothing.
-
     Shares are of the machine, which here is BE's CPUs: idle is `limits.cpus` less what is busy, whether or not the LC
-    runs on all of them.
+    runs on all of them. A tick without a reading decides nothing.
 
     Args:
         time_scale: Divides all periods.
-        interval_seconds: Control loop.
+        interval_seconds: Period of the control loop.
         headroom_ratio: Idle share that BE must leave (rd-agent's command default).
         headroom_seconds: The longer of the two means (cpu_headroom_period).
         min_avail_ratio: Margin below which it is an overload (cpu_min_avail).
-        floor_ratio: Least quota while BE runs (cpu_floor).
-        overload_seconds: Mean that overload is judged by (overload_cpu_duration).
+        floor_ratio: Least quota while BE runs, as a share (cpu_floor).
+        overload_seconds: Time over which the margin's mean is taken (overload_cpu_duration).
         hold_seconds, most_hold_seconds: BE stays frozen so long after an overload, more for each repeat.
         hold_decay_ratio: Seconds of hold lost per second without overload.
         busy: Who takes idle CPUs away: everything on the `host`, as published, or the two `workloads` only, for a
@@ -146,7 +150,7 @@ class Sideload(Manager):
         require(self, positive=positive, share=shares, among=words)
 
     def begin(self) -> Allocation:
-        """Frozen: nothing is known to be idle."""
+        """BE begins frozen: no CPU is known to be idle."""
         self._loop = Every(self.interval_seconds / self.time_scale)
         self._history = History(max(self.overload_seconds, self.headroom_seconds) / self.time_scale)
         self._overload = Overload(
@@ -175,7 +179,7 @@ class Sideload(Manager):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What is left out, and what the machine is."""
+        """Which parts of the source are left out, and what counts as the machine."""
         return (
             f"the machine is BE's CPUs, busy by {self.busy}; no memory or io pressure triggers (not in telemetry), no "
             f"weights of its own, and nothing is ever killed (the source kills what stays frozen, or in a shortage)",
@@ -189,10 +193,14 @@ class Sideload(Manager):
 
     def _judge(self, now_seconds: float, passes: int) -> None:
         cpus, headroom_cpus = self.limits.cpus, self.headroom_ratio * self.limits.cpus
+        # avail = max(side_1s, side_5s) + min(idle_1s, idle_5s) - headroom, at least the floor, becomes cpu.max. Of the
+        # two means the larger use of BE and the smaller idle share count, as in the source.
         newest = self._history.mean(self.interval_seconds / self.time_scale)
         longer = self._history.mean(self.headroom_seconds / self.time_scale)
         avail_cpus = max(newest[0], longer[0]) + min(newest[1], longer[1]) - headroom_cpus
         self._quota_cpus = max(avail_cpus, self.floor_ratio * cpus)
+        # overload: the 10-s mean of side + idle - headroom below cpu_min_avail freezes the slice. Without 10 s of
+        # history the means are 0, which is an overload.
         margin_ratio = max((sum(self._history.mean(self.overload_seconds / self.time_scale)) - headroom_cpus) / cpus, 0)
         self._overload.update(now_seconds * self.time_scale, margin_ratio < self.min_avail_ratio - HAIR, passes)
         state = f"overload, hold {self._overload.hold_seconds:g} s" if self._overload.active else "running"

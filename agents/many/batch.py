@@ -11,9 +11,8 @@ from functools import singledispatch
 import numpy as np
 
 from rlctl.agents import catalogue
-from rlctl.agents.managers.greedy_shield import GreedyShield
 from rlctl.agents.managers.prm_hybrid import PrmHybrid
-from rlctl.agents.managers.references import Frozen, Static, Unmanaged
+from rlctl.agents.managers.references import Frozen, GreedyShield, Static, Unmanaged
 from rlctl.agents.many.learned import BatchLearned
 from rlctl.agents.many.prm import BatchPrmHybrid
 from rlctl.agents.many.seen import Answer, BatchPolicy, Flags, Seen

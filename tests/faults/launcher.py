@@ -76,7 +76,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _break_policy(trigger: str, answer: Callable[[], object]) -> None:
-    from rlctl.agents.managers.greedy_shield import GreedyShield
+    from rlctl.agents.managers.references import GreedyShield
     from rlctl.agents.served.learned import LearnedPolicy
 
     for policy in (GreedyShield, LearnedPolicy):

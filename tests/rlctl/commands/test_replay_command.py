@@ -101,7 +101,7 @@ def test_json_has_what_each_policy_would_have_asked_for_and_got(capsys, recorded
 
 
 def test_a_policy_that_fails_gets_the_safe_allocation_and_is_told(capsys, recorded_run, monkeypatch):
-    from rlctl.agents.managers.greedy_shield import GreedyShield
+    from rlctl.agents.managers.references import GreedyShield
 
     def fail(self, telemetry):
         raise RuntimeError("no idea\x1b[2J")

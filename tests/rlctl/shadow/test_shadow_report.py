@@ -115,7 +115,7 @@ def test_a_good_shadow_is_promoted_and_bad_ones_are_refused_for_what_is_bad_abou
 
 
 def test_who_fails_is_refused_and_a_gate_that_lets_nobody_through_is_1(capsys, simulated_log, gate, monkeypatch):
-    from rlctl.agents.managers.greedy_shield import GreedyShield
+    from rlctl.agents.managers.references import GreedyShield
 
     def fail(self, telemetry):
         raise RuntimeError("no idea\x1b[2J")
