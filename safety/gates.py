@@ -1,4 +1,8 @@
-"""The two guards that suspend BE: the load gate and the slack gate (Heracles, ISCA 2015, top-level controller)."""
+"""The two guards that suspend BE: the load gate and the slack gate (Heracles, ISCA 2015, algorithm 1).
+
+Their rules stand twice: here for one host, in `rlctl.safety.many.guards` for hosts in arrays.
+`tests/safety/many/test_shield.py` holds the two equal to the last bit.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +23,9 @@ class Gate:
     """Memory of the load gate.
 
     Attributes:
-        closed: BE is suspended. A fresh gate is closed: a load inside the band at start is no permission.
-        load_ratio: The load it was last judged by.
-        polled_seconds: When that was.
+        closed: BE is suspended.
+        load_ratio: Load of the last judgement; None before the first.
+        polled_seconds: Time of the last judgement.
     """
 
     closed: bool = True
@@ -34,8 +38,8 @@ class LoadGate:
     """Load above one threshold suspends BE until it is seen below a lower one; between them the state holds.
 
     Attributes:
-        suspend_ratio: Load above it closes the gate.
-        resume_ratio: Load below it opens the gate.
+        suspend_ratio: Load above which the gate closes; 0.85 in Heracles.
+        resume_ratio: Load below which it opens; 0.80 in Heracles.
         poll_seconds: Time between two judgements; 0 judges every tick.
         trust: When a reading is believed.
     """
@@ -47,7 +51,7 @@ class LoadGate:
     name: ClassVar[str] = "load-gate"
 
     def start(self) -> Gate:
-        """Closed."""
+        """Closed: a load between the thresholds at the start is no permission."""
         return Gate()
 
     def advance(self, memory: Gate, telemetry: Telemetry) -> Gate:
@@ -58,11 +62,14 @@ class LoadGate:
         load = self.trust.load_ratio(telemetry, self.suspend_ratio)
         if load is None:
             return memory
+        # load > suspend: closed; load < resume: open; between the two it stays as it is, so that a load that wavers at
+        # one threshold does not start and stop BE in each tick.
         closed = load > self.suspend_ratio or (memory.closed and not load < self.resume_ratio)
         return Gate(closed, load, now)
 
     def bound(self, memory: Gate, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
-        """The safe allocation while closed, so that BE resumes from the minimum."""
+        """The safe allocation while closed, else no objection."""
+        # Safe, not only frozen: what BE has beneath the freezer is where it goes on, and that is to be the minimum.
         if not memory.closed:
             return None
         seen = "not seen yet" if memory.load_ratio is None else f"{memory.load_ratio:.3f}"
@@ -75,10 +82,10 @@ class Strikes:
     """Memory of the slack gate.
 
     Attributes:
-        count: Strikes that are not forgotten yet, counted up to `SlackGate.suspend_after`.
-        clean_seconds: Time since the last strike.
-        remaining_seconds: What is left of the cool-down.
-        slack_ratio: The slack it was last judged by.
+        count: Strikes that are not forgotten yet, up to `SlackGate.suspend_after`.
+        clean_seconds: Time since the last strike, up to `SlackGate.forget_seconds`.
+        remaining_seconds: Time until the cool-down ends.
+        slack_ratio: Slack of the last judgement; None before the first.
         seen_seconds: Time of the last telemetry.
         polled_seconds: Time of the last judgement.
     """
@@ -95,14 +102,12 @@ class Strikes:
 class SlackGate:
     """Negative slack is a strike; enough strikes suspend BE for a cool-down, which each further one starts anew.
 
-    Times count by what is seen to pass between readings, so that a clock that goes back neither shortens nor prolongs
-    a cool-down.
-
     Attributes:
-        suspend_ratio: Slack below it is a strike; 0 as published.
-        suspend_after: Strikes that suspend BE; on fewer it gets the minimum while the strike lasts. 1 as published.
-        forget_seconds: Strikes are forgotten once the slack was in order for so long. At 0 only strikes in a row
-            count, and a policy that grows back after each has one violation per growth for ever.
+        suspend_ratio: Slack below which a judgement is a strike; 0 as published.
+        suspend_after: Number of strikes that suspend BE; with fewer it gets the minimum while the strike lasts. 1 as
+            published.
+        forget_seconds: Time without a strike after which all are forgotten. At 0 only strikes in a row count, and a
+            policy that grows back after each has one violation per growth for ever.
         cool_down_seconds: How long BE stays suspended after the last strike.
         poll_seconds: Time between two judgements; 0 judges every tick.
         gap_seconds: Most time that counts as passed between two readings.
@@ -119,12 +124,14 @@ class SlackGate:
     name: ClassVar[str] = "slack-gate"
 
     def start(self) -> Strikes:
-        """No strike, no cool-down."""
+        """There was no strike, and there is no cool-down."""
         return Strikes()
 
     def advance(self, memory: Strikes, telemetry: Telemetry) -> Strikes:
         """Let time pass, and judge the slack when a poll is due; without one the poll stays due."""
         now = telemetry.time_seconds
+        # Time counts by what passes between readings: a clock that goes back neither shortens nor prolongs a cool-down,
+        # one that jumps ahead ends none.
         passed = elapsed_seconds(memory.seen_seconds, now, self.gap_seconds)
         clean = min(memory.clean_seconds + passed, self.forget_seconds)
         remaining = max(memory.remaining_seconds - passed, 0.0)
@@ -134,6 +141,8 @@ class SlackGate:
             return Strikes(memory.count, clean, remaining, memory.slack_ratio, now, memory.polled_seconds)
         if slack >= self.suspend_ratio:
             return Strikes(0 if clean >= self.forget_seconds else memory.count, clean, remaining, slack, now, now)
+        # slack < 0: DisableBE, EnterCooldown, where enough strikes have come together; each further one starts the
+        # cool-down anew.
         count = min(memory.count + 1, self.suspend_after)
         return Strikes(
             count, 0.0, self.cool_down_seconds if count >= self.suspend_after else remaining, slack, now, now

@@ -1,4 +1,8 @@
-"""The guards that leave BE running but hold it down: slack hold, slack floor, growth rate and ceiling."""
+"""The guards that leave BE running but hold it down: slack hold, slack floor, growth rate and ceiling.
+
+Their rules stand twice: here for one host, in `rlctl.safety.many.guards` for hosts in arrays.
+`tests/safety/many/test_shield.py` holds the two equal to the last bit.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import ClassVar
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.telemetry import Telemetry
-from rlctl.safety.guard import elapsed_seconds, poll_due
+from rlctl.safety.guard import Memoryless, elapsed_seconds, poll_due
 from rlctl.safety.sensors import Trust
 from rlctl.safety.verdict import Bound, Reason
 
@@ -20,15 +24,15 @@ class SeenSlack:
     """Memory of the guards that hold by slack.
 
     Attributes:
-        slack_ratio: The slack last judged by; None before the first.
-        polled_seconds: When that was.
+        slack_ratio: Slack of the last judgement; None before the first.
+        polled_seconds: Time of the last judgement.
     """
 
     slack_ratio: float | None = None
     polled_seconds: float | None = None
 
     def below(self, ratio: float) -> bool:
-        """True when the slack is too small, or none was seen yet."""
+        """True when the slack is below a threshold, or none was seen yet."""
         return self.slack_ratio is None or self.slack_ratio < ratio
 
     def after(self, telemetry: Telemetry, poll_seconds: float, trust: Trust) -> SeenSlack:
@@ -43,11 +47,11 @@ class SeenSlack:
 
 
 @dataclass(frozen=True, slots=True)
-class SlackHold:
-    """Little slack forbids growth: no knob may be freer than it is, and a frozen BE stays frozen.
+class _BySlack:
+    """What the two guards share that hold BE down by its slack: before the first slack they do.
 
     Attributes:
-        below_ratio: Slack below it forbids growth; 0.10 in Heracles.
+        below_ratio: Slack below which the guard holds BE down.
         poll_seconds: Time between two judgements; 0 judges every tick.
         trust: When a reading is believed.
     """
@@ -55,53 +59,47 @@ class SlackHold:
     below_ratio: float
     poll_seconds: float
     trust: Trust
-    name: ClassVar[str] = "slack-hold"
 
     def start(self) -> SeenSlack:
-        """No slack seen: no growth."""
+        """No slack was seen yet."""
         return SeenSlack()
 
     def advance(self, memory: SeenSlack, telemetry: Telemetry) -> SeenSlack:
         """Look at the slack when a poll is due."""
         return memory.after(telemetry, self.poll_seconds, self.trust)
 
+
+@dataclass(frozen=True, slots=True)
+class SlackHold(_BySlack):
+    """Little slack forbids growth: no knob may be freer than it is, and a frozen BE stays frozen."""
+
+    name: ClassVar[str] = "slack-hold"
+
     def bound(self, memory: SeenSlack, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
         """What is in force, or no objection."""
+        # slack < 0.10: DisallowBEGrowth (Heracles, algorithm 1).
         if not memory.below(self.below_ratio):
             return None
         return Bound(self.name, Reason.SLACK_SMALL, current, f"{memory}: below {self.below_ratio:g} nothing grows")
 
 
 @dataclass(frozen=True, slots=True)
-class SlackFloor:
+class SlackFloor(_BySlack):
     """Very little slack takes BE down to a floor at once.
 
     Attributes:
-        below_ratio: Slack below it takes BE down; 0.05 in Heracles.
-        floor_cpus: CPUs that BE keeps, and
-        floor_ratio: the share of the host that it keeps; the smaller of the two counts. Heracles keeps two cores
-            of 36, which would be all of a small host.
-        poll_seconds: Time between two judgements; 0 judges every tick.
-        trust: When a reading is believed.
+        floor_cpus: CPUs that BE keeps, where they are fewer than `floor_ratio` of the host.
+        floor_ratio: Share of the host that BE keeps, where it is less than `floor_cpus`.
     """
 
-    below_ratio: float
     floor_cpus: float
     floor_ratio: float
-    poll_seconds: float
-    trust: Trust
     name: ClassVar[str] = "slack-floor"
-
-    def start(self) -> SeenSlack:
-        """No slack seen: BE is at the floor."""
-        return SeenSlack()
-
-    def advance(self, memory: SeenSlack, telemetry: Telemetry) -> SeenSlack:
-        """Look at the slack when a poll is due."""
-        return memory.after(telemetry, self.poll_seconds, self.trust)
 
     def bound(self, memory: SeenSlack, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
         """The floor, or no objection."""
+        # slack < 0.05: be_cores.Remove(be_cores.size() - 2) (Heracles, algorithm 1). Its two cores of 36 would be all
+        # of a small host; so a share of the host stands beside them.
         if not memory.below(self.below_ratio):
             return None
         floor = self.floor(limits)
@@ -119,7 +117,7 @@ class Pace:
 
     Attributes:
         seen_seconds: Time of the last telemetry.
-        passed_seconds: Time that passed before it and counts.
+        passed_seconds: Time between it and the one before, as far as it earns growth.
     """
 
     seen_seconds: float | None = None
@@ -130,14 +128,13 @@ class Pace:
 class GrowthRate:
     """BE grows by so much per second and no more; a suspended BE resumes from the minimum.
 
-    What a frozen BE keeps beneath the freezer is not what it had: thawing a large quota would be the largest step of
-    all. The rate holds as long as one verdict per telemetry is applied. It is not affected by a time scale: the host
-    does not react faster because the constants of a controller were divided.
+    The rate holds as long as one verdict per telemetry is applied. A time scale does not affect it: the host does not
+    react faster because the periods of a controller were divided.
 
     Attributes:
         ratio_per_second: Share of the host's CPUs by which the quota may grow each second. Below `RISE_RATIO` per tick
             every growing move of a learned policy would be an override.
-        cpuset_cpus: CPUs by which the cpuset may grow each tick.
+        cpuset_cpus: Number of CPUs by which the cpuset may grow each tick.
         gap_seconds: Most time that counts as passed between two readings; a late tick earns no leap.
     """
 
@@ -147,7 +144,7 @@ class GrowthRate:
     name: ClassVar[str] = "growth-rate"
 
     def start(self) -> Pace:
-        """No time has passed."""
+        """No time has passed that would earn growth."""
         return Pace()
 
     def advance(self, memory: Pace, telemetry: Telemetry) -> Pace:
@@ -157,6 +154,8 @@ class GrowthRate:
 
     def bound(self, memory: Pace, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
         """What is in force and one step more."""
+        # most = what is in force + rate * time. A frozen BE counts as one at the minimum: to thaw a large quota would
+        # be the largest step of all.
         base = limits.minimum if current.frozen else current
         # Rounded to nano-CPUs, so that a step onto the quota grid is not lost to the last bit.
         quota_cpus = round(base.quota_cpus + self.ratio_per_second * limits.cpus * memory.passed_seconds, 9)
@@ -167,7 +166,7 @@ class GrowthRate:
 
 
 @dataclass(frozen=True, slots=True)
-class Ceiling:
+class Ceiling(Memoryless):
     """BE never has more than a share of the host.
 
     Attributes:
@@ -177,14 +176,8 @@ class Ceiling:
     ratio: float
     name: ClassVar[str] = "ceiling"
 
-    def start(self) -> None:
-        """It needs no memory."""
-
-    def advance(self, memory: None, telemetry: Telemetry) -> None:
-        """It needs no memory."""
-
     def bound(self, memory: None, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
-        """The ceiling."""
+        """That share of the host, in every tick."""
         quota_cpus = max(round(self.ratio * limits.cpus, 9), limits.min_quota_cpus)
         most = limits.full if self.ratio >= 1.0 else limits.full.but(quota_cpus=quota_cpus)
         return Bound(self.name, Reason.CEILING, most, f"at most {most}")

@@ -12,7 +12,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.verdict import Bound
 
-__all__ = ["Guard", "elapsed_seconds", "poll_due"]
+__all__ = ["Guard", "Memoryless", "elapsed_seconds", "poll_due"]
 
 M = TypeVar("M")
 
@@ -52,6 +52,16 @@ class Guard(Protocol[M]):
         ...
 
 
+class Memoryless:
+    """What a guard derives from that judges by the present tick alone."""
+
+    def start(self) -> None:
+        """There is no memory to begin with."""
+
+    def advance(self, memory: None, telemetry: Telemetry) -> None:
+        """There is no memory to advance."""
+
+
 def elapsed_seconds(last_seconds: float | None, now_seconds: float, gap_seconds: float) -> float:
     """Time that is believed to have passed: none when the clock went back, `gap_seconds` at most when it jumped."""
     return 0.0 if last_seconds is None else min(max(now_seconds - last_seconds, 0.0), gap_seconds)
@@ -61,5 +71,6 @@ def poll_due(polled_seconds: float | None, now_seconds: float, poll_seconds: flo
     """True when a poll is due: the first one, a period after the last one, or when the clock went back."""
     if polled_seconds is None:
         return True
+    # A clock that went back makes the poll due at once: to judge too often costs nothing, too seldom costs the LC.
     since = now_seconds - polled_seconds
     return since < 0.0 or since >= poll_seconds * (1.0 - POLL_TOLERANCE)

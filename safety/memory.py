@@ -1,7 +1,7 @@
 """The two guards beside CPU time: the LC stalled for want of memory, and memory bandwidth near its peak.
 
-Both are optional, and know three kinds of missing readings as the other guards do: a sensor that this host or its
-configuration never had is no objection (a simulated host has none); one that was there and is lost lets nothing grow.
+Both are optional. A sensor that this host or its configuration never had is no objection (a simulated host has none);
+one that was there and is lost lets nothing grow.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Why
-from rlctl.safety.guard import elapsed_seconds
+from rlctl.safety.guard import Memoryless, elapsed_seconds
 from rlctl.safety.sensors import NEVER_THERE, Trust
 from rlctl.safety.verdict import Bound, Reason
 
@@ -23,12 +23,16 @@ _ABSENT = Missing(Why.NOT_CONFIGURED, "no sensor of this set-up provides it")
 
 
 class Level(IntEnum):
-    """How far a guard goes."""
+    """How far the memory-pressure guard goes."""
 
     NONE = 0
-    HOLD = 1  # nothing grows
-    SHRINK = 2  # the minimum
+    """It has no objection."""
+    HOLD = 1
+    """Nothing may grow."""
+    SHRINK = 2
+    """BE gets the minimum."""
     SUSPEND = 3
+    """BE gets the safe allocation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +40,12 @@ class Stalls:
     """Memory of the memory-pressure guard.
 
     Attributes:
-        level: A `Level`.
-        high_ticks: Ticks in a row above the ratio that holds, counted up to `MemoryPressureGuard.after_ticks`.
-        severe_ticks: Likewise of the ratio that suspends.
-        calm_seconds: Time since the last tick above the ratio that holds.
-        stalled_ratio: The last reading that counted.
-        lost: The sensor that there was tells nothing now.
+        level: How far the guard goes, a `Level`.
+        high_ticks: Ticks in a row above `hold_ratio`, up to `after_ticks`.
+        severe_ticks: Ticks in a row above `suspend_ratio`, up to `after_ticks`.
+        calm_seconds: Time since the last tick above `hold_ratio`, up to `calm_seconds` of the guard.
+        stalled_ratio: The last reading that counted; None before the first.
+        lost: The sensor was there, and has no usable reading now.
         seen_seconds: Time of the last telemetry.
     """
 
@@ -59,15 +63,13 @@ class MemoryPressureGuard:
     """An LC that waits for memory: first nothing grows, then BE shrinks, then it is suspended, until all is calm.
 
     Less CPU makes BE touch and dirty less memory, and frozen it takes none; what it holds stays with it until the
-    kernel reclaims it for the LC, for which `resources.be_memory_high_bytes` is the better tool. PSI's "some" of the
-    LC's group counts; on an LC without a cgroup2 group the whole host's.
+    kernel reclaims it for the LC, for which `resources.be_memory_high_bytes` is the better tool.
 
     Attributes:
-        hold_ratio: Share of the time with an LC task stalled above which nothing grows; and BE gets the minimum once
-            it was so for `after_ticks` in a row.
-        suspend_ratio: Above it for as many ticks BE is suspended.
-        after_ticks: Ticks in a row.
-        calm_seconds: Time below `hold_ratio` after which BE is let go.
+        hold_ratio: Share of the time in which a task of the LC waits for memory, above which nothing grows.
+        suspend_ratio: Share above which BE is suspended, once it was so for `after_ticks` in a row.
+        after_ticks: Number of ticks in a row above a ratio that count as lasting.
+        calm_seconds: Time below `hold_ratio` after which the guard has no objection any more.
         gap_seconds: Most time that counts as passed between two readings.
         trust: When a reading is believed.
     """
@@ -92,9 +94,12 @@ class MemoryPressureGuard:
         if isinstance(reading, Missing) and reading.why in NEVER_THERE:
             return Stalls(Level.NONE, seen_seconds=now)
         ratio = _counts(reading, self.hold_ratio, self.trust)
+        # A sensor that is lost: what was forbidden stays so, and nothing grows.
         if ratio is None:
             level = max(memory.level, Level.HOLD)
             return Stalls(level, calm_seconds=memory.calm_seconds, lost=True, seen_seconds=now)
+        # Stalled above hold_ratio: HOLD at once, SHRINK after `after_ticks` in a row; above suspend_ratio for as many:
+        # SUSPEND. The level falls at once to NONE, and only after calm_seconds below hold_ratio.
         high = min(memory.high_ticks + 1, self.after_ticks) if ratio > self.hold_ratio else 0
         severe = min(memory.severe_ticks + 1, self.after_ticks) if ratio > self.suspend_ratio else 0
         if high:
@@ -117,7 +122,8 @@ class MemoryPressureGuard:
 
     @staticmethod
     def reading(telemetry: Telemetry) -> Reading:
-        """The LC's own stalls, or the host's where the LC's group has no sensor."""
+        """Share of the time in which a task of the LC waits for memory, or one of the host."""
+        # PSI "some" of the LC's cgroup2 group, else of the whole host.
         own = telemetry.counters.get("lc_memory_pressure_ratio", _ABSENT)
         if isinstance(own, Missing) and own.why in NEVER_THERE:
             return telemetry.counters.get("host_memory_pressure_ratio", own)
@@ -130,26 +136,17 @@ class MemoryPressureGuard:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryBandwidthGuard:
+class MemoryBandwidthGuard(Memoryless):
     """Memory bandwidth above a share of its peak takes from BE what is too much, tick by tick (Heracles, DRAM_LIMIT).
 
-    BE's bandwidth is taken to follow its CPU time: of a BE that makes up half of the traffic twice the overage is
-    taken. Where its part is not known all is taken to be BE's, which takes less at once and goes on as long as needed.
-
     Attributes:
-        limit_ratio: Of the peak of the busiest socket; 0.90 in Heracles.
+        limit_ratio: Share of the peak of the busiest socket; 0.90 in Heracles.
         trust: When a reading is believed.
     """
 
     limit_ratio: float
     trust: Trust
     name: ClassVar[str] = "memory-bandwidth"
-
-    def start(self) -> None:
-        """It needs no memory."""
-
-    def advance(self, memory: None, telemetry: Telemetry) -> None:
-        """It needs no memory."""
 
     def bound(self, memory: None, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
         """What is left of the quota; what is in force when the reading is lost or BE is frozen; or no objection."""
@@ -161,6 +158,9 @@ class MemoryBandwidthGuard:
             return Bound(self.name, Reason.MEMORY_BANDWIDTH, current, "reading lost: nothing grows")
         if total <= self.limit_ratio:
             return None
+        # TotalBw > DRAM_LIMIT: BE keeps 1 - overage / BeBw of its CPU time, for its bandwidth follows that (Heracles,
+        # algorithm 2: be_cores.Remove(overage / BeBwPerCore)). Where BE's part is not known all traffic counts as
+        # BE's: that takes less at once, and goes on for as long as needed.
         be = _counts(telemetry.counters.get("be_dram_bandwidth_ratio", _ABSENT), math.inf, self.trust)
         kept = self._kept(total, total if be is None else be)
         most = current
@@ -185,7 +185,7 @@ class MemoryBandwidthGuard:
 
 
 def _counts(reading: Reading, bad_above: float, trust: Trust) -> float | None:
-    """Any number that is bad news, or one that is fresh and can be; else None."""
+    """The reading's number where it is above `bad_above`, however old, or fresh and possible; else None."""
     if isinstance(reading, Missing):
         return None
     sane = math.isfinite(reading.value) and reading.value >= 0.0

@@ -78,15 +78,14 @@ class Profile(BaseModel):
         name: Shown in logs and results.
         poll_seconds: Time between two judgements of load and slack; 0 judges every tick. Lost sensors are judged
             every tick all the same.
-        load_suspend_ratio: Load above it suspends BE.
-        load_resume_ratio: Load below it allows BE again.
-        slack_suspend_ratio: Slack below it is a strike; not below 0.
-        suspend_after_strikes: Strikes that suspend BE; on fewer it gets the minimum.
-        forget_strikes_seconds: Strikes are forgotten once the slack was in order for so long; at 0 only strikes in a
-            row count.
-        cool_down_seconds: Suspension after the last of these strikes.
-        slack_hold_ratio: Slack below it forbids growth.
-        slack_floor_ratio: Slack below it takes BE down to the floor.
+        load_suspend_ratio: Load above which BE is suspended.
+        load_resume_ratio: Load below which it may run again.
+        slack_suspend_ratio: Slack below which a judgement is a strike; not below 0.
+        suspend_after_strikes: Number of strikes that suspend BE; with fewer it gets the minimum.
+        forget_strikes_seconds: Time without a strike after which all are forgotten; at 0 only strikes in a row count.
+        cool_down_seconds: How long BE stays suspended after the last of these strikes.
+        slack_hold_ratio: Slack below which BE may not grow.
+        slack_floor_ratio: Slack below which BE goes down to the floor.
         floor_cpus: The floor in CPUs, where it is less than `floor_ratio` of the host.
         floor_ratio: The floor as a share of the host's CPUs, where it is less than `floor_cpus`.
         growth_ratio_per_second: Share of the host's CPUs by which BE's quota may grow each second.
@@ -176,7 +175,7 @@ class Profile(BaseModel):
                 self.gap_seconds,
                 trust,
             ),
-            SlackFloor(self.slack_floor_ratio, self.floor_cpus, self.floor_ratio, poll, trust),
+            SlackFloor(self.slack_floor_ratio, poll, trust, self.floor_cpus, self.floor_ratio),
             SlackHold(self.slack_hold_ratio, poll, trust),
             *self._memory_guards(trust),
             GrowthRate(self.growth_ratio_per_second, self.growth_cpuset_cpus, self.growth_gap_seconds),
@@ -203,7 +202,7 @@ def load_profile(name_or_path: str | Path, time_scale: float = 1.0) -> Profile:
 
     Args:
         name_or_path: "heracles", "knee", "responsive", or the path of a YAML file.
-        time_scale: See `Profile.scaled`.
+        time_scale: How many times as fast the trace runs; see `Profile.scaled`.
 
     Raises:
         ConfigError: No such profile, or a constant that is missing, unknown or impossible, with file and line.

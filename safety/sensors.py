@@ -1,8 +1,11 @@
 """Which readings may be believed, and the guard that takes BE away when they may not.
 
-Good news is believed only from a fresh, sane reading with enough samples behind it; bad news is believed from any
+Good news is believed only from a fresh, possible reading with enough samples behind it; bad news is believed from any
 reading that is a number at all. An LC that crashed looks like zero latency, a stalled client like a low tail: both
 must end in the safe allocation, not in growth.
+
+The rules stand twice: here for one host, in `rlctl.safety.many.readings` for hosts in arrays.
+`tests/safety/many/test_shield.py` holds the two equal to the last bit.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import ClassVar
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Why
 from rlctl.envs.units import Ratio
+from rlctl.safety.guard import Memoryless
 from rlctl.safety.verdict import Bound, Reason
 
 __all__ = ["Complaint", "SensorGuard", "Trust"]
@@ -31,7 +35,7 @@ class Trust:
 
     Attributes:
         max_age_seconds: Oldest reading that counts.
-        min_samples: Fewest completed requests behind a tail latency.
+        min_samples: Fewest completed requests behind a tail latency that counts.
     """
 
     max_age_seconds: float
@@ -44,23 +48,23 @@ class Trust:
         return self._dead(telemetry) or self.of_latency(telemetry) or self.of_load(telemetry)
 
     def of_latency(self, telemetry: Telemetry) -> Complaint | None:
-        """Why the tail latency is not believed, or None.
-
-        It takes the quantile itself to be sound: the age of the oldest request, which may stand in for it as the
-        latency that counts, says nothing good by itself. A source that cannot tell that age, or has no request
-        outstanding, is no reason to complain; one that lost it is.
-        """
+        """Why the tail latency is not believed, or None."""
         if not (math.isfinite(telemetry.target_seconds) and telemetry.target_seconds > 0.0):
             return Reason.ABSURD, f"target {telemetry.target_seconds} s"
+        # The quantile itself must be believed: the age of the oldest request may stand in for it as the latency that
+        # counts, but says nothing good by itself.
         tail, oldest = telemetry.tail_latency_seconds, telemetry.oldest_request_seconds
         wrong = self._wrong(tail, "tail latency", Reason.LATENCY_MISSING)
         if wrong is not None or isinstance(tail, Missing):
             return wrong
+        # No request takes no time: an LC that answers nothing, or a reader that has begun to count anew.
         if tail.value == 0.0:
             return Reason.ABSURD, "tail latency 0 s"
         samples = tail.samples if isinstance(tail, Quantile) else 0
         if samples < self.min_samples:
             return Reason.TOO_FEW_SAMPLES, f"{samples} of {self.min_samples} samples"
+        # A source that cannot tell the oldest request's age, or has none outstanding, is no reason to complain; one
+        # that lost it is.
         if isinstance(oldest, Missing) and (oldest.why in NEVER_THERE or oldest.why is Why.NO_DATA):
             return None
         return self._wrong(oldest, "oldest request", Reason.LATENCY_MISSING)
@@ -75,6 +79,7 @@ class Trust:
 
     def slack_ratio(self, telemetry: Telemetry) -> float | None:
         """The slack to judge by: any negative one, else a believed one, else None."""
+        # slack = (target - latency) / target. A slack above 1 would be a negative latency.
         target, latency = telemetry.target_seconds, telemetry.latency_seconds
         if isinstance(latency, Missing) or not target > 0.0:
             return None
@@ -112,7 +117,7 @@ class Trust:
 
 
 @dataclass(frozen=True, slots=True)
-class SensorGuard:
+class SensorGuard(Memoryless):
     """Without sound telemetry BE gets the safe allocation; judged every tick, whatever the profile's poll.
 
     `lc_alive` may be absent (some sources have no process to look at); latency and load may not.
@@ -123,12 +128,6 @@ class SensorGuard:
 
     trust: Trust
     name: ClassVar[str] = "sensors"
-
-    def start(self) -> None:
-        """It needs no memory."""
-
-    def advance(self, memory: None, telemetry: Telemetry) -> None:
-        """It needs no memory."""
 
     def bound(self, memory: None, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
         """The safe allocation, or no objection."""

@@ -1,4 +1,4 @@
-"""Who has the last word: the most restrictive of the proposal and of every guard's bound."""
+"""The shield: what may be written is the most restrictive of the proposal and of every guard's bound."""
 
 from __future__ import annotations
 
@@ -26,11 +26,8 @@ __all__ = ["EachLc", "Shield", "advance", "allowed", "bounds", "judge"]
 class EachLc:
     """What a guard remembers of each of several LCs: as if each had a shield of its own.
 
-    One guard that saw but the worst LC of each tick would forget what the others did: that one of them is cooling down,
-    or under high load.
-
     Attributes:
-        lcs: Its memories by the LCs' names.
+        lcs: The guard's memories by the LCs' names.
     """
 
     lcs: Mapping[str, Any]
@@ -38,13 +35,16 @@ class EachLc:
 
 def advance(guards: tuple[Guard[Any], ...], memories: tuple[Any, ...], telemetry: Telemetry) -> tuple[Any, ...]:
     """Every guard's memory after a tick; telemetry without a finite time teaches nothing."""
+    # Without a time nothing can be said to have passed: a memory that took such a tick in would be wrong for good.
     if not math.isfinite(telemetry.time_seconds):
         return memories
     return tuple(_advanced(guard, memory, telemetry) for guard, memory in zip(guards, memories, strict=True))
 
 
 def _advanced(guard: Guard[Any], memory: Any, telemetry: Telemetry) -> Any:
-    """Readings of several LCs teach each one's memory; those of none in particular teach them all."""
+    """A guard's memory after a tick, of one LC or of each of several."""
+    # A guard that saw only the worst LC of each tick would forget what the others did: that one of them is cooling
+    # down, or under high load. So each LC's readings teach its own memory; readings of none in particular teach all.
     if isinstance(telemetry, SeveralTelemetry):
         known = memory.lcs if isinstance(memory, EachLc) else {}
         return EachLc({name: guard.advance(known.get(name, guard.start()), one) for name, one in telemetry.lcs.items()})
@@ -82,7 +82,9 @@ def _bounds_of(
 
 
 def judge(given: tuple[Bound, ...], proposed: Allocation) -> Verdict:
-    """The greatest lower bound of a proposal and all bounds: sound whatever the guards are and whoever proposed."""
+    """The verdict on a proposal: the greatest lower bound of it and all bounds."""
+    # Knob by knob the tightest setting of all. It depends on no order of the guards, a further guard can only restrict
+    # further, and nothing that any guard forbids is let through, whoever proposed it.
     return Verdict(most_restrictive(proposed, *(bound.most for bound in given)), proposed, given)
 
 
@@ -95,7 +97,7 @@ class Shield:
     Args:
         profile: Constants of the shipped guards.
         limits: This host's range of allocations.
-        extra: Guards of your own. They can only restrict further. Frozen dataclasses, whose fields enter the digest.
+        extra: Guards of your own, which can only restrict further: frozen dataclasses, whose fields enter the digest.
     """
 
     def __init__(self, profile: Profile, limits: Limits, extra: tuple[Guard[Any], ...] = ()) -> None:
@@ -156,12 +158,13 @@ class Shield:
     def mask(self, telemetry: Telemetry, current: Allocation) -> NDArray[np.bool_]:
         """Which moves are allowed: bool, shape (len(MOVES),).
 
-        Allowed is a move that `rule` lets through unchanged. One always is: `freeze` asks for the safe allocation.
+        Allowed is a move that `rule` lets through unchanged; `freeze` always is, for it asks for the safe allocation.
         """
         return allowed(self._bounds(telemetry, current), current, self.limits)
 
     def _bounds(self, telemetry: Telemetry, current: Allocation) -> tuple[Bound, ...]:
-        # By identity: an equal copy is a tick in which no time passed, which earns BE nothing.
+        # By identity: an equal copy is a tick in which no time passed, which earns BE nothing. The bounds depend on no
+        # proposal, so those of a tick serve its mask, its ruling, and any number of policies that share the shield.
         if telemetry is self._learnt and current is self._current:
             return self._given
         if telemetry is not self._learnt:

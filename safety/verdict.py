@@ -52,8 +52,8 @@ class Bound:
     """The most that one guard allows this tick.
 
     Attributes:
-        guard: The guard's name.
-        reason: Why.
+        guard: Name of the guard.
+        reason: Why it restricts BE.
         most: No knob of the verdict may be freer than this.
         detail: The numbers behind it, for `rlctl why`.
     """

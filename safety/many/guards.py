@@ -126,7 +126,7 @@ class Bounding:
         self.profile, self.limits = profile, limits
         p = profile
         trust = Trust(p.max_age_seconds, p.min_samples)
-        floor = SlackFloor(p.slack_floor_ratio, p.floor_cpus, p.floor_ratio, p.poll_seconds, trust)
+        floor = SlackFloor(p.slack_floor_ratio, p.poll_seconds, trust, p.floor_cpus, p.floor_ratio)
         self._floor = _of_each(limits, floor.floor)
         # The ceiling looks at nothing but the limits, so it may be asked once.
         self._ceiling = _of_each(limits, lambda one: _ceiling(p.ceiling_ratio, one))

@@ -57,7 +57,7 @@ def test_the_floor_is_two_cores_or_a_tenth_of_the_host(cpus: int, floor: Allocat
 
 def test_the_floor_is_never_below_what_the_host_can_write() -> None:
     limits = Limits(cpus=2, min_quota_cpus=0.5)
-    assert SlackFloor(0.05, 2.0, 0.1, 0.0, TRUST).floor(limits) == limits.minimum
+    assert SlackFloor(0.05, 0.0, TRUST, 2.0, 0.1).floor(limits) == limits.minimum
 
 
 @pytest.mark.parametrize(
