@@ -26,7 +26,7 @@ from rlctl.agents.served.bundle import save
 from rlctl.agents.served.card import Card, CardParts, ObservationTable
 from rlctl.agents.served.network import logits_of
 from rlctl.agents.served.onnx_graph import GraphError, read_graph
-from rlctl.agents.training.learners import tensor_logits
+from rlctl.agents.training.algorithms import tensor_logits
 from rlctl.envs.actions import MOVES
 from rlctl.envs.errors import BundleError
 

@@ -1,6 +1,7 @@
 """A training run from the first host to the bundle.
 
-    result = learn(Run(algorithm="ppo", recipe=recipe, hosts=hosts, courses=courses, folder=Path("runs/ppo/1"), seed=0))
+    run = TrainingRun("ppo", recipe, hosts, courses, folder=Path("runs/ppo/1"), seed=0)
+    result = learn(run)
 
 Where the folder holds a checkpoint and `resume` is set it goes on from there. `stopped` is asked at every step: once it
 answers True the run writes a checkpoint, evaluates, exports and ends.
@@ -8,6 +9,7 @@ answers True the run writes a checkpoint, evaluates, exports and ends.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -22,12 +24,12 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.utils import set_random_seed
 
 from rlctl.agents.training import run_folder as files
+from rlctl.agents.training.algorithms import CLASSES, logits_of, make, save, take_weights
 from rlctl.agents.training.evaluations import Evaluation, History, Judge
 from rlctl.agents.training.hosts import build, present
-from rlctl.agents.training.learners import CLASSES, logits_of, make, save, take_weights
 from rlctl.agents.training.rollouts.tally import Tally
-from rlctl.agents.training.run import Ending, Result, Run, Status
 from rlctl.agents.training.run_folder import Checkpoint, State
+from rlctl.agents.training.training_run import Ending, TrainingResult, TrainingRun, TrainingStatus
 from rlctl.agents.training.warm_start import clone, pairs_of
 from rlctl.envs.errors import HostError
 
@@ -37,15 +39,19 @@ if TYPE_CHECKING:
 __all__ = ["export_best", "learn"]
 
 LOG_SECONDS = 5.0
+"""Between two points of a curve."""
+
+SEEDS_OF_A_BLOCK = 1_000_003
+"""Distance between the seeds of two sessions of one run: far beyond the seeds that people give."""
 
 
 def learn(
-    run: Run,
-    watch: Callable[[Status], None] = lambda _: None,
+    run: TrainingRun,
+    watch: Callable[[TrainingStatus], None] = lambda _: None,
     stopped: Callable[[], bool] = lambda: False,
     rollouts: Rollouts | None = None,
     evaluated: Callable[[Evaluation], None] | None = None,
-) -> Result:
+) -> TrainingResult:
     """Train.
 
     Args:
@@ -60,34 +66,30 @@ def learn(
         HostError: No testbed is left; there is a checkpoint.
         BundleError: The export failed; the model's files are there.
     """
-    torch.set_num_threads(run.threads)
     checkpoint = files.newest_checkpoint(run.folder) if run.resume else None
     if not run.resume:
         files.begin(run.folder, run.recipe, run.hosts, run.arguments, run.command)
     session = _Session(run, checkpoint, watch, stopped, rollouts, evaluated)
-    try:
-        return session.result(session.learn())
-    finally:
-        session.env.close()
+    with contextlib.closing(session.env):
+        session.learn()
+        return session.result()
 
 
-def export_best(run: Run, ending: Ending) -> Result:
+def export_best(run: TrainingRun, ending: Ending) -> TrainingResult:
     """The best model of a run that goes on no more, judged and exported.
 
     Args:
-        run: Whose folder holds a checkpoint.
+        run: Its folder holds a checkpoint.
         ending: Why it ended.
 
     Raises:
         ConfigError: There is no checkpoint, or something does not fit it.
         BundleError: The export failed.
     """
-    torch.set_num_threads(run.threads)
     session = _Session(run, files.newest_checkpoint(run.folder))
-    try:
-        return session.result(ending)
-    finally:
-        session.env.close()
+    session.ending = ending
+    with contextlib.closing(session.env):
+        return session.result()
 
 
 class Budget:
@@ -96,7 +98,7 @@ class Budget:
     Args:
         timesteps: Control periods at most.
         max_seconds: Seconds at most, or None.
-        spent_seconds: In earlier sessions.
+        spent_seconds: Seconds of earlier sessions.
     """
 
     def __init__(self, timesteps: int, max_seconds: float | None, spent_seconds: float) -> None:
@@ -106,7 +108,7 @@ class Budget:
 
     @property
     def seconds(self) -> float:
-        """Spent so far."""
+        """Seconds spent so far."""
         return time.monotonic() - self._begun
 
     @property
@@ -122,228 +124,145 @@ class Budget:
         return max(1.0 - spent, 0.0)
 
 
-class _Session:
-    """One process' part of a run."""
+class _Session(BaseCallback):
+    """One process' part of a run: a learner, and what goes on beside its learning: curves, evaluations, checkpoints."""
 
     def __init__(
         self,
-        run: Run,
+        run: TrainingRun,
         checkpoint: Checkpoint | None,
-        watch: Callable[[Status], None] = lambda _: None,
+        watch: Callable[[TrainingStatus], None] = lambda _: None,
         stopped: Callable[[], bool] = lambda: False,
         rollouts: Rollouts | None = None,
         evaluated: Callable[[Evaluation], None] | None = None,
     ) -> None:
-        self.run, self.watch, self.stopped, self.evaluated = run, watch, stopped, evaluated
+        super().__init__()
+        torch.set_num_threads(run.threads)
+        self._run, self._watch, self._stopped, self._evaluated = run, watch, stopped, evaluated
         state = checkpoint.state if checkpoint else None
-        self.block = state.block + 1 if state else 0
-        self.budget = Budget(run.recipe.n_timesteps, run.max_seconds, state.seconds if state else 0.0)
-        self.remarks: list[str] = []
-        self.judge = Judge(run.courses, run.validation_seeds, run.recipe.lags)
-        self.history = History(run.folder / "evaluations.npz", run.courses)
-        self.last: Evaluation | None = None
-        self.best: Evaluation | None = None
-        set_random_seed(run.seed + self.block * 1_000_003)
-        self.tally = self._tally(checkpoint) if rollouts else None
-        self.env, self.kinds, classes = self._hosts(rollouts)
-        self.model = make(run.algorithm, run.recipe, self.env, self.budget.left, classes)
-        self.model.action_space.seed(run.seed + self.block)
+        self._block = state.block + 1 if state else 0
+        self._budget = Budget(run.recipe.n_timesteps, run.max_seconds, state.seconds if state else 0.0)
+        self._remarks: list[str] = []
+        self._judge = Judge(run.courses, run.validation_seeds, run.recipe.lags)
+        self._history = History(run.folder / "evaluations.npz", run.courses)
+        self._last: Evaluation | None = None
+        self._best: Evaluation | None = None
+        self.ending = Ending.BUDGET
+        set_random_seed(run.seed + self._block * SEEDS_OF_A_BLOCK)
+        # As of the checkpoint: what came after it is learned from, and counted, anew.
+        self._tally = (Tally.read(checkpoint.folder) if checkpoint else Tally()) if rollouts else None
+        self.env, self._kinds, classes = self._hosts(rollouts)
+        self.model: Any = make(run.algorithm, run.recipe, self.env, self._budget.left, classes)
+        self.model.action_space.seed(run.seed + self._block)
         self.model.set_logger(configure(str(run.folder / "tensorboard"), self._outputs()))
         self._begin(checkpoint)
+        self._logged = self._evaluated_at = self._saved = time.monotonic()
+        self._evaluated_timesteps = self.model.num_timesteps
 
-    def learn(self) -> Ending:
+    def learn(self) -> None:
         """Train until the budget is spent or there is a reason to end; evaluated and with a checkpoint at the end."""
-        left = self.run.recipe.n_timesteps - self.model.num_timesteps
-        overseer = _Overseer(self)
+        model = self.model
+        left = self._run.recipe.n_timesteps - model.num_timesteps
         if left > 0:
-            self._learn(left, overseer)
-        self.budget.timesteps = self.model.num_timesteps
-        self.checkpoint()
-        if self.last is None or self.last.timesteps < self.model.num_timesteps:
-            self.evaluate()
+            try:
+                model.learn(left, self, log_interval=None, reset_num_timesteps=model.num_timesteps == 0)
+            except HostError as error:
+                self._checkpoint()
+                raise HostError(f"{error}; what was learned is in {self._run.folder}, which can be resumed") from error
+        self._budget.timesteps = model.num_timesteps
+        self._checkpoint()
+        if self._last is None or self._last.timesteps < model.num_timesteps:
+            self._evaluate()
         if left > 0:
-            overseer.log()
-        return overseer.ending
+            self._log()
 
-    def _learn(self, left: int, overseer: _Overseer) -> None:
-        try:
-            self.model.learn(left, overseer, log_interval=None, reset_num_timesteps=self.model.num_timesteps == 0)
-        except HostError as error:
-            self.checkpoint()
-            raise HostError(f"{error}; what was learned is in {self.run.folder}, which can be resumed") from error
+    def result(self) -> TrainingResult:
+        """The best model judged and, where asked for, exported."""
+        take_weights(self.model, self._run.folder / files.BEST)
+        best = self._best or self._judged()  # of an earlier session there is only the model
+        bundle = self._exported() if self._run.export else None
+        timesteps, seconds = self.model.num_timesteps, self._budget.seconds
+        return TrainingResult(
+            self._run, self.ending, timesteps, seconds, best, bundle, tuple(self._remarks), self._tally
+        )
 
-    def evaluate(self) -> None:
+    def _on_step(self) -> bool:
+        self._budget.timesteps = self.num_timesteps
+        if self._stopped():
+            self.ending = Ending.STOPPED
+        return self.ending is Ending.BUDGET and not self._budget.time_is_up
+
+    def _on_rollout_end(self) -> None:
+        now, recipe = time.monotonic(), self._run.recipe
+        if self._is_evaluation_due(now):
+            self._evaluate()
+            self._evaluated_at, self._evaluated_timesteps = time.monotonic(), self.num_timesteps
+            if recipe.early_stop is not None and self._history.without_gain >= recipe.early_stop:
+                self.ending = Ending.NO_GAIN
+        if now - self._saved >= self._run.checkpoint_seconds:
+            self._checkpoint()
+            self._saved = time.monotonic()
+        if now - self._logged >= LOG_SECONDS:
+            self._log()
+            self._tell("")
+            self._logged = time.monotonic()
+
+    def _is_evaluation_due(self, now: float) -> bool:
+        steps, seconds = self._run.recipe.eval_every_timesteps, self._run.recipe.eval_every_seconds
+        if steps is not None and self.num_timesteps - self._evaluated_timesteps >= steps:
+            return True
+        return seconds is not None and now - self._evaluated_at >= seconds
+
+    def _judged(self) -> Evaluation:
+        return self._judge.evaluate(lambda: logits_of(self.model), self.model.num_timesteps, self._budget.seconds)
+
+    def _evaluate(self) -> None:
         """Score the policy as it is, and keep it if it is the best."""
-        self.tell("evaluating")
+        self._tell("evaluating")
         self.model.policy.set_training_mode(False)
-        now = self.judge.evaluate(lambda: logits_of(self.model), self.model.num_timesteps, self.budget.seconds)
-        self.last = now
-        if now.merit > self.history.best_merit or not (self.run.folder / files.BEST).is_file():
-            save(self.model, self.run.folder / files.BEST)
-            self.best = now
-        self.history.add(now)
+        self._last = now = self._judged()
+        best = self._run.folder / files.BEST
+        if now.merit > self._history.best_merit or not best.is_file():
+            save(self.model, best)
+            self._best = now
+        self._history.add(now)
         for name, trial in now.trials.items():
-            self.model.logger.record(f"eval/{name}/qos_percent", float(trial.qos_percent.mean()))
-            self.model.logger.record(f"eval/{name}/be_percent", float(trial.be_percent.mean()))
-            self.model.logger.record(f"eval/{name}/override_percent", float(trial.override_percent.mean()))
-        self.model.logger.record("eval/merit", now.merit)
-        self.tell("")
-        if self.evaluated is not None:
-            self.checkpoint()
-            self.evaluated(now)
+            for metric in ("qos_percent", "be_percent", "override_percent"):
+                self.logger.record(f"eval/{name}/{metric}", float(getattr(trial, metric).mean()))
+        self.logger.record("eval/merit", now.merit)
+        self._tell("")
+        if self._evaluated is not None:
+            self._checkpoint()
+            self._evaluated(now)
 
-    def checkpoint(self) -> None:
+    def _checkpoint(self) -> None:
         """Write down everything from which the run goes on."""
-        model, into = self.model, files.checkpoint_folder(self.run.folder, self.model.num_timesteps)
+        model, folder = self.model, self._run.folder
+        into = files.checkpoint_folder(folder, model.num_timesteps)
         save(model, into / files.MODEL)
         if isinstance(model, OffPolicyAlgorithm):
             files.write_replay(model.replay_buffer, into)
+        if self._tally is not None:
+            self._tally.write(into)
+            self._tally.write(folder)
         state = State(
             timesteps=model.num_timesteps,
-            seconds=self.budget.seconds,
+            seconds=self._budget.seconds,
             updates=model._n_updates,
             calls=getattr(model, "_n_calls", 0),
             episodes=model._episode_num,
-            block=self.block,
+            block=self._block,
         )
-        if self.tally is not None:
-            self.tally.write(into)
-            self.tally.write(self.run.folder)
         files.write_state(into, state)
-        files.drop_older(self.run.folder, into)
+        files.drop_older(folder, into)
 
-    def result(self, ending: Ending) -> Result:
-        """The best model judged and, where asked for, exported."""
-        take_weights(self.model, self.run.folder / files.BEST)
-        best = self.best  # of an earlier session there is only the model
-        if best is None:
-            best = self.judge.evaluate(lambda: logits_of(self.model), self.model.num_timesteps, self.budget.seconds)
-        bundle = self._exported() if self.run.export else None
-        return Result(
-            self.run.folder,
-            ending,
-            self.model.num_timesteps,
-            self.budget.seconds,
-            best,
-            bundle,
-            tuple(self.remarks),
-            self.tally,
-        )
+    def _tell(self, activity: str) -> None:
+        done = 1.0 - self._budget.left()
+        self._watch(TrainingStatus(self.model.num_timesteps, done, self._budget.seconds, activity, self._last))
 
-    def tell(self, doing: str) -> None:
-        """Let the watcher know."""
-        done = 1.0 - self.budget.left()
-        self.watch(Status(self.model.num_timesteps, done, self.budget.seconds, doing, self.last))
-
-    @staticmethod
-    def _tally(checkpoint: Checkpoint | None) -> Tally:
-        """As of the checkpoint: what came after it is learned from, and counted, anew."""
-        return Tally.read(checkpoint.folder) if checkpoint else Tally()
-
-    def _hosts(self, rollouts: Rollouts | None) -> tuple[Any, list[str], Mapping[str, type[BaseAlgorithm]]]:
-        """What is learned on: the environment, its kinds of hosts, and the learners that it takes."""
-        run, recipe = self.run, self.run.recipe
-        if rollouts is None:
-            env = build(run.hosts, recipe.n_envs, run.seed, recipe.lags, block=self.block)
-            return env, [kind.name for kind, _ in present(run.hosts, recipe.n_envs)], CLASSES
-        from rlctl.agents.training.rollouts.segment_learners import ROLLOUT_CLASSES
-
-        assert self.tally is not None
-        far = rollouts.env(run.hosts, recipe.n_envs, run.seed, recipe.lags, self.block, self.tally)
-        return far, far.kinds, ROLLOUT_CLASSES
-
-    def _outputs(self) -> list[str]:
-        if find_spec("tensorboard") is None:
-            self.remarks.append("no curves: tensorboard is not installed (pip install 'rlctl[train]')")
-            return []
-        return ["tensorboard"]
-
-    def _begin(self, checkpoint: Checkpoint | None) -> None:
-        """Weights and counters of the checkpoint, or those that a new run begins with."""
-        model = self.model
-        if checkpoint is None:
-            if self.run.init:
-                take_weights(model, self.run.init, policy_only=True)
-            self._warm_start()
-            return
-        take_weights(model, checkpoint.model)
-        state = checkpoint.state
-        model.num_timesteps = self.budget.timesteps = state.timesteps
-        model._n_updates, model._episode_num = state.updates, state.episodes
-        if isinstance(model, OffPolicyAlgorithm):
-            model._n_calls = state.calls  # type: ignore[attr-defined]
-            if not files.read_replay(model.replay_buffer, checkpoint.folder):
-                self.remarks.append("the replay buffer was too large to be kept: it is filled anew")
-
-    def _warm_start(self) -> None:
-        asked = getattr(self.run.recipe, "warm_start", None)
-        if asked is None:
-            return
-        self.tell(f"imitating {asked.manager}")
-        pairs = pairs_of(self.run.hosts, asked.manager, asked.samples, self.run.seed, self.run.recipe.lags)
-        agreed = clone(self.model, pairs, asked.epochs)
-        self.remarks.append(f"begun like {asked.manager}: the same move in {agreed:.0%} of {len(pairs.moves)} states")
-
-    def _exported(self) -> Path | None:
-        """The best model's bundle; with a remark where it cannot have one."""
-        from rlctl.agents.training.export import ALGORITHMS
-        from rlctl.agents.training.run_bundle import FEWEST_HOSTS, write_bundle
-
-        if CLASSES[self.run.algorithm].__name__ not in ALGORITHMS:
-            self.remarks.append(f"no bundle: the memory of {self.run.algorithm} is nothing that a bundle holds")
-            return None
-        env = self.env
-        if self.tally is not None:  # its hosts are elsewhere, and busy
-            env = build(self.run.hosts, FEWEST_HOSTS, self.run.seed, self.run.recipe.lags, block=self.block)
-        return write_bundle(self.run, self.model, env, self.budget.seconds, self.tally)
-
-
-class _Overseer(BaseCallback):
-    """What goes on beside the learning: curves, evaluations, checkpoints, and the end."""
-
-    def __init__(self, session: _Session) -> None:
-        super().__init__()
-        self.ending = Ending.BUDGET
-        self._session = session
-        now = time.monotonic()
-        self._logged = self._evaluated = self._saved = now
-        self._evaluated_timesteps = session.model.num_timesteps
-
-    def _on_step(self) -> bool:
-        session = self._session
-        session.budget.timesteps = self.num_timesteps
-        if session.stopped():
-            self.ending = Ending.STOPPED
-        return self.ending is Ending.BUDGET and not session.budget.time_is_up
-
-    def _on_rollout_end(self) -> None:
-        now, session = time.monotonic(), self._session
-        if self._due(now):
-            session.evaluate()
-            self._evaluated, self._evaluated_timesteps = time.monotonic(), self.num_timesteps
-            limit = session.run.recipe.early_stop
-            if limit is not None and session.history.without_gain >= limit:
-                self.ending = Ending.NO_GAIN
-        if now - self._saved >= session.run.checkpoint_seconds:
-            session.checkpoint()
-            self._saved = time.monotonic()
-        if now - self._logged >= LOG_SECONDS:
-            self.log()
-            session.tell("")
-            self._logged = time.monotonic()
-
-    def _due(self, now: float) -> bool:
-        recipe = self._session.run.recipe
-        by_steps = recipe.eval_every_timesteps
-        if by_steps is not None and self.num_timesteps - self._evaluated_timesteps >= by_steps:
-            return True
-        by_seconds = recipe.eval_every_seconds
-        return by_seconds is not None and now - self._evaluated >= by_seconds
-
-    def log(self) -> None:
+    def _log(self) -> None:
         """One point of every curve."""
-        session = self._session
-        counts, record = session.env.take_counts(), session.model.logger.record
+        counts, record = self.env.take_counts(), self.logger.record
         if len(counts.episode_rewards):
             record("rollout/ep_rew_mean", float(counts.episode_rewards.mean()))
             record("rollout/ep_len_mean", float(counts.episode_steps.mean()))
@@ -355,11 +274,66 @@ class _Overseer(BaseCallback):
         if counts.ticks.sum():
             for name, values in sums.items():
                 record(f"rlctl/{name}", float(values.sum() / counts.ticks.sum()))
-                for kind, value, ticks in zip(session.kinds, values, counts.ticks, strict=True):
+                for kind, value, ticks in zip(self._kinds, values, counts.ticks, strict=True):
                     if ticks:
                         record(f"rlctl/{kind}/{name}", float(value / ticks))
-        if session.tally:
-            for name, total in session.tally.curves().items():
+        if self._tally:
+            for name, total in self._tally.curves().items():
                 record(f"rollouts/{name}", total)
-            session.tally.write(session.run.folder)
-        session.model.dump_logs()
+            self._tally.write(self._run.folder)
+        self.model.dump_logs()
+
+    def _hosts(self, rollouts: Rollouts | None) -> tuple[Any, list[str], Mapping[str, type[BaseAlgorithm]]]:
+        """What is learned on: the environment, its kinds of hosts, and the learners that it takes."""
+        run, recipe = self._run, self._run.recipe
+        if rollouts is None:
+            env = build(run.hosts, recipe.n_envs, run.seed, recipe.lags, block=self._block)
+            return env, [kind.name for kind, _ in present(run.hosts, recipe.n_envs)], CLASSES
+        from rlctl.agents.training.rollouts.segment_learners import ROLLOUT_CLASSES
+
+        assert self._tally is not None
+        far = rollouts.env(run.hosts, recipe.n_envs, run.seed, recipe.lags, self._block, self._tally)
+        return far, far.kinds, ROLLOUT_CLASSES
+
+    def _outputs(self) -> list[str]:
+        if find_spec("tensorboard") is None:
+            self._remarks.append("no curves: tensorboard is not installed (pip install 'rlctl[train]')")
+            return []
+        return ["tensorboard"]
+
+    def _begin(self, checkpoint: Checkpoint | None) -> None:
+        """Weights and counters of the checkpoint, or those that a new run begins with."""
+        model = self.model
+        if checkpoint is None:
+            if self._run.init:
+                take_weights(model, self._run.init, policy_only=True)
+            self._warm_start()
+            return
+        take_weights(model, checkpoint.model)
+        state = checkpoint.state
+        model.num_timesteps = self._budget.timesteps = state.timesteps
+        model._n_updates, model._episode_num = state.updates, state.episodes
+        if isinstance(model, OffPolicyAlgorithm):
+            model._n_calls = state.calls  # type: ignore[attr-defined]
+            if not files.read_replay(model.replay_buffer, checkpoint.folder):
+                self._remarks.append("the replay buffer was too large to be kept: it is filled anew")
+
+    def _warm_start(self) -> None:
+        wanted = getattr(self._run.recipe, "warm_start", None)
+        if wanted is None:
+            return
+        self._tell(f"imitating {wanted.manager}")
+        pairs = pairs_of(self._run.hosts, wanted.manager, wanted.samples, self._run.seed, self._run.recipe.lags)
+        agreed = clone(self.model, pairs, wanted.epochs)
+        self._remarks.append(f"begun like {wanted.manager}: the same move in {agreed:.0%} of {len(pairs.moves)} states")
+
+    def _exported(self) -> Path | None:
+        """The best model's bundle; with a remark where it cannot have one."""
+        from rlctl.agents.training.export import ALGORITHMS
+        from rlctl.agents.training.run_bundle import write_bundle
+
+        algorithm = self._run.algorithm
+        if CLASSES[algorithm].__name__ not in ALGORITHMS:
+            self._remarks.append(f"no bundle: the memory of {algorithm} is nothing that a bundle holds")
+            return None
+        return write_bundle(self._run, self.model, self._budget.seconds, self._tally)

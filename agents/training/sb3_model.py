@@ -128,7 +128,8 @@ def recorded(lags: Sequence[int], count: int = 2 * FEWEST) -> NDArray[np.float32
         observation, _ = hosts.reset(seed=training(0))
         for _ in range(-(-count // (HOSTS * len(_GROUNDS)))):
             seen.append(observation)
-            choice = np.where(hosts.action_masks(), rng.random(hosts.action_masks().shape), -1.0)
+            masks = hosts.action_masks()
+            choice = np.where(masks, rng.random(masks.shape), -1.0)
             observation = hosts.step(choice.argmax(axis=1))[0]
         hosts.close()
     return np.concatenate(seen)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rlctl.commands.arguments import address, positive, positive_int
-from rlctl.commands.outputs import check_outputs
+from rlctl.commands.arguments import address, command_line, positive, positive_int, refuse_given
+from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import ConfigError
 from rlctl.loop.stopping import signals_noted
 from rlctl.work.progress import say
@@ -20,8 +18,8 @@ from rlctl.work.progress import say
 if TYPE_CHECKING:
     from rlctl.agents.training.cluster.nodes import Cluster
     from rlctl.agents.training.rollouts.cluster_env import Rollouts
-    from rlctl.agents.training.run import Result
-    from rlctl.training.plan import Asked, TrainingPlan
+    from rlctl.agents.training.training_run import TrainingResult
+    from rlctl.training.plan import TrainingOptions, TrainingPlan
 
 __all__ = ["EXAMPLES", "add_arguments", "run"]
 
@@ -111,7 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--live", metavar="SCENARIO", help="testbed of nodes that offer `live`, such as live-nginx")
     parser.add_argument("--no-export", action="store_true", help="write no bundle")
     parser.add_argument("--dry-run", action="store_true", help="print the effective configuration and its sources")
-    parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="scores as JSON; without FILE to stdout")
+    add_json(parser, "scores as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -123,8 +121,6 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: Something that is asked for cannot be, or a library is not installed.
     """
-    from rlctl.training.plan import require_libraries
-
     if args.plant == "host":
         from rlctl.commands import train_live
 
@@ -133,39 +129,35 @@ def run(args: argparse.Namespace) -> int:
         from rlctl.commands import train_offline
 
         return train_offline.run(args)
-    if args.algo in OFFLINE:
-        raise ConfigError(f"--algo {args.algo} learns from a dataset: give --offline ID|DIR, see `rlctl dataset`")
-    _check_ray(args)
+    from rlctl.training.plan import require_libraries
+
+    _check(args)
     plans = _plans(args)
     if args.dry_run:
         print("\n".join(plans[0].lines()))
         return 0
     require_libraries(export=not args.no_export)
     check_outputs(args)
-    folders = _folders(args, len(plans))
-    results: list[Result] = []
-    with (
-        signals_noted(ENDING) as caught,
-        _cluster(args) as cluster,
-    ):
-        for plan, folder in zip(plans, folders, strict=True):
+    results: list[TrainingResult] = []
+    with signals_noted(ENDING) as caught, _cluster(args) as cluster:
+        for plan, folder in zip(plans, _folders(args, len(plans)), strict=True):
             results.append(_trained(args, plan, folder, caught, cluster))
             if caught:
                 break
-    _show(args, plans, results)
+    _show(args, results)
     return 128 + caught[0] if caught else 0
 
 
-def _check_ray(args: argparse.Namespace) -> None:
-    """What would otherwise fail only when the cluster is there, or go unnoticed."""
+def _check(args: argparse.Namespace) -> None:
+    """Refuse what would otherwise fail only when a cluster is there, or go unnoticed."""
+    if args.algo in OFFLINE:
+        raise ConfigError(f"--algo {args.algo} learns from a dataset: give --offline ID|DIR, see `rlctl dataset`")
     if not args.ray:
-        if given := [name for name in ("ray_wait", "live") if getattr(args, name) is not None]:
-            raise ConfigError(f"--{given[0].replace('_', '-')} goes with --ray")
+        refuse_given(args, ("ray_wait", "live"), "goes with --ray")
     elif args.algo == "recurrent-ppo":
         raise ConfigError("--ray sends policies as bundles, which do not hold the memory of recurrent-ppo")
     if not args.live:
-        if given := [name for name in LIVE_ONLY if getattr(args, name) is not None]:
-            raise ConfigError(f"--{given[0].replace('_', '-')} goes with --plant host or --live; see the recipe's keys")
+        refuse_given(args, LIVE_ONLY, "goes with --plant host or --live; see the recipe's keys")
     elif args.algo == "ppo":
         raise ConfigError("--live allows few moves at a time, which ppo cannot learn from: give --algo maskable-ppo")
     elif not args.init:
@@ -187,7 +179,7 @@ def _cluster(args: argparse.Namespace) -> Iterator[Cluster | None]:
 
 
 def _plans(args: argparse.Namespace) -> list[TrainingPlan]:
-    from rlctl.training.plan import new_plan, resumed_plan
+    from rlctl.training.plan import TrainingOptions, new_plan, resumed_plan
 
     if args.resume:
         if given := [name for name in NEW_RUN_ONLY if getattr(args, name) is not None]:
@@ -196,31 +188,10 @@ def _plans(args: argparse.Namespace) -> list[TrainingPlan]:
         return [resumed_plan(args.resume, {key: value for key, value in changes.items() if value is not None})]
     if not args.algo:
         raise ConfigError(f"--algo is needed: {', '.join(ALGORITHMS)}; or --resume with the folder of a run")
-    return [new_plan(_asked(args, number)) for number in range(args.seeds or 1)]
-
-
-def _asked(args: argparse.Namespace, number: int) -> Asked:
-    from rlctl.training.plan import Asked
-
-    given: dict[str, Any] = {
-        "config": args.config,
-        "hosts": args.hosts,
-        "profiles": tuple(args.profile or ()) or None,
-        "init": args.init,
-        "total_timesteps": args.total_timesteps,
-        "max_seconds": args.max_seconds,
-        "n_envs": args.n_envs,
-        "shield": args.shield,
-        "threads": args.threads,
-        "live": args.live,
-        "explore": args.explore,
-        "explore_slack": args.explore_slack,
-        "scenarios": None if args.scenario in (None, "all") else tuple(args.scenario.split(",")),
-    }
-    named = {key: value for key, value in given.items() if value is not None}
     if args.init and not Path(args.init).is_file():
         raise ConfigError("is no file; --init takes a model that `rlctl train` wrote", args.init)
-    return Asked(algorithm=args.algo, seed=(args.seed or 0) + number, **named)
+    options = TrainingOptions.of_arguments(vars(args))
+    return [new_plan(options.model_copy(update={"seed": options.seed + number})) for number in range(args.seeds or 1)]
 
 
 def _folders(args: argparse.Namespace, count: int) -> list[Path]:
@@ -237,45 +208,24 @@ def _folders(args: argparse.Namespace, count: int) -> list[Path]:
 
 def _trained(
     args: argparse.Namespace, plan: TrainingPlan, folder: Path, caught: list[int], cluster: Cluster | None
-) -> Result:
+) -> TrainingResult:
     from rlctl.agents.training.learn import learn
-    from rlctl.agents.training.run import Run
     from rlctl.training.progress import training_progress
 
-    asked = plan.asked
     say("\n".join(plan.lines()))
     say(f"folder: {folder}" + (" (goes on)" if args.resume else ""))
-    todo = Run(
-        algorithm=asked.algorithm,
-        recipe=plan.recipe,
-        hosts=plan.hosts,
-        courses=plan.courses,
-        folder=folder,
-        seed=asked.seed,
-        validation_seeds=plan.validation_seeds,
-        max_seconds=asked.max_seconds,
-        init=Path(asked.init) if asked.init else None,
-        resume=bool(args.resume),
-        threads=asked.threads,
-        export=not args.no_export,
-        arguments=asked.model_dump(mode="json"),
-        command=_command(args, asked, folder),
-    )
+    command = _command(args, plan.options, folder)
+    run = plan.run(folder, command, resume=bool(args.resume), export=not args.no_export)
     with training_progress() as show:
-        result = learn(todo, show, lambda: bool(caught), _rollouts(args, plan, cluster))
+        result = learn(run, show, lambda: bool(caught), _rollouts(args, plan, cluster))
     for remark in result.remarks:
         say(remark)
     if result.tally:
         say(result.tally.line())
     say(f"{result.ending}: {result.timesteps:,} timesteps in {result.seconds:.0f} s")
     if caught:
-        say(f"go on with: {_resuming(args.ray, folder)}")
+        say(f"go on with: {command_line('train', {'resume': folder, 'ray': args.ray})}")
     return result
-
-
-def _resuming(address: str | None, folder: Path) -> str:
-    """The command line that goes on with a run, on the hosts that it had."""
-    return shlex.join(["rlctl", "train", "--resume", str(folder), *(["--ray", address] if address else [])])
 
 
 def _rollouts(args: argparse.Namespace, plan: TrainingPlan, cluster: Cluster | None) -> Rollouts | None:
@@ -284,40 +234,34 @@ def _rollouts(args: argparse.Namespace, plan: TrainingPlan, cluster: Cluster | N
     from rlctl.agents.training.rollouts.cluster_env import WAIT_SECONDS, Rollouts
     from rlctl.training.live_plan import live_testbed
 
-    return Rollouts(cluster, live_testbed(plan.asked, plan.recipe.lags), args.ray_wait or WAIT_SECONDS, say)
+    return Rollouts(cluster, live_testbed(plan.options, plan.recipe.lags), args.ray_wait or WAIT_SECONDS, say)
 
 
-def _command(args: argparse.Namespace, asked: Asked, folder: Path) -> str:
+def _command(args: argparse.Namespace, options: TrainingOptions, folder: Path) -> str:
     """The command line that does the same again."""
-    words = ["rlctl", "train", "--algo", asked.algorithm, "--seed", str(asked.seed), "--threads", str(asked.threads)]
-    for option in ("config", "hosts", "init", "total_timesteps", "max_seconds", "n_envs", "shield"):
-        value = getattr(asked, option)
-        words += [f"--{option.replace('_', '-')}", str(value)] if value is not None else []
-    for file in asked.profiles:
-        words += ["--profile", file]
-    words += ["--ray", args.ray] if args.ray else []
-    if asked.live:
-        words += ["--live", asked.live, "--explore", str(asked.explore), "--explore-slack", str(asked.explore_slack)]
-    words += ["--scenario", ",".join(asked.scenarios), "--out", str(folder)]
-    return shlex.join([*words, "--no-export"] if args.no_export else words)
+    kept = options.model_dump(
+        exclude={"algorithm", "profiles", "scenarios"} | (set() if options.live else {*LIVE_ONLY})
+    )
+    more = {"profile": options.profiles, "scenario": ",".join(options.scenarios), "ray": args.ray}
+    named = {"algo": options.algorithm, "seed": options.seed, **kept, **more}
+    return command_line("train", {**named, "no_export": args.no_export, "out": folder})
 
 
-def _show(args: argparse.Namespace, plans: Sequence[TrainingPlan], results: Sequence[Result]) -> None:
+def _show(args: argparse.Namespace, results: Sequence[TrainingResult]) -> None:
     from rlctl.report.table import render
-    from rlctl.training.outcomes import as_json, rows
+    from rlctl.training.outcomes import rows
 
+    runs = [one.as_json() for one in results]
+    write_json(args.json, {"schema": 1, "algorithm": results[0].run.algorithm, "runs": runs})
     if args.json == "-":
-        print(json.dumps(as_json(plans, results)))
         return
-    if args.json:
-        Path(args.json).write_text(json.dumps(as_json(plans, results), indent=1) + "\n")
     print(render(rows(results)))
     for one in results:
         if one.tally:
             print(f"\n{render(one.tally.rows())}")
     print("\nbest model on validation seeds: QoS % of windows / BE % of running alone / override %")
     for one in results:
-        print(f"{one.folder}: " + (f"bundle {one.bundle}" if one.bundle else "no bundle"))
+        print(f"{one.run.folder}: " + (f"bundle {one.bundle}" if one.bundle else "no bundle"))
 
 
 def whole(text: str) -> int:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlctl.commands.arguments import command_line, refuse_given
+from rlctl.commands.outputs import write_json
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.scenarios.shipped import live_scenario
 from rlctl.training.live_plan import TIMESTEPS, LivePlan, Signalled, fine_tune, live_testbed
-from rlctl.training.plan import EXPLORE, EXPLORE_SLACK, Asked, next_folder, require_libraries
+from rlctl.training.plan import EXPLORE, EXPLORE_SLACK, TrainingOptions, next_folder, require_libraries
 from rlctl.work.progress import progress, say
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _plan(args: argparse.Namespace) -> LivePlan:
     defaults = {
         "scenario": SCENARIO,
         "init": "",
-        "shield": Asked.model_fields["shield"].default,
+        "shield": TrainingOptions.model_fields["shield"].default,
         "total_timesteps": TIMESTEPS,
         "explore": EXPLORE,
         "explore_slack": EXPLORE_SLACK,
@@ -72,8 +72,8 @@ def _plan(args: argparse.Namespace) -> LivePlan:
     }
     given = {name: default if (value := getattr(args, name)) is None else value for name, default in defaults.items()}
     scenario = live_scenario(given["scenario"])
-    kept = {name: value for name, value in given.items() if name in Asked.model_fields}
-    testbed = live_testbed(Asked(algorithm="", live=given["scenario"], **kept))
+    kept = {name: value for name, value in given.items() if name in TrainingOptions.model_fields}
+    testbed = live_testbed(TrainingOptions(algorithm="", live=given["scenario"], **kept))
     assert testbed is not None
     folder = args.out or next_folder("live")
     task = FineTuningTask(
@@ -102,10 +102,9 @@ def _effective(plan: LivePlan) -> str:
 
 
 def _show(args: argparse.Namespace, outcome: Outcome, bundle: str | None) -> None:
-    document = outcome.as_json() | {"bundle": bundle}
-    if args.json and args.json != "-":
-        Path(args.json).write_text(json.dumps(document, indent=1) + "\n")
-    print(json.dumps(document) if args.json == "-" else _table(outcome))
+    write_json(args.json, outcome.as_json() | {"bundle": bundle})
+    if args.json != "-":
+        print(_table(outcome))
     kept = f"kept the policy measured {outcome.best.name!r}" if outcome.improved else "kept the initial policy"
     say(f"{kept}; every tick is in {outcome.task.folder}/transitions.jsonl")
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rlctl.commands.arguments import address, positive, positive_int
-from rlctl.commands.outputs import check_outputs
+from rlctl.commands.arguments import address, command_line, positive, positive_int
+from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import CheckFailed, ConfigError
 from rlctl.work.progress import say
 
 if TYPE_CHECKING:
     from rlctl.agents.training.cluster.nodes import Cluster
     from rlctl.agents.training.search.job import Job
-    from rlctl.training.search_history import Found
+    from rlctl.training.search_history import SearchOutcome
     from rlctl.training.search_plan import SearchPlan
 
 __all__ = ["EXAMPLES", "add_arguments", "run"]
@@ -71,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="go on with the search in --out")
     parser.add_argument("--retry-failed", action="store_true", help="resume: failed trials go on, too")
     parser.add_argument("--dry-run", action="store_true", help="print the trials and start nothing")
-    parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="history as JSON; without FILE to stdout")
+    add_json(parser, "history as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -87,29 +85,30 @@ def run(args: argparse.Namespace) -> int:
     from rlctl.training.search_plan import SEARCH, begin, check_new
 
     _check(args, LOCAL)
-    plan = _plan(args)
+    out: Path = args.out or next_folder(f"tune-{args.algo}")
+    command = command_line("tune", {"resume": True, "out": out, "ray": None if args.ray == LOCAL else args.ray})
+    plan = _plan(args, out, command)
     if args.dry_run:
-        _print_trials(plan)
+        _print_trials(plan.job)
         return 0
     require_ray()
     if find_spec("pyarrow") is None or find_spec("pandas") is None:
         raise ConfigError("Ray is installed without Ray Tune: pip install 'rlctl[distributed]'")
     require_libraries(export=True)
     check_outputs(args)
-    out: Path = args.out or next_folder(f"tune-{plan.asked.algorithm}")
     if not args.resume:
         check_new(out)
     say(f"folder: {out}" + (" (goes on)" if args.resume else ""))
     try:
         with connected(args.ray, cpus=args.jobs) as cluster:
             if not args.resume:
-                begin(plan, out)  # only now: where no cluster answers there is no search to go on with
-            found = _found(args, plan, out, cluster)
+                begin(plan)  # only now: where no cluster answers there is no search to go on with
+            outcome = _searched(args, plan, cluster)
     except (KeyboardInterrupt, SystemExit):
         if (out / SEARCH).exists():
-            say(f"go on with: {_command(args.ray, out)}")
+            say(f"go on with: {command}")
         raise
-    _show(args, found, out)
+    _show(args, outcome, out)
     return 0
 
 
@@ -120,131 +119,93 @@ def _check(args: argparse.Namespace, local: str) -> None:
         raise ConfigError("--retry-failed goes with --resume")
     if args.jobs and args.ray != local:
         raise ConfigError(f"--jobs is for --ray {local}; another cluster does as many trials at a time as it has CPUs")
+    if not (args.algo or args.resume):
+        raise ConfigError(f"--algo is needed: {', '.join(ALGORITHMS)}; or --resume with --out")
 
 
-def _plan(args: argparse.Namespace) -> SearchPlan:
+def _plan(args: argparse.Namespace, out: Path, command: str) -> SearchPlan:
     from pydantic import ValidationError
 
-    from rlctl.training.search_plan import SearchAsked, new_search, resumed_search
+    from rlctl.training.search_plan import SearchOptions, new_search, resumed_search
 
-    given: dict[str, Any] = {
+    named = {name: getattr(args, name, None) for name in SearchOptions.model_fields}
+    named |= {
         "algorithm": args.algo,
-        "space": args.space,
-        "scheduler": args.scheduler,
-        "trials": args.trials,
-        "seed": args.seed,
-        "config": args.config,
-        "hosts": args.hosts,
         "scenarios": None if args.scenario in (None, "all") else tuple(args.scenario.split(",")),
-        "total_timesteps": args.total_timesteps,
-        "max_seconds": args.max_seconds,
     }
-    named = {key: value for key, value in given.items() if value is not None}
+    given = {name: value for name, value in named.items() if value is not None}
     if args.resume:
-        return resumed_search(args.out, named)
-    if not args.algo:
-        raise ConfigError(f"--algo is needed: {', '.join(ALGORITHMS)}; or --resume with --out")
+        return resumed_search(out, given, command)
     try:
-        return new_search(SearchAsked(**named))
+        return new_search(SearchOptions(**given), out, command)
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(f"--{first['loc'][0]} {first['input']}: {first['msg'].lower()}") from error
 
 
-def _print_trials(plan: SearchPlan) -> None:
+def _print_trials(job: Job) -> None:
     from rlctl.report.table import render
 
-    keys = list(plan.space.base)
+    keys = list(job.space.base)
     rows = [("trial", "seed", *keys)]
-    rows += [(one.name, str(one.seed), *(str(one.values[key]) for key in keys)) for one in plan.candidates]
+    rows += [(one.name, str(one.seed), *(str(one.values[key]) for key in keys)) for one in job.candidates]
     print(render(rows))
 
 
-def _found(args: argparse.Namespace, plan: SearchPlan, out: Path, cluster: Cluster) -> Found:
+def _searched(args: argparse.Namespace, plan: SearchPlan, cluster: Cluster) -> SearchOutcome:
     """Search, choose, export, write."""
-    from rlctl.agents.training.search.run import search
     from rlctl.agents.training.search.schedulers import REPORTS, reports
     from rlctl.agents.training.search.trial import lineage
+    from rlctl.agents.training.search.tuner import search
     from rlctl.agents.training.search.winner import WINNER, export_winner, judge
     from rlctl.training.search_choice import lead, ranked
-    from rlctl.training.search_history import HISTORY, Found, write
+    from rlctl.training.search_history import HISTORY, SearchOutcome, write
     from rlctl.work.progress import progress
 
-    job = _job(plan, out, args.ray)
+    job = plan.job
     say(
         f"Ray at {args.ray}: nodes: {len(cluster.nodes)}, CPUs: {cluster.cpus}; each of {len(job.candidates)} trials "
         f"takes a CPU and {job.memory_bytes >> 20} MiB"
     )
-    with progress(len(job.candidates), "trials") as told:
-        ended = search(job, cluster, told, retry_failed=args.retry_failed)
-    judged = {one.candidate.name: one for one in ended if one.folder and not one.error}
+    with progress(len(job.candidates), "trials") as watch:
+        trials = search(job, cluster, watch, retry_failed=args.retry_failed)
+    judged = {one.candidate.name: one for one in trials if one.folder and not one.error}
     if not judged:
-        raise CheckFailed(f"no trial came to its end; {ended[0].candidate.name}: {ended[0].error}")
+        raise CheckFailed(f"no trial came to its end; {trials[0].candidate.name}: {trials[0].error}")
     say(f"choosing among {len(judged)} on {len(job.choice_seeds)} seeds that none has seen")
-    plain = plan.space.base
-    examined = [(None, plain), *((one.folder, one.values) for one in judged.values())]
-    frozen, *scores = judge(job, examined, cluster)
+    plain = job.space.base
+    frozen, *scores = judge(job, [(None, plain), *((one.folder, one.values) for one in judged.values())], cluster)
     ticks = {course.name: course.ticks for course in job.courses}
     standings = ranked(dict(zip(judged, scores, strict=True)), frozen, ticks)
     winner, as_shipped = judged[standings[0].name], None
-    if plan.space.margins(winner.values) != plan.space.margins(plain):
+    if job.space.margins(winner.values) != job.space.margins(plain):
         (score,) = judge(job, [(winner.folder, plain)], cluster)
         (as_shipped,) = ranked({winner.candidate.name: score}, frozen, ticks)
-    found = Found(
+    outcome = SearchOutcome(
         plan=plan,
-        ended=ended,
+        trials=trials,
         standings=standings,
         lead=lead(standings[0], standings[1]) if len(standings) > 1 else None,
         as_shipped=as_shipped,
         seeds=job.choice_seeds,
-        reports=tuple(reports(out / REPORTS)),
+        reports=tuple(reports(job.out / REPORTS)),
         lineage={name: lineage(one.folder) for name, one in judged.items() if one.folder},
-        place=args.ray,
+        ray=args.ray,
     )
     export_winner(job, winner)
-    for remark in write(found, out):
+    for remark in write(outcome, job.out):
         say(remark)
-    shutil.copyfile(out / HISTORY, out / WINNER / HISTORY)
-    return found
+    shutil.copyfile(job.out / HISTORY, job.out / WINNER / HISTORY)
+    return outcome
 
 
-def _command(address: str, out: Path) -> str:
-    """That goes on with the search."""
-    where = "" if address == "local" else f" --ray {shlex.quote(address)}"
-    return f"rlctl tune --resume --out {shlex.quote(str(out))}{where}"
-
-
-def _job(plan: SearchPlan, out: Path, address: str) -> Job:
-    from rlctl.agents.training.search.job import Job
-
-    asked = plan.asked
-    return Job(
-        algorithm=asked.algorithm,
-        space=plan.space,
-        candidates=plan.candidates,
-        recipe=plan.recipe,
-        hosts=plan.hosts,
-        courses=plan.courses,
-        validation_seeds=plan.validation_seeds,
-        timesteps=plan.timesteps,
-        max_seconds=asked.max_seconds,
-        scheduler=asked.scheduler,
-        seed=asked.seed,
-        out=out,
-        arguments=plan.training.model_dump(mode="json"),
-        command=_command(address, out),
-    )
-
-
-def _show(args: argparse.Namespace, found: Found, out: Path) -> None:
+def _show(args: argparse.Namespace, outcome: SearchOutcome, out: Path) -> None:
     from rlctl.training.search_history import document, tables, verdict
 
+    write_json(args.json, document(outcome))
     if args.json == "-":
-        print(json.dumps(document(found)))
         return
-    if args.json:
-        Path(args.json).write_text(json.dumps(document(found), indent=1) + "\n")
-    print(tables(found))
+    print(tables(outcome))
     print("\nshort: QoS points that a trial may lack, by the upper ends of its intervals, over all scenarios\n")
-    print("\n".join(verdict(found)))
+    print("\n".join(verdict(outcome)))
     print(f"{out / 'winner'}: bundle {out / 'winner' / 'bundle'}, history {out / 'winner' / 'history.json'}")

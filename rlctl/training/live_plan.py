@@ -22,7 +22,7 @@ from rlctl.scenarios.shipped import live_scenario
 
 if TYPE_CHECKING:
     from rlctl.agents.training.rollouts.fine_tuning import FineTuningTask, Outcome
-    from rlctl.training.plan import Asked
+    from rlctl.training.plan import TrainingOptions
 
 __all__ = ["LivePlan", "Signalled", "fine_tune", "live_testbed", "signals_raised"]
 
@@ -46,7 +46,7 @@ class Signalled(KeyboardInterrupt):
         self.number = number
 
 
-def live_testbed(asked: Asked, lags: tuple[int, ...] = LAGS) -> LiveTestbed | None:
+def live_testbed(asked: TrainingOptions, lags: tuple[int, ...] = LAGS) -> LiveTestbed | None:
     """The live testbed that a learner is to act on, if any is asked for.
 
     Args:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rlctl.agents.training.hosts import Hosts, load_hosts
+from rlctl.agents.training import run_folder as files
+from rlctl.agents.training.hosts import Hosts, load_hosts, present
 from rlctl.agents.training.recipe import Recipe, load_recipe, small
+from rlctl.agents.training.training_run import TrainingRun
 from rlctl.agents.training.trial import Course
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.loads_training import training_load
@@ -27,7 +30,7 @@ __all__ = [
     "EXPLORE",
     "EXPLORE_SLACK",
     "LIBRARIES",
-    "Asked",
+    "TrainingOptions",
     "TrainingPlan",
     "course_of",
     "courses_of",
@@ -44,20 +47,20 @@ EXPLORE, EXPLORE_SLACK = 0.1, 0.5
 
 VALIDATION_SECONDS, VALIDATION_SEEDS = 600.0, 16
 TRY_OUT_SECONDS, TRY_OUT_SEEDS = 30.0, 2
-"""Of the evaluations while learning: their longest run and its seeds."""
+"""Evaluations while learning: their longest run and its seeds."""
 
 
-class Asked(BaseModel):
+class TrainingOptions(BaseModel):
     """What the user asked for, as args.yml has it.
 
     Attributes:
         algorithm: A key of `recipe.ALGORITHMS`.
-        config, hosts, init: Files, or None for what ships, and for random weights.
-        profiles: Calibrated hosts of the user's.
+        config, hosts, init: Files; None for what ships, and for random weights.
+        profiles: Files of the user's calibrated hosts.
         seed, threads, n_envs: As given.
         total_timesteps, max_seconds: The budget; None for the recipe's, and for no limit.
-        shield: Profile of the courses that policies are compared on.
-        scenarios: These courses.
+        shield: Safety profile of the courses that policies are compared on.
+        scenarios: Names of these courses.
         live: Scenario of the live testbeds among those of a cluster, if any.
         explore, explore_slack: Bounds of exploration there, see `rlctl.agents.training.live.bounded`.
     """
@@ -80,57 +83,87 @@ class Asked(BaseModel):
     explore: float = EXPLORE
     explore_slack: float = EXPLORE_SLACK
 
+    @classmethod
+    def of_arguments(cls, given: Mapping[str, Any]) -> TrainingOptions:
+        """From the arguments of `rlctl train` by name; None stands for the default."""
+        named = {name: given.get(name) for name in cls.model_fields}
+        scenario, profiles = given["scenario"], tuple(given["profile"] or ())
+        named |= {"algorithm": given["algo"], "profiles": profiles}
+        named["scenarios"] = None if scenario in (None, "all") else tuple(scenario.split(","))
+        return cls(**{name: value for name, value in named.items() if value is not None})
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
     """A run that can begin.
 
     Attributes:
-        asked: What it follows from.
+        options: What it follows from.
         recipe, hosts, courses: As they are used.
-        validation_seeds: Of each course.
+        validation_seeds: Number of seeds of each course.
         sources: Where a hyperparameter is from, where that is not the recipe's file.
     """
 
-    asked: Asked
+    options: TrainingOptions
     recipe: Recipe
     hosts: Hosts
     courses: tuple[Course, ...]
     validation_seeds: int
     sources: Mapping[str, str]
 
+    def run(self, folder: Path, command: str, *, resume: bool, export: bool) -> TrainingRun:
+        """The same as the learner takes it."""
+        options = self.options
+        return TrainingRun(
+            algorithm=options.algorithm,
+            recipe=self.recipe,
+            hosts=self.hosts,
+            courses=self.courses,
+            folder=folder,
+            seed=options.seed,
+            validation_seeds=self.validation_seeds,
+            max_seconds=options.max_seconds,
+            init=Path(options.init) if options.init else None,
+            resume=resume,
+            threads=options.threads,
+            export=export,
+            arguments=options.model_dump(mode="json"),
+            command=command,
+        )
+
     def lines(self) -> list[str]:
         """The effective configuration as YAML, with each value's source as a comment."""
-        asked, given = self.asked, self.recipe.model_dump(mode="json")
-        shipped = "configs/training"
+        options, recipe = self.options, self.recipe.model_dump(mode="json")
+        shipped, sources = "configs/training", self.sources
         return [
-            f"algorithm: {asked.algorithm}",
-            f"seed: {asked.seed}",
-            f"threads: {asked.threads}",
-            f"max_seconds: {_plain(asked.max_seconds)}",
-            f"init: {_plain(asked.init)}",
-            f"hyperparameters: # {asked.config or f'{shipped}/{asked.algorithm}.yaml'}",
-            *(f"  {key}: {_plain(value)}" + self._source(key) for key, value in given.items()),
-            f"hosts: # {asked.hosts or f'{shipped}/hosts.yaml'}; episodes of {self.hosts.episode_steps} steps",
-            *self._kinds(),
+            f"algorithm: {options.algorithm}",
+            f"seed: {options.seed}",
+            f"threads: {options.threads}",
+            f"max_seconds: {_yaml(options.max_seconds)}",
+            f"init: {_yaml(options.init)}",
+            f"hyperparameters: # {options.config or f'{shipped}/{options.algorithm}.yaml'}",
+            *(
+                f"  {key}: {_yaml(value)}" + (f" # {sources[key]}" if key in sources else "")
+                for key, value in recipe.items()
+            ),
+            f"hosts: # {options.hosts or f'{shipped}/hosts.yaml'}; episodes of {self.hosts.episode_steps} steps",
+            *(
+                f"  {kind.name}: {{profile: {kind.profile}, hosts: {count}, weight: {kind.weight}, "
+                f"shield: {kind.safety or 'none'}}}"
+                for kind, count in present(self.hosts, self.recipe.n_envs)
+            ),
             f"evaluation: # on {self.validation_seeds} validation seeds, which no run learns on",
             *(
-                f"  {one.name}: {{seconds: {one.ticks * one.tick_seconds:g}, shield: {_shield(one)}}}"
+                f"  {one.name}: {{seconds: {one.ticks * one.tick_seconds:g}, "
+                f"shield: {one.safety.name if one.safety else 'none'}}}"
                 for one in self.courses
             ),
         ]
 
-    def _source(self, key: str) -> str:
-        return f" # {self.sources[key]}" if key in self.sources else ""
 
-    def _kinds(self) -> list[str]:
-        from rlctl.agents.training.hosts import present
-
-        return [
-            f"  {kind.name}: {{profile: {kind.profile}, hosts: {count}, weight: {kind.weight}, "
-            f"shield: {kind.safety or 'none'}}}"
-            for kind, count in present(self.hosts, self.recipe.n_envs)
-        ]
+def _yaml(value: object) -> str:
+    """A value as YAML has it in one line: JSON without its quotes."""
+    return json.dumps(value).replace('"', "")
 
 
 def require_libraries(export: bool) -> None:
@@ -147,44 +180,39 @@ def require_libraries(export: bool) -> None:
         )
 
 
-def new_plan(asked: Asked) -> TrainingPlan:
+def new_plan(options: TrainingOptions) -> TrainingPlan:
     """The plan of a new run, everything checked before anything is started.
 
     Raises:
         ConfigError: A file is wrong, or something that is asked for is not there.
     """
-    recipe = load_recipe(asked.algorithm, Path(asked.config) if asked.config else None)
-    hosts = load_hosts(Path(asked.hosts) if asked.hosts else None)
-    for file in asked.profiles:
+    recipe = load_recipe(options.algorithm, Path(options.config) if options.config else None)
+    hosts = load_hosts(Path(options.hosts) if options.hosts else None)
+    for file in options.profiles:
         hosts = hosts.with_profile(load_host(file), file)
-    return _plan(asked, recipe, hosts)
+    return _plan(options, recipe, hosts)
 
 
 def resumed_plan(folder: Path, changes: Mapping[str, Any]) -> TrainingPlan:
     """The plan of a run that goes on: what stands in its folder, with another budget if one is given.
 
     Args:
-        folder: Of the run.
+        folder: Folder of the run.
         changes: `total_timesteps`, `max_seconds`, `threads`.
 
     Raises:
         ConfigError: There is no run, or a file in it is wrong.
     """
-    from rlctl.agents.training import run_folder as files
-
     if not files.is_run(folder):
         raise ConfigError("is no folder of a run: there is no config.yml", folder)
-    asked = load_model(Asked, folder / files.ARGUMENTS)
-    kept = asked.model_copy(update={"profiles": tuple(_copy(folder, file) for file in asked.profiles)})
-    recipe = load_recipe(asked.algorithm, folder / files.CONFIG)
+    options = load_model(TrainingOptions, folder / files.ARGUMENTS)
+    copies = tuple(str(folder / "profiles" / Path(file).name) for file in options.profiles)
+    kept = options.model_copy(update={"profiles": copies})
+    recipe = load_recipe(options.algorithm, folder / files.CONFIG)
     plan = _plan(kept, recipe, load_hosts(folder / files.HOSTS))
     # A longer budget makes no other learner: hosts, batches and evaluations stay those that the run was begun with.
     longer = recipe.model_copy(update={"n_timesteps": changes.get("total_timesteps") or recipe.n_timesteps})
-    return replace(plan, asked=kept.model_copy(update=dict(changes)), recipe=longer, sources={})
-
-
-def _copy(folder: Path, file: str) -> str:
-    return str(folder / "profiles" / Path(file).name)
+    return replace(plan, options=kept.model_copy(update=dict(changes)), recipe=longer, sources={})
 
 
 def next_folder(algorithm: str) -> Path:
@@ -194,28 +222,29 @@ def next_folder(algorithm: str) -> Path:
     return parent / str(max(numbers, default=0) + 1)
 
 
-def _plan(asked: Asked, recipe: Recipe, hosts: Hosts) -> TrainingPlan:
-    timesteps = asked.total_timesteps or recipe.n_timesteps
-    fitted, why = recipe.fitted(timesteps, asked.max_seconds, asked.n_envs)
-    sources = why | ({"n_timesteps": "--total-timesteps"} if asked.total_timesteps else {})
-    try_out = small(timesteps, asked.max_seconds)
+def _plan(options: TrainingOptions, recipe: Recipe, hosts: Hosts) -> TrainingPlan:
+    timesteps = options.total_timesteps or recipe.n_timesteps
+    fitted, why = recipe.fitted(timesteps, options.max_seconds, options.n_envs)
+    sources = why | ({"n_timesteps": "--total-timesteps"} if options.total_timesteps else {})
+    try_out = small(timesteps, options.max_seconds)
     seconds, seeds = (TRY_OUT_SECONDS, TRY_OUT_SEEDS) if try_out else (VALIDATION_SECONDS, VALIDATION_SEEDS)
-    return TrainingPlan(asked, fitted, hosts, courses_of(asked, seconds), seeds, sources)
+    return TrainingPlan(options, fitted, hosts, courses_of(options, seconds), seeds, sources)
 
 
-def courses_of(asked: Asked, most_seconds: float = VALIDATION_SECONDS) -> tuple[Course, ...]:
+def courses_of(options: TrainingOptions, most_seconds: float = VALIDATION_SECONDS) -> tuple[Course, ...]:
     """The scenarios, and the user's own hosts under a training load.
 
     Raises:
         ConfigError: A scenario is none of the simulator's, or a host's profile or the shield is not there.
     """
-    own = [_own_course(load_host(file), asked.shield, most_seconds) for file in asked.profiles]
-    return (*(_course(name, asked.shield, most_seconds) for name in asked.scenarios), *own)
-
-
-def _course(name: str, shield: str, most_seconds: float) -> Course:
-    scenario = sim_scenario(name)
-    return course_of(scenario, shield, round(min(scenario.duration_seconds, most_seconds) / scenario.tick_seconds))
+    shield, courses = options.shield, []
+    for scenario in map(sim_scenario, options.scenarios):
+        ticks = round(min(scenario.duration_seconds, most_seconds) / scenario.tick_seconds)
+        courses.append(course_of(scenario, shield, ticks))
+    for host in map(load_host, options.profiles):
+        safety = load_profile(shield)
+        courses.append(Course(host.name, host, training_load, Weight.EQUAL, round(most_seconds), 1.0, safety))
+    return tuple(courses)
 
 
 def course_of(scenario: SimScenario, shield: str | None, ticks: int | None = None) -> Course:
@@ -224,7 +253,7 @@ def course_of(scenario: SimScenario, shield: str | None, ticks: int | None = Non
     Args:
         scenario: With its time scale, which the shield's profile follows.
         shield: Name or file of the profile; None for none.
-        ticks: How many; None for all.
+        ticks: Length in control periods; None for the scenario's own.
 
     Raises:
         ConfigError: There is no such host or profile.
@@ -232,23 +261,3 @@ def course_of(scenario: SimScenario, shield: str | None, ticks: int | None = Non
     safety = load_profile(shield).scaled(scenario.time_scale) if shield else None
     host, load, weight = scenario.host(), scenario.load_model, scenario.be.weight
     return Course(scenario.name, host, load, weight, ticks or scenario.ticks, scenario.tick_seconds, safety)
-
-
-def _own_course(host: Any, shield: str, most_seconds: float) -> Course:
-    return Course(host.name, host, training_load, Weight.EQUAL, round(most_seconds), 1.0, load_profile(shield))
-
-
-def _shield(course: Course) -> str:
-    return course.safety.name if course.safety else "none"
-
-
-def _plain(value: object) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_plain(one)}" for key, one in value.items()) + "}"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + ", ".join(map(_plain, value)) + "]"
-    return str(value)

@@ -34,8 +34,8 @@ class Standing:
     """One trial as it is ranked.
 
     Attributes:
-        name: Of the trial.
-        shortfall_points: QoS that it may lack, summed over the courses.
+        name: Name of the trial.
+        shortfall_points: QoS that it may lack, percentage points summed over the courses.
         qos_percent, be_percent: Means over courses and seeds, with their intervals.
         override_percent: Mean share of ticks in which its shield changed what it asked for.
         scores: What this is from.
@@ -52,6 +52,15 @@ class Standing:
     def key(self) -> tuple[int, float, str]:
         """The smaller is the better; nothing but the name decides between equal ones."""
         return steps(self.shortfall_points), -self.be_percent.mean, self.name
+
+    def as_json(self) -> dict[str, object]:
+        """Scores by name."""
+        return {
+            "qos_percent": self.qos_percent.as_json(),
+            "be_percent": self.be_percent.as_json(),
+            "override_percent": round(self.override_percent, 4),
+            "shortfall_points": round(self.shortfall_points, 4),
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,35 +11,37 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from rlctl.agents.training.hosts import SEED_BITS, Hosts
-from rlctl.agents.training.recipe import Recipe, load_recipe, recipe_from
+from rlctl.agents.training.recipe import ENV_ID, Recipe, load_recipe, recipe_from
 from rlctl.agents.training.search.draw import SpaceFile
+from rlctl.agents.training.search.job import Job
 from rlctl.agents.training.search.space import Candidate, Space, load_space, space_of
-from rlctl.agents.training.trial import Course
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.whole_file import write_whole
 from rlctl.envs.yaml_edge import load_model
 from rlctl.scenarios.sim import SUITE
-from rlctl.training.plan import Asked, new_plan
+from rlctl.training.plan import TrainingOptions, new_plan
 
-__all__ = ["SEARCH", "SearchAsked", "SearchPlan", "begin", "check_new", "new_search", "resumed_search"]
+__all__ = ["SEARCH", "SearchOptions", "SearchPlan", "begin", "check_new", "new_search", "resumed_search"]
 
 SEARCH = "search.json"
 SHIELD = "responsive"
 """Under which policies are judged where the space names no shield."""
 
 
-class SearchAsked(BaseModel):
+class _Kept(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SearchOptions(_Kept):
     """What the user asked for.
 
     Attributes:
-        algorithm, config, hosts, scenarios, total_timesteps, max_seconds: As of `training_plan.Asked`, for each trial.
+        algorithm, config, hosts, scenarios, total_timesteps, max_seconds: As of `TrainingOptions`, for each trial.
         space: A file, or None for the one that ships.
         scheduler: asha, pbt or none.
-        trials: How many.
-        seed: Of the draw and of the first trial.
+        trials: Number of trials.
+        seed: Seed of the draw and of the first trial.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     algorithm: str
     space: str | None = None
@@ -53,33 +55,29 @@ class SearchAsked(BaseModel):
     max_seconds: float | None = None
 
 
-class Drawn(BaseModel):
+class Drawn(_Kept):
     """A candidate, as the file has it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     seed: int
     values: dict[str, Any]
 
 
-class SearchFile(BaseModel):
+class SearchFile(_Kept):
     """`search.json`: all that a search that goes on must not take from elsewhere.
 
     Attributes:
-        schema_version: `schema` in the file.
+        schema_version: Version of the file's form; `schema` in the file.
         asked: What was asked for.
         space: What is searched.
         digest: sha256 over it and what it is searched around.
-        recipe: Around which.
-        hosts: What is learned on.
+        recipe: What is searched around.
+        hosts: Kinds of hosts to learn on.
         trials: All candidates.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     schema_version: Literal[1] = Field(1, alias="schema")
-    asked: SearchAsked
+    asked: SearchOptions
     space: SpaceFile
     digest: str
     recipe: dict[str, Any]
@@ -92,66 +90,54 @@ class SearchPlan:
     """A search that can begin or go on.
 
     Attributes:
-        asked: What it follows from.
-        space, candidates: What is searched, and all trials.
-        recipe: Around which, not yet fitted to the budget.
-        hosts, courses, validation_seeds: As of `TrainingPlan`.
+        options: What it follows from.
+        job: The search as it is done.
     """
 
-    asked: SearchAsked
-    space: Space
-    candidates: tuple[Candidate, ...]
-    recipe: Recipe
-    hosts: Hosts
-    courses: tuple[Course, ...]
-    validation_seeds: int
-
-    @property
-    def timesteps(self) -> int:
-        """Of each trial, at most."""
-        return self.asked.total_timesteps or self.recipe.n_timesteps
-
-    @property
-    def training(self) -> Asked:
-        """What `rlctl train` would be asked for a trial."""
-        return _training(self.asked, self.space.document)
+    options: SearchOptions
+    job: Job
 
     def as_file(self) -> dict[str, Any]:
         """As `search.json` has it."""
+        job = self.job
         return {
             "schema": 1,
-            "asked": self.asked.model_dump(mode="json"),
-            "space": self.space.document.model_dump(mode="json"),
-            "digest": self.space.digest,
-            "recipe": self.recipe.model_dump(mode="json"),
-            "hosts": self.hosts.model_dump(mode="json"),
-            "trials": [{"name": one.name, "seed": one.seed, "values": dict(one.values)} for one in self.candidates],
+            "asked": self.options.model_dump(mode="json"),
+            "space": job.space.document.model_dump(mode="json"),
+            "digest": job.space.digest,
+            "recipe": job.recipe.model_dump(mode="json"),
+            "hosts": job.hosts.model_dump(mode="json"),
+            "trials": [{"name": one.name, "seed": one.seed, "values": dict(one.values)} for one in job.candidates],
         }
 
 
-def new_search(asked: SearchAsked) -> SearchPlan:
+def new_search(options: SearchOptions, out: Path, command: str = "") -> SearchPlan:
     """The plan of a new search, everything checked before anything is started.
+
+    Args:
+        options: What the user asked for.
+        out: Folder of the search.
+        command: The command line that goes on with it.
 
     Raises:
         ConfigError: A file is wrong, or something that is asked for is not there.
     """
-    if asked.seed + asked.trials > 1 << SEED_BITS:
-        raise ConfigError(
-            f"--seed {asked.seed}: each trial has the next one; give {(1 << SEED_BITS) - asked.trials} at most"
-        )
-    recipe = load_recipe(asked.algorithm, Path(asked.config) if asked.config else None)
-    space = load_space(asked.algorithm, recipe, Path(asked.space) if asked.space else None)
-    plan = new_plan(_training(asked, space.document))
-    candidates = tuple(space.candidates(asked.trials, asked.seed))
-    return SearchPlan(asked, space, candidates, recipe, plan.hosts, plan.courses, plan.validation_seeds)
+    seed, trials = options.seed, options.trials
+    if seed + trials > 1 << SEED_BITS:
+        most = (1 << SEED_BITS) - trials
+        raise ConfigError(f"--seed {seed}: each trial has the next one; give {most} at most")
+    recipe = load_recipe(options.algorithm, Path(options.config) if options.config else None)
+    space = load_space(options.algorithm, recipe, Path(options.space) if options.space else None)
+    return _search(options, space, tuple(space.candidates(trials, seed)), recipe, None, out, command)
 
 
-def resumed_search(out: Path, given: Mapping[str, Any]) -> SearchPlan:
+def resumed_search(out: Path, given: Mapping[str, Any], command: str = "") -> SearchPlan:
     """The plan of a search that goes on: what stands in its folder.
 
     Args:
         out: The folder.
         given: What the user gave again; it must be the same.
+        command: The command line that goes on with it.
 
     Raises:
         ConfigError: There is no search, what is given is another one, or the shield that it tightens was changed.
@@ -161,24 +147,52 @@ def resumed_search(out: Path, given: Mapping[str, Any]) -> SearchPlan:
         raise ConfigError(f"holds no search: there is no {SEARCH}; leave out --resume to begin one", out)
     kept = load_model(SearchFile, file)
     _check_same(kept, given, out)
-    recipe = recipe_from(kept.asked.algorithm, {"rlctl/SimHost-v0": kept.recipe}, str(file))
+    recipe = recipe_from(kept.asked.algorithm, {ENV_ID: kept.recipe}, str(file))
     space = space_of(kept.space, kept.asked.algorithm, recipe, str(file))
     if space.digest != kept.digest:
         raise ConfigError("the safety profile that its margins tighten was changed since; give another --out", out)
-    asked = kept.asked.model_copy(update={"config": None, "hosts": None})  # what those files said is in the folder
-    plan = new_plan(_training(asked, space.document))
+    options = kept.asked.model_copy(update={"config": None, "hosts": None})  # what those files said is in the folder
     candidates = tuple(Candidate(one.name, one.seed, one.values) for one in kept.trials)
-    return SearchPlan(asked, space, candidates, recipe, kept.hosts, plan.courses, plan.validation_seeds)
+    return _search(options, space, candidates, recipe, kept.hosts, out, command)
 
 
-def begin(plan: SearchPlan, out: Path) -> None:
+def _search(
+    options: SearchOptions,
+    space: Space,
+    candidates: tuple[Candidate, ...],
+    recipe: Recipe,
+    hosts: Hosts | None,
+    out: Path,
+    command: str,
+) -> SearchPlan:
+    plan = new_plan(_of_a_trial(options, space))
+    job = Job(
+        algorithm=options.algorithm,
+        space=space,
+        candidates=candidates,
+        recipe=recipe,
+        hosts=hosts or plan.hosts,
+        courses=plan.courses,
+        validation_seeds=plan.validation_seeds,
+        timesteps=options.total_timesteps or recipe.n_timesteps,
+        max_seconds=options.max_seconds,
+        scheduler=options.scheduler,
+        seed=options.seed,
+        out=out,
+        arguments=plan.options.model_dump(mode="json"),
+        command=command,
+    )
+    return SearchPlan(options, job)
+
+
+def begin(plan: SearchPlan) -> None:
     """Make the folder of a new search.
 
     Raises:
         ConfigError: There is one already.
     """
-    check_new(out)
-    write_whole(out / SEARCH, json.dumps(plan.as_file(), indent=1) + "\n")
+    check_new(plan.job.out)
+    write_whole(plan.job.out / SEARCH, json.dumps(plan.as_file(), indent=1) + "\n")
 
 
 def check_new(out: Path) -> None:
@@ -194,35 +208,19 @@ def check_new(out: Path) -> None:
 def _check_same(kept: SearchFile, given: Mapping[str, Any], out: Path) -> None:
     for key, value in given.items():
         if key == "space":
-            recipe = recipe_from(kept.asked.algorithm, {"rlctl/SimHost-v0": kept.recipe}, str(out))
+            recipe = recipe_from(kept.asked.algorithm, {ENV_ID: kept.recipe}, str(out))
             if load_space(kept.asked.algorithm, recipe, Path(value)).digest != kept.digest:
                 raise ConfigError(
                     f"was begun with another space than {value}; leave out --space, or give another --out", out
                 )
         elif (before := getattr(kept.asked, key)) != value:
-            raise ConfigError(
-                f"was begun with --{_option(key)} {_plain(before)}, not {_plain(value)}; leave it out, or give another "
-                "--out",
-                out,
-            )
+            option = {"algorithm": "algo", "scenarios": "scenario"}.get(key, key).replace("_", "-")
+            then, now = (",".join(one) if isinstance(one, tuple) else one for one in (before, value))
+            raise ConfigError(f"was begun with --{option} {then}, not {now}; leave it out, or give another --out", out)
 
 
-def _option(key: str) -> str:
-    return {"algorithm": "algo", "scenarios": "scenario"}.get(key, key).replace("_", "-")
-
-
-def _plain(value: Any) -> str:
-    return ",".join(value) if isinstance(value, tuple) else str(value)
-
-
-def _training(asked: SearchAsked, space: SpaceFile) -> Asked:
-    return Asked(
-        algorithm=asked.algorithm,
-        config=asked.config,
-        hosts=asked.hosts,
-        seed=asked.seed,
-        total_timesteps=asked.total_timesteps,
-        max_seconds=asked.max_seconds,
-        shield=space.shield.profile if space.shield else SHIELD,
-        scenarios=asked.scenarios,
-    )
+def _of_a_trial(options: SearchOptions, space: Space) -> TrainingOptions:
+    """What `rlctl train` would be asked for a trial."""
+    shared = ("algorithm", "config", "hosts", "seed", "total_timesteps", "max_seconds", "scenarios")
+    shield = space.document.shield.profile if space.document.shield else SHIELD
+    return TrainingOptions(shield=shield, **{name: getattr(options, name) for name in shared})

@@ -26,9 +26,9 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from rlctl.agents.training import run_folder as files
+from rlctl.agents.training.algorithms import save
 from rlctl.agents.training.export import as_onnx
 from rlctl.agents.training.export import export as export_model
-from rlctl.agents.training.learners import save
 from rlctl.agents.training.live.bounded import Bounds, Step
 from rlctl.agents.training.rollouts.live_testbed import LiveRunning
 from rlctl.agents.training.rollouts.segment_env import OneHost, SegmentEnv

@@ -1,29 +1,33 @@
-"""From where each value of a search is drawn, as a file of `configs/tuning` says it."""
+"""Where each value of a search is drawn from, as a file says it, and how candidates are spread over all ranges."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, JsonValue, model_validator
 
 from rlctl.agents.training.recipe import linear
 from rlctl.envs.yaml_edge import Strict
 
-__all__ = ["Draw", "Margins", "SpaceFile"]
+__all__ = ["Draw", "Margins", "SpaceFile", "folded", "latin_hypercube"]
 
 SIGNIFICANT_DIGITS = 3
-"""Of a drawn number: more would pretend that a handful of seeds can tell them apart."""
+"""Precision of a drawn number: more would pretend that a handful of seeds can tell them apart."""
+
+Shares = NDArray[np.float64]
 
 
 class Draw(Strict):
-    """From where one value is drawn: one of the three.
+    """Where one value is drawn from: one of the first three.
 
     Attributes:
         uniform: Lowest and highest value.
-        log_uniform: The same, by the logarithm.
-        choice: The values that there are, in an order in which neighbours are alike.
-        linear: The number falls to its end with the budget, `lin_` before it.
+        log_uniform: Lowest and highest value; the logarithm is drawn evenly.
+        choice: All values there are, in an order in which neighbours are alike.
+        linear: The number falls to its end with the budget, and is written `lin_` and the number.
     """
 
     uniform: tuple[float, float] | None = None
@@ -50,10 +54,10 @@ class Draw(Strict):
         return self.uniform or self.log_uniform or self.choice or ()
 
     def at(self, share: float, *, whole: bool = False) -> Any:
-        """The value at a share of the range, from 0 to 1.
+        """The value at a share of the range.
 
         Args:
-            share: Where.
+            share: From 0, the lowest value, to 1.
             whole: Round to a whole number.
         """
         if self.choice is not None:
@@ -92,11 +96,25 @@ class SpaceFile(Strict):
     """A file of `configs/tuning`.
 
     Attributes:
-        algorithm: Whose recipe is searched.
-        recipe: Keys of it.
+        algorithm: The learner whose recipe is searched.
+        recipe: Where keys of the recipe are drawn from.
         shield: Margins of a safety profile.
     """
 
     algorithm: str
     recipe: dict[str, Draw] = Field(default_factory=dict)
     shield: Margins | None = None
+
+
+def latin_hypercube(random: np.random.Generator, count: int, dimensions: int) -> Shares:
+    """Points of the unit cube, shape (count, dimensions), that meet each of `count` parts of every side once.
+
+    McKay, Beckman and Conover, Technometrics 21(2), 1979.
+    """
+    columns = [(random.permutation(count) + random.random(count)) / max(count, 1) for _ in range(dimensions)]
+    return np.array(columns).T.reshape(count, dimensions)
+
+
+def folded(shares: Shares) -> Shares:
+    """Shares beyond an end of the range mirrored back into it: cut off, they would pile up at the ends."""
+    return np.asarray(1.0 - np.abs(1.0 - np.abs(shares) % 2.0))

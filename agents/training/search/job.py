@@ -13,21 +13,21 @@ import numpy as np
 
 from rlctl.agents.training.hosts import Hosts, validation_seed
 from rlctl.agents.training.recipe import Recipe
-from rlctl.agents.training.run import Run
 from rlctl.agents.training.search.space import Candidate, Space, Values
+from rlctl.agents.training.training_run import TrainingRun
 from rlctl.agents.training.trial import Course
 from rlctl.envs.allocation import Limits
 from rlctl.envs.observation import Observer
 
 __all__ = ["EVALUATIONS", "GENERATIONS", "REDUCTION", "Job"]
 
-EVALUATIONS = 9
-"""Of a trial that runs to the end: ASHA's rungs at reduction 3 are the first, the third and the last of them."""
+REDUCTION, EVALUATIONS = 3, 9
+"""ASHA (Li et al., MLSys 2020) stops all but the best third at each rung. A trial that runs to its end is evaluated
+nine times: the rungs are the first, the third and the last of them."""
 
-REDUCTION = 3
 GENERATIONS = 4
-"""Parts of the budget, between which population-based training replaces the worst quarter by changed copies of the
-best."""
+"""Parts of the budget, between which population-based training (Jaderberg et al., 2017) replaces the worst quarter by
+changed copies of the best."""
 
 CHOICE_SEEDS, FIRST_CHOICE_SEED = 8, 1000
 """Fewest validation seeds on which the winner is chosen, else twice those of the trials; none of theirs."""
@@ -44,17 +44,16 @@ class Job:
     """A search.
 
     Attributes:
-        algorithm: A key of `rlctl.agents.training.learners.CLASSES`.
+        algorithm: A key of `rlctl.agents.training.algorithms.CLASSES`.
         space: What is searched.
         candidates: All trials, drawn from it.
         recipe: What is searched around, not yet fitted to the budget.
-        hosts, courses, validation_seeds: As of `rlctl.agents.training.run.Run`; courses are under the
-            space's profile as it is.
+        hosts, courses, validation_seeds: As of `TrainingRun`; courses are under the space's profile as it is.
         timesteps, max_seconds: Budget of each trial; with seconds, the timesteps are the most.
         scheduler: asha, pbt or none.
-        seed: Of the search.
-        out: Its folder.
-        arguments: Of a trial as `rlctl train` would be asked, for its folder.
+        seed: Seed of the draw and of the first trial.
+        out: Folder of the search, which driver and nodes must both see.
+        arguments: What `rlctl train` would be asked for a trial, to be kept in its folder.
         command: The command line.
     """
 
@@ -87,12 +86,12 @@ class Job:
 
     @property
     def choice_seeds(self) -> tuple[int, ...]:
-        """On which the winner is chosen."""
+        """Seeds on which the winner is chosen."""
         count = max(2 * self.validation_seeds, CHOICE_SEEDS)
         return tuple(validation_seed(FIRST_CHOICE_SEED + number) for number in range(count))
 
     def recipe_of(self, values: Values) -> Recipe:
-        """A trial's hyperparameters, fitted to the budget and evaluated so often as the scheduler wants it."""
+        """A trial's hyperparameters, fitted to the budget and evaluated as often as the scheduler wants it."""
         fitted, _ = self.space.recipe(self.recipe, values).fitted(self.timesteps, self.max_seconds)
         parts = 2 * GENERATIONS if self.scheduler == "pbt" else EVALUATIONS
         by_steps = {"eval_every_timesteps": math.ceil(self.timesteps / parts), "eval_every_seconds": NEVER_SECONDS}
@@ -106,16 +105,16 @@ class Job:
             replace(one, safety=one.safety.model_copy(update=margins)) if one.safety else one for one in self.courses
         )
 
-    def run_of(self, name: str, values: Values, folder: Path) -> Run:
+    def run_of(self, name: str, values: Values, folder: Path) -> TrainingRun:
         """A trial as a training run; its shield, if it has one of its own, is written into the folder.
 
         Args:
-            name: Of the candidate.
+            name: Name of the candidate.
             values: What it has now, which population-based training may have changed.
-            folder: Of the run; it is there.
+            folder: Folder of the run; it is there.
         """
         candidate = next(one for one in self.candidates if one.name == name)
-        return Run(
+        return TrainingRun(
             algorithm=self.algorithm,
             recipe=self.recipe_of(values),
             hosts=self._hosts_of(values, folder / SHIELD),
@@ -133,7 +132,7 @@ class Job:
         """The hosts; those that have the space's profile get the trial's."""
         own = self.space.shield(values)
         if own is None or self.space.document.shield is None:
-            file.unlink(missing_ok=True)  # of a trial that it was copied from
+            file.unlink(missing_ok=True)  # left by a trial that this one was copied from
             return self.hosts
         file.write_text(json.dumps(own.model_dump(), indent=1) + "\n")  # JSON is YAML
         named = self.space.document.shield.profile

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.agents.training.recipe import Recipe
-from rlctl.agents.training.search.draw import Draw, SpaceFile
+from rlctl.agents.training.search.draw import Draw, SpaceFile, folded, latin_hypercube
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.yaml_edge import Lines, load_yaml, validated
 from rlctl.safety.profile import Profile, load_profile
@@ -115,8 +115,7 @@ class Space:
             seed: Of the draw, and of the first trial's training; each other trial has the next one.
         """
         random = np.random.default_rng([seed, len(self.draws), count])
-        columns = [(random.permutation(count - 1) + random.random(count - 1)) / max(count - 1, 1) for _ in self.draws]
-        drawn = [self._values(np.array([column[place] for column in columns])) for place in range(count - 1)]
+        drawn = [self._values(shares) for shares in latin_hypercube(random, count - 1, len(self.draws))]
         return [Candidate(f"t{place:03d}", seed + place, values) for place, values in enumerate([self.base, *drawn])]
 
     def near(self, values: Values, random: np.random.Generator, fixed: frozenset[str] = frozenset()) -> dict[str, Any]:
@@ -129,8 +128,7 @@ class Space:
         """
         centre = np.array([one.share(values[name]) for name, one in self.draws.items()])
         step = centre + random.normal(0.0, REACH_RATIO, len(centre))
-        folded = 1.0 - np.abs(1.0 - np.abs(step) % 2.0)  # mirrored at the ends: cut off, they would pile up there
-        anew = np.where(random.random(len(centre)) < ANEW_RATIO, random.random(len(centre)), folded)
+        anew = np.where(random.random(len(centre)) < ANEW_RATIO, random.random(len(centre)), folded(step))
         found = self._values(anew)
         return {name: values[name] if name in fixed else found[name] for name in values}
 

@@ -9,18 +9,18 @@ from pathlib import Path
 
 from rlctl.agents.served.card import SearchOrigin
 from rlctl.agents.training import run_folder as files
+from rlctl.agents.training.algorithms import logits_of, make, take_weights
 from rlctl.agents.training.cluster.nodes import Cluster
 from rlctl.agents.training.cluster.tasks import map_tasks
 from rlctl.agents.training.learn import export_best
-from rlctl.agents.training.learners import logits_of, make, take_weights
 from rlctl.agents.training.recipe import load_recipe
-from rlctl.agents.training.run import Ending, Result
 from rlctl.agents.training.sb3_vec_env import SimVecEnv
 from rlctl.agents.training.search.job import Job
-from rlctl.agents.training.search.run import Ended
 from rlctl.agents.training.search.schedulers import Told
 from rlctl.agents.training.search.space import Values
 from rlctl.agents.training.search.trial import drop_strays
+from rlctl.agents.training.search.tuner import TrialEnd
+from rlctl.agents.training.training_run import Ending, TrainingResult
 from rlctl.agents.training.trial import Course, Trial, always_frozen
 from rlctl.agents.training.trial import score as run_course
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
@@ -80,7 +80,7 @@ def examine(one: Examined) -> dict[str, Trial]:
     return {course.name: run_course(course, logits_of(model), one.seeds, recipe.lags) for course in one.courses}
 
 
-def export_winner(job: Job, won: Ended) -> Result:
+def export_winner(job: Job, won: TrialEnd) -> TrainingResult:
     """The winner's run in a folder of its own, with its bundle.
 
     Args:

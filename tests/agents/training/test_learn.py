@@ -16,11 +16,11 @@ from stable_baselines3.common.save_util import load_from_zip_file
 
 from rlctl.agents.served.bundle import load
 from rlctl.agents.training import warm_start
+from rlctl.agents.training.algorithms import logits_of, make, take_weights
 from rlctl.agents.training.hosts import build, load_hosts, present
 from rlctl.agents.training.learn import learn
-from rlctl.agents.training.learners import logits_of, make, take_weights
 from rlctl.agents.training.recipe import ALGORITHMS, load_recipe
-from rlctl.agents.training.run import Ending, Run
+from rlctl.agents.training.training_run import Ending, TrainingRun
 from rlctl.agents.training.trial import Course
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
@@ -38,7 +38,7 @@ def run_of(folder, algorithm="ppo", timesteps=512, **changes):
     recipe = recipe.model_copy(update={"batch_size": 64})
     scenario = load_scenario("two-core")
     course = Course("two-core", scenario.host(), scenario.load_model, scenario.be.weight, 10)
-    made = Run(algorithm, recipe, HOSTS, (course,), folder, validation_seeds=2, export=False)
+    made = TrainingRun(algorithm, recipe, HOSTS, (course,), folder, validation_seeds=2, export=False)
     return replace(made, **changes)
 
 

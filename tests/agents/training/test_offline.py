@@ -13,13 +13,13 @@ import torch
 
 from rlctl.agents.served.bundle import load
 from rlctl.agents.served.learned import LearnedPolicy
-from rlctl.agents.training.offline import learners as offline_learners
+from rlctl.agents.training.offline import bc_cql
+from rlctl.agents.training.offline.bc_cql import learner_of, rewards_of, teacher_of
 from rlctl.agents.training.offline.dataset import Dataset
 from rlctl.agents.training.offline.fqe import value_of
-from rlctl.agents.training.offline.learners import learner_of, rewards_of, teacher_of
 from rlctl.agents.training.offline.origin import Origin, PolicyCounts, Source
 from rlctl.agents.training.offline.recipe import OFFLINE, load_offline_recipe
-from rlctl.agents.training.offline.run import OfflineRun, learn_offline
+from rlctl.agents.training.offline.training import OfflineRun, learn_offline
 from rlctl.agents.training.sb3_model import lags_of, load_model
 from rlctl.agents.training.trial import Course
 from rlctl.envs.actions import MOVES, MOVES_VERSION
@@ -177,7 +177,7 @@ def test_the_move_that_happened_counts_whatever_the_mask_says():
     """A shield's own quota may lie nearest to a move that it would not have let through."""
     data = bandit(2)
     data.masks[:, GOOD] = False
-    allowed = offline_learners._allowed(data, data.state[:3], np.array([GOOD, GOOD, BAD]))
+    allowed = bc_cql._allowed(data, data.state[:3], np.array([GOOD, GOOD, BAD]))
     assert allowed[:2, GOOD].all()
     assert not allowed[2, GOOD]
     assert not data.masks[:, GOOD].any(), "the dataset stays as it is"
@@ -187,7 +187,7 @@ def test_several_steps_sum_up_to_an_episode_s_end_and_no_further():
     data = bandit(2)
     recipe = load_offline_recipe("cql").model_copy(update={"n_steps": 3, "gamma": 0.5})
     rewards = np.arange(len(data), dtype=np.float32)
-    total, after, discount = offline_learners._steps(data, rewards, recipe)
+    total, after, discount = bc_cql._steps(data, rewards, recipe)
     assert total[0] == 0 + 0.5 * 1 + 0.25 * 2
     assert (after[0], discount[0]) == (3, 0.125)
     assert total[STEPS - 1] == STEPS - 1

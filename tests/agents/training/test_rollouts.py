@@ -15,10 +15,10 @@ from gymnasium.spaces import Box, Discrete
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from rlctl.agents.served.bundle import load
+from rlctl.agents.training.algorithms import make
 from rlctl.agents.training.cluster.connection import connected
 from rlctl.agents.training.hosts import load_hosts
 from rlctl.agents.training.learn import learn
-from rlctl.agents.training.learners import make
 from rlctl.agents.training.recipe import load_recipe
 from rlctl.agents.training.rollouts import cluster_env as rollouts
 from rlctl.agents.training.rollouts import testbeds
@@ -28,7 +28,7 @@ from rlctl.agents.training.rollouts.segments import Transitions
 from rlctl.agents.training.rollouts.tally import HostTally, Tally
 from rlctl.agents.training.rollouts.testbeds import Arrival, Testbed
 from rlctl.agents.training.rollouts.worker import Worker
-from rlctl.agents.training.run import Ending, Run
+from rlctl.agents.training.training_run import Ending, TrainingRun
 from rlctl.agents.training.trial import Course
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.scenarios.shipped import load_scenario
@@ -206,7 +206,7 @@ def run_of(folder, algorithm="ppo", timesteps=3000, **changes):
     scenario = load_scenario("two-core")
     course = Course("two-core", scenario.host(), scenario.load_model, scenario.be.weight, 10)
     given = {"validation_seeds": 2, "export": False} | changes
-    return Run(algorithm, recipe.model_copy(update={"batch_size": 64}), HOSTS, (course,), folder, **given)
+    return TrainingRun(algorithm, recipe.model_copy(update={"batch_size": 64}), HOSTS, (course,), folder, **given)
 
 
 def test_what_a_killed_run_learned_after_its_checkpoint_is_not_counted_twice(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from importlib import util
 import pytest
 
 from rlctl.cli import main
-from rlctl.training.plan import Asked, new_plan
+from rlctl.training.plan import TrainingOptions, new_plan
 
 needs_training = pytest.mark.skipif(
     any(util.find_spec(name) is None for name in ("torch", "sb3_contrib", "onnx")), reason="needs rlctl[train]"
@@ -81,9 +81,9 @@ def test_without_the_libraries_the_way_out_is_told(capsys, monkeypatch):
 
 def test_a_calibrated_host_is_learned_on_and_compared_on(tmp_path):
     profile = tmp_path / "mine.yaml"
-    text = new_plan(Asked(algorithm="ppo")).hosts.kinds[-1].host().model_copy(update={"name": "mine"})
+    text = new_plan(TrainingOptions(algorithm="ppo")).hosts.kinds[-1].host().model_copy(update={"name": "mine"})
     profile.write_text(text.model_dump_json())
-    plan = new_plan(Asked(algorithm="ppo", profiles=(str(profile),), scenarios=("thesis",)))
+    plan = new_plan(TrainingOptions(algorithm="ppo", profiles=(str(profile),), scenarios=("thesis",)))
     assert [one.name for one in plan.courses] == ["thesis", "mine"]
     assert plan.hosts.kinds[-1].name == "mine"
 

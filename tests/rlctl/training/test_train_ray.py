@@ -10,10 +10,10 @@ pytest.importorskip("sb3_contrib", reason="needs rlctl[train]")
 
 from rlctl.agents.training.live.bounded import Bounds
 from rlctl.cli import main
-from rlctl.commands.train import _resuming
+from rlctl.commands.arguments import command_line
 from rlctl.envs.errors import ConfigError
 from rlctl.training.live_plan import live_testbed
-from rlctl.training.plan import Asked
+from rlctl.training.plan import TrainingOptions
 
 pytestmark = pytest.mark.train
 
@@ -36,17 +36,20 @@ def test_what_does_not_go_together_is_refused(words, said, capsys):
 
 
 def test_what_goes_on_goes_on_where_it_was():
-    assert _resuming("auto", Path("runs/a b")) == "rlctl train --resume 'runs/a b' --ray auto"
-    assert _resuming(None, Path("runs/ppo/1")) == "rlctl train --resume runs/ppo/1"
+    assert (
+        command_line("train", {"resume": Path("runs/a b"), "ray": "auto"})
+        == "rlctl train --resume 'runs/a b' --ray auto"
+    )
+    assert command_line("train", {"resume": Path("runs/ppo/1"), "ray": None}) == "rlctl train --resume runs/ppo/1"
 
 
 def test_a_live_testbed_is_that_of_a_live_scenario_within_bounds():
-    asked = Asked(algorithm="dqn", live="live-nginx", explore=0.2)
+    asked = TrainingOptions(algorithm="dqn", live="live-nginx", explore=0.2)
     made = live_testbed(asked, (1, 0))
     assert (made.name, made.bounds, made.lags) == ("live-nginx", Bounds(0.2, 0.5), (1, 0))
-    assert live_testbed(Asked(algorithm="dqn"), (1, 0)) is None
+    assert live_testbed(TrainingOptions(algorithm="dqn"), (1, 0)) is None
     with pytest.raises(ConfigError, match="thesis runs in the simulator"):
-        live_testbed(Asked(algorithm="dqn", live="thesis"), (1, 0))
+        live_testbed(TrainingOptions(algorithm="dqn", live="thesis"), (1, 0))
     with pytest.raises(ConfigError, match="exploration probability"):
         live_testbed(asked.model_copy(update={"explore": 2.0}), (1, 0))
 

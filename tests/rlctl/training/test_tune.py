@@ -15,7 +15,7 @@ from rlctl.agents.training.recipe import load_recipe
 from rlctl.agents.training.search.space import load_space
 from rlctl.cli import main
 from rlctl.envs.errors import HostError
-from rlctl.training.search_plan import SearchAsked, begin, new_search
+from rlctl.training.search_plan import SearchOptions, begin, new_search
 
 SPACE = """algorithm: ppo
 recipe:
@@ -36,8 +36,8 @@ def space(tmp_path):
 @pytest.fixture
 def begun(tmp_path, space):
     """The folder of a search that was begun and has done nothing."""
-    asked = SearchAsked(algorithm="ppo", space=str(space), trials=3, seed=4, scenarios=("two-core",))
-    begin(new_search(asked), tmp_path / "search")
+    asked = SearchOptions(algorithm="ppo", space=str(space), trials=3, seed=4, scenarios=("two-core",))
+    begin(new_search(asked, tmp_path / "search"))
     return tmp_path / "search"
 
 
@@ -201,7 +201,7 @@ class FakeTrial:
 
 def test_a_failed_trial_says_what_failed_and_not_how_ray_got_there():
     on_ray()
-    from rlctl.agents.training.search.run import _why
+    from rlctl.agents.training.search.tuner import _why
 
     traced = (
         "ray::train() (pid=1)\n  File x.py, line 2\nValueError: logits (240, 34) are no numbers:\n[[nan, nan],\n [nan]]"
@@ -212,10 +212,9 @@ def test_a_failed_trial_says_what_failed_and_not_how_ray_got_there():
 
 def test_a_trial_is_learned_and_judged_under_its_own_margins(tmp_path, begun):
     on_ray()
-    from rlctl.commands.tune import _job
     from rlctl.training.search_plan import resumed_search
 
-    job = _job(resumed_search(begun, {}), begun, "local")
+    job = resumed_search(begun, {}).job
     (first, second, _), profile = job.candidates, job.space.profile
     run = job.run_of(second.name, second.values, tmp_path)
     hold = second.values["shield.slack_hold_ratio"]

@@ -25,8 +25,8 @@ from sb3_contrib import QRDQN, MaskablePPO
 from sb3_contrib.common.utils import quantile_huber_loss
 from torch.nn.functional import cross_entropy
 
+from rlctl.agents.training.algorithms import logits_of, network_of, tensor_logits
 from rlctl.agents.training.evaluations import ALLOWANCE_POINTS
-from rlctl.agents.training.learners import logits_of, network_of, tensor_logits
 from rlctl.agents.training.neighbours import share_gradients
 from rlctl.agents.training.offline.dataset import Dataset
 from rlctl.agents.training.offline.origin import TERMS, Origin

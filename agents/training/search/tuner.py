@@ -34,7 +34,7 @@ from rlctl.agents.training.search.space import Candidate, Values
 from rlctl.agents.training.search.trial import train
 from rlctl.envs.errors import ConfigError, HostError
 
-__all__ = ["Ended", "search"]
+__all__ = ["TrialEnd", "search"]
 
 MOST_LETTERS = 100
 """Of an error in a table; all of it is in the trial's error.txt."""
@@ -53,16 +53,17 @@ TUNE: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class TrialEnd:
     """What became of a trial.
 
     Attributes:
         candidate: As it was drawn.
         values: What it had at the end.
-        folder: Its run's, as of its last report; None when it made none.
-        timesteps, seconds: What it took.
-        stopped_by: The scheduler that stopped it early, or nobody.
-        error: What it failed with, or nothing.
+        folder: Folder of its run, as of its last report; None when it made none.
+        timesteps: Control periods learned from.
+        seconds: Wall-clock time.
+        stopped_by: The scheduler that stopped it early; empty when none did.
+        error: What it failed with, in a line; empty when it did not.
     """
 
     candidate: Candidate
@@ -73,8 +74,15 @@ class Ended:
     stopped_by: str = ""
     error: str = ""
 
+    @property
+    def ending(self) -> str:
+        """Why it ended, in a few words."""
+        if self.error:
+            return f"failed: {self.error}"
+        return f"stopped by {self.stopped_by}" if self.stopped_by else "budget spent"
 
-def search(job: Job, cluster: Cluster, told: Told, *, retry_failed: bool = False) -> list[Ended]:
+
+def search(job: Job, cluster: Cluster, told: Told, *, retry_failed: bool = False) -> list[TrialEnd]:
     """Run all trials, or what is left of them.
 
     Args:
@@ -135,11 +143,11 @@ def _tuner(job: Job, retry_failed: bool) -> tune.Tuner:
     )
 
 
-def _ended(job: Job, candidate: Candidate, result: Any) -> Ended:
+def _ended(job: Job, candidate: Candidate, result: Any) -> TrialEnd:
     last, (clock, most) = result.metrics or {}, job.clock
     folder = Path(result.checkpoint.path) if result.checkpoint else None
     early = result.error is None and last.get(clock, 0) < most
-    return Ended(
+    return TrialEnd(
         candidate=candidate,
         values=result.config["drawn"]["values"],
         folder=folder,

@@ -25,11 +25,11 @@ from stable_baselines3.common.utils import set_random_seed
 
 from rlctl.agents.served.card import CardParts, TrainedOn, Training
 from rlctl.agents.training import run_folder as files
+from rlctl.agents.training.algorithms import LAST_SHARE, logits_of, save, take_weights
 from rlctl.agents.training.evaluations import Evaluation, Judge
-from rlctl.agents.training.learners import LAST_SHARE, logits_of, save, take_weights
+from rlctl.agents.training.offline.bc_cql import Learner, choices, learner_of, parted, rewards_of
 from rlctl.agents.training.offline.dataset import Dataset
 from rlctl.agents.training.offline.fqe import value_of
-from rlctl.agents.training.offline.learners import Learner, choices, learner_of, parted, rewards_of
 from rlctl.agents.training.offline.origin import Origin
 from rlctl.agents.training.offline.recipe import OfflineRecipe
 from rlctl.agents.training.recipe import linear
