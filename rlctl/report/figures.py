@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from html import escape
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from rlctl.envs.errors import RlctlError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["FAINT", "INK", "new_figure", "png", "svg"]
+__all__ = ["FAINT", "INK", "error_bar", "new_figure", "png", "svg"]
 
 INK, FAINT = "#1c1f25", "#8d949f"
 """Used for nothing else, so that `svg` can replace them by the page's colours for light and dark."""
@@ -39,9 +40,7 @@ def png(figure: Figure) -> bytes:
 def svg(figure: Figure, title: str) -> str:
     """The figure for an HTML page: text as text, ink as the page's `currentColor`, ids of its own.
 
-    Args:
-        figure: The figure.
-        title: Read aloud in place of the figure; also what makes ids differ between figures of a page.
+    The title is read aloud in place of the figure, and makes ids differ between the figures of a page.
     """
     text = _saved(figure, "svg", facecolor="none").decode()
     text = text[text.index("<svg") :]
@@ -58,6 +57,14 @@ def svg(figure: Figure, title: str) -> str:
         r"<svg [^>]*?(viewBox=\"[^\"]*\")[^>]*>", rf'<svg \1 role="img"><title>{escape(title)}</title>', text, count=1
     )
     return text.strip()
+
+
+def error_bar(mean: float, interval: tuple[float, float]) -> list[list[float]]:
+    """Distances from a mean to both ends of its interval; none for a single sample, whose interval is endless."""
+    low, high = interval
+    if not math.isfinite(high - low):
+        return [[0.0], [0.0]]
+    return [[max(mean - low, 0.0)], [max(high - mean, 0.0)]]  # the last bit may be on the wrong side
 
 
 def _saved(figure: Figure, kind: str, facecolor: str) -> bytes:

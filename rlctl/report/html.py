@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from html import escape
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 
 from rlctl import __version__
 from rlctl.bench.comparison import compare, present_baselines
 from rlctl.bench.suite import SuiteResult
 from rlctl.envs.whole_file import write_whole
 from rlctl.report.figures import png, svg
-from rlctl.report.html_page import page, section, table
 from rlctl.report.pareto import draw_scenario, draw_suite, styles
 from rlctl.report.suite_table import paired_rows, summary_rows
 from rlctl.report.table import render
@@ -23,7 +24,7 @@ __all__ = ["suite_json", "write_suite_report"]
 TITLE = "rlctl: managers in the simulator"
 
 OPEN_RUNS = 8
-"""More timelines than this are folded away until asked for."""
+"""More timelines than this are folded away until the reader opens them."""
 
 PAIRED_NOTE = (
     "Differences per seed, the seeds being the same for both. t: Student's t interval; bootstrap: BCa over seeds, "
@@ -45,21 +46,17 @@ TIMELINE_NOTE = (
 def suite_json(results: Sequence[SuiteResult], command: str = "") -> dict[str, object]:
     """The contract's JSON, one scenario by itself and several by name, each with its paired comparisons."""
     by_name = {result.scenario: {**result.as_json(), "paired": _paired_json(result)} for result in results}
-    told: dict[str, object] = {"command": command, "rlctl": __version__}
+    origin: dict[str, object] = {"command": command, "rlctl": __version__}
     if len(results) == 1:
-        return {**by_name[results[0].scenario], **told}
-    return {"schema": 1, "scenarios": by_name, **told}
+        return {**by_name[results[0].scenario], **origin}
+    return {"schema": 1, "scenarios": by_name, **origin}
 
 
 def write_suite_report(results: Sequence[SuiteResult], folder: Path, command: str = "") -> None:
     """Write `result.json`, `report.md`, `index.html`, `pareto.png` and `pareto-SCENARIO.png`.
 
-    The figures of an earlier report in this folder go, which may be of scenarios that this one does not have.
-
-    Args:
-        results: One per scenario.
-        folder: Made when it is not there.
-        command: The command line that gives this report again.
+    The figures of an earlier report in this folder go, which may be of scenarios that this one does not have. The page
+    shows `command`, which gives this report again.
 
     Raises:
         RlctlError: matplotlib is not installed; JSON and Markdown have been written by then.
@@ -86,7 +83,8 @@ def _html(results: Sequence[SuiteResult], folder: Path, command: str) -> str:
         f'<p class="note">{escape(READING)}</p>',
         *(_scenario(result, style, folder) for result in results),
     ]
-    return page(TITLE, "\n".join(parts))
+    template = Template((files("rlctl.report") / "page.html").read_text(encoding="utf-8"))
+    return template.substitute(title=escape(TITLE), body="\n".join(parts))
 
 
 def _overview(results: Sequence[SuiteResult], style: dict[str, tuple[int, str, str]], folder: Path) -> str:
@@ -104,21 +102,35 @@ def _scenario(result: SuiteResult, style: dict[str, tuple[int, str, str]], folde
     (folder / f"pareto-{result.scenario}.png").write_bytes(png(figure))
     parts = [
         f"<p>{escape(result.description)}</p>",
-        table(summary_rows(result), f"{result.scenario}: all managers"),
+        _table(summary_rows(result), f"{result.scenario}: all managers"),
         f'<p class="note">{escape(result.caption)}</p>',
         _remarks(result),
         _figure(svg(figure, f"{result.scenario}: QoS against BE throughput"), "single"),
         *(_paired(result, baseline) for baseline in present_baselines(result)),
         _timelines(result),
     ]
-    return section(result.scenario, [part for part in parts if part])
+    name, inner = escape(result.scenario), "\n".join(part for part in parts if part)
+    return f'<section id="{name}">\n<h2>{name}</h2>\n{inner}\n</section>'
+
+
+def _table(rows: Sequence[Sequence[str]], label: str) -> str:
+    """A table that scrolls inside its box; the first row is the header; screen readers call the box by the label."""
+    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in rows[0])
+    body = "\n".join(
+        f'<tr><th scope="row">{escape(row[0])}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:]) + "</tr>"
+        for row in rows[1:]
+    )
+    return (
+        f'<div class="box" tabindex="0" role="region" aria-label="{escape(label)}"><table>'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
+    )
 
 
 def _paired(result: SuiteResult, baseline: str) -> str:
     rows = paired_rows(result, baseline)
     return (
         f"<h3>Against {escape(baseline)}, seed by seed</h3>\n"
-        f'{table(rows, f"{result.scenario}: against {baseline}")}\n<p class="note">{escape(PAIRED_NOTE)}</p>'
+        f'{_table(rows, f"{result.scenario}: against {baseline}")}\n<p class="note">{escape(PAIRED_NOTE)}</p>'
     )
 
 
@@ -138,7 +150,7 @@ def _timelines(result: SuiteResult) -> str:
 
 def _remarks(result: SuiteResult) -> str:
     items = "".join(
-        f"<li>{escape(name)}: {escape(remark)}</li>" for name, told in result.remarks.items() for remark in told
+        f"<li>{escape(name)}: {escape(remark)}</li>" for name, remarks in result.remarks.items() for remark in remarks
     )
     return f'<ul class="note">{items}</ul>' if items else ""
 
@@ -153,7 +165,7 @@ def _markdown(results: Sequence[SuiteResult], command: str) -> str:
     lines += ["![QoS against BE throughput, all scenarios](pareto.png)", READING]
     for result in results:
         lines += [f"## {result.scenario}", result.description, render(summary_rows(result)), result.caption]
-        lines += [f"- {name}: {remark}" for name, told in result.remarks.items() for remark in told]
+        lines += [f"- {name}: {remark}" for name, remarks in result.remarks.items() for remark in remarks]
         lines.append(f"![QoS against BE throughput, {result.scenario}](pareto-{result.scenario}.png)")
         for baseline in present_baselines(result):
             lines += [f"### Against {baseline}, seed by seed", render(paired_rows(result, baseline)), PAIRED_NOTE]

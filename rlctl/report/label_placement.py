@@ -31,11 +31,6 @@ class Box(NamedTuple):
         height = min(self.y1, other.y1) - max(self.y0, other.y0)
         return max(width, 0.0) * max(height, 0.0)
 
-    @property
-    def area(self) -> float:
-        """Square pixels."""
-        return (self.x1 - self.x0) * (self.y1 - self.y0)
-
 
 def place(
     points: Sequence[tuple[float, float]],
@@ -43,24 +38,17 @@ def place(
     frame: Box,
     obstacles: Sequence[Box] = (),
 ) -> list[tuple[float, float]]:
-    """Centres of the labels, in pixels.
+    """Centres of the labels of markers at these points, all in pixels; sizes are widths and heights.
 
     Greedy: points with many neighbours choose first; each takes the nearest place that covers no marker, no label and
-    stays in the frame, or the one that covers least.
-
-    Args:
-        points: Markers' centres.
-        sizes: Width and height of each label.
-        frame: Where labels may be.
-        obstacles: What else they should not cover.
+    no obstacle and stays in the frame, or the one that covers least.
     """
     taken = [*obstacles, *(_around(point, (2 * MARKER_PIXELS, 2 * MARKER_PIXELS)) for point in points)]
     crowd = [sum(math.dist(point, other) < 60.0 for other in points) for point in points]
     centres: dict[int, tuple[float, float]] = {}
     for index in sorted(range(len(points)), key=lambda index: -crowd[index]):
-        best = _best(points[index], sizes[index], taken, frame)
-        centres[index] = best
-        taken.append(_around(best, sizes[index]))
+        centres[index] = _best(points[index], sizes[index], taken, frame)
+        taken.append(_around(centres[index], sizes[index]))
     return [centres[index] for index in range(len(points))]
 
 
@@ -88,7 +76,8 @@ def _places(point: tuple[float, float], size: tuple[float, float]) -> Iterator[t
 
 
 def _cost(box: Box, taken: Sequence[Box], frame: Box) -> float:
-    return sum(box.overlap(other) for other in taken) + 2.0 * (box.area - box.overlap(frame))
+    """Square pixels that the label covers, and twice those that are outside the frame."""
+    return sum(box.overlap(other) for other in taken) + 2.0 * (box.overlap(box) - box.overlap(frame))
 
 
 def _around(centre: tuple[float, float], size: tuple[float, float]) -> Box:

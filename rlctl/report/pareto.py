@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.bench.suite import BOUNDS, SuiteResult
-from rlctl.report.figures import FAINT, INK, new_figure
+from rlctl.report.figures import FAINT, INK, error_bar, new_figure
 from rlctl.report.label_placement import MARKER_PIXELS, Box, place
 from rlctl.statistics.intervals import Estimate
 
@@ -56,11 +56,7 @@ def styles(results: Sequence[SuiteResult]) -> dict[str, tuple[int, str, str]]:
     """Number, colour and marker of every manager, the same in all figures of a report."""
     names = list(dict.fromkeys(name for result in results for name in result.managers))
     return {
-        name: (
-            index + 1,
-            COLOURS[index % len(COLOURS)],
-            "*" if name in BOUNDS else MARKERS[index % len(MARKERS)],
-        )
+        name: (index + 1, COLOURS[index % len(COLOURS)], "*" if name in BOUNDS else MARKERS[index % len(MARKERS)])
         for index, name in enumerate(names)
     }
 
@@ -97,14 +93,17 @@ def draw_suite(results: Sequence[SuiteResult], style: Mapping[str, tuple[int, st
 
 
 def _scatter(axis: Axes, result: SuiteResult, style: Mapping[str, tuple[int, str, str]], named: bool) -> None:
-    estimates = {name: _both(result, name) for name in result.managers}
+    estimates = {
+        name: (result.estimate(name, "be_throughput_percent"), result.estimate(name, "qos_guarantee_percent"))
+        for name in result.managers
+    }
     _front_line(axis, {name: both for name, both in estimates.items() if name not in BOUNDS})
     for name, (be, qos) in estimates.items():
         number, colour, marker = style[name]
         at = (be.mean, float(nines(qos.mean)))
         bars: dict[str, Any] = {
-            "xerr": _bars(be.mean, *be.ci95),
-            "yerr": _bars(at[1], *(float(nines(end)) for end in qos.ci95)),
+            "xerr": error_bar(be.mean, be.ci95),
+            "yerr": error_bar(at[1], (float(nines(qos.ci95[0])), float(nines(qos.ci95[1])))),
         }
         fill = "none" if name in BOUNDS else colour
         axis.errorbar(at[0], at[1], fmt=marker, color=colour, mfc=fill, ms=8, lw=1.0, capsize=2, zorder=3, **bars)
@@ -114,20 +113,15 @@ def _scatter(axis: Axes, result: SuiteResult, style: Mapping[str, tuple[int, str
     _axes(axis, estimates)
 
 
-def _both(result: SuiteResult, name: str) -> tuple[Estimate, Estimate]:
-    return result.estimate(name, "be_throughput_percent"), result.estimate(name, "qos_guarantee_percent")
-
-
 def _front_line(axis: Axes, estimates: Mapping[str, tuple[Estimate, Estimate]]) -> None:
     """A staircase through the managers that nobody beats."""
     if not estimates:
         return
     be, qos = ([both[index].mean for both in estimates.values()] for index in (0, 1))
-    on = sorted((x, float(nines(y))) for x, y, kept in zip(be, qos, front(be, qos), strict=True) if kept)
-    axis.step([x for x, _ in on], [y for _, y in on], where="pre", color=INK, lw=1.0, alpha=0.55, zorder=2)
-    axis.scatter(
-        [x for x, _ in on], [y for _, y in on], s=190, facecolors="none", edgecolors=INK, linewidths=1.0, zorder=2
-    )
+    unbeaten = sorted((x, float(nines(y))) for x, y, best in zip(be, qos, front(be, qos), strict=True) if best)
+    xs, ys = zip(*unbeaten, strict=True)
+    axis.step(xs, ys, where="pre", color=INK, lw=1.0, alpha=0.55, zorder=2)
+    axis.scatter(xs, ys, s=190, facecolors="none", edgecolors=INK, linewidths=1.0, zorder=2)
 
 
 def _axes(axis: Axes, estimates: Mapping[str, tuple[Estimate, Estimate]]) -> None:
@@ -171,11 +165,11 @@ def _label(figure: Figure, axes: Sequence[Axes]) -> None:
     figure.set_layout_engine("none")
     for axis in axes:
         texts = list(axis.texts)
-        points = [tuple(float(value) for value in axis.transData.transform(text.get_position())) for text in texts]
+        points = [(float(x), float(y)) for x, y in (axis.transData.transform(text.get_position()) for text in texts)]
         extents = [text.get_window_extent() for text in texts]
         frame = axis.get_window_extent()
         placed = place(
-            [(x, y) for x, y in points],
+            points,
             [(extent.width, extent.height) for extent in extents],
             Box(frame.x0, frame.y0, frame.x1, frame.y1),
             [box for line in axis.lines for box in _boxes(line)],
@@ -207,10 +201,3 @@ def _boxes(line: Any) -> list[Box]:
     return [
         Box(*(np.minimum(a, b) - LINE_PIXELS), *(np.maximum(a, b) + LINE_PIXELS)) for a, b in itertools.pairwise(pixels)
     ]
-
-
-def _bars(mean: float, low: float, high: float) -> list[list[float]]:
-    """Distances to both ends; none for a single seed, whose interval is endless."""
-    if not math.isfinite(high - low):
-        return [[0.0], [0.0]]
-    return [[max(mean - low, 0.0)], [max(high - mean, 0.0)]]

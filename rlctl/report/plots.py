@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from rlctl.bench.score import Run, Score
 from rlctl.envs.telemetry import Missing, Reading
 from rlctl.loop.record import Tick
-from rlctl.report.figures import new_figure
+from rlctl.report.figures import error_bar, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = ["plot_run", "plot_shares", "plot_summary"]
 
@@ -24,42 +24,27 @@ _NAN = float("nan")
 
 
 def plot_run(run: Run, path: Path, cpus: int) -> None:
-    """Load, latency against the target, CPU use, and allocation over time; suspensions are shaded.
+    """Load, latency against the target, CPU use, and allocation over time, as PNG; suspensions are shaded.
 
-    Args:
-        run: One run.
-        path: PNG to write.
-        cpus: CPUs that BE could have, the top of the allocation's axis.
+    BE could have `cpus`, the top of the allocation's axis.
     """
-    figure = new_figure(9, 8)
-    axes: Sequence[Axes] = figure.subplots(4, 1, sharex=True)
-    begin = run.ticks[0].telemetry.time_seconds
-    seconds = [tick.telemetry.time_seconds - begin for tick in run.ticks]
+    figure, axes, seconds = _panels(run.ticks, 4, 8.0)
     _load(axes[0], seconds, run.ticks)
     _latency(axes[1], seconds, run.ticks)
     _use(axes[2], seconds, run.ticks)
     _allocation(axes[3], seconds, run.ticks, cpus)
-    for axis in axes:
-        _shade(axis, seconds, run.ticks)
-        axis.margins(x=0)
-    axes[3].set_xlabel("seconds")
     axes[0].set_title(f"{run.manager}: BE {100 * run.be_work_ratio:.1f} % of running alone", loc="left")
     figure.savefig(path, dpi=110)
 
 
 def plot_shares(ticks: Sequence[Tick], threads: Mapping[float, Mapping[str, int]], path: Path, title: str) -> None:
-    """Latency against the target, each application's share of BE's budget over time, and threads that were counted.
+    """Latency against the target, and each application's share of BE's budget over time, as PNG.
 
-    Args:
-        ticks: One run; applications that have the same name but for their pids are one.
-        threads: Threads by application, by time on the ticks' clock; empty leaves that out.
-        path: PNG to write.
-        title: Of the figure.
+    Applications that have the same name but for their pids are one. Threads that were counted, by application, by time
+    on the ticks' clock, have a panel of their own.
     """
-    figure = new_figure(9, 7 if threads else 5.5)
-    axes: Sequence[Axes] = figure.subplots(3 if threads else 2, 1, sharex=True)
+    figure, axes, seconds = _panels(ticks, 3 if threads else 2, 7.0 if threads else 5.5)
     begin = ticks[0].telemetry.time_seconds
-    seconds = [tick.telemetry.time_seconds - begin for tick in ticks]
     shares = [_cpus_by_name(tick) for tick in ticks]
     names = list(dict.fromkeys(name for one in shares for name in one))
     _latency(axes[0], seconds, ticks)
@@ -67,27 +52,23 @@ def plot_shares(ticks: Sequence[Tick], threads: Mapping[float, Mapping[str, int]
     axes[1].stackplot(seconds, *each, labels=names, step="post", colors=_APPLICATIONS, alpha=0.8)
     axes[1].set_ylabel("share of BE's budget, CPUs")
     axes[1].legend(loc="upper right", fontsize=8)
-    for axis in axes:
-        _shade(axis, seconds, ticks)
-        axis.margins(x=0)
     for name in dict.fromkeys(name for one in threads.values() for name in one):
         counted = [(time - begin, one[name]) for time, one in threads.items() if name in one]
         axes[-1].step(*zip(*counted, strict=True), where="post", label=f"{name}: threads in /proc", color=_LC)
         axes[-1].set_ylabel("threads")
         axes[-1].legend(loc="upper right", fontsize=8)
-    axes[-1].set_xlabel("seconds")
     axes[0].set_title(title, loc="left", fontsize=10)
     figure.savefig(path, dpi=110)
 
 
 def _cpus_by_name(tick: Tick) -> dict[str, float]:
     """CPUs by application, nothing while BE is suspended."""
-    found: dict[str, float] = {}
+    total: dict[str, float] = {}
     for key, placement in tick.shares.items():
         name = key.rpartition(":")[2]
         cpus = 0.0 if placement is None or tick.applied.frozen else placement.cpus
-        found[name] = found.get(name, 0.0) + cpus
-    return found
+        total[name] = total.get(name, 0.0) + cpus
+    return total
 
 
 def plot_summary(scores: Mapping[str, Score], path: Path, title: str) -> None:
@@ -96,7 +77,7 @@ def plot_summary(scores: Mapping[str, Score], path: Path, title: str) -> None:
     axis: Axes = figure.subplots()
     for name, marker in zip(scores, itertools.cycle("osD^vPX*<>hp"), strict=False):
         be, qos = scores[name].be_throughput_percent, scores[name].qos_guarantee_percent
-        bars = {"xerr": _bars(be.mean, be.ci95), "yerr": _bars(qos.mean, qos.ci95)}
+        bars: dict[str, Any] = {"xerr": error_bar(be.mean, be.ci95), "yerr": error_bar(qos.mean, qos.ci95)}
         axis.errorbar(be.mean, qos.mean, **bars, fmt=marker, ms=6, lw=0.8, capsize=2, label=name)
     axis.set_xlabel("BE throughput, % of BE running alone")
     axis.set_ylabel("QoS guarantee, % of windows within target")
@@ -120,8 +101,8 @@ def _latency(axis: Axes, seconds: list[float], ticks: Sequence[Tick]) -> None:
     axis.plot(seconds, [1e3 * _number(tick.telemetry.latency_seconds) for tick in ticks], color=_LC)
     axis.axhline(target, color=_TARGET, lw=1, ls="--", label=f"target {target:g} ms")
     axis.set_yscale("log")
-    for which in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
-        which("{x:g}")
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.yaxis.set_minor_formatter("{x:g}")
     axis.tick_params(axis="y", which="minor", labelsize=7)
     axis.set_ylabel("tail latency, ms")
     axis.legend(loc="upper right", fontsize=8)
@@ -147,23 +128,22 @@ def _allocation(axis: Axes, seconds: list[float], ticks: Sequence[Tick], cpus: i
     axis.legend(loc="upper right", fontsize=8)
 
 
-def _shade(axis: Axes, seconds: list[float], ticks: Sequence[Tick]) -> None:
-    """Grey where BE was suspended, from the tick that froze it to the tick that let it go."""
-    ends = [*seconds[1:], seconds[-1]]
-    spans = zip(ticks, seconds, ends, strict=True)
+def _panels(ticks: Sequence[Tick], number: int, height_inches: float) -> tuple[Figure, Sequence[Axes], list[float]]:
+    """Panels over the seconds since the first tick, shaded from a tick that froze BE to the one that let it go."""
+    figure = new_figure(9, height_inches)
+    axes: Sequence[Axes] = figure.subplots(number, 1, sharex=True)
+    seconds = [tick.telemetry.time_seconds - ticks[0].telemetry.time_seconds for tick in ticks]
+    spans = zip(ticks, seconds, [*seconds[1:], seconds[-1]], strict=True)
     for frozen, group in itertools.groupby(spans, lambda span: span[0].applied.frozen):
         if frozen:
             stretch = list(group)
-            axis.axvspan(stretch[0][1], stretch[-1][2], color=_SUSPENDED, lw=0, zorder=0)
+            for axis in axes:
+                axis.axvspan(stretch[0][1], stretch[-1][2], color=_SUSPENDED, lw=0, zorder=0)
+    for axis in axes:
+        axis.margins(x=0)
+    axes[-1].set_xlabel("seconds")
+    return figure, axes, seconds
 
 
 def _number(reading: Reading) -> float:
     return _NAN if isinstance(reading, Missing) else reading.value
-
-
-def _bars(mean: float, interval: tuple[float, float]) -> Any:
-    """Distances to both ends; none for a single run, whose interval is endless."""
-    low, high = interval
-    if not math.isfinite(high - low):
-        return [[0.0], [0.0]]
-    return [[max(mean - low, 0.0)], [max(high - mean, 0.0)]]  # the last bit may be on the wrong side

@@ -86,10 +86,7 @@ class Surface:
 def surface(bundle: Bundle, host: Host, shield: Profile) -> Surface:
     """Hold every load and slack, and let the policy move until it has settled.
 
-    Args:
-        bundle: The policy.
-        host: The kind of host.
-        shield: Its mask and its last word are in force, as where the policy serves.
+    The shield's mask and last word are in force, as where the policy serves.
 
     Raises:
         BundleError: The network does not run.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from rlctl.bench.comparison import Comparison, compare
-from rlctl.bench.suite import SuiteResult
+from rlctl.bench.suite import SHARES, SuiteResult
+from rlctl.report.table import interval
 from rlctl.statistics.paired import Difference
 
 __all__ = ["paired_rows", "percent", "summary_rows"]
@@ -16,6 +17,13 @@ SUMMARY = (
     "manager", "QoS % 1 s", "95 %", "QoS % 15 s", "95 %", "BE %", "95 %", "EMU %", "mean worst x", "recover s",
     "frozen %", "suspensions", "changes", "override %",
 )  # fmt: skip
+
+
+MEANS = (
+    ("emu_percent", ".0f"), ("worst_window_over_target", ".1f"), ("time_to_recover_seconds", ".1f"),
+    ("frozen_percent", ".0f"), ("suspensions", ".0f"), ("reconfigurations", ".0f"), ("shield_override_percent", ".1f"),
+)  # fmt: skip
+"""Metrics of the last columns, each a mean over seeds, and their formats."""
 
 
 def percent(value: float) -> str:
@@ -29,31 +37,19 @@ def percent(value: float) -> str:
 
 def summary_rows(result: SuiteResult) -> Rows:
     """One row per manager: QoS both ways and BE with their 95 % intervals, then what explains them."""
-    rows: Rows = [SUMMARY]
-    for name in result.managers:
+    return [SUMMARY, *(_summary_row(result, name) for name in result.managers)]
 
-        def mean(metric: str, form: str, name: str = name) -> str:
-            return format(result.estimate(name, metric).mean, form)
 
-        def with_interval(metric: str, name: str = name) -> tuple[str, str]:
-            return _with_interval(result, name, metric)
-
-        rows.append(
-            (
-                name,
-                *with_interval("qos_guarantee_percent"),
-                *with_interval("qos_15s_percent"),
-                *with_interval("be_throughput_percent"),
-                mean("emu_percent", ".0f"),
-                mean("worst_window_over_target", ".1f"),
-                mean("time_to_recover_seconds", ".1f"),
-                mean("frozen_percent", ".0f"),
-                mean("suspensions", ".0f"),
-                mean("reconfigurations", ".0f"),
-                mean("shield_override_percent", ".1f"),
-            )
-        )
-    return rows
+def _summary_row(result: SuiteResult, name: str) -> tuple[str, ...]:
+    qos = [result.estimate(name, metric) for metric in SHARES]
+    be = result.estimate(name, "be_throughput_percent")
+    return (
+        name,
+        *(cell for one in qos for cell in (percent(one.mean), f"{percent(one.ci95[0])}-{percent(one.ci95[1])}")),
+        f"{be.mean:.1f}",
+        interval(be, 1, "one seed"),
+        *(format(result.estimate(name, metric).mean, form) for metric, form in MEANS),
+    )
 
 
 def paired_rows(result: SuiteResult, baseline: str) -> Rows:
@@ -70,26 +66,20 @@ def paired_rows(result: SuiteResult, baseline: str) -> Rows:
 
 
 def _paired_row(one: Comparison) -> tuple[str, ...]:
+    qos, qos_15s, be = (
+        (_starred(difference, decimals), _span(difference.t95, decimals), _span(difference.bootstrap95, decimals))
+        for difference, decimals in ((one.qos, 2), (one.qos_15s, 2), (one.be, 1))
+    )
+    ratio, (low, high) = one.be_ratio.ratio, one.be_ratio.bootstrap95
     return (
         one.manager,
-        _starred(one.qos, 2),
-        _span(one.qos.t95, 2),
-        _span(one.qos.bootstrap95, 2),
-        _starred(one.qos_15s, 2),
-        _span(one.qos_15s.bootstrap95, 2),
-        _starred(one.be, 1),
-        _span(one.be.t95, 1),
-        _span(one.be.bootstrap95, 1),
-        f"{one.be_ratio.ratio:.2f}" if math.isfinite(one.be_ratio.ratio) else "-",
-        _ratio_span(one.be_ratio.bootstrap95),
+        *qos,
+        qos_15s[0],
+        qos_15s[2],
+        *be,
+        f"{ratio:.2f}" if math.isfinite(ratio) else "-",
+        f"{low:.2f}-{high:.2f}" if math.isfinite(low) and math.isfinite(high) else "-",
     )
-
-
-def _with_interval(result: SuiteResult, name: str, metric: str) -> tuple[str, str]:
-    estimate = result.estimate(name, metric)
-    if metric == "be_throughput_percent":
-        return f"{estimate.mean:.1f}", _plain_span(estimate.ci95)
-    return percent(estimate.mean), f"{percent(estimate.ci95[0])}-{percent(estimate.ci95[1])}"
 
 
 def _starred(difference: Difference, decimals: int) -> str:
@@ -109,11 +99,3 @@ def _span(interval: tuple[float, float], decimals: int) -> str:
     if interval == (0.0, 0.0):
         return "none seen"  # equal on every seed; an interval of no width would claim more
     return f"{_signed(interval[0], decimals)} to {_signed(interval[1], decimals)}"
-
-
-def _plain_span(interval: tuple[float, float]) -> str:
-    return f"{interval[0]:.1f}-{interval[1]:.1f}" if math.isfinite(interval[1]) else "one seed"
-
-
-def _ratio_span(interval: tuple[float, float]) -> str:
-    return f"{interval[0]:.2f}-{interval[1]:.2f}" if all(map(math.isfinite, interval)) else "-"

@@ -9,7 +9,7 @@ from rlctl.agents.catalogue import label
 from rlctl.bench.score import Score
 from rlctl.statistics.intervals import Estimate
 
-__all__ = ["LEGEND", "render", "score_rows", "suite_rows"]
+__all__ = ["LEGEND", "interval", "render", "score_rows", "suite_rows"]
 
 HEADER = (
     "manager", "QoS %", "95 %", "BE %", "95 %", "EMU %", "mean worst x", "recover s", "frozen %", "changes",
@@ -35,9 +35,9 @@ def score_rows(scores: Mapping[str, Score]) -> list[tuple[str, ...]]:
             (
                 label(name),
                 f"{one.qos_guarantee_percent.mean:.{digits}f}",
-                _interval(one.qos_guarantee_percent, digits),
+                interval(one.qos_guarantee_percent, digits),
                 f"{one.be_throughput_percent.mean:.1f}",
-                _interval(one.be_throughput_percent),
+                interval(one.be_throughput_percent),
                 f"{one.emu_percent.mean:.0f}",
                 f"{one.worst_window_over_target.mean:.1f}",
                 f"{one.time_to_recover_seconds.mean:.1f}",
@@ -53,8 +53,7 @@ def score_rows(scores: Mapping[str, Score]) -> list[tuple[str, ...]]:
 def suite_rows(suite: Mapping[str, Mapping[str, Score]]) -> list[tuple[str, ...]]:
     """One row per manager, header first, one column per scenario: QoS %, BE % and its 95 % half-width.
 
-    Args:
-        suite: Scores by scenario and manager, all of the same managers.
+    Scores come by scenario and manager; every scenario has the same managers.
     """
     rows: list[tuple[str, ...]] = [("manager", *suite, "mean QoS", "mean BE")]
     for name in next(iter(suite.values())):
@@ -68,20 +67,13 @@ def suite_rows(suite: Mapping[str, Mapping[str, Score]]) -> list[tuple[str, ...]
 
 def render(rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table with aligned columns; the first row is the header, the first column is text."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["| " + " | ".join(_cells(row, widths)) + " |" for row in rows]
-    rule = (
-        "|" + "|".join("-" * (width + 2) if not n else "-" * (width + 1) + ":" for n, width in enumerate(widths)) + "|"
-    )
-    return "\n".join([lines[0], rule, *lines[1:]])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [f"| {' | '.join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])} |" for row in rows]
+    rule = "|".join(["-" * (widths[0] + 2), *("-" * (width + 1) + ":" for width in widths[1:])])
+    return "\n".join([lines[0], f"|{rule}|", *lines[1:]])
 
 
-def _cells(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    return [
-        cell.rjust(width) if n else cell.ljust(width) for n, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ]
-
-
-def _interval(estimate: Estimate, digits: int = 1) -> str:
+def interval(estimate: Estimate, decimals: int = 1, single: str = "one run") -> str:
+    """The 95 % interval, `LOW-HIGH`; `single` where it is endless."""
     low, high = estimate.ci95
-    return f"{low:.{digits}f}-{high:.{digits}f}" if math.isfinite(low) and math.isfinite(high) else "one run"
+    return f"{low:.{decimals}f}-{high:.{decimals}f}" if math.isfinite(low) and math.isfinite(high) else single

@@ -25,24 +25,20 @@ LOWEST, HIGHEST = 0.1, 100.0
 
 
 def timeline_svg(name: str, trace: Trace) -> str:
-    """Three panels over the same seconds; colours come from the page's classes.
-
-    Args:
-        name: The manager, the figure's title.
-        trace: Its run.
-    """
+    """Three panels over the same seconds of a manager's run; colours come from the page's classes."""
     load_top = max(1.0, float(np.ceil(4.0 * trace.load.max())) / 4.0)
     be_top = max(0.1, float(np.ceil(10.0 * trace.be_work.max())) / 10.0)
     log = np.log10(np.clip(trace.tail_over_target, LOWEST, HIGHEST))
     tail = (log - np.log10(LOWEST)) / np.log10(HIGHEST / LOWEST)
     seconds = trace.tick_seconds * len(trace.load)
+    target = PANELS[1][1] - (PANELS[1][1] - PANELS[1][0]) / 3  # 1 is a third of the way from 0.1 to 100
     title = f"{name}: load, tail latency by the target, and BE work over {seconds:g} s"
     parts = [
         f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" class="timeline"><title>{escape(title)}</title>',
         f'<path class="frozen" d="{_spans(trace.frozen)}"/>',
         _panel(PANELS[0], trace.load / load_top, "load", {0.0: "0", 1.0: f"{100 * load_top:g} %"}, "load"),
         _panel(PANELS[1], tail, "tail", {0.0: "0.1", 1 / 3: "1", 2 / 3: "10", 1.0: "100"}, "tail / target"),
-        _target(),
+        f'<path class="target" d="M{LEFT:g} {target:.1f}H{RIGHT:g}"/>',
         _panel(PANELS[2], trace.be_work / be_top, "be", {0.0: "0", 1.0: f"{100 * be_top:g} %"}, "BE work"),
         *(_time(share, share * seconds) for share in (0.0, 0.5, 1.0)),
         "</svg>",
@@ -85,12 +81,6 @@ def _spans(frozen: NDArray[np.bool_]) -> str:
             parts.append(f"M{x:.2f} {PANELS[0][0]:g}h{wide:.2f}V{BOTTOM:g}h-{wide:.2f}z")
         tick += length
     return "".join(parts)
-
-
-def _target() -> str:
-    top, bottom = PANELS[1]
-    y = bottom - (bottom - top) / 3
-    return f'<path class="target" d="M{LEFT:g} {y:.1f}H{RIGHT:g}"/>'
 
 
 def _time(share: float, seconds: float) -> str:
