@@ -11,12 +11,11 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from rlctl.envs.errors import ConfigError, TestbedError
-from rlctl.envs.testbed.generator import GeneratorStats
+from rlctl.envs.testbed.generator import LoadGenerator
 
-__all__ = ["Drivable", "Knee", "Point", "find_knee", "probe_with"]
+__all__ = ["Knee", "Point", "find_knee", "probe_with"]
 
 RESOLUTION_RATIO = 0.03
 MOST_STEPS = 1000  # beyond it the step is a slip of the pen
@@ -139,18 +138,8 @@ class _Jury:
         return latency_seconds
 
 
-class Drivable(Protocol):
-    """What the search needs of a load generator; `rlctl.envs.testbed.generator.LoadGenerator` is one."""
-
-    def set_rate(self, rate_rps: float) -> None:
-        """Change the rate of arrivals."""
-
-    def stats(self) -> GeneratorStats:
-        """Figures since the previous call."""
-
-
 def probe_with(
-    generator: Drivable,
+    generator: LoadGenerator,
     *,
     settle_seconds: float = SETTLE_SECONDS,
     window_seconds: float = WINDOW_SECONDS,
@@ -181,7 +170,7 @@ def probe_with(
     return measure
 
 
-def _drain(generator: Drivable, rps: float, limit_seconds: float) -> None:
+def _drain(generator: LoadGenerator, rps: float, limit_seconds: float) -> None:
     deadline = time.monotonic() + limit_seconds
     while (outstanding := generator.stats().outstanding) > 0:
         if time.monotonic() > deadline:

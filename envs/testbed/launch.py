@@ -9,36 +9,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
 from rlctl.envs.errors import RlctlError, TestbedError
+from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cpulist import MOST_CPUS
 from rlctl.envs.testbed import gate, leftovers
 from rlctl.envs.testbed.janitor import Janitor
 
-__all__ = ["Joinable", "Launcher", "Process", "find_program"]
+__all__ = ["Launcher", "Process", "find_program"]
 
 GRACE_SECONDS = 1.0
 KILL_SECONDS = 10.0  # for a starved process to run the last of its code
 PAUSE_SECONDS = 0.005
 TAIL_BYTES = 2000
 SYSTEM_PROGRAMS = os.pathsep.join(("/usr/local/sbin", "/usr/sbin", "/sbin"))  # not on every user's PATH
-
-
-class Joinable(Protocol):
-    """A control group that processes can be put into; `rlctl.envs.host.cgroup.group.Group` is one."""
-
-    @property
-    def directories(self) -> tuple[Path, ...]:
-        """Its directories, one per hierarchy."""
-
-    def attach(self, pid: int) -> None:
-        """Move a process into it, in every hierarchy."""
-
-    def pids(self) -> Collection[int]:
-        """Pids of its processes."""
 
 
 def find_program(name: str, package: str) -> str:
@@ -65,7 +52,7 @@ class Process:
         errors: File with its standard error.
     """
 
-    def __init__(self, name: str, popen: subprocess.Popen[bytes], folder: Path, group: Joinable | None) -> None:
+    def __init__(self, name: str, popen: subprocess.Popen[bytes], folder: Path, group: Group | None) -> None:
         self.name = name
         self.pid = popen.pid
         self.output, self.errors = _log_files(folder, name)
@@ -166,7 +153,7 @@ class Launcher:
         janitor: Records the commands, so that they end also when this process dies.
     """
 
-    def __init__(self, folder: Path, group: Joinable | None = None, janitor: Janitor | None = None) -> None:
+    def __init__(self, folder: Path, group: Group | None = None, janitor: Janitor | None = None) -> None:
         self.folder = folder
         self.group = group
         self._janitor = janitor

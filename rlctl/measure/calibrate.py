@@ -7,12 +7,11 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import yaml
 
-from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.cgroup.quota import PERIOD_US
 from rlctl.envs.host.cpulist import format_cpus
@@ -21,12 +20,13 @@ from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.sim.region import region_of
 from rlctl.envs.sim.surface import Cell, read_surface, set_aside, write_surface
 from rlctl.envs.telemetry import Reading, Telemetry, Value
-from rlctl.envs.testbed.traces import Trace, constant
+from rlctl.envs.testbed.session import Testbed
+from rlctl.envs.testbed.traces import constant
 from rlctl.envs.whole_file import write_whole
-from rlctl.envs.workload import SLO, Weight
+from rlctl.envs.workload import Weight
 from rlctl.scenarios.live import LiveScenario
 
-__all__ = ["Bed", "Point", "Sweep", "fitted_profile", "sweep", "write_profile"]
+__all__ = ["Point", "Sweep", "fitted_profile", "sweep", "write_profile"]
 
 LOADS = (0.2, 0.4, 0.55, 0.7, 0.85)
 """Of the LC's maximum: below, around and above its fair share of a CPU, and near the knee."""
@@ -39,65 +39,6 @@ START = {"memcached": "two-core-host", "nginx": "two-core-nginx"}
 """Profile from which a fit begins, by the LC's kind."""
 RANGES = {"service_seconds": 0.1, "slice_seconds": 0.3}
 """Constants that differ from host to host in training, and by how much either way: the drift that host.md measured."""
-
-
-class Plant(Protocol):
-    """What a sweep needs of a live host."""
-
-    @property
-    def limits(self) -> Limits:
-        """Range of allocations."""
-        ...
-
-    def apply(self, allocation: Allocation) -> Allocation:
-        """Write and read back."""
-        ...
-
-    def set_weight(self, weight: Weight) -> None:
-        """BE's CPU weight."""
-        ...
-
-    def reset(self, seed: int | None = None) -> None:
-        """Let the next period begin now."""
-        ...
-
-    def wait(self) -> int:
-        """Let the period pass."""
-        ...
-
-    def read(self) -> Telemetry:
-        """All sensors."""
-        ...
-
-
-class Bed(Protocol):
-    """What a sweep needs of a testbed; `rlctl.envs.testbed.session.Testbed` is one."""
-
-    @property
-    def plant(self) -> Plant:
-        """The host."""
-        ...
-
-    @property
-    def slo(self) -> SLO:
-        """The LC's objective, with the maximum load found."""
-        ...
-
-    def start_be(self) -> None:
-        """Start BE, unrestricted."""
-        ...
-
-    def stop_be(self) -> object:
-        """End BE."""
-        ...
-
-    def settle(self, trace: Trace) -> None:
-        """Hold the beginning of a trace until no old request is left."""
-        ...
-
-    def follow(self, trace: Trace) -> None:
-        """Let the load follow a trace."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +96,7 @@ class Sweep:
         return START_SECONDS + each * len(self.points)
 
 
-def sweep(plan: Sweep, bed: Bed, path: Path, done: Callable[[str], None] = lambda _: None) -> None:
+def sweep(plan: Sweep, bed: Testbed, path: Path, done: Callable[[str], None] = lambda _: None) -> None:
     """Measure all cells and write them to a surface, after each cell anew: what is measured is not lost.
 
     Args:
@@ -208,7 +149,7 @@ def write_profile(profile: HostProfile, path: Path) -> None:
     write_whole(path, "# Written by `rlctl calibrate`.\n" + yaml.safe_dump(data, sort_keys=False, width=120))
 
 
-def _measured(plan: Sweep, point: Point, bed: Bed) -> list[dict[str, object]]:
+def _measured(plan: Sweep, point: Point, bed: Testbed) -> list[dict[str, object]]:
     """The windows of one cell, from an empty queue: BE frozen, the queue drained, then load and BE at once."""
     plant = bed.plant
     plant.apply(point.allocation.but(frozen=True))
