@@ -1,4 +1,4 @@
-"""How good a policy is, on the truth, on many hosts at once: what `rlctl.bench.sim_run` says, with no loop over hosts.
+"""How good a policy is on many simulated hosts at once, by the metrics of `rlctl bench`, without a loop over hosts.
 
     trial = score(course, logits, seeds, lags=(8, 2, 1, 0), masked=True)
     trial.qos_percent.mean(), trial.be_percent.mean(), trial.override_percent.mean()
@@ -19,6 +19,7 @@ from rlctl.agents.seats import Seats
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocations import VectorLimits
 from rlctl.envs.rewards import rewards
+from rlctl.envs.score import Windows, per_run
 from rlctl.envs.sim.plant import LoadModel, SimBatch
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.workload import Weight
@@ -34,13 +35,13 @@ class Course:
     """One kind of run that policies are scored on.
 
     Attributes:
-        name: Of the scenario.
-        host: Its host; hosts do not vary but for noise and load.
+        name: Name of the scenario.
+        host: Profile of all hosts, which differ by noise and load alone.
         load: The load over time.
         weight: BE's CPU weight.
         ticks: Windows of a run.
         tick_seconds: Length of a window.
-        safety: The shield's profile, on the scenario's time scale; None runs bare.
+        safety: The shield's constants, on the scenario's time scale; None runs bare.
     """
 
     name: str
@@ -54,14 +55,14 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of it, seed by seed.
+    """A policy's metrics on a course, seed by seed; arrays of shape (seeds,).
 
     Attributes:
-        qos_percent: Windows that held the target, shape (seeds,).
-        be_percent: BE work, by BE running alone, shape (seeds,).
-        override_percent: Ticks in which the shield changed what was asked for, shape (seeds,).
-        changes: Reconfigurations, shape (seeds,).
-        returns: Sums of rewards as a learner gets them, shape (seeds,).
+        qos_percent: Share of windows that held the target.
+        be_percent: BE work as a share of BE running alone.
+        override_percent: Share of ticks in which the shield changed the proposal.
+        changes: Number of reconfigurations.
+        returns: Sum of the rewards as a learner gets them.
     """
 
     qos_percent: Array
@@ -82,9 +83,9 @@ def score(course: Course, logits: Logits, seeds: Sequence[int], lags: Sequence[i
     """Run a policy on a course, one host for each seed.
 
     Args:
-        course: The course.
-        logits: The policy.
-        seeds: One per host.
+        course: What it runs on.
+        logits: The policy's network.
+        seeds: One for each host.
         lags: Ticks back that the policy sees.
         masked: It chooses among the moves that the shield lets through, as a bundle does; without a shield among all.
     """
@@ -92,26 +93,24 @@ def score(course: Course, logits: Logits, seeds: Sequence[int], lags: Sequence[i
     hosts = SimBatch(course.host, seeds, course.load, course.ticks, course.tick_seconds, weight=course.weight)
     policy = BatchLearned(logits, lags, limits, course.tick_seconds, masked=masked)
     seats = Seats([policy], course.safety, limits)
-    per_target = 1.0 / hosts.constants.target_seconds
-    held, overridden, be_work = (np.zeros((course.ticks, count)) for _ in range(3))
-    changes, returns = np.zeros(count), np.zeros(count)
-    current, changed, overruled = seats.begin(), np.zeros(count, bool), np.zeros(count, bool)
+    windows = Windows.none(course.ticks, count)
+    returns, current = np.zeros(count), seats.begin()
+    changed = overridden = np.zeros(count, np.bool_)
     for tick in range(course.ticks):
         hosts.step(current)
         readings = hosts.read()
-        # As a product, not a quotient, or a window in 10**16 would be judged otherwise than by `rlctl bench`.
-        held[tick] = readings.true_latency_seconds * per_target <= 1.0
-        be_work[tick] = readings.be_work_rate
-        returns += rewards(readings, changed, overruled, truly=True).total
+        windows.see(tick, hosts.truth())
+        # A learner's reward of a window takes in what the decision before it cost.
+        returns += rewards(readings, changed, overridden, truly=True).total
         decided = seats.decide(readings, current)
-        changed, overruled = decided.allocations.differ(current), decided.overridden
-        overridden[tick] = overruled
-        changes += changed
+        changed, overridden = decided.allocations.differ(current), decided.overridden
+        windows.changed[tick], windows.overridden[tick] = changed, overridden
         current = decided.allocations
+    values = per_run(windows, course.tick_seconds)
     return Trial(
-        qos_percent=100.0 * (held.sum(axis=0) / course.ticks),
-        be_percent=100.0 * np.array([column.mean() for column in np.ascontiguousarray(be_work.T)]),
-        override_percent=100.0 * (overridden.sum(axis=0) / course.ticks),
-        changes=changes,
+        qos_percent=values["qos_guarantee_percent"],
+        be_percent=values["be_throughput_percent"],
+        override_percent=values["shield_override_percent"],
+        changes=values["reconfigurations"],
         returns=returns,
     )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.allocations import Allocations
 from rlctl.envs.readings import Readings
+from rlctl.envs.score import Truth
 from rlctl.envs.sim.hosts import Hosts, Orders, Window
 from rlctl.envs.sim.loads_training import training_load, training_loads
 from rlctl.envs.sim.profile import Constants, HostProfile
@@ -77,6 +78,14 @@ class SimHosts(ABC):
         self.window = self.hosts.step(self.rate_rps(self.hosts.tick), orders)
         self.sensors.take(self.window)
         return self.window
+
+    def truth(self) -> Truth:
+        """The last period as it was, by which runs are scored."""
+        window, c = self.window, self.constants
+        assert window is not None, "nothing has happened before the first period"
+        # As products, not quotients: both round, and a window in 10**16 would be judged otherwise.
+        latency_ratio = window.latency_seconds * (1.0 / c.target_seconds)
+        return Truth(latency_ratio, window.offered_rps * (1.0 / c.max_load_rps), window.be_work_ratio, window.lc_cpus)
 
     def read(self) -> Readings:
         """The sensors' readings after a period."""

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from rlctl.agents import catalogue
-from rlctl.bench.sim_score import METRICS
 from rlctl.envs.errors import ConfigError, PermissionMissing
+from rlctl.envs.score import METRICS
 
 __all__ = ["Claim", "read_claims"]
 

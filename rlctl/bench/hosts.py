@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rlctl.bench.live import Outcome, Plan, run_once, this_host, with_model
-from rlctl.bench.score import Run, Score, score
+from rlctl.bench.score import LiveRun, Score, score
 from rlctl.envs.errors import RlctlError
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
 from rlctl.envs.testbed.workloads import Work
@@ -34,7 +34,7 @@ class Alone:
 class Measured:
     """One run of a manager."""
 
-    run: Run
+    run: LiveRun
     remarks: tuple[str, ...]
 
 
@@ -87,7 +87,7 @@ class HostsOutcome:
     notes: tuple[str, ...] = ()
 
     @property
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[LiveRun, ...]:
         """Of all hosts."""
         return tuple(run for one in self.hosts.values() for run in one.runs)
 
@@ -141,7 +141,7 @@ class HostsOutcome:
             },
         }
 
-    def _of(self, manager: str) -> tuple[list[Run], list[str]]:
+    def _of(self, manager: str) -> tuple[list[LiveRun], list[str]]:
         """A manager's runs, and the host of each."""
         found = [(run, name) for name, one in self.hosts.items() for run in one.runs if run.manager == manager]
         return [run for run, _ in found], [name for _, name in found]

@@ -12,7 +12,7 @@ from rlctl.agents import catalogue
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.policy import Policy
 from rlctl.bench.lineup import NEEDS_MODEL, fitted, policy_for
-from rlctl.bench.score import Run, Score, score
+from rlctl.bench.score import LiveRun, Score, score
 from rlctl.envs.errors import RlctlError
 from rlctl.envs.testbed.session import Testbed
 from rlctl.envs.testbed.workloads import Work
@@ -86,7 +86,7 @@ class Outcome:
     """
 
     plan: Plan
-    runs: tuple[Run, ...]
+    runs: tuple[LiveRun, ...]
     max_load_rps: float
     solos: tuple[Work, ...]
     remarks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -174,7 +174,7 @@ def measure(plan: Plan, bed: Testbed, done: Callable[[str, int], None] = lambda 
         What came of it. An error or Ctrl-C after the first run ends the plan early and is told in the outcome: hours
         of measurement are not lost to a hiccup of the last run.
     """
-    runs: list[Run] = []
+    runs: list[LiveRun] = []
     solos: list[Work] = []
     remarks: dict[str, tuple[str, ...]] = {}
     interrupted = ""
@@ -193,7 +193,7 @@ def measure(plan: Plan, bed: Testbed, done: Callable[[str, int], None] = lambda 
     return Outcome(plan, tuple(runs), bed.slo.max_load_rps, tuple(solos), remarks, interrupted)
 
 
-def run_once(plan: Plan, bed: Testbed, policy: Policy, solo: Work) -> Run:
+def run_once(plan: Plan, bed: Testbed, policy: Policy, solo: Work) -> LiveRun:
     """One manager, once: settle, start BE, control for the scenario's duration, count BE's work."""
     plant, scenario = bed.plant, plan.scenario
     shield = Shield(plan.profile, plant.limits) if policy.shielded else None
@@ -205,4 +205,4 @@ def run_once(plan: Plan, bed: Testbed, policy: Policy, solo: Work) -> Run:
     cpu_seconds, begun = time.process_time(), time.monotonic()
     Controller(plant, policy, shield, recorder).run(seconds=scenario.duration_seconds)
     used_ratio = (time.process_time() - cpu_seconds) / (time.monotonic() - begun)
-    return Run(policy.name, tuple(recorder.ticks), bed.stop_be().share_of(solo), used_ratio)
+    return LiveRun(policy.name, tuple(recorder.ticks), bed.stop_be().share_of(solo), used_ratio)

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlctl import __version__
 from rlctl.agents import catalogue
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.bench.lineup import NEEDS_MODEL, fitted, policy_for
-from rlctl.bench.sim_run import Task, TaskResult, run_task
-from rlctl.bench.sim_score import METRICS, Floats, SimScore, score
+from rlctl.bench.score import Score
+from rlctl.bench.simulation import SimResult, SimTask, simulate
 from rlctl.bench.suite import BOUNDS, SHIELDED_BOUNDS, SuiteResult, Trace
 from rlctl.bench.tuned import Tuned, load_tuned
 from rlctl.envs.sim import seeds
@@ -27,6 +28,8 @@ from rlctl.scenarios.sim import SimScenario
 from rlctl.work.workforce import HERE, Workforce
 
 __all__ = ["SimOutcome", "SimPlan", "record_model", "run_sim"]
+
+Floats = NDArray[np.float64]
 
 TRAINING_RUNS = 4
 """Training seeds that PRM's threshold model is recorded on."""
@@ -120,7 +123,7 @@ class SimPlan:
         scenario, numbers = self.scenario, [seeds.evaluation(number) for number in range(self.seeds)]
         return np.array([scenario.load_model(seed, self.ticks, scenario.tick_seconds) for seed in numbers])
 
-    def tasks(self, workers: int = 1, chunk: int = 0) -> list[Task]:
+    def tasks(self, workers: int = 1, chunk: int = 0) -> list[SimTask]:
         """The work in pieces, in order of managers and seeds: one manager on some seeds each.
 
         Args:
@@ -131,7 +134,7 @@ class SimPlan:
         numbers = [seeds.evaluation(number) for number in range(self.seeds)]
         chunk = chunk or -(-self.seeds // max(-(-workers // len(self.managers)), 1))
         return [
-            Task(
+            SimTask(
                 scenario=self.scenario,
                 host=self.host,
                 manager=name,
@@ -153,8 +156,8 @@ class SimOutcome:
 
     Attributes:
         plan: The plan, with the threshold model that was used.
-        per_seed: Manager to metric (`sim_score.METRICS` and `TIMINGS`) to one value per seed, shape (seeds,); the same
-            place is the same seed for every manager.
+        per_seed: Manager to metric of `rlctl.envs.score` to one value per seed, shape (seeds,); the same place is the
+            same seed for every manager.
         traces: Manager to its run on the first seed, window by window.
         remarks: What a reader of a manager's row must know.
     """
@@ -165,10 +168,10 @@ class SimOutcome:
     remarks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
-    def scores(self) -> dict[str, SimScore]:
+    def scores(self) -> dict[str, Score]:
         """Scores by manager, in the plan's order."""
-        tick_seconds = self.plan.scenario.tick_seconds
-        return {name: score(values, self.plan.ticks, tick_seconds) for name, values in self.per_seed.items()}
+        suite = self.suite()
+        return {name: suite.score(catalogue.label(name)) for name in self.per_seed}
 
     @property
     def caption(self) -> str:
@@ -187,12 +190,29 @@ class SimOutcome:
         )
 
     def as_json(self) -> dict[str, object]:
-        """The contract's JSON, with what `bench verify` and paired statistics need."""
+        """The contract's JSON; managers by the names that they were asked for."""
+        return self.suite().as_json({catalogue.label(name): name for name in self.per_seed})
+
+    def suite(self) -> SuiteResult:
+        """What reports and paired statistics take; managers by their labels."""
+        scenario = self.plan.scenario
+        return SuiteResult(
+            scenario=scenario.name,
+            description=scenario.description,
+            caption=self.caption,
+            managers={catalogue.label(name): values for name, values in self.per_seed.items()},
+            traces={catalogue.label(name): trace for name, trace in self.traces.items()},
+            duration_seconds=scenario.duration_seconds,
+            tick_seconds=scenario.tick_seconds,
+            remarks={catalogue.label(name): remarks for name, remarks in self.remarks.items()},
+            facts=self._facts(),
+        )
+
+    def _facts(self) -> dict[str, object]:
+        """What was measured and with what, so that it can be run again."""
         plan, scenario = self.plan, self.plan.scenario
+        tuned = {"tuned_source": plan.tuned_source, "tuned_digest": plan.tuned.digest} if plan.tuned else {}
         return {
-            "schema": 1,
-            "plant": "sim",
-            "scenario": scenario.name,
             "scenario_source": plan.scenario_source or scenario.name,
             "scenario_digest": scenario.digest,
             "profile": plan.host.name,
@@ -207,35 +227,10 @@ class SimOutcome:
             "time_scale": scenario.time_scale,
             "core_cpus": scenario.core_cpus,
             "be_weight": scenario.be.weight,
-            **self._tuned_as_json(),
+            "tuned": plan.tuned is not None,
+            **tuned,
             "rlctl": __version__,
-            "managers": {name: self._manager_as_json(name, one) for name, one in self.scores.items()},
         }
-
-    def suite(self) -> SuiteResult:
-        """What reports and paired statistics take."""
-        facts = {name: value for name, value in self.as_json().items() if name != "managers"}
-        return SuiteResult(
-            scenario=self.plan.scenario.name,
-            description=self.plan.scenario.description,
-            caption=self.caption,
-            managers={catalogue.label(name): values for name, values in self.per_seed.items()},
-            traces={catalogue.label(name): trace for name, trace in self.traces.items()},
-            duration_seconds=self.plan.scenario.duration_seconds,
-            tick_seconds=self.plan.scenario.tick_seconds,
-            remarks={catalogue.label(name): said for name, said in self.remarks.items()},
-            facts=facts,
-        )
-
-    def _tuned_as_json(self) -> dict[str, object]:
-        if self.plan.tuned is None:
-            return {"tuned": False}
-        return {"tuned": True, "tuned_source": self.plan.tuned_source, "tuned_digest": self.plan.tuned.digest}
-
-    def _manager_as_json(self, name: str, one: SimScore) -> dict[str, object]:
-        values = self.per_seed[name]
-        seed_by_seed = {metric: [round(value, 6) for value in values[metric].tolist()] for metric in METRICS}
-        return {**one.as_json(), "per_seed": seed_by_seed, "remarks": list(self.remarks.get(name, ()))}
 
 
 def run_sim(
@@ -254,7 +249,7 @@ def run_sim(
     """
     if NEEDS_MODEL & set(plan.managers) and plan.threshold_model is None:
         plan = replace(plan, threshold_model=record_model(plan))
-    results = workforce.map(run_task, plan.tasks(workforce.count, chunk), lambda task: done(task.manager))
+    results = workforce.map(simulate, plan.tasks(workforce.count, chunk), lambda task: done(task.manager))
     by_name = {name: [result for result in results if result.task.manager == name] for name in plan.managers}
     return SimOutcome(
         plan=plan,
@@ -282,6 +277,6 @@ def _alone(plan: SimPlan, seed: int) -> list[Tick]:
     return recorder.ticks
 
 
-def _joined(results: list[TaskResult]) -> dict[str, Floats]:
-    """Chunks of seeds put together, in order."""
-    return {name: np.concatenate([one.values[name] for one in results]) for name in results[0].values}
+def _joined(results: list[SimResult]) -> dict[str, Floats]:
+    """The metrics of all seeds, from pieces in the seeds' order."""
+    return {name: np.concatenate([result.values[name] for result in results]) for name in results[0].values}

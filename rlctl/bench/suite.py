@@ -1,38 +1,20 @@
-"""What simulator benchmarks hand to reports: each manager's metrics seed by seed, and the trace of one run."""
+"""Results of the simulator as reports take them: each manager's metrics seed by seed, and the trace of one run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.bench.score import Score
+from rlctl.envs.score import METRICS, SAMPLE_SECONDS, Windows
 from rlctl.statistics.intervals import Estimate, mean_interval, share_over_seeds
 
-__all__ = ["BOUNDS", "METRICS", "SHARES", "SHIELDED_BOUNDS", "SuiteResult", "Trace"]
+__all__ = ["BOUNDS", "SHIELDED_BOUNDS", "SuiteResult", "Trace"]
 
 Samples = NDArray[np.float64]
-
-METRICS: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {
-        "qos_guarantee_percent": (0.0, 100.0),
-        "qos_15s_percent": (0.0, 100.0),
-        "be_throughput_percent": (0.0, np.inf),
-        "emu_percent": (0.0, np.inf),
-        "worst_window_over_target": (0.0, np.inf),
-        "time_to_recover_seconds": (0.0, np.inf),
-        "suspensions": (0.0, np.inf),
-        "reconfigurations": (0.0, np.inf),
-        "shield_override_percent": (0.0, 100.0),
-        "frozen_percent": (0.0, 100.0),
-    }
-)
-"""Every metric with the range that its values and intervals stay within."""
-
-SHARES: Mapping[str, float] = MappingProxyType({"qos_guarantee_percent": 1.0, "qos_15s_percent": 15.0})
-"""Metrics that are shares of windows, with the seconds from one window to the next; less than a tick is a tick."""
 
 BOUNDS = frozenset({"oracle", "oracle-model", "oracle-shielded"})
 """Managers that know what no manager can: drawn and listed, never on the Pareto front."""
@@ -47,7 +29,7 @@ class Trace:
 
     Attributes:
         load: Offered load as a share of the LC's maximum.
-        tail_over_target: Tail latency of the window as a multiple of the target.
+        tail_over_target: Latency of the window as a multiple of the target.
         be_work: BE work done in the tick, as a share of BE running alone for as long.
         frozen: True where BE was suspended.
         tick_seconds: Control period.
@@ -64,21 +46,30 @@ class Trace:
         if len(shapes) != 1 or self.load.ndim != 1 or not self.load.size:
             raise ValueError(f"a trace needs arrays of one length, got {sorted(shapes)}")
 
+    @classmethod
+    def of(cls, windows: Windows, tick_seconds: float) -> Trace:
+        """The first of some runs."""
+        load, latency, be_work = (
+            column[:, 0].copy() for column in (windows.load_ratio, windows.latency_ratio, windows.be_work_ratio)
+        )
+        return cls(load, latency, be_work, windows.frozen[:, 0].copy(), tick_seconds)
+
 
 @dataclass(frozen=True, slots=True)
 class SuiteResult:
     """All managers on one scenario of the simulator, on the same seeds in the same order.
 
     Attributes:
-        scenario: Its name.
-        description: What it is, in a sentence.
+        scenario: Name of the scenario.
+        description: What the scenario is, in a sentence.
         caption: What it takes to reproduce it: seeds, profile and shield with their digests, durations.
-        managers: Manager -> metric -> values, shape (seeds,); the metrics are those of `METRICS`.
+        managers: Manager -> metric -> values, shape (seeds,): the metrics of `rlctl.envs.score.METRICS`, and for
+            `score` those of `TIMINGS`.
         traces: Manager -> its run on the first seed; managers may be missing.
         duration_seconds: Length of one run.
         tick_seconds: Length of a window; with the duration it says how many windows a share is of.
         remarks: Manager -> what a reader of its row must know.
-        facts: What else the JSON says of the scenario; it wins over what is computed here.
+        facts: What else the JSON says of the scenario.
     """
 
     scenario: str
@@ -110,37 +101,50 @@ class SuiteResult:
 
     @property
     def seeds(self) -> int:
-        """Seeds of every manager."""
+        """Number of seeds of every manager."""
         return len(next(iter(self.managers.values()))["qos_guarantee_percent"])
+
+    @property
+    def ticks(self) -> int:
+        """Windows of one run."""
+        return max(round(self.duration_seconds / self.tick_seconds), 1)
 
     def estimate(self, manager: str, metric: str) -> Estimate:
         """A metric's mean over seeds with its intervals, which stay within the metric's range.
 
-        Shares of windows have the interval of `share_over_seeds`, everything else Student's t.
+        QoS is a share of windows. Those of one run depend on one another, seeds do not, and near 100 % Student's t has
+        no width, or leaves [0, 100]. So its interval is Wilson's at the effective number of windows,
+        `share_over_seeds`; the rest is Student's t over seeds.
         """
         values = self.managers[manager][metric]
-        if metric in SHARES:
-            return share_over_seeds(values, self.windows(metric))
-        return mean_interval(values, *METRICS[metric])
+        if metric == "qos_guarantee_percent":
+            return share_over_seeds(values, self.ticks)
+        if metric == "qos_15s_percent":
+            return share_over_seeds(values, max(self.ticks // max(round(SAMPLE_SECONDS / self.tick_seconds), 1), 1))
+        return mean_interval(values, 0.0, METRICS[metric])
 
-    def windows(self, metric: str) -> int:
-        """Windows of one run that a share is of."""
-        apart = max(round(SHARES[metric] / self.tick_seconds), 1)
-        return max(round(self.duration_seconds / self.tick_seconds) // apart, 1)
+    def score(self, manager: str) -> Score:
+        """All metrics of one manager with their intervals."""
+        values = self.managers[manager]
+        return Score(
+            **{metric: self.estimate(manager, metric) for metric in METRICS},
+            decision_seconds_p99=float(values["decision_seconds_p99"].mean()),
+            controller_cpu_percent=100.0 * float(values["decision_seconds_mean"].mean()) / self.tick_seconds,
+            missed_deadlines=0,
+            samples=self.ticks * self.seeds,
+        )
 
-    def as_json(self) -> dict[str, object]:
-        """The contract's JSON of one scenario, with the values seed by seed beneath `per_seed`."""
-        return {
-            "schema": 1,
-            "plant": "sim",
-            "scenario": self.scenario,
-            "seeds": self.seeds,
-            "duration_seconds": self.duration_seconds,
-            "managers": {name: self._manager_json(name) for name in self.managers},
-            **self.facts,
-        }
+    def as_json(self, names: Mapping[str, str] | None = None) -> dict[str, object]:
+        """The contract's JSON of one scenario, with what `bench verify` and paired statistics need.
 
-    def _manager_json(self, name: str) -> dict[str, object]:
-        estimates = {metric: self.estimate(name, metric).as_json() for metric in METRICS}
-        per_seed = {metric: [round(value, 6) for value in self.managers[name][metric].tolist()] for metric in METRICS}
-        return {**estimates, "samples": self.seeds * self.windows("qos_guarantee_percent"), "per_seed": per_seed}
+        Args:
+            names: What each manager is called instead, by its label here.
+        """
+        managers = {(names or {}).get(label, label): self._manager_as_json(label) for label in self.managers}
+        return {"schema": 1, "plant": "sim", "scenario": self.scenario, **self.facts, "managers": managers}
+
+    def _manager_as_json(self, manager: str) -> dict[str, object]:
+        values = self.managers[manager]
+        per_seed = {metric: [round(value, 6) for value in values[metric].tolist()] for metric in METRICS}
+        remarks = list(self.remarks.get(manager, ()))
+        return {**self.score(manager).as_json(), "per_seed": per_seed, "remarks": remarks}

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rlctl.agents.many.batch import batch_policy
 from rlctl.agents.seats import Decisions, Seats
-from rlctl.envs.sim.hosts import Window
+from rlctl.envs.score import Truth
 from rlctl.fleet.config import TICK_SECONDS
 from rlctl.fleet.hosts import FleetHosts, Roster
 from rlctl.fleet.plan import STRETCH_SECONDS, FleetPlan
@@ -73,13 +73,12 @@ class Tally:
         sums = {part.name: getattr(stacked, part.name).sum(axis=0) for part in fields(cls)}
         return cls(**sums | {"worst_ratio": stacked.worst_ratio.max(axis=0)})
 
-    def add(self, window: Window, hosts: FleetHosts, decisions: Decisions) -> None:
+    def add(self, truth: Truth, decisions: Decisions) -> None:
         """Count one more tick."""
-        latency_ratio = window.latency_seconds * (1.0 / hosts.constants.target_seconds)
-        self.missed += latency_ratio > 1.0
-        np.maximum(self.worst_ratio, latency_ratio, out=self.worst_ratio)
-        self.be_work += window.be_work_ratio
-        self.load += window.offered_rps * (1.0 / hosts.constants.max_load_rps)
+        self.missed += truth.missed
+        np.maximum(self.worst_ratio, truth.latency_ratio, out=self.worst_ratio)
+        self.be_work += truth.be_work_ratio
+        self.load += truth.load_ratio
         self.overridden += decisions.overridden
         self.frozen += decisions.allocations.frozen
         self.failed += decisions.failed
@@ -107,10 +106,10 @@ class Controlled:
         """Let some ticks pass."""
         tally = Tally.none(self.hosts.count)
         for _ in range(ticks):
-            window = self.hosts.step(self._current)
+            self.hosts.step(self._current)
             decisions = self.seats.decide(self.hosts.read(), self._current, self.hosts.telemetry)
             self._current = decisions.allocations
-            tally.add(window, self.hosts, decisions)
+            tally.add(self.hosts.truth(), decisions)
         return tally
 
 

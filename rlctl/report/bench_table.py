@@ -8,7 +8,7 @@ from rlctl.agents.catalogue import label
 from rlctl.bench.hosts import HostsOutcome
 from rlctl.bench.live import Outcome
 from rlctl.bench.results import results_as_json
-from rlctl.bench.score import Run
+from rlctl.bench.score import LiveRun
 from rlctl.envs.whole_file import write_json
 from rlctl.loop.record import write_ticks
 from rlctl.report.plots import plot_run, plot_summary
@@ -64,9 +64,9 @@ def _by_folder(outcome: Outcome | HostsOutcome, folder: Path) -> list[tuple[Path
     return [(folder / name if len(outcome.hosts) > 1 else folder, one) for name, one in outcome.hosts.items()]
 
 
-def _named(outcome: Outcome, folder: Path) -> dict[Path, Run]:
+def _named(outcome: Outcome, folder: Path) -> dict[Path, LiveRun]:
     seen: dict[str, int] = {}
-    named: dict[Path, Run] = {}
+    named: dict[Path, LiveRun] = {}
     for run in outcome.runs:
         seen[run.manager] = seen.get(run.manager, 0) + 1
         named[folder / f"{label(run.manager)}-{seen[run.manager]}"] = run

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlctl.bench.score import Run, Score
+from rlctl.bench.score import LiveRun, Score
 from rlctl.envs.telemetry import Missing, Reading
 from rlctl.loop.record import Tick
 from rlctl.report.figures import error_bar, new_figure
@@ -23,7 +23,7 @@ _APPLICATIONS = ("#d9822b", "#1f5f99", "#6a9f58", "#8e6bb0", "#b3261e", "#7f7f7f
 _NAN = float("nan")
 
 
-def plot_run(run: Run, path: Path, cpus: int) -> None:
+def plot_run(run: LiveRun, path: Path, cpus: int) -> None:
     """Load, latency against the target, CPU use, and allocation over time, as PNG; suspensions are shaded.
 
     BE could have `cpus`, the top of the allocation's axis.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from rlctl.bench.comparison import Comparison, compare
-from rlctl.bench.suite import SHARES, SuiteResult
+from rlctl.bench.suite import SuiteResult
 from rlctl.report.table import interval
 from rlctl.statistics.paired import Difference
 
@@ -41,7 +41,7 @@ def summary_rows(result: SuiteResult) -> Rows:
 
 
 def _summary_row(result: SuiteResult, name: str) -> tuple[str, ...]:
-    qos = [result.estimate(name, metric) for metric in SHARES]
+    qos = [result.estimate(name, metric) for metric in ("qos_guarantee_percent", "qos_15s_percent")]
     be = result.estimate(name, "be_throughput_percent")
     return (
         name,

@@ -177,12 +177,12 @@ def simulate(
     seats = [
         Seat(policy, Shield(twin.subject.profile, limits), limits, twin.subject.tick_seconds) for policy in policies
     ]
-    ticks, target = len(twin.trace), batch.constants.target_seconds
+    ticks = len(twin.trace)
     violated, used, overridden, failed = np.zeros(number), np.zeros(number), np.zeros(number), 0
     batch.apply([seat.start() for seat in seats])
     for _ in range(ticks):
         window = batch.step()
-        violated += window.latency_seconds > target
+        violated += batch.truth().missed
         used += window.be_cpus
         readings = zip(seats, batch.telemetry(), batch.allocations, strict=True)
         decisions = [seat.decide(telemetry, current) for seat, telemetry, current in readings]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rlctl.bench.lineup import NEEDS_MODEL
 from rlctl.bench.sim import TRAINING_RUNS, SimPlan, record_model
-from rlctl.bench.sim_run import Task, TaskResult, run_task
+from rlctl.bench.simulation import SimResult, SimTask, simulate
 from rlctl.bench.tuned import ALLOWANCE_POINTS, Budget, Found, Fulfilment, Tuned, ground_of
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim import seeds
@@ -185,7 +185,7 @@ class Judge:
                 ordered = [results[quest.space.manager, plan.scenario.name] for plan in self._plans]
                 quest.tried += zip(tried, self._scores(ordered, len(tried)), strict=True)
 
-    def _scores(self, results: Sequence[TaskResult], count: int) -> list[Score]:
+    def _scores(self, results: Sequence[SimResult], count: int) -> list[Score]:
         """Of all candidates, from one result per scenario."""
         least = np.array([self._held_percent[one.task.scenario.name] - ALLOWANCE_POINTS for one in results])
         qos = np.array([_means(one, QOS, count) for one in results])
@@ -193,11 +193,11 @@ class Judge:
         missed = np.maximum(least[:, None] - qos, 0.0).sum(axis=0)
         return [Score(0.0 - round(float(points), 2), float(each)) for points, each in zip(missed, be, strict=True)]
 
-    def _tasks(self, manager: str, tried: Sequence[Options]) -> list[Task]:
+    def _tasks(self, manager: str, tried: Sequence[Options]) -> list[SimTask]:
         """One for each scenario: a batch in which each candidate has a host for each seed."""
         seeds = self._budget.seeds
         return [
-            Task(
+            SimTask(
                 scenario=plan.scenario,
                 host=plan.host,
                 manager=manager,
@@ -211,8 +211,8 @@ class Judge:
             for plan in self._plans
         ]
 
-    def _run(self, tasks: list[Task]) -> list[TaskResult]:
-        return self._workers.map(run_task, tasks, lambda task: self._done(task.manager))
+    def _run(self, tasks: list[SimTask]) -> list[SimResult]:
+        return self._workers.map(simulate, tasks, lambda task: self._done(task.manager))
 
 
 def _refuse_evaluation(budget: Budget) -> None:
@@ -232,6 +232,6 @@ def _round_sizes(candidates: int) -> list[int]:
     return [len(part) for part in np.array_split(np.arange(candidates // 2), ROUNDS)]
 
 
-def _means(result: TaskResult, metric: str, count: int) -> NDArray[np.float64]:
+def _means(result: SimResult, metric: str, count: int) -> NDArray[np.float64]:
     """A metric of each of so many candidates, over its seeds."""
     return np.asarray(result.values[metric].reshape(count, -1).mean(axis=1))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rlctl.agents import catalogue
 from rlctl.bench.lineup import policy_for
 from rlctl.bench.sim import SimPlan, run_sim
-from rlctl.bench.sim_run import run_task
+from rlctl.bench.simulation import simulate
 from rlctl.bench.tuned import SHIPPED, Budget, Found, Fulfilment, Tuned, as_yaml, ground_of, load_tuned
 from rlctl.cli import main
 from rlctl.commands.bench_verify import plan_of, read_claims
@@ -136,9 +136,9 @@ def test_all_get_the_same_budget(monkeypatch):
     def counted(task):
         one = runs.setdefault((task.manager, task.scenario.name), [])
         one += zip(task.seeds, task.options, strict=True)
-        return run_task(task)
+        return simulate(task)
 
-    monkeypatch.setattr("scripts.studies.tuning.run_task", counted)
+    monkeypatch.setattr("scripts.studies.tuning.simulate", counted)
     plans, budget = short(candidates=5, seconds=4.0)
     called = []
     tune(spaces(SEARCHED), plans, budget, "responsive", called.append)
@@ -164,7 +164,7 @@ def test_a_score_is_what_a_run_of_the_candidate_alone_gives():
     task = next(iter(SimPlan(plans[0].scenario, plans[0].host, ("parties",), 1, plans[0].profile).tasks(1)))
     alone = type(task)(**{name: getattr(task, name) for name in ("scenario", "host", "manager", "first", "weight")},
                        profile=task.profile, seeds=budget.seeds, options=(one.options,) * 2)  # fmt: skip
-    be = run_task(alone).values["be_throughput_percent"].mean()
+    be = simulate(alone).values["be_throughput_percent"].mean()
     assert one.tuned.be_throughput_percent == pytest.approx(be, abs=0.006)
 
 

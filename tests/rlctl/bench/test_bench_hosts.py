@@ -12,7 +12,7 @@ import pytest
 
 from rlctl.bench.hosts import Alone, Measured, OnTestbed, measure_on_hosts
 from rlctl.bench.live import Plan
-from rlctl.bench.score import Run
+from rlctl.bench.score import LiveRun
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import HostError
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
@@ -38,7 +38,7 @@ def alone(load):
 
 
 def run_of(manager, be):
-    return Measured(Run(manager, (tick(0), tick(1)), be, 0.01), ())
+    return Measured(LiveRun(manager, (tick(0), tick(1)), be, 0.01), ())
 
 
 @pytest.fixture

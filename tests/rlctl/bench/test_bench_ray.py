@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from rlctl.bench.sim import SimPlan, run_sim
-from rlctl.bench.sim_score import METRICS
 from rlctl.cli import main
 from rlctl.commands.bench_verify import NOT_REPEATABLE
+from rlctl.envs.score import METRICS
 from rlctl.safety.profile import load_profile
 from rlctl.scenarios.shipped import load_scenario
 from rlctl.work.workforce import workforce
@@ -71,7 +71,7 @@ def test_a_node_that_dies_amid_a_benchmark_changes_no_number(ray_cluster, capsys
     def follow(manager):
         done.append(manager)
         if len(done) == 3:
-            while not (busy := ray_cluster.running("run_task")):
+            while not (busy := ray_cluster.running("simulate")):
                 pass
             ray_cluster.kill(busy[0])
 

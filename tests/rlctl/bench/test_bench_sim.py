@@ -12,8 +12,9 @@ import psutil
 import pytest
 
 from rlctl.bench.sim import SimPlan, record_model, run_sim
-from rlctl.bench.sim_score import METRICS, Record, per_seed, score
+from rlctl.bench.suite import SuiteResult
 from rlctl.cli import main
+from rlctl.envs.score import METRICS, Windows, per_run
 from rlctl.envs.sim.seeds import Kind, kind_of
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import load_profile
@@ -109,30 +110,11 @@ def test_prm_gets_a_model_recorded_on_the_lc_alone():
     assert run_sim(chosen).plan.threshold_model == model
 
 
-def record(latency, frozen=None):
-    latency = np.asarray(latency, float)
-    zeros, no = np.zeros_like(latency), np.zeros_like(latency, bool)
-    counts = np.zeros(latency.shape[1])
-    return Record(1.0, latency, zeros + 0.5, zeros + 0.25, zeros, no, no, counts, counts, zeros)
-
-
-def test_a_run_is_worth_what_the_definitions_say():
-    latency = np.full((30, 2), 0.5)
-    latency[[3, 4, 5, 10], 0] = 3.0  # the longest stretch is three windows
-    latency[14, 1] = 1.001  # the first of two 15-s samples
-    values = per_seed(record(latency))
-    assert values["qos_guarantee_percent"] == pytest.approx([100 * 26 / 30, 100 * 29 / 30])
-    assert values["qos_15s_percent"] == pytest.approx([100.0, 50.0])
-    assert values["time_to_recover_seconds"] == pytest.approx([3.0, 1.0])
-    assert values["worst_window_over_target"] == pytest.approx([3.0, 1.001])
-    assert values["emu_percent"] == pytest.approx([75.0, 75.0])
-
-
 @pytest.mark.parametrize("missed", [0, 1, 7, 40])
 def test_an_interval_of_qos_has_a_width_and_stays_within_0_and_100(missed):
-    latency = np.full((40, 4), 0.5)
-    latency[:missed, 0] = 2.0
-    found = score(per_seed(record(latency)), 40, 1.0)
+    windows = Windows.none(40, 4)
+    windows.latency_ratio[:missed, 0] = 2.0
+    found = SuiteResult("s", "", "", {"x": per_run(windows, 1.0)}, {}, 40.0).score("x")
     for one in (found.qos_guarantee_percent, found.qos_15s_percent):
         for low, high in (one.ci95, one.ci99):
             assert 0.0 <= low <= one.mean <= high <= 100.0

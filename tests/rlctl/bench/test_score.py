@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlctl.bench.score import Run, score
+from rlctl.bench.score import LiveRun, score
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.loop.record import Tick
@@ -20,7 +20,7 @@ def tick(index, latency_seconds, applied=RUNNING, proposed=None, before=RUNNING)
 
 
 def run(*latencies, be=0.5):
-    return Run("x", tuple(tick(i, latency) for i, latency in enumerate(latencies)), be, 0.01)
+    return LiveRun("x", tuple(tick(i, latency) for i, latency in enumerate(latencies)), be, 0.01)
 
 
 def test_windows_within_target_count_and_an_unmeasured_window_does_not():
@@ -47,7 +47,7 @@ def test_suspensions_reconfigurations_and_overrides():
         tick(2, 0.001, FROZEN, before=FROZEN),
         tick(3, 0.001, before=FROZEN),
     )
-    one = score([Run("x", ticks, 0.1, 0.0)])
+    one = score([LiveRun("x", ticks, 0.1, 0.0)])
     assert (one.suspensions.mean, one.reconfigurations.mean, one.shield_override_percent.mean) == (1.0, 2.0, 25.0)
     assert one.frozen_percent.mean == 50.0
 

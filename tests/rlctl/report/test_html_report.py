@@ -7,7 +7,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from rlctl.bench.suite import METRICS, SuiteResult, Trace
+from rlctl.bench.suite import SuiteResult, Trace
+from rlctl.envs.score import METRICS, TIMINGS
 from rlctl.report.html import write_suite_report
 from rlctl.report.suite_table import paired_rows, percent, summary_rows
 from rlctl.report.timeline import timeline_svg
@@ -53,7 +54,7 @@ def trace(ticks=700, frozen=False):
 
 def result(scenario="thesis", seeds=6):
     rng = np.random.default_rng(2)
-    managers = {name: {metric: rng.uniform(10, 90, seeds) for metric in METRICS} for name in MANAGERS}
+    managers = {name: {metric: rng.uniform(10, 90, seeds) for metric in (*METRICS, *TIMINGS)} for name in MANAGERS}
     managers["frozen"] |= {"be_throughput_percent": np.zeros(seeds), "qos_guarantee_percent": np.full(seeds, 100.0)}
     traces = {name: trace(frozen=name == "frozen") for name in MANAGERS}
     return SuiteResult(scenario, "made <up>", "6 seeds; shield responsive (aabbcc)", managers, traces, 3000.0)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlctl.bench.suite import METRICS, SuiteResult
+from rlctl.bench.suite import SuiteResult
+from rlctl.envs.score import METRICS
 from rlctl.report.figures import png, svg
 from rlctl.report.label_placement import Box, place
 from rlctl.report.pareto import COLOURS, MARKERS, draw_scenario, draw_suite, front, nines, styles

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlctl.bench.score import Run, score
+from rlctl.bench.score import LiveRun, score
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.loop.record import Tick
@@ -18,7 +18,7 @@ def run(manager, missing=False):
         tail = Missing(Why.GONE) if missing else Quantile(0.004 * (index + 1), samples=99)
         telemetry = Telemetry(float(index), 0.01, tail_latency_seconds=tail, load_ratio=Value(0.5), lc_cpus=Value(0.4))
         ticks.append(Tick(index, 0.0, telemetry, applied, applied, Verdict(applied, applied), applied, manager))
-    return Run(manager, tuple(ticks), 0.3, 0.0)
+    return LiveRun(manager, tuple(ticks), 0.3, 0.0)
 
 
 @pytest.mark.parametrize("missing", [False, True])

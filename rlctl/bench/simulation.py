@@ -1,0 +1,194 @@
+"""One manager on some seeds of a simulated scenario: a seat for each host, and all hosts under one clock."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlctl.agents.bounds.bound import Bound
+from rlctl.agents.bounds.oracle import Oracle
+from rlctl.agents.bounds.oracle_model import OracleModel
+from rlctl.agents.managers.prm_model import PrmModel
+from rlctl.agents.policy import Policy
+from rlctl.agents.seat import Seat
+from rlctl.bench.lineup import policy_for
+from rlctl.bench.suite import BOUNDS, SHIELDED_BOUNDS, Trace
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.observation import Observation
+from rlctl.envs.score import Windows, per_run
+from rlctl.envs.sim.plant import SimBatch
+from rlctl.envs.sim.profile import HostProfile
+from rlctl.envs.workload import Weight
+from rlctl.safety.profile import Profile
+from rlctl.safety.shield import Shield
+from rlctl.scenarios.sim import SimScenario
+
+__all__ = ["SimResult", "SimTask", "simulate"]
+
+
+@dataclass(frozen=True, slots=True)
+class SimTask:
+    """A piece of work that a process takes: one manager on some seeds.
+
+    Attributes:
+        scenario: With duration and time scale as they are to be.
+        host: The scenario's host profile.
+        manager: Name of the manager.
+        first: Place of the first seed among all seeds of the plan.
+        seeds: One simulated host for each.
+        weight: BE's CPU weight.
+        profile: Constants of the shield, on the scenario's time scale.
+        threshold_model: PRM's model, for managers that need it.
+        options: Constants of the manager in place of its published ones, a mapping for each seed; empty for none.
+    """
+
+    scenario: SimScenario
+    host: HostProfile
+    manager: str
+    first: int
+    seeds: tuple[int, ...]
+    weight: Weight
+    profile: Profile
+    threshold_model: PrmModel | None = None
+    options: tuple[Mapping[str, object], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SimResult:
+    """What came of a task.
+
+    Attributes:
+        task: What was simulated.
+        values: Every metric of `rlctl.envs.score`, each of shape (seeds,).
+        trace: The run on the task's first seed.
+        remarks: What a reader of the manager's row must know.
+    """
+
+    task: SimTask
+    values: dict[str, np.ndarray]
+    trace: Trace
+    remarks: tuple[str, ...]
+
+
+def simulate(task: SimTask) -> SimResult:
+    """Run one manager on the task's seeds.
+
+    Raises:
+        PolicyError: The manager does not fit the host.
+    """
+    hosts, ticks = _hosts(task), task.scenario.ticks
+    foresee, policies = _policies(task, hosts)
+    seats = [_seat(policy, task.profile, hosts) for policy in policies]
+    windows = Windows.none(ticks, hosts.count)
+    foresee()
+    hosts.apply([seat.start() for seat in seats])
+    with _no_garbage_collection():
+        for tick in range(ticks):
+            hosts.step()
+            windows.see(tick, hosts.truth())
+            before = hosts.allocations
+            hosts.apply(_decided(tick, windows, seats, foresee, hosts))
+            _note_changes(tick, windows, before, hosts.allocations)
+    trace = Trace.of(windows, hosts.tick_seconds)
+    return SimResult(task, per_run(windows, hosts.tick_seconds), trace, policies[0].remarks)
+
+
+def _decided(
+    tick: int, windows: Windows, seats: Sequence[Seat], foresee: Callable[[], None], hosts: SimBatch
+) -> list[Allocation]:
+    """What BE may use on each host after this window; notes who was overridden and what deciding took."""
+    begun = time.perf_counter()
+    foresee()
+    foreseen_seconds = (time.perf_counter() - begun) / hosts.count
+    allocations = []
+    for place, (seat, telemetry, current) in enumerate(zip(seats, hosts.telemetry(), hosts.allocations, strict=True)):
+        begun = time.perf_counter()
+        verdict = seat.decide(telemetry, current).verdict
+        windows.decision_seconds[tick, place] = foreseen_seconds + time.perf_counter() - begun
+        windows.overridden[tick, place] = verdict.overridden
+        allocations.append(verdict.allocation)
+    return allocations
+
+
+def _note_changes(tick: int, windows: Windows, before: Sequence[Allocation], after: Sequence[Allocation]) -> None:
+    windows.frozen[tick] = [now.frozen for now in after]
+    windows.suspended[tick] = [now.frozen and not was.frozen for was, now in zip(before, after, strict=True)]
+    windows.changed[tick] = [now is not was and now != was for was, now in zip(before, after, strict=True)]
+
+
+def _seat(policy: Policy, profile: Profile, hosts: SimBatch) -> Seat:
+    """A seat that raises what its policy raises: a failure amid a benchmark is a mistake to be shown."""
+    shield = Shield(profile, hosts.limits) if policy.shielded else None
+    return Seat(policy, shield, hosts.limits, hosts.tick_seconds, strict=True)
+
+
+class Foreseen(Policy):
+    """What a bound, which looks into the hosts and decides for all of them at once, gives BE on one of them."""
+
+    weight, masked, needs, note = Weight.MINIMUM, False, (), "foreseen"
+    remarks = ("a bound, no manager: it looks into the simulated host itself",)
+
+    def __init__(self, name: str) -> None:
+        self.name, self.shielded = name, name in SHIELDED_BOUNDS
+        self.next: Allocation
+
+    def start(self, limits: Limits) -> Allocation:  # noqa: ARG002 - the bound knows them
+        """What it gives BE in the first window."""
+        return self.next
+
+    def act(self, observation: Observation) -> Allocation:  # noqa: ARG002 - the bound sees more
+        """What it gives BE in the next window."""
+        return self.next
+
+
+FORESEEING: Mapping[str, Callable[[SimBatch], Bound]] = {
+    "oracle": Oracle,
+    "oracle-model": OracleModel,
+    "oracle-shielded": OracleModel,
+}
+"""Every bound by its name."""
+
+
+def _policies(task: SimTask, hosts: SimBatch) -> tuple[Callable[[], None], list[Policy]]:
+    """A policy for each host, and what a bound has to do before they are asked in a tick."""
+    if task.manager not in BOUNDS:
+        options = task.options or ({},) * hosts.count
+        return lambda: None, [policy_for(task.manager, task.scenario, task.threshold_model, each) for each in options]
+    bound, policies = FORESEEING[task.manager](hosts), [Foreseen(task.manager) for _ in range(hosts.count)]
+
+    def foresee() -> None:
+        for policy, allocation in zip(policies, bound.act_all(), strict=True):
+            policy.next = allocation
+
+    return foresee, [*policies]
+
+
+def _hosts(task: SimTask) -> SimBatch:
+    scenario = task.scenario
+    return SimBatch(
+        task.host,
+        task.seeds,
+        scenario.load_model,
+        scenario.ticks,
+        scenario.tick_seconds,
+        vary=scenario.vary,
+        weight=task.weight,
+        limits=task.host.limits(scenario.levels),
+    )
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """A tick leaves no cycles, and looking for them costs time."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
