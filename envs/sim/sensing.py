@@ -38,11 +38,11 @@ _ALIVE = Value(1.0)
 
 
 class Sensors:
-    """The sensors of n hosts.
+    """The sensors of n hosts: the LC's figures may arrive late or never, the host's own come at once.
 
     Args:
-        constants: Of each host.
-        tick_seconds: Control period; also the window of the latency.
+        constants: The constants of each host.
+        tick_seconds: Length of a control period, which is also the window of the tail latency.
 
     Attributes:
         seen: The readings of `LATE` as they arrived last, shape (5, n), in that order; `lost` is 1.0 where the latest
@@ -56,11 +56,7 @@ class Sensors:
         self._delay = np.round(constants.delay_ticks).astype(int)
         self._depth = int(self._delay.max(initial=0)) + 1
         self._every = np.arange(len(self._delay))
-        self.reset()
-
-    def reset(self) -> None:
-        """Nothing has arrived yet."""
-        count = len(self._delay)
+        count = len(self._delay)  # at first nothing has arrived
         self._ring = np.zeros((self._depth, len(LATE), count))
         self._ring[:, -1] = 1.0
         self._place = 0
@@ -68,7 +64,7 @@ class Sensors:
         self.age_ticks = np.full(count, np.inf)
 
     def take(self, window: Window) -> None:
-        """A control period has passed."""
+        """Measure a control period that has passed."""
         load = window.offered_rps / self.constants.max_load_rps
         samples = np.floor(window.done_rps * self.tick_seconds)
         lost = window.missing | (samples < 1.0)  # without a completed request there is no quantile

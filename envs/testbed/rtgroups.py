@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -33,7 +33,8 @@ IO_SHARE = 10
 
 LOAD_WEIGHT = 100
 
-_BE = tuple(one for one in Controller if one not in (Controller.MEMORY, Controller.IO))
+# What a BE that rlctl controls takes: all but memory and I/O.
+_BE = tuple(controller for controller in Controller if controller not in (Controller.MEMORY, Controller.IO))
 _IN_MEMORY = ("tmpfs", "ramfs")
 
 
@@ -157,7 +158,8 @@ class Rig:
         """
         for needed in condition.controllers:
             self.layout.mount(needed)
-        mounts = {one: self.layout.mounts[one] for one in _used(condition) if one in self.layout.mounts}
+        used = _BE if condition is Condition.RLCTL else condition.controllers
+        mounts = {one: self.layout.mounts[one] for one in used if one in self.layout.mounts}
         cpu = self.layout.mounts.get(Controller.CPU)
         if real_time and cpu is not None and cpu.version == 1:
             mounts = {one: mount for one, mount in mounts.items() if mount.path != cpu.path}
@@ -208,7 +210,3 @@ def in_memory(folder: Path) -> bool:
     above = {str(one) for one in (folder.resolve(), *folder.resolve().parents)}
     kinds = {one.mountpoint: one.fstype for one in psutil.disk_partitions(all=True) if one.mountpoint in above}
     return bool(kinds) and kinds[max(kinds, key=len)] in _IN_MEMORY
-
-
-def _used(condition: Condition) -> Iterable[Controller]:
-    return _BE if condition is Condition.RLCTL else condition.controllers

@@ -39,7 +39,6 @@ SOLO_SECONDS = 8.0
 SETTLE_SECONDS = 0.5
 DRAIN_SECONDS = 20.0
 BE_START_SECONDS = 5.0
-PAUSE_SECONDS = 0.01
 # Time for stress-ng to fill its arrays: a task that clears pages in the kernel cannot be frozen.
 FILL_SECONDS = {"cpu": 0.0, "memory": 1.0, "mixed": 1.0}
 
@@ -136,13 +135,8 @@ class Testbed:
         be = StressNg(self.spec.be)
         be.start(self._launcher)
         self._be = be
-        deadline = time.monotonic() + BE_START_SECONDS
-        while len(be.pids()) <= self.spec.be.workers:
-            if time.monotonic() > deadline:
-                raise TestbedError(
-                    f"stress-ng did not start its {self.spec.be.workers} workers: is it installed whole?"
-                )
-            time.sleep(PAUSE_SECONDS)
+        workers = self.spec.be.workers
+        be.await_that(lambda: len(be.pids()) > workers, f"start its {workers} workers", BE_START_SECONDS)
         time.sleep(FILL_SECONDS[self.spec.be.kind])
 
     def stop_be(self) -> Work:
