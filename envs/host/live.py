@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.allocation import Allocation
 from rlctl.envs.applications import Placement
 from rlctl.envs.errors import CgroupGone, RlctlError
+from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.host.cgroup.steps import Step
 from rlctl.envs.host.events import BE_VANISHED, Events
@@ -21,49 +22,11 @@ from rlctl.envs.several import OF_EACH_LC, worst_of
 from rlctl.envs.telemetry import READINGS, Missing, Reading, Telemetry, Value, Why
 from rlctl.envs.workload import SLO, Weight
 
-__all__ = ["Actuator", "Divider", "Lc", "LiveHost"]
+__all__ = ["Divider", "Lc", "LiveHost"]
 
 log = logging.getLogger(__name__)
 
 _FIELDS = frozenset(READINGS)
-
-
-class Actuator(Protocol):
-    """Writes an Allocation to the kernel and reads it back; `BeActuator` is one."""
-
-    @property
-    def limits(self) -> Limits:
-        """Range of allocations that it takes."""
-        ...
-
-    @property
-    def controls(self) -> frozenset[str]:
-        """Those of `KNOBS` that every BE group has."""
-        ...
-
-    def plan(self, allocation: Allocation) -> Sequence[Step]:
-        """The steps that `apply` would take now."""
-        ...
-
-    def apply(self, allocation: Allocation) -> Allocation:
-        """Write, read back, return what is in force."""
-        ...
-
-    def read(self) -> Allocation:
-        """The allocation in force."""
-        ...
-
-    def set_weight(self, weight: Weight) -> None:
-        """Set BE's CPU weight against the LC's."""
-        ...
-
-    def emergency_plan(self) -> EmergencyPlan:
-        """The writes that take the groups of now to the safe allocation."""
-        ...
-
-    def rehearse(self) -> int:
-        """Write to every knob the value that it has; the number of knobs."""
-        ...
 
 
 class Divider(Protocol):
@@ -124,7 +87,7 @@ class LiveHost:
     def __init__(
         self,
         lcs: Sequence[Lc],
-        actuator: Actuator,
+        actuator: BeActuator,
         tick_seconds: float,
         close: Callable[[], None],
         *,

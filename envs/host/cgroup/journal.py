@@ -22,7 +22,10 @@ from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlEr
 from rlctl.envs.host.cgroup.kernel import Identity
 from rlctl.envs.ticklog import seal, unsealed
 
-__all__ = ["STATE_DIR", "Entry", "Journal", "Recorded", "StateLock", "boot_id", "load", "refused"]
+__all__ = [
+    "STATE_DIR", "Entry", "Journal", "Recorded", "StateLock",
+    "append", "boot_id", "load", "refused", "sealed_line", "unsealed_line",
+]  # fmt: skip
 
 STATE_DIR = Path("/var/lib/rlctl")
 JOURNAL = "journal.jsonl"
@@ -52,18 +55,18 @@ class Entry:
     original: str
     identity: Identity
 
-    def to_line(self) -> str:
-        """As a journal line with its checksum, without the newline."""
-        return _sealed({"path": str(self.path), "original": self.original, "identity": list(self.identity)})
+    def to_line(self) -> bytes:
+        """As a journal line with its checksum."""
+        return sealed_line({"path": str(self.path), "original": self.original, "identity": list(self.identity)})
 
     @classmethod
-    def from_line(cls, line: str) -> Entry:
+    def from_line(cls, line: bytes) -> Entry:
         """From a journal line.
 
         Raises:
             ValueError: It is no entry, or not as it was written: what an accident made of it must not be put back.
         """
-        record = _unsealed(line)
+        record = unsealed_line(line)
         try:
             device, inode = record["identity"]
             path, original = Path(record["path"]), str(record["original"])
@@ -127,7 +130,7 @@ def load(state_dir: Path) -> Recorded:
     except OSError as error:
         raise refused(state_dir / JOURNAL, error) from None
     whole = content[: content.rfind(b"\n") + 1]
-    lines = whole.decode(errors="replace").splitlines()
+    lines = whole.splitlines()
     entries, boot = [], _header(lines)
     unreadable = [1] if lines and not boot else []
     for number, line in enumerate(lines[1:], start=2):
@@ -138,21 +141,42 @@ def load(state_dir: Path) -> Recorded:
     return Recorded(boot, tuple(entries), tuple(unreadable), len(whole))
 
 
-def _header(lines: Sequence[str]) -> str:
+def _header(lines: Sequence[bytes]) -> str:
     with contextlib.suppress(ValueError):
-        return str(_unsealed(lines[0]).get("boot_id", "")) if lines else ""
+        return str(unsealed_line(lines[0]).get("boot_id", "")) if lines else ""
     return ""
 
 
-def _sealed(record: Mapping[str, object]) -> str:
-    return seal(record, "")[0].decode().removesuffix("\n")
+def sealed_line(record: Mapping[str, object]) -> bytes:
+    """A record as JSON with its checksum, and a newline."""
+    return seal(record, "")[0]
 
 
-def _unsealed(line: str) -> Mapping[str, Any]:
-    record, prev, _ = unsealed(line.encode(errors="surrogateescape"))
+def unsealed_line(line: bytes) -> Mapping[str, Any]:
+    """The record in a line.
+
+    Raises:
+        ValueError: The line is none, or not as it was written.
+    """
+    record, prev, _ = unsealed(line)
     if prev is None:
         raise ValueError(f"no checksum: {line[:80]!r}")
     return record
+
+
+def append(file: int, data: bytes, at_bytes: int) -> None:
+    """Write behind the end of a file; all of it is on the disk when this returns, and nothing of it when it raises.
+
+    Raises:
+        OSError: The disk is full or broken.
+    """
+    try:
+        _write_whole(file, data, at_bytes)
+        os.fdatasync(file)
+    except OSError:
+        with contextlib.suppress(OSError):  # what is not surely there must not be read as if it were
+            os.ftruncate(file, at_bytes)
+        raise
 
 
 class StateLock:
@@ -201,7 +225,7 @@ class Journal:
     entries: list[Entry] = field(default_factory=list)
     held: list[Entry] = field(default_factory=list)
     note: str = ""
-    _header: str = ""
+    _header: bytes = b""
     _damaged: bool = False
     _lock: StateLock | None = None
     _file: int | None = None
@@ -239,7 +263,7 @@ class Journal:
         """
         pending = [*self.held, *entries]
         try:
-            self._append("".join(f"{entry.to_line()}\n" for entry in pending))
+            self._append(b"".join(entry.to_line() for entry in pending))
         except HostError as error:
             if not hold:
                 raise
@@ -290,7 +314,7 @@ class Journal:
         recorded, path = load(self.state_dir), self.state_dir / JOURNAL
         fresh = not recorded.is_of(boot)
         self._end_bytes = 0 if fresh else recorded.good_bytes
-        self._header = _sealed({"journal": _VERSION, "boot_id": boot}) + "\n"
+        self._header = sealed_line({"journal": _VERSION, "boot_id": boot})
         with _storing(path):
             if recorded.entries and fresh:
                 self.note = archive(self.state_dir, "obsolete")
@@ -306,18 +330,14 @@ class Journal:
             self._damaged = bool(recorded.unreadable)
             self._reserve()
 
-    def _append(self, text: str) -> None:
+    def _append(self, data: bytes) -> None:
         """Write behind the end, over what is reserved or was torn."""
         if self._file is None:
             raise HostError(f"{self.state_dir / JOURNAL}: is closed")
         with _storing(self.state_dir / JOURNAL):
-            data = text.encode()
             try:
-                _write_whole(self._file, data, self._end_bytes)
-                os.fdatasync(self._file)
+                append(self._file, data, self._end_bytes)
             except OSError:
-                with contextlib.suppress(OSError):  # what is not surely there must not be read as if it were
-                    os.ftruncate(self._file, self._end_bytes)
                 self._reserved_bytes = self._end_bytes
                 raise
         self._end_bytes += len(data)
@@ -333,7 +353,7 @@ class Journal:
     def _rewrite(self, entries: list[Entry]) -> None:
         """Another file in the journal's place; open before it is there, as no descriptor may be left to open it."""
         fresh = self.state_dir / f"{JOURNAL}.new"
-        data = "".join([self._header, *(f"{entry.to_line()}\n" for entry in entries)]).encode()
+        data = b"".join([self._header, *(entry.to_line() for entry in entries)])
         with contextlib.ExitStack() as failing:
             file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             failing.callback(fresh.unlink, missing_ok=True)

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from rlctl.envs.errors import HostError
-from rlctl.envs.host.cgroup.journal import refused, sync_directory
+from rlctl.envs.host.cgroup.journal import append, refused, sealed_line, sync_directory, unsealed_line
 from rlctl.envs.host.cgroup.kernel import Identity
-from rlctl.envs.ticklog import seal, unsealed
 
 __all__ = ["FOLDER", "Ledger", "Move", "Recorded", "Stage", "read_ledger"]
 
@@ -91,10 +90,7 @@ def read_ledger(state_dir: Path) -> Recorded | None:
     recorded = Recorded()
     for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
         try:
-            record, prev, _ = unsealed(line)
-            if prev is None:
-                raise ValueError("no seal")
-            _take(recorded, record)
+            _take(recorded, unsealed_line(line))
         except (ValueError, LookupError, TypeError, AttributeError):
             recorded.damaged.append(number)
     return recorded if recorded.boot_id or recorded.damaged else None
@@ -192,13 +188,9 @@ class Ledger:
         self.close()
 
     def _append(self, records: Iterable[Mapping[str, Any]]) -> None:
-        data = b"".join(seal(record, "")[0] for record in records)
+        data = b"".join(map(sealed_line, records))
         try:
-            if os.pwrite(self._file, data, self._end_bytes) != len(data):
-                raise OSError(0, "the disk is full")
-            os.fdatasync(self._file)
+            append(self._file, data, self._end_bytes)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._file, self._end_bytes)
             raise HostError(f"{self.path}: cannot store what is about to be done ({error.strerror})") from error
         self._end_bytes += len(data)

@@ -36,8 +36,8 @@ def test_any_original_survives(original: bytes, inode: int, name: str) -> None:
     assert read.original.encode(errors="surrogateescape") == original
 
 
-@given(st.text(max_size=40))
-def test_no_line_breaks_the_reader(line: str) -> None:
+@given(st.binary(max_size=40))
+def test_no_line_breaks_the_reader(line: bytes) -> None:
     with pytest.raises(ValueError):
         Entry.from_line(line)
 
@@ -45,7 +45,7 @@ def test_no_line_breaks_the_reader(line: str) -> None:
 @pytest.mark.parametrize("line", ["{}", "[]", "1", '{"path": 1, "original": "", "identity": [1]}', "[" * 100_000])
 def test_other_json_is_no_entry(line: str) -> None:
     with pytest.raises(ValueError):
-        Entry.from_line(line)
+        Entry.from_line(line.encode())
 
 
 @given(cut=st.integers(1, 60))
