@@ -20,23 +20,23 @@ from rlctl.safety import watchdog
 
 __all__ = ["Lease", "Watchdog"]
 
+# How long the first watchdog may take to confirm its plan, on a host that is short of everything.
 CONFIRM_SECONDS = 10.0
-"""How long the first watchdog may take to confirm its plan, on a host that is short of everything."""
 
+# How long a watchdog may take to give up its claim on BE, before it is ended instead.
 LEAVE_SECONDS = 2.0
-"""How long a watchdog may take to give up its claim on BE, before it is ended instead."""
 
+# How long a watchdog is waited for that has nothing left to do; one that waits for us must not be waited for.
 RELEASE_SECONDS = 0.5
-"""How long a watchdog is waited for that has nothing left to do; one that waits for us must not be waited for."""
 
+# A watchdog that owes an answer for less is not taken to hang, however short the lease is.
 SHORTEST_SILENCE_SECONDS = 1.0
-"""A watchdog that owes an answer for less is not taken to hang, however short the lease is."""
 
+# Between starts after the first replacement, twice as long each time: seven in the first minute, then four.
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 16.0
-"""Between starts after the first replacement, twice as long each time: seven in the first minute, then four."""
 
+# A watchdog that has lived so long did not die of its start: the next one is started at once.
 PROVEN_SECONDS = 60.0
-"""A watchdog that has lived so long did not die of its start: the next one is started at once."""
 
 _log = logging.getLogger(__name__)
 

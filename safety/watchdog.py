@@ -20,14 +20,14 @@ import time
 
 __all__ = ["Link", "Plan", "Step", "absent", "guard", "hold", "main", "restore", "see_off", "successor"]
 
+# How long one stage of the plan, the freeze, may take before the next is begun beneath it; as in the actuator.
 HEAD_START_SECONDS = 0.025
-"""How long one stage of the plan, the freeze, may take before the next is begun beneath it; as in the actuator."""
 
+# Between looks at what was written; each is twice the one before it.
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 1.0
-"""Between looks at what was written; each is twice the one before it."""
 
+# How long a controller may take to die of SIGKILL; one that sleeps in the kernel takes longer.
 END_SECONDS = 5.0
-"""How long a controller may take to die of SIGKILL; one that sleeps in the kernel takes longer."""
 
 OOM_SCORE = b"-999"  # the last to be killed for memory: it is small, and everything else relies on it
 PIPE_BUF = 4096  # so much fits whole into a pipe that select calls writable

@@ -28,13 +28,13 @@ _ID = re.compile(r"[0-9a-f]{12,64}")  # 12 digits is what `docker ps` shows
 _PREFIX = r"(?:(?:docker|libpod|crio|cri-containerd|nerdctl)-)?"
 
 
+# Arguments of each tool, ahead of the name. The first two answer with the id, the others with JSON with a pid.
 _QUESTIONS = {
     "docker": ("inspect", "--type=container", "--format={{.Id}}"),
     "podman": ("inspect", "--type=container", "--format={{.Id}}"),
     "runc": ("state",),
     "crun": ("state",),
 }
-"""Arguments of each tool, ahead of the name. The first two answer with the id, the others with JSON with a pid."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 __all__ = ["MOST_CPUS", "format_cpus", "parse_cpus"]
 
+# The kernel's largest CONFIG_NR_CPUS; a longer range is a slip, and would fill the memory.
 MOST_CPUS = 8192
-"""The kernel's largest CONFIG_NR_CPUS; a longer range is a slip, and would fill the memory."""
 
 
 @functools.lru_cache(maxsize=64)  # the same few lists of every group, at every tick

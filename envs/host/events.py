@@ -12,6 +12,7 @@ _log = logging.getLogger(__name__)
 
 BE_VANISHED = "be-vanished"
 
+# Kinds of events, and what each means.
 KINDS: Mapping[str, str] = {
     "foreign-write": "Another program wrote a knob of BE.",
     "group-vanished": "A group of BE is gone.",
@@ -28,7 +29,6 @@ KINDS: Mapping[str, str] = {
     "application-moved": "An application was moved to another cluster.",
     "application-refused": "An application cannot be controlled.",
 }
-"""Kinds of events, and what each means."""
 
 MOST_KEPT = 1000  # a caller that never drains must not fill the memory
 

@@ -20,8 +20,8 @@ from rlctl.envs.host.sensors.sensor import Sensor
 
 __all__ = ["Follower"]
 
+# At least so long between two looks: one per tick at 1 Hz, whose ticks are not exactly a second apart.
 LOOK_SECONDS = 0.95
-"""At least so long between two looks: one per tick at 1 Hz, whose ticks are not exactly a second apart."""
 
 _RESTRICTING = (Controller.CPU, Controller.CPUSET, Controller.FREEZER)
 

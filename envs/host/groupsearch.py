@@ -19,8 +19,8 @@ from rlctl.envs.host.process import memberships
 
 __all__ = ["UNIFIED", "Found", "find_groups", "groups_of_process", "outermost"]
 
+# Key of the cgroup2 hierarchy, be it the only one or beside v1.
 UNIFIED = "unified"
-"""Key of the cgroup2 hierarchy, be it the only one or beside v1."""
 
 NEAREST_NAMES = 3
 _LINKS_OF_A_LEAF = 2

@@ -12,8 +12,8 @@ from rlctl.envs.host.topology import read_list
 
 __all__ = ["probe_machine"]
 
+# Free memory that lets the controller (about 60 MB) run beside everything else without reclaim.
 ENOUGH_BYTES = 256 << 20
-"""Free memory that lets the controller (about 60 MB) run beside everything else without reclaim."""
 
 
 def probe_machine(

@@ -41,8 +41,8 @@ __all__ = ["build_live", "unwritable"]
 
 log = logging.getLogger(__name__)
 
+# Ten files of each group stay open, and the usual soft limit is 1024. Nothing here uses select().
 MOST_FILES = 1 << 16
-"""Ten files of each group stay open, and the usual soft limit is 1024. Nothing here uses select()."""
 
 
 def build_live(

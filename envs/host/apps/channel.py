@@ -33,12 +33,12 @@ SOCKET = Path("/run/rlctl/mode.sock")
 
 MOST_CLIENTS = 256
 MOST_CLIENTS_EACH = 4
+# New connections per call; the others wait in the kernel's queue, which is bounded too.
 MOST_NEW = 32
-"""New connections per call; the others wait in the kernel's queue, which is bounded too."""
 
 MOST_LINE_BYTES = 64
+# Of one client per call: one that floods us is heard no faster than the others.
 READ_BYTES = 4096
-"""Of one client per call: one that floods us is heard no faster than the others."""
 
 SEND_BUFFER_BYTES = 4096
 

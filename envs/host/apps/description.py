@@ -13,8 +13,8 @@ from rlctl.envs.yaml_edge import Strict, load_model
 
 __all__ = ["LEAST_PRIORITY", "Description", "Mode", "load_description"]
 
+# Of applications that are served last: those that nobody described.
 LEAST_PRIORITY = 9
-"""Of applications that are served last: those that nobody described."""
 
 MOST_MODES = 32
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}$"  # becomes part of a group's and of files' names

@@ -14,11 +14,11 @@ from rlctl.envs.host.cgroup.layout import Controller, Layout
 
 __all__ = ["PARENT", "home_of", "make_group", "make_parent", "move_all", "return_home"]
 
+# BE's group where nobody names another.
 PARENT = "rlctl-be"
-"""BE's group where nobody names another."""
 
+# For an application that forks while it is moved; a tick must not wait longer, and the next one tries again.
 PATIENCE_SECONDS = 0.1
-"""For an application that forks while it is moved; a tick must not wait longer, and the next one tries again."""
 
 
 def make_group(layout: Layout, parent: str, name: str, knobs: Knobs) -> Group:

@@ -26,8 +26,8 @@ __all__ = ["Place", "adopt", "forget", "release", "run"]
 
 CANNOT_EXECUTE, NOT_FOUND = 126, 127  # as a shell has it
 BY_SIGNAL = 128
+# For ended processes to leave a group; it stays while it has processes that outlive the one that was launched.
 REMOVE_SECONDS = 1.0
-"""For ended processes to leave a group; it stays while it has processes that outlive the one that was launched."""
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)

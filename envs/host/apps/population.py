@@ -24,14 +24,14 @@ from rlctl.envs.host.process import PROC, memberships
 
 __all__ = ["PERIOD_SECONDS", "UNANNOUNCED", "Member", "Population"]
 
+# Applications are placed anew at least so often; who comes and goes is noticed at every tick.
 PERIOD_SECONDS = 5.0
-"""Applications are placed anew at least so often; who comes and goes is noticed at every tick."""
 
+# Between two looks for groups that have become empty; one that is removed is noticed at once.
 CHECK_SECONDS = 1.0
-"""Between two looks for groups that have become empty; one that is removed is noticed at once."""
 
+# Modes of a group that nobody registered: little, that it fits; it has its part of what others leave.
 UNANNOUNCED = (WorkingMode(cpus=0.1, threads=1, value=1.0),)
-"""Modes of a group that nobody registered: little, that it fits; it has its part of what others leave."""
 
 MOST_MEMBERS = 1000
 

@@ -24,13 +24,13 @@ __all__ = ["DIRECTORY", "MODES", "Registration", "Registry"]
 log = logging.getLogger(__name__)
 
 DIRECTORY = Path("/run/rlctl/apps")
+# Below the directory: each application's mode, for those that read files rather than a socket.
 MODES = "modes"
-"""Below the directory: each application's mode, for those that read files rather than a socket."""
 
 MOST_BYTES = 64 << 10
 MOST_APPLICATIONS = 1000
+# A directory's time stamp has the kernel's tick for its grain: one that is so old has taken in every file.
 SETTLED_SECONDS = 0.1
-"""A directory's time stamp has the kernel's tick for its grain: one that is so old has taken in every file."""
 
 _OTHERS_MAY_WRITE = 0o022
 _SUFFIX = ".json"

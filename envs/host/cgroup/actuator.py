@@ -22,8 +22,8 @@ from rlctl.envs.workload import Weight
 
 __all__ = ["BeActuator"]
 
+# How long a freeze may take: far longer than it does, unless a task sleeps in the kernel.
 SETTLE_SECONDS = 0.25
-"""How long a freeze may take: far longer than it does, unless a task sleeps in the kernel."""
 
 
 class BeActuator:
@@ -31,9 +31,9 @@ class BeActuator:
 
     Restricting comes before growing, see `steps`. Only settings that read back as something else are written, and a
     group whose restriction failed is not given more in the same call. What another program wrote is `Ownership`'s
-    business; it can only restrict further. A group that runs elsewhere than on its CPUs is frozen: in v2 it has its
-    parent's when the parent has none of them. So is one that was removed from the hierarchy of a controller (v1) while
-    BE may not have all of what that restricts. A host without a controller reports its knob as wide open.
+    business; it can only restrict further. A group that runs elsewhere than on its CPUs is frozen. So is one that was
+    removed from the hierarchy of a controller (v1) while BE may not have all of what that restricts. A host without a
+    controller reports its knob as wide open.
 
     Args:
         groups: BE's groups, none within another. One that vanishes is left out from then on.
@@ -121,6 +121,7 @@ class BeActuator:
             CgroupError: A write or a reading failed; the first one's error, with a note on the others.
             PermissionMissing: As above.
         """
+        # Read, notice what others wrote, plan, write, read back.
         target = self.limits.clip(allocation)
         self._knobs.store()
         self.ownership.begin_tick()
@@ -226,6 +227,8 @@ class BeActuator:
         for group, now in seen.items():
             member = self._members.known[group]
             own = self.ownership.bound(group, self._division.part(target, share, group, member, now))
+            # In v2 a group has its parent's CPUs when the two have none in common (cgroup-v2.rst, "cpuset.cpus"):
+            # frozen it runs on none of them.
             outside = own.cpus and now.settings.cpus == own.cpus and not now.effective <= own.cpus
             if group.freezer and (outside or self._division.escapes(member, target)):
                 own = replace(own, frozen=True)
@@ -239,6 +242,7 @@ class BeActuator:
         known = self._members.known
         for group, gone in outcome.gone.items():
             self._members.drop(group, gone)
+        # A quota or a weight is in force when its file reads back; of CPUs and freezes only the kernel's answer counts.
         unsure = {step.group for step in steps if not step.turn.settled or self._knobs.dry_run} | outcome.failed_groups
         unsure |= self._reduced() - seen.keys()  # what is left of a group that was whole when it was last looked at
         written = {step.group for step in steps if not seen[step.group].errors} - unsure

@@ -78,6 +78,7 @@ class Claims:
 
     def _owner(self, status: os.stat_result) -> str:
         """The pid that the kernel names for a lock on this file; empty if it names none."""
+        # A row of /proc/locks: number, FLOCK, kind, mode, pid, major:minor:inode, range (proc(5)).
         file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
         rows = (line.split() for line in text_of(self._proc / "locks").splitlines())
         return next((row[4] for row in rows if len(row) > 5 and row[1] == "FLOCK" and row[5] == file), "")

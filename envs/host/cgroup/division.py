@@ -1,8 +1,4 @@
-"""How BE's budget is divided among its groups, and what the parts in force add up to.
-
-The quota is divided evenly, each part rounded down, as PRM does. The cpuset is a prefix of the CPU order. No part
-exceeds the quota of a group's ancestors: v1 would refuse it, and with it every larger allocation.
-"""
+"""How BE's budget is divided among its groups, and what the parts in force add up to."""
 
 from __future__ import annotations
 
@@ -33,13 +29,17 @@ class Division:
 
     def share(self, quota_cpus: float, groups: int) -> Quota:
         """One group's quota, of so many groups."""
+        # Evenly, as PRM divides the budget among its tasks.
         return Quota.of_cpus(quota_cpus / groups, self._period_us)
 
     def part(self, target: Allocation, share: Quota, group: Group, member: Member, seen: Seen) -> Settings:
         """A group's part of the target, below its ancestors."""
+        # No part above the ancestors' quota: v1 refuses it with EINVAL, and with it every larger allocation
+        # (Documentation/scheduler/sched-bwc.rst, "Hierarchical considerations").
         quota = share
         if seen.ceiling_cpus < share.cpus < UNLIMITED:
             quota = Quota.of_cpus(seen.ceiling_cpus, self._period_us)
+        # CPUs: a prefix of the order, the safest for the LC first, see `rlctl.envs.host.topology`.
         return Settings(
             quota if group.cpu else None,
             frozenset(self.order[: target.cpuset_cpus]) if group.cpuset else None,
@@ -70,6 +70,7 @@ class Division:
         counted = [now for group, now in seen.items() if not (now.frozen and group in reduced)]
         if not counted:
             return self.limits.safe
+        # Where groups differ, the report errs on the side of more: no guard may take BE for tighter than it is.
         highest = max(self._prefix(now.effective) for now in counted)
         return Allocation(self._quota_cpus(counted, len(seen)), highest, all(now.frozen for now in counted))
 

@@ -85,8 +85,9 @@ class CpuDriver(ABC):
         return self.weights[weight]
 
     def set_weight(self, weight: Weight | int) -> None:
-        """Write cpu.shares (2 to 262144) or cpu.weight (1 to 10000); under cpu.idle, lifted here, neither is taken."""
+        """Write cpu.shares (2 to 262144) or cpu.weight (1 to 10000); lifts cpu.idle."""
         native = self.weights[weight] if isinstance(weight, Weight) else weight
+        # An idle group takes no weight: EINVAL from sched_group_set_shares in kernel/sched/fair.c.
         if self.idle():
             self.set_idle(False)
         self._knobs.write(self._weight, str(native))
@@ -97,6 +98,7 @@ class CpuDriver(ABC):
 
     def set_idle(self, idle: bool) -> None:
         """Write cpu.idle; the kernel sets the weight to its default when it is lifted."""
+        # Both originals before the first write, since it changes both files.
         self._knobs.remember([self._idle, self._weight])
         self._knobs.write(self._idle, str(int(idle)))
 
@@ -150,6 +152,7 @@ class CpusetDriver(ABC):
 
     def set_cpus(self, cpus: Iterable[int]) -> None:
         """Write the CPUs; see `nesting.fit_cpus` for groups with children."""
+        # A write of no bytes never reaches the kernel, so an empty list is a newline.
         self._knobs.write(self._cpus, format_cpus(cpus) or "\n")
 
     def originally(self) -> frozenset[int]:

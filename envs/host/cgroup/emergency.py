@@ -16,11 +16,11 @@ from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
 
 __all__ = ["EmergencyPlan", "EmergencyWrite", "emergency_plan"]
 
+# What the drivers read from these files, so that they never take a write for unnecessary.
 _UNLIKE_ANY = {"cpu.cfs_period_us": "1", "cpu.cfs_burst_us": "1000000000", "cpu.max.burst": "1000000000"}
-"""What the drivers read from these files, so that they never take a write for unnecessary."""
 
+# By the file that orders a freeze: where a line shows that all tasks have stopped, and that line.
 _STOPPED = {"freezer.state": ("freezer.state", "FROZEN"), "cgroup.freeze": ("cgroup.events", "frozen 1")}
-"""By the file that orders a freeze: where a line shows that all tasks have stopped, and that line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,7 @@ def emergency_plan(
 ) -> EmergencyPlan:
     """The writes that bring `limits.safe` about, whatever the groups hold by then.
 
-    The drivers themselves write it, onto paper. Of v1 groups whose children have quotas or CPUs of their own these are
-    lowered first, as they are at this moment.
+    The drivers themselves write it, onto paper.
 
     Args:
         groups: BE's groups; one that vanished is left out.
@@ -95,6 +94,8 @@ def emergency_plan(
         if group.freezer is not None:
             group.freezer.order(True)
     freeze = paper.turn()
+    # Children before their parent: v1 refuses a parent's quota or CPUs below a child's. Those that have none of their
+    # own are left alone.
     for group in there:
         for cpu in _deepest_first(group.cpu):
             if cpu is group.cpu or cpu.quota().quota_us is not None:

@@ -27,7 +27,7 @@ def _same_list(wanted: str, got: str) -> bool:
 
 
 def _same_fields(wanted: str, got: str) -> bool:
-    """`max` alone keeps the period that `max 10000` shows."""
+    # A lone `max` keeps the period, and reads back as `max 10000` (cgroup-v2.rst, "cpu.max").
     fields = wanted.split()
     return fields == got.split()[: len(fields)]
 
@@ -45,7 +45,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def _same_pages(wanted: str, got: str) -> bool:
-    """Memory is counted in whole pages, and more than there can be is `max`."""
+    # Memory counts in whole pages, and more than there can be is `max` (page_counter_memparse in mm/page_counter.c).
     if wanted.strip() == got.strip():
         return True
     with contextlib.suppress(ValueError):
@@ -67,7 +67,7 @@ def _by_device(content: str) -> dict[str, str]:
 
 
 def _same_device(wanted: str, got: str) -> bool:
-    """What was written of one device is what is listed of it; one without limits is not listed."""
+    # What was written of a device is listed of it; one without limits is not listed (cgroup-v2.rst, "io.max").
     device, _, limits = wanted.strip().partition(" ")
     listed = _by_device(got).get(device, "").split()
     return all(limit in listed or limit == "0" or (limit.endswith("=max") and not listed) for limit in limits.split())
@@ -84,7 +84,7 @@ def _device_to_write(original: str, now: str) -> str:
 
 
 def _same_schemata(wanted: str, got: str) -> bool:
-    """The kernel lines its columns up, and lists what was not written too."""
+    # The kernel lines its columns up, and lists what was not written too (Documentation/arch/x86/resctrl.rst).
     with contextlib.suppress(ValueError):
         return Schemata.parse(got).includes(Schemata.parse(wanted))
     return False
@@ -104,9 +104,7 @@ class FileKind:
     """How one kind of file is compared and put back.
 
     Attributes:
-        rank: Its turn when originals are put back. `cpu.idle` comes before the weights, which it resets; the freezer
-            comes when all limits are back, so that nothing runs under limits that are not its own; controllers are
-            switched off last, since their files vanish with them.
+        rank: Its turn when originals are put back.
         same: Whether what was written and what was read mean the same.
         to_write: The text that brings an original back, given the content now.
     """
@@ -117,11 +115,14 @@ class FileKind:
 
 
 _KINDS: dict[str, FileKind] = {
+    # First what the kernel resets other files by: leaving cpu.idle sets the weight to its default
+    # (sched_group_set_idle in kernel/sched/fair.c).
     "cpu.idle": FileKind(0),
     "cpu.cfs_period_us": FileKind(1),
     "cpu.cfs_quota_us": FileKind(1),
     "cpu.max": FileKind(1, _same_fields),
-    "cpu.cfs_burst_us": FileKind(2),  # may not exceed the quota
+    # The burst may not exceed the quota (sched-bwc.rst, "Burst feature").
+    "cpu.cfs_burst_us": FileKind(2),
     "cpu.max.burst": FileKind(2),
     "cpuset.mems": FileKind(3, _same_list),
     "cpuset.cpus": FileKind(3, _same_list),
@@ -135,8 +136,10 @@ _KINDS: dict[str, FileKind] = {
         FileKind(4, _same_device, _device_to_write),
     ),
     "schemata": FileKind(4, _same_schemata),
+    # Thawed only when all limits are back, so that nothing runs under limits that are not its own.
     "freezer.state": FileKind(5),
     "cgroup.freeze": FileKind(5),
+    # Controllers last: their files vanish with them.
     "cgroup.subtree_control": FileKind(6, _same_controllers, _controllers_to_toggle),
 }
 _OTHER = FileKind(4)

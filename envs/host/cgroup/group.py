@@ -20,8 +20,8 @@ from rlctl.envs.host.process import PROC, memberships
 
 __all__ = ["KNOBS", "Group"]
 
+# What a BE group may be restricted by, as `Group` names its drivers.
 KNOBS = ("cpu", "cpuset", "freezer")
-"""What a BE group may be restricted by, as `Group` names its drivers."""
 
 REMOVE_SECONDS = 5.0
 _POLL_SECONDS = 0.005
@@ -224,6 +224,7 @@ class Group:
         Raises:
             CgroupBusy: Processes are still in it; which ones.
         """
+        # EBUSY for a moment after the last process has ended.
         deadline = time.monotonic() + timeout_seconds
         for directory in self.directories:
             while (error := _remove_tree(self._knobs.kernel, directory)) is not None:
@@ -274,11 +275,13 @@ def _make(knobs: Knobs, root: Path, parts: tuple[str, ...], v2_controllers: list
 
 
 def _enable(knobs: Knobs, group: Path, controllers: list[str]) -> None:
-    """Let children of a v2 group have controllers; what cannot be enabled because it is no controller is left out."""
+    # Let children of a v2 group have controllers; cpuacct, freezer and pressure are none there, and need no enabling.
     real = [name for name in controllers if name in ("cpu", "cpuset", "memory", "io")]
     if not real:
         return
-    if (group / "cgroup.type").exists() and knobs.read(group / "cgroup.procs").split():  # only the true root may
+    # No group but the root may have both processes and controllers for its children (cgroup-v2.rst, "No Internal
+    # Process Constraint").
+    if (group / "cgroup.type").exists() and knobs.read(group / "cgroup.procs").split():
         raise CgroupBusy(
             f"{group} has processes of its own, and none could join a group below it: move them to a group of their own"
         )

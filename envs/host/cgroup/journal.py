@@ -34,12 +34,13 @@ _VERSION = 1
 
 _log = logging.getLogger(__name__)
 
+# Allocated behind the journal's end; less than half of it is made up for. 150 kB hold the originals of 150 groups.
 RESERVED_BYTES = 256 << 10
-"""Allocated behind the journal's end; less than half of it is made up for. 150 kB hold the originals of 150 groups."""
 
 _NO_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR)
 
-COMPACT_ENTRIES = 1000  # about 150 kB, of 150 groups that came and went
+# About 150 kB, of 150 groups that came and went.
+COMPACT_ENTRIES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +332,7 @@ class Journal:
             self._reserve()
 
     def _append(self, data: bytes) -> None:
-        """Write behind the end, over what is reserved or was torn."""
+        # Behind the last whole line, over what is reserved or was torn.
         if self._file is None:
             raise HostError(f"{self.state_dir / JOURNAL}: is closed")
         with _storing(self.state_dir / JOURNAL):

@@ -18,10 +18,14 @@ Identity = tuple[int, int]
 """Device and inode of a group's directory. kernfs never hands out an inode number twice within a boot."""
 
 MOST_BYTES = 4096
-OPEN_SHARE = 0.5  # of the files that this process may open; beyond it a file is opened for each read
+# Of the files that this process may open; beyond it a file is opened for each read.
+OPEN_SHARE = 0.5
 
-_LINKS_OF_A_LEAF = 2  # its name and its own `.`; each child's `..` is one more
-_NOT_KEPT_OPEN = frozenset({"cgroup.procs", "tasks"})  # of v1: an open file goes on showing the pids of its first read
+# A directory's links: its name and its own `.`; each child's `..` is one more.
+_LINKS_OF_A_LEAF = 2
+# Of v1: an open file goes on showing the pids of its first read for a second (CGROUP_PIDLIST_DESTROY_DELAY in
+# kernel/cgroup/cgroup-v1.c), and each read begins that second anew.
+_NOT_KEPT_OPEN = frozenset({"cgroup.procs", "tasks"})
 _SUBSETS = frozenset({"cpuset.cpus", "cpuset.mems"})
 
 
@@ -168,7 +172,8 @@ def refusal(error: OSError, path: Path, doing: str, *, group: bool = False) -> R
     """
     kind, way_out = _BY_ERRNO.get(error.errno or 0, (CgroupError, "see the kernel log"))
     if error.errno == errno.EACCES and error.filename is None and path.name in _SUBSETS:
-        kind, way_out = CgroupRejected, "the parent group has not all of these"  # how v1 cpuset says so, even to root
+        # How v1 says so, even to root: validate_change in kernel/cgroup/cpuset.c.
+        kind, way_out = CgroupRejected, "the parent group has not all of these"
     elif error.errno == errno.ENOENT and not group and path.parent.is_dir():
         kind, way_out = CgroupError, "this kernel lacks it, or its controller is not enabled for this group"
     name = errno.errorcode.get(error.errno or 0, "?")

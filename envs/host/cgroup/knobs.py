@@ -98,11 +98,13 @@ class Knobs:
         if self.dry_run:
             _log.info("dry run: would write %r to %s", text, path)
             return
+        # The original is on the disk before the first write, whatever happens after it.
         self.remember([path])
         try:
             self.kernel.write(path, text)
         except OSError as error:
             raise refusal(error, path, f"write {text.strip()!r}") from error
+        # Read back: a kernel may take a write and do something else, and so may another program.
         got = self._own(path)
         if not kind_of(path).same(text, got):
             raise CgroupError(

@@ -19,6 +19,7 @@ from rlctl.envs.host.decode import text_of
 __all__ = ["Controller", "Layout", "Mount"]
 
 SYS_CGROUP = Path("/sys/fs/cgroup")
+# cgroup.freeze came with Linux 5.2; it belongs to no controller, so no file lists it.
 FIRST_WITH_V2_FREEZER = (5, 2)
 
 
@@ -180,7 +181,8 @@ def _served_by(name: Controller, first: Mapping[str, Mount], proc: Path) -> Moun
         return unified if (proc / "pressure/cpu").exists() else None
     if name is Controller.FREEZER:
         return unified if _release(proc) >= FIRST_WITH_V2_FREEZER else None
-    if name is Controller.CPUACCT:  # cpu.stat has the usage of every group, enabled or not
+    # cpu.stat has the usage of every group, whether the controller is enabled or not (cgroup-v2.rst, "cpu.stat").
+    if name is Controller.CPUACCT:
         return unified
     return unified if name in text_of(unified.path / "cgroup.controllers").split() else None
 

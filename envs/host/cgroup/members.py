@@ -16,8 +16,8 @@ from rlctl.envs.host.cgroup.state import Seen, Settings, see
 
 __all__ = ["RESTRICTING", "Member", "Members"]
 
+# The knobs that hold BE back; their originals are journalled before the first tick.
 RESTRICTING = ("quota", "cpus", "frozen")
-"""The knobs that hold BE back; their originals are journalled before the first tick."""
 
 
 @dataclass(slots=True)
@@ -71,6 +71,7 @@ class Members:
         Raises:
             HostError: The journal cannot be written; they then are not under control.
         """
+        # The identity first: a group that takes the name between the two is then noticed as another one.
         fresh: dict[Group, Member] = {}
         for group in (group.using(self._knobs) for group in groups):
             with contextlib.suppress(CgroupGone):
@@ -101,6 +102,7 @@ class Members:
         """
         if group not in self.known:
             return None
+        # v1 only: in v2 a group is in one hierarchy, and gone from all controllers at once.
         rest, before = group.rest(), self.known[group]
         self.forget(group)
         if not (taken := self.take([rest] if rest else [])):

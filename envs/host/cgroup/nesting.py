@@ -1,9 +1,4 @@
-"""Quotas and CPUs of groups that have children.
-
-A v1 kernel wants every child's CPUs within its parent's, and every child's quota/period below its parent's, at each
-moment: EBUSY or EINVAL otherwise. So room grows from the top and shrinks from the bottom (koordinator #2047). In v2
-groups have no subordinates in this sense, and these functions write one file.
-"""
+"""Quotas and CPUs of groups that have children: room grows from the top and shrinks from the bottom."""
 
 from __future__ import annotations
 
@@ -16,8 +11,8 @@ from rlctl.envs.host.cgroup.quota import Quota
 
 __all__ = ["fit_cpus", "fit_quota"]
 
+# A child that was made between listing and writing is met by the next attempt.
 ATTEMPTS = 3
-"""A child that was made between listing and writing is met by the next attempt."""
 
 _PAUSE_SECONDS = 0.001
 
@@ -61,6 +56,11 @@ def fit_quota(group: CpuDriver, quota: Quota) -> None:
             if not _may_try_again(attempt, group):
                 raise
     return None
+
+
+# A v1 kernel wants every child's CPUs within its parent's, and every child's quota/period below its parent's, at each
+# moment: EBUSY or EINVAL otherwise (cgroup-v1/cpusets.rst; sched-bwc.rst, "Hierarchical considerations"; koordinator
+# #2047 tells how a controller gets stuck there). v2 groups have no subordinates in this sense.
 
 
 def _fit_cpus_of_family(group: CpusetDriver, cpus: frozenset[int]) -> None:

@@ -1,7 +1,7 @@
 """One owner per knob: other writers are noticed, named as far as the host allows, and answered without a fight.
 
-kubelet and systemd put quotas back about every minute (koordinator #1734); operators want edits by hand to last
-(koordinator #2591). One rule serves both: what another program wrote is a *further bound* on that knob, beside the
+Some programs put their own value back again and again; operators want edits by hand to last (koordinator #2591). One
+rule serves both: what another program wrote is a *further bound* on that knob, beside the
 verdict. It can only restrict. A value that is freer than the verdict binds nothing and is corrected in the same tick,
 in every mode, however often it comes; one that is tighter binds for a while, by mode:
 
@@ -26,8 +26,8 @@ from rlctl.envs.host.events import Events
 __all__ = ["Foreign", "Ownership"]
 
 MOST_BACKOFF_TICKS = 60
+# So many times the longest back-off without a foreign write, and the knob counts as undisputed again.
 QUIET_BACKOFFS = 2
-"""So many times the longest back-off without a foreign write, and the knob counts as undisputed again."""
 
 
 class Foreign(StrEnum):
@@ -116,9 +116,12 @@ class Ownership:
     def _patience_ticks(self, times: int) -> float:
         if self.foreign is not Foreign.REASSERT:
             return math.inf
+        # Once may be an accident. kubelet and systemd repeat theirs about every minute (koordinator #1734): whoever
+        # insists is left alone for longer each time, rather than fought with at every tick.
         return 0 if times == 1 else min(2 ** min(times - 1, 30), self._most_backoff_ticks)
 
     def _level(self, times: int) -> int | None:
+        # The 1st, 2nd, 4th, 8th ... time.
         if times & (times - 1):
             return None
         return logging.ERROR if self.foreign is Foreign.ALARM else logging.WARNING

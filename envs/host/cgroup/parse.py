@@ -13,8 +13,8 @@ from rlctl.envs.host.cpulist import parse_cpus
 
 __all__ = ["child_groups", "cpu_set", "number", "quota_of", "table"]
 
+# As a kernel prints it; `int` takes 01, 1_000 and other scripts' digits too.
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,19})")
-"""As a kernel prints it; `int` takes 01, 1_000 and other scripts' digits too."""
 
 
 def number(content: str, path: Path) -> int:
@@ -35,6 +35,7 @@ def quota_of(quota_us: int | None, period_us: int, path: Path) -> Quota:
     Raises:
         CgroupError: It cannot be.
     """
+    # A torn or foreign file must not be taken for a tight quota.
     if quota_us is not None and not (quota_us > 0 and period_us > 0):
         raise CgroupError(f"{path}: {quota_us} us in {period_us} us is no quota")
     return Quota(quota_us, period_us)

@@ -9,14 +9,14 @@ from rlctl.envs.allocation import UNLIMITED
 
 __all__ = ["MAX_PERIOD_US", "MIN_QUOTA_US", "PERIOD_US", "Quota"]
 
+# Default period. The same share in a 100-ms period burns in one burst and doubles the LC's p95 (measured, nginx).
 PERIOD_US = 10_000
-"""Default period. The same share in a 100-ms period burns in one burst and doubles the LC's p95 (measured, nginx)."""
 
+# The kernel takes no smaller quota: min_cfs_quota_period in kernel/sched/core.c.
 MIN_QUOTA_US = 1_000
-"""The kernel takes no smaller quota: min_cfs_quota_period in kernel/sched/core.c."""
 
+# The kernel takes no longer period: max_cfs_quota_period in kernel/sched/core.c.
 MAX_PERIOD_US = 1_000_000
-"""The kernel takes no longer period: max_cfs_quota_period in kernel/sched/core.c."""
 
 _ROUNDING = 1e-6  # what float arithmetic may take off a whole number of microseconds
 
@@ -35,10 +35,7 @@ class Quota:
 
     @classmethod
     def of_cpus(cls, cpus: float, period_us: int = PERIOD_US) -> Quota:
-        """The quota nearest to so many CPUs that is not above them.
-
-        Shares below a tenth of a CPU (at 10 ms) would need a quota under the kernel's minimum; they get the minimum and
-        a longer period. Below a thousandth of a CPU there is nothing: the smallest is MIN_QUOTA_US in MAX_PERIOD_US.
+        """The quota nearest to so many CPUs that is not above them; never less than MIN_QUOTA_US in MAX_PERIOD_US.
 
         Args:
             cpus: CPU seconds per second, positive; `UNLIMITED` lifts the quota.
@@ -46,7 +43,10 @@ class Quota:
         """
         if cpus == UNLIMITED:
             return cls(None)
+        # Rounded down, and the period up: the parts of a budget must not add up to more than it.
         quota_us = int(cpus * period_us + _ROUNDING)
+        # A share below a tenth of a CPU (at 10 ms) would need a quota under the kernel's minimum: it gets the minimum,
+        # in a longer period.
         if quota_us >= MIN_QUOTA_US:
             return cls(quota_us, period_us)
         return cls(MIN_QUOTA_US, math.ceil(min(MIN_QUOTA_US / cpus, MAX_PERIOD_US) - _ROUNDING))

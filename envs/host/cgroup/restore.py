@@ -126,12 +126,11 @@ def _set_aside(state_dir: Path, why: str) -> str:
 
 
 class _Pending:
-    """Writes until everything reads as it was, or nothing moves any more.
+    """Writes until everything reads as it was, or nothing moves any more."""
 
-    A v1 kernel refuses some orders: a parent's cpuset and quota must cover its children's at every moment, so growing
-    goes from the top and shrinking from the bottom. Going round, parents first, finds an order: whatever is refused in
-    one round succeeds in a later one, when its relatives have moved.
-    """
+    # A v1 kernel refuses some orders: a parent's cpuset and quota must cover its children's at every moment, so growing
+    # goes from the top and shrinking from the bottom. Going round, parents first, finds an order: whatever is refused
+    # in one round succeeds in a later one, when its relatives have moved.
 
     def __init__(self, kernel: Kernel, report: RestoreReport) -> None:
         self._kernel = kernel
@@ -196,7 +195,8 @@ class _Pending:
             return error.errno == errno.ENOSPC and self._widen(entry)
 
     def _widen(self, entry: Entry) -> bool:
-        """An empty cpuset means the parent's CPUs, but with tasks in the group no kernel lets it become empty again."""
+        # An empty cpuset means the parent's CPUs, but with tasks in the group no kernel lets it become empty again:
+        # ENOSPC from validate_change in kernel/cgroup/cpuset.c.
         for name in _PARENTS.get(entry.path.name, ()) if not entry.original.strip() else ():
             with contextlib.suppress(OSError):
                 self._kernel.write(entry.path, self._kernel.read(entry.path.parent.parent / name).strip())
@@ -227,11 +227,9 @@ class _Pending:
         return own_value(self._kernel, entry.path) in (entry.original, self._instead.get(entry.path))
 
     def _make_room(self, pending: Sequence[Entry]) -> None:
-        """Stepping stones for v1 where no order is legal, parents first.
-
-        A lifted quota fits below every parent and above every child. A cpuset with both its present and its original
-        CPUs lets children change sides: a family that is all on CPU 0 gets to CPU 1 in no other way.
-        """
+        """Stepping stones for v1 where no order is legal, parents first."""
+        # A lifted quota fits below every parent and above every child. A cpuset with both its present and its original
+        # CPUs lets children change sides: a family that is all on CPU 0 gets to CPU 1 in no other way.
         for entry in pending:
             with contextlib.suppress(OSError, ValueError):
                 if entry.path.name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"):

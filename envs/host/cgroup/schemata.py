@@ -81,6 +81,7 @@ def high_ways(full_mask: int, ratio: float, min_ways: int) -> int:
     Returns:
         At least `min_ways` ways, and so few that as many are left, where there are enough.
     """
+    # Masks are rows of ones without a gap, of min_cbm_bits at least (Documentation/arch/x86/resctrl.rst, "info").
     ways = full_mask.bit_length()
     most = max(ways - min_ways, min_ways)
     count = min(max(int(ratio * ways), min_ways), most, ways)

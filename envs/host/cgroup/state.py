@@ -20,8 +20,8 @@ __all__ = ["IDLE", "Knob", "Seen", "Settings", "in_words", "see", "tighter"]
 Knob = Quota | frozenset[int] | bool | int
 """A value of one of a group's knobs."""
 
+# As a weight: `cpu.idle`, under which a group runs only when nobody else wants the CPU.
 IDLE = 0
-"""As a weight: `cpu.idle`, under which a group runs only when nobody else wants the CPU."""
 
 T = TypeVar("T")
 
@@ -69,13 +69,11 @@ class Seen:
 
 
 def tighter(ours: Knob, theirs: Knob) -> Knob:
-    """The meet of two values of one knob; never freer than ours.
-
-    CPUs of theirs that are none of ours are no restriction but an escape: of two sets without a common CPU ours counts.
-    """
+    """The meet of two values of one knob; never freer than ours."""
     if isinstance(ours, Quota) and isinstance(theirs, Quota):
         return theirs if theirs.cpus < ours.cpus else ours
     if isinstance(ours, frozenset) and isinstance(theirs, frozenset):
+        # CPUs of theirs that are none of ours are no restriction but an escape.
         return (ours & theirs) or ours
     if isinstance(ours, bool) and isinstance(theirs, bool):
         return ours or theirs
@@ -97,7 +95,7 @@ def in_words(value: Knob) -> str:
 
 
 def see(group: Group, *, weighed: bool, ceilings: dict[Path, float]) -> Seen:
-    """Read one group. What cannot be read is taken for wide open, so that one lost controller stops no freeze.
+    """Read one group; what cannot be read is taken for wide open.
 
     Args:
         ceilings: Ceilings by parent directory, for siblings to share; is added to.
@@ -105,6 +103,7 @@ def see(group: Group, *, weighed: bool, ceilings: dict[Path, float]) -> Seen:
     Raises:
         CgroupGone: It was removed.
     """
+    # What cannot be read counts as wide open, so that one lost controller stops no freeze.
     cpu, cpuset, freezer = group.cpu, group.cpuset, group.freezer
     errors: list[RlctlError] = []
     settings = Settings(
@@ -133,7 +132,7 @@ def _or(errors: list[RlctlError], wide_open: T, read: Callable[[], T]) -> T:
 
 
 def _quota(cpu: CpuDriver) -> Callable[[], Quota]:
-    """A lifted quota's period means nothing, and must not make two of them differ."""
+    # A lifted quota's period means nothing, and must not make two of them differ.
 
     def read() -> Quota:
         quota = cpu.quota()

@@ -23,16 +23,14 @@ __all__ = ["Outcome", "Step", "Turn", "carry_out", "plan"]
 
 log = logging.getLogger(__name__)
 
+# How long a freeze may take before a tighter quota is written beneath it; most need less.
+# A task must run to reach the point where it stops, and one whose quota has run out does not run before the next
+# period. All groups together have this time; whether they are frozen or not, the quotas come next.
 HEAD_START_SECONDS = 0.025
-"""How long a freeze may take before a tighter quota is written beneath it; most need less.
-
-A task must run to reach the point where it stops, and one whose quota has run out does not run before the next period.
-All groups together have this time; whether they are frozen or not, the quotas come next.
-"""
 
 PERIODS_TO_SETTLE = 2
+# A throttled task stops only in its next period: so much longer may its freeze take.
 MOST_THROTTLED_SECONDS = 0.75
-"""A throttled task stops only in its next period: so much longer may its freeze take."""
 
 
 class Turn(IntEnum):
@@ -121,6 +119,7 @@ def plan(seen: Mapping[Group, Seen], wanted: Mapping[Group, Settings], settle_se
         wanted: What each may have.
         settle_seconds: How long to wait for a freeze.
     """
+    # Sorting keeps the order of equals: within a turn the groups have theirs.
     steps = [step for group, now in seen.items() for step in _steps_of(group, now, wanted[group], settle_seconds)]
     return sorted(steps, key=lambda step: step.turn)
 
@@ -177,6 +176,7 @@ def _steps_of(group: Group, seen: Seen, wanted: Settings, settle_seconds: float)
     if now.quota is not None and wanted.quota is not None and now.quota != wanted.quota:
         turn = Turn.WIDEN_QUOTA if wanted.quota.cpus > now.quota.cpus else Turn.TIGHTEN_QUOTA
         steps.append(Step(turn, group, "quota", wanted.quota))
+    # CPUs that are exchanged for others, and an empty set (wide open), tighten: they may take some away.
     if now.cpus is not None and wanted.cpus is not None and now.cpus != wanted.cpus:
         turn = Turn.WIDEN_CPUS if now.cpus and now.cpus < wanted.cpus else Turn.TIGHTEN_CPUS
         steps.append(Step(turn, group, "cpus", wanted.cpus))

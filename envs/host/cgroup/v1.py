@@ -56,6 +56,7 @@ class CpuV1(CpuDriver):
         Raises:
             CgroupRejected: An ancestor has less, or a child more.
         """
+        # Both originals with one fsync, before the first of the two writes.
         self._knobs.remember(self.quota_files)
         before = self.quota()
         self._make_way_for(quota.quota_us)
@@ -116,7 +117,9 @@ class CpusetV1(CpusetDriver):
         return [CpusetV1(self._knobs, child) for child in child_groups(self._knobs, self.group)]
 
     def inherit(self) -> None:
-        """Give a new group its parent's CPUs and memory nodes; without both no task can join."""
+        """Give a new group its parent's CPUs and memory nodes."""
+        # A new v1 cpuset has neither, and takes no task without both: ENOSPC from cpuset_can_attach in
+        # kernel/cgroup/cpuset.c.
         for path, source in (
             (self.group / "cpuset.mems", "cpuset.effective_mems"),
             (self._cpus, "cpuset.effective_cpus"),
@@ -134,6 +137,7 @@ class FreezerV1(FreezerDriver):
 
     def ordered(self) -> bool:
         """Whether this group itself has the order to freeze."""
+        # freezer.state shows FROZEN for an ancestor's order too (cgroup-v1/freezer-subsystem.rst).
         return self._knobs.read(self._group / "freezer.self_freezing").strip() == "1"
 
     def frozen(self) -> bool:

@@ -49,6 +49,7 @@ class CpuV2(CpuDriver):
 
     def set_quota(self, quota: Quota) -> None:
         """Write the group's own quota; the period stays as it is when there is none."""
+        # One write for both, so that no mixture is ever in force (cgroup-v2.rst, "cpu.max").
         text = "max" if quota.quota_us is None else f"{quota.quota_us} {quota.period_us}"
         self._make_way_for(quota.quota_us)
         self._knobs.write(self._max, text)
@@ -59,10 +60,8 @@ class CpuV2(CpuDriver):
         return self.quota() if original is None else _quota(original, self._max)
 
     def subordinates(self) -> Sequence[CpuV2]:
-        """None: children may have any quota, and the tightest on the way up is enforced.
-
-        Documentation/admin-guide/cgroup-v2.rst, "Top-down Constraint" and "Limits" (they can be over-committed).
-        """
+        """None: children may have any quota, and the tightest on the way up is enforced."""
+        # Documentation/admin-guide/cgroup-v2.rst, "Limits": they can be over-committed.
         return ()
 
 
@@ -77,7 +76,8 @@ class CpusetV2(CpusetDriver):
     effective_file = "cpuset.cpus.effective"
 
     def subordinates(self) -> Sequence[CpusetV2]:
-        """None: the kernel cuts children's CPUs down to the parent's by itself (cgroup-v2.rst, "cpuset.cpus")."""
+        """None: the kernel cuts children's CPUs down to the parent's by itself."""
+        # cgroup-v2.rst, "cpuset.cpus": what is asked for may differ from "cpuset.cpus.effective".
         return ()
 
 

@@ -20,7 +20,7 @@ from rlctl.envs.host.cgroup.group import Group
 __all__ = ["Witness", "suspect"]
 
 _FAN_CLOEXEC, _FAN_NONBLOCK = 0x1, 0x2
-_FAN_MARK_ADD, _FAN_MARK_EVICTABLE = 0x1, 0x200
+_FAN_MARK_ADD, _FAN_MARK_EVICTABLE = 0x1, 0x200  # the latter since Linux 5.19, see fanotify_mark(2)
 _FAN_MODIFY = 0x2
 _AT_FDCWD = -100
 _EVENT = struct.Struct("=IBBHQii")  # struct fanotify_event_metadata, linux/fanotify.h

@@ -22,8 +22,8 @@ from rlctl.envs.workload import SLO
 
 __all__ = ["CyclictestLines", "wake_ups"]
 
+# Thread, number of the wake-up, latency; and with --smi, how many SMIs there were.
 _WAKE_UP = re.compile(rb"^ *\d+: *\d+: *(\d{1,15})(?: +\d+)?$", re.MULTILINE)
-"""Thread, number of the wake-up, latency; and with --smi, how many SMIs there were."""
 
 
 def wake_ups(lines: bytes) -> list[int]:

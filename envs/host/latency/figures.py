@@ -18,6 +18,8 @@ from rlctl.envs.workload import SLO
 
 __all__ = ["LONGEST_SECONDS", "PROVIDES", "UNKNOWN", "Figures", "Reporter", "TimeUnit"]
 
+# Every latency source gives these keys. `tail_is_lower_limit` is 1 while the tail is known to be at least what is
+# reported, but not how much more (a histogram that ends below it).
 PROVIDES = (
     "tail_latency_seconds",
     "oldest_request_seconds",
@@ -27,11 +29,9 @@ PROVIDES = (
     "error_rps",
     "tail_is_lower_limit",
 )
-"""Every latency source gives these keys. `tail_is_lower_limit` is 1 while the tail is known to be at least what is
-reported, but not how much more (a histogram that ends below it)."""
 
+# No client waits an hour for an answer: beyond, the unit is mistaken or the figure is garbage.
 LONGEST_SECONDS = 3600.0
-"""No client waits an hour for an answer: beyond, the unit is mistaken or the figure is garbage."""
 
 MOST_RPS = 1e8
 MOST_LOAD_RATIO = Ratio.LARGEST  # a larger one means that max_load_rps is in another unit

@@ -13,9 +13,9 @@ from rlctl.envs.telemetry import Missing
 __all__ = ["GrowingFile"]
 
 READ_BYTES = 1 << 16
+# Per call, about 10 ms of parsing. What a longer burst holds beyond its newest megabyte is skipped: latency of long ago
+# is worth less than a tick in time.
 MOST_BYTES = 1 << 20
-"""Per call, about 10 ms of parsing. What a longer burst holds beyond its newest megabyte is skipped:
-latency of long ago is worth less than a tick in time."""
 
 
 class GrowingFile:

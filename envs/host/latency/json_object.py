@@ -13,8 +13,8 @@ from rlctl.envs.telemetry import Missing, Why
 __all__ = ["FigureKeys", "JsonDigest", "lookup", "members"]
 
 
+# Of a message to the operator; a document may have thousands of members.
 MOST_NAMES, MOST_CHARACTERS = 8, 200
-"""Of a message to the operator; a document may have thousands of members."""
 
 
 @dataclass(frozen=True, slots=True)

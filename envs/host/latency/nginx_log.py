@@ -19,11 +19,11 @@ from rlctl.envs.workload import SLO
 
 __all__ = ["LOG_FORMAT", "LOG_PATTERN", "NginxLog"]
 
+# The shortest format that says all; give it to `access_log FILE rlctl;` without `buffer=`.
 LOG_FORMAT = "log_format rlctl '$msec $status $request_time';"
-"""The shortest format that says all; give it to `access_log FILE rlctl;` without `buffer=`."""
 
+# Finds its fields. For another format: `seconds` is needed, `msec` and `status` are welcome.
 LOG_PATTERN = r"^(?P<msec>\d+\.\d{3}) (?P<status>\d{3}) (?P<seconds>\d+\.\d{3})$"
-"""Finds its fields. For another format: `seconds` is needed, `msec` and `status` are welcome."""
 
 FIRST_ERROR_STATUS = b"500"
 

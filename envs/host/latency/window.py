@@ -12,8 +12,8 @@ from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
 __all__ = ["Requests", "SampleWindow"]
 
+# Per batch; the newest are kept. At 8 bytes each a burst of any size stays below 2 MB.
 MOST_SAMPLES = 200_000
-"""Per batch; the newest are kept. At 8 bytes each a burst of any size stays below 2 MB."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from rlctl.envs.host.process import Task, affinity, leader, read_task
 
 __all__ = ["REAL_TIME_LEFT", "Choice", "Left", "Mover", "listed", "listing", "tree"]
 
+# Of looking for tasks that were forked meanwhile: a child of a moved task is in the new group already.
 MOST_ROUNDS = 100
-"""Of looking for tasks that were forked meanwhile: a child of a moved task is in the new group already."""
 
+# Refusals that no task is to blame for: the group has no CPU, takes no processes, is gone.
 _OF_THE_TARGET = (errno.ENOSPC, errno.EOPNOTSUPP, errno.ENOENT, errno.ENODEV, errno.EROFS)
-"""Refusals that no task is to blame for: the group has no CPU, takes no processes, is gone."""
 
 
 REAL_TIME_LEFT = "real-time: a v1 cpu group without cpu.rt_runtime_us takes none"

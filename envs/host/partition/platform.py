@@ -36,15 +36,15 @@ from rlctl.envs.yaml_edge import Lines, Strict, load_yaml, validated
 
 __all__ = ["Platform", "discovered", "load_platform", "shipped_platforms"]
 
+# Names of the two groups. They stand side by side in the hierarchy's root and not in one group of ours: a cgroup-v2
+# partition root has to be the child of one (before Linux 6.7), and a v1 cpuset can be exclusive only if its parent is.
 HOST, MDEV = "rlctl-host", "rlctl-mdev"
-"""Names of the two groups. They stand side by side in the hierarchy's root and not in one group of ours: a cgroup-v2
-partition root has to be the child of one (before Linux 6.7), and a v1 cpuset can be exclusive only if its parent is."""
 
+# Name of the cluster when the managed device is not divided.
 WHOLE = "all"
-"""Name of the cluster when the managed device is not divided."""
 
+# Of so many cores one is the host's, when nobody says more.
 HOST_SHARE = 8
-"""Of so many cores one is the host's, when nobody says more."""
 
 
 @dataclass(frozen=True, slots=True)

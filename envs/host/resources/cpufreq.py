@@ -12,8 +12,8 @@ from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
 __all__ = ["MOST_CPUS", "LcFrequency"]
 
+# CPUs looked at: a reading may interrupt the CPU that it is about.
 MOST_CPUS = 8
-"""CPUs looked at: a reading may interrupt the CPU that it is about."""
 
 _GUARANTEED = (("cpufreq/base_frequency", 1e3), ("acpi_cppc/nominal_freq", 1e6))  # kHz (intel_pstate), MHz
 

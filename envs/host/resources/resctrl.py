@@ -26,8 +26,8 @@ from rlctl.envs.host.decode import text_of
 
 __all__ = ["BE_CLASS", "LC_CLASS", "Classes", "Shares", "mount_options", "task_ids", "why_no_resctrl"]
 
+# AMD counts in eighths of a GB/s, and says so by a least bandwidth of 0.
 _AMD_MEGABYTES = 125.0
-"""AMD counts in eighths of a GB/s, and says so by a least bandwidth of 0."""
 
 LC_CLASS, BE_CLASS = "rlctl-lc", "rlctl-be"
 

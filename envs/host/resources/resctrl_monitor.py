@@ -17,8 +17,8 @@ from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
 __all__ = ["ResctrlMonitor"]
 
+# Between two looks for classes that others made.
 LOOK_SECONDS = 10.0
-"""Between two looks for classes that others made."""
 
 MOST_BYTES_PER_SECOND = 4e12
 _DOMAIN = re.compile(r"mon_L3_(\d{1,9})")

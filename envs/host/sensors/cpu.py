@@ -29,6 +29,7 @@ def usage_seconds(content: bytes) -> float | Missing:
     Args:
         content: Either file's; which of the two it is shows by itself.
     """
+    # Nanoseconds in v1 (cgroup-v1/cpuacct.rst), microseconds in v2 (cgroup-v2.rst, "cpu.stat").
     table = _USAGE_USEC.search(content)
     number, unit_seconds = (table[1], 1e-6) if table else (content.strip(), 1e-9)
     usage = measured(number)

@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 ABSENT = Missing(Why.NOT_CONFIGURED, "no sensor of this set-up provides it")
 
+# Readings that one sensor gives; the others take two to know.
 SENSED = frozenset(READINGS) - {"be_work_rate", "lc_cpu_seconds_per_request"}
-"""Readings that one sensor gives; the others take two to know."""
 
 
 def group_sensors(lc: Group, be: Sequence[Group]) -> list[Sensor]:

@@ -15,6 +15,7 @@ from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
 __all__ = ["EVENTS", "PerfSensor", "perf_command", "perf_root"]
 
+# Cycles and instructions first (they form the group); a software event last, as it is one line on every CPU.
 EVENTS = (
     "cycles",
     "instructions",
@@ -28,7 +29,6 @@ EVENTS = (
     "page-faults",
     "task-clock",
 )
-"""Cycles and instructions first (they form the group); a software event last, as it is one line on every CPU."""
 
 LEAST_RUNNING_RATIO = 0.30  # below, perf's scaling of a multiplexed count is guesswork (libraries.md 8)
 MOST_CPI = 100.0  # a thread that waits for DRAM with every instruction stays below

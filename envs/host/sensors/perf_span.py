@@ -19,6 +19,7 @@ from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
 __all__ = ["SPAN_EVENTS", "PerfSpan"]
 
+# Those behind the metrics of BarbequeRTRM's tables.
 SPAN_EVENTS = (
     "task-clock",
     "context-switches",
@@ -31,10 +32,9 @@ SPAN_EVENTS = (
     "branches",
     "branch-misses",
 )
-"""Those behind the metrics of BarbequeRTRM's tables."""
 
+# For perf to open its counters on every CPU, and to print them.
 ANSWER_SECONDS = 10.0
-"""For perf to open its counters on every CPU, and to print them."""
 
 
 class PerfSpan:

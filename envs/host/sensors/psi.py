@@ -17,6 +17,7 @@ _NAMES = {"cpu": "{}_pressure_ratio", "memory": "{}_memory_pressure_ratio", "io"
 
 def some_seconds(content: bytes) -> float | Missing:
     """Time in which at least one task was stalled, since the group was made, from a `*.pressure` file."""
+    # Documentation/accounting/psi.rst, "some": at least one task stood still for want of the resource.
     match = _SOME_TOTAL.search(content)
     if match is None:
         return Missing(Why.MALFORMED, f"no pressure total in {content[:60]!r}")

@@ -13,12 +13,13 @@ from rlctl.envs.telemetry import Missing, Reading, Why
 
 __all__ = ["RunDelay", "run_delay_seconds"]
 
+# One open file and one read per thread and tick: beyond this the sensor alone would cost as much as all else.
 MOST_THREADS = 256
-"""One open file and one read per thread and tick: beyond this the sensor alone would cost as much as all else."""
 
 
 def run_delay_seconds(content: bytes) -> float | Missing:
     """The second field of a schedstat file: ns spent runnable but not running, since the thread was born."""
+    # Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat": time on the CPU, time waiting, both in ns.
     fields = content.split()
     delay = measured(fields[1]) if len(fields) >= 2 else Why.MALFORMED
     if isinstance(delay, Why):
