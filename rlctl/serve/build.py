@@ -21,7 +21,7 @@ from rlctl.envs.host.cgroup.journal import Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.cgroup.members import RESTRICTING
-from rlctl.envs.host.cgroup.ownership import Foreign, Ownership
+from rlctl.envs.host.cgroup.ownership import Ownership
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.cgroup.witness import Witness
 from rlctl.envs.host.cpulist import format_cpus
@@ -77,12 +77,14 @@ def build_live(
             log.warning("%s", lack)
         lc_cpus = found.lc_cpus()
         witness = None if dry_run else stack.enter_context(contextlib.closing(Witness()))
-        actuator = _actuator(found, lc_cpus, knobs, Ownership(*_foreign(config), events, witness))
+        actuator = _actuator(found, lc_cpus, knobs, _ownership(config, events, witness))
         sensors = _sensors(found, lc_cpus)
         absent = absent_readings(found.lc, found.be, sensors, perf=config.perf)
         caretaker = Caretaker(config.resources, list(found.lcs.values()), lambda: actuator.groups, layout, knobs)
         sensors.append(caretaker)
-        lcs = _lcs(found, sensors)
+        (first, section), *further = config.lcs.items()
+        lcs = [Lc(first, section.slo.slo, sensors)]
+        lcs += [_further_lc(name, section, found.lcs[name]) for name, section in further]
         for sensor in (sensor for lc in lcs for sensor in lc.sensors):
             stack.callback(sensor.close)
         sharing = None if dry_run else build_sharing(
@@ -158,9 +160,9 @@ def _actuator(found: Workloads, lc_cpus: Sequence[int], knobs: Knobs, ownership:
     return BeActuator(found.be, order, limits, knobs, lc=found.lc, period_us=period_us, ownership=ownership)
 
 
-def _foreign(config: ServeConfig) -> tuple[Foreign, int]:
-    """How foreign writes are answered, and for how many ticks one of them is left alone at most."""
-    return config.ownership.foreign, max(round(config.ownership.most_backoff_seconds / config.tick_seconds), 1)
+def _ownership(config: ServeConfig, events: Events, witness: Witness | None) -> Ownership:
+    ticks = max(round(config.ownership.most_backoff_seconds / config.tick_seconds), 1)
+    return Ownership(config.ownership.foreign, ticks, events, witness)
 
 
 def _sensors(found: Workloads, lc_cpus: Sequence[int]) -> list[Sensor]:
@@ -170,15 +172,6 @@ def _sensors(found: Workloads, lc_cpus: Sequence[int]) -> list[Sensor]:
     if config.perf:
         sensors += perf_sensors(found.lc, found.be, config.tick_seconds)
     return sensors + resource_sensors(config.resources, lc_cpus)
-
-
-def _lcs(found: Workloads, sensors: Sequence[Sensor]) -> list[Lc]:
-    """The first LC with all sensors of the host, and further ones with those of their own."""
-    (first, section), *further = found.config.lcs.items()
-    return [
-        Lc(first, section.slo.slo, sensors),
-        *(_further_lc(name, section, found.lcs[name]) for name, section in further),
-    ]
 
 
 def _further_lc(name: str, section: LcSection, group: Group) -> Lc:

@@ -136,7 +136,7 @@ class BeActuator:
         steps = plan(seen, wanted, self._settle_seconds)
         outcome = carry_out(steps)
         seen = self._read_back(seen, wanted, steps, outcome)
-        _raise_first([*outcome.errors, *(error for now in seen.values() for error in now.errors)])
+        _raise_first(outcome, [error for now in seen.values() for error in now.errors])
         return self._in_force(seen)
 
     def adopt(self, groups: Sequence[Group]) -> None:
@@ -160,7 +160,7 @@ class BeActuator:
         steps = plan(seen, wanted, self._settle_seconds)
         outcome = carry_out(steps)
         self._read_back(seen, wanted, steps, outcome)
-        _raise_first([*outcome.errors, *self._weigh(fresh)])
+        _raise_first(outcome, self._weigh(fresh))
 
     def set_weight(self, weight: Weight) -> None:
         """Set the CPU weight of every BE group against the LC's, and keep it so from now on.
@@ -170,7 +170,7 @@ class BeActuator:
             CgroupError: A write failed; the others were tried.
         """
         self._weight = weight
-        _raise_first(self._weigh(self.groups))
+        _raise_first(Outcome(), self._weigh(self.groups))
         self._members.require_any()
 
     def rehearse(self) -> int:
@@ -279,7 +279,8 @@ class BeActuator:
             )
 
 
-def _raise_first(errors: Sequence[RlctlError]) -> None:
+def _raise_first(outcome: Outcome, more: Sequence[RlctlError]) -> None:
+    errors = [*(error for _, error in outcome.failed), *more]
     if errors:
         if len(errors) > 1:
             errors[0].add_note(f"and {len(errors) - 1} more: {errors[-1]}")

@@ -101,11 +101,6 @@ class Outcome:
     gone: dict[Group, CgroupGone] = field(default_factory=dict)
 
     @property
-    def errors(self) -> list[RlctlError]:
-        """The errors of all steps, in their order."""
-        return [error for _, error in self.failed]
-
-    @property
     def failed_groups(self) -> set[Group]:
         """Groups that do not have all that they should."""
         return {step.group for step, _ in self.failed}

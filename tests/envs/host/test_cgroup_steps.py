@@ -74,7 +74,7 @@ def test_a_group_that_vanishes_amid_the_steps_is_left_alone(fake: Bench) -> None
     quota = Quota.of_cpus(0.5)
     outcome = carry_out([Step(Turn.TIGHTEN_QUOTA, group, "quota", quota) for group in (one, one, two)])
     assert list(outcome.gone) == [one]
-    assert outcome.errors == []
+    assert outcome.failed == []
     assert two.cpu.quota() == quota
 
 
