@@ -10,6 +10,7 @@ from pathlib import Path
 from rlctl.config.metrics import MetricsSection
 from rlctl.config.serve import describe, load_config, schema
 from rlctl.envs.errors import ConfigError, PermissionMissing
+from rlctl.serve.deciders import Configuration
 
 __all__ = ["EXAMPLES", "add_arguments", "run"]
 
@@ -40,10 +41,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     config = load_config(args.file)
     if args.action == "check":
-        from rlctl.serve.deciding import fallback_of, policy_of, profile_of
-
-        fallback_of(config, policy_of(config, args.file), args.file, config.tick_seconds)
-        profile_of(config, args.file)
+        Configuration(args.file, strict=True)
         _look_at(config.metrics)
     if args.json:
         print(config.model_dump_json())

@@ -147,7 +147,7 @@ def _acting(subject: Subject, config: Path | None) -> Callable[[], Policy]:
     if config is None:
         return lambda: catalogue.build(subject.acting)
     from rlctl.config.serve import load_config
-    from rlctl.serve.deciding import build_policy
+    from rlctl.serve.deciders import build_policy
 
     section = load_config(config).policy
     return lambda: build_policy(section)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -27,7 +27,7 @@ from rlctl.envs.telemetry import READINGS, Missing, Value
 from rlctl.loop.record import Shares, Tick
 from rlctl.serve.self_usage import SelfUsage, self_usage
 
-__all__ = ["Metrics", "Sources"]
+__all__ = ["Metrics"]
 
 Key = TypeVar("Key")
 
@@ -56,27 +56,6 @@ _OF_READINGS = {
 
 MOST_APPLICATIONS = 50
 """With a time series of their own."""
-
-
-def _none() -> int:
-    return 0
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Counts since the start that others keep; asked when somebody scrapes.
-
-    Attributes:
-        policy_errors: Ticks in which the policy failed.
-        tick_errors: Ticks that went wrong before the write, and so ended at the safe allocation.
-        dropped_records: Ticks that the tick log could not hold.
-        watchdog_restarts: Times that the watchdog had to be started again.
-    """
-
-    policy_errors: Callable[[], int] = _none
-    tick_errors: Callable[[], int] = _none
-    dropped_records: Callable[[], int] = _none
-    watchdog_restarts: Callable[[], int] = _none
 
 
 class _Histogram:
@@ -121,11 +100,9 @@ class Metrics(Collector):
         shield: Name and digest of the shield's profile.
         limits: The host's range of allocations: a lifted quota is shown as all of its CPUs.
         tick_seconds: Control period.
+        counted: Counts since the start that others keep, by the ending of the metric's name; asked for each scrape.
         measure: Measures this process.
         clock: Monotonic seconds.
-
-    Attributes:
-        sources: Counts that others keep; may be replaced at any time.
     """
 
     def __init__(
@@ -134,10 +111,11 @@ class Metrics(Collector):
         shield: tuple[str, str],
         limits: Limits,
         tick_seconds: float,
+        counted: Callable[[], Mapping[str, int]] = dict,
         measure: Callable[[], SelfUsage] = self_usage,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.sources = Sources()
+        self._counted = counted
         self._policy, self._shield = policy, shield
         self._limits = limits
         self._tick_seconds = tick_seconds
@@ -193,7 +171,7 @@ class Metrics(Collector):
             yield from self._of(self._last[0])
 
     def _growing(self) -> Iterator[Metric]:
-        counts, sources = self._counts, self.sources
+        counts, counted = self._counts, self._counted()
         missed = 0 if self._last is None else self._last[0].missed_deadlines
         yield _by("rlctl_ticks", "Completed ticks, by whether the LC met its target.", ("slo",), counts.slo)
         yield _by("rlctl_acting_policy_ticks", "Completed ticks, by who decided.", ("policy",), counts.acting)
@@ -203,16 +181,16 @@ class Metrics(Collector):
         )
         yield _by("rlctl_host_events", "What others did to the groups under control.", ("kind",), counts.events)
         for name, text, value in (
-            ("rlctl_shield_overrides", "Ticks whose proposal was not let through as it was.", counts.overrides),
-            ("rlctl_fallback_ticks", "Ticks in which another than the configured policy decided.", counts.fallbacks),
-            ("rlctl_policy_errors", "Ticks in which the policy failed.", sources.policy_errors()),
-            ("rlctl_tick_errors", "Ticks that went wrong before the write.", sources.tick_errors()),
-            ("rlctl_write_errors", "Ticks whose verdict could not be written.", counts.write_errors),
-            ("rlctl_missed_deadlines", "Control periods that began too late.", missed),
-            ("rlctl_log_records_dropped", "Ticks that the tick log could not hold.", sources.dropped_records()),
-            ("rlctl_watchdog_restarts", "Times that the watchdog was started again.", sources.watchdog_restarts()),
+            ("shield_overrides", "Ticks whose proposal was not let through as it was.", counts.overrides),
+            ("fallback_ticks", "Ticks in which another than the configured policy decided.", counts.fallbacks),
+            ("policy_errors", "Ticks in which the policy failed.", 0),
+            ("tick_errors", "Ticks that went wrong before the write.", 0),
+            ("write_errors", "Ticks whose verdict could not be written.", counts.write_errors),
+            ("missed_deadlines", "Control periods that began too late.", missed),
+            ("log_records_dropped", "Ticks that the tick log could not hold.", 0),
+            ("watchdog_restarts", "Times that the watchdog was started again.", 0),
         ):
-            yield CounterMetricFamily(name, text, value=value)
+            yield CounterMetricFamily(f"rlctl_{name}", text, value=counted.get(name, value))
 
     def _own(self) -> Iterator[Metric]:
         own = self._measure()

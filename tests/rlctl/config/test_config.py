@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.cli import main
-from rlctl.commands.serve import _tick_log
 from rlctl.config.serve import ServeConfig, describe, load_config, schema
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.discovery import ByCgroup, ByContainer, ByKubernetesPod, ByKubernetesQos, ByPid, ByUnit
 from rlctl.envs.units import Percent
 from rlctl.envs.yaml_edge import load_text
+from rlctl.serve.service import _tick_log
 
 EXAMPLE = Path(__file__).parents[3] / "configs" / "serve" / "example.yaml"
 
@@ -215,4 +215,4 @@ def test_whatever_stands_in_the_file_the_user_gets_one_line(value):
 def test_a_log_directory_that_cannot_be_made_names_its_key(serve_yaml, place):
     config = load_config(serve_yaml("lc:", f"log: {{directory: {place}}}\nlc:"))
     with pytest.raises(ConfigError, match=rf"^log.directory: {place}: No.* directory: name another$"):
-        _tick_log(config)
+        _tick_log(config.log)

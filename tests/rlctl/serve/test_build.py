@@ -7,7 +7,6 @@ import pytest
 from pydantic import ValidationError
 
 from rlctl.cli import main
-from rlctl.commands.serve import absent_in_words
 from rlctl.config.ownership import OwnershipSection
 from rlctl.config.serve import load_config
 from rlctl.envs.allocation import Allocation, Limits
@@ -20,6 +19,7 @@ from rlctl.envs.host.cgroup.ownership import Foreign
 from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors
 from rlctl.serve.build import _check_online, build_live, unwritable
 from rlctl.serve.dry_run import DryRun
+from rlctl.serve.service import absent_in_words
 from rlctl.serve.workloads import uncontrolled
 from tests.doubles.cgroup_kernel import FakeKernel
 
@@ -102,8 +102,8 @@ def test_a_dry_run_says_all_of_it_and_writes_nothing(serve_yaml, monkeypatch, v1
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     monkeypatch.setattr("rlctl.serve.build.Layout.detect", lambda: layout)
     monkeypatch.setattr("rlctl.serve.build.os.access", lambda *_: False)
-    monkeypatch.setattr("rlctl.commands.serve.os.geteuid", lambda: 1000)
-    monkeypatch.setattr("rlctl.work.logs.log_to_stderr", lambda _: None)
+    monkeypatch.setattr("rlctl.serve.service.os.geteuid", lambda: 1000)
+    monkeypatch.setattr("rlctl.commands.serve.log_to_stderr", lambda _: None)
     caplog.set_level(logging.INFO, logger="rlctl")
     path = serve_yaml("lc:\n", "tick_seconds: 0.05\nlc:\n")
     assert main(["serve", "--config", str(path), "--dry-run", "--duration", "0.15"]) == 0

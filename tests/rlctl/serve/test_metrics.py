@@ -17,7 +17,7 @@ from rlctl.envs.applications import Placement
 from rlctl.envs.telemetry import READINGS, Missing, Quantile, Telemetry, Value, Why
 from rlctl.loop.record import Tick
 from rlctl.safety.verdict import Bound, Reason, Verdict
-from rlctl.serve.metrics import Metrics, Sources, _shares
+from rlctl.serve.metrics import Metrics, _shares
 from rlctl.serve.self_usage import SelfUsage
 
 LIMITS = Limits(cpus=2)
@@ -48,7 +48,7 @@ def clock():
 
 @pytest.fixture
 def metrics(clock):
-    return Metrics("ppo", ("responsive", "0a1b2c"), LIMITS, 1.0, lambda: USED, clock)
+    return Metrics("ppo", ("responsive", "0a1b2c"), LIMITS, 1.0, measure=lambda: USED, clock=clock)
 
 
 def samples(metrics):
@@ -112,9 +112,11 @@ def test_a_fallback_is_seen_while_it_lasts_and_counted_after(metrics):
     assert seen["rlctl_acting_policy_ticks_total{policy=ppo}"] == 1
 
 
-def test_counts_that_others_keep_are_asked_for_when_somebody_looks(metrics):
+def test_counts_that_others_keep_are_asked_for_when_somebody_looks():
     dropped = iter(range(3, 9))
-    metrics.sources = Sources(dropped_records=lambda: next(dropped), watchdog_restarts=lambda: 2)
+    metrics = Metrics(
+        "ppo", ("responsive", ""), LIMITS, 1.0, lambda: {"log_records_dropped": next(dropped), "watchdog_restarts": 2}
+    )
     assert samples(metrics)["rlctl_log_records_dropped_total"] == 3
     seen = samples(metrics)
     assert (seen["rlctl_log_records_dropped_total"], seen["rlctl_watchdog_restarts_total"]) == (4, 2)
@@ -123,7 +125,7 @@ def test_counts_that_others_keep_are_asked_for_when_somebody_looks(metrics):
 
 @given(st.lists(st.floats(min_value=0.0, max_value=100.0), max_size=50))
 def test_a_histogram_is_cumulative_and_loses_nothing(seconds):
-    metrics = Metrics("ppo", ("responsive", ""), LIMITS, 1.0, lambda: USED)
+    metrics = Metrics("ppo", ("responsive", ""), LIMITS, 1.0, measure=lambda: USED)
     for index, one in enumerate(seconds):
         metrics.write(a_tick(index, seconds=one))
     seen = samples(metrics)
@@ -141,7 +143,7 @@ any_reading = st.one_of(st.builds(Value, any_number, any_number), st.builds(Miss
 
 @given(any_number, any_number, st.lists(any_reading, min_size=len(READINGS), max_size=len(READINGS)))
 def test_no_reading_breaks_a_tick_or_a_scrape(time, target, readings):
-    metrics = Metrics("ppo", ("responsive", ""), LIMITS, 1.0, lambda: USED)
+    metrics = Metrics("ppo", ("responsive", ""), LIMITS, 1.0, measure=lambda: USED)
     metrics.write(a_tick(telemetry=Telemetry(time, target, **dict(zip(READINGS, readings, strict=True)))))
     samples(metrics)
 

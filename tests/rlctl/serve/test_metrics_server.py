@@ -13,15 +13,15 @@ from pydantic import ValidationError
 
 import rlctl.serve.metrics_server
 from rlctl.cli import main
-from rlctl.commands.serve import _look_at as look_at
 from rlctl.config.metrics import LimitsSection, MetricsSection
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
 from rlctl.envs.telemetry import Telemetry
 from rlctl.loop.record import Tick
 from rlctl.safety.verdict import Verdict
-from rlctl.serve.metrics import Metrics, Sources
+from rlctl.serve.metrics import Metrics
 from rlctl.serve.metrics_server import MOST_CONNECTIONS, MetricsServer
+from rlctl.serve.service import _check_metrics as look_at
 from tests.waiting import PATIENCE_SECONDS
 
 SAFE = Limits(2).safe
@@ -227,13 +227,13 @@ def test_a_tls_handshake_that_never_comes_holds_up_nobody(serve, certificate, to
         assert ask(server, tls=ssl.create_default_context(cafile=certificate))[0] == 200
 
 
-def test_a_bug_in_a_source_costs_an_answer_and_nothing_else(serve, metrics, caplog):
+def test_a_bug_in_a_metric_costs_an_answer_and_nothing_else(serve, metrics, monkeypatch, caplog):
     server = serve()
-    metrics.sources = Sources(dropped_records=lambda: 1 // 0)
+    monkeypatch.setattr(metrics, "_counted", lambda: {"log_records_dropped": 1 // 0})
     with caplog.at_level(logging.WARNING, "rlctl"):
         assert ask(server)[0] == 500
     assert "ZeroDivisionError" in caplog.text
-    metrics.sources = Sources()
+    monkeypatch.undo()
     assert ask(server)[0] == 200
 
 

@@ -1,18 +1,17 @@
 """A bundle that is refused at the start: the file's fallback decides and everybody is told, or the start ends."""
 
-import argparse
 import logging
 
 import pytest
 
 from rlctl.agents.served.fallback import Fallback
 from rlctl.cli import main
-from rlctl.commands.serve import _read
 from rlctl.envs.errors import BundleError
 from rlctl.envs.fake import FakePlant
 from rlctl.loop.record import TickLog, read_ticks
 from rlctl.loop.stopping import Request
-from rlctl.serve.serving import serve
+from rlctl.serve.deciders import Configuration
+from rlctl.serve.service import Around, control
 
 
 @pytest.fixture
@@ -27,20 +26,18 @@ def configured(make_bundle, serve_yaml, tmp_path):
     return write
 
 
-def asked(config, policy=None, strict=False):
-    return argparse.Namespace(config=config, policy=policy, strict=strict)
-
-
 FALLBACK = "fallback: {name: static}"
 
 
 def test_the_fallback_decides_and_the_log_says_why(configured, tmp_path, caplog):
     caplog.set_level(logging.INFO, logger="rlctl")
-    _, (policy, profile) = _read(asked(configured(FALLBACK)))
-    assert isinstance(policy, Fallback)
+    deciders = Configuration(configured(FALLBACK)).deciders
+    assert isinstance(deciders.policy, Fallback)
     assert "tiny is refused, static decides in its place" in caplog.text
     log = TickLog(tmp_path / "ticks.jsonl")
-    serve(FakePlant(loads=(0.2,), tick_seconds=0.01), policy, profile, log, Request(), seconds=0.3)
+    plant = FakePlant(loads=(0.2,), tick_seconds=0.01)
+    control(plant, deciders, Request(), Around(tick_log=log), seconds=0.3)
+    log.close()
     ticks = list(read_ticks(log.path))
     assert {(tick["policy"], tick["acting"]) for tick in ticks} == {(str(tmp_path / "tiny"), "static")}
     assert all("damaged or replaced" in tick["fallback"] for tick in ticks)
@@ -51,10 +48,11 @@ def test_whoever_wants_to_know_is_told_with_an_exit_code(configured, capsys):
     with_it = configured(FALLBACK)
     for words in ({"strict": True}, {"policy": "./no-such-bundle"}):
         with pytest.raises(BundleError):
-            _read(asked(with_it, **words))
-    with pytest.raises(BundleError):
-        _read(asked(with_it), 1.0)  # at a reload the policy that decides goes on
+            Configuration(with_it, **words)
+    running = Configuration(with_it)
+    running.reload.set()
+    assert running.reloaded() is None, "at a reload the policy that decides goes on"
     assert main(["config", "check", str(with_it)]) == 78
     assert "damaged or replaced" in capsys.readouterr().err
     with pytest.raises(BundleError, match="damaged or replaced"):
-        _read(asked(configured()))
+        Configuration(configured())

@@ -13,23 +13,20 @@ ROOT = Path(__file__).parents[3]
 DAEMON = """
 import json, sys
 from pathlib import Path
-import rlctl.serve.build, rlctl.cli, rlctl.safety.lease
-from rlctl.serve import serving
-from rlctl.config.serve import load_config
+import rlctl.commands.serve, rlctl.cli
 from rlctl.config.metrics import MetricsSection
-from rlctl.serve.deciding import fallback_of, policy_of, profile_of
+from rlctl.serve.deciders import Configuration
+from rlctl.serve.service import Around, control
 from rlctl.envs.fake import FakePlant
 from rlctl.loop.record import TickLog
 from rlctl.loop.stopping import Request
 
 path = Path(sys.argv[1])
-config = load_config(path)
 plant = FakePlant(loads=(0.3,), tick_seconds=0.02)
-policy = fallback_of(config, policy_of(config, path), path, 1.0)
-around = serving.Around(metrics=MetricsSection(listen="127.0.0.1:0"))
-log = TickLog(path.parent / "ticks.jsonl")
-serving.serve(plant, policy, profile_of(config, path), log, Request(), around, seconds=0.2)
-print(json.dumps({"policy": policy.policy.name, "modules": sorted(sys.modules)}))
+deciders = Configuration(path).deciders
+around = Around(metrics=MetricsSection(listen="127.0.0.1:0"), tick_log=TickLog(path.parent / "ticks.jsonl"))
+control(plant, deciders, Request(), around, seconds=0.2)
+print(json.dumps({"policy": deciders.policy.policy.name, "modules": sorted(sys.modules)}))
 """
 
 

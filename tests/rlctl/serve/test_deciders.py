@@ -13,7 +13,8 @@ from rlctl.envs.errors import PolicyError
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
-from rlctl.serve.deciding import build_policy, untrained_shield, with_fallback
+from rlctl.serve.deciders import build_policy, with_fallback
+from rlctl.serve.service import untrained_shield
 
 
 def test_the_section_and_the_chain_have_the_same_defaults():

@@ -1,0 +1,145 @@
+"""Who decides: from a serve configuration to its policy, the chain behind a learned one, and the shield's constants."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import NamedTuple
+
+from rlctl.agents import catalogue
+from rlctl.agents.managers.prm_model import PrmModel
+from rlctl.agents.policy import Policy
+from rlctl.agents.served.fallback import Fallback
+from rlctl.agents.served.refused import Refused
+from rlctl.config.fallback import FallbackSection
+from rlctl.config.serve import PolicySection, ServeConfig, load_config, located
+from rlctl.envs.errors import BundleError, PolicyError
+from rlctl.loop.stopping import Request
+from rlctl.safety.profile import Profile, load_profile
+
+__all__ = ["Configuration", "Deciders", "build_policy", "with_fallback"]
+
+log = logging.getLogger("rlctl.serve")
+
+EXCHANGED = ("policy", "fallback", "shield")
+"""Sections that a reload exchanges; the others belong to what was opened at the start."""
+
+
+class Deciders(NamedTuple):
+    """Who decides, with the chain behind it, and the constants of the shield that has the last word."""
+
+    policy: Policy
+    profile: Profile
+
+
+class Configuration:
+    """The configuration in effect and who decides by it: read at the start, and again when a signal asks for it.
+
+    Args:
+        path: The file.
+        policy: Another policy than the file's, as typed for --policy; None for the file's.
+        strict: A bundle that is refused is an error even where the file has a fallback section.
+
+    Attributes:
+        config: What the file says, with the policy that was typed.
+        deciders: Who decides by it.
+        reload: The request to read the file again.
+
+    Raises:
+        ConfigError: The file, its policy or its shield profile is wrong; with file, line and key.
+        PermissionMissing: One of them may not be read.
+    """
+
+    def __init__(self, path: Path, policy: str | None = None, *, strict: bool = False) -> None:
+        self._path, self._policy, self._strict = path, policy, strict
+        self.reload = Request()
+        self.config, self.deciders = self._read(None)
+
+    def reloaded(self) -> Deciders | None:
+        """Who decides from now on, if a reload was asked for and the file is right; a mistake in it changes nothing."""
+        if not self.reload.is_set():
+            return None
+        self.reload.clear()
+        try:
+            config, deciders = self._read(self.config.tick_seconds)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a new file, the loop goes on with the old one
+            log.error("not reloaded, all stays as it was: %s", error)
+            return None
+        fixed = [name for name in type(config).model_fields if name not in EXCHANGED]
+        if changed := [name for name in fixed if getattr(config, name) != getattr(self.config, name)]:
+            log.warning("%s: changed, which takes effect at the next start", ", ".join(changed))
+        self.config = self.config.model_copy(update={name: getattr(config, name) for name in EXCHANGED})
+        self.deciders = deciders
+        log.info("reloaded: policy %s, shield %s", deciders.policy.name, deciders.profile.name)
+        return deciders
+
+    def _read(self, tick_seconds: float | None) -> tuple[ServeConfig, Deciders]:
+        """Read the file; `tick_seconds` is the control period of a service that runs, None at its start."""
+        config = load_config(self._path)
+        if self._policy not in (None, config.policy.name):
+            # Options belong to the manager they were written for; a model of the LC fits whoever reads it.
+            typed = config.policy.model_copy(update={"name": self._policy, "options": {}})
+            config = config.model_copy(update={"policy": typed})
+            policy = build_policy(typed)  # --policy stands on no line of the file
+        else:
+            policy = self._policy_of(config, starting=tick_seconds is None)
+        with located(self._path, "fallback"):
+            period_seconds = tick_seconds or config.tick_seconds
+            policy = with_fallback(policy, config.fallback, period_seconds, config.policy.threshold_model)
+        with located(self._path, "shield"):
+            return config, Deciders(policy, load_profile(config.shield))
+
+    def _policy_of(self, config: ServeConfig, *, starting: bool) -> Policy:
+        """The file's policy. Whoever wrote a fallback there wants BE controlled, whatever becomes of a bundle.
+
+        At a reload the policy that decides already is better than a fallback.
+        """
+        try:
+            with located(self._path, "policy", "options" if config.policy.name in catalogue.NAMES else "name"):
+                return build_policy(config.policy)
+        except BundleError as error:
+            if not starting or self._strict or "fallback" not in config.model_fields_set:
+                raise
+            name, heuristic = config.policy.name, config.fallback.name
+            log.error("policy %s is refused, %s decides in its place: %s", name, heuristic, error)
+            return Refused(name, str(error))
+
+
+def build_policy(section: PolicySection) -> Policy:
+    """The policy that a configuration names.
+
+    Raises:
+        ConfigError: An unknown name or option, a value that cannot be, or a model that cannot be read.
+        PermissionMissing: The model may not be read.
+    """
+    if section.name in catalogue.BOUNDS:
+        raise PolicyError(f"policy '{section.name}' exists in the simulator only; see `rlctl managers`")
+    if taken := catalogue.NOT_OPTIONS & section.options.keys():
+        raise PolicyError(f"policy.options: '{min(taken)}' is no option of a manager")
+    model = PrmModel.load(section.threshold_model) if section.threshold_model else None
+    try:
+        return catalogue.build(section.name, model=model, trusted=section.trusted_keys, **section.options)
+    except TypeError as error:  # a value of another type than the option's
+        raise PolicyError(f"policy '{section.name}' does not take its options: {error}") from error
+
+
+def with_fallback(
+    policy: Policy, section: FallbackSection, tick_seconds: float, threshold_model: Path | None = None
+) -> Policy:
+    """A learned policy with its chain behind it; a heuristic as it is, behind which there is the safe allocation.
+
+    Args:
+        policy: As configured.
+        section: The heuristic that decides otherwise, and the budgets of failures.
+        tick_seconds: Control period.
+        threshold_model: PRM's model, for a heuristic that uses one.
+
+    Raises:
+        ConfigError: The heuristic is none, or does not take its options, or its model cannot be read.
+        PermissionMissing: The model may not be read.
+    """
+    if section.name not in catalogue.NAMES:
+        raise PolicyError(f"'{section.name}' is no heuristic to fall back to; there are {', '.join(catalogue.NAMES)}")
+    # Built in any case: a mistake in it is to be found before the day that it is needed.
+    heuristic = build_policy(PolicySection(name=section.name, options=section.options, threshold_model=threshold_model))
+    return Fallback(policy, heuristic, tick_seconds, section.budgets) if policy.learned else policy

@@ -1,0 +1,354 @@
+"""The service: this host opened as configured, the control loop with all that stands around it, everything put back.
+
+Whoever opens something closes it: `serve` the host with its watchdog (`_HeldHost`) and the tick log, `control` the
+metrics endpoint and the policies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rlctl.agents.policy import Policy
+from rlctl.config.metrics import LimitsSection, MetricsSection
+from rlctl.config.serve import LogSection, ServeConfig
+from rlctl.envs.allocation import Limits
+from rlctl.envs.errors import ConfigError, PermissionMissing, RlctlError
+from rlctl.envs.host.cgroup.emergency import EmergencyPlan
+from rlctl.envs.plant import Plant
+from rlctl.envs.workload import Weight
+from rlctl.loop.control import Controller, Totals
+from rlctl.loop.narrator import JsonLines, Narrator, say
+from rlctl.loop.record import NullRecorder, Shares, Tee, TickLog
+from rlctl.loop.stopping import Request
+from rlctl.safety.lease import Lease
+from rlctl.safety.shield import Shield
+from rlctl.serve.build import build_live, unwritable
+from rlctl.serve.deciders import Configuration, Deciders
+from rlctl.serve.dry_run import DryRun
+from rlctl.serve.notify import Heartbeat, notify
+from rlctl.serve.self_test import self_test
+from rlctl.serve.self_usage import SelfCheck
+from rlctl.serve.start_pages import let_go
+from rlctl.ticklog.header import header_of
+
+if TYPE_CHECKING:
+    from rlctl.serve.metrics import Metrics
+
+__all__ = ["Around", "absent_in_words", "control", "dry_run", "serve", "untrained_shield"]
+
+log = logging.getLogger("rlctl.serve")
+
+
+def serve(configuration: Configuration, stop: Request, *, seconds: float | None = None, as_json: bool = False) -> None:
+    """Control this host as configured until a stop is requested, then put everything back, whatever happened.
+
+    Args:
+        configuration: What to control, who decides, and who decides after a reload.
+        stop: Ends the loop, also amid the wait for a tick.
+        seconds: Ends it too.
+        as_json: Tell events as JSON on stdout rather than as text on stderr.
+
+    Raises:
+        ConfigError: Something that the configuration names is not there or does not fit.
+        HostError: The host refuses every write, or another process holds what is needed.
+        PermissionMissing: Something may not be written.
+    """
+    config, deciders = configuration.config, configuration.deciders
+    with _HeldHost(config, stop) as held:
+        host, lease = held.host, held.lease
+        _tell_absent(host.absent, deciders.policy)
+        self_test(host, deciders.policy, lease.pid if lease else None, profile=deciders.profile)
+        with contextlib.closing(_tick_log(config.log)) as tick_log:
+            around = Around(
+                lease, host.events, lambda: host.shares, tick_log, config.metrics, config.limits, held.abandon
+            )
+            reloaded = configuration.reloaded
+            control(host, deciders, stop, around, reloaded=reloaded, seconds=seconds, as_json=as_json)
+
+
+def dry_run(
+    configuration: Configuration, stop: Request, *, seconds: float | None = None, as_json: bool = False
+) -> None:
+    """As `serve`, but everything is only read, decided and said; what could not be done in earnest is said too."""
+    config, deciders = configuration.config, configuration.deciders
+    with contextlib.closing(build_live(config, dry_run=True, sleep=stop.wait)) as host:
+        _tell_absent(host.absent, deciders.policy)
+        _check_metrics(config.metrics)
+        self_test(host, deciders.policy, None, dry_run=True, profile=deciders.profile)
+        plant, around = DryRun(host, host.controls, host.plan), Around(limits=config.limits)
+        control(plant, deciders, stop, around, reloaded=configuration.reloaded, seconds=seconds, as_json=as_json)
+    if os.geteuid() != 0:
+        with contextlib.suppress(RlctlError):  # a group that has gone meanwhile
+            if refused := unwritable(config):
+                more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+                log.warning("would need root: user id %d may not write %s%s", os.geteuid(), refused[0], more)
+
+
+class _HeldHost:
+    """The live host and its watchdog, from their opening until everything is put back. A context manager.
+
+    Args:
+        config: What to control.
+        stop: Ends the host's wait for a tick.
+
+    Attributes:
+        host: Open from `__enter__` on.
+        lease: The watchdog's; None without a watchdog.
+    """
+
+    def __init__(self, config: ServeConfig, stop: Request) -> None:
+        self._config, self._stop = config, stop
+        self.lease: Lease | None = None
+        self._abandoned = False
+
+    def __enter__(self) -> Self:
+        config, section = self._config, self._config.watchdog
+        self.host = build_live(config, sleep=self._stop.wait, replan=self._replan)
+        with contextlib.ExitStack() as opened:
+            opened.callback(self.host.close)
+            if section.enabled:
+                seconds = section.lease_seconds(config.tick_seconds), section.restore_after_seconds
+                self.lease = Lease(self.host.emergency_plan(), config.state_directory, *seconds)
+            opened.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        lease = self.lease
+        if self._abandoned and lease and lease.pid and not lease.lost():
+            return
+        with contextlib.ExitStack() as closing:
+            if lease:
+                closing.callback(lease.close)
+            closing.callback(self.host.close)
+            if lease:
+                closing.callback(lease.leave)  # before the originals go back, or the watchdog would undo that
+
+    def abandon(self) -> None:
+        """A loop that fails sets nobody free: the watchdog keeps BE safe for a successor, or gives it back to none."""
+        self._abandoned = True
+
+    def _replan(self, plan: EmergencyPlan) -> None:
+        if self.lease:  # it is made of the host's first plan
+            self.lease.replan(plan)
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What stands around the loop on a live host; a plant without a host has nothing of it.
+
+    Attributes:
+        lease: The watchdog's, renewed after each tick.
+        events: What happened to the host's groups since the last call, a line for each.
+        shares: How BE's applications divide what is in force.
+        tick_log: Takes every tick; None keeps no record.
+        metrics: Section of the metrics endpoint; None listens nowhere.
+        limits: What rlctl itself may cost before the log has a warning.
+        failed: Called when the loop ends with an error, before anything is closed.
+    """
+
+    lease: Lease | None = None
+    events: Callable[[], tuple[str, ...]] = tuple
+    shares: Callable[[], Shares] = dict
+    tick_log: TickLog | None = None
+    metrics: MetricsSection | None = None
+    limits: LimitsSection = field(default_factory=LimitsSection)
+    failed: Callable[[], None] = lambda: None
+
+
+def control(
+    plant: Plant,
+    deciders: Deciders,
+    stop: Request,
+    around: Around | None = None,
+    *,
+    reloaded: Callable[[], Deciders | None] = lambda: None,
+    seconds: float | None = None,
+    as_json: bool = False,
+) -> Totals:
+    """Control a plant until a stop is requested.
+
+    Args:
+        plant: What is controlled.
+        deciders: Who decides, and the shield's constants.
+        stop: Ends the loop.
+        around: What stands around the loop.
+        reloaded: Asked before every tick for others to go on with.
+        seconds: Ends the loop too.
+        as_json: Tell events as JSON on stdout rather than as text on stderr.
+
+    Raises:
+        ConfigError: The metrics endpoint cannot be opened as configured.
+        HostError: The host refuses every write, or another process has the endpoint's port.
+    """
+    around, lines = around or Around(), JsonLines() if as_json else None
+    shield = Shield(deciders.profile, plant.limits)
+    recorder = Tee(around.tick_log or NullRecorder(), Narrator(lines or say), Heartbeat(), SelfCheck(around.limits))
+    controller = Controller(plant, deciders.policy, shield, recorder, around.lease, around.events, around.shares)
+    with contextlib.ExitStack() as opened:
+        opened.callback(notify, "STOPPING=1")
+        opened.callback(lambda: controller.seat.policy.close())
+        running = _Running(controller, around.tick_log, _exposed(controller, shield, around, opened), reloaded)
+        running.announce(deciders.policy, shield)
+        _weigh(plant, deciders.policy)
+        let_go()
+        try:
+            controller.run(seconds=seconds, stop=stop, between=running.exchange)
+        except Exception:
+            around.failed()
+            raise
+        _farewell(controller.totals, around.tick_log.dropped if around.tick_log else 0, lines)
+    return controller.totals
+
+
+class _Running:
+    """A controller, what tells of it, and what a reload exchanges.
+
+    Args:
+        controller: The loop.
+        tick_log, metrics: Records that name policy and shield.
+        reloaded: Asked before every tick for others to go on with.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        tick_log: TickLog | None,
+        metrics: Metrics | None,
+        reloaded: Callable[[], Deciders | None],
+    ) -> None:
+        self._controller, self._tick_log, self._metrics, self._reloaded = controller, tick_log, metrics, reloaded
+
+    def announce(self, policy: Policy, shield: Shield) -> None:
+        """Say who decides from now on, before the first tick of theirs."""
+        plant = self._controller.plant
+        described = policy.name, shield.profile_name, shield.digest, _range_in_words(plant.limits)
+        log.info("policy %s under shield %s (%s); %s", *described)
+        if unlike := untrained_shield(policy, shield):
+            log.warning("%s", unlike)
+        if self._metrics is not None:
+            self._metrics.renamed(policy.name, shield.profile_name, shield.digest)
+        if self._tick_log is not None:
+            self._tick_log.header = header_of(plant, policy, shield)
+            self._tick_log.renew_header()
+
+    def exchange(self) -> None:
+        """Go on with another policy and shield, if a reload brought some."""
+        if (deciders := self._reloaded()) is None:
+            return
+        controller, policy = self._controller, deciders.policy
+        before, shield = controller.seat.policy, Shield(deciders.profile, controller.plant.limits)
+        try:
+            _weigh(controller.plant, policy)
+        except RlctlError as error:
+            log.error("not reloaded, all stays as it was: %s", error)
+            policy.close()
+            return
+        self.announce(policy, shield)
+        controller.exchange(policy, shield)
+        before.close()
+
+
+def _exposed(controller: Controller, shield: Shield, around: Around, opened: contextlib.ExitStack) -> Metrics | None:
+    """Metrics with their endpoint, if there is to be one."""
+    if around.metrics is None:
+        return None
+    from rlctl.serve.metrics import Metrics  # and what they need, only where somebody is to scrape
+    from rlctl.serve.metrics_server import MetricsServer
+
+    plant, totals, lease, tick_log = controller.plant, controller.totals, around.lease, around.tick_log
+
+    def counted() -> dict[str, int]:
+        return {
+            "policy_errors": totals.policy_errors,
+            "tick_errors": totals.tick_errors,
+            "log_records_dropped": tick_log.dropped if tick_log else 0,
+            "watchdog_restarts": lease.restarts if lease else 0,
+        }
+
+    name = controller.seat.policy.name
+    metrics = Metrics(name, (shield.profile_name, shield.digest), plant.limits, plant.tick_seconds, counted)
+    opened.enter_context(MetricsServer(metrics, around.metrics, fresh_seconds=3.0 * plant.tick_seconds + 1.0))
+    controller.recorder = Tee(metrics, controller.recorder)
+    return metrics
+
+
+def _weigh(plant: Plant, policy: Policy) -> None:
+    """Give BE the weight that a policy runs with; never raise one that an operator has lowered."""
+    if policy.weight is Weight.MINIMUM:
+        plant.set_weight(policy.weight)
+
+
+def _tick_log(section: LogSection) -> TickLog:
+    try:
+        return TickLog(section.directory / "ticks.jsonl", section.rotate_bytes, section.keep)
+    except PermissionError as error:
+        raise PermissionMissing(
+            f"log.directory: {error.filename}: {error.strerror}: run as root, or name another"
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"log.directory: {error.filename}: {error.strerror}: name another") from error
+
+
+def _check_metrics(section: MetricsSection | None) -> None:
+    """Certificate, key and token, which a dry run does not open otherwise."""
+    if section is not None:
+        from rlctl.serve.metrics_server import check_files
+
+        try:
+            check_files(section)
+        except PermissionMissing as error:  # the user of a dry run need not be who serves
+            log.warning("%s: whoever serves has to read it", error)
+
+
+def _tell_absent(absent: Mapping[str, str], policy: Policy) -> None:
+    for level, line in absent_in_words(absent, policy):
+        log.log(level, "%s", line)
+
+
+def absent_in_words(absent: Mapping[str, str], policy: Policy) -> Iterator[tuple[int, str]]:
+    """Level and line on the readings that there will never be, and on those of them that the policy needs."""
+    by_reason: dict[str, list[str]] = {}
+    for name in sorted(absent):
+        by_reason.setdefault(absent[name], []).append(name)
+    if by_reason:
+        reasons = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
+        yield logging.INFO, f"missing readings: {reasons}"
+    for name in policy.needs:
+        if name in absent:
+            yield logging.WARNING, f"policy {policy.name} needs {name}, which is missing: {absent[name]}"
+
+
+def untrained_shield(policy: Policy, shield: Shield) -> str:
+    """That a learned policy never met this shield in training, in one line; empty where it did or nothing is known.
+
+    No reason to refuse it: the shield's word is the last one, whoever it was that the policy learned with.
+    """
+    met = policy.trained_with
+    if not met or shield.digest in met:
+        return ""
+    now = f"{shield.profile_name} ({shield.digest})"
+    return f"policy {policy.name} was trained with shield {', '.join(met.values())}, not with {now}"
+
+
+def _range_in_words(limits: Limits) -> str:
+    cpus = "1 CPU" if limits.cpus == 1 else f"{limits.cpus} CPUs"
+    quota = f"a quota of {limits.min_quota_cpus:g} CPU and more, in {limits.levels} levels"
+    return f"BE may get {cpus}, {quota}; the LC has {limits.lc_cpus:g}"
+
+
+def _farewell(totals: Totals, dropped: int, lines: JsonLines | None) -> None:
+    counts = asdict(totals) | {"dropped_records": dropped}
+    log.info(
+        "leaving after %(ticks)d ticks: %(overrides)d overrides, %(policy_errors)d policy errors, %(write_errors)d "
+        "write errors, %(tick_errors)d ticks that went wrong, %(missed_deadlines)d missed deadlines, "
+        "%(dropped_records)d records lost",
+        counts,
+    )
+    if lines:
+        lines.write({"event": "end", **counts})

@@ -1,0 +1,252 @@
+"""`rlctl serve` over a plant without a host: it says what it does, stops when told, and always restores."""
+
+import json
+import logging
+import os
+import socket
+import threading
+
+import pytest
+
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.errors import CgroupError, HostError, RlctlError
+from rlctl.envs.fake import FakePlant
+from rlctl.envs.workload import Weight
+from rlctl.loop.record import TickLog, read_ticks
+from rlctl.safety.profile import load_profile
+from rlctl.serve.deciders import Configuration, Deciders
+from rlctl.serve.dry_run import DryRun
+from rlctl.serve.service import Around, control, serve
+
+LIMITS = Limits(cpus=2)
+PROFILE = load_profile("responsive")
+
+
+class Countdown(threading.Event):
+    """Set after so many looks."""
+
+    def __init__(self, looks):
+        super().__init__()
+        self.looks = looks
+
+    def is_set(self):
+        self.looks -= 1
+        return self.looks < 0
+
+
+@pytest.fixture(autouse=True)
+def shown(caplog):
+    caplog.set_level(logging.INFO, logger="rlctl")
+    return caplog
+
+
+def run(plant, policy, tick_log, stop, **options):
+    return control(plant, Deciders(policy, PROFILE), stop, Around(tick_log=tick_log), **options)
+
+
+def test_every_tick_is_logged(always, tmp_path):
+    plant = FakePlant(LIMITS, loads=(0.1,))
+    log = TickLog(tmp_path / "ticks.jsonl")
+    totals = run(plant, always(lambda o: Allocation(0.5, 1)), log, Countdown(20))
+    assert totals.ticks == 20
+    log.close()
+    assert len(list(read_ticks(log.path))) == 20
+
+
+class Host(FakePlant):
+    """A live host, as far as it is opened and closed; `log` has what was done to it and to its watchdog."""
+
+    def __init__(self, log, **failing):
+        super().__init__(LIMITS, loads=(0.1,))
+        self.log, self.absent, self.shares, self.failing = log, {}, {}, failing
+
+    def wait(self):
+        if "wait" in self.failing:
+            raise self.failing["wait"]
+        return super().wait()
+
+    def set_weight(self, weight):
+        if "set_weight" in self.failing:
+            raise self.failing["set_weight"]
+        super().set_weight(weight)
+
+    def rehearse(self):
+        if "rehearse" in self.failing:
+            raise self.failing["rehearse"]
+        return 0
+
+    def emergency_plan(self):
+        return None
+
+    def events(self):
+        return ()
+
+    def close(self):
+        self.log.append("originals put back")
+
+
+class Watchdog:
+    """A lease whose watchdog lives."""
+
+    pid, restarts = 1, 0
+
+    def __init__(self, log, lost=""):
+        self.log, self._lost = log, lost
+
+    def leave(self):
+        self.log.append("watchdog out of the way")
+
+    def close(self):
+        self.log.append("watchdog released")
+
+    def lost(self):
+        return self._lost
+
+    def check(self):
+        return ""
+
+    def renew(self, *, safe=False):
+        pass
+
+
+GIVEN_BACK = ["watchdog out of the way", "originals put back", "watchdog released"]
+
+
+def served(always, serve_yaml, monkeypatch, tmp_path, *, ticks=5, lost="", weight=Weight.EQUAL, **failing):
+    """What became of the host in a whole run of the service, and with which error it ended."""
+    log, policy = [], always(lambda o: o.current)
+    policy.weight = weight
+    monkeypatch.setattr("rlctl.serve.service.build_live", lambda *_, **__: Host(log, **failing))
+    monkeypatch.setattr("rlctl.serve.service.Lease", lambda *_: Watchdog(log, lost))
+    path = serve_yaml("policy: {name: frozen}", f"policy: {{name: frozen}}\nlog: {{directory: {tmp_path / 'log'}}}\n")
+    configuration = Configuration(path)
+    configuration.deciders = Deciders(policy, PROFILE)
+    try:
+        serve(configuration, Countdown(ticks))
+    except RlctlError as error:
+        return log, error
+    return log, None
+
+
+def test_at_its_end_the_host_is_put_back_and_the_watchdog_keeps_out_of_the_way(
+    always, serve_yaml, monkeypatch, tmp_path
+):
+    assert served(always, serve_yaml, monkeypatch, tmp_path) == (GIVEN_BACK, None)
+    assert len(list(read_ticks(tmp_path / "log/ticks.jsonl"))) == 5
+
+
+def test_when_the_loop_dies_the_watchdog_keeps_be_safe(always, serve_yaml, monkeypatch, tmp_path):
+    log, error = served(always, serve_yaml, monkeypatch, tmp_path, ticks=50, wait=HostError("the host is gone"))
+    assert log == []
+    assert isinstance(error, HostError)
+
+
+def test_when_the_loop_dies_without_a_lease_the_host_is_put_back(always, serve_yaml, monkeypatch, tmp_path):
+    log, error = served(
+        always, serve_yaml, monkeypatch, tmp_path, ticks=50, lost="the journal is gone", wait=HostError("gone")
+    )
+    assert log == GIVEN_BACK
+    assert isinstance(error, HostError)
+
+
+@pytest.mark.parametrize("failing", ["set_weight", "rehearse"])
+def test_the_host_is_put_back_when_it_cannot_even_begin(always, serve_yaml, monkeypatch, tmp_path, failing):
+    busy = CgroupError("cpu.shares: busy")
+    found = served(always, serve_yaml, monkeypatch, tmp_path, weight=Weight.MINIMUM, **{failing: busy})
+    assert found == (GIVEN_BACK, busy)
+
+
+def test_the_host_is_put_back_when_there_can_be_no_tick_log(always, serve_yaml, monkeypatch, tmp_path):
+    (tmp_path / "log").write_text("a file stands in its place")
+    log, error = served(always, serve_yaml, monkeypatch, tmp_path)
+    assert log == GIVEN_BACK
+    assert str(error).startswith("log.directory: ")
+
+
+def test_a_dry_run_writes_nothing_and_says_what_it_would_write(always, shown):
+    plant = FakePlant(LIMITS, loads=(0.1,))
+    plant.apply = plant.set_weight = lambda *_: pytest.fail("written")
+    policy = always(lambda o: LIMITS.full)
+    policy.weight = Weight.MINIMUM
+    run(DryRun(plant), policy, None, Countdown(5))
+    assert "dry run: would set BE from" in shown.text
+    assert "dry run: would give BE minimum weight" in shown.text
+
+
+def test_a_weight_that_the_operator_set_is_never_raised(always):
+    plant = FakePlant(LIMITS)
+    plant.set_weight(Weight.MINIMUM)
+    run(plant, always(lambda o: o.current), None, Countdown(2))
+    assert plant.weight is Weight.MINIMUM
+
+
+def test_a_dry_run_goes_on_as_if_it_had_written():
+    plant = DryRun(FakePlant(LIMITS))
+    assert plant.apply(Allocation(0.001, 9)) == Allocation(0.01, 2)
+    assert plant.current == Allocation(0.01, 2)
+
+
+def test_there_is_a_line_for_a_change_and_none_for_a_tick(always, shown):
+    run(FakePlant(LIMITS, loads=(0.1,)), always(lambda o: LIMITS.safe), None, Countdown(50))
+    lines = [record.getMessage() for record in shown.records]
+    assert len(lines) < 8, lines
+    assert any(line.startswith("leaving after 50 ticks") for line in lines)
+
+
+def test_step_by_step_growth_for_one_reason_is_one_line(always, shown):
+    run(FakePlant(LIMITS, loads=(0.1,)), always(lambda o: LIMITS.full), None, Countdown(30))
+    changes = [record for record in shown.records if record.getMessage().startswith("BE ")]
+    assert 1 <= len(changes) <= 3, changes
+
+
+def test_a_change_names_the_guard_that_made_it(always, shown):
+    plant = FakePlant(LIMITS, loads=(0.2,) * 40 + (1.2,) * 3)
+    run(plant, always(lambda o: LIMITS.full), None, Countdown(43))
+    assert "load-high" in shown.text
+
+
+def test_json_lines_are_whole_and_end_with_the_totals(always, capsys):
+    run(FakePlant(LIMITS, loads=(0.1,)), always(lambda o: LIMITS.full), None, Countdown(130), as_json=True)
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {"change", "summary", "end"} <= {event["event"] for event in events}
+    assert events[-1]["ticks"] == 130
+    summary = next(event for event in events if event["event"] == "summary")
+    assert summary["ticks"] >= 60
+    assert summary["over_target"] == 0
+    change = next(event for event in events if event["event"] == "change")
+    assert {"ts", "tick", "before", "applied", "policy", "guards"} <= change.keys()
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_systemd_hears_ready_then_the_watchdog_then_stopping(always, monkeypatch, tmp_path, abstract):
+    address = f"@rlctl-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind("\0" + address[1:] if abstract else address)
+        monkeypatch.setenv("NOTIFY_SOCKET", address)
+        run(FakePlant(LIMITS), always(lambda o: o.current), None, Countdown(2))
+        manager.setblocking(False)
+        heard = [manager.recv(4096).decode() for _ in range(3)]
+    assert heard[0].startswith("READY=1\nWATCHDOG=1\n")
+    assert heard[1].startswith("WATCHDOG=1\n")
+    assert heard[2] == "STOPPING=1"
+
+
+@pytest.mark.parametrize("address", ["", "nonsense", "/nowhere/socket"])
+def test_without_a_service_manager_nothing_happens(address):
+    from rlctl.serve.notify import notify
+
+    assert notify("READY=1", {"NOTIFY_SOCKET": address}) is False
+
+
+def test_the_policys_weight_is_set_before_the_first_tick(always):
+    plant = FakePlant(LIMITS)
+    policy = always(lambda o: o.current)
+    policy.weight = Weight.MINIMUM
+    run(plant, policy, None, Countdown(1))
+    assert plant.weight is Weight.MINIMUM
+
+
+def test_the_range_is_told_in_words_and_not_as_python(always, shown):
+    run(FakePlant(LIMITS), always(lambda o: o.current), None, Countdown(1))
+    assert "BE may get 2 CPUs, a quota of 0.01 CPU and more" in shown.text
+    assert "Limits(" not in shown.text
