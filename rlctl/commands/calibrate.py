@@ -15,8 +15,17 @@ from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.sim.residuals import MANY_SEEDS, Residual, agreement, by_regime, residuals, service_of
 from rlctl.envs.sim.surface import Cell, read_surface, set_aside
 from rlctl.envs.testbed.session import Testbed
-from rlctl.measure.calibrate import LOADS, QUOTAS, WINDOWS, Sweep, fitted_profile, sweep, write_profile
-from rlctl.report.residual_table import cell_rows, regime_rows
+from rlctl.measure.calibrate import (
+    LOADS,
+    QUOTAS,
+    WINDOWS,
+    Sweep,
+    cell_rows,
+    fitted_profile,
+    regime_rows,
+    sweep,
+    write_profile,
+)
 from rlctl.report.table import render
 from rlctl.scenarios.shipped import live_scenario
 from rlctl.work.progress import progress, say

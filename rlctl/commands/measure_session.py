@@ -18,7 +18,7 @@ from rlctl.measure.measurement import Measurement, estimated_seconds, run_all, s
 from rlctl.measure.plan import Cell, Log
 from rlctl.measure.platform import managed_ground
 from rlctl.measure.plots import Sided
-from rlctl.measure.report import as_json, scaling, told
+from rlctl.measure.report import as_json, report_lines, scaling
 from rlctl.work.progress import progress, say
 
 __all__ = ["add_options", "measure"]
@@ -125,7 +125,7 @@ def _report(
     tables: bool,
 ) -> None:
     if args.json != "-":
-        print("\n".join(told(measurement, log, tables=tables)))
+        print("\n".join(report_lines(measurement, log, tables=tables)))
     write_json(args.json, as_json(measurement, log, kind))
     if args.report:
         draw(sides_by_cell(measurement, log))

@@ -18,6 +18,7 @@ from rlctl.envs.host.cpulist import format_cpus
 from rlctl.envs.sim.fit import OWN, SHARED, fit
 from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.sim.region import region_of
+from rlctl.envs.sim.residuals import Residual, agreement, by_regime
 from rlctl.envs.sim.surface import Cell, read_surface, set_aside, write_surface
 from rlctl.envs.telemetry import Reading, Telemetry, Value
 from rlctl.envs.testbed.session import Testbed
@@ -26,7 +27,7 @@ from rlctl.envs.whole_file import write_whole
 from rlctl.envs.workload import Weight
 from rlctl.scenarios.live import LiveScenario
 
-__all__ = ["Point", "Sweep", "fitted_profile", "sweep", "write_profile"]
+__all__ = ["Point", "Sweep", "cell_rows", "fitted_profile", "regime_rows", "sweep", "write_profile"]
 
 LOADS = (0.2, 0.4, 0.55, 0.7, 0.85)
 """Of the LC's maximum: below, around and above its fair share of a CPU, and near the knee."""
@@ -39,6 +40,10 @@ START = {"memcached": "two-core-host", "nginx": "two-core-nginx"}
 """Profile from which a fit begins, by the LC's kind."""
 RANGES = {"service_seconds": 0.1, "slice_seconds": 0.3}
 """Constants that differ from host to host in training, and by how much either way: the drift that host.md measured."""
+RESIDUALS = (
+    "cells", "number", "p95 within 2x %", "side of target %", "BE within .1 CPU %", "LC within .1 CPU %", "median x",
+)  # fmt: skip
+CELL_HEADER = ("cell", "regime", "measured ms", "simulated ms", "x", "BE", "BE sim", "LC", "LC sim", "misses")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What to measure.
+    """The grid of loads and BE allocations to measure.
 
     Attributes:
         scenario: The testbed, with its tick and BE's weight.
@@ -97,13 +102,9 @@ class Sweep:
 
 
 def sweep(plan: Sweep, bed: Testbed, path: Path, done: Callable[[str], None] = lambda _: None) -> None:
-    """Measure all cells and write them to a surface, after each cell anew: what is measured is not lost.
+    """Measure all cells and write them as CSV, after each cell anew: what is measured is not lost.
 
-    Args:
-        plan: What to measure.
-        bed: The running testbed, without BE.
-        path: The CSV.
-        done: Called after each cell with its name, for progress.
+    The testbed runs, without BE. `done` is called after each cell with its name, for progress.
     """
     rows: list[dict[str, object]] = []
     bed.plant.set_weight(plan.scenario.be.weight)
@@ -120,27 +121,21 @@ def sweep(plan: Sweep, bed: Testbed, path: Path, done: Callable[[str], None] = l
 def fitted_profile(
     path: Path, scenario: LiveScenario, max_load_rps: float, name: str
 ) -> tuple[HostProfile, HostProfile]:
-    """The profile before and after a fit to the cells of a sweep that are not kept aside.
-
-    Args:
-        path: The sweep's CSV.
-        scenario: The testbed that was swept.
-        max_load_rps: The LC's maximum load, as it was found.
-        name: Of the new profile.
+    """The profile before and after a fit to the cells of a sweep's CSV that are not set aside.
 
     Raises:
         ConfigError: The sweep cannot be used.
     """
     cells = read_surface(path)
     begin = _begin(scenario, cells, max_load_rps, name)
-    kept, _ = set_aside(cells)
+    training, _ = set_aside(cells)
     service = cells[0].service
-    found = fit(kept, {service: begin}, shared=(), own=_told_by(cells)).profiles[service]
-    values = {key: float(f"{value:.4g}") for key, value in found.values().items()}
-    fitted = found.but(**{key: values[key] for key in (*OWN, *SHARED)})
+    best = fit(training, {service: begin}, shared=(), own=_identifiable(cells)).profiles[service]
+    values = {key: float(f"{value:.4g}") for key, value in best.values().items()}
+    fitted = best.but(**{key: values[key] for key in (*OWN, *SHARED)})
     spread = {key: (values[key] * (1.0 - by), values[key] * (1.0 + by)) for key, by in RANGES.items()}
     ranges = {key: (float(f"{low:.4g}"), float(f"{high:.4g}")) for key, (low, high) in spread.items()}
-    return begin, fitted.model_copy(update={"fitted": region_of(kept), "ranges": ranges})
+    return begin, fitted.model_copy(update={"fitted": region_of(training), "ranges": ranges})
 
 
 def write_profile(profile: HostProfile, path: Path) -> None:
@@ -191,13 +186,13 @@ def _row(telemetry: Telemetry, window: int) -> dict[str, object] | None:
     tail = telemetry.tail_latency_seconds
     latency = tail if isinstance(tail, Value) else telemetry.latency_seconds
     offered = telemetry.counters.get("offered_rps")
-    found = [_value(one) for one in (offered, latency, telemetry.lc_cpus, telemetry.be_cpus)]
-    if None in found:
+    figures = [_value(one) for one in (offered, latency, telemetry.lc_cpus, telemetry.be_cpus)]
+    if None in figures:
         return None
-    sent, p95, lc, be = (number or 0.0 for number in found)
+    sent, p95, lc, be = (number or 0.0 for number in figures)
     oldest = _value(telemetry.oldest_request_seconds) or 0.0
-    figures = {"sent": round(sent, 1), "p95": round(1e6 * p95, 1), "oldest": round(1e6 * oldest, 1)}
-    return {"rep": 0, "win": window, **figures, "lc_cpu": round(lc, 4), "be_cpu": round(be, 4)}
+    latencies = {"sent": round(sent, 1), "p95": round(1e6 * p95, 1), "oldest": round(1e6 * oldest, 1)}
+    return {"rep": 0, "win": window, **latencies, "lc_cpu": round(lc, 4), "be_cpu": round(be, 4)}
 
 
 def _value(reading: Reading | None) -> float | None:
@@ -229,7 +224,7 @@ def _begin(scenario: LiveScenario, cells: Sequence[Cell], max_load_rps: float, n
     return start.model_copy(update={"name": name, "description": scenario.description, "source": source})
 
 
-def _told_by(cells: Sequence[Cell]) -> tuple[str, ...]:
+def _identifiable(cells: Sequence[Cell]) -> tuple[str, ...]:
     """The constants that a sweep can say something about; the others stay as they are."""
     running = [cell for cell in cells if not cell.frozen]
     silent = set()
@@ -240,3 +235,31 @@ def _told_by(cells: Sequence[Cell]) -> tuple[str, ...]:
     if not any(cell.own_cpus for cell in running):
         silent |= {"client_cpus", "client_cpu_seconds"}
     return tuple(name for name in (*OWN, *SHARED) if name not in silent)
+
+
+def regime_rows(parts: Mapping[str, Sequence[Residual]]) -> list[tuple[str, ...]]:
+    """Header, then all cells, then each part with its regimes."""
+    everything = [one for part in parts.values() for one in part]
+    rows: list[tuple[str, ...]] = [RESIDUALS, _agreement_row("all", everything)]
+    for name, part in parts.items():
+        rows.append(_agreement_row(name, part))
+        rows += [_agreement_row(f"{name}: {regime}", some) for regime, some in by_regime(part).items()]
+    return rows
+
+
+def cell_rows(part: Sequence[Residual]) -> list[tuple[str, ...]]:
+    """Header, then a row per cell; `misses`: p95 beyond a factor of two, or the target's other side."""
+    rows: list[tuple[str, ...]] = [CELL_HEADER]
+    for one in part:
+        cell = one.cell
+        misses = " ".join(word for word, fine in (("p95", one.within), ("side", one.same_side)) if not fine)
+        times = (f"{1e3 * cell.tail_latency_seconds:.2f}", f"{1e3 * one.tail_latency_seconds:.2f}", f"{one.ratio:.2f}")
+        cpus = (cell.be_busy_cpus, one.be_cpus, cell.lc_busy_cpus, one.lc_cpus)
+        rows.append((str(cell), str(one.regime), *times, *(f"{number:.2f}" for number in cpus), misses))
+    return rows
+
+
+def _agreement_row(name: str, part: Sequence[Residual]) -> tuple[str, ...]:
+    one = agreement(part)
+    shares = (one.within_percent, one.side_percent, one.be_percent, one.lc_percent)
+    return (name, str(one.cells), *(f"{share:.1f}" for share in shares), f"{one.median_ratio:.2f}")

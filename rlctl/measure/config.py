@@ -65,11 +65,7 @@ class ApplicationSpec(Strict):
         return max(mode.threads for mode in self.modes)
 
     def working_modes(self, cpus_scale: float) -> tuple[WorkingMode, ...]:
-        """The modes on this machine.
-
-        Args:
-            cpus_scale: CPUs here for one CPU of the machine that they were published for.
-        """
+        """The modes on this machine, with `cpus_scale` CPUs for one CPU of the machine they were published for."""
         return tuple(
             WorkingMode(mode.quota_percent / 100.0 * cpus_scale, mode.threads, mode.value) for mode in self.modes
         )
@@ -80,8 +76,8 @@ class MeasureConfig(Strict):
 
     Attributes:
         published_cpus: Managed CPUs of the machine that quotas were published for.
-        published_clusters: Its clusters.
-        applications: By name.
+        published_clusters: Clusters of CPUs of that machine.
+        applications: What a mix may have instances of, by name.
         mixes: How many instances of which application, by the mix's name; `burst` makes its own.
     """
 

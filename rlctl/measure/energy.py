@@ -30,14 +30,19 @@ class EnergyMeter:
         self._begun_seconds, self._before = 0.0, self._rapl.joules()
         self._power: NodePower | Missing = Missing(Why.NOT_CONFIGURED, "RAPL counts")
         if isinstance(self._before, Missing):
-            self._power = self._meter(self._before)
+            source = power_source()
+            if isinstance(source, Missing):
+                self._power = Missing(source.why, f"{self._before.detail}; {source.detail}")
+            else:
+                self._power = NodePower(source[0], INTERVAL_SECONDS, source[1])
+                self._stack.callback(self._power.close)
 
     def begin(self) -> None:
-        """A span begins."""
+        """Begin a span of time."""
         self._begun_seconds, self._before = time.monotonic(), self._rapl.joules()
 
     def end(self) -> Reading:
-        """Energy since `begin`."""
+        """Energy in joules since `begin`, or why it is not known."""
         now, seconds = self._rapl.joules(), time.monotonic() - self._begun_seconds
         if not isinstance(now, Missing) and not isinstance(self._before, Missing):
             return Value(now - self._before)
@@ -49,14 +54,6 @@ class EnergyMeter:
         if watts.age_seconds > seconds:
             return Missing(Why.NO_DATA, f"the power meter gave no reading within {seconds:.1f} s: measure longer runs")
         return Value(watts.value * seconds)
-
-    def _meter(self, without_rapl: Missing) -> NodePower | Missing:
-        source = power_source()
-        if isinstance(source, Missing):
-            return Missing(source.why, f"{without_rapl.detail}; {source.detail}")
-        meter = NodePower(source[0], INTERVAL_SECONDS, source[1])
-        self._stack.callback(meter.close)
-        return meter
 
     def __enter__(self) -> Self:
         return self

@@ -14,7 +14,7 @@ from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.tunable import TunableResult, parse_result, tunable_command
 from rlctl.measure.config import ApplicationSpec, MeasureConfig
-from rlctl.measure.plan import Cell, Log, Record, turns
+from rlctl.measure.plan import Cell, Log, Record, Turn, turns
 from rlctl.measure.platform import Ground
 from rlctl.measure.run import Arena, Instance
 from rlctl.measure.table import Sides, sides_of
@@ -29,16 +29,13 @@ TRIAL_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What is to be measured.
+    """Which applications are measured in which cells, where, and how often.
 
     Attributes:
-        config: The applications.
-        cells: What is compared.
-        ground: Where.
-        runs: Of each cell, managed and unmanaged each.
-        leftover: As in `Sharing`, likewise the next one.
-        quota_period_us: Period of the quotas.
-        seed: Of the order of the runs.
+        runs: Pairs of a managed and an unmanaged run of each cell.
+        leftover: `share` or `idle`: what becomes of CPU time that chosen modes do not ask for, as in `Sharing`.
+        quota_period_us: Period of the applications' quotas.
+        seed: Seed of the order of the runs.
     """
 
     config: MeasureConfig
@@ -55,9 +52,9 @@ class Measurement:
         return self.ground.quota_cpus / self.config.published_cpus
 
     def as_plan(self) -> dict[str, Any]:
-        """As the record has it; runs may be added to later."""
+        """What the log holds: only runs of the same plan may be added later, of any number."""
         return {
-            "applications": {name: one.model_dump(mode="json") for name, one in self.config.applications.items()},
+            "applications": {name: spec.model_dump(mode="json") for name, spec in self.config.applications.items()},
             "published_cpus": self.config.published_cpus,
             "cells": [asdict(cell) for cell in self.cells],
             "clusters": [[one.name, sorted(one.cpus), one.quota_cpus] for one in self.ground.clusters],
@@ -74,15 +71,15 @@ def trials(measurement: Measurement) -> dict[str, TunableResult]:
         TestbedError: It cannot be compiled or fails.
     """
     needed = {name for cell in measurement.cells for name in cell.instances}
-    found: dict[str, TunableResult] = {}
+    results: dict[str, TunableResult] = {}
     with Janitor() as janitor, Launcher(janitor.make_folder(), None, janitor) as launcher:
         for name, one in measurement.config.applications.items():
             if name in needed and one.workload is not None:
                 process = launcher.start(name, tunable_command(one.workload, one.work, 1))
                 if process.wait(TRIAL_SECONDS) != 0:
                     raise TestbedError(f"{name} alone ended with code {process.exit_code}: {process.tail()}")
-                found[name] = parse_result(process.output.read_text(errors="replace"))
-    return found
+                results[name] = parse_result(process.output.read_text(errors="replace"))
+    return results
 
 
 def estimated_seconds(measurement: Measurement, tried: Mapping[str, TunableResult]) -> float | None:
@@ -107,34 +104,28 @@ def run_all(
     Raises:
         TestbedError: An instance failed, or computed something else than when it ran alone.
         PermissionMissing: Not root.
-        HostError: Control groups are not as they are needed.
+        HostError: A CPU controller is missing, or a group of that name exists.
     """
     sets = {cell.name: tuple(_instances(measurement, cell, tried)) for cell in measurement.cells}
     done = log.done
-    ground = measurement.ground
-    with Arena(ground.clusters, measurement.leftover, ground.within, measurement.quota_period_us) as arena:
+    with Arena(measurement.ground, measurement.leftover, measurement.quota_period_us) as arena:
         for turn in turns(measurement.cells, measurement.runs, measurement.seed):
             if turn not in done:
-                run = arena.run(sets[turn.cell], managed=turn.managed)
-                log.add(Record.of(turn, run))
+                log.add(arena.run(turn, sets[turn.cell]))
             advance(f"{turn.cell} {'managed' if turn.managed else 'unmanaged'} #{turn.repeat + 1}")
 
 
 def pairs_of(log: Log, cell: Cell, runs: int) -> list[tuple[Record, Record]]:
     """Unmanaged and managed run of each repeat of which there are both."""
-    found = {record.turn: record for record in log.records if record.turn.cell == cell.name}
-    by_side = [{turn.repeat: one for turn, one in found.items() if turn.managed is side} for side in (False, True)]
-    repeats = sorted(by_side[0].keys() & by_side[1].keys())
-    return [(by_side[0][repeat], by_side[1][repeat]) for repeat in repeats if repeat < runs]
+    by_turn = {record.turn: record for record in log.records}
+    pairs = ([by_turn.get(Turn(cell.name, repeat, side)) for side in (False, True)] for repeat in range(runs))
+    return [(unmanaged, managed) for unmanaged, managed in pairs if unmanaged and managed]
 
 
 def sides_by_cell(measurement: Measurement, log: Log) -> dict[str, Mapping[str, Sides | Missing]]:
     """Metrics of all cells of which there is a pair."""
-    found: dict[str, Mapping[str, Sides | Missing]] = {}
-    for cell in measurement.cells:
-        if pairs := pairs_of(log, cell, measurement.runs):
-            found[cell.name] = sides_of((u.metrics, m.metrics) for u, m in pairs)
-    return found
+    by_cell = {cell.name: pairs_of(log, cell, measurement.runs) for cell in measurement.cells}
+    return {name: sides_of([(u.metrics, m.metrics) for u, m in pairs]) for name, pairs in by_cell.items() if pairs}
 
 
 def _instances(measurement: Measurement, cell: Cell, tried: Mapping[str, TunableResult]) -> Iterator[Instance]:

@@ -15,17 +15,17 @@ __all__ = ["METRICS", "Metric", "metrics_of"]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One of the table.
+    """A metric under the name by which the paper abbreviates it.
 
     Attributes:
-        name: As the paper abbreviates it.
         meaning: In words, with the unit.
+        event: The perf event that counts it; empty for what is computed from others.
         scaled: Shown in thousands, millions ...; the others as they are.
-        more_is_better: Only of the instructions per cycle.
     """
 
     name: str
     meaning: str
+    event: str = ""
     scaled: bool = True
     more_is_better: bool = False
 
@@ -36,36 +36,24 @@ METRICS = (
     Metric("energy", "energy, J", scaled=False),
     Metric("task-clock", "CPU time, ms"),
     Metric("cpu-used", "CPUs utilised", scaled=False),
-    Metric("ctx", "context switches"),
-    Metric("mig", "CPU migrations"),
-    Metric("pf", "page faults"),
-    Metric("cycles", "CPU cycles"),
-    Metric("fes", "front-end stalled cycles"),
+    Metric("ctx", "context switches", "context-switches"),
+    Metric("mig", "CPU migrations", "cpu-migrations"),
+    Metric("pf", "page faults", "page-faults"),
+    Metric("cycles", "CPU cycles", "cycles"),
+    Metric("fes", "front-end stalled cycles", "stalled-cycles-frontend"),
     Metric("fei", "front-end stalls, % of cycles", scaled=False),
-    Metric("bes", "back-end stalled cycles"),
+    Metric("bes", "back-end stalled cycles", "stalled-cycles-backend"),
     Metric("bei", "back-end stalls, % of cycles", scaled=False),
-    Metric("ins", "instructions"),
+    Metric("ins", "instructions", "instructions"),
     Metric("scpi", "stalled cycles per instruction", scaled=False),
     Metric("ipc", "instructions per cycle", scaled=False, more_is_better=True),
-    Metric("b", "branches"),
+    Metric("b", "branches", "branches"),
     Metric("b-rate", "branches, M per second of CPU time", scaled=False),
-    Metric("b-miss", "branch misses"),
+    Metric("b-miss", "branch misses", "branch-misses"),
     Metric("b-miss-rate", "branch misses, % of branches", scaled=False),
     Metric("ghz", "effective processor speed, GHz", scaled=False),
 )
 """In the order of the tables."""
-
-_COUNTED = {
-    "ctx": "context-switches",
-    "mig": "cpu-migrations",
-    "pf": "page-faults",
-    "cycles": "cycles",
-    "fes": "stalled-cycles-frontend",
-    "bes": "stalled-cycles-backend",
-    "ins": "instructions",
-    "b": "branches",
-    "b-miss": "branch-misses",
-}
 
 _NOTHING = Missing(Why.NOT_COUNTED, "nothing was counted")
 
@@ -75,12 +63,11 @@ def metrics_of(seconds: float, energy_joules: Reading, counts: Mapping[str, Read
 
     Args:
         seconds: From the begin of all instances to the end of the last one.
-        energy_joules: Of the machine in that time.
+        energy_joules: What the machine drew in that time.
         counts: By perf event; task-clock in seconds.
     """
-    known: dict[str, Reading] = {"ctime": Value(seconds), "energy": energy_joules, "wall": Value(seconds)}
-    known["cpu"] = counts["task-clock"]
-    known |= {name: counts[event] for name, event in _COUNTED.items()}
+    known: dict[str, Reading] = {metric.name: counts[metric.event] for metric in METRICS if metric.event}
+    known |= {"ctime": Value(seconds), "energy": energy_joules, "wall": Value(seconds), "cpu": counts["task-clock"]}
 
     def ratio(above: str, below: str, factor: float = 1.0) -> Reading:
         return _combined(lambda a, b: factor * a / b, known[above], known[below])

@@ -11,10 +11,8 @@ from typing import Any
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
-from rlctl.envs.testbed.tunable import RESULT_BEGINS, parse_result
-from rlctl.measure.run import Run
 
-__all__ = ["Cell", "Log", "Record", "Turn", "turns"]
+__all__ = ["Cell", "Log", "Record", "Turn", "reading_as_json", "turns"]
 
 FORMAT = 1
 
@@ -24,7 +22,7 @@ class Cell:
     """What is compared managed and unmanaged: a mix, or a number of instances.
 
     Attributes:
-        name: Shown in tables.
+        name: The row's name in tables.
         instances: How many of each application.
     """
 
@@ -33,19 +31,13 @@ class Cell:
 
     @property
     def size(self) -> int:
-        """All instances."""
+        """Number of all instances together."""
         return sum(self.instances.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One run to be made.
-
-    Attributes:
-        cell: The cell's name.
-        repeat: From 0.
-        managed: Or not.
-    """
+    """One run to be made of a cell, by its name; repeats count from 0."""
 
     cell: str
     repeat: int
@@ -54,15 +46,15 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One run that was made.
+    """One run that was made, a line of the log.
 
     Attributes:
-        turn: Which.
         metrics: By the names of `rlctl.measure.metrics`.
-        ended: Seconds to the end, by instance.
-        placements: As in Run, each as [mode, cluster, CPUs].
-        said: What instances of the benchmarks said of themselves, as `TunableResult`, by instance.
-        throttled_seconds: As in Run.
+        ended: Seconds from the begin of the run to the end of each instance, in the order of their ends.
+        placements: Managed: what the allocator chose, at the seconds when it was something else than before; by
+            instance, without those that were deferred, each as [mode, cluster, CPUs].
+        said: `TunableResult` of the benchmarks, by instance.
+        throttled_seconds: Managed: how long quotas held CPUs' run queues back, all instances together.
     """
 
     turn: Turn
@@ -71,21 +63,6 @@ class Record:
     placements: Sequence[tuple[float, Mapping[str, Sequence[Any]]]]
     said: Mapping[str, Mapping[str, Any]]
     throttled_seconds: float
-
-    @classmethod
-    def of(cls, turn: Turn, run: Run) -> Record:
-        """A run that has just been made.
-
-        Raises:
-            TestbedError: An instance of a benchmark did not say what it has done.
-        """
-        placements = [
-            (at, {name: (one.mode, one.cluster, one.cpus) for name, one in placed.items()})
-            for at, placed in run.placements
-        ]
-        ended = {one.name: one.seconds for one in run.ended}
-        said = {one.name: asdict(parse_result(one.said)) for one in run.ended if one.said.startswith(RESULT_BEGINS)}
-        return cls(turn, run.metrics, ended, placements, said, run.throttled_seconds)
 
 
 def turns(cells: Sequence[Cell], runs: int, seed: int = 0) -> Iterator[Turn]:
@@ -105,12 +82,9 @@ class Log:
     """The record of a measurement in a folder.
 
     Args:
-        folder: Made if it is not there; None keeps the runs in memory alone.
-        plan: What is measured, as JSON; a record of another plan is not gone on with.
-        resume: Go on with the record that is there, rather than refuse to write over it.
-
-    Attributes:
-        records: All runs so far.
+        folder: Created where it is missing; None holds the runs in memory alone.
+        plan: What is measured, as JSON; a record of another plan is not resumed.
+        resume: Continue the record that is there, rather than refuse to write over it.
 
     Raises:
         ConfigError: There is a record and `resume` is False, or it is of another plan or damaged.
@@ -136,9 +110,10 @@ class Log:
         return frozenset(record.turn for record in self.records)
 
     def add(self, record: Record) -> None:
-        """Keep a run."""
+        """Append a run to the records, and to the file."""
         self.records.append(record)
-        self._append(_as_json(record))
+        metrics = {name: reading_as_json(reading) for name, reading in record.metrics.items()}
+        self._append({**asdict(record), "metrics": metrics})
 
     def _append(self, line: Mapping[str, Any]) -> None:
         if self._path is not None:
@@ -168,11 +143,8 @@ def _read(path: Path, plan: Mapping[str, Any]) -> list[Record]:
     return records
 
 
-def _as_json(record: Record) -> dict[str, Any]:
-    return {**asdict(record), "metrics": {name: _shown(one) for name, one in record.metrics.items()}}
-
-
-def _shown(reading: Reading) -> float | dict[str, str]:
+def reading_as_json(reading: Reading) -> float | dict[str, str]:
+    """The value, or why it is missing."""
     if isinstance(reading, Missing):
         return {"missing": reading.why.value, "detail": reading.detail}
     return reading.value
@@ -183,11 +155,5 @@ def _from_json(data: Mapping[str, Any]) -> Record:
         name: Missing(Why(one["missing"]), one["detail"]) if isinstance(one, dict) else Value(float(one))
         for name, one in data["metrics"].items()
     }
-    return Record(
-        Turn(**data["turn"]),
-        metrics,
-        data["ended"],
-        [(at, placed) for at, placed in data["placements"]],
-        data["said"],
-        data["throttled_seconds"],
-    )
+    placements = [(seconds, placed) for seconds, placed in data["placements"]]
+    return Record(Turn(**data["turn"]), metrics, data["ended"], placements, data["said"], data["throttled_seconds"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,17 +24,18 @@ CLUSTERINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Where measured applications run.
+    """The clusters of CPUs on which measured applications run.
 
     Attributes:
-        clusters: Of the managed CPUs.
-        within: Group below which everything is made; empty for the root.
-        said: The clusters in words.
+        within: Group below which all control groups are made; empty for the root of the hierarchies.
     """
 
     clusters: tuple[Cluster, ...]
-    within: str
-    said: str
+    within: str = ""
+
+    def __str__(self) -> str:
+        """Each cluster's name, CPU time and CPUs."""
+        return ", ".join(f"{one.name} {one.quota_cpus:.3g} CPU on {format_cpus(one.cpus)}" for one in self.clusters)
 
     @property
     def quota_cpus(self) -> float:
@@ -43,37 +43,33 @@ class Ground:
         return sum(cluster.quota_cpus for cluster in self.clusters)
 
 
-def managed_ground(asked: str, published_clusters: int, sys: Path = SYS) -> Ground:
+def managed_ground(name: str, published_clusters: int, sys: Path = SYS) -> Ground:
     """All CPUs of this host in clusters, or those that a platform description manages.
 
     Args:
-        asked: One of CLUSTERINGS, or a platform description: a YAML file or the name of a shipped one.
-        published_clusters: How many `published` makes.
+        name: One of CLUSTERINGS, or a platform description: a YAML file or the name of a shipped one.
+        published_clusters: How many clusters `published` makes.
         sys: Where sysfs is mounted.
 
     Raises:
         ConfigError: There is no such description, or it does not fit this host.
-        HostError: sysfs tells no CPUs, or all CPUs are asked for on a host that is divided.
+        HostError: sysfs lists no CPUs, or all CPUs are to be managed on a host that is divided.
     """
-    if asked in CLUSTERINGS and _stands(MDEV):
+    if name in CLUSTERINGS and _stands(MDEV):
         raise HostError(f"this host is divided ({MDEV}): name its platform with --platform, or `rlctl partition undo`")
-    if asked not in CLUSTERINGS:
-        platform = load_platform(asked, sys=sys)
+    if name not in CLUSTERINGS:
+        platform = load_platform(name, sys=sys)
         within = platform.mdev_group if _stands(platform.mdev_group) else ""
-        return Ground(platform.clusters, within, _in_words(platform.clusters))
+        return Ground(platform.clusters, within)
     topology = read_topology(sys)
     cpus = frozenset(topology)
-    if asked == "cores":
+    if name == "cores":
         cores = sorted({place.core for place in topology.values()}, key=min)
         clusters = [Cluster(f"core{min(core)}", core, float(len(core))) for core in cores]
     else:
-        count = published_clusters if asked == "published" else 1
+        count = published_clusters if name == "published" else 1
         clusters = [Cluster(f"node{n + 1}", cpus, len(cpus) / count) for n in range(count)]
-    return Ground(tuple(clusters), "", _in_words(clusters))
-
-
-def _in_words(clusters: Sequence[Cluster]) -> str:
-    return ", ".join(f"{one.name} {one.quota_cpus:.3g} CPU on {format_cpus(one.cpus)}" for one in clusters)
+    return Ground(tuple(clusters))
 
 
 def _stands(group: str) -> bool:

@@ -10,11 +10,11 @@ from typing import Any
 from rlctl.envs.telemetry import Missing
 from rlctl.measure.measurement import Measurement, pairs_of, sides_by_cell
 from rlctl.measure.metrics import METRICS
-from rlctl.measure.plan import Cell, Log, Record
+from rlctl.measure.plan import Cell, Log, Record, reading_as_json
 from rlctl.measure.table import Sides, estimates_of, metric_rows, missing_lines, speed_up, speed_up_rows
 from rlctl.report.table import render
 
-__all__ = ["as_json", "choices", "scaling", "told"]
+__all__ = ["as_json", "report_lines", "scaling"]
 
 MORE_SPEED_UPS = ("ctx", "mig")
 
@@ -28,7 +28,7 @@ def scaling(measurement: Measurement) -> list[str]:
     """What the published quotas have become here."""
     ground, config = measurement.ground, measurement.config
     lines = [
-        f"managed: {ground.said}; {ground.quota_cpus:.3g} CPUs for the {config.published_cpus:g} published, so quotas "
+        f"managed: {ground}; {ground.quota_cpus:.3g} CPUs for the {config.published_cpus:g} published, so quotas "
         f"are multiplied by {measurement.cpus_scale:.4g}; threads as published; leftover: {measurement.leftover}; "
         f"quota period {measurement.quota_period_us / 1e3:g} ms"
     ]
@@ -42,14 +42,8 @@ def scaling(measurement: Measurement) -> list[str]:
     return lines
 
 
-def told(measurement: Measurement, log: Log, *, tables: bool = True) -> Iterator[str]:
-    """The report, line by line.
-
-    Args:
-        measurement: What was to be measured.
-        log: What has been.
-        tables: With the table of metrics of each cell; else the speed-ups alone.
-    """
+def report_lines(measurement: Measurement, log: Log, *, tables: bool = True) -> Iterator[str]:
+    """The report, line by line; without tables of each cell's metrics it has the speed-ups alone."""
     cells = sides_by_cell(measurement, log)
     yield from scaling(measurement)
     if not cells:
@@ -65,18 +59,18 @@ def told(measurement: Measurement, log: Log, *, tables: bool = True) -> Iterator
     yield from missing_lines(next(iter(cells.values())))
 
 
-def choices(cell: Cell, managed: Sequence[Record]) -> Iterator[str]:
+def _choices(cell: Cell, managed: Sequence[Record]) -> Iterator[str]:
     """What the allocator chose at the begin, and in how many runs; and how often it chose anew afterwards."""
     first = Counter(_chosen(cell, record) for record in managed if record.placements)
-    for said, number in first.most_common():
-        yield f"chosen at the begin in {number} of {len(managed)} runs: {said}"
+    for modes, number in first.most_common():
+        yield f"chosen at the begin in {number} of {len(managed)} runs: {modes}"
     changes = [len(record.placements) - 1 for record in managed]
     if changes:
         yield f"chosen anew {sum(changes) / len(changes):.1f} times a run, as instances ended"
 
 
 def as_json(measurement: Measurement, log: Log, kind: str) -> dict[str, Any]:
-    """The result for --json."""
+    """The result as --json writes it; the kind is `mix` or `burst`."""
     cells = sides_by_cell(measurement, log)
     return {
         "schema": 1,
@@ -102,7 +96,7 @@ def _cell(cell: Cell, sides: Mapping[str, Sides | Missing], pairs: Sequence[tupl
     yield f"{cell.name}: {_counted(cell.instances)}; {len(pairs)} pair{'s' if len(pairs) > 1 else ''} of runs"
     yield render(metric_rows(estimates_of(sides)))
     managed = [m for _, m in pairs]
-    yield from choices(cell, managed)
+    yield from _choices(cell, managed)
     yield f"quotas held run queues back for {_mean([m.throttled_seconds for m in managed]):.3f} s a run, all instances"
     yield from _switches(pairs)
 
@@ -111,8 +105,8 @@ def _switches(pairs: Sequence[tuple[Record, Record]]) -> Iterator[str]:
     """Why the benchmarks were switched away: they waited for each other, or were made to wait."""
     sides = []
     for side in zip(*pairs, strict=True):
-        said = [one for record in side for one in record.said.values()]
-        kinds = (sum(one[f"{kind}voluntary_switches"] for one in said) / len(side) for kind in ("", "in"))
+        results = [result for record in side for result in record.said.values()]
+        kinds = (sum(result[f"{kind}voluntary_switches"] for result in results) / len(side) for kind in ("", "in"))
         sides.append(tuple(kinds))
     if any(sum(side) for side in sides):
         (waited_u, made_u), (waited_m, made_m) = sides
@@ -137,12 +131,12 @@ def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
-def _metrics_json(sides: Mapping[str, Sides | Missing]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _metrics_json(sides: Mapping[str, Sides | Missing]) -> Iterator[tuple[str, Any]]:
     estimates = estimates_of(sides)
     for metric in METRICS:
         one = sides[metric.name]
         if isinstance(one, Missing):
-            yield metric.name, {"missing": one.why.value, "detail": one.detail}
+            yield metric.name, reading_as_json(one)
             continue
         unmanaged, managed = estimates[metric.name]
         gain = speed_up(metric, one)

@@ -7,13 +7,12 @@ import os
 import select
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
 from rlctl.envs.allocation import Allocation
-from rlctl.envs.applications import Cluster, Placement
 from rlctl.envs.errors import CgroupGone, TestbedError
 from rlctl.envs.host.apps.description import Description
 from rlctl.envs.host.apps.launch import Place, adopt, forget
@@ -23,20 +22,22 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
 from rlctl.envs.host.sensors.perf_span import PerfSpan
-from rlctl.envs.telemetry import Reading
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher, Process
+from rlctl.envs.testbed.tunable import RESULT_BEGINS, TunableResult, parse_result
 from rlctl.measure.energy import EnergyMeter
 from rlctl.measure.metrics import metrics_of
+from rlctl.measure.plan import Record, Turn
+from rlctl.measure.platform import Ground
 from rlctl.serve.sharing import Sharing
 
-__all__ = ["Arena", "Ended", "Instance", "Run"]
+__all__ = ["Arena", "Instance"]
 
 PRIORITY = 40
 """Real-time, as a testbed's controller (`rlctl.envs.testbed.session`); for both kinds of run."""
 
 MOST_CHARACTERS = 1 << 16
-"""Of what an instance says; a command of the user's may write its result to standard output."""
+"""Read of an instance's output; a command of the user's may write its result to standard output."""
 
 TICK_SECONDS = 0.02
 """Between two looks of a manager that hears of ends at once; an application learns its first mode so late."""
@@ -44,10 +45,10 @@ TICK_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """What is started.
+    """A process of a run.
 
     Attributes:
-        name: Of its process and files; unique in a run.
+        name: Unique in a run; its files and its group have it too.
         command: Program and arguments; the same managed and not.
         description: Its working modes, for the managed runs.
     """
@@ -57,39 +58,6 @@ class Instance:
     description: Description
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """One instance of a run that is over.
-
-    Attributes:
-        name: As in Instance.
-        seconds: From the begin of the run to its end.
-        said: What it wrote to standard output, its begin.
-    """
-
-    name: str
-    seconds: float
-    said: str
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One run.
-
-    Attributes:
-        metrics: By the names of `rlctl.measure.metrics`.
-        ended: Instances in the order of their ends.
-        placements: Managed: what the allocator chose, at the seconds when it was something else than before; by
-            instance, without those that were deferred.
-        throttled_seconds: Managed: how long quotas held CPUs' run queues back, all instances together.
-    """
-
-    metrics: Mapping[str, Reading]
-    ended: tuple[Ended, ...]
-    placements: tuple[tuple[float, Mapping[str, Placement]], ...] = ()
-    throttled_seconds: float = 0.0
-
-
 class Arena:
     """Control groups in which mixes run, one run after the other. A context manager that leaves nothing behind.
 
@@ -97,22 +65,15 @@ class Arena:
     the kernel schedules them as it likes; managed, each has a group of its own, which `Sharing` restricts.
 
     Args:
-        clusters: Of the managed CPUs.
+        ground: The managed CPUs, and the group below which the arena is made.
         leftover: As in `Sharing`: what becomes of CPU time that the chosen modes do not ask for.
-        within: Group below which the arena is made; empty for the root of the hierarchies.
         quota_period_us: Period of the quotas of applications.
     """
 
-    def __init__(
-        self,
-        clusters: Sequence[Cluster],
-        leftover: str = "share",
-        within: str = "",
-        quota_period_us: int = PERIOD_US,
-    ) -> None:
-        self._clusters = tuple(clusters)
-        self._leftover, self._quota_period_us = leftover, quota_period_us
-        self._name = f"{within}/rlctl-measure-{os.getpid()}".strip("/")
+    def __init__(self, ground: Ground, leftover: str = "share", quota_period_us: int = PERIOD_US) -> None:
+        self._ground, self._leftover, self._quota_period_us = ground, leftover, quota_period_us
+        self._cpus: frozenset[int] = frozenset().union(*(cluster.cpus for cluster in ground.clusters))
+        self._name = f"{ground.within}/rlctl-measure-{os.getpid()}".strip("/")
         self._stack = contextlib.ExitStack()
         self._layout: Layout
         self._janitor: Janitor
@@ -142,45 +103,42 @@ class Arena:
         """End what still runs, and remove the groups."""
         self._stack.close()
 
-    @property
-    def quota_cpus(self) -> float:
-        """CPU time of all clusters together."""
-        return sum(cluster.quota_cpus for cluster in self._clusters)
-
-    def run(self, instances: Sequence[Instance], *, managed: bool) -> Run:
+    def run(self, turn: Turn, instances: Sequence[Instance]) -> Record:
         """Run all instances to their ends.
 
         Raises:
-            TestbedError: One of them could not be run, or ended with another exit code than 0.
-            CgroupError: A control group did not do as it was told.
+            TestbedError: One of them could not be run, ended with another exit code than 0, or is a benchmark that did
+                not write what it has done.
+            CgroupError: A control group did not take a write.
         """
         with contextlib.ExitStack() as stack:
             folder = self._janitor.make_folder()
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             self._runs += 1
-            group = self._group(stack, f"{self._name}/{self._runs}-{'managed' if managed else 'unmanaged'}")
+            group = self._group(stack, f"{self._name}/{self._runs}-{'managed' if turn.managed else 'unmanaged'}")
             counters = stack.enter_context(PerfSpan(self._name))
             launcher = stack.enter_context(Launcher(folder, group, self._janitor))
-            manager = stack.enter_context(self._managed(group, folder)) if managed else _Kernel(group)
-            processes = []
+            manager = stack.enter_context(self._managed(group, folder)) if turn.managed else _Kernel(group)
+            processes = {}
             for one in instances:
                 process = launcher.hold(one.name, one.command, manager.environment(one), Path.cwd())
                 manager.take(one, process.pid)
-                processes.append(process)
+                processes[one.name] = process
             manager.tick(0.0)
             counters.begin()
             self._energy.begin()
-            ended = _run_to_the_end(processes, manager)
+            ended = _run_to_the_end(processes.values(), manager)
             energy = self._energy.end()
-            metrics = metrics_of(ended[-1].seconds, energy, counters.end())
-            return Run(metrics, ended, tuple(manager.placements), manager.throttled_seconds)
+            metrics = metrics_of(max(ended.values()), energy, counters.end())
+            results = {name: asdict(result) for name in ended if (result := _result(processes[name]))}
+            return Record(turn, metrics, ended, manager.placements, results, manager.throttled_seconds)
 
     @contextlib.contextmanager
     def _managed(self, group: Group, folder: Path) -> Iterator[_Manager]:
         knobs = Knobs(None)
         place = Place(self._layout, group.name, Registry(folder / "apps"), folder / "mode.sock", knobs)
         sharing = Sharing(
-            self._clusters,
+            self._ground.clusters,
             group,
             knobs,
             registry=place.registry,
@@ -189,11 +147,7 @@ class Arena:
             quota_period_us=self._quota_period_us,
         )
         with contextlib.closing(knobs), contextlib.closing(sharing):
-            yield _Manager(sharing, place, Allocation(self.quota_cpus, len(self._cpus)))
-
-    @property
-    def _cpus(self) -> frozenset[int]:
-        return frozenset().union(*(cluster.cpus for cluster in self._clusters))
+            yield _Manager(sharing, place, Allocation(self._ground.quota_cpus, len(self._cpus)))
 
     def _group(self, stack: contextlib.ExitStack, name: str) -> Group:
         knobs = Knobs(None)
@@ -208,8 +162,8 @@ class Arena:
         assert group.cpuset is not None
         assert group.cpu is not None
         group.cpuset.set_cpus(self._cpus)
-        if self.quota_cpus < len(self._cpus):
-            group.cpu.set_quota(Quota.of_cpus(self.quota_cpus))
+        if self._ground.quota_cpus < len(self._cpus):
+            group.cpu.set_quota(Quota.of_cpus(self._ground.quota_cpus))
 
 
 @contextlib.contextmanager
@@ -230,7 +184,7 @@ class _Kernel:
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self.placements: list[tuple[float, Mapping[str, Placement]]] = []
+        self.placements: list[tuple[float, Mapping[str, Sequence[object]]]] = []
         self.throttled_seconds = 0.0
 
     tick_seconds: float | None = None
@@ -283,18 +237,22 @@ class _Manager(_Kernel):
     def tick(self, seconds: float) -> None:
         """Share anew, if anything has changed."""
         placed = self._sharing.share(self._budget)
-        of_instance = {name: placed[one.key] for name, one in self._known.items() if one.key in placed}
+        of_instance = {
+            name: (placed[one.key].mode, placed[one.key].cluster, placed[one.key].cpus)
+            for name, one in self._known.items()
+            if one.key in placed
+        }
         if not self.placements or self.placements[-1][1] != of_instance:
             self.placements.append((seconds, of_instance))
 
 
-def _run_to_the_end(processes: Sequence[Process], manager: _Kernel) -> tuple[Ended, ...]:
-    """Let all begin and wait for each; who ended when.
+def _run_to_the_end(processes: Collection[Process], manager: _Kernel) -> dict[str, float]:
+    """Let all begin and wait for each; seconds to its end by name.
 
     Raises:
         TestbedError: One failed.
     """
-    ended = []
+    ended: dict[str, float] = {}
     with contextlib.ExitStack() as stack:
         waiting, poll = {}, select.poll()
         for process in processes:
@@ -311,15 +269,17 @@ def _run_to_the_end(processes: Sequence[Process], manager: _Kernel) -> tuple[End
             for handle, _ in over:
                 poll.unregister(handle)
                 process = waiting.pop(handle)
-                ended.append(_ended(process, seconds))
+                if process.exit_code != 0:
+                    raise TestbedError(f"{process.name} ended with code {process.exit_code}: {process.tail()}")
+                ended[process.name] = seconds
                 manager.ended(process.name)
             if waiting:
                 manager.tick(seconds)
-    return tuple(ended)
+    return ended
 
 
-def _ended(process: Process, seconds: float) -> Ended:
-    if process.exit_code != 0:
-        raise TestbedError(f"{process.name} ended with code {process.exit_code}: {process.tail()}")
+def _result(process: Process) -> TunableResult | None:
+    """What a benchmark has done; None of a command of the user's."""
     with process.output.open(errors="replace") as output:
-        return Ended(process.name, seconds, output.read(MOST_CHARACTERS))
+        text = output.read(MOST_CHARACTERS)
+    return parse_result(text) if text.startswith(RESULT_BEGINS) else None

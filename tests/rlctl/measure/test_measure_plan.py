@@ -17,7 +17,7 @@ from rlctl.measure.measurement import Measurement, pairs_of
 from rlctl.measure.metrics import METRICS
 from rlctl.measure.plan import Cell, Log, Record, Turn, turns
 from rlctl.measure.platform import Ground, managed_ground
-from rlctl.measure.report import as_json, told
+from rlctl.measure.report import as_json, report_lines
 
 FIXTURES = Path(__file__).parents[2] / "fixtures/measure"
 CELLS = (Cell("L1", {"bodytrack": 2}), Cell("H1", {"bodytrack": 6}))
@@ -175,7 +175,7 @@ def test_a_report_says_scaling_choices_and_reasons(measured):
     for repeat in range(2):
         log.add(record("L1", repeat, False, 2.0 + repeat))
         log.add(record("L1", repeat, True, 1.0 + repeat))
-    text = "\n".join(told(measured, log))
+    text = "\n".join(report_lines(measured, log))
     assert "quotas are multiplied by" in text
     assert "L1: 2 bodytrack, 2 ferret; 2 pairs of runs" in text
     assert "in 2 of 2 runs: 1 bodytrack AWM2, 1 bodytrack deferred, 2 ferret deferred" in text
@@ -189,7 +189,7 @@ def test_a_report_says_scaling_choices_and_reasons(measured):
 
 
 def test_a_report_of_nothing_says_so(measured):
-    assert "no pair of runs is complete" in list(told(measured, Log(None, {})))
+    assert "no pair of runs is complete" in list(report_lines(measured, Log(None, {})))
 
 
 def test_managed_cpus_are_divided_as_asked():
