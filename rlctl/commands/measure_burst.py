@@ -10,8 +10,8 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cpulist import parse_cpus
 from rlctl.measure.config import load_measure
 from rlctl.measure.plan import Cell
-from rlctl.measure.plots import Sided, burst_png
-from rlctl.measure.table import csv_lines
+from rlctl.measure.plots import burst_png
+from rlctl.measure.table import CellMetrics, csv_lines
 
 __all__ = ["EXAMPLES", "add_arguments", "run"]
 
@@ -63,7 +63,7 @@ def _series(args: argparse.Namespace, applications: Mapping[str, object]) -> Ite
         yield threads, {number: Cell(f"{number} x {threads} threads", {name: number}) for number in args.instances}
 
 
-def _draw(args: argparse.Namespace, sides: Mapping[str, Sided], series: Mapping[int, Mapping[int, Cell]]) -> None:
+def _draw(args: argparse.Namespace, sides: Mapping[str, CellMetrics], series: Mapping[int, Mapping[int, Cell]]) -> None:
     for threads, cells in series.items():
         measured = {number: sides[cell.name] for number, cell in cells.items() if cell.name in sides}
         if measured:

@@ -10,7 +10,8 @@ from rlctl.commands.measure_session import add_options, measure
 from rlctl.envs.errors import CheckFailed, ConfigError, TestbedError
 from rlctl.measure.config import MeasureConfig, command_config, load_measure
 from rlctl.measure.plan import Cell
-from rlctl.measure.plots import Sided, benefit_png
+from rlctl.measure.plots import benefit_png
+from rlctl.measure.table import CellMetrics
 
 __all__ = ["EXAMPLES", "add_arguments", "run"]
 
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         CheckFailed: The command that was given did.
     """
 
-    def draw(cells: Mapping[str, Sided]) -> None:
+    def draw(cells: Mapping[str, CellMetrics]) -> None:
         if cells:
             (args.report / "benefit.png").write_bytes(benefit_png(cells))
 

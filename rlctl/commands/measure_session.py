@@ -17,8 +17,8 @@ from rlctl.measure.config import MeasureConfig
 from rlctl.measure.measurement import Measurement, estimated_seconds, run_all, sides_by_cell, trials
 from rlctl.measure.plan import Cell, Log
 from rlctl.measure.platform import managed_ground
-from rlctl.measure.plots import Sided
 from rlctl.measure.report import as_json, report_lines, scaling
+from rlctl.measure.table import CellMetrics
 from rlctl.work.progress import progress, say
 
 __all__ = ["add_options", "measure"]
@@ -64,7 +64,7 @@ def measure(
     kind: str,
     config: MeasureConfig,
     cells: tuple[Cell, ...],
-    draw: Callable[[Mapping[str, Sided]], None],
+    draw: Callable[[Mapping[str, CellMetrics]], None],
     *,
     tables: bool = True,
 ) -> int:
@@ -120,7 +120,7 @@ def _report(
     kind: str,
     measurement: Measurement,
     log: Log,
-    draw: Callable[[Mapping[str, Sided]], None],
+    draw: Callable[[Mapping[str, CellMetrics]], None],
     *,
     tables: bool,
 ) -> None:

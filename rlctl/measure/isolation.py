@@ -27,7 +27,7 @@ from rlctl.safety.profile import Profile
 __all__ = ["LEGEND", "Cell", "CellResult", "ControlPlan", "Outcome", "Plan", "Run"]
 
 AROUND_SECONDS = 1.0
-"""About what goes by around each run: groups are made, threads start and are ended."""
+"""About what goes by before and after each run: groups are made, threads start and are ended."""
 
 LEGEND = (
     "us; wake-ups measured; work: what the load got done (cpu: 10 000 steps of a generator, sched: one sleep of 1 us,\n"
@@ -48,14 +48,12 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ControlPlan:
-    """What rlctl does in its condition.
+    """What rlctl does in its condition: the policy by its name, the shield, and the objective.
 
     Attributes:
-        policy: Name of the policy.
         profile: Shield profile, already on the time scale.
-        target_us: The task's tail latency that rlctl is to keep; None: twice what the task has alone.
-        quantile_ratio: Which tail.
-        tick_seconds: Control period.
+        target_us: The task's tail latency that rlctl is to hold; None: twice what the task has alone.
+        quantile_ratio: The tail as a quantile, 0.99 for p99.
         warm_up_seconds: Before anything is measured: BE begins with nothing, and grows as fast as the shield lets it.
         time_scale: Divides published periods.
     """
@@ -70,7 +68,7 @@ class ControlPlan:
 
     @property
     def words(self) -> str:
-        """For the foot of a table."""
+        """A line for the foot of a table."""
         target = "no target" if self.target_us is None else f"p{100 * self.quantile_ratio:g} <= {self.target_us:g} us"
         return (
             f"rlctl: {self.policy} under shield {self.profile.name} ({self.profile.digest}), "
@@ -81,17 +79,14 @@ class ControlPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure.
+    """Which cells to measure, and how: conditions and loads in the order of the table.
 
     Attributes:
-        conditions: In the order of the table.
-        loads: Likewise.
         wake_ups: Of each cell, all rounds together.
         rounds: Each measures every cell once, in an order of its own: the machine drifts.
         interval_us: Time between two wake-ups.
-        threads: Of each load.
+        threads: Number of threads of each load.
         folder: Where the I/O load writes.
-        control: rlctl's condition.
         partition_state: Where CPUs are divided, everybody else leaves the task's CPU too, by a partition that is
             journalled here; None leaves them where they are.
     """
@@ -108,7 +103,7 @@ class Plan:
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """All of them, load by load."""
+        """All cells of the matrix, load by load."""
         return tuple(Cell(condition, load) for load, condition in product(self.loads, self.conditions))
 
     @property
@@ -117,7 +112,7 @@ class Plan:
         return -(-self.wake_ups // self.rounds)
 
     def order(self, number: int) -> tuple[Cell, ...]:
-        """The cells of one round."""
+        """The cells of one round, shuffled."""
         return tuple(random.Random(number).sample(self.cells, len(self.cells)))
 
     def warm_up_seconds(self, cell: Cell) -> float:
@@ -132,7 +127,7 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """About how long it all takes."""
+        """About how long all rounds take."""
         each = (self.run_seconds + AROUND_SECONDS + self.warm_up_seconds(cell) for cell in self.cells)
         return self.rounds * sum(each)
 
@@ -142,10 +137,9 @@ class Run:
     """One measurement of one cell.
 
     Attributes:
-        cell: Which.
         latencies_ns: Of each wake-up, shape (n,), n >= 1.
         work_rate: Rounds of the load per second.
-        ticks: rlctl's, of the same time.
+        ticks: rlctl's ticks of the same time.
     """
 
     cell: Cell
@@ -162,7 +156,7 @@ class CellResult:
 
     @property
     def latencies_us(self) -> NDArray[np.float64]:
-        """Of every wake-up."""
+        """Latency of every wake-up, shape (n,)."""
         return np.concatenate([run.latencies_ns for run in self.runs]) / 1e3
 
     @property
@@ -173,8 +167,8 @@ class CellResult:
     @property
     def histogram_us(self) -> dict[int, int]:
         """Wake-ups by their latency in whole microseconds, rounded down; none is left out."""
-        found, counts = np.unique(self.latencies_us.astype(np.int64), return_counts=True)
-        return dict(zip(found.tolist(), counts.tolist(), strict=True))
+        latencies, counts = np.unique(self.latencies_us.astype(np.int64), return_counts=True)
+        return dict(zip(latencies.tolist(), counts.tolist(), strict=True))
 
     def figures(self) -> dict[str, float]:
         """Mean, quantiles and maximum in microseconds."""
@@ -187,8 +181,7 @@ class CellResult:
         ticks = [tick for run in self.runs for tick in run.ticks]
         if not ticks:
             return {}
-        tails = [tick.telemetry.slack_ratio for tick in ticks]
-        over = sum(slack is not None and slack < 0.0 for slack in tails)
+        over = sum((tick.telemetry.slack_ratio or 0.0) < 0.0 for tick in ticks)
         frozen = sum(tick.before.frozen for tick in ticks)
         return {"be_frozen_percent": 100.0 * frozen / len(ticks), "over_target_percent": 100.0 * over / len(ticks)}
 
@@ -198,14 +191,11 @@ _TAILS = {"p50_us": 0.5, "p99_us": 0.99, "p999_us": 0.999}
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a plan.
+    """What came of a plan: its runs in the order of time.
 
     Attributes:
-        plan: The plan.
-        runs: In the order of time.
         missing: Cells that cannot be on this host, with the reason.
         remarks: What a reader must know of how conditions were brought about.
-        host: What it was measured on.
         interrupted: Why it ended early; empty when it is complete.
     """
 
@@ -231,22 +221,22 @@ class Outcome:
         return 100.0 * results[cell].work_rate / free.work_rate
 
     def table(self) -> str:
-        """One row for each cell."""
+        """A row for each cell, below the header."""
         header = ("load", "condition", "wake-ups", "avg", "p99", "p99.9", "max", "work/s", "work %")
         return render([header, *(self._row(cell) for cell in self.plan.cells)])
 
     def notes(self) -> list[str]:
-        """What is to be said beneath the table, a line each."""
+        """Lines for the foot of the table: missing cells, rlctl's settings, remarks, and why it is incomplete."""
         by_reason: dict[str, list[str]] = {}
         for cell, why in self.missing.items():
             by_reason.setdefault(why, []).append(str(cell))
-        said = [f"missing ({'; '.join(cells)}): {why}" for why, cells in by_reason.items()]
+        lines = [f"missing ({'; '.join(cells)}): {why}" for why, cells in by_reason.items()]
         if Condition.RLCTL in self.plan.conditions:
-            said.append(self.plan.control.words)
-        return [*said, *self.remarks, *([f"INCOMPLETE: {self.interrupted}"] if self.interrupted else [])]
+            lines.append(self.plan.control.words)
+        return [*lines, *self.remarks, *([f"INCOMPLETE: {self.interrupted}"] if self.interrupted else [])]
 
     def as_json(self) -> dict[str, object]:
-        """Everything, histograms included."""
+        """Settings, figures and histograms of all cells."""
         plan, control = self.plan, self.plan.control
         return {
             "schema": 1,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,9 +15,7 @@ __all__ = ["plot_histograms", "plot_maxima"]
 
 _LATENCY, _MAXIMUM = "#1f5f99", "#b3261e"
 _MARKS = {"average_us": ("mean", "o", _LATENCY), "p999_us": ("p99.9", "D", "#d9822b"), "max_us": ("max", "^", _MAXIMUM)}
-_TITLES = {
-    "none": "no load", "cpu": "CPU load", "sched": "scheduling load", "io": "I/O load",
-}  # fmt: skip
+_TITLES = {"none": "no load", "cpu": "CPU load", "sched": "scheduling load", "io": "I/O load"}
 _CONDITIONS = {"none": "no cgroups"}
 _PLAIN = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0}
 
@@ -58,10 +55,14 @@ def plot_maxima(outcome: Outcome, path: Path) -> None:
     plan, results = outcome.plan, outcome.results
     figure = new_figure(1.5 + 2.2 * len(plan.loads), 5.5)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    places = _places(outcome)
+    places = {  # conditions side by side, a gap between loads
+        Cell(condition, load): number * (len(plan.conditions) + 1.0) + column
+        for number, load in enumerate(plan.loads)
+        for column, condition in enumerate(plan.conditions)
+    }
     for name, (label, marker, color) in _MARKS.items():
-        found = {cell: result.figures()[name] for cell, result in results.items()}
-        upper.scatter([places[cell] for cell in found], list(found.values()), marker=marker, color=color, label=label)
+        heights = [result.figures()[name] for result in results.values()]
+        upper.scatter([places[cell] for cell in results], heights, marker=marker, color=color, label=label)
     runs = [(places[cell], CellResult((run,)).figures()["max_us"]) for cell, one in results.items() for run in one.runs]
     hollow = {"marker": "^", "s": 14, "facecolor": "none", "edgecolor": _MAXIMUM}
     upper.scatter(*zip(*runs, strict=True), **hollow, label="max of a run")
@@ -74,8 +75,8 @@ def plot_maxima(outcome: Outcome, path: Path) -> None:
     lower.set_ylabel("work, %")
     lower.set_xticks(list(places.values()), [_CONDITIONS.get(c.condition, c.condition) for c in places], rotation=60)
     lower.tick_params(axis="x", labelsize=8)
-    for number, load in enumerate(plan.loads):
-        middle = number * _group_width(outcome) + (len(plan.conditions) - 1) / 2.0
+    for load in plan.loads:
+        middle = (places[Cell(plan.conditions[0], load)] + places[Cell(plan.conditions[-1], load)]) / 2.0
         upper.annotate(
             _TITLES[load], (middle, 1.0), xycoords=("data", "axes fraction"), xytext=(0, 5),
             textcoords="offset points", ha="center", color=INK,
@@ -94,19 +95,5 @@ def _histogram(axis: Axes, result: CellResult | None) -> None:
     middles = [latency + 0.5 for latency in counts]
     axis.vlines(middles, 0.5, list(counts.values()), color=_LATENCY, lw=1.0)
     axis.axvline(figures["max_us"], color=_MAXIMUM, lw=0.8, ls="--")
-    said = f"mean {figures['average_us']:.1f}\np99.9 {figures['p999_us']:.0f}\nmax {figures['max_us']:.0f}"
-    axis.text(0.97, 0.95, said, transform=axis.transAxes, ha="right", va="top", fontsize=7, color=INK, bbox=_PLAIN)
-
-
-def _group_width(outcome: Outcome) -> float:
-    return len(outcome.plan.conditions) + 1.0
-
-
-def _places(outcome: Outcome) -> Mapping[Cell, float]:
-    """Where each cell stands on the axis: conditions side by side, a gap between loads."""
-    plan = outcome.plan
-    return {
-        Cell(condition, load): number * _group_width(outcome) + column
-        for number, load in enumerate(plan.loads)
-        for column, condition in enumerate(plan.conditions)
-    }
+    text = f"mean {figures['average_us']:.1f}\np99.9 {figures['p999_us']:.0f}\nmax {figures['max_us']:.0f}"
+    axis.text(0.97, 0.95, text, transform=axis.transAxes, ha="right", va="top", fontsize=7, color=INK, bbox=_PLAIN)

@@ -45,7 +45,7 @@ PATIENCE = 3.0
 """A task that wakes up so many times more seldom than it should is not waited for: the cell gets what there is."""
 
 TARGET_OF_ALONE = 2.0
-"""The target, where none is given: so many times the tail of the task running alone."""
+"""The target, where the user names none: so many times the tail of the task running alone."""
 
 ALONE_SECONDS = 2.0
 
@@ -54,14 +54,9 @@ LOAD_OF_A_TASK = 0.5
 
 
 def measure(plan: Plan, done: Callable[[Cell, int], None] = lambda *_: None) -> Outcome:
-    """Run the plan.
+    """Run the plan; `done` is called after each run with the cell and the round, for progress.
 
-    Args:
-        plan: What to measure.
-        done: Called after each run with the cell and the round, for progress.
-
-    Returns:
-        What came of it. An error or Ctrl-C after the first run ends the plan early and is told in the outcome.
+    An error or Ctrl-C after the first run ends the plan early, and is the outcome's `interrupted`.
 
     Raises:
         RlctlError: Nothing could be measured.
@@ -87,11 +82,8 @@ def measure(plan: Plan, done: Callable[[Cell, int], None] = lambda *_: None) -> 
 class Session:
     """What all cells share: folders, the janitor, what conditions are made of. A context manager.
 
-    Args:
-        plan: What is to be measured.
-
     Attributes:
-        plan: The plan, with a target found where it names none.
+        plan: The plan, with a measured target where it names none.
         missing: Cells that cannot be on this host, with the reason.
         remarks: How conditions were brought about.
     """
@@ -125,9 +117,9 @@ class Session:
                 Layout.detect(), knobs, janitor, rt_cpu, tuple(others), disk, partition_state=self.plan.partition_state
             )
             self._examine()
-            if self.plan.control.target_us is None and self._possible(Condition.RLCTL):
-                found = replace(self.plan.control, target_us=self._target_us())
-                self.plan = replace(self.plan, control=found)
+            managed = {cell for cell in self.plan.cells if cell.condition is Condition.RLCTL}
+            if self.plan.control.target_us is None and managed - self.missing.keys():
+                self.plan = replace(self.plan, control=replace(self.plan.control, target_us=self._target_us()))
             self._stack = stack.pop_all()
         return self
 
@@ -161,15 +153,12 @@ class Session:
             yield task
 
     def _target_us(self) -> float:
-        """From the task running alone, under no cgroups."""
+        """The target by the tail of the task running alone, under no cgroups."""
         plan = self.plan
         with self._task(Places()) as task:
             watch = _Watch(task, None, round(ALONE_SECONDS * 1e6 / plan.interval_us), ALONE_SECONDS, 0.0)
             alone = watch.measured(Cell(Condition.NONE, Load.NONE), watch.wait()).latencies_ns
         return round(TARGET_OF_ALONE * quantile(alone / 1e3, plan.control.quantile_ratio), 1)
-
-    def _possible(self, condition: Condition) -> bool:
-        return any(cell.condition is condition and cell not in self.missing for cell in self.plan.cells)
 
     def _examine(self) -> None:
         """Find out which cells there cannot be, and what the others are like."""
@@ -248,15 +237,7 @@ class _Mark:
 
 
 class _Watch:
-    """Says when enough was measured.
-
-    Args:
-        task: The real-time task.
-        load: What runs beside it.
-        wake_ups: How many are wanted.
-        seconds: How long they should take.
-        warm_up_seconds: What goes by before the first that counts.
-    """
+    """Looks at the task and its load, after a warm-up, until it has woken up often enough or far too seldom."""
 
     def __init__(
         self, task: Cyclictest, load: RtLoad | None, wake_ups: int, seconds: float, warm_up_seconds: float
@@ -269,7 +250,7 @@ class _Watch:
 
     @property
     def begun(self) -> bool:
-        """Wake-ups count."""
+        """Whether the warm-up is over, so that wake-ups count."""
         return self._begin is not None
 
     def look(self) -> bool:
@@ -292,13 +273,13 @@ class _Watch:
         return self._end is not None
 
     def wait(self) -> tuple[Tick, ...]:
-        """Until it is enough, without any control; the ticks of nobody."""
+        """Until it is enough; without control there is no tick."""
         while not self.look():
             time.sleep(LOOK_SECONDS)
         return ()
 
     def measured(self, cell: Cell, ticks: tuple[Tick, ...]) -> Run:
-        """End the task, and what was measured of it.
+        """End the task; what was measured of it.
 
         Raises:
             TestbedError: It did not wake up once in all that time.

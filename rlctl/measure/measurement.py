@@ -9,7 +9,6 @@ from typing import Any
 from rlctl.envs.errors import TestbedError
 from rlctl.envs.host.apps.description import Description, Mode
 from rlctl.envs.host.cgroup.quota import PERIOD_US
-from rlctl.envs.telemetry import Missing
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.tunable import TunableResult, parse_result, tunable_command
@@ -17,7 +16,7 @@ from rlctl.measure.config import ApplicationSpec, MeasureConfig
 from rlctl.measure.plan import Cell, Log, Record, Turn, turns
 from rlctl.measure.platform import Ground
 from rlctl.measure.run import Arena, Instance
-from rlctl.measure.table import Sides, sides_of
+from rlctl.measure.table import CellMetrics, sides_of
 
 __all__ = ["Measurement", "estimated_seconds", "pairs_of", "run_all", "sides_by_cell", "trials"]
 
@@ -122,7 +121,7 @@ def pairs_of(log: Log, cell: Cell, runs: int) -> list[tuple[Record, Record]]:
     return [(unmanaged, managed) for unmanaged, managed in pairs if unmanaged and managed]
 
 
-def sides_by_cell(measurement: Measurement, log: Log) -> dict[str, Mapping[str, Sides | Missing]]:
+def sides_by_cell(measurement: Measurement, log: Log) -> dict[str, CellMetrics]:
     """Metrics of all cells of which there is a pair."""
     by_cell = {cell.name: pairs_of(log, cell, measurement.runs) for cell in measurement.cells}
     return {name: sides_of([(u.metrics, m.metrics) for u, m in pairs]) for name, pairs in by_cell.items() if pairs}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlctl.envs.telemetry import Missing
 from rlctl.measure.metrics import METRICS
-from rlctl.measure.table import Sides, speed_up
+from rlctl.measure.table import CellMetrics, Sides, speed_up
 from rlctl.report.figures import FAINT, INK, new_figure, png
 from rlctl.statistics.intervals import mean_interval
 
@@ -21,7 +21,7 @@ __all__ = ["PANELS", "benefit_png", "burst_png"]
 BENEFIT, LOSS = "#2b7a4b", "#b3261e"
 UNMANAGED, MANAGED = "#d9822b", "#1f5f99"
 MOST_PERCENT = 100.0
-"""Of a bar; a loss may be larger, and its number says so."""
+"""Height of the tallest bar; a loss may be larger, and its number says so."""
 
 _TOP_PERCENT = 1.1 * MOST_PERCENT
 
@@ -34,10 +34,8 @@ PANELS = (
 )
 """Of the burst's figures: (a) to (d) of the papers' Figures 3 and 4, and (e) migrations."""
 
-Sided = Mapping[str, Sides | Missing]
 
-
-def benefit_png(cells: Mapping[str, Sided]) -> bytes:
+def benefit_png(cells: Mapping[str, CellMetrics]) -> bytes:
     """A bar for each metric and cell: how much better (up) or worse (down) managed is, with its 95 % interval."""
     shown = [m for m in METRICS if any(not isinstance(sides[m.name], Missing) for sides in cells.values())]
     figure = new_figure(max(6.0, 0.75 * len(shown) + 2.0), 1.9 * len(cells) + 0.6)
@@ -58,13 +56,8 @@ def benefit_png(cells: Mapping[str, Sided]) -> bytes:
     return png(figure)
 
 
-def burst_png(cells: Mapping[int, Sided], title: str) -> bytes:
-    """Small multiples over the number of instances, unmanaged against managed with 95 % intervals.
-
-    Args:
-        cells: Metrics by number of instances.
-        title: Of the figure.
-    """
+def burst_png(cells: Mapping[int, CellMetrics], title: str) -> bytes:
+    """Small multiples over the number of instances, unmanaged against managed with 95 % intervals."""
     figure = new_figure(9.6, 5.6)
     *axes, beside = figure.subplots(2, 3).flat
     beside.set_axis_off()
@@ -75,11 +68,12 @@ def burst_png(cells: Mapping[int, Sided], title: str) -> bytes:
         lacking = next((one for sides in cells.values() if isinstance(one := sides[name], Missing)), None)
         if lacking is not None:
             axis.set_axis_off()
-            axis.text(0.5, 0.5, _wrapped(f"not measured: {lacking.detail or lacking.why.value}"), ha="center",
-                      va="center", fontsize=8, color=FAINT, transform=axis.transAxes)  # fmt: skip
+            reason = textwrap.fill(f"not measured: {lacking.detail or lacking.why.value}", 32)
+            axis.text(0.5, 0.5, reason, ha="center", va="center", fontsize=8, color=FAINT, transform=axis.transAxes)
             continue
-        _curve(axis, {n: s.unmanaged for n, s in _sides(cells, name)}, UNMANAGED, "o", "unmanaged")
-        _curve(axis, {n: s.managed for n, s in _sides(cells, name)}, MANAGED, "s", "managed")
+        sides = {number: one for number, metrics in sorted(cells.items()) if isinstance(one := metrics[name], Sides)}
+        _curve(axis, {n: s.unmanaged for n, s in sides.items()}, UNMANAGED, "o", "unmanaged")
+        _curve(axis, {n: s.managed for n, s in sides.items()}, MANAGED, "s", "managed")
         axis.set_ylim(bottom=0)
         axis.grid(alpha=0.3)
     beside.legend(*axes[0].get_legend_handles_labels(), loc="center", fontsize=9)
@@ -87,24 +81,11 @@ def burst_png(cells: Mapping[int, Sided], title: str) -> bytes:
     return png(figure)
 
 
-def _sides(cells: Mapping[int, Sided], name: str) -> list[tuple[int, Sides]]:
-    return [(number, one) for number, sides in sorted(cells.items()) if isinstance(one := sides[name], Sides)]
-
-
 def _curve(axis: Axes, samples: Mapping[int, Sequence[float]], colour: str, marker: str, label: str) -> None:
     estimates = [mean_interval(values) for values in samples.values()]
-    halves = [one.ci95[1] - one.mean for one in estimates]
-    axis.errorbar(
-        list(samples),
-        [one.mean for one in estimates],
-        yerr=[half if math.isfinite(half) else 0.0 for half in halves],
-        color=colour,
-        marker=marker,
-        ms=4,
-        lw=1.2,
-        capsize=2,
-        label=label,
-    )
+    halves = [one.half95 if math.isfinite(one.half95) else 0.0 for one in estimates]
+    style: dict[str, Any] = {"color": colour, "marker": marker, "ms": 4, "lw": 1.2, "capsize": 2, "label": label}
+    axis.errorbar(list(samples), [one.mean for one in estimates], yerr=halves, **style)
 
 
 def _bar(axis: Axes, place: int, percent: float, half95: float) -> None:
@@ -112,7 +93,3 @@ def _bar(axis: Axes, place: int, percent: float, half95: float) -> None:
     error = half95 if height == percent and math.isfinite(half95) else 0.0
     axis.bar(place, height, 0.7, color=BENEFIT if percent > 0.0 else LOSS, yerr=error, ecolor=FAINT, capsize=2)
     axis.text(place, 1.04 * _TOP_PERCENT, f"{percent:.0f} %", ha="center", fontsize=7, color=INK)
-
-
-def _wrapped(text: str) -> str:
-    return "\n".join(textwrap.wrap(text, 32))

@@ -11,7 +11,7 @@ from rlctl.envs.telemetry import Missing
 from rlctl.measure.measurement import Measurement, pairs_of, sides_by_cell
 from rlctl.measure.metrics import METRICS
 from rlctl.measure.plan import Cell, Log, Record, reading_as_json
-from rlctl.measure.table import Sides, estimates_of, metric_rows, missing_lines, speed_up, speed_up_rows
+from rlctl.measure.table import CellMetrics, estimates_of, metric_rows, missing_lines, speed_up, speed_up_rows
 from rlctl.report.table import render
 
 __all__ = ["as_json", "report_lines", "scaling"]
@@ -92,7 +92,7 @@ def as_json(measurement: Measurement, log: Log, kind: str) -> dict[str, Any]:
     }
 
 
-def _cell(cell: Cell, sides: Mapping[str, Sides | Missing], pairs: Sequence[tuple[Record, Record]]) -> Iterator[str]:
+def _cell(cell: Cell, sides: CellMetrics, pairs: Sequence[tuple[Record, Record]]) -> Iterator[str]:
     yield f"{cell.name}: {_counted(cell.instances)}; {len(pairs)} pair{'s' if len(pairs) > 1 else ''} of runs"
     yield render(metric_rows(estimates_of(sides)))
     managed = [m for _, m in pairs]
@@ -131,7 +131,7 @@ def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
-def _metrics_json(sides: Mapping[str, Sides | Missing]) -> Iterator[tuple[str, Any]]:
+def _metrics_json(sides: CellMetrics) -> Iterator[tuple[str, Any]]:
     estimates = estimates_of(sides)
     for metric in METRICS:
         one = sides[metric.name]

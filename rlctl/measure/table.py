@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rlctl.envs.telemetry import Missing, Reading
@@ -11,6 +11,7 @@ from rlctl.measure.metrics import METRICS, Metric
 from rlctl.statistics.intervals import Estimate, mean_interval
 
 __all__ = [
+    "CellMetrics",
     "Sides",
     "SpeedUp",
     "csv_lines",
@@ -32,15 +33,14 @@ _NONE = "-"
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """One metric of one cell, in pairs.
-
-    Attributes:
-        unmanaged: Values, one for each repeat.
-        managed: Those of the same repeats.
-    """
+    """One metric of one cell in pairs: values by repeat, managed ones in the same order."""
 
     unmanaged: tuple[float, ...]
     managed: tuple[float, ...]
+
+
+CellMetrics = Mapping[str, Sides | Missing]
+"""By the names of `METRICS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,35 +55,30 @@ class SpeedUp:
     percent: float
     half95: float
 
-    @property
-    def is_clear(self) -> bool:
-        """The interval leaves out zero."""
-        return abs(self.percent) > self.half95
 
-
-def sides_of(pairs: Iterable[tuple[Mapping[str, Reading], Mapping[str, Reading]]]) -> dict[str, Sides | Missing]:
+def sides_of(pairs: Sequence[tuple[Mapping[str, Reading], Mapping[str, Reading]]]) -> CellMetrics:
     """Every metric over all pairs of an unmanaged and a managed run; one that a single run lacks is missing."""
-    found: dict[str, Sides | Missing] = {}
-    listed = list(pairs)
-    for metric in METRICS:
-        readings = [(u[metric.name], m[metric.name]) for u, m in listed]
-        lacking = next((one for pair in readings for one in pair if isinstance(one, Missing)), None)
-        values = [[one.value for one in side if not isinstance(one, Missing)] for side in zip(*readings, strict=True)]
-        found[metric.name] = lacking or Sides(tuple(values[0]), tuple(values[1]))
-    return found
+    return {metric.name: _sides_of_metric([(u[metric.name], m[metric.name]) for u, m in pairs]) for metric in METRICS}
+
+
+def _sides_of_metric(pairs: Sequence[tuple[Reading, Reading]]) -> Sides | Missing:
+    unmanaged, managed = [], []
+    for before, after in pairs:
+        if isinstance(before, Missing):
+            return before
+        if isinstance(after, Missing):
+            return after
+        unmanaged.append(before.value)
+        managed.append(after.value)
+    return Sides(tuple(unmanaged), tuple(managed))
 
 
 def metric_rows(estimates: Mapping[str, tuple[Estimate, Estimate]]) -> list[tuple[str, ...]]:
-    """Header and one row per metric that is there: means and half-widths of unmanaged (U) and managed (M).
-
-    Args:
-        estimates: Of unmanaged and managed, by metric.
-    """
-    there = [metric for metric in METRICS if metric.name in estimates]
-    return [METRIC_HEADER, *(_row(metric, *estimates[metric.name]) for metric in there)]
+    """Header and one row per metric that is there: means and half-widths of unmanaged (U) and managed (M)."""
+    return [METRIC_HEADER, *(_row(one, *estimates[one.name]) for one in METRICS if one.name in estimates)]
 
 
-def estimates_of(sides: Mapping[str, Sides | Missing]) -> dict[str, tuple[Estimate, Estimate]]:
+def estimates_of(sides: CellMetrics) -> dict[str, tuple[Estimate, Estimate]]:
     """Means with Student's t intervals of those metrics that are not missing."""
     return {
         name: (mean_interval(one.unmanaged), mean_interval(one.managed))
@@ -92,7 +87,7 @@ def estimates_of(sides: Mapping[str, Sides | Missing]) -> dict[str, tuple[Estima
     }
 
 
-def missing_lines(sides: Mapping[str, Sides | Missing]) -> list[str]:
+def missing_lines(sides: CellMetrics) -> list[str]:
     """One line for each reason why metrics are missing."""
     names: dict[str, list[str]] = {}
     for name, one in sides.items():
@@ -102,33 +97,24 @@ def missing_lines(sides: Mapping[str, Sides | Missing]) -> list[str]:
 
 
 def speed_up(metric: Metric, sides: Sides) -> SpeedUp | None:
-    """Of one metric; None where unmanaged is 0."""
+    """The speed-up by one metric; None where unmanaged is 0."""
     before = math.fsum(sides.unmanaged) / len(sides.unmanaged)
     if before == 0.0:
         return None
     sign = -1.0 if metric.more_is_better else 1.0
     gains = mean_interval([sign * (u - m) for u, m in zip(sides.unmanaged, sides.managed, strict=True)])
-    return SpeedUp(100.0 * gains.mean / before, 100.0 * (gains.ci95[1] - gains.mean) / before)
+    return SpeedUp(100.0 * gains.mean / before, 100.0 * gains.half95 / before)
 
 
-def speed_up_rows(
-    cells: Mapping[str, Mapping[str, Sides | Missing]], more: Sequence[str] = ()
-) -> list[tuple[str, ...]]:
-    """Header and one row per cell: the paper's three, and `more`.
-
-    Args:
-        cells: Metrics by cell.
-        more: Further metrics.
-    """
+def speed_up_rows(cells: Mapping[str, CellMetrics], more: Sequence[str] = ()) -> list[tuple[str, ...]]:
+    """Header and one row per cell: the paper's three metrics, and `more` of them."""
     by_name = {metric.name: metric for metric in METRICS}
     names = (*SPEED_UPS, *more)
-    rows: list[tuple[str, ...]] = [("scenario", *(f"{name} %" for name in names))]
-    for cell, sides in cells.items():
-        rows.append((cell, *(_gain(by_name[name], sides[name]) for name in names)))
-    return rows
+    header = ("scenario", *(f"{name} %" for name in names))
+    return [header, *((cell, *(_gain(by_name[n], sides[n]) for n in names)) for cell, sides in cells.items())]
 
 
-def csv_lines(cells: Mapping[str, Mapping[str, Sides | Missing]]) -> list[str]:
+def csv_lines(cells: Mapping[str, CellMetrics]) -> list[str]:
     """Header, and a line per cell, metric and side: mean and half-widths; empty where there is none."""
     lines = ["cell,metric,side,runs,mean,half95,half99,missing"]
     for cell, sides in cells.items():
@@ -139,7 +125,7 @@ def csv_lines(cells: Mapping[str, Mapping[str, Sides | Missing]]) -> list[str]:
                 lines.append(f"{cell},{metric.name},,0,,,,{one.why.value}")
                 continue
             for side, estimate in zip(("unmanaged", "managed"), estimates[metric.name], strict=True):
-                halves = (_half(estimate, "ci95"), _half(estimate, "ci99"))
+                halves = (estimate.half95, estimate.half99)
                 shown = ",".join(f"{half:.6g}" if math.isfinite(half) else "" for half in halves)
                 lines.append(f"{cell},{metric.name},{side},{len(one.managed)},{estimate.mean:.8g},{shown},")
     return lines
@@ -155,17 +141,9 @@ def _gain(metric: Metric, sides: Sides | Missing) -> str:
 
 def _row(metric: Metric, unmanaged: Estimate, managed: Estimate) -> tuple[str, ...]:
     """As the paper prints them: three decimals, in the unit that suits the unmanaged mean."""
-    unit, letter = _unit(unmanaged.mean or managed.mean) if metric.scaled else (1.0, "")
-    halves = (_half(one, confidence) for confidence in ("ci95", "ci99") for one in (unmanaged, managed))
+    mean = abs(unmanaged.mean or managed.mean) if metric.scaled else 0.0
+    unit, letter = next(((unit, letter) for unit, letter in _PREFIXES if mean >= unit), (1.0, ""))
+    halves = (unmanaged.half95, managed.half95, unmanaged.half99, managed.half99)
     cells = (unmanaged.mean, managed.mean, *halves)
     shown = tuple(f"{cell / unit:.3f}" if math.isfinite(cell) else _NONE for cell in cells)
     return (f"{metric.name} [{letter}]" if letter else metric.name, *shown)
-
-
-def _half(estimate: Estimate, confidence: str) -> float:
-    high: float = getattr(estimate, confidence)[1]
-    return high - estimate.mean
-
-
-def _unit(number: float) -> tuple[float, str]:
-    return next(((unit, letter) for unit, letter in _PREFIXES if abs(number) >= unit), (1.0, ""))
