@@ -51,8 +51,7 @@ def test_a_log_that_grows_is_followed_from_its_begin_through_all_that_happens_to
     process = watcher(folder, "--policy", "feedforward", "--policy", "hipster", "--rotate-bytes", "20000", "--json")
     run = recorded_run(rotate_bytes=30_000)
     run.go(1)
-    shadow = folder / "shadow.jsonl"
-    until(lambda: shadow.exists(), process)
+    assert json.loads(process.stdout.readline())["ticks"] == 0, "it has looked at the log's end, and begins there"
     for _ in range(6):  # through rotations
         before = len(said(folder))
         run.go(8)
