@@ -186,7 +186,7 @@ def _row(telemetry: Telemetry, window: int) -> dict[str, object] | None:
     tail = telemetry.tail_latency_seconds
     latency = tail if isinstance(tail, Value) else telemetry.latency_seconds
     offered = telemetry.counters.get("offered_rps")
-    figures = [_value(one) for one in (offered, latency, telemetry.lc_cpus, telemetry.be_cpus)]
+    figures = [_value(reading) for reading in (offered, latency, telemetry.lc_cpus, telemetry.be_cpus)]
     if None in figures:
         return None
     sent, p95, lc, be = (number or 0.0 for number in figures)
@@ -239,7 +239,7 @@ def _identifiable(cells: Sequence[Cell]) -> tuple[str, ...]:
 
 def regime_rows(parts: Mapping[str, Sequence[Residual]]) -> list[tuple[str, ...]]:
     """Header, then all cells, then each part with its regimes."""
-    everything = [one for part in parts.values() for one in part]
+    everything = [residual for part in parts.values() for residual in part]
     rows: list[tuple[str, ...]] = [RESIDUALS, _agreement_row("all", everything)]
     for name, part in parts.items():
         rows.append(_agreement_row(name, part))
@@ -250,12 +250,12 @@ def regime_rows(parts: Mapping[str, Sequence[Residual]]) -> list[tuple[str, ...]
 def cell_rows(part: Sequence[Residual]) -> list[tuple[str, ...]]:
     """Header, then a row per cell; `misses`: p95 beyond a factor of two, or the target's other side."""
     rows: list[tuple[str, ...]] = [CELL_HEADER]
-    for one in part:
-        cell = one.cell
-        misses = " ".join(word for word, fine in (("p95", one.within), ("side", one.same_side)) if not fine)
-        times = (f"{1e3 * cell.tail_latency_seconds:.2f}", f"{1e3 * one.tail_latency_seconds:.2f}", f"{one.ratio:.2f}")
-        cpus = (cell.be_busy_cpus, one.be_cpus, cell.lc_busy_cpus, one.lc_cpus)
-        rows.append((str(cell), str(one.regime), *times, *(f"{number:.2f}" for number in cpus), misses))
+    for residual in part:
+        cell = residual.cell
+        misses = " ".join(word for word, fine in (("p95", residual.within), ("side", residual.same_side)) if not fine)
+        times = (1e3 * cell.tail_latency_seconds, 1e3 * residual.tail_latency_seconds, residual.ratio)
+        cpus = (cell.be_busy_cpus, residual.be_cpus, cell.lc_busy_cpus, residual.lc_cpus)
+        rows.append((str(cell), str(residual.regime), *(f"{number:.2f}" for number in (*times, *cpus)), misses))
     return rows
 
 

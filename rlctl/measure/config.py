@@ -89,9 +89,9 @@ class MeasureConfig(Strict):
     @model_validator(mode="after")
     def _known(self) -> MeasureConfig:
         for name, mix in self.mixes.items():
-            for one in mix:
-                if one not in self.applications:
-                    raise ValueError(f"mix {name} has {one!r}; applications are {', '.join(self.applications)}")
+            for application in mix:
+                if application not in self.applications:
+                    raise ValueError(f"mix {name} has {application!r}; applications are {', '.join(self.applications)}")
             if not 1 <= sum(mix.values()) <= MOST_INSTANCES:
                 raise ValueError(f"mix {name} has {sum(mix.values())} instances: 1 to {MOST_INSTANCES}")
         return self
@@ -115,7 +115,7 @@ def load_measure(name_or_file: str | Path) -> MeasureConfig:
     shipped = folder / f"{name_or_file}.yaml"
     path = shipped if shipped.is_file() else Path(name_or_file)
     if path.suffix not in {".yaml", ".yml"}:
-        names = ", ".join(sorted(one.stem for one in folder.glob("*.yaml")))
+        names = ", ".join(sorted(file.stem for file in folder.glob("*.yaml")))
         raise ConfigError(f"no measurement {str(name_or_file)!r}; there are {names}, or give a .yaml file")
     return load_model(MeasureConfig, path)
 

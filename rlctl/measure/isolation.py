@@ -2,7 +2,7 @@
 
 The study of 2011 that docs/measured/realtime.md repeats compares no cgroups, cpuset, blkio and both, under no load,
 computing threads, 270 threads that sleep 1 us at a time, and 50 that write 4 KB and sync. Here rlctl is a fifth
-condition: the load is BE under its control loop, with the task's own wake-up latency as the tail to be kept.
+condition: the load is BE under its control loop, with the task's own wake-up latency as the tail to be held.
 """
 
 from __future__ import annotations
@@ -290,8 +290,8 @@ class Outcome:
             "work_percent": None if percent is None else round(percent, 2),
             **_rounded(result.allocation()),
             "runs": [
-                {**_rounded(one.figures()), "work_per_second": round(one.work_rate, 2)}
-                for one in (CellResult((run,)) for run in result.runs)
+                {**_rounded(CellResult((run,)).figures()), "work_per_second": round(run.work_rate, 2)}
+                for run in result.runs
             ],
             "histogram_us": {str(latency): count for latency, count in result.histogram_us.items()},
         }

@@ -56,7 +56,7 @@ class Measurement:
             "applications": {name: spec.model_dump(mode="json") for name, spec in self.config.applications.items()},
             "published_cpus": self.config.published_cpus,
             "cells": [asdict(cell) for cell in self.cells],
-            "clusters": [[one.name, sorted(one.cpus), one.quota_cpus] for one in self.ground.clusters],
+            "clusters": [[cluster.name, sorted(cluster.cpus), cluster.quota_cpus] for cluster in self.ground.clusters],
             "leftover": self.leftover,
             "quota_period_us": self.quota_period_us,
             "seed": self.seed,

@@ -35,7 +35,7 @@ class Ground:
 
     def __str__(self) -> str:
         """Each cluster's name, CPU time and CPUs."""
-        return ", ".join(f"{one.name} {one.quota_cpus:.3g} CPU on {format_cpus(one.cpus)}" for one in self.clusters)
+        return ", ".join(f"{c.name} {c.quota_cpus:.3g} CPU on {format_cpus(c.cpus)}" for c in self.clusters)
 
     @property
     def quota_cpus(self) -> float:

@@ -120,10 +120,11 @@ class Arena:
             launcher = stack.enter_context(Launcher(folder, group, self._janitor))
             manager = stack.enter_context(self._managed(group, folder)) if turn.managed else _Kernel(group)
             processes = {}
-            for one in instances:
-                process = launcher.hold(one.name, one.command, manager.environment(one), Path.cwd())
-                manager.take(one, process.pid)
-                processes[one.name] = process
+            for instance in instances:
+                environment = manager.environment(instance)
+                process = launcher.hold(instance.name, instance.command, environment, Path.cwd())
+                manager.take(instance, process.pid)
+                processes[instance.name] = process
             manager.tick(0.0)
             counters.begin()
             self._energy.begin()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from rlctl.agents.catalogue import label
@@ -27,20 +28,19 @@ def write_report(outcome: Outcome | HostsOutcome, folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "result.json", results_as_json([outcome]))
-    scores = outcome.scores
     (folder / "table.md").write_text(f"{tables(outcome)}\n\n{outcome.caption}\n")
-    named = {path: run for place, one in _by_folder(outcome, folder) for path, run in _named(one, place).items()}
-    for path, run in named.items():
+    runs = _runs_by_path(outcome, folder)
+    for path, run in runs.items():
         path.parent.mkdir(exist_ok=True)
         write_ticks(path.with_name(f"{path.name}.jsonl"), run.ticks)
     scenario = outcome.plan.scenario
     plot_summary(
-        {label(name): one for name, one in scores.items()},
+        {label(name): score for name, score in outcome.scores.items()},
         folder / "summary.png",
         f"{scenario.name}: {outcome.plan.repeats} x {scenario.duration_seconds:g} s, "
         f"shield {outcome.plan.profile.name} where shielded",
     )
-    for path, run in named.items():
+    for path, run in runs.items():
         plot_run(run, path.with_name(f"{path.name}.png"), len(scenario.be.cpus))
 
 
@@ -52,22 +52,20 @@ def tables(outcome: Outcome | HostsOutcome) -> str:
     header = score_rows({})[0]
     rows = [
         (f"{host}: {first}", *others)
-        for host, one in outcome.hosts.items()
-        for first, *others in score_rows(one.scores)[1:]
+        for host, of_host in outcome.hosts.items()
+        for first, *others in score_rows(of_host.scores)[1:]
     ]
     return f"{table}\n\n{render([('host: manager', *header[1:]), *rows])}"
 
 
-def _by_folder(outcome: Outcome | HostsOutcome, folder: Path) -> list[tuple[Path, Outcome]]:
-    if isinstance(outcome, Outcome):
-        return [(folder, outcome)]
-    return [(folder / name if len(outcome.hosts) > 1 else folder, one) for name, one in outcome.hosts.items()]
-
-
-def _named(outcome: Outcome, folder: Path) -> dict[Path, LiveRun]:
-    seen: dict[str, int] = {}
-    named: dict[Path, LiveRun] = {}
-    for run in outcome.runs:
-        seen[run.manager] = seen.get(run.manager, 0) + 1
-        named[folder / f"{label(run.manager)}-{seen[run.manager]}"] = run
-    return named
+def _runs_by_path(outcome: Outcome | HostsOutcome, folder: Path) -> dict[Path, LiveRun]:
+    """Each run by its files' path without suffix, `MANAGER-REPEAT`, in a folder for each of several hosts."""
+    outcomes = {"": outcome} if isinstance(outcome, Outcome) else outcome.hosts
+    paths: dict[Path, LiveRun] = {}
+    for host, of_host in outcomes.items():
+        repeats: Counter[str] = Counter()
+        place = folder / host if len(outcomes) > 1 else folder
+        for run in of_host.runs:
+            repeats[run.manager] += 1
+            paths[place / f"{label(run.manager)}-{repeats[run.manager]}"] = run
+    return paths

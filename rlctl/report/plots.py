@@ -46,13 +46,13 @@ def plot_shares(ticks: Sequence[Tick], threads: Mapping[float, Mapping[str, int]
     figure, axes, seconds = _panels(ticks, 3 if threads else 2, 7.0 if threads else 5.5)
     begin = ticks[0].telemetry.time_seconds
     shares = [_cpus_by_name(tick) for tick in ticks]
-    names = list(dict.fromkeys(name for one in shares for name in one))
+    names = list(dict.fromkeys(name for share in shares for name in share))
     _latency(axes[0], seconds, ticks)
-    each = [[one.get(name, 0.0) for one in shares] for name in names]
+    each = [[share.get(name, 0.0) for share in shares] for name in names]
     axes[1].stackplot(seconds, *each, labels=names, step="post", colors=_APPLICATIONS, alpha=0.8)
     axes[1].set_ylabel("share of BE's budget, CPUs")
     axes[1].legend(loc="upper right", fontsize=8)
-    for name in dict.fromkeys(name for one in threads.values() for name in one):
+    for name in dict.fromkeys(name for counts in threads.values() for name in counts):
         counted = [(time - begin, one[name]) for time, one in threads.items() if name in one]
         axes[-1].step(*zip(*counted, strict=True), where="post", label=f"{name}: threads in /proc", color=_LC)
         axes[-1].set_ylabel("threads")
@@ -82,7 +82,7 @@ def plot_summary(scores: Mapping[str, Score], path: Path, title: str) -> None:
     axis.set_xlabel("BE throughput, % of BE running alone")
     axis.set_ylabel("QoS guarantee, % of windows within target")
     axis.set_title(title, loc="left", fontsize=10)
-    most = max(one.be_throughput_percent.mean for one in scores.values())
+    most = max(score.be_throughput_percent.mean for score in scores.values())
     axis.set_xlim(-2, max(1.25 * most, 10.0))
     axis.set_ylim(top=101)
     axis.grid(alpha=0.3)

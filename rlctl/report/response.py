@@ -1,6 +1,6 @@
 """What a learned policy does: the allocation that it settles at over load and slack, on two kinds of hosts.
 
-Nothing is simulated: load and slack are held where they are asked for, the other readings follow from the load and from
+Nothing is simulated: load and slack are held at each point of a grid, the other readings follow from the load and from
 what BE has, and the policy moves under its shield until nothing changes any more.
 """
 

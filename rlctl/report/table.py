@@ -29,7 +29,7 @@ MANY_WINDOWS = 10_000
 def score_rows(scores: Mapping[str, Score]) -> list[tuple[str, ...]]:
     """One row per manager, header first: QoS and BE with intervals, then what explains them."""
     rows: list[tuple[str, ...]] = [HEADER]
-    digits = 2 if any(one.samples >= MANY_WINDOWS for one in scores.values()) else 1
+    digits = 2 if any(score.samples >= MANY_WINDOWS for score in scores.values()) else 1
     for name, one in scores.items():
         rows.append(
             (
