@@ -79,9 +79,6 @@ class Allocations(NamedTuple):
 class VectorLimits:
     """The ranges of allocations on n hosts of different sizes: `Limits` in arrays, by the same names.
 
-    Args:
-        each: Host by host.
-
     Attributes:
         each: Host by host.
         cpus, lc_cpus, min_quota_cpus: float64, shape (n,).
@@ -163,13 +160,7 @@ def moved(current: Allocations, limits: Limits | VectorLimits) -> Allocations:
 
 
 def chosen(moves: NDArray[np.integer], current: Allocations, limits: Limits | VectorLimits) -> Allocations:
-    """As `Move.of` in arrays: the indices broadcast with the hosts, and the order of operations is the same.
-
-    Args:
-        moves: Indices into MOVES.
-        current: The allocations in force.
-        limits: Range of allocations, of all hosts or of each.
-    """
+    """As `Move.of` in arrays: the indices broadcast with the hosts, and the order of operations is the same."""
     ratio, cpus = _QUOTA_RATIO[moves], np.asarray(limits.cpus, np.float64)
     highest = _whole_nano(np.minimum(current.quota_cpus, cpus) + RISE_RATIO * cpus)
     target = np.minimum(np.maximum(_whole_nano(ratio * cpus), limits.min_quota_cpus), highest)

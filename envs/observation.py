@@ -33,11 +33,7 @@ ones how this host's latency goes with its load."""
 
 
 class Frame:
-    """One tick's part of the vector, computed when it is first asked for: managers never ask.
-
-    Args:
-        telemetry, current, limits: What it is computed from.
-    """
+    """One tick's part of the vector, computed when it is first asked for: managers never ask."""
 
     __slots__ = ("_made", "_of")
 

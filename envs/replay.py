@@ -40,7 +40,7 @@ class Recorded(Protocol):
 
     @property
     def telemetry(self) -> Telemetry:
-        """What the sensors data."""
+        """The readings of the sensors."""
 
     @property
     def before(self) -> Allocation:
@@ -166,10 +166,7 @@ class ReplayHost(HostEnv):
 
 
 def read_tick_log(path: Path) -> tuple[RecordedTick, ...]:
-    """The ticks of a log; a last line that a crash tore is passed over, and so is what a header says.
-
-    Args:
-        path: A file, or the directory of all files of the log.
+    """The ticks of a log, a file or a directory; a last line that a crash tore is passed over, and so are headers.
 
     Raises:
         ConfigError: The log is absent, or a line is no tick.

@@ -35,9 +35,6 @@ def worst_of(lcs: Mapping[str, Telemetry]) -> SeveralTelemetry:
 
     The load is the highest of all, all must be alive, and their CPU use is added up; where one's is missing, nobody
     knows.
-
-    Args:
-        lcs: At least one, of the same tick, by name.
     """
     ruling = min(lcs, key=lambda name: _badness(lcs[name].slack_ratio))
     chosen = lcs[ruling]

@@ -123,10 +123,7 @@ def last_checksum(path: Path) -> str:
 
 
 def log_files(path: Path) -> tuple[Path, ...]:
-    """The files of a log, oldest first.
-
-    Args:
-        path: A directory, all of whose files count, or one file, which counts alone.
+    """The files of a log, oldest first: all of a directory, or one file alone.
 
     Raises:
         ConfigError: There is no log.

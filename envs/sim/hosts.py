@@ -124,10 +124,6 @@ class Hosts:
 
         A step rebinds its state and broadcasts: orders of shape (..., n) try any number of them on each host with the
         same noise, and a `copy.copy` before the step keeps the state for the next trial.
-
-        Args:
-            hosts: The hosts to copy from.
-            which: Indices of those to copy, shape (n,).
         """
         branch = cls(hosts.constants.take(which), hosts.seeds[which], hosts.tick_seconds)
         branch.tick = hosts.tick

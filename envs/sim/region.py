@@ -26,14 +26,9 @@ def region_of(cells: Sequence[Cell]) -> dict[str, tuple[float, float]]:
 
 
 def outside(profile: HostProfile, load_low: float, load_high: float) -> list[str]:
-    """What a run would ask of a profile beyond where it was fitted, one line each, for the user.
+    """What a run with loads from low to high (shares of the LC's maximum) asks of a profile beyond where it was fitted.
 
-    A profile without `fitted` is not from a sweep: it has no region to leave.
-
-    Args:
-        profile: The host's profile.
-        load_low: Least load of the run as a share of the LC's maximum.
-        load_high: Largest load of the run as a share of the LC's maximum.
+    One line each, for the user. A profile without `fitted` is not from a sweep: it has no region to leave.
     """
     low, high = profile.fitted.get(LOAD, (0.0, math.inf))
     most = profile.lc.max_load_rps

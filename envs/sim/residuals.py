@@ -124,12 +124,9 @@ Residuals = tuple[Residual, ...]
 
 
 def residuals(cells: Sequence[Cell], profiles: Mapping[str, HostProfile], seeds: int = SEEDS) -> Residuals:
-    """Simulate every cell and set it beside its measurement.
+    """Simulate every cell on some hosts and set it beside its measurement.
 
-    Args:
-        cells: The measured surface.
-        profiles: By the beginning of the service's name; topology and period come from the cell.
-        seeds: Hosts per cell.
+    Profiles go by the beginning of the service's name; topology and period come from the cell.
 
     Raises:
         ConfigError: A cell has no profile.

@@ -19,10 +19,7 @@ _DEFAULT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal
 
 
 def main(arguments: list[str]) -> int:
-    """Wait for the byte, then become the command.
-
-    Args:
-        arguments: Pid of the launcher, perhaps with a descriptor to close, and the command.
+    """Wait for the byte, then become the command; the arguments are those of the command line.
 
     Returns:
         An exit code, only if the command could not be run.

@@ -52,12 +52,7 @@ def default_state_dir() -> Path:
 
 
 def sweep(state_dir: Path | None = None, patience_seconds: float = leftovers.PATIENCE_SECONDS) -> Swept:
-    """Remove what dead owners left behind; harmless when there is nothing.
-
-    Args:
-        state_dir: Where the records are; by default `default_state_dir()`.
-        patience_seconds: How long to wait for each record's processes to be gone.
-    """
+    """Remove what dead owners left behind; harmless when there is nothing."""
     cleared, running, left = [], [], []
     folder = state_dir or default_state_dir()
     try:
@@ -124,11 +119,7 @@ class Janitor:
                 raise TestbedError(f"{directory}: {error.strerror}: make the group before recording it") from error
 
     def make_folder(self, parent: Path | None = None) -> Path:
-        """A new temporary folder, for this user only; its path is short enough for a socket in it.
-
-        Args:
-            parent: Where; by default the folder for temporary files.
-        """
+        """A new temporary folder, for this user only; its path is short enough for a socket in it."""
         self._check_open()
         folder = Path(tempfile.mkdtemp(prefix=leftovers.FOLDER_PREFIX, dir=parent))
         self._note({"folder": str(folder), "identity": leftovers.identity(folder)})

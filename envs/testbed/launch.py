@@ -105,10 +105,6 @@ class Process:
 
         In this order a frozen command meets the signal before it does anything else.
 
-        Args:
-            number: The signal that asks.
-            grace_seconds: How long it may take.
-
         Returns:
             Its exit code: -9 if it had to be killed.
 
@@ -165,10 +161,6 @@ class Launcher:
         It gets normal scheduling, no niceness, every CPU that its cpuset allows (now and later), a session of its own,
         default signals, an empty standard input, and its output in two files of the folder.
 
-        Args:
-            name: For messages, and the names of its output files.
-            command: Program and arguments; no shell is involved.
-
         Raises:
             TestbedError: It cannot be run.
             CgroupError: The group does not take it.
@@ -190,13 +182,7 @@ class Launcher:
         """As `start`, but the command waits for `Process.release`, so that several can begin at one moment.
 
         It has used all the CPU time that it needs before its first instruction. It is in no group but this process's
-        until its owner attaches it somewhere.
-
-        Args:
-            name: As in `start`.
-            command: As in `start`.
-            environment: Set in addition to this process's.
-            directory: Where it runs; by default as in `start`.
+        until its owner attaches it somewhere. What `environment` holds is set besides this process's.
 
         Raises:
             TestbedError: It cannot be run.

@@ -117,12 +117,9 @@ def members(groups: Iterable[Path], proc: Path = PROC) -> frozenset[int]:
 
 
 def kill(pid: int, number: int = signal.SIGKILL, start_ticks: int | None = None) -> bool:
-    """Signal one process by a handle, so that the number cannot pass to another one in between.
+    """Signal one process by a handle, so that its pid cannot pass to another one in between.
 
-    Args:
-        pid: Its process id.
-        number: Number of the signal.
-        start_ticks: Signal it only if it began then.
+    With `start_ticks` it is signalled only if it began then.
 
     Returns:
         Whether it was there.
@@ -146,9 +143,7 @@ def kill(pid: int, number: int = signal.SIGKILL, start_ticks: int | None = None)
 def clear(record: Path, patience_seconds: float = PATIENCE_SECONDS) -> list[str]:
     """End and remove all that a record lists, then the record; what could not be removed keeps it.
 
-    Args:
-        record: File with the lines of a janitor.
-        patience_seconds: How long to wait for processes to be gone and groups to be empty.
+    The patience is how long to wait for processes to be gone and groups to be empty.
 
     Returns:
         What is left, one line each; empty when all is gone.
@@ -169,10 +164,7 @@ def clear(record: Path, patience_seconds: float = PATIENCE_SECONDS) -> list[str]
 
 
 def main(arguments: list[str]) -> int:
-    """Wait for the end of standard input, then clear the record if nobody has.
-
-    Args:
-        arguments: Path of the record.
+    """Wait for the end of standard input, then clear the record, the one argument, if nobody has.
 
     Returns:
         Exit code: 1 if something is left.

@@ -41,11 +41,7 @@ class MemcachedConfig:
 
 
 class Memcached(Service):
-    """A memcached of our own, empty at its start.
-
-    Args:
-        config: Size of the service and of a request.
-    """
+    """A memcached of our own, empty at its start."""
 
     name = "memcached"
     request = b"version\r\n"

@@ -68,11 +68,7 @@ class NginxConfig:
 
 
 class Nginx(Service):
-    """An nginx of our own.
-
-    Args:
-        config: How much work a request is.
-    """
+    """An nginx of our own."""
 
     name = "nginx"
     request = f"GET /{PAGE} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode()

@@ -68,11 +68,7 @@ ALL_ZERO = "all bogo-op counters are zero"
 
 
 class StressNg(Program):
-    """A stress-ng that runs until it is stopped.
-
-    Args:
-        config: What it does.
-    """
+    """A stress-ng that runs until it is stopped."""
 
     name = "stress-ng"
 
@@ -94,9 +90,6 @@ class StressNg(Program):
         """Thaw it, ask it to end, and read what it has done. Afterwards it is gone, also when this raises.
 
         The end takes CPU time: lift a small quota first, or give it time.
-
-        Args:
-            timeout_seconds: How long the end may take.
 
         Raises:
             TestbedError: It does not run, did not end in time, or did not report.
