@@ -55,11 +55,11 @@ class Cyclictest(Program):
         self.await_that(lambda: self.count() > 0, "wake up")
 
     def count(self) -> int:
-        """Wake-ups that it has told of so far."""
+        """Wake-ups that it has written down so far."""
         with self.output.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_BYTES))
-            found = _NEWEST.findall(file.read().rpartition(b"\n")[0])
-        return int(found[-1]) + 1 if found else 0
+            numbers = _NEWEST.findall(file.read().rpartition(b"\n")[0])
+        return int(numbers[-1]) + 1 if numbers else 0
 
     def check(self) -> None:
         """See that it still runs.

@@ -34,10 +34,10 @@ def find_program(name: str, package: str) -> str:
     Raises:
         TestbedError: It is not installed; names the Debian package.
     """
-    found = shutil.which(name) or shutil.which(name, path=SYSTEM_PROGRAMS)
-    if found is None:
+    program = shutil.which(name) or shutil.which(name, path=SYSTEM_PROGRAMS)
+    if program is None:
         raise TestbedError(f"{name} is not installed: apt-get install {package}")
-    return found
+    return program
 
 
 class Process:

@@ -75,13 +75,13 @@ def task(pid: int, proc: Path = PROC) -> Task | None:
 def tasks(proc: Path = PROC) -> Iterator[Task]:
     """All processes that there are now."""
     for name in os.listdir(proc):
-        if name.isdigit() and (found := task(int(name), proc)) is not None:
-            yield found
+        if name.isdigit() and (process := task(int(name), proc)) is not None:
+            yield process
 
 
 def session(leader: int, proc: Path = PROC) -> frozenset[int]:
     """Live processes of the session that this one began. The number is theirs for as long as there is one."""
-    return frozenset(one.pid for one in tasks(proc) if one.session == leader and one.alive)
+    return frozenset(process.pid for process in tasks(proc) if process.session == leader and process.alive)
 
 
 def identity(path: Path) -> list[int]:
@@ -112,8 +112,8 @@ def members(groups: Iterable[Path], proc: Path = PROC) -> frozenset[int]:
             with contextlib.suppress(OSError):
                 listing = Path(folder, "cgroup.procs").read_text() if "cgroup.procs" in files else ""
                 pids.update(map(int, listing.split()))
-    found = (task(pid, proc) for pid in pids)
-    return frozenset(one.pid for one in found if one is not None and one.alive)
+    processes = (task(pid, proc) for pid in pids)
+    return frozenset(process.pid for process in processes if process is not None and process.alive)
 
 
 def kill(pid: int, number: int = signal.SIGKILL, start_ticks: int | None = None) -> bool:
