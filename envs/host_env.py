@@ -88,7 +88,7 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
         self.observer.reset()
         self.missed_deadlines = 0
         self.plant.reset(seed)
-        self.plant.apply(self.plant.limits.safe)
+        self._apply(self.plant.limits.safe)
         self.plant.wait()
         self.telemetry = self.plant.read()
         return self._observation(), self._info()

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,10 @@ from numpy.typing import NDArray
 from rlctl.agents.training.hosts import validation_seed
 from rlctl.agents.training.trial import Course, Logits, Trial, always_frozen, score
 
-__all__ = ["Evaluation", "History", "Judge"]
+__all__ = ["ALLOWANCE_POINTS", "METRICS", "Evaluation", "History", "Judge"]
+
+METRICS = ("qos_percent", "be_percent", "override_percent")
+"""Of a trial: windows that held the target, BE work by BE running alone, ticks in which the shield changed the move."""
 
 ALLOWANCE_POINTS = 0.1
 PRICE = 100.0
@@ -32,9 +36,9 @@ class Evaluation:
     """One policy on all courses.
 
     Attributes:
-        timesteps, seconds: When.
-        trials: By the course's name.
-        merit: The larger is the better.
+        timesteps, seconds: Control periods learned from by then, and wall-clock time.
+        trials: Scores by the course's name.
+        merit: What policies are compared by; the larger is the better.
     """
 
     timesteps: int
@@ -42,33 +46,22 @@ class Evaluation:
     trials: dict[str, Trial]
     merit: float
 
-    @property
-    def qos_percent(self) -> float:
-        """Mean over the courses."""
-        return float(np.mean([one.qos_percent.mean() for one in self.trials.values()]))
-
-    @property
-    def be_percent(self) -> float:
-        """Mean over the courses."""
-        return float(np.mean([one.be_percent.mean() for one in self.trials.values()]))
+    def mean(self, metric: str) -> float:
+        """One of METRICS, mean over courses and seeds."""
+        return float(np.mean([getattr(one, metric).mean() for one in self.trials.values()]))
 
     @property
     def shortfall_points(self) -> float:
-        """QoS that lacks, summed over the courses, not negative."""
-        return max((self.be_percent - self.merit) / PRICE, 0.0)
-
-    @property
-    def override_percent(self) -> float:
-        """Mean over the courses."""
-        return float(np.mean([one.override_percent.mean() for one in self.trials.values()]))
+        """QoS that lacks, percentage points summed over the courses, not negative."""
+        return max((self.mean("be_percent") - self.merit) / PRICE, 0.0)
 
 
 class Judge:
     """Scores policies on the same courses and validation seeds.
 
     Args:
-        courses: The courses, with names of their own.
-        seeds: How many seeds of each.
+        courses: Courses with names of their own.
+        seeds: Number of seeds of each.
         lags: Ticks back that the policies see.
     """
 
@@ -94,7 +87,7 @@ class History:
     """All evaluations of a run, in its file.
 
     Args:
-        file: evaluations.npz; what stands there is gone on with.
+        file: evaluations.npz, in the shape of Stable-Baselines3's; what stands there is gone on with.
         courses: What is evaluated on.
     """
 
@@ -121,30 +114,22 @@ class History:
         return len(merits) - 1 - merits.index(max(merits)) if merits else 0
 
     def add(self, one: Evaluation) -> None:
-        """Write it down."""
-        trials = one.trials.values()
+        """Write an evaluation down."""
+        trials = list(one.trials.values())
         self._rows.append(
             {
                 "timesteps": np.array(one.timesteps),
                 "seconds": np.array(one.seconds),
                 "results": np.concatenate([trial.returns for trial in trials]),
-                "qos_percent": np.array([trial.qos_percent for trial in trials]),
-                "be_percent": np.array([trial.be_percent for trial in trials]),
-                "override_percent": np.array([trial.override_percent for trial in trials]),
+                **{name: np.array([getattr(trial, name) for trial in trials]) for name in METRICS},
                 "merit": np.array(one.merit),
             }
         )
-        self._write(len(next(iter(trials)).returns))
-
-    def _write(self, seeds: int) -> None:
-        lengths = np.repeat([course.ticks for course in self._courses], seeds)
-        arrays = {name: np.array([row[name] for row in self._rows]) for name in self._rows[0]}
+        lengths = np.repeat([course.ticks for course in self._courses], len(trials[0].returns))
+        arrays: dict[str, Any] = {name: np.array([row[name] for row in self._rows]) for name in self._rows[0]}
+        arrays["ep_lengths"] = np.tile(lengths, (len(self._rows), 1))
+        arrays["courses"] = np.array([course.name for course in self._courses])
         partial = self._file.with_name(self._file.name + ".part")
         with partial.open("wb") as file:
-            np.savez(
-                file,
-                ep_lengths=np.tile(lengths, (len(self._rows), 1)),
-                courses=np.array([course.name for course in self._courses]),
-                **arrays,  # type: ignore[arg-type]
-            )
+            np.savez(file, **arrays)
         partial.replace(self._file)

@@ -35,7 +35,6 @@ __all__ = [
     "Kind",
     "build",
     "first_seed",
-    "group_of",
     "load_hosts",
     "present",
     "spread",
@@ -43,7 +42,7 @@ __all__ = [
 ]
 
 OWN_SHARE = 1.0
-"""Of hosts of the user's own, by all others together."""
+"""Hosts of the user's own, by all others together."""
 
 SEED_BITS, BLOCK_BITS = 20, 14
 VALIDATION = 1 << 40
@@ -58,12 +57,12 @@ class Kind(Strict):
         profile: A host profile, by name or file.
         constants: Constants of the profile that are different here.
         ranges: From where each episode draws constants, beside the profile's own ranges.
-        weight: BE's CPU weight.
+        weight: BE's CPU weight on these hosts.
         safety: The shield's profile, by name or file; none learns without a shield.
         absent: Optional features whose sensor these hosts lack.
         work: Worth of BE's work by a violation, the reward's `WORK`: where the same price makes policies too bold, as
             where sensors are late, or too shy.
-        share: Of the hosts, by the shares of the other kinds.
+        share: Share of the hosts, by the shares of the other kinds.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -103,7 +102,7 @@ class Hosts(Strict):
 
     Attributes:
         episode_steps: Steps of an episode.
-        kinds: The kinds; in a file, one may be `like` an earlier one.
+        kinds: Kinds of hosts; in a file, one may be `like` an earlier one.
     """
 
     episode_steps: int = Field(300, ge=1)
@@ -125,10 +124,6 @@ class Hosts(Strict):
 
     def with_profile(self, profile: HostProfile, file: str) -> Hosts:
         """With a calibrated host of the user's own: as many of it as of all others together.
-
-        Args:
-            profile: The profile, for its name.
-            file: Where it is from.
 
         Raises:
             ConfigError: There is a kind of this name.
@@ -178,14 +173,10 @@ def _beside(folder: Path, kind: Kind) -> dict[str, str]:
 
 
 def spread(count: int, shares: Sequence[float]) -> list[int]:
-    """So many hosts by share; each kind gets one at least, unless there are fewer hosts than kinds.
-
-    Args:
-        count: Hosts.
-        shares: Of each kind, positive.
+    """So many hosts by the positive shares of their kinds.
 
     Returns:
-        Hosts of each kind; where they do not suffice, those of the largest shares, and 0 for the others.
+        Hosts of each kind, one at least; where they do not suffice, one for the largest shares, and 0 for the others.
     """
     order = sorted(range(len(shares)), key=lambda place: -shares[place])
     got = [0] * len(shares)
@@ -198,31 +189,31 @@ def spread(count: int, shares: Sequence[float]) -> list[int]:
     return got
 
 
+def present(hosts: Hosts, count: int) -> list[tuple[Kind, int]]:
+    """The kinds and how many hosts each has among so many, in the order of the groups; those with none left out."""
+    numbers = spread(count, [kind.share for kind in hosts.kinds])
+    return [(kind, number) for kind, number in zip(hosts.kinds, numbers, strict=True) if number]
+
+
 def build(hosts: Hosts, count: int, seed: int, lags: Sequence[int], *, block: int = 0) -> SimVecEnv:
     """All hosts as one environment of Stable-Baselines3, seeded; rewards are of what happened, not of what was sensed.
 
     Args:
-        hosts: The kinds.
-        count: Hosts in all; kinds that get none are left out.
-        seed: The run's.
+        hosts: Kinds of hosts.
+        count: Number of hosts in all; kinds that get none are left out.
+        seed: Seed of the run.
         lags: Ticks back that observations show.
-        block: Which of the run's blocks of seeds: a resumed run takes the next one.
+        block: Number of the run's block of seeds: a resumed run takes the next one.
 
     Raises:
         ConfigError: A profile is wrong, or a seed or count too large.
     """
     from rlctl.agents.training.sb3_vec_env import SimVecEnv
 
-    kinds = present(hosts, count)
-    env = SimVecEnv(*(group_of(kind, number, hosts.episode_steps, lags) for kind, number in kinds))
+    groups = [Group.of(kind, number, hosts.episode_steps) for kind, number in present(hosts, count)]
+    env = SimVecEnv(*(one.simulated(lags) for one in groups))
     env.seed(first_seed(seed, count, block))
     return env
-
-
-def present(hosts: Hosts, count: int) -> list[tuple[Kind, int]]:
-    """The kinds and how many hosts each has among so many, in the order of the groups; those with none left out."""
-    numbers = spread(count, [kind.share for kind in hosts.kinds])
-    return [(kind, number) for kind, number in zip(hosts.kinds, numbers, strict=True) if number]
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,65 +221,53 @@ class Group:
     """Hosts of one kind as they are simulated, with no file left to read: it can be sent to another machine.
 
     Attributes:
-        name: Of the kind.
-        count: Hosts.
-        profile: Of each.
-        shield: Their safety profile, if any.
-        episode_steps, weight, absent, work: As of `Hosts` and `Kind`.
+        kind: The kind of host.
+        count: Number of hosts.
+        episode_steps: Steps of an episode.
+        profile: The kind's host profile.
+        shield: The kind's safety profile, if any.
     """
 
-    name: str
+    kind: Kind
     count: int
+    episode_steps: int
     profile: HostProfile
     shield: Profile | None
-    episode_steps: int
-    weight: Weight
-    absent: tuple[str, ...]
-    work: float
 
     @classmethod
     def of(cls, kind: Kind, count: int, episode_steps: int) -> Group:
-        """So many of a kind.
+        """So many hosts of a kind.
 
         Raises:
             ConfigError: The kind's profile is wrong.
         """
-        return cls(kind.name, count, kind.host(), kind.shield(), episode_steps, kind.weight, kind.absent, kind.work)
+        return cls(kind, count, episode_steps, kind.host(), kind.shield())
 
     def simulated(self, lags: Sequence[int]) -> SimHostVectorEnv:
-        """The hosts.
+        """The hosts as an environment.
 
         Raises:
             ConfigError: Lags do not descend to 0.
         """
         options: dict[str, Any] = {
             "max_episode_steps": self.episode_steps,
-            "weight": self.weight,
-            "absent": self.absent,
+            "weight": self.kind.weight,
+            "absent": self.kind.absent,
             "lags": lags,
             "true_rewards": True,
-            "work": self.work,
+            "work": self.kind.work,
         }
         if self.shield is None:
             return SimHostVectorEnv(self.count, self.profile, **options)
         return ShieldedVectorEnv(self.count, self.profile, safety=self.shield, **options)
 
 
-def group_of(kind: Kind, count: int, episode_steps: int, lags: Sequence[int]) -> SimHostVectorEnv:
-    """Hosts of one kind.
-
-    Raises:
-        ConfigError: The kind's profile is wrong, or lags do not descend to 0.
-    """
-    return Group.of(kind, count, episode_steps).simulated(lags)
-
-
 def first_seed(seed: int, count: int, block: int = 0) -> int:
     """The seed of a run's first host; no two runs, nor two blocks of a run, share a host's seed.
 
     Args:
-        seed: The run's.
-        count: Its hosts.
+        seed: Seed of the run.
+        count: Number of its hosts.
         block: As in `build`; after 64 blocks they are the same again.
 
     Raises:

@@ -25,7 +25,7 @@ from stable_baselines3.common.utils import set_random_seed
 
 from rlctl.agents.training import run_folder as files
 from rlctl.agents.training.algorithms import CLASSES, logits_of, make, save, take_weights
-from rlctl.agents.training.evaluations import Evaluation, History, Judge
+from rlctl.agents.training.evaluations import METRICS, Evaluation, History, Judge
 from rlctl.agents.training.hosts import build, present
 from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.run_folder import Checkpoint, State
@@ -227,7 +227,7 @@ class _Session(BaseCallback):
             self._best = now
         self._history.add(now)
         for name, trial in now.trials.items():
-            for metric in ("qos_percent", "be_percent", "override_percent"):
+            for metric in METRICS:
                 self.logger.record(f"eval/{name}/{metric}", float(getattr(trial, metric).mean()))
         self.logger.record("eval/merit", now.merit)
         self._tell("")

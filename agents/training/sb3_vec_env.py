@@ -6,15 +6,14 @@ may have several vector environments at once, groups of hosts that differ in siz
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv
 
-from rlctl.agents.training.sim_hosts import Counts, SimHosts
+from rlctl.agents.training.host_groups import Counts, HostGroups
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.seeds import Kind, kind_of
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
@@ -32,26 +31,21 @@ class SimVecEnv(VecEnv):
     `env_method("action_masks")`.
 
     Args:
-        *groups: The vector environments, with the same spaces; they are closed with this one.
+        *groups: Vector environments with the same spaces; they are closed with this one.
 
     Attributes:
-        groups: The same.
+        groups: The vector environments.
 
     Raises:
         ConfigError: There is no group, or they differ in what a policy sees or may do.
     """
 
     def __init__(self, *groups: SimHostVectorEnv) -> None:
-        self._hosts = SimHosts(*groups)
+        self._hosts = HostGroups(*groups)
         self.groups, first = groups, groups[0]
         self._actions: NDArray[np.integer] | None = None
         self._uneventful: list[dict[str, Any]] = [{"TimeLimit.truncated": False} for _ in range(self._hosts.count)]
         super().__init__(self._hosts.count, first.single_observation_space, first.single_action_space)
-
-    @property
-    def hosts(self) -> SimHostVectorEnv:
-        """The first group."""
-        return self.groups[0]
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
         """Seeds of the next reset: host i of all gets seed + i, so that no two groups meet.
@@ -96,21 +90,21 @@ class SimVecEnv(VecEnv):
         return self._hosts.action_masks()
 
     def close(self) -> None:
-        """Close the hosts."""
+        """Close the hosts of all groups."""
         self._hosts.close()
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
         """An attribute of the hosts' vector environment, host by host."""
         each = [getattr(group, attr_name) for group in self.groups for _ in range(group.num_envs)]
-        return [each[host] for host in self._chosen(indices)]
+        return [each[host] for host in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Set it, for all hosts at once.
+        """Set an attribute of all hosts at once.
 
         Raises:
             ValueError: For some hosts only.
         """
-        if len(self._chosen(indices)) != self.num_envs:
+        if len(list(self._get_indices(indices))) != self.num_envs:
             raise ValueError(f"{attr_name} is shared by all hosts and cannot be set for some")
         for group in self.groups:
             setattr(group, attr_name, value)
@@ -119,19 +113,9 @@ class SimVecEnv(VecEnv):
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
         """Call a method whose answer has a row per host, such as `action_masks`; returns the rows."""
-        calls: list[Callable[..., Any]] = [getattr(group, method_name) for group in self.groups]
-        rows = [row for call in calls for row in call(*method_args, **method_kwargs)]
-        return rows if indices is None else [rows[host] for host in self._chosen(indices)]
+        rows = [row for group in self.groups for row in getattr(group, method_name)(*method_args, **method_kwargs)]
+        return [rows[host] for host in self._get_indices(indices)]
 
-    def env_is_wrapped(
-        self,
-        wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]],  # noqa: ARG002 - never, whichever it is
-        indices: Indices = None,
-    ) -> list[bool]:
-        """There is no wrapper around a single host."""
-        return [False] * len(self._chosen(indices))
-
-    def _chosen(self, indices: Indices) -> Sequence[int]:
-        if indices is None:
-            return range(self.num_envs)
-        return [indices] if isinstance(indices, int) else list(indices)
+    def env_is_wrapped(self, wrapper_class: Any, indices: Indices = None) -> list[bool]:  # noqa: ARG002 - none is
+        """False for each host: there is no wrapper around a single one."""
+        return [False] * len(list(self._get_indices(indices)))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.agents.served.card import SearchOrigin
-from rlctl.agents.training.evaluations import Evaluation
+from rlctl.agents.training.evaluations import METRICS, Evaluation
 from rlctl.agents.training.hosts import Hosts
 from rlctl.agents.training.recipe import Recipe
 from rlctl.agents.training.rollouts.tally import Tally
@@ -112,10 +112,7 @@ class TrainingResult:
     def as_json(self) -> dict[str, object]:
         """As `rlctl train --json` writes it; `scripts.studies.results` reads it back."""
         validation = {
-            name: {
-                metric: getattr(trial, metric).round(6).tolist()
-                for metric in ("qos_percent", "be_percent", "override_percent")
-            }
+            name: {metric: getattr(trial, metric).round(6).tolist() for metric in METRICS}
             for name, trial in self.best.trials.items()
         }
         return {

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from rlctl.agents.training.live.bounded import Bounds
-from rlctl.agents.training.rollouts.live_testbed import LiveBed, LiveRunning, LiveTestbed
+from rlctl.agents.training.rollouts.live_testbed import LiveRunning, LiveTestbed
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import LAGS
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
@@ -110,7 +110,7 @@ def fine_tune(
     plan: LivePlan,
     say: Callable[[str], None],
     watch: Callable[[str], None] = lambda _: None,
-    testbed: Callable[[TestbedSpec, Callable[[str], None]], AbstractContextManager[LiveBed]] = Testbed,
+    testbed: Callable[[TestbedSpec, Callable[[str], None]], AbstractContextManager[Testbed]] = Testbed,
     *,
     export: bool = True,
 ) -> tuple[Outcome, str | None]:

@@ -2,44 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from rlctl.agents.training.evaluations import METRICS
 
 if TYPE_CHECKING:
     from rlctl.agents.training.training_run import TrainingResult
 
 __all__ = ["rows"]
 
+DIGITS = (2, 1, 1)
+"""Behind the point, of each of METRICS."""
+
 
 def rows(results: Sequence[TrainingResult]) -> list[tuple[str, ...]]:
     """QoS %, BE % and overrides % on each course: a row per run, header first, then their mean and spread."""
-    names = list(results[0].best.trials)
+    best = [one.best for one in results]
+    names = list(best[0].trials)
     table: list[tuple[str, ...]] = [("run", *names, "mean", "merit")]
-    for one in results:
-        best = one.best
-        cells = [
-            f"{trial.qos_percent.mean():.2f} / {trial.be_percent.mean():.1f} / {trial.override_percent.mean():.1f}"
-            for trial in best.trials.values()
-        ]
-        mean = f"{best.qos_percent:.2f} / {best.be_percent:.1f} / {best.override_percent:.1f}"
-        table.append((one.run.folder.name, *cells, mean, f"{best.merit:.1f}"))
-    if len(results) > 1:
-        table.append(_spread_row(results, names))
+    for run, one in zip(results, best, strict=True):
+        cells = [_cell(getattr(trial, name).mean() for name in METRICS) for trial in one.trials.values()]
+        table.append((run.run.folder.name, *cells, _cell(map(one.mean, METRICS)), f"{one.merit:.1f}"))
+    if len(best) > 1:
+        spread = [[[getattr(one.trials[name], metric).mean() for one in best] for metric in METRICS] for name in names]
+        spread.append([[one.mean(metric) for one in best] for metric in METRICS])
+        table.append(("mean ± sd", *map(_spread, spread), _spread([[one.merit for one in best]], (1,))))
     return table
 
 
-def _spread_row(results: Sequence[TrainingResult], names: Sequence[str]) -> tuple[str, ...]:
-    def span(values: Sequence[float], digits: int) -> str:
-        return f"{np.mean(values):.{digits}f} ±{np.std(values, ddof=1):.{digits}f}"
+def _cell(values: Iterable[float]) -> str:
+    return " / ".join(f"{value:.{digits}f}" for value, digits in zip(values, DIGITS, strict=True))
 
-    best = [one.best for one in results]
-    cells = [
-        span([float(one.trials[name].qos_percent.mean()) for one in best], 2)
-        + " / "
-        + span([float(one.trials[name].be_percent.mean()) for one in best], 1)
-        for name in names
-    ]
-    mean = span([one.qos_percent for one in best], 2) + " / " + span([one.be_percent for one in best], 1)
-    return ("mean ± sd", *cells, mean, span([one.merit for one in best], 1))
+
+def _spread(values: Sequence[Sequence[float]], digits: Sequence[int] = DIGITS[:2]) -> str:
+    """QoS and BE over runs; of overrides the runs' own cells say enough."""
+    each = zip(values, digits, strict=False)
+    return " / ".join(f"{np.mean(one):.{digit}f} ±{np.std(one, ddof=1):.{digit}f}" for one, digit in each)

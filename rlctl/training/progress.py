@@ -11,6 +11,7 @@ from datetime import timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from rlctl.agents.training.evaluations import METRICS
 from rlctl.work.progress import say
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def described(status: TrainingStatus) -> str:
     """A status in a few words: timesteps, and QoS and BE of the last evaluation."""
     words = [f"{status.timesteps:,} timesteps"]
     if (one := status.evaluation) is not None:
-        words.append(f"QoS {one.qos_percent:.2f} %, BE {one.be_percent:.1f} %, override {one.override_percent:.1f} %")
+        qos, be, override = map(one.mean, METRICS)
+        words.append(f"QoS {qos:.2f} %, BE {be:.1f} %, override {override:.1f} %")
     return ", ".join([*words, status.activity] if status.activity else words)
 
 

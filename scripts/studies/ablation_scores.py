@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.agents.served import bundle
+from rlctl.agents.training.evaluations import METRICS
 from rlctl.agents.training.trial import Trial, score
 from rlctl.bench.sim import SimOutcome
 from rlctl.envs.sim.seeds import evaluation
@@ -23,11 +24,9 @@ from rlctl.statistics.intervals import Estimate, mean_interval, share_over_seeds
 from rlctl.statistics.paired import paired_difference
 from rlctl.training.plan import course_of
 
-__all__ = ["CONDITIONS", "METRICS", "SHOWN", "Condition", "Scores", "as_json", "of_outcomes", "scores_of", "table"]
+__all__ = ["CONDITIONS", "SHOWN", "Condition", "Scores", "as_json", "of_outcomes", "scores_of", "table"]
 
 Array = NDArray[np.float64]
-
-METRICS = ("qos_percent", "be_percent", "override_percent")
 
 SHOWN = ("thesis", "two-core")
 """Scenarios with columns of their own beside the mean of the suite."""

@@ -6,6 +6,7 @@ begun otherwise than it is asked for now is refused rather than mixed in.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -15,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -27,7 +27,7 @@ from rlctl.agents.training.hosts import Hosts, load_hosts
 from rlctl.agents.training.recipe import Recipe, as_document, load_recipe
 from rlctl.agents.training.run_folder import is_run, newest_checkpoint
 from rlctl.envs.errors import CheckFailed, ConfigError
-from rlctl.envs.whole_file import write_whole
+from rlctl.envs.whole_file import write_json
 from scripts.studies.results import Result, read_result
 
 __all__ = ["TrainingJob", "command", "finished", "pinned", "train"]
@@ -38,13 +38,13 @@ LOOK_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
-    """A training run in a process of its own, and the budget that it has.
+    """One run.
 
     Attributes:
-        name: Of its folder.
+        name: Name of its folder.
         algorithm: As `rlctl train --algo` takes it.
-        seed: Draws the initial network and the training hosts.
-        shield: Under which policies are compared while they learn.
+        seed: Seed of the run.
+        shield: Safety profile under which policies are compared while they learn.
         timesteps, seconds: Its budget; None for the recipe's timesteps, and for no limit in time.
         recipe, hosts: What it learns by and on; None for what ships.
     """
@@ -61,24 +61,24 @@ class TrainingJob:
     def plan(self) -> dict[str, Any]:
         """Everything that decides what it learns but the code, as JSON has it."""
         recipe, hosts = self.recipe or load_recipe(self.algorithm), self.hosts or load_hosts()
-        return {
-            "algorithm": self.algorithm,
-            "seed": self.seed,
-            "shield": self.shield,
-            "timesteps": self.timesteps,
-            "seconds": self.seconds,
-            "recipe": recipe.model_dump(mode="json"),
-            "hosts": hosts.model_dump(mode="json"),
+        given = {name: getattr(self, name) for name in ("algorithm", "seed", "shield", "timesteps", "seconds")}
+        return {**given, "recipe": recipe.model_dump(mode="json"), "hosts": hosts.model_dump(mode="json")}
+
+    def inputs(self, out: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
+        """Files of its own by the option that takes them: where each is, and what it holds."""
+        documents = {
+            "config": as_document(self.recipe) if self.recipe else None,
+            "hosts": self.hosts.model_dump(mode="json") if self.hosts else None,
         }
+        folder = out / "inputs"
+        return {option: (folder / f"{self.name}-{option}.yaml", data) for option, data in documents.items() if data}
 
 
 def finished(job: TrainingJob, out: Path) -> Result | None:
     """What it came to, if it is done."""
     file = out / f"{job.name}.json"
-    if not file.is_file():
-        return None
-    result = read_result(file)
-    return result if result.is_finished else None
+    result = read_result(file) if file.is_file() else None
+    return result if result and result.is_finished else None
 
 
 def command(job: TrainingJob, out: Path) -> list[str]:
@@ -90,8 +90,8 @@ def command(job: TrainingJob, out: Path) -> list[str]:
     words = ["--algo", job.algorithm, "--seed", str(job.seed), "--shield", job.shield]
     for option, value in (("total-timesteps", job.timesteps), ("max-seconds", job.seconds)):
         words += [f"--{option}", f"{value:g}" if isinstance(value, float) else str(value)] if value is not None else []
-    for option, given in (("config", job.recipe), ("hosts", job.hosts)):
-        words += [f"--{option}", str(_input(job, out, option))] if given is not None else []
+    for option, (file, _) in job.inputs(out).items():
+        words += [f"--{option}", str(file)]
     return [*rlctl, *words, "--out", str(folder), *result]
 
 
@@ -101,9 +101,9 @@ def train(
     """Do all runs, as many at a time as there are CPUs.
 
     Args:
-        jobs: The runs, with names of their own.
+        jobs: Runs with names of their own.
         out: Folder of all; made if need be.
-        cpus: One run at a time on each.
+        cpus: CPUs, one run at a time on each.
         told: Called with what begins and ends, in a line.
 
     Returns:
@@ -117,15 +117,15 @@ def train(
     _keep_plan(jobs, out)
     left = [job for job in jobs if finished(job, out) is None]
     for job in jobs:
-        if job not in left:
+        if job in left:
+            _prepare(job, out)
+        else:
             told(f"{job.name}: finished before")
-    for job in left:
-        _prepare(job, out)
     failed = pinned({job.name: command(job, out) for job in left}, out, cpus, told)
-    results = [finished(job, out) for job in jobs]
-    if lacking := [job.name for job, result in zip(jobs, results, strict=True) if result is None]:
+    results = {job.name: finished(job, out) for job in jobs}
+    if lacking := [name for name, result in results.items() if result is None]:
         raise CheckFailed(f"{', '.join(failed or lacking)}: no policy came of it; see {out / lacking[0]}.log")
-    return [one for one in results if one is not None]
+    return [one for one in results.values() if one is not None]
 
 
 def pinned(
@@ -171,7 +171,7 @@ def _started(words: Sequence[str], log: Path, cpu: int) -> subprocess.Popen[byte
     return process
 
 
-@contextmanager
+@contextlib.contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
     def interrupt(_: int, __: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -194,7 +194,7 @@ def _keep_plan(jobs: Sequence[TrainingJob], out: Path) -> None:
             raise ConfigError(
                 f"holds a run {job.name} with other {', '.join(differing)}; give another --out, or remove it", out
             )
-    write_whole(file, json.dumps(kept, indent=1) + "\n")
+    write_json(file, kept)
 
 
 def _prepare(job: TrainingJob, out: Path) -> None:
@@ -204,15 +204,6 @@ def _prepare(job: TrainingJob, out: Path) -> None:
             newest_checkpoint(out / job.name)
         except ConfigError:
             shutil.rmtree(out / job.name)
-    for option, data in (
-        ("config", as_document(job.recipe) if job.recipe else None),
-        ("hosts", job.hosts.model_dump(mode="json") if job.hosts else None),
-    ):
-        if data is not None:
-            file = _input(job, out, option)
-            file.parent.mkdir(exist_ok=True)
-            file.write_text(yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110))
-
-
-def _input(job: TrainingJob, out: Path, option: str) -> Path:
-    return out / "inputs" / f"{job.name}-{option}.yaml"
+    for file, data in job.inputs(out).values():
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110))

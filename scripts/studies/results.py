@@ -12,45 +12,26 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from rlctl.agents.training.evaluations import METRICS
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.yaml_edge import load_yaml, validated
+from rlctl.envs.yaml_edge import load_model
 
-__all__ = ["STOPPED", "Result", "best", "read_result", "seed_rows"]
+__all__ = ["Result", "best", "read_result", "seed_rows"]
 
 STOPPED = "stopped"
 """How a run ended that somebody ended: it goes on when it is asked for again."""
 
 
-class _Read(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class Validation(_Read):
-    """One scenario's scores on validation seeds.
+class Result(BaseModel):
+    """One run, as `TrainingResult.as_json` wrote it.
 
     Attributes:
-        qos_percent: Windows that held the target, shape (seeds,).
-        be_percent: BE work, by BE running alone, shape (seeds,).
-        override_percent: Ticks in which the shield changed what was asked for, shape (seeds,).
-    """
-
-    qos_percent: tuple[float, ...] = Field(min_length=1)
-    be_percent: tuple[float, ...] = Field(min_length=1)
-    override_percent: tuple[float, ...] = Field(min_length=1)
-
-
-class Result(_Read):
-    """What a training run wrote about itself when it ended.
-
-    Attributes:
-        folder: Of the run.
-        seed: Drew the initial network and the training hosts.
-        ending: Why it ended.
-        timesteps, seconds: What it took.
-        bundle: The exported policy, if any.
+        bundle: Folder of the exported policy, if any.
         merit: By which policies are compared, see `rlctl.agents.training.evaluations`; the larger is the better.
-        validation: Scores of its best model by scenario.
+        validation: Scores of its best model, by scenario and metric, a value per seed.
     """
+
+    model_config = ConfigDict(frozen=True)
 
     folder: Path
     seed: int
@@ -59,30 +40,19 @@ class Result(_Read):
     seconds: float
     bundle: Path | None
     merit: float
-    validation: dict[str, Validation] = Field(min_length=1)
+    validation: dict[str, dict[str, tuple[float, ...]]] = Field(min_length=1)
 
     @property
     def is_finished(self) -> bool:
         """True when its policy is there and it was not ended early."""
         return self.ending != STOPPED and self.bundle is not None and (self.bundle / "card.json").is_file()
 
-    @property
-    def qos_percent(self) -> float:
-        """Windows that held the target, mean over seeds and scenarios."""
-        return float(np.mean([np.mean(one.qos_percent) for one in self.validation.values()]))
-
-    @property
-    def be_percent(self) -> float:
-        """BE work by BE running alone, mean over seeds and scenarios."""
-        return float(np.mean([np.mean(one.be_percent) for one in self.validation.values()]))
-
-    @property
-    def override_percent(self) -> float:
-        """Ticks in which the shield changed the proposal, mean over seeds and scenarios."""
-        return float(np.mean([np.mean(one.override_percent) for one in self.validation.values()]))
+    def mean(self, metric: str) -> float:
+        """One of METRICS, mean over scenarios and seeds."""
+        return float(np.mean([np.mean(one[metric]) for one in self.validation.values()]))
 
 
-class _File(_Read):
+class _File(BaseModel):
     runs: tuple[Result, ...] = Field(min_length=1, max_length=1)
 
 
@@ -92,8 +62,7 @@ def read_result(file: Path) -> Result:
     Raises:
         ConfigError: There is no such file, or it is of another kind.
     """
-    data, _ = load_yaml(file)  # JSON is YAML
-    return validated(_File, data, file).runs[0]
+    return load_model(_File, file).runs[0]  # JSON is YAML
 
 
 def best(results: Sequence[Result]) -> Result:
@@ -111,24 +80,20 @@ def seed_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
     """One row per run, then their mean and standard deviation; the best one is marked.
 
     Args:
-        results: Of one algorithm on the same scenarios; at least one.
+        results: One or more runs of one algorithm on the same scenarios.
     """
     winner = best(results)
     rows: list[tuple[str, ...]] = [
         ("run", "seed", "QoS %", "BE %", "override %", "merit", "timesteps", "minutes", "best")
     ]
-    for one in results:
+    scores = np.array([(*map(one.mean, METRICS), one.merit) for one in results])
+    for one, values in zip(results, scores, strict=True):
         numbers = (f"{one.timesteps:,}", f"{one.seconds / 60.0:.1f}", "*" if one is winner else "")
-        rows.append((one.folder.name, str(one.seed), *_cells(_scores(one)), *numbers))
-    scores = np.array([_scores(one) for one in results])
+        rows.append((one.folder.name, str(one.seed), *_cells(values), *numbers))
     rows.append(("mean", "", *_cells(scores.mean(axis=0)), "", "", ""))
     if len(results) > 1:
         rows.append(("sd", "", *_cells(scores.std(axis=0, ddof=1)), "", "", ""))
     return rows
-
-
-def _scores(one: Result) -> tuple[float, ...]:
-    return one.qos_percent, one.be_percent, one.override_percent, one.merit
 
 
 def _cells(scores: Any) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,57 +10,30 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, RootModel, model_validator
+from pydantic import ConfigDict, Field, RootModel
 
 from rlctl.agents import catalogue
+from rlctl.agents.training.search.draw import Draw, folded, latin_hypercube
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.yaml_edge import Strict, load_model
+from rlctl.envs.yaml_edge import load_model
 
 __all__ = ["Options", "Range", "Space", "load_search", "spaces"]
 
 Options = Mapping[str, float]
 """Constructor options by name."""
 
-SIGNIFICANT_DIGITS = 3
-"""Of a candidate's values: more would pretend that a handful of runs can tell them apart."""
-
 REACH_RATIOS = (0.20, 0.10, 0.05)
 """Standard deviation of a perturbation as a share of the range, round by round."""
 
 
-class Range(Strict):
-    """Values that one option may take.
+class Range(Draw):
+    """Where one option is drawn from.
 
     Attributes:
-        range: Lowest and highest value.
-        log: Draw the logarithm evenly instead of the value.
         at_most: Another option of the manager that this one never exceeds.
     """
 
-    range: tuple[float, float]
-    log: bool = False
     at_most: str | None = None
-
-    @model_validator(mode="after")
-    def _is_a_range(self) -> Range:
-        low, high = self.range
-        if not low < high:
-            raise ValueError(f"[{low:g}, {high:g}] is no range; give [low, high]")
-        if self.log and low <= 0.0:
-            raise ValueError(f"a logarithm needs a range above 0, and this begins at {low:g}")
-        return self
-
-    def at(self, share: float) -> float:
-        """The value at this share of the range, from 0 to 1, rounded."""
-        low, high = self.range
-        value = low * (high / low) ** share if self.log else low + share * (high - low)
-        return min(max(float(f"{value:.{SIGNIFICANT_DIGITS}g}"), low), high)
-
-    def share(self, value: float) -> float:
-        """Where a value stands in the range."""
-        low, high = self.range
-        place = math.log(value / low) / math.log(high / low) if self.log else (value - low) / (high - low)
-        return min(max(place, 0.0), 1.0)
 
 
 class Search(RootModel[dict[str, dict[str, Range]]]):
@@ -76,23 +48,21 @@ class Space:
     """What is searched for one manager.
 
     Attributes:
-        manager: Name of the manager in the catalogue.
-        ranges: Its options and their ranges.
+        manager: Name in the catalogue.
+        ranges: Ranges by option.
+
+    Raises:
+        ConfigError: An option is not the manager's to search, or its published value is outside its range.
+        PolicyError: There is no such manager.
     """
 
     manager: str
     ranges: Mapping[str, Range]
 
     def __post_init__(self) -> None:
-        """Check the names.
-
-        Raises:
-            ConfigError: An option is not the manager's to search, or its published value is outside its range.
-            PolicyError: There is no such manager.
-        """
         known = catalogue.options(self.manager)
         for name, one in self.ranges.items():
-            value, (low, high) = known.get(name), one.range
+            value, low, high = known.get(name), one.ends[0], one.ends[-1]
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ConfigError(f"{self.manager}: {name} is no option with a number to search from")
             if not low <= value <= high:
@@ -107,20 +77,15 @@ class Space:
         return {name: known[name] for name in self.ranges}  # type: ignore[misc] # __post_init__ saw to it
 
     def spread(self, count: int) -> list[Options]:
-        """Candidates over all ranges: a Latin hypercube, so that each option meets each part of its range once.
-
-        The same for the same manager and count.
-        """
-        random = self._random(0)
-        columns = [(random.permutation(count) + random.random(count)) / max(count, 1) for _ in self.ranges]
-        return [self._options(np.array([column[place] for column in columns])) for place in range(count)]
+        """Candidates over all ranges, the same for the same manager and count."""
+        return [self._options(shares) for shares in latin_hypercube(self._random(0), count, len(self.ranges))]
 
     def near(self, best: Options, count: int, step: int) -> list[Options]:
         """Candidates around the best so far; about half of the options move, at least one.
 
         Args:
             best: Where to look around.
-            count: Number of candidates to draw.
+            count: Number of candidates.
             step: Round of perturbation, from 0 on; each later one looks closer.
         """
         random = self._random(1 + step)
@@ -130,7 +95,7 @@ class Space:
         for _ in range(count):
             moved = random.random(len(centre)) < 0.5
             moved[random.integers(len(centre))] = True
-            found.append(self._options(_folded(centre + moved * random.normal(0.0, reach, len(centre)))))
+            found.append(self._options(folded(centre + moved * random.normal(0.0, reach, len(centre)))))
         return found
 
     def _options(self, shares: NDArray[np.float64]) -> Options:
@@ -142,11 +107,6 @@ class Space:
 
     def _random(self, stream: int) -> np.random.Generator:
         return np.random.default_rng([zlib.crc32(self.manager.encode()), stream])
-
-
-def _folded(shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Shares beyond an end of the range mirrored back into it: cut off, they would pile up at the ends."""
-    return np.asarray(1.0 - np.abs(1.0 - np.abs(shares) % 2.0))
 
 
 def load_search(path: Path | None = None) -> dict[str, Space]:

@@ -76,7 +76,7 @@ def test_no_candidate_is_refused_by_its_manager(name, hosts):
     for options in tried:
         assert options.keys() == space.ranges.keys()
         for option, value in options.items():
-            low, high = space.ranges[option].range
+            low, high = space.ranges[option].ends
             assert low <= value <= high or space.ranges[option].at_most, (option, value)
             assert type(value) is type(catalogue.options(name)[option])
         for scenario, limits in hosts:
@@ -85,7 +85,7 @@ def test_no_candidate_is_refused_by_its_manager(name, hosts):
 
 @given(st.floats(0.01, 1e3), st.floats(1.01, 1e3), st.booleans(), st.floats(0.0, 1.0))
 def test_a_range_is_kept_and_its_ends_are_reached(low, factor, log, share):
-    one = Range(range=(low, low * factor), log=log)
+    one = Range(**{"log_uniform" if log else "uniform": (low, low * factor)})
     assert low <= one.at(share) <= low * factor
     assert one.share(one.at(0.0)) == pytest.approx(0.0, abs=0.5)
     assert one.share(low) == 0.0
@@ -93,7 +93,9 @@ def test_a_range_is_kept_and_its_ends_are_reached(low, factor, log, share):
 
 
 def test_a_hypercube_meets_every_part_of_a_range_once():
-    space = Space("feedforward", {"margin_ratio": Range(range=(0.0, 1.0)), "lead_seconds": Range(range=(0.0, 10.0))})
+    space = Space(
+        "feedforward", {"margin_ratio": Range(uniform=(0.0, 1.0)), "lead_seconds": Range(uniform=(0.0, 10.0))}
+    )
     drawn = space.spread(10)
     assert sorted(int(10 * one["margin_ratio"]) for one in drawn) == list(range(10))
     assert sorted(int(one["lead_seconds"]) for one in drawn) == list(range(10))
@@ -101,9 +103,9 @@ def test_a_hypercube_meets_every_part_of_a_range_once():
 
 def test_a_range_that_cannot_be_is_told_at_once():
     with pytest.raises(ConfigError, match=r"static: quota_ratio is published as 0.25, outside \[0.5, 0.9\]"):
-        Space("static", {"quota_ratio": Range(range=(0.5, 0.9))})
+        Space("static", {"quota_ratio": Range(uniform=(0.5, 0.9))})
     with pytest.raises(ConfigError, match="koord-suppress: busy is no option with a number"):
-        Space("koord-suppress", {"busy": Range(range=(0.0, 1.0))})
+        Space("koord-suppress", {"busy": Range(uniform=(0.0, 1.0))})
     with pytest.raises(ConfigError, match="greedy-shield: no constants to search; there are static"):
         spaces(("greedy-shield",))
 

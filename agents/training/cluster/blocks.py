@@ -8,27 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import ray
-from ray import exceptions
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rlctl.agents.training.cluster.nodes import (
-    ALIVE_CHILDREN,
-    LIVE,
-    TESTBED,
-    Cluster,
-    Node,
-    Version,
-    check_version,
-    our_version,
-    told_by,
-)
+from rlctl.agents.training.cluster.actors import Lost, answer, check_node, started_on
+from rlctl.agents.training.cluster.nodes import LIVE, TESTBED, Cluster, Node, Version, our_version, told_by
 from rlctl.envs.errors import ConfigError, HostError, RlctlError
 
 __all__ = ["LIVE_TESTBED", "Came", "map_blocks"]
@@ -61,7 +50,7 @@ class Came(Generic[Result]):
     Attributes:
         host: Its node's address; from the second time on that something was held there, with the count.
         block, step: Places of the block and of the step in it. Step 0 begins the block, maybe again.
-        result: What it came to.
+        result: What the step returned.
     """
 
     host: str
@@ -84,9 +73,9 @@ def map_blocks(
     is killed; what it held is restored by whoever looks after that: a testbed by its keeper.
 
     Args:
-        cluster: Where; the one that we are connected to.
+        cluster: The one that we are connected to.
         hold: What is entered on each host.
-        blocks: Of steps, each of one at least.
+        blocks: Steps of each block, one at least.
         say: Takes a line on what became of a host.
         resources: What a node must offer.
 
@@ -113,14 +102,14 @@ def map_blocks(
 
 
 class _Holder:
-    """On the host."""
+    """The actor on the host."""
 
     def __init__(self, hold: Hold[Any, Any]) -> None:
         self._hold, self._stack = hold, contextlib.ExitStack()
         self._do: Callable[[Any], Any]
 
     def begin(self, drivers: Version) -> None:
-        check_version(ray.util.get_node_ip_address(), our_version(), drivers)
+        check_node(drivers)
         self._do = self._stack.enter_context(self._hold())
 
     def do(self, step: Any) -> Any:
@@ -132,7 +121,7 @@ class _Holder:
 
 @dataclass(slots=True, eq=False)
 class _Host:
-    """One that holds something, or is about to."""
+    """A host that holds something, or is about to."""
 
     name: str
     node: str
@@ -144,7 +133,7 @@ class _Host:
 
 
 class _Work:
-    """Who does what."""
+    """Which host does which block."""
 
     def __init__(
         self,
@@ -161,8 +150,8 @@ class _Work:
         self.left = len(blocks)
         self._hosts: list[_Host] = []
         self._pending: dict[Any, _Host] = {}
-        self._sessions: dict[str, int] = {}
-        self._losses: dict[str, int] = {}
+        self._sessions: Counter[str] = Counter()
+        self._losses: Counter[str] = Counter()
         self._why = ""
         self._told: set[str] = set()
         self._nobody_since: float | None = None
@@ -170,7 +159,11 @@ class _Work:
     def go_on(self) -> Iterator[Came[Any]]:
         """Wait for what comes next, for a moment at most."""
         self._look()
-        self._hand_out()
+        for host in self._hosts:
+            if host.ready and host.block is None and self._waiting:
+                host.block, host.step = self._waiting.popleft(), 0
+                self._begun[host.block] += 1
+                self._ask(host)
         if not self._pending:
             time.sleep(LOOK_SECONDS)
             return
@@ -187,7 +180,7 @@ class _Work:
             ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
 
     def kill(self) -> None:
-        """End all."""
+        """End the actors of all hosts."""
         for one in self._hosts:
             ray.kill(one.actor)
         self._hosts.clear()
@@ -195,9 +188,9 @@ class _Work:
     def _look(self) -> None:
         """Begin on hosts that are free, as many as there are blocks for."""
         taken = {one.node for one in self._hosts}
-        usable = [node for node in self._cluster.nodes if node.holds(self._resources) and self._is_used(node)]
-        for node in usable:
-            if node.id not in taken and len(self._hosts) < self.left:
+        for node in self._cluster.nodes:
+            usable = node.holds(self._resources) and self._losses[node.id] <= LOSSES
+            if usable and node.id not in taken and len(self._hosts) < self.left:
                 self._begin(node)
         self._tell_busy()
         if self._hosts:
@@ -205,32 +198,16 @@ class _Work:
             return
         now = time.monotonic()
         self._nobody_since = self._nobody_since or now
-        if now - self._nobody_since > (0.0 if self._why and not self._lost_some() else ROOM_SECONDS):
+        # A node that was lost may come back, one that refused does not.
+        some_lost = any(0 < count <= LOSSES for count in self._losses.values())
+        if now - self._nobody_since > (0.0 if self._why and not some_lost else ROOM_SECONDS):
             raise HostError(f"no host is left to measure on: {self._why or 'all nodes have gone'}")
 
-    def _is_used(self, node: Node) -> bool:
-        return self._losses.get(node.id, 0) <= LOSSES
-
-    def _lost_some(self) -> bool:
-        """A node that was lost may come back, one that refused does not."""
-        return any(0 < count <= LOSSES for count in self._losses.values())
-
     def _begin(self, node: Node) -> None:
-        count = self._sessions[node.address] = self._sessions.get(node.address, 0) + 1
-        actor = (
-            ray.remote(_Holder)
-            .options(
-                num_cpus=node.resources.get("CPU", 0.0),
-                resources=dict(self._resources),
-                max_restarts=0,
-                max_task_retries=0,
-                scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
-                runtime_env={"env_vars": dict(ALIVE_CHILDREN)},
-            )
-            .remote(self._hold)
-        )
-        name = node.address if count == 1 else f"{node.address}-{count}"
-        host = _Host(name, node.id, actor, time.monotonic())
+        self._sessions[node.address] += 1
+        count, cpus = self._sessions[node.address], node.resources.get("CPU", 0.0)
+        actor = started_on(node, _Holder, self._hold, cpus=cpus, resources=self._resources, live=True)
+        host = _Host(node.address if count == 1 else f"{node.address}-{count}", node.id, actor, time.monotonic())
         self._hosts.append(host)
         self._pending[actor.begin.remote(our_version())] = host
 
@@ -240,24 +217,17 @@ class _Work:
                 self._told.add(one.name)
                 self._say(f"{one.name} has not begun yet: are its CPUs taken by other work of the cluster?")
 
-    def _hand_out(self) -> None:
-        for one in self._hosts:
-            if one.ready and one.block is None and self._waiting:
-                one.block, one.step = self._waiting.popleft(), 0
-                self._begun[one.block] += 1
-                self._ask(one)
-
     def _ask(self, host: _Host) -> None:
         assert host.block is not None
         self._pending[host.actor.do.remote(self._blocks[host.block][host.step])] = host
 
     def _received(self, host: _Host, reference: Any) -> Came[Any] | None:
         try:
-            result = ray.get(reference)
-        except exceptions.RayTaskError as error:
+            result = answer(reference)
+        except Lost as error:
+            self._lost(host, str(error))
+        except RlctlError as error:
             self._failed(host, error)
-        except exceptions.RayError as error:
-            self._lost(host, str(error).strip().partition("\n")[0])
         else:
             if host.ready:
                 return self._noted(host, result)
@@ -275,20 +245,17 @@ class _Work:
             self.left -= 1
         return came
 
-    def _failed(self, host: _Host, error: exceptions.RayTaskError) -> None:
+    def _failed(self, host: _Host, error: RlctlError) -> None:
         """Its code raised. What a host cannot do another one may; what is asked for wrongly is wrong everywhere."""
-        cause = error.cause
-        if not isinstance(cause, RlctlError):
-            raise error
-        if host.ready and isinstance(cause, ConfigError):
-            raise told_by(host.name, cause) from None
+        if host.ready and isinstance(error, ConfigError):
+            raise told_by(host.name, error) from None
         if not host.ready:
             self._losses[host.node] = LOSSES  # it will not do better a second time
-        self._lost(host, str(cause))
+        self._lost(host, str(error))
 
     def _lost(self, host: _Host, why: str) -> None:
         """Do without it; the actor, if it still lives, is ended, and what it held is restored."""
-        self._losses[host.node] = self._losses.get(host.node, 0) + 1
+        self._losses[host.node] += 1
         self._hosts.remove(host)
         ray.kill(host.actor)
         self._why = f"{host.name}: {why}"

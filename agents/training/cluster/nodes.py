@@ -10,7 +10,6 @@ from rlctl.agents.training.run_folder import code_version
 from rlctl.envs.errors import ConfigError, HostError, RlctlError
 
 __all__ = [
-    "ALIVE_CHILDREN",
     "LIVE",
     "TESTBED",
     "Cluster",
@@ -27,10 +26,6 @@ Version = tuple[str, str]
 
 TESTBED, LIVE = "testbed", "live"
 """Custom resources: a node that offers the first acts for learners, with the second on the live host."""
-
-ALIVE_CHILDREN = {"RAY_kill_child_processes_on_worker_exit": "0"}
-"""Environment of workers on a live testbed. Ray kills a worker's children otherwise: the keeper too, which is there to
-clear up after it."""
 
 CHECK_SECONDS = 120.0
 """For all nodes to say which rlctl they have: a worker starts on each of them, which takes seconds on a busy host."""

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import ray
 from ray import exceptions
 
+from rlctl.agents.served.network import first_line
 from rlctl.agents.training.cluster.nodes import Cluster, Version, check_version, our_version, told_by
 from rlctl.envs.errors import ConfigError, HostError, RlctlError
 
@@ -89,7 +90,7 @@ def map_tasks(
             try:
                 result = _result(done)
             except LOST as error:
-                said = f"task {place + 1} of {len(items)} was lost: {_why(error)}"
+                said = f"task {place + 1} of {len(items)} was lost: {first_line(error)}"
                 tries[place] += 1
                 if tries[place] > retries:
                     raise HostError(f"{said}; that was the {tries[place]}. time") from error
@@ -160,8 +161,3 @@ def _has_room(cluster: Cluster, needed: Mapping[str, float]) -> bool:
 
 def _amounts(needed: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {amount:g}" for name, amount in needed.items() if amount)
-
-
-def _why(error: Exception) -> str:
-    """The first line; Ray tells much more."""
-    return str(error).strip().partition("\n")[0]

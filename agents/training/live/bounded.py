@@ -53,11 +53,11 @@ class Bounds:
     """When a policy may try something else than its best move.
 
     Attributes:
-        probability: Of a tick in which it may, 0 to 1.
-        least_slack_ratio: Believed slack that it takes, up to 1.
+        probability: Share of the ticks in which it may, 0 to 1.
+        least_slack_ratio: Believed slack from which on it may, up to 1.
 
     Raises:
-        ConfigError: Numbers that cannot be.
+        ConfigError: A number outside 0 to 1.
     """
 
     probability: float = 0.1
@@ -77,13 +77,13 @@ class Step:
     Attributes:
         observation: What the policy saw, float32, shape (size,).
         mask: Moves that the shield would have let through, shape (len(MOVES),).
-        telemetry: What came of it.
+        telemetry: Readings at the end of the period.
         chosen, proposed, executed: Moves: the policy's best one, the one taken, and the one nearest to what happened.
         before, asked, ruled, in_force: Allocations: until then, asked for, let through, and read back.
         overridden: The shield changed what was asked for.
-        reward: Its terms by name.
-        missed_deadlines: Since the step before.
-        begins: The host was put back to the safe allocation before it: it does not follow on the step before.
+        reward: Terms of the reward by name.
+        missed_deadlines: Deadlines missed since the step before.
+        begins: BE was put to the safe allocation before it: it does not follow on the step before.
     """
 
     observation: NDArray[np.float32]
@@ -115,16 +115,13 @@ class Step:
 
     def as_json(self) -> dict[str, Any]:
         """As plain data; a lifted quota is null."""
-        names = ("before", "asked", "ruled", "in_force")
         slack = self.telemetry.slack_ratio
         return {
             "time_seconds": round(self.telemetry.time_seconds, 3),
             "observation": np.round(self.observation.astype(float), 7).tolist(),
             "mask": "".join("01"[may] for may in self.mask.astype(int)),
-            "chosen": MOVES[self.chosen].name,
-            "proposed": MOVES[self.proposed].name,
-            "executed": MOVES[self.executed].name,
-            **{name: _plain(getattr(self, name)) for name in names},
+            **{name: MOVES[getattr(self, name)].name for name in ("chosen", "proposed", "executed")},
+            **{name: _plain(getattr(self, name)) for name in ("before", "asked", "ruled", "in_force")},
             "overridden": self.overridden,
             "reward": {name: round(term, 6) for name, term in self.reward.items()},
             "held": self.held,
@@ -146,16 +143,16 @@ def around(chosen: int, current: Allocation, limits: Limits) -> Mask:
     """
     near = np.zeros(len(MOVES), np.bool_)
     near[chosen] = True
-    asked = MOVES[chosen].of(current, limits)
-    if asked.frozen:
+    wanted = MOVES[chosen].of(current, limits)
+    if wanted.frozen:
         return near
     near[KEEP] = True
     if chosen in TARGETS:
         place = TARGETS.index(chosen)
         below, above = place - 1, place + 1
     else:
-        quotas = [max(_QUOTAS[one] * limits.cpus, limits.min_quota_cpus) for one in TARGETS]
-        below, above = bisect_left(quotas, asked.quota_cpus) - 1, bisect_right(quotas, asked.quota_cpus)
+        quotas = [max(_QUOTAS[index] * limits.cpus, limits.min_quota_cpus) for index in TARGETS]
+        below, above = bisect_left(quotas, wanted.quota_cpus) - 1, bisect_right(quotas, wanted.quota_cpus)
     near[[TARGETS[place] for place in (below, above) if 0 <= place < len(TARGETS)]] = True
     return near
 
@@ -182,17 +179,13 @@ def nearest(wanted: Allocation, before: Allocation, limits: Limits, preferred: i
         preferred: The move that was taken.
     """
 
-    def apart(index: int) -> tuple[bool, int, int, bool]:
+    def distance(index: int) -> tuple[bool, int, int, bool]:
         done = MOVES[index].of(before, limits)
-        cpus = abs(_cpus(done, limits) - _cpus(wanted, limits))
-        return (
-            done.frozen != wanted.frozen,
-            round(cpus / SAME_CPUS),
-            abs(done.cpuset_cpus - wanted.cpuset_cpus),
-            index != preferred,
-        )
+        cpus = abs(min(done.quota_cpus, float(limits.cpus)) - min(wanted.quota_cpus, float(limits.cpus)))
+        cpuset = abs(done.cpuset_cpus - wanted.cpuset_cpus)
+        return done.frozen != wanted.frozen, round(cpus / SAME_CPUS), cpuset, index != preferred
 
-    return min(range(len(MOVES)), key=apart)
+    return min(range(len(MOVES)), key=distance)
 
 
 class BoundedHost(gym.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], Any]):
@@ -202,13 +195,13 @@ class BoundedHost(gym.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], Any
 
     Args:
         env: The shielded host.
-        logits: The policy: what it prefers among the moves, given observations.
+        logits: What the policy prefers among the moves, given observations.
         bounds: When it may explore.
-        seed: Of the draws.
-        note: Takes every step.
+        seed: Seed of the draws.
+        note: Called with each step.
 
     Attributes:
-        logits: The same; another policy may be put in its place between two steps.
+        logits: The policy; another one may be put in its place between two steps.
         exploring: False, as at first, leaves the best move alone.
     """
 
@@ -224,17 +217,19 @@ class BoundedHost(gym.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], Any
         self.logits, self.exploring = logits, False
         self._shielded, self._bounds, self._note = env, bounds, note
         self._dice = np.random.default_rng(seed)
-        self._seen = np.zeros(0, np.float32)
-        self._chosen, self._allowed, self._missed, self._begins = KEEP, np.zeros(0, np.bool_), 0, True
-        self._passed = np.zeros(0, np.bool_)
+        self._begin(np.zeros(0, np.float32))
+
+    def _begin(self, seen: NDArray[np.float32]) -> None:
+        self._seen, self._missed, self._begins = seen, 0, True
+        self._chosen, self._passed, self._allowed = KEEP, np.zeros(0, np.bool_), np.zeros(0, np.bool_)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """As the environment's: BE begins at the safe allocation."""
-        self._seen, info = super().reset(seed=seed, options=options)
-        self._allowed, self._missed, self._begins = np.zeros(0, np.bool_), 0, True
-        return self._seen, info
+        seen, info = super().reset(seed=seed, options=options)
+        self._begin(seen)
+        return seen, info
 
     def action_masks(self) -> Mask:
         """Moves of this tick, shape (len(MOVES),); drawn once, however often it is asked for."""
@@ -296,10 +291,6 @@ class BoundedHost(gym.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], Any
             return False
         assert host.telemetry is not None
         return has_room(self._shielded.shield, host.telemetry, host.current, self._bounds.least_slack_ratio)
-
-
-def _cpus(allocation: Allocation, limits: Limits) -> float:
-    return min(allocation.quota_cpus, float(limits.cpus))
 
 
 def _plain(allocation: Allocation) -> dict[str, Any]:

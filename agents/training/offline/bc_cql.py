@@ -7,16 +7,16 @@
 Cloned is the one that held its target most often; those within ALLOWANCE_POINTS of it count as equal, and among them
 the one with the most BE work is taken.
 
-`cql` is conservative Q-learning (Kumar et al., NeurIPS 2020, CQL(H)) on the network of QR-DQN: the quantile loss of
-double Q-learning towards a target network, and beside it `alpha` times how far the soft maximum of the values lies
+`cql` is conservative Q-learning (Kumar et al., NeurIPS 2020, CQL(H), eq. 4) on the network of QR-DQN: the quantile loss
+of double Q-learning towards a target network, and beside it `alpha` times how far the soft maximum of the values lies
 above the value of the move that was executed. Both maxima are over the moves that the shield let through. It learns
 from every policy of the dataset, from executed moves with the rewards that they would have had by themselves: what
-leaning on the shield costs is left out, as in `rlctl.agents.training.live.learners`.
+leaning on the shield costs is left out, as on a live host (`rollouts.live_testbed`).
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import Observer
 from rlctl.envs.reward import WORK
 
-__all__ = ["Learner", "Rows", "choices", "learner_of", "parted", "rewards_of", "teacher_of"]
+__all__ = ["Cloner", "ConservativeLearner", "Rows", "choices", "learner_of", "parted", "rewards_of", "teacher_of"]
 
 BLOCKED = -1e9
 """In place of the logit of a move that the shield would not let through."""
@@ -57,7 +57,7 @@ def rewards_of(data: Dataset, work: float | None) -> NDArray[np.float32]:
     """Each transition's reward without what it cost to ask for another move, shape (n,).
 
     Args:
-        data: The dataset.
+        data: The transitions.
         work: Worth of BE's work by a violation; None takes each source's own.
     """
     own = np.repeat([one.work or WORK for one in data.origin.sources], [s.transitions for s in data.origin.sources])
@@ -67,22 +67,15 @@ def rewards_of(data: Dataset, work: float | None) -> NDArray[np.float32]:
     return np.asarray(made, np.float32)
 
 
-class Learner(Protocol):
-    """Who learns."""
+class Cloner:
+    """Behaviour cloning.
 
-    model: Any
-    teacher: str
-    train: Rows
-    held_out: Rows
-    labels: Rows
-
-    def update(self, rows: Rows) -> torch.Tensor:
-        """The loss of a batch."""
-        ...
-
-
-class _Cloner:
-    """Behaviour cloning."""
+    Attributes:
+        model: The network that learns, a MaskablePPO.
+        teacher: Name of the policy that is cloned.
+        labels: What it chose in each transition, shape (n,).
+        train, held_out: Transitions to learn from, and to judge on.
+    """
 
     def __init__(self, data: Dataset, recipe: OfflineRecipe, seed: int) -> None:
         self.teacher = teacher_of(data.origin)
@@ -91,20 +84,20 @@ class _Cloner:
         # What it wanted, also where another move was tried; what happened instead, where the shield stepped in.
         wanted = data.masks[data.state, data.proposed]
         self.labels = np.where(wanted, data.proposed, data.actions)
-        of_it = np.flatnonzero(data.policy == list(data.origin.policies).index(self.teacher))
-        self.train, self.held_out = parted(data, of_it, recipe.held_out, seed)
+        of_teacher = np.flatnonzero(data.policy == list(data.origin.policies).index(self.teacher))
+        self.train, self.held_out = parted(data, of_teacher, recipe.held_out, seed)
         self._data = data
 
     def update(self, rows: Rows) -> torch.Tensor:
-        """Cross-entropy among the allowed moves."""
+        """The loss of a batch: cross-entropy among the allowed moves."""
         data, state, moves = self._data, self._data.state[rows], self.labels[rows]
         allowed = _allowed(data, state, moves)
         logits = tensor_logits(self.model, torch.as_tensor(data.observations[state]))
         return cross_entropy(logits.masked_fill(~allowed, BLOCKED), torch.as_tensor(moves))
 
 
-class _Conservative:
-    """Conservative Q-learning."""
+class ConservativeLearner:
+    """Conservative Q-learning; attributes as of `Cloner`, with a QR-DQN, no teacher, and executed moves as labels."""
 
     teacher = ""
 
@@ -117,7 +110,7 @@ class _Conservative:
         self._rewards, self._next, self._discount = _steps(data, rewards_of(data, recipe.work), recipe)
 
     def update(self, rows: Rows) -> torch.Tensor:
-        """The quantile loss and the conservative term."""
+        """The loss of a batch: the quantile loss and the conservative term."""
         data, net = self._data, self.model.quantile_net
         if self._count % self._recipe.target_update_interval == 0:
             self.model.quantile_net_target.load_state_dict(net.state_dict())
@@ -126,12 +119,14 @@ class _Conservative:
         quantiles = net(torch.as_tensor(data.observations[data.state[rows]]))  # (batch, quantiles, moves)
         taken = _at(quantiles, moves)
         values = quantiles.mean(dim=1).masked_fill(~_allowed(data, data.state[rows], data.actions[rows]), BLOCKED)
+        # The soft maximum at a temperature in units of the reward, which tells moves apart whose values differ little.
         warm = self._recipe.temperature
         above = warm * torch.logsumexp(values / warm, dim=1) - taken.mean(dim=1)
         loss = quantile_huber_loss(taken, self._targets(rows)) + self._recipe.alpha * above.mean()
         return torch.as_tensor(loss)
 
     def _targets(self, rows: Rows) -> torch.Tensor:
+        """Double Q-learning: the network chooses the next move, the target network values it."""
         data, after = self._data, self._next[rows]
         seen, may = torch.as_tensor(data.observations[after]), torch.as_tensor(data.masks[after])
         with torch.no_grad():
@@ -188,13 +183,13 @@ def _blank(kind: Any, recipe: OfflineRecipe, seed: int, **settings: Any) -> Any:
     return model
 
 
-def learner_of(data: Dataset, recipe: OfflineRecipe, seed: int) -> Learner:
-    """The one that the recipe is of.
+def learner_of(data: Dataset, recipe: OfflineRecipe, seed: int) -> Cloner | ConservativeLearner:
+    """The learner that a recipe is of.
 
     Raises:
         ConfigError: The dataset holds too little.
     """
-    return _Conservative(data, recipe, seed) if isinstance(recipe, Conservative) else _Cloner(data, recipe, seed)
+    return ConservativeLearner(data, recipe, seed) if isinstance(recipe, Conservative) else Cloner(data, recipe, seed)
 
 
 def choices(model: Any, data: Dataset, states: Rows) -> Rows:

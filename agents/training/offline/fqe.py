@@ -38,14 +38,14 @@ def value_of(
     """A policy's mean value over the states of some transitions.
 
     Args:
-        data: The dataset.
+        data: The transitions.
         rows: Transitions that are judged on.
-        rewards: Of all transitions of the dataset.
+        rewards: Rewards of all transitions of the dataset.
         here: What the policy chooses where these transitions begin, shape (len(rows),).
         after: What it chooses where they end.
-        gamma: Discount.
+        gamma: Discount of a tick.
         updates: Steps of the optimiser.
-        seed: Of weights and batches: the same for policies that are compared.
+        seed: Seed of weights and batches: the same for policies that are compared.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -59,7 +59,7 @@ def value_of(
     for number, part in enumerate(batches):
         if number % TARGET_UPDATES == 0:
             target.load_state_dict(net.state_dict())
-        with torch.no_grad():
+        with torch.no_grad():  # Bellman's equation of the policy: its own choice next, and not the best one
             wanted = gained[part] + gamma * _of(target(later[part]), next_moves[part])
         loss = torch.nn.functional.smooth_l1_loss(_of(net(seen[part]), taken[part]), wanted)
         optimizer.zero_grad()

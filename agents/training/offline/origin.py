@@ -40,12 +40,12 @@ class Source(Strict):
 
     Attributes:
         kind, name: What it is, and its file, folder, scenario or kind of host.
-        sha256: Of the files; of simulated runs of everything that they follow from.
+        sha256: Digest of the files; of simulated runs that of everything that they follow from.
         host, host_digest: The simulated host's profile; of a log the host's limits in words.
         weight, work: BE's CPU weight, and what its work is worth by a violation to those who learn on such hosts in the
             simulator; of a log they are not known.
         shield, shield_digest: The safety profile in force; empty for none.
-        hosts: How many, or how many runs a log holds.
+        hosts: Number of hosts, or of runs that a log holds.
         ticks, transitions: How many control periods there were, and how many are in the dataset.
     """
 
@@ -67,10 +67,10 @@ class PolicyCounts(Strict):
     """What one policy's transitions came to, over all sources.
 
     Attributes:
-        transitions: How many.
-        qos_percent: Of them held the target.
+        transitions: Number of control periods.
+        qos_percent: Share of them that held the target.
         be_percent: BE's work, by BE running alone.
-        override_percent, explored_percent: Of them the shield changed, and were exploration.
+        override_percent, explored_percent: Shares that the shield changed, and that were exploration.
     """
 
     transitions: int
@@ -84,12 +84,10 @@ class Origin(Strict):
     """What a dataset says of itself.
 
     Attributes:
-        schema_version: Of this.
         rlctl, code: Version and commit that wrote it.
         observation_version, moves_version, lags: What its numbers mean.
-        tick_seconds: Control period.
-        sha256: Over all episodes: the dataset's own identity, wherever it is copied to.
-        episodes, ticks, transitions: How many; `ticks` of the recordings.
+        sha256: Digest over all episodes: the dataset's own identity, wherever it is copied to.
+        ticks: Control periods of the recordings, more than there are transitions.
         censored: Ticks or breaks by reason, for which episodes were cut; see `rlctl.training.transitions`.
         policies: Who decided, in the order of the numbers in `policy`.
         guards: Who overruled, in the order of the numbers in `guard`.
@@ -118,7 +116,7 @@ class Place:
     """Where a dataset is, or is to be.
 
     Attributes:
-        name: Minari's id.
+        name: Its id in Minari.
         folder: Its folder; the data are in `data/` below.
     """
 

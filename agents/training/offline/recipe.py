@@ -25,7 +25,7 @@ class OfflineRecipe(Strict):
     """What both have.
 
     Attributes:
-        n_updates: Steps of the optimiser.
+        n_updates: Steps of the optimiser in all.
         rounds: Between them the policy is judged so many times, and the best one is kept.
         learning_rate: A number, or `lin_` and one, which falls to a twentieth of it.
         batch_size: Transitions of an update.

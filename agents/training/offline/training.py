@@ -2,10 +2,9 @@
 
     outcome = learn_offline(OfflineRun("cql", recipe, read(place_of("nginx-v0")), folder=Path("runs/cql/1")))
 
-`learners` has who learns: `bc` clones the best policy of the dataset, `cql` learns from all of them.
-
-In rounds the policy is judged, and the best one is kept: by its value on episodes that were held out (`fqe`), or, where
-courses are given, by its merit on them in the simulator.
+`bc_cql` has who learns: `bc` clones the best policy of the dataset, `cql` learns from all of them. In rounds the policy
+is judged, and the best one is kept: by its value on episodes that were held out (`fqe`), or, where courses are given,
+by its merit on them in the simulator.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ from rlctl.agents.served.card import CardParts, TrainedOn, Training
 from rlctl.agents.training import run_folder as files
 from rlctl.agents.training.algorithms import LAST_SHARE, logits_of, save, take_weights
 from rlctl.agents.training.evaluations import Evaluation, Judge
-from rlctl.agents.training.offline.bc_cql import Learner, choices, learner_of, parted, rewards_of
+from rlctl.agents.training.offline.bc_cql import Cloner, ConservativeLearner, choices, learner_of, parted, rewards_of
 from rlctl.agents.training.offline.dataset import Dataset
 from rlctl.agents.training.offline.fqe import value_of
 from rlctl.agents.training.offline.origin import Origin
@@ -36,17 +35,22 @@ from rlctl.agents.training.recipe import linear
 from rlctl.agents.training.trial import Course
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import LAGS
+from rlctl.envs.whole_file import write_json
 
 __all__ = ["OfflineOutcome", "OfflineRun", "Round", "learn_offline"]
 
 OFFLINE = "offline.json"
-"""What came of a run, in its folder."""
+"""File in the folder of a run with what came of it."""
 
 OBSERVATIONS = 2000
-"""On which the exported network is compared with the model."""
+"""Number of states on which the exported network is compared with the model."""
 
 VALUE_UPDATES = 2000
-"""Of the network that judges a policy by the dataset."""
+"""Updates of the network that judges a policy by the dataset."""
+
+Learner = Cloner | ConservativeLearner
+Judging = Callable[[Any, int], tuple[float, Evaluation | None]]
+"""A model after so many updates to its criterion, the larger the better, and its evaluation in the simulator if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +59,14 @@ class OfflineRun:
 
     Attributes:
         algorithm: A key of `recipe.OFFLINE`.
-        recipe: Its hyperparameters.
+        recipe: Hyperparameters of the algorithm.
         dataset: What is learned from.
-        folder: Of the run; made.
-        seed: Of weights and batches.
+        folder: Folder of the run; made.
+        seed: Seed of weights and batches.
         courses, validation_seeds: Where policies are judged in the simulator; no course judges them by the dataset.
-        threads: Of torch.
-        export: Write a bundle.
-        arguments, command: For the folder: what the user asked for.
+        threads: Threads of torch.
+        export: Write a bundle at the end.
+        arguments, command: What the user asked for, to be kept in the folder.
     """
 
     algorithm: str
@@ -83,12 +87,12 @@ class Round:
     """A policy on its way.
 
     Attributes:
-        updates: After so many.
+        updates: Steps of the optimiser so far.
         loss: Mean over the updates since the round before.
         agreement: Share of the held-out states in which it chooses what was executed there, or by whom it clones
             chosen.
         criterion: By which the best round is kept.
-        evaluation: In the simulator, if it was asked.
+        evaluation: Scores in the simulator, where courses are given.
     """
 
     updates: int
@@ -100,16 +104,16 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class OfflineOutcome:
-    """What came of it.
+    """What came of a run.
 
     Attributes:
         run: What was to be done.
-        rounds: In order.
-        best: The one that is kept.
+        rounds: Rounds in the order of time.
+        best: The round that is kept.
         selected_by: The criterion in words.
-        teacher: Who was cloned; empty for no one in particular.
-        seconds, cpu_seconds: What it took, by the wall's clock and of CPU time.
-        bundle: The exported policy, if any.
+        teacher: Name of the policy that was cloned; empty where all were learned from.
+        seconds, cpu_seconds: Time by the wall's clock, and CPU time.
+        bundle: Folder of the exported policy, if any.
     """
 
     run: OfflineRun
@@ -123,12 +127,13 @@ class OfflineOutcome:
 
     def as_json(self) -> dict[str, object]:
         """For `--json` and the folder."""
+        shown = ("loss", "agreement", "criterion")
         return {
             "schema": 1,
             "folder": str(self.run.folder),
             "algorithm": self.run.algorithm,
             "seed": self.run.seed,
-            "dataset": _dataset_in_short(self.run.dataset),
+            "dataset": _in_short(self.run.dataset),
             "teacher": self.teacher,
             "selected_by": self.selected_by,
             "best": self.best.updates,
@@ -136,12 +141,7 @@ class OfflineOutcome:
             "cpu_seconds": round(self.cpu_seconds, 1),
             "bundle": str(self.bundle) if self.bundle else None,
             "rounds": [
-                {
-                    "updates": one.updates,
-                    "loss": round(one.loss, 6),
-                    "agreement": round(one.agreement, 6),
-                    "criterion": round(one.criterion, 6),
-                }
+                {"updates": one.updates, **{name: round(getattr(one, name), 6) for name in shown}}
                 for one in self.rounds
             ],
         }
@@ -165,19 +165,19 @@ def learn_offline(run: OfflineRun, watch: Callable[[Round], None] = lambda _: No
     set_random_seed(run.seed)
     begun, cpu = time.monotonic(), time.process_time()
     learner = learner_of(run.dataset, run.recipe, run.seed)
-    judge = _SimJudge(run) if run.courses else _DataJudge(run)
+    selected_by, judge = _by_the_simulator(run) if run.courses else _by_the_dataset(run)
     rounds = _rounds(run, learner, judge, watch)
     best = max(rounds, key=lambda one: one.criterion)
     take_weights(learner.model, run.folder / files.BEST)
     spent = time.monotonic() - begun, time.process_time() - cpu
-    bundle = _exported(run, learner, judge.words, spent[0]) if run.export else None
-    outcome = OfflineOutcome(run, tuple(rounds), best, judge.words, learner.teacher, *spent, bundle)
+    bundle = _exported(run, learner, selected_by, spent[0]) if run.export else None
+    outcome = OfflineOutcome(run, tuple(rounds), best, selected_by, learner.teacher, *spent, bundle)
     files.note_origin(run.folder, run.arguments, run.command)
-    (run.folder / OFFLINE).write_text(json.dumps(outcome.as_json(), indent=1) + "\n")
+    write_json(run.folder / OFFLINE, outcome.as_json())
     return outcome
 
 
-def _rounds(run: OfflineRun, learner: Learner, judge: _Judging, watch: Callable[[Round], None]) -> list[Round]:
+def _rounds(run: OfflineRun, learner: Learner, judge: Judging, watch: Callable[[Round], None]) -> list[Round]:
     """All updates; the best model so far is in the folder."""
     recipe, draw, rounds = run.recipe, np.random.default_rng(run.seed), list[Round]()
     rate, falls = linear(recipe.learning_rate)
@@ -203,91 +203,68 @@ def _rounds(run: OfflineRun, learner: Learner, judge: _Judging, watch: Callable[
     return rounds
 
 
-def _judged(run: OfflineRun, learner: Learner, judge: _Judging, updates: int, loss: float) -> Round:
+def _judged(run: OfflineRun, learner: Learner, judge: Judging, updates: int, loss: float) -> Round:
     learner.model.policy.set_training_mode(False)
     rows = learner.held_out
     chosen = choices(learner.model, run.dataset, run.dataset.state[rows])
     agreement = float(np.mean(chosen == learner.labels[rows]))
-    criterion, evaluation = judge.judge(learner.model, updates)
+    criterion, evaluation = judge(learner.model, updates)
     learner.model.policy.set_training_mode(True)
     if not np.isfinite(criterion):
         raise ConfigError("the learning diverged: its values are not finite; give a smaller learning_rate")
     return Round(updates, loss, agreement, criterion, evaluation)
 
 
-class _Judging(Protocol):
-    """Who judges."""
+def _by_the_dataset(run: OfflineRun) -> tuple[str, Judging]:
+    """A policy's value on held-out episodes."""
+    data, recipe = run.dataset, run.recipe
+    _, rows = parted(data, np.arange(len(data)), recipe.held_out, run.seed)
+    rewards, updates = rewards_of(data, recipe.work), min(recipe.n_updates, VALUE_UPDATES)
 
-    words: str
-
-    def judge(self, model: Any, updates: int) -> tuple[float, Evaluation | None]:
-        """The criterion, the larger the better."""
-        ...
-
-
-class _DataJudge:
-    """By the dataset alone: the policy's value on held-out episodes."""
-
-    def __init__(self, run: OfflineRun) -> None:
-        self.words = f"fitted Q evaluation on {run.recipe.held_out:.0%} of the episodes, held out"
-        self._run = run
-        _, self._rows = parted(run.dataset, np.arange(len(run.dataset)), run.recipe.held_out, run.seed)
-        self._rewards = rewards_of(run.dataset, run.recipe.work)
-
-    def judge(self, model: Any, updates: int) -> tuple[float, Evaluation | None]:  # noqa: ARG002 - the other's
-        """Its value."""
-        data, rows = self._run.dataset, self._rows
+    def judge(model: Any, _: int) -> tuple[float, None]:
         here, after = (choices(model, data, data.state[rows] + step) for step in (0, 1))
-        recipe = self._run.recipe
-        spent = {"updates": min(recipe.n_updates, VALUE_UPDATES), "seed": self._run.seed}
-        return value_of(data, rows, self._rewards, here, after, recipe.gamma, **spent), None
+        return value_of(data, rows, rewards, here, after, recipe.gamma, updates=updates, seed=run.seed), None
+
+    return f"fitted Q evaluation on {recipe.held_out:.0%} of the episodes, held out", judge
 
 
-class _SimJudge:
-    """By the simulator, at seeds that no run learns on: asked for, and said in the card."""
+def _by_the_simulator(run: OfflineRun) -> tuple[str, Judging]:
+    """A policy's merit at seeds that no run learns on: asked for, and said in the card."""
+    names = ", ".join(one.name for one in run.courses)
+    in_simulator = Judge(run.courses, run.validation_seeds, LAGS)
 
-    def __init__(self, run: OfflineRun) -> None:
-        names = ", ".join(one.name for one in run.courses)
-        self.words = f"validation in the simulator: merit on {names}, {run.validation_seeds} validation seeds"
-        self._judge = Judge(run.courses, run.validation_seeds, LAGS)
-
-    def judge(self, model: Any, updates: int) -> tuple[float, Evaluation | None]:
-        """Its merit."""
-        found = self._judge.evaluate(lambda: logits_of(model), updates, 0.0)
+    def judge(model: Any, updates: int) -> tuple[float, Evaluation]:
+        found = in_simulator.evaluate(lambda: logits_of(model), updates, 0.0)
         return found.merit, found
+
+    return f"validation in the simulator: merit on {names}, {run.validation_seeds} validation seeds", judge
 
 
 def _exported(run: OfflineRun, learner: Learner, selected_by: str, seconds: float) -> Path:
     from rlctl.agents.training.export import export
 
-    data = run.dataset
-    which = np.linspace(0, len(data.observations) - 1, OBSERVATIONS).astype(int)  # again and again, where there are few
-    out = run.folder / "bundle"
-    export(
-        learner.model,
-        out,
-        name=run.algorithm,
-        card=_card(run, learner, selected_by, seconds),
-        observations=data.observations[which],
-    )
+    states, out = run.dataset.observations, run.folder / "bundle"
+    which = np.linspace(0, len(states) - 1, OBSERVATIONS).astype(int)  # again and again, where there are few
+    card = _card(run, learner, selected_by, seconds)
+    export(learner.model, out, name=run.algorithm, card=card, observations=states[which])
     return out
 
 
 def _card(run: OfflineRun, learner: Learner, selected_by: str, seconds: float) -> CardParts:
-    recipe: dict[str, JsonValue] = run.recipe.model_dump(mode="json")
-    told = {"algorithm": run.algorithm, "recipe": recipe, "dataset": run.dataset.origin.sha256, "seed": run.seed}
-    text = json.dumps({**told, "selected_by": selected_by}, sort_keys=True)
-    own: dict[str, JsonValue] = {"dataset": _dataset_in_short(run.dataset), "selected_by": selected_by}
+    data, recipe = run.dataset, run.recipe.model_dump(mode="json")
+    origin = {"algorithm": run.algorithm, "recipe": recipe, "dataset": data.origin.sha256, "seed": run.seed}
+    text = json.dumps({**origin, "selected_by": selected_by}, sort_keys=True)
+    own: dict[str, JsonValue] = {"dataset": _in_short(data), "selected_by": selected_by}
     if learner.teacher:
         own["teacher"] = learner.teacher
     return CardParts(
         algorithm=run.algorithm.upper(),
-        tick_seconds=run.dataset.origin.tick_seconds,
+        tick_seconds=data.origin.tick_seconds,
         lags=LAGS,
-        plants=_trained_on(run.dataset.origin),
+        plants=_trained_on(data.origin),
         training=Training(
             hyperparameters=recipe | own,
-            total_timesteps=len(run.dataset),
+            total_timesteps=len(data),
             wall_seconds=round(seconds, 1),
             seed=run.seed,
             code=files.code_version(),
@@ -296,7 +273,7 @@ def _card(run: OfflineRun, learner: Learner, selected_by: str, seconds: float) -
     )
 
 
-def _dataset_in_short(data: Dataset) -> dict[str, JsonValue]:
+def _in_short(data: Dataset) -> dict[str, JsonValue]:
     """A dataset's identity, size and origin, for a card."""
     origin = data.origin
     return {

@@ -38,13 +38,9 @@ class Episode:
     """Consecutive transitions; fields as in the text of `dataset`, with names in place of numbers.
 
     Attributes:
-        observations: float32, shape (T + 1, size).
-        masks: Shape (T + 1, len(MOVES)).
-        actions, proposed: Moves, shape (T,).
-        terms: Shape (T, 5).
+        observations, masks: Arrays of T + 1 rows; all others have T.
         allocations: Proposed, ruled and applied, shape (T, 3, 3).
-        be_work_ratio, overridden, explored: Shape (T,).
-        policies, guards: Names, T of them; a guard's is empty where none overruled.
+        guards: Names of the guards that overruled; empty where none did.
     """
 
     observations: Floats
@@ -68,9 +64,9 @@ class Recording:
     """What one source gave.
 
     Attributes:
-        source: The source.
-        tick_seconds: Its control period.
-        episodes: Its transitions.
+        source: Where the transitions are from.
+        tick_seconds: Control period of the source.
+        episodes: Its transitions, episode by episode.
         censored: Why and how often episodes were cut.
     """
 
@@ -86,7 +82,7 @@ def write(place: Place, recordings: Iterable[Recording], code: str) -> Origin:
     Args:
         place: Where it goes; nothing may be there.
         recordings: One after the other; they are held in memory one at a time.
-        code: rlctl's commit or version.
+        code: Commit or version of rlctl.
 
     Raises:
         ConfigError: There is a dataset, recordings do not fit together, no transition is left, or Minari is not

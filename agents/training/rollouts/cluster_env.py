@@ -17,6 +17,7 @@ import numpy as np
 import ray
 
 from rlctl.agents.training.cluster.nodes import LIVE, TESTBED, Cluster, Node
+from rlctl.agents.training.host_groups import Counts
 from rlctl.agents.training.hosts import BLOCK_BITS, Group, Hosts, first_seed, present
 from rlctl.agents.training.rollouts.live_testbed import LiveTestbed
 from rlctl.agents.training.rollouts.segment_env import SegmentEnv
@@ -24,7 +25,6 @@ from rlctl.agents.training.rollouts.segments import Happened, Orders, Segment, s
 from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.rollouts.testbeds import Arrival, Planned, Testbed, Testbeds
 from rlctl.agents.training.rollouts.worker import SimTestbed
-from rlctl.agents.training.sim_hosts import Counts
 
 __all__ = ["MOST_BEHIND", "WAIT_SECONDS", "ClusterEnv", "Rollouts", "nth_seed"]
 
@@ -198,7 +198,7 @@ class Rollouts:
             simulated = SimTestbed(groups, tuple(lags), nth_seed(seed, share, block, number))
             return Planned("simulated", simulated.start, draws)
 
-        kinds = [one.name for one in groups] + ([live.name] if live else [])
+        kinds = [one.kind.name for one in groups] + ([live.name] if live else [])
         testbeds = Testbeds(self.cluster, plan, tally, self.wait_seconds, self.say)
         return ClusterEnv(testbeds, count, lags, kinds)
 

@@ -12,18 +12,15 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.agents.training.live.bounded import BoundedHost, Bounds, Step
-from rlctl.agents.training.live.patient_plant import PatientPlant
+from rlctl.agents.training.live.patient_env import PatientEnv
 from rlctl.agents.training.rollouts.segments import Happened, Orders
 from rlctl.agents.training.rollouts.worker import Came, Logits, Running
 from rlctl.envs.errors import HostError
-from rlctl.envs.host_env import HostEnv
-from rlctl.envs.plant import Plant
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
 from rlctl.envs.testbed.traces import Trace
 from rlctl.envs.workload import Weight
@@ -31,37 +28,12 @@ from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.wrapper import ShieldedEnv
 
-__all__ = ["LiveBed", "LiveRunning", "LiveTestbed"]
+__all__ = ["LiveRunning", "LiveTestbed"]
 
 log = logging.getLogger(__name__)
 
 UNATTENDED_TICKS = 2
 """Control periods after which BE is suspended when nobody asks for a segment."""
-
-
-class LiveBed(Protocol):
-    """What is needed of a testbed; `rlctl.envs.testbed.session.Testbed` is one."""
-
-    @property
-    def plant(self) -> Plant:
-        """The host."""
-        ...
-
-    def settle(self, trace: Trace) -> None:
-        """Hold the beginning of a trace until no old request is left."""
-        ...
-
-    def start_be(self) -> None:
-        """Start BE, unrestricted."""
-        ...
-
-    def follow(self, trace: Trace) -> None:
-        """Let the load follow a trace from its beginning."""
-        ...
-
-    def stop_be(self) -> Any:
-        """End BE."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +83,7 @@ class LiveRunning:
     count = 1
 
     def __init__(
-        self, plan: LiveTestbed, testbed: Callable[[TestbedSpec], AbstractContextManager[LiveBed]] = Testbed
+        self, plan: LiveTestbed, testbed: Callable[[TestbedSpec], AbstractContextManager[Testbed]] = Testbed
     ) -> None:
         self._name, self._trace, self._orders = plan.name, plan.trace, Orders(0, 1)
         self.tick_seconds = plan.spec.tick_seconds
@@ -124,8 +96,7 @@ class LiveRunning:
             bed.settle(plan.trace)
             bed.start_be()
             stack.callback(self._stop_be)
-            self._plant: Plant = PatientPlant(bed.plant)
-            shielded = ShieldedEnv(HostEnv(self._plant, plan.lags), Shield(plan.safety, bed.plant.limits))
+            shielded = ShieldedEnv(PatientEnv(bed.plant, plan.lags), Shield(plan.safety, bed.plant.limits))
             self.host = BoundedHost(shielded, _nobody, plan.bounds, plan.seed, self._noted)
             self.host.exploring = True
             bed.follow(plan.trace)
@@ -188,8 +159,9 @@ class LiveRunning:
         self.note(step)
 
     def _suspend(self) -> None:
+        plant = self._bed.plant
         try:
-            self._plant.apply(self._plant.limits.safe)
+            plant.apply(plant.limits.safe)
         except HostError as error:  # the next segment finds it and tells the learner
             log.warning("BE could not be suspended: %s", error)
 

@@ -23,13 +23,14 @@ class SegmentEnv(VecEnv):
     """Has the spaces that Stable-Baselines3 asks a vector environment for, and cannot be stepped.
 
     Learners (`segment_learners`) publish their policy, then ask for a `rollout` (on-policy) or a `stream` (off-policy).
+    Both yield None when nothing came for a moment, and raise HostError when no host answers any more.
 
     Args:
-        num_envs: Hosts that a rollout counts as.
+        num_envs: Number of hosts that a rollout counts as.
         lags: Ticks back that the policy sees.
 
     Attributes:
-        version: Of the published policy; 0 before the first one.
+        version: Number of the published policy; 0 before the first one.
     """
 
     def __init__(self, num_envs: int, lags: Sequence[int]) -> None:
@@ -42,35 +43,11 @@ class SegmentEnv(VecEnv):
 
     @abstractmethod
     def rollout(self, wanted: int, most_steps: int, *, masked: bool) -> Iterator[Segment | None]:
-        """Segments that an on-policy learner may learn from, until there are so many transitions.
-
-        Args:
-            wanted: Transitions.
-            most_steps: Control periods of a segment.
-            masked: As in `Orders`.
-
-        Yields:
-            A segment, or None when nothing came for a moment.
-
-        Raises:
-            HostError: No host answers any more.
-        """
+        """Segments to learn from on-policy, of `most_steps` at most, until `wanted` transitions have come."""
 
     @abstractmethod
     def stream(self, wanted: int, steps: int, epsilon: float) -> Iterator[Segment | None]:
-        """Segments of any version of the policy, until there are so many transitions.
-
-        Args:
-            wanted: Least number of transitions.
-            steps: Control periods of a segment.
-            epsilon: As in `Orders`.
-
-        Yields:
-            As `rollout`.
-
-        Raises:
-            HostError: No host answers any more.
-        """
+        """Segments of any version of the policy, of so many steps each, until `wanted` transitions have come."""
 
     def reset(self) -> NDArray[np.float32]:
         """Zeros: hosts go on from where they stand, and a segment brings its own first observation."""
@@ -80,8 +57,8 @@ class SegmentEnv(VecEnv):
         """An attribute of this environment, once for each host."""
         return [getattr(self, attr_name, None)] * self.num_envs
 
-    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:  # noqa: ARG002
-        """False for each host."""
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:  # noqa: ARG002 - none is
+        """False for each host, whatever the wrapper."""
         return [False] * self.num_envs
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
@@ -91,10 +68,10 @@ class SegmentEnv(VecEnv):
 
 
 class OneHost(SegmentEnv):
-    """A worker in this process: nothing runs on its host while the learner computes.
+    """A worker in this process: nothing is learned while it acts, and it does not act while the learner computes.
 
     Args:
-        worker: Its hosts have been started.
+        worker: A worker that has begun.
         lags: Ticks back that the policy sees.
 
     Attributes:
@@ -114,11 +91,11 @@ class OneHost(SegmentEnv):
         return self._worker.segment(Orders(self.version, steps, epsilon, masked), self._policy)
 
     def rollout(self, wanted: int, most_steps: int, *, masked: bool) -> Iterator[Segment | None]:
-        """One segment."""
+        """One segment is the whole rollout."""
         yield self.segment(min(wanted, most_steps), masked=masked)
 
     def stream(self, wanted: int, steps: int, epsilon: float) -> Iterator[Segment | None]:
-        """Segments of `steps` control periods, fewer at the end of the budget."""
+        """Segments of so many control periods, fewer at the end of the budget."""
         while wanted > 0:
             taken = min(steps, self.budget)
             self.budget, wanted = self.budget - taken, wanted - taken

@@ -20,7 +20,7 @@ Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
 
 LEAST_STEPS = 4
-"""Of a segment: advantages look some ticks ahead."""
+"""Fewest steps of a segment: advantages look some ticks ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class Orders:
     """What a host is asked for.
 
     Attributes:
-        version: Of the policy that it acts by.
+        version: Number of the policy that it acts by.
         steps: Control periods on each of its simulated or live hosts.
         epsilon: Share of random moves beside the best one; None draws from the policy's distribution.
-        masked: Among the moves that the shield lets through only.
+        masked: Choose only among the moves that the shield lets through.
     """
 
     version: int
@@ -45,7 +45,8 @@ class Happened:
     """What a segment says of the hosts of one kind, for the curves.
 
     Attributes:
-        ticks, missed, overridden: Control periods; those that missed the target, and in which the shield stepped in.
+        ticks: Control periods of all hosts.
+        missed, overridden: Those that missed the target, and those in which the shield changed the move.
         be_work: Sum over those that held it of BE's work, as a share of BE running alone.
     """
 
@@ -57,20 +58,21 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What came of it.
+    """What a host did, step by step.
 
     Attributes:
-        version: Of the policy that acted.
+        version: Number of the policy that acted.
         observations: What it saw, and at the end what it would have seen next; float32, (steps + 1, hosts, size).
         actions: Moves to learn from, int64, (steps, hosts).
-        log_probs: Of these under the policy that acted, float32, (steps, hosts); 0 where none was drawn from one.
-        rewards: float32, (steps, hosts).
+        log_probs: Their logarithmic probabilities under the policy that acted, float32, (steps, hosts); 0 where none
+            was drawn from one.
+        rewards: Rewards of the moves, float32, (steps, hosts).
         dones: Where an episode was cut off, (steps, hosts).
         finals: Last observations of those episodes, float32, (dones.sum(), size), by step and then by host.
         masks: Moves that were allowed, (steps, hosts, moves); None where all were.
-        happened: By kind of host.
-        episode_rewards, episode_steps: Of the episodes that ended.
-        seconds: What it took, by the host's own monotonic clock.
+        happened: Sums for the curves, by kind of host.
+        episode_rewards, episode_steps: Return and length of each episode that ended.
+        seconds: Duration by the host's own monotonic clock.
     """
 
     version: int
@@ -88,19 +90,12 @@ class Segment:
 
     @property
     def size(self) -> int:
-        """Transitions in it."""
+        """Number of transitions in it."""
         return self.actions.size
 
 
 class Transitions(NamedTuple):
-    """A segment's transitions one by one, as a replay buffer has them; n of them.
-
-    Attributes:
-        observations, next_observations: float32, shape (n, size).
-        actions: int64, shape (n,).
-        rewards: float32, shape (n,).
-        dones: Where the episode was cut off, shape (n,).
-    """
+    """A segment's transitions one by one, in the order of time, as a replay buffer has them: arrays of n rows."""
 
     observations: Floats
     next_observations: Floats
@@ -117,37 +112,42 @@ def choose(
     Args:
         logits: What the policy prefers, finite, shape (hosts, moves).
         dice: Random numbers.
-        allowed: Moves, one for each host at least, of the same shape; None allows all.
+        allowed: Allowed moves, one for each host at least, of the same shape; None allows all.
         epsilon: As in `Orders`.
 
     Returns:
         Moves, shape (hosts,), and their logarithmic probabilities where they were drawn from the policy, else 0.
     """
-    asked = np.asarray(logits, np.float64)
+    scores = np.asarray(logits, np.float64)
     if allowed is not None:
-        asked = np.where(allowed, asked, -np.inf)
+        scores = np.where(allowed, scores, -np.inf)
     if epsilon is not None:
-        any_move = np.where(np.isfinite(asked), dice.random(asked.shape), -1.0).argmax(axis=1)
-        random = dice.random(len(asked)) < epsilon
-        return np.where(random, any_move, asked.argmax(axis=1)), np.zeros(len(asked), np.float32)
-    moves = (asked + dice.gumbel(size=asked.shape)).argmax(axis=1)
-    top = asked.max(axis=1, keepdims=True)
-    total = top[:, 0] + np.log(np.exp(asked - top).sum(axis=1))
-    return moves, (asked[np.arange(len(moves)), moves] - total).astype(np.float32)
+        any_move = np.where(np.isfinite(scores), dice.random(scores.shape), -1.0).argmax(axis=1)
+        random = dice.random(len(scores)) < epsilon
+        return np.where(random, any_move, scores.argmax(axis=1)), np.zeros(len(scores), np.float32)
+    # The Gumbel-max trick: the largest of logits with Gumbel noise is a draw from their softmax.
+    moves = (scores + dice.gumbel(size=scores.shape)).argmax(axis=1)
+    top = scores.max(axis=1, keepdims=True)
+    total = top[:, 0] + np.log(np.exp(scores - top).sum(axis=1))
+    return moves, (scores[np.arange(len(moves)), moves] - total).astype(np.float32)
 
 
 def advantages(
     rewards: Floats, values: Floats, dones: Flags, final_values: Floats, gamma: float, gae_lambda: float
 ) -> Floats:
-    """How much better than expected each transition of a segment was: generalised advantages, as PPO takes them.
+    """How much better than expected each transition of a segment was.
+
+    Generalised advantage estimation (Schulman et al., ICLR 2016, eq. 16): the sum of the one-step errors
+    `r + gamma V(next) - V(here)` that follow, each discounted by `gamma * gae_lambda`. An episode that was cut off
+    would have gone on, so its last value counts, and no error beyond it does.
 
     Args:
         rewards: As in a segment, (steps, hosts).
-        values: Of its observations, (steps + 1, hosts).
+        values: The critic's values of its observations, (steps + 1, hosts).
         dones: As in a segment, (steps, hosts).
-        final_values: Of its last observations of episodes: those were cut off, and would have gone on.
+        final_values: The critic's values of the last observations of episodes.
         gamma: Discount of a tick.
-        gae_lambda: PPO's.
+        gae_lambda: PPO's lambda.
 
     Returns:
         float32, (steps, hosts); the returns are these and the values together.
@@ -162,7 +162,7 @@ def advantages(
 
 
 def transitions(segment: Segment) -> Transitions:
-    """One by one, in the order of time."""
+    """Those of a segment, one by one."""
     following = segment.observations[1:].copy()
     following[segment.dones] = segment.finals
     size = segment.observations.shape[-1]

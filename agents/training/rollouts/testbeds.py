@@ -13,19 +13,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import ray
-from ray import exceptions
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rlctl.agents.training.cluster.nodes import (
-    ALIVE_CHILDREN,
-    LIVE,
-    TESTBED,
-    Cluster,
-    Node,
-    Version,
-    check_version,
-    our_version,
-)
+from rlctl.agents.training.cluster.actors import Lost, answer, check_node, started_on
+from rlctl.agents.training.cluster.nodes import LIVE, TESTBED, Cluster, Node, Version, our_version
 from rlctl.agents.training.rollouts.segments import Orders, Segment
 from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.rollouts.worker import Ready, Running, Worker
@@ -43,9 +33,6 @@ ten seconds or so to see that a node is dead."""
 CLOSE_SECONDS = 60.0
 """For a live testbed to end its segment and put everything back; then its keeper does."""
 
-MOST_CHARACTERS = 200
-"""Of what Ray says of a loss."""
-
 
 @dataclass(frozen=True, slots=True)
 class Planned:
@@ -54,7 +41,7 @@ class Planned:
     Attributes:
         kind: `simulated`, or the scenario of a live one.
         start: Starts the hosts, on the testbed.
-        seed: Of the draws.
+        seed: Seed of the draws among moves.
         live: It needs the resource `live`, too.
     """
 
@@ -66,18 +53,18 @@ class Planned:
 
 @dataclass(slots=True, eq=False)
 class Testbed:
-    """One that was started.
+    """A testbed that was started.
 
     Attributes:
         name: Its node's address and the beginning of the node's id; the place on it from the second on.
-        kind: See `Planned`.
-        node: Id of its node.
-        place: Which of the node's testbeds.
-        live: It is no simulation.
-        actor: The Ray actor.
+        kind: As of `Planned`.
+        node: Ray's id of its node.
+        place: Number of the testbed on its node, from 0.
+        live: It is a real host.
+        actor: Handle of the Ray actor.
         ready: What it said when its hosts were there; None until then.
         orders: What it does now; None while it is idle.
-        asked_at: Since when, on this process' monotonic clock.
+        asked_at: When it was asked for that, on this process' monotonic clock.
     """
 
     __test__ = False
@@ -99,7 +86,7 @@ class Testbed:
 
     @property
     def expected(self) -> int:
-        """Transitions that it was asked for."""
+        """Number of transitions that it was asked for."""
         return self.orders.steps * self.ready.count if self.orders and self.ready else 0
 
 
@@ -107,8 +94,8 @@ class Arrival(NamedTuple):
     """A segment that came.
 
     Attributes:
-        testbed: From where.
-        segment: The segment.
+        testbed: The testbed that sent it.
+        segment: What it did.
         age_seconds: Since it was asked for: no transition in it is older, whatever any clock elsewhere says.
     """
 
@@ -121,24 +108,22 @@ class _Actor(Worker):
     """The worker on its node."""
 
     def begin(self, drivers: Version = ("", "")) -> Ready:
-        """Start the hosts, once it is sure that both run the same rlctl."""
-        check_version(ray.util.get_node_ip_address(), our_version(), drivers)
+        check_node(drivers)
         return super().begin()
 
 
-@dataclass(slots=True)
-class _Trouble:
-    """Of a node: losses in a row, and until when it is left alone."""
+class _Trouble(NamedTuple):
+    """A node's losses in a row, and until when it is left alone."""
 
     losses: int = 0
     until: float = 0.0
 
 
 class Testbeds:
-    """All that are there now.
+    """All testbeds that are there now.
 
     Args:
-        cluster: Where.
+        cluster: The one that we are connected to.
         plan: What runs on a node's n-th testbed, counted from 0.
         tally: What becomes of transitions.
         wait_seconds: How long nothing may come until there is no use in waiting.
@@ -166,7 +151,7 @@ class Testbeds:
         return (one for one in self._all if one.ready)
 
     def ask(self, testbed: Testbed, orders: Orders, policy: Any) -> None:
-        """Have an idle one act; `policy` is a reference to the network's bytes."""
+        """Have an idle testbed act; `policy` is a reference to the network's bytes."""
         testbed.orders, testbed.asked_at = orders, time.monotonic()
         self._pending[testbed.actor.segment.remote(orders, policy)] = testbed
 
@@ -183,7 +168,7 @@ class Testbeds:
             self._look_at = time.monotonic() + LOOK_SECONDS
         done = self._done(seconds)
         came = [one for one in map(self._received, done) if one is not None]
-        self._mind(time.monotonic() - begun, alive=bool(done))
+        self._note_waiting(time.monotonic() - begun, alive=bool(done))
         return came
 
     def close(self) -> None:
@@ -208,16 +193,8 @@ class Testbeds:
 
     def _begin(self, node: Node, place: int) -> None:
         planned = self._plan(node, place)
-        options = {
-            "num_cpus": 1,
-            "resources": {TESTBED: 1, LIVE: 1} if planned.live else {TESTBED: 1},
-            "max_restarts": 0,
-            "max_task_retries": 0,
-            "scheduling_strategy": NodeAffinitySchedulingStrategy(node.id, soft=False),
-        }
-        if planned.live:
-            options["runtime_env"] = {"env_vars": ALIVE_CHILDREN}
-        actor = ray.remote(_Actor).options(**options).remote(planned.start, planned.seed)
+        resources = {TESTBED: 1.0, LIVE: 1.0} if planned.live else {TESTBED: 1.0}
+        actor = started_on(node, _Actor, planned.start, planned.seed, cpus=1, resources=resources, live=planned.live)
         name = f"{node.address}-{node.id[:4]}" + (f"-{place + 1}" if place else "")
         made = Testbed(name, planned.kind, node.id, place, planned.live, actor)
         self._all.append(made)
@@ -236,11 +213,13 @@ class Testbeds:
     def _received(self, reference: Any) -> Arrival | None:
         testbed = self._pending.pop(reference)
         try:
-            came = ray.get(reference)
-        except exceptions.RayTaskError as error:
+            came = answer(reference)
+        except Lost as error:
+            self._lost(testbed, str(error))
+        except PolicyError:  # wrong everywhere
+            raise
+        except RlctlError as error:
             self._failed(testbed, error)
-        except exceptions.RayError as error:
-            self._lost(testbed, _why(error))
         else:
             return self._noted(testbed, came)
         return None
@@ -255,32 +234,28 @@ class Testbeds:
         self._trouble.pop(testbed.node, None)
         return Arrival(testbed, came, time.monotonic() - testbed.asked_at)
 
-    def _failed(self, testbed: Testbed, error: Any) -> None:
-        """Its code raised: what is wrong with the policy is wrong everywhere, what is wrong there is told."""
-        cause = error.cause
-        if isinstance(cause, PolicyError) or not isinstance(cause, RlctlError):
-            raise (cause if isinstance(cause, PolicyError) else error) from None
-        if testbed.ready is not None and isinstance(cause, HostError):
-            self._lost(testbed, str(cause))
+    def _failed(self, testbed: Testbed, error: RlctlError) -> None:
+        if testbed.ready is not None and isinstance(error, HostError):
+            self._lost(testbed, str(error))
             return
-        self._leave(testbed, float("inf"))
-        self._say(f"testbed {testbed.name} is left out: {cause}")
+        self._leave(testbed, _Trouble(until=float("inf")))
+        self._say(f"testbed {testbed.name} is left out: {error}")
 
     def _lost(self, testbed: Testbed, why: str) -> None:
         if testbed.ready is not None:
             self.tally.lost(testbed.name, testbed.expected)
         losses = self._trouble.get(testbed.node, _Trouble()).losses + 1
         again = losses <= RETRIES
-        self._leave(testbed, time.monotonic() + RETRY_SECONDS * losses if again else float("inf"), losses)
+        self._leave(testbed, _Trouble(losses, time.monotonic() + RETRY_SECONDS * losses if again else float("inf")))
         self._say(f"testbed {testbed.name} is lost{'' if again else ' and left out'}: {why}")
 
-    def _leave(self, testbed: Testbed, until: float, losses: int = 0) -> None:
+    def _leave(self, testbed: Testbed, trouble: _Trouble) -> None:
         """Do without it; its actor, if it still lives, puts back what it changed and ends when nobody holds it."""
-        self._trouble[testbed.node] = _Trouble(losses, until)
+        self._trouble[testbed.node] = trouble
         self._all.remove(testbed)
         testbed.actor.close.remote()
 
-    def _mind(self, seconds: float, *, alive: bool) -> None:
+    def _note_waiting(self, seconds: float, *, alive: bool) -> None:
         """Wait, but not for ever."""
         if alive:
             self._waited, self._told = 0.0, False
@@ -293,10 +268,3 @@ class Testbeds:
         if not self._told and not self._all:
             self._told = True
             self._say(f"no node offers `{TESTBED}`: waiting up to {self._wait_seconds:g} s for one")
-
-
-def _why(error: Exception) -> str:
-    """In a few words; Ray tells much more."""
-    if isinstance(error, exceptions.ActorUnavailableError):
-        return "it cannot be reached"
-    return str(error).strip().partition("\n")[0][:MOST_CHARACTERS]

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from rlctl.agents.served.network import logits_of
 from rlctl.agents.served.onnx_graph import GraphError, read_graph
+from rlctl.agents.training.host_groups import HostGroups
 from rlctl.agents.training.hosts import Group
 from rlctl.agents.training.rollouts.segments import Happened, Orders, Segment, choose
-from rlctl.agents.training.sim_hosts import SimHosts
 from rlctl.envs.errors import BundleError, PolicyError
 
 __all__ = ["Came", "Ready", "Running", "SimTestbed", "Worker"]
@@ -35,7 +35,7 @@ class Came(NamedTuple):
     """What came of a step.
 
     Attributes:
-        observations, rewards, done, finals: As of `sim_hosts.Stepped`.
+        observations, rewards, done, finals: As of `host_groups.Stepped`.
         actions: The moves to learn from, shape (hosts,): where the shield stepped in it may be what was done instead.
     """
 
@@ -50,7 +50,7 @@ class Running(Protocol):
     """Hosts that have been started; they stand still between two segments.
 
     Attributes:
-        count: How many.
+        count: Number of hosts.
         tick_seconds: Real time that a control period takes; 0 where it is simulated.
     """
 
@@ -58,32 +58,25 @@ class Running(Protocol):
     tick_seconds: float
 
     def go_on(self, orders: Orders, logits: Logits) -> NDArray[np.float32]:
-        """A segment begins; returns what the policy sees, shape (count, size)."""
-        ...
+        """Begin a segment; returns what the policy sees, shape (count, size)."""
 
     def epsilon(self) -> float | None:
         """Share of random moves among the allowed ones, see `Orders`."""
-        ...
 
     def allowed(self) -> NDArray[np.bool_] | None:
-        """Moves, shape (count, moves); None allows all."""
-        ...
+        """Moves that are allowed now, shape (count, moves); None allows all."""
 
     def step(self, moves: NDArray[np.int64]) -> Came:
-        """One control period."""
-        ...
+        """One control period with these moves, shape (count,)."""
 
     def stand_still(self) -> None:
-        """A segment has ended."""
-        ...
+        """End a segment; nobody may come back for a while."""
 
     def happened(self) -> tuple[Mapping[str, Happened], Sequence[float], Sequence[float]]:
-        """Since the last call: by kind of host, and returns and steps of the episodes that ended."""
-        ...
+        """Since the last call: sums by kind of host, and returns and lengths of the episodes that ended."""
 
     def close(self) -> None:
         """Put back whatever was changed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +84,7 @@ class Ready:
     """What a worker says once its hosts are there.
 
     Attributes:
-        count: Hosts.
+        count: Number of hosts.
         tick_seconds: Real time that a control period takes; 0 where it is simulated.
     """
 
@@ -101,12 +94,12 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class SimTestbed:
-    """Simulated hosts of several kinds.
+    """Simulated hosts of several kinds, to be started anywhere.
 
     Attributes:
-        groups: The kinds.
+        groups: Hosts by kind.
         lags: Ticks back that policies see.
-        first_seed: Host i has this seed and i.
+        first_seed: The first host's seed; each other one has the next.
     """
 
     groups: tuple[Group, ...]
@@ -114,53 +107,48 @@ class SimTestbed:
     first_seed: int
 
     def start(self) -> Running:
-        """Simulate them."""
+        """Begin to simulate them."""
         return _SimRunning(self)
 
 
 class _SimRunning:
-    """Simulated hosts at work."""
+    """Simulated hosts at work: between two segments their clock stands still."""
 
     tick_seconds = 0.0
 
     def __init__(self, plan: SimTestbed) -> None:
-        self._names = [one.name for one in plan.groups]
-        self._hosts = SimHosts(*(one.simulated(plan.lags) for one in plan.groups))
+        self._names = [one.kind.name for one in plan.groups]
+        self._hosts = HostGroups(*(one.simulated(plan.lags) for one in plan.groups))
         self.count = self._hosts.count
         self._seen = self._hosts.reset(range(plan.first_seed, plan.first_seed + self.count))
         self._orders = Orders(0, 1)
 
     def go_on(self, orders: Orders, logits: Logits) -> NDArray[np.float32]:  # noqa: ARG002 - live hosts need it
-        """The simulated clock stood still meanwhile."""
         self._orders = orders
         return self._seen
 
     def epsilon(self) -> float | None:
-        """As ordered."""
         return self._orders.epsilon
 
     def allowed(self) -> NDArray[np.bool_] | None:
-        """All of them, unless the learner masks."""
         return self._hosts.action_masks() if self._orders.masked else None
 
     def step(self, moves: NDArray[np.int64]) -> Came:
-        """One control period; what was asked for is learned from, as it is without Ray."""
+        """What was asked for is learned from, as it is without Ray."""
         stepped = self._hosts.step(moves)
         self._seen = stepped.observations
         return Came(*stepped, moves)
 
     def stand_still(self) -> None:
-        """Its clock stops by itself."""
+        pass
 
     def happened(self) -> tuple[Mapping[str, Happened], Sequence[float], Sequence[float]]:
-        """As `SimHosts` counts."""
         counts = self._hosts.take_counts()
         rows = zip(counts.ticks, counts.missed, counts.be_work, counts.overridden, strict=True)
         by_kind = {name: Happened(*map(float, row)) for name, row in zip(self._names, rows, strict=True)}
         return by_kind, counts.episode_rewards.tolist(), counts.episode_steps.tolist()
 
     def close(self) -> None:
-        """Nothing was changed."""
         self._hosts.close()
 
 
@@ -169,7 +157,7 @@ class Worker:
 
     Args:
         start: Starts the hosts; pickled, where the worker is on another machine.
-        seed: Of the random draws among moves.
+        seed: Seed of the draws among moves.
     """
 
     def __init__(self, start: Callable[[], Running], seed: int) -> None:
@@ -181,7 +169,7 @@ class Worker:
         """Start the hosts.
 
         Raises:
-            RlctlError: They cannot be.
+            RlctlError: They cannot be started.
         """
         self._running = self._start()
         return Ready(self._running.count, self._running.tick_seconds)
@@ -190,7 +178,7 @@ class Worker:
         """Act for some control periods.
 
         Args:
-            orders: How many, and how.
+            orders: How many periods, and how.
             policy: The network, an ONNX file.
 
         Raises:

@@ -44,10 +44,10 @@ def train(config: Mapping[str, Any], job: Job) -> None:
         told = {
             "timesteps": now.timesteps,
             "seconds": now.seconds,
-            "score": score(now.shortfall_points, now.be_percent),
+            "score": score(now.shortfall_points, now.mean("be_percent")),
             "shortfall_points": now.shortfall_points,
-            "qos_percent": now.qos_percent,
-            "be_percent": now.be_percent,
+            "qos_percent": now.mean("qos_percent"),
+            "be_percent": now.mean("be_percent"),
         }
         tune.report(told, checkpoint=tune.Checkpoint.from_directory(folder))
 

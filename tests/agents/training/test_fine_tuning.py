@@ -15,7 +15,7 @@ from stable_baselines3 import DQN, PPO
 
 from rlctl.agents.served.bundle import load
 from rlctl.agents.training.live.bounded import Bounds
-from rlctl.agents.training.live.patient_plant import PatientPlant
+from rlctl.agents.training.live.patient_env import PatientEnv
 from rlctl.agents.training.rollouts import fine_tuning, live_testbed
 from rlctl.agents.training.rollouts.fine_tuning import FineTuning, FineTuningTask, Phase, rounds_of
 from rlctl.envs.actions import MOVES
@@ -227,12 +227,14 @@ class Reluctant(FakePlant):
 
 
 def test_a_freeze_that_comes_late_ends_nothing_and_one_that_never_comes_does():
-    late = PatientPlant(Reluctant(4))
-    assert late.apply(LIMITS.safe) == LIMITS.minimum
-    late.apply(LIMITS.safe)
-    assert late.apply(LIMITS.safe) == LIMITS.safe
-    never = PatientPlant(Reluctant(10**6))
+    late = PatientEnv(Reluctant(4))
+    late._apply(LIMITS.safe)
+    assert late.current == LIMITS.minimum
+    late._apply(LIMITS.safe)
+    late._apply(LIMITS.safe)
+    assert late.current == LIMITS.safe
+    never = PatientEnv(Reluctant(10**6))
     for _ in range(9):
-        never.apply(LIMITS.safe)
+        never._apply(LIMITS.safe)
     with pytest.raises(CgroupBusy):
-        never.apply(LIMITS.safe)
+        never._apply(LIMITS.safe)

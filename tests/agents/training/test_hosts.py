@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from rlctl.agents.training.hosts import first_seed, group_of, load_hosts, present, spread, validation_seed
+from rlctl.agents.training.hosts import Group, first_seed, load_hosts, present, spread, validation_seed
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.profile import load_profile
@@ -32,7 +32,7 @@ def written(tmp_path, text):
 def test_the_shipped_kinds_are_hosts():
     hosts = load_hosts()
     for kind in hosts.kinds:
-        env = group_of(kind, 2, hosts.episode_steps, (1, 0))
+        env = Group.of(kind, 2, hosts.episode_steps).simulated((1, 0))
         assert env.reset(seed=0)[0].shape[0] == 2
 
 
@@ -68,9 +68,9 @@ def test_what_cannot_be_is_one_line(old, new, said, tmp_path):
 
 def test_each_kind_learns_by_its_own_worth_of_work(tmp_path):
     kinds = load_hosts(written(tmp_path, HOSTS + "  - {name: three, like: one, work: 0.2, share: 1}\n")).kinds
-    assert [group_of(kind, 1, 10, (0,)).work for kind in kinds] == [0.07, 0.07, 0.2]
+    assert [Group.of(kind, 1, 10).simulated((0,)).work for kind in kinds] == [0.07, 0.07, 0.2]
     without = load_hosts(written(tmp_path, HOSTS.replace("    work: 0.07\n", ""))).kinds[0]
-    assert group_of(without, 1, 10, (0,)).work == WORK
+    assert Group.of(without, 1, 10).simulated((0,)).work == WORK
 
 
 def test_a_profile_beside_the_file_is_found(tmp_path):

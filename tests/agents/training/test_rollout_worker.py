@@ -9,10 +9,10 @@ import pytest
 pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
 
 from rlctl.agents.served.card import ObservationTable
+from rlctl.agents.training.host_groups import HostGroups
 from rlctl.agents.training.hosts import Group, first_seed, load_hosts, present
 from rlctl.agents.training.rollouts.segments import Orders, transitions
 from rlctl.agents.training.rollouts.worker import SimTestbed, Worker
-from rlctl.agents.training.sim_hosts import SimHosts
 from rlctl.envs.actions import MOVES
 from rlctl.envs.errors import BundleError, PolicyError
 
@@ -42,7 +42,7 @@ def worker():
 def test_segments_follow_one_another_as_steps_of_the_same_hosts_do(worker, policy):
     parts = [worker.segment(Orders(version, 8), policy) for version in (1, 2)]
     assert [one.version for one in parts] == [1, 2]
-    hosts = SimHosts(*(one.simulated(LAGS) for one in groups()))
+    hosts = HostGroups(*(one.simulated(LAGS) for one in groups()))
     seen = hosts.reset(range(SEED, SEED + HOSTS))
     for part in parts:
         for step, moves in enumerate(part.actions):

@@ -89,7 +89,7 @@ def scripted(monkeypatch):
     def make_it(algorithm, *patience, **changes):
         recipe, _ = load_recipe(algorithm).fitted(1000, None, 12)
         recipe = recipe.model_copy(update={"lags": LAGS, "batch_size": 48} | changes)
-        env = ClusterEnv(Scripted(*patience), 12, LAGS, [one.name for one in groups(6)])
+        env = ClusterEnv(Scripted(*patience), 12, LAGS, [one.kind.name for one in groups(6)])
         envs.append(env)
         model = make(algorithm, recipe, env, lambda: 1.0, ROLLOUT_CLASSES)
         model._setup_learn(1000, None)
@@ -214,7 +214,7 @@ def test_what_a_killed_run_learned_after_its_checkpoint_is_not_counted_twice(tmp
 
     class Here:
         def env(self, _hosts, count, _seed, lags, _block, tally):
-            return ClusterEnv(Scripted(0, lags=lags, tally=tally), count, lags, [one.name for one in groups(6)])
+            return ClusterEnv(Scripted(0, lags=lags, tally=tally), count, lags, [one.kind.name for one in groups(6)])
 
     asked = iter([False] * 3)
     before = learn(run_of(tmp_path), stopped=lambda: next(asked, True), rollouts=Here())

@@ -56,7 +56,7 @@ def test_a_reset_without_a_seed_goes_on_to_other_episodes(env):
 
 def test_masks_and_attributes_are_asked_for_as_learners_ask(env):
     env.reset()
-    assert np.array_equal(env.env_method("action_masks"), env.hosts.action_masks())
+    assert np.array_equal(env.env_method("action_masks"), env.groups[0].action_masks())
     assert len(env.env_method("action_masks", indices=[2])) == 1
     assert env.get_attr("render_mode") == [None] * HOSTS
     assert env.has_attr("action_masks")

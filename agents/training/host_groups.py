@@ -1,6 +1,6 @@
 """Groups of simulated hosts stepped together, with no learner's library: what a rollout needs, wherever it runs.
 
-hosts = SimHosts(group, other)           # groups differ in size, weight, shield and sensors
+hosts = HostGroups(group, other)         # groups differ in size, weight, shield and sensors
 seen = hosts.reset(range(seed, seed + hosts.count))
 seen, rewards, done, finals = hosts.step(moves)
 """
@@ -17,22 +17,20 @@ from numpy.typing import NDArray
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
 
-__all__ = ["Counts", "SimHosts", "Stepped"]
+__all__ = ["Counts", "HostGroups", "Stepped"]
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What happened since the counts were taken last.
+    """What happened since the counts were taken last; each sum has shape (groups,).
 
     Attributes:
-        ticks: Control periods of all hosts of a group, shape (groups,).
-        missed: Those that missed the target, shape (groups,).
-        be_work: Sum over those that held it of BE's work, as a share of BE running alone, shape (groups,).
-        overridden: Those in which the shield changed what was asked for, shape (groups,).
-        episode_rewards: Return of each episode that ended, shape (episodes,).
-        episode_steps: Its steps, shape (episodes,).
+        ticks: Control periods of all hosts of a group.
+        missed, overridden: Those that missed the target, and those in which the shield changed the move.
+        be_work: Sum over those that held it of BE's work, as a share of BE running alone.
+        episode_rewards, episode_steps: Return and length of each episode that ended, shape (episodes,).
     """
 
     ticks: Array
@@ -59,15 +57,15 @@ class Stepped(NamedTuple):
     finals: NDArray[np.float32]
 
 
-class SimHosts:
+class HostGroups:
     """Hosts of all groups, one group after the other.
 
     Args:
-        *groups: The vector environments, with the same spaces; they are closed with this one.
+        *groups: Vector environments with the same spaces; they are closed with this one.
 
     Attributes:
-        groups: The same.
-        count: Hosts in all.
+        groups: The vector environments.
+        count: Number of hosts in all.
 
     Raises:
         ConfigError: There is no group, or they differ in what a policy sees or may do.
@@ -77,17 +75,14 @@ class SimHosts:
         if not groups:
             raise ConfigError("no hosts to learn on: give one group at least")
         self.groups = groups
-        if any(self._spaces(one) != self._spaces(groups[0]) for one in groups):
+        spaces = [(one.single_observation_space, one.single_action_space) for one in groups]
+        if any(one != spaces[0] for one in spaces):
             raise ConfigError("groups of hosts differ in observations or actions: give all the same lags and actions")
         self._cuts = np.cumsum([0, *(one.num_envs for one in groups)]).tolist()
         self.count: int = self._cuts[-1]
-        self._none = np.zeros((0, *self._spaces(groups[0])[0].shape), np.float32)
+        self._no_finals = np.zeros((0, *(spaces[0][0].shape or ())), np.float32)
         self._rewards, self._steps = np.zeros(self.count), np.zeros(self.count)
         self._clear()
-
-    @staticmethod
-    def _spaces(group: SimHostVectorEnv) -> tuple[Any, Any]:
-        return group.single_observation_space, group.single_action_space
 
     def reset(self, seeds: Sequence[int | None]) -> NDArray[np.float32]:
         """Begin on all hosts, each with its seed, or with None its next episode; returns what policies see."""
@@ -98,22 +93,25 @@ class SimHosts:
     def step(self, actions: NDArray[np.integer]) -> Stepped:
         """One action on each host, shape (hosts,), and its control period."""
         stepped = [group.step(actions[start:end]) for group, start, end in self._parts()]
-        observations, rewards, terminated, truncated, each_info = zip(*stepped, strict=True)
-        for place, info in enumerate(each_info):
+        observations, rewards, terminated, truncated, infos = zip(*stepped, strict=True)
+        for place, info in enumerate(infos):
             self._count(place, info["reward"])
         reward, done = np.concatenate(rewards), np.concatenate(truncated) | np.concatenate(terminated)
         self._rewards += reward
         self._steps += 1.0
-        finals = self._none
+        finals = self._no_finals
         if done.any():
-            self._note_episodes(done)
-            finals = self._finals(truncated, each_info)
+            self._ended_rewards.append(self._rewards[done])
+            self._ended_steps.append(self._steps[done])
+            self._rewards[done], self._steps[done] = 0.0, 0.0
+            ended = zip(truncated, infos, strict=True)
+            finals = np.stack([info["final_obs"][host] for which, info in ended for host in np.flatnonzero(which)])
         return Stepped(np.concatenate(observations), reward.astype(np.float32), done, finals)
 
     def take_counts(self) -> Counts:
         """What happened since the last call, by group."""
-        ticks, missed, be_work, overridden = self._counts.T
         rewards, steps = (np.concatenate([[], *parts]) for parts in (self._ended_rewards, self._ended_steps))
+        ticks, missed, be_work, overridden = self._counts.T
         self._clear()
         return Counts(ticks, missed, be_work, overridden, rewards, steps)
 
@@ -122,7 +120,7 @@ class SimHosts:
         return np.concatenate([group.action_masks() for group in self.groups])
 
     def close(self) -> None:
-        """Close the hosts."""
+        """Close the hosts of all groups."""
         for group in self.groups:
             group.close()
 
@@ -130,7 +128,7 @@ class SimHosts:
         return zip(self.groups, self._cuts[:-1], self._cuts[1:], strict=True)
 
     def _count(self, place: int, terms: dict[str, Any]) -> None:
-        """Terms of all hosts of a group: also of those whose episode has ended with this step."""
+        """Add the reward's terms of a group's hosts: also of those whose episode has ended with this step."""
         qos, be_work, override = terms["qos"], terms["be_work"], terms["override"]
         self._counts[place] += (
             len(qos),
@@ -138,17 +136,6 @@ class SimHosts:
             be_work.sum() / self.groups[place].work,
             np.count_nonzero(override),
         )
-
-    def _note_episodes(self, done: NDArray[np.bool_]) -> None:
-        self._ended_rewards.append(self._rewards[done])
-        self._ended_steps.append(self._steps[done])
-        self._rewards[done], self._steps[done] = 0.0, 0.0
-
-    def _finals(
-        self, truncated: Sequence[NDArray[np.bool_]], each_info: Sequence[dict[str, Any]]
-    ) -> NDArray[np.float32]:
-        ended = zip(truncated, each_info, strict=True)
-        return np.stack([info["final_obs"][host] for which, info in ended for host in np.flatnonzero(which)])
 
     def _clear(self) -> None:
         self._counts = np.zeros((len(self.groups), 4))

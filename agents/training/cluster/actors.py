@@ -1,0 +1,78 @@
+"""Actors of a Ray cluster that stay on one node each: how they are begun, and what their answers mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+from ray import exceptions
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from rlctl.agents.served.network import first_line
+from rlctl.agents.training.cluster.nodes import Node, Version, check_version, our_version
+from rlctl.envs.errors import RlctlError
+
+__all__ = ["Lost", "answer", "check_node", "started_on"]
+
+ALIVE_CHILDREN = {"RAY_kill_child_processes_on_worker_exit": "0"}
+"""Environment of workers on a live testbed. Ray kills a worker's children otherwise: the keeper too, which is there to
+clear up after it."""
+
+
+class Lost(Exception):
+    """A worker or its node went away, with why in a line."""
+
+
+def started_on(
+    node: Node, actor: type, *arguments: Any, cpus: float, resources: Mapping[str, float], live: bool
+) -> Any:
+    """An actor on a node and nowhere else, which is not started again by Ray.
+
+    Args:
+        node: Where it runs.
+        actor: Its class.
+        *arguments: What its constructor takes; pickled.
+        cpus: CPUs that it is given.
+        resources: Custom resources that it takes.
+        live: It changes the host, and leaves a process that puts everything back when it dies.
+    """
+    options: dict[str, Any] = {
+        "num_cpus": cpus,
+        "resources": dict(resources),
+        "max_restarts": 0,
+        "max_task_retries": 0,
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(node.id, soft=False),
+    }
+    if live:
+        options["runtime_env"] = {"env_vars": ALIVE_CHILDREN}
+    return ray.remote(actor).options(**options).remote(*arguments)
+
+
+def check_node(drivers: Version) -> None:
+    """On the node: check that it runs the rlctl of the driver.
+
+    Raises:
+        ConfigError: It runs another one.
+    """
+    check_version(ray.util.get_node_ip_address(), our_version(), drivers)
+
+
+def answer(reference: Any) -> Any:
+    """What an actor's method returned.
+
+    Raises:
+        Lost: The actor is gone, or cannot be reached.
+        RlctlError: The method raised it.
+        RayTaskError: The method raised something else.
+    """
+    try:
+        return ray.get(reference)
+    except exceptions.RayTaskError as error:
+        if isinstance(error.cause, RlctlError):
+            raise error.cause from None
+        raise
+    except exceptions.ActorUnavailableError as error:
+        raise Lost("it cannot be reached") from error
+    except exceptions.RayError as error:
+        raise Lost(first_line(error)) from error
