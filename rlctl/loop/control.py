@@ -1,6 +1,6 @@
-"""The control loop: one tick reads as one sentence.
+"""The control loop: read, decide, rule, write, record, once per control period.
 
-What becomes of a tick in which a word of it cannot be said, because something fails, stands in `rlctl.loop.failsafe`.
+What happens in a tick in which one of these fails stands in `rlctl.loop.failsafe`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Totals:
-    """Counts since the start; ticks, and those in which something went wrong."""
+    """Counts since the start: ticks, and those in which something went wrong.
+
+    Attributes:
+        policy_errors: Ticks in which the policy had no usable answer.
+        write_errors: Ticks whose allocation could not be written.
+        tick_errors: Ticks in which reading, deciding or recording failed for a fault of rlctl or of the host.
+        overrides: Ticks in which the shield did not let the proposal through as it was.
+    """
 
     ticks: int = 0
     policy_errors: int = 0
@@ -38,7 +45,7 @@ class Totals:
     missed_deadlines: int = 0
 
     def add(self, tick: Tick, *, wrong: bool, policy_failed: bool) -> None:
-        """Count a tick."""
+        """Count one more tick."""
         self.ticks += 1
         self.policy_errors += policy_failed
         self.write_errors += bool(tick.error)
@@ -52,13 +59,13 @@ class Controller:
     Whatever goes wrong before the write takes BE to the safe allocation for that tick, and the loop goes on.
 
     Args:
-        plant: What is controlled.
-        policy: Who decides.
-        shield: Who has the last word; None only where a benchmark judges a manager bare, as it was published.
-        recorder: Where each tick goes.
-        lease: A watchdog's; renewed after each tick that ends with BE where it should be.
-        events: What happened to the host since it was last asked, a line for each; goes into the tick.
-        shares: How BE's applications divide what was applied; goes into the tick too.
+        plant: The host that is controlled, live or simulated.
+        policy: Decides what BE should get.
+        shield: Rules on every proposal; None only where a benchmark judges a manager bare, as it was published.
+        recorder: Takes each tick.
+        lease: Of a watchdog; renewed after each tick that ends with BE where it should be.
+        events: Answers what happened to the host since the last call, a line for each event; recorded with the tick.
+        shares: Answers how BE's applications divide what was applied; recorded with the tick.
     """
 
     def __init__(
@@ -79,7 +86,7 @@ class Controller:
         self.shares = shares
         self.totals = Totals()
         self._failsafe = Failsafe(plant)
-        self._told = ""
+        self._reported = ""
 
     def run(
         self,
@@ -89,12 +96,12 @@ class Controller:
         stop: Request | None = None,
         between: Callable[[], None] = lambda: None,
     ) -> Totals:
-        """Control until the given number of ticks or seconds is over, or a stop is requested.
+        """Control until a number of ticks or seconds is over, or a stop is requested.
 
         Args:
-            ticks: Ends it.
-            seconds: Ends it too.
-            stop: And this, amid the wait for a tick if the plant's `wait` heeds it.
+            ticks: Number of ticks after which it ends; None for no such end.
+            seconds: Wall-clock time after which it ends; None for no such end.
+            stop: Ends it when requested, also during the wait for a tick if the plant's `wait` heeds it.
             between: Called in the idle time before each tick.
 
         Raises:
@@ -113,11 +120,12 @@ class Controller:
         return self.totals
 
     def exchange(self, policy: Policy, shield: Shield) -> None:
-        """Go on with others, from the safe allocation: what the old guards remembered is not known to the new ones.
+        """Go on with another policy and another shield, from the safe allocation.
 
         Raises:
             HostError: The lease is lost.
         """
+        # From the safe allocation, for the new guards do not know what the old ones remembered.
         stay_in_charge(self.lease)
         self.seat = Seat(policy, shield, self.plant.limits, self.plant.tick_seconds)
         try:
@@ -126,33 +134,39 @@ class Controller:
             log.error("not all is at the safe allocation yet: %s", in_one_line(error))
 
     def begin(self) -> None:
-        """Reset everybody and put BE where the policy begins; under a shield that is the safe allocation."""
+        """Reset policy and shield and put BE where the policy begins; under a shield that is the safe allocation."""
+        # What is in memory now stays there: no full collection has to find that out in the middle of a tick.
         gc.collect()
-        gc.freeze()  # what stands now is no garbage, and no full collection has to find that out amid a tick
+        gc.freeze()
         start = self.seat.start()
         try:
             self.plant.apply(start)
-        except CgroupBusy as error:  # a task deep in the kernel; every tick tries again
+        except CgroupBusy as error:  # a task deep in the kernel has not stopped yet; every tick tries again
             log.warning("the first allocation is not in force yet: %s", error)
         self._renew(safe=True)
         self.plant.reset()
         self._renew(safe=True)
 
     def tick(self) -> Tick:
-        """One control period: the sentence.
+        """Run one control period.
 
         Raises:
             HostError: The host refuses every write, tick after tick went wrong, or the lease is lost.
         """
         begun, before = time.perf_counter(), self.plant.current
-        telemetry, unread = self._failsafe.read()
+        # 1. Read all sensors.
+        telemetry, read_fault = self._failsafe.read()
         read = time.perf_counter()
-        decision, undecided = self._failsafe.decide(self.seat, telemetry, before)
+        # 2. The policy proposes, the shield rules: the verdict is never freer than the proposal nor than any guard.
+        decision, decision_fault = self._failsafe.decide(self.seat, telemetry, before)
         decided = time.perf_counter()
+        # 3. Write. Not at all where somebody else has restored the originals; no more than the safe allocation where a
+        # step above failed, or where no watchdog would step in if this process died.
         stay_in_charge(self.lease)
-        wrong, why_watchdog = unread or undecided, unwatched(self.lease)
-        kept = wrong or why_watchdog
-        applied, failure = self._failsafe.apply(self._tightened(decision.verdict.allocation, kept))
+        fault, why_unwatched = read_fault or decision_fault, unwatched(self.lease)
+        held = fault or why_unwatched
+        applied, failure = self._failsafe.apply(self._tightened(decision.verdict.allocation, held))
+        # 4. Record what was seen, asked for, allowed and read back.
         tick = Tick(
             index=self.totals.ticks,
             wall_seconds=time.time(),
@@ -162,42 +176,44 @@ class Controller:
             verdict=decision.verdict,
             applied=applied,
             policy=self.seat.policy.name,
-            note=kept or decision.note,
+            note=held or decision.note,
             error=failure,
             read_seconds=read - begun,
             decision_seconds=decided - read,
             tick_seconds=time.perf_counter() - begun,
             missed_deadlines=self.totals.missed_deadlines,
-            acting=SAFE if kept else decision.acting,
-            fallback=kept or decision.fallback,
+            acting=SAFE if held else decision.acting,
+            fallback=held or decision.fallback,
             events=self.events(),
             shares=self.shares(),
         )
-        self._finish(tick, wrong, policy_failed=decision.failed)
+        self._finish(tick, fault, policy_failed=decision.failed)
         return tick
 
-    def _tightened(self, allocation: Allocation, kept: str) -> Allocation:
-        """The safe allocation where something keeps BE there; what, is said once."""
-        if kept and kept != self._told:
-            log.error("BE goes to the safe allocation: %s", kept)
-        self._told = kept
-        return most_restrictive(allocation, self.plant.limits.safe) if kept else allocation
+    def _tightened(self, allocation: Allocation, held: str) -> Allocation:
+        """The safe allocation where there is a reason to hold BE there, which is logged once; else the allocation."""
+        if held and held != self._reported:
+            log.error("BE goes to the safe allocation: %s", held)
+        self._reported = held
+        return most_restrictive(allocation, self.plant.limits.safe) if held else allocation
 
-    def _finish(self, tick: Tick, wrong: str, *, policy_failed: bool) -> None:
+    def _finish(self, tick: Tick, fault: str, *, policy_failed: bool) -> None:
         """Count and record the tick, and renew the lease if BE is where it should be.
 
         Raises:
             HostError: One tick too many in a row went wrong; BE is at the safe allocation.
         """
-        self.totals.add(tick, wrong=bool(wrong), policy_failed=policy_failed)
+        self.totals.add(tick, wrong=bool(fault), policy_failed=policy_failed)
         try:
             self.recorder.write(tick)
+            # The lease is for a BE that is where it should be: after a write that failed, and the retreat with it, the
+            # watchdog steps in when the lease ends.
             if not self._failsafe.unwritten_in_a_row:
                 self._renew(safe=bool(tick.error) or tick.applied.frozen)
         except Exception as error:  # noqa: BLE001 - a lost record frees nobody; without the lease the watchdog steps in
-            self.totals.tick_errors += not wrong
+            self.totals.tick_errors += not fault
             log.error("tick %d: %s", tick.index, in_one_line(error))
-        self._failsafe.count(wrong)
+        self._failsafe.count(fault)
 
     def _renew(self, *, safe: bool) -> None:
         if self.lease and self.seat.shield:

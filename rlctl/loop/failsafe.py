@@ -1,7 +1,7 @@
-"""What becomes of a tick in which something fails: BE goes to the safe allocation, and the loop goes on.
+"""What happens in a tick in which something fails: BE goes to the safe allocation, and the loop goes on.
 
-The tick stands in `rlctl.loop.control`. Here is what happens when a step of it fails: a host that cannot be read, a
-policy that raises, a watchdog that cannot be asked, a write that is refused. Only what time does not heal ends it.
+The tick stands in `rlctl.loop.control`, its steps here: a host that cannot be read, a policy that raises, a watchdog
+that cannot be asked, a write that is refused. Only failures that last end the loop.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = ["FAILURES_IN_A_ROW", "Failsafe", "Lease", "stay_in_charge", "unwatche
 log = logging.getLogger(__name__)
 
 FAILURES_IN_A_ROW = 10
-"""So many ticks in a row that could not be written, or that went wrong in a way nobody foresaw, end the loop:
-something is wrong that time does not heal."""
+"""Ticks in a row that could not be written, or in which reading or deciding failed, after which the loop ends: what
+lasts for so long does not heal by itself."""
 
 
 class Lease(Protocol):
@@ -33,20 +33,22 @@ class Lease(Protocol):
         ...
 
     def renew(self, *, safe: bool = False) -> None:
-        """A tick is complete: the shield ruled, and its verdict is in force; or the safe allocation is, as `safe`."""
+        """A tick is complete: the shield's verdict is in force; with `safe`, BE is frozen or at the safe allocation."""
         ...
 
     def lost(self) -> str:
-        """Why the loop is no longer in charge: the originals were restored behind its back; empty while it is."""
+        """Why the loop is no longer in charge, for example since the originals were restored; empty while it is."""
         ...
 
 
 def stay_in_charge(lease: Lease | None) -> None:
-    """Write nothing where somebody else has put back the originals: the loop would undo it, and for ever.
+    """End a loop that has lost its lease before it writes.
 
     Raises:
         HostError: The lease is lost.
     """
+    # Somebody else has put back the originals (`rlctl restore`, the watchdog). To write now would undo that, and nobody
+    # would put them back a second time.
     if lease and (why := lease.lost()):
         raise HostError(f"no longer in charge: {why}")
 
@@ -60,13 +62,13 @@ def unwatched(lease: Lease | None) -> str:
 
 
 class Failsafe:
-    """Reads and writes a plant that may fail at both, and says when that has lasted too long.
+    """The steps of a tick on a plant that may fail at any, and the end of the loop when that lasts too long.
 
     Args:
-        plant: The plant.
+        plant: The host, live or simulated.
 
     Attributes:
-        unwritten_in_a_row: Ticks so far in which not even the safe allocation could be written.
+        unwritten_in_a_row: Number of the last ticks in which not even the safe allocation could be written.
     """
 
     def __init__(self, plant: Plant) -> None:
@@ -75,11 +77,13 @@ class Failsafe:
         self.unwritten_in_a_row = self._wrong_in_a_row = 0
 
     def read(self) -> tuple[Telemetry, str]:
-        """All readings; or, one period after the last, none of them and why."""
+        """All readings and an empty text; or, if the host cannot be read, no reading and why."""
         why = ""
         try:
             self._last = self._plant.read()
-        except Exception as error:  # noqa: BLE001 - of a host that cannot be read nothing is known: the shield's matter
+        except Exception as error:  # noqa: BLE001 - whatever it was, the tick goes on
+            # Without latency and load the shield's sensor guard asks for the safe allocation. Time goes on by a period,
+            # so that the guards' cool-downs pass and the log stays in order.
             why = f"reading failed: {in_one_line(error)}"
             lost = Missing(Why.GONE, why)
             self._last = Telemetry(
@@ -92,7 +96,7 @@ class Failsafe:
         return self._last, why
 
     def decide(self, seat: Seat, telemetry: Telemetry, current: Allocation) -> tuple[Decision, str]:
-        """What the seat decides; or, when it cannot for a fault of ours, the safe allocation and why."""
+        """What the seat decides and an empty text; or, if a guard of the shield fails, the safe allocation and why."""
         try:
             decision = seat.decide(telemetry, current)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not leave BE where it is
@@ -105,7 +109,7 @@ class Failsafe:
         return decision, ""
 
     def apply(self, allocation: Allocation) -> tuple[Allocation, str]:
-        """Write an allocation; if that fails try the safe one. What is in force, and what failed.
+        """Write an allocation, or the safe one if that fails. What is in force then, and what failed.
 
         Raises:
             HostError: The host has refused every write for too long, and BE is not frozen.
@@ -118,26 +122,31 @@ class Failsafe:
         self.unwritten_in_a_row = 0
         return applied, ""
 
-    def count(self, wrong: str) -> None:
-        """A tick has passed, in which this went wrong before the write; empty if nothing did.
+    def count(self, fault: str) -> None:
+        """Count one more tick.
+
+        Args:
+            fault: What failed before the write; empty if nothing did.
 
         Raises:
             HostError: One tick too many in a row went wrong; BE is at the safe allocation.
         """
-        self._wrong_in_a_row = self._wrong_in_a_row + 1 if wrong else 0
+        self._wrong_in_a_row = self._wrong_in_a_row + 1 if fault else 0
         if self._wrong_in_a_row >= FAILURES_IN_A_ROW:
-            raise HostError(f"{self._wrong_in_a_row} ticks in a row went wrong: {wrong}")
+            raise HostError(f"{self._wrong_in_a_row} ticks in a row went wrong: {fault}")
 
     def _retreat(self) -> Allocation:
-        """Take BE to the safe allocation; a host that keeps refusing even that ends the loop, unless BE is frozen.
+        """Take BE to the safe allocation; what is in force then.
 
-        A freeze that is ordered and does not come, with all else in force, is no refusal: a task deep in the kernel or
-        out of quota stops when it next runs, and the next tick looks again.
+        Raises:
+            HostError: The host has refused even that for too long, and BE is not frozen.
         """
         safe = self._plant.limits.safe
         try:
             applied = self._plant.apply(safe)
         except Exception as error:
+            # A frozen BE harms nobody. Nor is a freeze that is ordered and has not come yet, with all else in force, a
+            # refusal: a task deep in the kernel or out of quota stops when it next runs, and the next tick looks again.
             current = self._plant.current
             if current.frozen or (isinstance(error, CgroupBusy) and current.but(frozen=True).at_most(safe)):
                 self.unwritten_in_a_row = 0

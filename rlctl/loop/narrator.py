@@ -1,4 +1,4 @@
-"""What an operator hears of the loop: a line when a decision changes, and one a minute; never one a tick.
+"""Log lines on the loop for an operator: one when a decision changes, and one a minute; never one a tick.
 
 BE that grows step by step for one and the same reason is one decision; the tick log has the steps.
 """
@@ -36,10 +36,10 @@ class Event:
 
     Attributes:
         event: "change", "trouble" or "summary".
-        ts: Wall clock, Unix time.
-        tick: Number of the tick.
-        text: For people.
-        fields: For programs, with units in their names.
+        ts: Wall clock, Unix time in seconds.
+        tick: Number of the tick in its run.
+        text: One line for people.
+        fields: The same for programs, with units in the names.
     """
 
     event: str
@@ -80,7 +80,7 @@ class _Minute:
 
 
 class Narrator:
-    """A recorder that turns ticks into the few events worth telling.
+    """A recorder that turns ticks into the few events worth a line.
 
     Args:
         tell: Takes each event.
@@ -90,7 +90,7 @@ class Narrator:
     def __init__(self, tell: Callable[[Event], None], summary_seconds: float = SUMMARY_SECONDS) -> None:
         self._tell = tell
         self._summary_seconds = summary_seconds
-        self._told: tuple[object, ...] = ()
+        self._last_kind: tuple[object, ...] = ()
         self._error = ""
         self._minute: _Minute | None = None
         self._reminded_seconds: dict[tuple[str, Why, bool], float] = {}
@@ -99,20 +99,20 @@ class Narrator:
         """Tell what is new in this tick."""
         changed = in_words(tick.applied) != in_words(tick.before)
         self._remind(tick)
-        if changed and _kind(tick) != self._told:
+        if changed and _kind(tick) != self._last_kind:
             self._tell(_change(tick))
-            self._told = _kind(tick)
+            self._last_kind = _kind(tick)
         if tick.error != self._error and tick.error:
             self._tell(Event("trouble", tick.wall_seconds, tick.index, f"write failed: {tick.error}"))
         self._error = tick.error
         self._sum_up(tick, changed)
 
     def _remind(self, tick: Tick) -> None:
-        """Tell why there is no latency or load: without them BE stays where it is least, and only this says why."""
-        found = _unknown(tick.telemetry)
-        if found is None:
+        """Tell why there is no latency or load; without them BE stays at the safe allocation."""
+        unknown = _unknown(tick.telemetry)
+        if unknown is None:
             return
-        name, missing = found
+        name, missing = unknown
         alive = tick.telemetry.lc_alive
         dead = isinstance(alive, Value) and alive.value == 0.0
         now, key = tick.telemetry.time_seconds, (name, missing.why, dead)
@@ -130,28 +130,28 @@ class Narrator:
         minute.add(tick, changed)
         if now - minute.begun_seconds >= self._summary_seconds:
             self._tell(_summary(tick, minute))
-            self._minute, self._told = _Minute(now), ()
+            self._minute, self._last_kind = _Minute(now), ()
 
 
 def say(event: Event) -> None:
-    """Tell people, through the log."""
+    """Tell people, through Python's logging."""
     log.log(logging.WARNING if event.event == "trouble" else logging.INFO, "%s", event.text)
 
 
 class JsonLines:
-    """Tells a program: one JSON object per line on stdout. A reader who has left is no reason to stop the loop."""
+    """Tells a program: one JSON object per line on stdout. A reader that has gone does not stop the loop."""
 
     def __init__(self) -> None:
         self.deserted = False
 
     def __call__(self, event: Event) -> None:
-        """Print an event."""
+        """Print an event as one line."""
         plain = asdict(event) | dict(event.fields)
         del plain["fields"]
         self.write(plain)
 
     def write(self, plain: Mapping[str, Any]) -> None:
-        """Print an object."""
+        """Print an object as one line."""
         if self.deserted or not takes(sys.stdout):  # a reader that stands still must not hold up the loop
             return
         try:
@@ -161,13 +161,14 @@ class JsonLines:
 
 
 def _kind(tick: Tick) -> tuple[object, ...]:
-    """What makes one change another decision than the last: its direction and who was behind it."""
+    """What tells one decision from another: its direction and its cause."""
     cause = _cause(tick)
     return tick.applied.frozen, tick.applied.at_most(tick.before), cause and (cause.guard, cause.reason)
 
 
 def _cause(tick: Tick) -> Bound | None:
-    """The guard to name: the others follow from lost sensors, and the shield lists its guards by severity."""
+    """The guard to name as the cause; None when no guard restricted BE."""
+    # Lost sensors come first: other guards often follow from them. The shield lists its guards by severity.
     return min(tick.verdict.decisive, key=lambda bound: bound.guard != SensorGuard.name, default=None)
 
 
@@ -185,12 +186,12 @@ def in_words(allocation: Allocation) -> str:
 
 def _change(tick: Tick) -> Event:
     latency = tick.telemetry.latency_seconds
-    said = latency.why if isinstance(latency, Missing) else f"{latency.value * 1e3:.2f} ms"
+    shown = latency.why if isinstance(latency, Missing) else f"{latency.value * 1e3:.2f} ms"
     return Event(
         "change",
         tick.wall_seconds,
         tick.index,
-        f"BE {in_words(tick.before)} -> {in_words(tick.applied)}: {_who(tick)}; latency {said}",
+        f"BE {in_words(tick.before)} -> {in_words(tick.applied)}: {_who(tick)}; latency {shown}",
         {
             "before": allocation_as_json(tick.before),
             "applied": allocation_as_json(tick.applied),
@@ -204,12 +205,12 @@ def _change(tick: Tick) -> Event:
 
 
 def be_vanished(tick: Tick) -> bool:
-    """Whether no BE group was left, so that what was applied held nobody."""
+    """Whether no BE group was left, so that the allocation applied to nobody."""
     return any(event.startswith(f"{BE_VANISHED}:") for event in tick.events)
 
 
 def _who(tick: Tick) -> str:
-    """Who was behind a change, and why."""
+    """The guard or the policy behind a change, and its reason."""
     if be_vanished(tick):
         return "no BE group is left"
     if cause := _cause(tick):

@@ -1,4 +1,4 @@
-"""The record of every decision: what a tick holds, who takes it, and how it stands in the tick log as JSON."""
+"""The record of a tick: its fields, the recorders that take it, and its form in the tick log as JSON."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ class Tick:
     Attributes:
         index: Number of the tick since the start, from 0.
         wall_seconds: Wall clock (Unix time), for people; everything else runs on `telemetry.time_seconds`.
-        telemetry: What the sensors said of the period before.
-        before: The allocation in force then.
-        proposed: What the policy asked for.
-        verdict: What the shield made of it.
-        applied: What was read back after the write.
-        policy: Who decided.
-        note: Why, in its own words.
-        error: What went wrong in writing, or empty.
+        telemetry: Readings of the period before.
+        before: The allocation that was in force in that period.
+        proposed: The allocation that was asked for.
+        verdict: The allocation that the shield let through, with every guard's bound.
+        applied: The allocation that was read back after the write.
+        policy: Name of the policy that the service runs.
+        note: Why this allocation was proposed, in the words of whoever proposed it.
+        error: What failed in writing; empty if nothing did.
         read_seconds, decision_seconds, tick_seconds: Time for the sensors; to observe, decide and rule; for all of it.
-        missed_deadlines: Deadlines missed since the start.
-        acting: Name of who decided this tick where that may be another than `policy`: it, a heuristic, or "safe".
-        fallback: Why it was not the policy, or empty.
+        missed_deadlines: Number of deadlines missed since the start.
+        acting: Name of the policy that decided this tick: `policy`, a heuristic in its place, or "safe".
+        fallback: Why that was not `policy`; empty if it was.
         events: What happened to the host's groups, a line `kind: text` for each; see `rlctl.envs.host.events`.
         shares: How BE's applications divide what is applied; None for one that is deferred.
     """
@@ -81,7 +81,7 @@ class Tick:
 
 
 class Recorder(Protocol):
-    """Takes every tick."""
+    """Takes every tick of the loop."""
 
     def write(self, tick: Tick) -> None:
         """Record a tick; never raises, for the loop must go on."""
@@ -89,20 +89,20 @@ class Recorder(Protocol):
 
 
 class NullRecorder:
-    """Keeps nothing."""
+    """Drops every tick it takes."""
 
     def write(self, tick: Tick) -> None:
-        """Nothing."""
+        """Drop the tick at once."""
 
 
 class MemoryRecorder:
-    """Keeps every tick in `ticks`."""
+    """Appends every tick to its list `ticks`."""
 
     def __init__(self) -> None:
         self.ticks: list[Tick] = []
 
     def write(self, tick: Tick) -> None:
-        """Keep it."""
+        """Append the tick to the list."""
         self.ticks.append(tick)
 
 
@@ -113,7 +113,7 @@ class Tee:
         self._recorders = recorders
 
     def write(self, tick: Tick) -> None:
-        """Pass it on."""
+        """Hand the tick to each recorder."""
         for recorder in self._recorders:
             recorder.write(tick)
 
@@ -122,7 +122,7 @@ class TickLog(SealedLog[Tick]):
     """The log of every tick.
 
     Args:
-        path, most_bytes, keep: As of `SealedLog`.
+        path, most_bytes, keep: As in `rlctl.loop.sealed_log.SealedLog`.
 
     Raises:
         OSError: The file cannot be opened at the start.
@@ -142,11 +142,11 @@ def write_ticks(path: Path, ticks: Iterable[Tick]) -> None:
 
 
 def read_ticks(path: Path, damaged: Callable[[Damage], None] | None = None) -> Iterator[dict[str, Any]]:
-    """The objects of one file of a tick log, headers left out; damaged lines are told and passed over.
+    """The objects of one file of a tick log, headers left out; damaged lines are reported and left out too.
 
     Args:
-        path: The file.
-        damaged: Told of every damaged line and every gap; by default they are logged.
+        path: One file, not the folder of a whole log.
+        damaged: Takes every damaged line and every gap; by default they are logged.
 
     Raises:
         ConfigError: The file is not there or cannot be read.
@@ -196,19 +196,19 @@ def tick_as_json(tick: Tick) -> dict[str, Any]:
 def _further(tick: Tick) -> dict[str, Any]:
     """What only ticks with applications or with several LCs have."""
     telemetry = tick.telemetry
-    said: dict[str, Any] = {}
+    plain: dict[str, Any] = {}
     if tick.shares:
-        said["shares"] = {name: _placement(one) for name, one in tick.shares.items()}
+        plain["shares"] = {name: _placement(one) for name, one in tick.shares.items()}
     if isinstance(telemetry, SeveralTelemetry):
-        said["lc"] = telemetry.ruling
-        said["lcs"] = {
+        plain["lc"] = telemetry.ruling
+        plain["lcs"] = {
             name: {
                 "target_seconds": _number(one.target_seconds),
                 "readings": {reading: _reading(getattr(one, reading)) for reading in OF_EACH_LC},
             }
             for name, one in telemetry.lcs.items()
         }
-    return said
+    return plain
 
 
 def _warn(damage: Damage) -> None:
@@ -218,10 +218,10 @@ def _warn(damage: Damage) -> None:
 def _reading(reading: Reading) -> dict[str, Any]:
     if isinstance(reading, Missing):
         return {"missing": reading.why, "detail": reading.detail, "age": _age(reading.age_seconds)}
-    said: dict[str, Any] = {"value": _number(reading.value), "age": _age(reading.age_seconds)}
+    plain: dict[str, Any] = {"value": _number(reading.value), "age": _age(reading.age_seconds)}
     if isinstance(reading, Quantile):
-        said |= {"samples": reading.samples, "window": _number(reading.window_seconds)}
-    return said
+        plain |= {"samples": reading.samples, "window": _number(reading.window_seconds)}
+    return plain
 
 
 def allocation_as_json(allocation: Allocation) -> dict[str, Any]:

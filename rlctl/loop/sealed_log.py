@@ -23,17 +23,17 @@ class SealedLog(Generic[T]):
     """A JSON-lines file that is rotated before it grows beyond a bound; see `rlctl.envs.ticklog` for its lines.
 
     All files together never take more than `(keep + 1) * most_bytes`. A full disk costs records, never the loop: they
-    are dropped, counted in `dropped`, and said once.
+    are dropped, counted in `dropped`, and the first one is logged.
 
     Args:
-        path: The file; `path.1` is the one before it, and so on.
-        as_json: A record as plain data.
-        most_bytes: Size at which it is rotated.
-        keep: Rotated files kept; others are removed.
+        path: The newest file; `path.1` is the one before it, and so on.
+        as_json: Makes plain data of a record.
+        most_bytes: Size in bytes at which a file is rotated.
+        keep: Number of rotated files; older ones are removed.
 
     Attributes:
-        header: What a header says, asked for with the record that it comes before: at the start, in each new file, and
-            where records were dropped. None writes none.
+        header: Makes the header's plain data from the record that follows it; headers stand at the start, in each new
+            file, and where records were dropped. None writes no headers.
 
     Raises:
         OSError: The file cannot be opened at the start.
@@ -76,7 +76,7 @@ class SealedLog(Generic[T]):
     def _append(self, record: T) -> None:
         file = self._file = self._file or self._opened()
         status = os.fstat(file.fileno())
-        if not status.st_nlink:  # somebody removed it: what is written there is lost, and takes up the disk
+        if not status.st_nlink:  # it was removed: what is written there is lost, and takes up the disk
             file, status = self._reopened()
         lines, checksum = self._sealed(record)
         size = status.st_size
@@ -122,7 +122,7 @@ class SealedLog(Generic[T]):
         return self._reopened()[0]
 
     def _remove_surplus(self) -> None:
-        """Remove what an earlier run kept in more or larger files, the oldest first."""
+        """Remove the oldest files, where an earlier run had more or larger ones."""
         left = self.most_bytes * self.keep
         for number in sorted(self._numbers()):
             path = self._numbered(number)

@@ -1,4 +1,4 @@
-"""Requests that come as signals, and that the loop heeds between two ticks."""
+"""Requests that come as signals, which the loop looks at between two ticks."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class Request:
         self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def set(self) -> None:
-        """Make it; whoever waits wakes up."""
+        """Make the request; a thread that waits for it wakes up."""
         self._made = True
         self._news.put(None)
 
     def clear(self) -> None:
-        """It is heeded."""
+        """Forget the request, for it is answered."""
         self._made = False
 
     def is_set(self) -> bool:
-        """Whether it was made."""
+        """Whether the request was made and not yet answered."""
         return self._made
 
     def wait(self, seconds: float) -> bool:
-        """Sleep until it is made, so long at most; whether it was."""
+        """Sleep until the request is made, or for so many seconds; whether it was made."""
         if not self._made:
             with contextlib.suppress(queue.Empty):
                 self._news.get(timeout=seconds)
@@ -51,7 +51,7 @@ def stop_on_signals(reread: Request | None = None) -> Iterator[Request]:
     """SIGTERM and SIGINT make the request, however often they come: nothing may interrupt the restoring.
 
     Args:
-        reread: Made by SIGHUP, which otherwise stops too.
+        reread: The request that SIGHUP makes; without one SIGHUP stops, too.
     """
     stop = Request()
 
@@ -67,11 +67,11 @@ def stop_on_signals(reread: Request | None = None) -> Iterator[Request]:
 
 
 @contextlib.contextmanager
-def signals_noted(told: str) -> Iterator[list[int]]:
+def signals_noted(message: str) -> Iterator[list[int]]:
     """The first SIGINT or SIGTERM is noted in the list, a second one does what it always does.
 
     Args:
-        told: Said on stderr when the first one comes.
+        message: Printed on stderr when the first one comes.
     """
     caught: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -82,7 +82,7 @@ def signals_noted(told: str) -> Iterator[list[int]]:
         caught.append(number)
         for one, handler in before.items():
             signal.signal(one, handler)
-        say(told)
+        say(message)
 
     before = {one: signal.signal(one, note) for one in (signal.SIGINT, signal.SIGTERM)}
     try:
