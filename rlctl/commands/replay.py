@@ -19,7 +19,7 @@ from rlctl.loop.record import allocation_as_json
 from rlctl.report.table import render
 from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.verdict import Verdict
-from rlctl.ticklog.decisions import read_decisions, shown
+from rlctl.ticklog.logged import read_log, shown
 from rlctl.ticklog.replay import Answer, Contender, Difference, Recheck, replay
 
 __all__ = ["EXAMPLES", "add_arguments", "run"]
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         tell_damage(damage)
         damages.append(damage)
 
-    found = replay(read_decisions(log_files(args.log), damaged), profile, contenders)
+    found = replay(read_log(log_files(args.log), damaged), profile, contenders)
     if not found.ticks:
         raise CheckFailed(f"{args.log}: no tick is recorded here")
     if args.json:

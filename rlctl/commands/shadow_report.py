@@ -24,7 +24,7 @@ from rlctl.shadow.report import Report, report_of
 from rlctl.shadow.sim import Simulation, Twin, load_trace, simulate
 from rlctl.shadow.tables import gate_lines, report_lines
 from rlctl.shadow.watching import Shadows
-from rlctl.ticklog.decisions import read_decisions
+from rlctl.ticklog.logged import read_log
 from rlctl.work.progress import progress, say
 
 __all__ = ["run"]
@@ -70,7 +70,7 @@ def _read(args: argparse.Namespace) -> tuple[Columns, str]:
 def _asked(log: Path, names: Sequence[str], damaged: Callable[[Damage], None]) -> Columns | None:
     shadows = Shadows(policies_of(names))
     try:
-        seen = (shadows.see(decision) for decision in read_decisions(log_files(log), damaged))
+        seen = (shadows.see(decision) for decision in read_log(log_files(log), damaged))
         return columns(watched for watched in seen if watched is not None)
     finally:
         shadows.close()

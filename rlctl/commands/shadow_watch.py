@@ -23,7 +23,7 @@ from rlctl.loop.stopping import Request, stop_on_signals
 from rlctl.serve.notify import notify
 from rlctl.shadow.log import SHADOW_LOG_NAME, ShadowLog
 from rlctl.shadow.watching import Shadows, Watched
-from rlctl.ticklog.decision_tail import DecisionTail
+from rlctl.ticklog.tail import LogTail
 from rlctl.work.logs import log_to_stderr
 
 __all__ = ["policies_of", "run"]
@@ -68,13 +68,13 @@ def policies_of(names: Sequence[str]) -> list[Policy]:
     return [catalogue.build(name) for name in distinct_policies("--policy", names)]
 
 
-def _opened(path: Path, stop: Request, ends: float) -> DecisionTail | None:
+def _opened(path: Path, stop: Request, ends: float) -> LogTail | None:
     """The log's end; waits for a log that is yet to be begun. None when told to stop before."""
     told = False
     while not stop.is_set() and time.monotonic() < ends:
         newest = path / LOG_NAME if path.is_dir() else path
         if newest.exists() or not newest.parent.is_dir():
-            return DecisionTail(path)
+            return LogTail(path)
         if not told:
             log.info("waiting for %s", newest)
         told = True
@@ -83,7 +83,7 @@ def _opened(path: Path, stop: Request, ends: float) -> DecisionTail | None:
 
 
 def _watch(
-    tail: DecisionTail,
+    tail: LogTail,
     shadows: Shadows,
     record: ShadowLog,
     summary: _Summary,
@@ -95,7 +95,7 @@ def _watch(
 
     Without one nothing of it is: shadows that have just begun are colder than the policy that acts.
     """
-    warming = [watched for decision in tail.take() if (watched := shadows.see(decision))]
+    warming = [watched for decision in tail.poll() if (watched := shadows.see(decision))]
     for watched in _unsaid(warming, last):
         record.write(watched)
         summary.add(watched)
@@ -105,8 +105,7 @@ def _watch(
         left = ends - time.monotonic()
         if left <= 0.0 or stop.wait(min(POLL_SECONDS, left)):
             break
-        tail.poll()
-        for decision in tail.take():
+        for decision in tail.poll():
             if watched := shadows.see(decision):
                 record.write(watched)
                 summary.add(watched)
@@ -131,7 +130,7 @@ class _Summary:
             self.same[name] += answer.got == watched.applied
             self.failed[name] += bool(answer.failed)
 
-    def tell(self, shadows: Shadows, record: ShadowLog, tail: DecisionTail, *, last: bool = False) -> None:
+    def tell(self, shadows: Shadows, record: ShadowLog, tail: LogTail, *, last: bool = False) -> None:
         """Once a minute, and at the end."""
         now = time.monotonic()
         if not (last or now >= self._due):
@@ -142,7 +141,7 @@ class _Summary:
         elif self.ticks or last:
             log.info("%s", "; ".join(self._in_words(shadows, record, tail)))
 
-    def _as_json(self, shadows: Shadows, record: ShadowLog, tail: DecisionTail) -> dict[str, object]:
+    def _as_json(self, shadows: Shadows, record: ShadowLog, tail: LogTail) -> dict[str, object]:
         return {
             "ts": round(time.time(), 3),
             "ticks": self.ticks,
@@ -156,7 +155,7 @@ class _Summary:
             },
         }
 
-    def _in_words(self, shadows: Shadows, record: ShadowLog, tail: DecisionTail) -> Iterator[str]:
+    def _in_words(self, shadows: Shadows, record: ShadowLog, tail: LogTail) -> Iterator[str]:
         yield f"{self.ticks} ticks, {self.behind_seconds:.1f} s behind"
         for one in shadows.shadows:
             name, failed = one.policy.name, self.failed[one.policy.name]

@@ -14,7 +14,7 @@ from rlctl.shadow.report import Report, ShadowFigures
 from rlctl.shadow.sim import SimulatedRun, Simulation
 from rlctl.statistics.intervals import Estimate
 from rlctl.statistics.paired import Difference
-from rlctl.ticklog.decisions import shown
+from rlctl.ticklog.logged import shown
 
 __all__ = ["gate_lines", "report_lines"]
 

@@ -21,8 +21,7 @@ from typing import Any
 
 from rlctl.agents.managers.readings import number, slack_of
 from rlctl.agents.policy import Policy
-from rlctl.agents.seat import Decision as SeatDecision
-from rlctl.agents.seat import Seat, propose
+from rlctl.agents.seat import Decision, Seat, propose
 from rlctl.agents.served.standing import Budgets
 from rlctl.agents.served.worker import CallFailed, Worker
 from rlctl.envs.allocation import Allocation, Limits
@@ -30,8 +29,8 @@ from rlctl.envs.observation import Observation
 from rlctl.envs.workload import Weight
 from rlctl.safety.growth import GrowthRate, SlackHold
 from rlctl.safety.shield import Shield
-from rlctl.ticklog.decisions import Decision
 from rlctl.ticklog.header import limits_in, profile_in, run_in
+from rlctl.ticklog.logged import LoggedTick
 from rlctl.ticklog.replay import begins_anew, digest_in, period_in
 
 __all__ = ["Answer", "Shadow", "Shadows", "Watched"]
@@ -155,7 +154,7 @@ class Shadow(Policy):
             raise CallFailed(f"took {taken:.3g} ms of CPU time, {most:.3g} are allowed")
         return asked
 
-    def answer(self, decision: SeatDecision) -> Answer:
+    def answer(self, decision: Decision) -> Answer:
         """Its last answer, and what the guards made of it."""
         verdict, failed = decision.verdict, str(decision.error or "")
         guards = tuple(dict.fromkeys(bound.guard for bound in verdict.decisive))
@@ -193,12 +192,12 @@ class Shadows:
     def __init__(self, policies: Sequence[Policy]) -> None:
         self.shadows = tuple(Shadow(policy) for policy in policies)
         self.ticks = self.unruled = 0
-        self._last: Decision | None = None
+        self._last: LoggedTick | None = None
         self._shield: Shield | None = None
         self._seats: tuple[Seat, ...] = ()
         self._told: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
 
-    def see(self, decision: Decision) -> Watched | None:
+    def see(self, decision: LoggedTick) -> Watched | None:
         """Ask all about a tick; None where nothing can be said of it.
 
         Args:

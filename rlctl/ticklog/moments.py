@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from rlctl.envs.ticklog import Damage
-from rlctl.ticklog.decisions import Decision, read_decisions
+from rlctl.ticklog.logged import LoggedTick, read_log
 
 __all__ = ["Found", "Moment", "find", "parse_moment"]
 
@@ -32,7 +32,7 @@ class Moment:
     wall_seconds: float | None = None
     index: int | None = None
 
-    def off(self, decision: Decision) -> float:
+    def off(self, decision: LoggedTick) -> float:
         """How far a tick is from it: in seconds or ticks, negative before it."""
         if self.index is not None:
             return float(decision.tick.index - self.index)
@@ -49,8 +49,8 @@ class Found:
         off: How far it is from what was looked for, as `Moment.off`.
     """
 
-    decision: Decision
-    following: Decision | None
+    decision: LoggedTick
+    following: LoggedTick | None
     off: float
 
 
@@ -92,11 +92,11 @@ def find(paths: Sequence[Path], moment: Moment, damaged: Callable[[Damage], None
         PermissionMissing: One may not be read.
     """
     best: Found | None = None
-    newer: Decision | None = None  # the first tick of the file after
+    newer: LoggedTick | None = None  # the first tick of the file after
     for path in reversed(paths):
         here: Found | None = None
-        begins: Decision | None = None
-        for one, after in itertools.pairwise(itertools.chain(read_decisions([path], damaged), [newer])):
+        begins: LoggedTick | None = None
+        for one, after in itertools.pairwise(itertools.chain(read_log([path], damaged), [newer])):
             if one is None:
                 continue
             begins = begins or one
@@ -110,7 +110,7 @@ def find(paths: Sequence[Path], moment: Moment, damaged: Callable[[Damage], None
     return best
 
 
-def _settled(moment: Moment, best: Found, begins: Decision) -> bool:
+def _settled(moment: Moment, best: Found, begins: LoggedTick) -> bool:
     """Nothing older can be nearer."""
     return best.off == 0.0 or (moment.index is None and moment.off(begins) <= 0.0)
 

@@ -20,8 +20,8 @@ from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Verdict
-from rlctl.ticklog.decisions import Decision
 from rlctl.ticklog.header import limits_in, profile_in, run_in
+from rlctl.ticklog.logged import LoggedTick
 
 __all__ = [
     "Answer",
@@ -50,7 +50,7 @@ class Difference:
         verdict: What the shield says now.
     """
 
-    decision: Decision
+    decision: LoggedTick
     verdict: Verdict
 
 
@@ -77,7 +77,7 @@ class Recheck:
 class Answer:
     """What a policy would have asked for at a tick, and got; `failed` says why it had no answer."""
 
-    decision: Decision
+    decision: LoggedTick
     verdict: Verdict
     limits: Limits
     failed: str = ""
@@ -108,14 +108,14 @@ class Contender:
         self._seat = Seat(self.policy, shield, shield.limits, tick_seconds)
         self._seat.start()
 
-    def answer(self, decision: Decision, telemetry: Telemetry, before: Allocation) -> None:
+    def answer(self, decision: LoggedTick, telemetry: Telemetry, before: Allocation) -> None:
         """Ask it, as the control loop does."""
         asked = self._seat.decide(telemetry, before)
         failed = repr(asked.error) if asked.error else ""
         self.answers.append(Answer(decision, asked.verdict, self._seat.limits, failed))
 
 
-def replay(decisions: Iterable[Decision], profile: Profile | None, contenders: Sequence[Contender] = ()) -> Recheck:
+def replay(decisions: Iterable[LoggedTick], profile: Profile | None, contenders: Sequence[Contender] = ()) -> Recheck:
     """Run a log again.
 
     Args:
@@ -140,7 +140,7 @@ def replay(decisions: Iterable[Decision], profile: Profile | None, contenders: S
 
 
 def _replay_run(
-    run: Sequence[Decision], plant: ReplayPlant, shield: Shield, contenders: Sequence[Contender], found: Recheck
+    run: Sequence[LoggedTick], plant: ReplayPlant, shield: Shield, contenders: Sequence[Contender], found: Recheck
 ) -> None:
     same = digest_in(run[0].header) == shield.digest
     found.runs += 1
@@ -192,9 +192,9 @@ def _reasons(verdict: Verdict) -> set[tuple[str, str]]:
     return {(bound.guard, bound.reason) for bound in verdict.decisive}
 
 
-def _runs(decisions: Iterable[Decision]) -> Iterator[list[Decision]]:
+def _runs(decisions: Iterable[LoggedTick]) -> Iterator[list[LoggedTick]]:
     """The runs of the service that a log holds, one after the other."""
-    run: list[Decision] = []
+    run: list[LoggedTick] = []
     for decision in decisions:
         if run and begins_anew(run[-1], decision):
             yield run
@@ -204,7 +204,7 @@ def _runs(decisions: Iterable[Decision]) -> Iterator[list[Decision]]:
         yield run
 
 
-def begins_anew(last: Decision, decision: Decision) -> bool:
+def begins_anew(last: LoggedTick, decision: LoggedTick) -> bool:
     """A tick is of another run of the service than the one before it."""
     return decision.tick.index <= last.tick.index or (
         decision.header is not last.header and run_in(decision.header) != run_in(last.header)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import IO
 
 from rlctl.envs.errors import ConfigError, PermissionMissing
-from rlctl.envs.ticklog import LOG_NAME, Line, unsealed
+from rlctl.envs.ticklog import LOG_NAME, MOST_LINE_BYTES, Line, unsealed
 from rlctl.loop.record import Tick
-from rlctl.ticklog.decisions import decision_of
+from rlctl.ticklog.logged import LoggedTick, TickReader
 
 __all__ = ["LogTail"]
 
@@ -21,17 +21,20 @@ HISTORY_TICKS = 600
 TAIL_BYTES = 2 << 20
 """Read of each file at the start: more than so many ticks take."""
 
+HEADER = b'{"log":'
+"""How a header's line begins: before the tail only such lines are parsed."""
+
 
 class LogTail:
-    """The last ticks of a log.
+    """The last ticks of a log, and each new one, through rotations, restarts and damage.
 
     Args:
         log: The log's newest file, or its directory.
 
     Attributes:
         path: The newest file.
-        ticks: The last ones, oldest first.
-        damaged: Lines that were no ticks.
+        ticks: The last ticks, oldest first, at most `HISTORY_TICKS`.
+        damaged: Number of lines that were no ticks.
 
     Raises:
         ConfigError: There is no log.
@@ -42,6 +45,9 @@ class LogTail:
         self.path = log / LOG_NAME if log.is_dir() else log
         self.ticks: deque[Tick] = deque(maxlen=HISTORY_TICKS)
         self.damaged = 0
+        self._new: list[LoggedTick] = []
+        self._reader, self._checksum = TickReader(), ""
+        self._reader.pass_damage()  # of the lines before the tail nothing is known
         self._part = b""
         file = self._opened(self.path)
         if file is None:
@@ -49,21 +55,21 @@ class LogTail:
         self._file = file
         self._look_back()
 
-    def poll(self) -> None:
-        """Take what has been written since the last call; a log that is gone for now gives nothing."""
+    def poll(self) -> list[LoggedTick]:
+        """The ticks since the last call, at the first call those of the log's end; none while the log is gone."""
         self._take()
         newest = self._opened(self.path)
-        if newest is None:
-            return
-        if _same(newest, self._file):
+        if newest is not None and _same(newest, self._file):
             newest.close()
             self._follow_truncation()
-            return
-        self._take()  # what came just before the rotation
-        for file in (*self._between(newest), newest):
-            self._file.close()
-            self._file, self._part = file, b""
-            self._take()
+        elif newest is not None:
+            self._take()  # what came just before the rotation
+            for file in (*self._between(newest), newest):
+                self._file.close()
+                self._file, self._part = file, b""
+                self._take()
+        new, self._new = self._new, []
+        return new
 
     def close(self) -> None:
         """Let go of the file. Idempotent."""
@@ -80,26 +86,28 @@ class LogTail:
             raise ConfigError(f"cannot be read: {error.strerror}", path) from error
 
     def _between(self, newest: IO[bytes]) -> list[IO[bytes]]:
-        """Files that came after ours and before the newest, oldest first: who was stopped for long missed whole ones.
+        """Files that came after ours and before the newest, oldest first: a long pause may have missed whole ones.
 
-        None where ours is no longer among the numbered files: which of those are new cannot be told then.
+        Empty where ours is no longer among the numbered files: which of those are new cannot be known then.
         """
-        found: list[IO[bytes]] = []
+        newer: list[IO[bytes]] = []
         for number in itertools.count(1):
             file = self._opened(self.path.with_name(f"{self.path.name}.{number}"))
             if file is None or _same(file, self._file):
                 break
-            found.append(file)
+            if _same(file, newest):  # rotated again just now
+                file.close()
+            else:
+                newer.append(file)
         if file is not None:
             file.close()
-        kept = [] if file is None else [one for one in found if not _same(one, newest)]  # rotated again just now
-        for one in found:
-            if one not in kept:
-                one.close()
-        return kept[::-1]
+            return newer[::-1]
+        for file in newer:
+            file.close()
+        return []
 
     def _look_back(self) -> None:
-        """The ends of the file before, if there is one, and of this one."""
+        """Read the ends of the file before, if there is one, and of this one."""
         try:
             before = self.path.with_name(f"{self.path.name}.1").open("rb")
         except OSError:
@@ -113,7 +121,7 @@ class LogTail:
         self._take()
 
     def _to_tail(self, file: IO[bytes]) -> None:
-        """To the first whole line of the file's end."""
+        """Go to the first whole line of the file's end."""
         size = os.fstat(file.fileno()).st_size
         if size > TAIL_BYTES:
             self._pass_over(file, size - TAIL_BYTES)
@@ -121,7 +129,15 @@ class LogTail:
             file.readline(TAIL_BYTES)
 
     def _pass_over(self, file: IO[bytes], end: int) -> None:
-        """What comes before a file's tail: nothing that matters here."""
+        """Look for the header in force in what comes before a file's tail."""
+        file.seek(0)
+        while file.tell() < end and (raw := file.readline(MOST_LINE_BYTES)):
+            if raw.startswith(HEADER):
+                try:
+                    self._reader.pass_header(unsealed(raw)[0])
+                except ValueError:
+                    self.damaged += 1
+        self._forget_place()
 
     def _follow_truncation(self) -> None:
         if os.fstat(self._file.fileno()).st_size < self._file.tell():
@@ -135,22 +151,28 @@ class LogTail:
 
     def _learn(self, data: bytes) -> None:
         *lines, self._part = (self._part + data).split(b"\n")
-        self._part = self._part[-TAIL_BYTES:]  # a line without an end is no line of ours
+        self._part = self._part[-TAIL_BYTES:]  # no tick is so long: a line without an end is none
         for raw in filter(bytes.strip, lines):
-            try:
-                self._line(raw)
-            except ValueError:
-                self.damaged += 1
+            self._take_line(raw)
 
-    def _line(self, raw: bytes) -> None:
-        """Take a whole line.
+    def _take_line(self, raw: bytes) -> None:
+        try:
+            content, before, checksum = unsealed(raw)
+            unbroken = before is None or not self._checksum or before == self._checksum
+            logged = self._reader.read(Line(self.path, 0, content, unbroken))
+        except ValueError:
+            self.damaged += 1
+            self._forget_place()
+            return
+        self._checksum = checksum
+        if logged is not None:
+            self._new.append(logged)
+            self.ticks.append(logged.tick)
 
-        Raises:
-            ValueError: It is damaged, or no tick.
-        """
-        line = Line(self.path, 0, unsealed(raw)[0])
-        if not line.is_header:
-            self.ticks.append(decision_of(line, {}).tick)
+    def _forget_place(self) -> None:
+        """Which checksum the next line must name as that of the line before it is not known."""
+        self._checksum = ""
+        self._reader.pass_damage()
 
 
 def _same(one: IO[bytes], other: IO[bytes]) -> bool:

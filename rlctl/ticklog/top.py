@@ -12,7 +12,7 @@ from typing import Any
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Value
 from rlctl.loop.narrator import in_words
 from rlctl.loop.record import Tick, tick_as_json
-from rlctl.ticklog.decisions import shown
+from rlctl.ticklog.logged import shown
 from rlctl.ticklog.why import clock, reading_in_words, shares_in_words
 
 __all__ = ["BLOCKS", "PLAIN_BLOCKS", "Mood", "Row", "as_json", "is_stale", "rows", "sparkline"]

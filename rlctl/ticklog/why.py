@@ -9,7 +9,7 @@ from typing import Any
 from rlctl.envs.telemetry import READINGS, Missing, Quantile, Reading, Telemetry
 from rlctl.loop.narrator import be_vanished, in_words
 from rlctl.loop.record import Tick, tick_as_json
-from rlctl.ticklog.decisions import Decision, shown
+from rlctl.ticklog.logged import LoggedTick, shown
 from rlctl.ticklog.moments import Found, Moment
 
 __all__ = ["as_json", "clock", "in_plain_words", "reading_in_words", "shares_in_words"]
@@ -171,12 +171,12 @@ def _written(tick: Tick) -> Iterator[str]:
         yield f"read back {in_words(found)}, {'tighter' if found.at_most(wanted) else 'freer'} than the verdict"
 
 
-def _succeeds(decision: Decision, following: Decision) -> bool:
+def _succeeds(decision: LoggedTick, following: LoggedTick) -> bool:
     """It is a later tick of the same run, however many in between are lost."""
     return following.tick.index > decision.tick.index
 
 
-def _effect(decision: Decision, following: Decision | None) -> Iterator[str]:
+def _effect(decision: LoggedTick, following: LoggedTick | None) -> Iterator[str]:
     if following is None:
         yield "not known: this is the last tick of the log"
         return

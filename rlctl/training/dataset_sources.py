@@ -21,8 +21,8 @@ from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.envs.ticklog import Damage, log_files
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
-from rlctl.ticklog.decisions import Decision, read_decisions
 from rlctl.ticklog.header import limits_in, profile_in
+from rlctl.ticklog.logged import LoggedTick, read_log
 from rlctl.ticklog.replay import begins_anew, digest_in, period_in
 from rlctl.training.transitions import Cut, Moment, Weaver, cuts_of, move_of
 
@@ -65,7 +65,7 @@ def of_log(path: Path, safety: Profile | None, damaged: Callable[[Damage], None]
     """
     files = log_files(path)
     reader, last = _LogReader(safety, path), None
-    for decision in _headed(read_decisions(files, damaged)):
+    for decision in _headed(read_log(files, damaged)):
         reader.see(decision, last)
         last = decision
     if last is None:
@@ -73,9 +73,9 @@ def of_log(path: Path, safety: Profile | None, damaged: Callable[[Damage], None]
     return reader.recording(_sha256(files))
 
 
-def _headed(decisions: Iterator[Decision]) -> Iterator[Decision]:
+def _headed(decisions: Iterator[LoggedTick]) -> Iterator[LoggedTick]:
     """Ticks with a header; those of a live bench have none, and get what their ticks show of the host."""
-    bare: list[Decision] = []
+    bare: list[LoggedTick] = []
     for decision in decisions:
         if decision.header:
             yield decision
@@ -87,7 +87,7 @@ def _headed(decisions: Iterator[Decision]) -> Iterator[Decision]:
         period = float(np.median(np.diff(times))) if len(times) > 1 else 1.0
         shown = {"limits": {name: getattr(limits, name) for name in limits.__slots__}, "tick_seconds": round(period, 3)}
         for one in bare:
-            yield Decision(one.tick, one.path, one.number, shown, one.first, one.unbroken)
+            yield LoggedTick(one.tick, one.path, one.number, shown, one.first, one.unbroken)
 
 
 class _LogReader:
@@ -99,7 +99,7 @@ class _LogReader:
         self._shield: Shield
         self._tick_seconds: float | None = None
 
-    def see(self, decision: Decision, last: Decision | None) -> None:
+    def see(self, decision: LoggedTick, last: LoggedTick | None) -> None:
         """The next tick, and the one before it."""
         if last is None or begins_anew(last, decision):
             self._begin(decision, None if last is None else Cut.RESTART)
@@ -131,7 +131,7 @@ class _LogReader:
         assert self._tick_seconds is not None
         return Recording(source, self._tick_seconds, episodes, cuts_of(self._weavers))
 
-    def _begin(self, decision: Decision, cut: Cut | None) -> None:
+    def _begin(self, decision: LoggedTick, cut: Cut | None) -> None:
         """Guards and history begin anew; what guards remember a header may say."""
         header = decision.header
         safety = profile_in(header) or self._safety
@@ -153,12 +153,12 @@ class _LogReader:
         self._tick_seconds, self._limits = period, limits
         self._observer, self._shield = Observer(limits, period), Shield(safety, limits)
 
-    def _late(self, decision: Decision, last: Decision) -> bool:
+    def _late(self, decision: LoggedTick, last: LoggedTick) -> bool:
         passed = decision.tick.telemetry.time_seconds - last.tick.telemetry.time_seconds
         assert self._tick_seconds is not None
         return not passed <= LATE_RATIO * self._tick_seconds
 
-    def _add(self, decision: Decision) -> None:
+    def _add(self, decision: LoggedTick) -> None:
         tick, limits = decision.tick, self._limits
         if decision.first:
             self._shield.resume(decision.header.get("guards", {}), tick.telemetry)
@@ -181,7 +181,7 @@ class _LogReader:
         )
 
 
-def _settings(decision: Decision) -> tuple[object, ...]:
+def _settings(decision: LoggedTick) -> tuple[object, ...]:
     header = decision.header
     return limits_in(header), digest_in(header), period_in(header), decision.tick.telemetry.target_seconds
 

@@ -17,7 +17,7 @@ from rlctl.envs.applications import Placement
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.loop.record import MemoryRecorder, Tee, Tick, TickLog, read_ticks, tick_as_json, write_ticks
 from rlctl.safety.verdict import Bound, Reason, Verdict
-from rlctl.ticklog.decisions import read_decisions
+from rlctl.ticklog.logged import read_log
 from rlctl.ticklog.why import shares_in_words
 
 FULL, FROZEN = Allocation(UNLIMITED, 2), Allocation(0.01, 1, frozen=True)
@@ -53,7 +53,7 @@ SHARES = {"7:encoder": Placement(1, "node1", 0.6), "8:late": None}
 def test_shares_of_applications_come_back_and_are_left_out_where_there_are_none(tmp_path):
     write_ticks(tmp_path / "ticks.jsonl", [a_tick(), replace(a_tick(1), shares=SHARES)])
     assert ["shares" in said for said in read_ticks(tmp_path / "ticks.jsonl")] == [False, True]
-    found = list(read_decisions([tmp_path / "ticks.jsonl"], pytest.fail))
+    found = list(read_log([tmp_path / "ticks.jsonl"], pytest.fail))
     assert [one.tick.shares for one in found] == [{}, SHARES]
 
 

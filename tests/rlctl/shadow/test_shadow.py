@@ -13,9 +13,9 @@ from rlctl.shadow import watching as module
 from rlctl.shadow.log import ShadowLog, read_watched, shadow_files
 from rlctl.shadow.watching import Shadows
 from rlctl.ticklog import tail as tail_module
-from rlctl.ticklog.decision_tail import DecisionTail
-from rlctl.ticklog.decisions import read_decisions
+from rlctl.ticklog.logged import read_log
 from rlctl.ticklog.replay import Contender, replay
+from rlctl.ticklog.tail import LogTail
 
 
 def refuse(damage):
@@ -23,7 +23,7 @@ def refuse(damage):
 
 
 def decisions(folder):
-    return list(read_decisions(log_files(folder), refuse))
+    return list(read_log(log_files(folder), refuse))
 
 
 @pytest.fixture
@@ -191,17 +191,15 @@ def test_what_was_said_is_read_back_through_rotations_and_runs(recorded_run, wat
 
 def test_a_growing_log_is_followed_with_its_headers_through_rotations_and_runs(recorded_run):
     run = recorded_run(rotate_bytes=30_000)
-    tail = DecisionTail(run.go(3))
-    found = tail.take()
+    tail = LogTail(run.go(3))
+    found = tail.poll()
     for _ in range(4):
         run.go(4)
-        tail.poll()
-        found += tail.take()
+        found += tail.poll()
     run.log.close()
     other = recorded_run(rotate_bytes=30_000)
     other.go(5)
-    tail.poll()
-    found += tail.take()
+    found += tail.poll()
     tail.close()
     assert [one.tick.index for one in found] == [*range(19), *range(5)]
     assert len({one.header["started"] for one in found}) == 2
@@ -212,12 +210,11 @@ def test_a_growing_log_is_followed_with_its_headers_through_rotations_and_runs(r
 def test_who_was_stopped_for_long_catches_up_with_whole_files(recorded_run):
     run = recorded_run(rotate_bytes=20_000)
     run.log.keep = 50
-    tail = DecisionTail(run.go(3))
-    found = tail.take()
+    tail = LogTail(run.go(3))
+    found = tail.poll()
     run.go(60)
     assert len(list(run.folder.iterdir())) > 4
-    tail.poll()
-    found += tail.take()
+    found += tail.poll()
     tail.close()
     assert [one.tick.index for one in found] == list(range(63))
     assert all(one.unbroken for one in found[1:])
@@ -225,8 +222,8 @@ def test_who_was_stopped_for_long_catches_up_with_whole_files(recorded_run):
 
 def test_the_header_in_force_is_found_before_the_part_that_is_read(recorded_run, monkeypatch):
     monkeypatch.setattr(tail_module, "TAIL_BYTES", 8000)
-    tail = DecisionTail(recorded_run().go(40))
-    found = tail.take()
+    tail = LogTail(recorded_run().go(40))
+    found = tail.poll()
     tail.close()
     assert 1 < len(found) < 10
     assert found[-1].tick.index == 39
@@ -236,13 +233,12 @@ def test_the_header_in_force_is_found_before_the_part_that_is_read(recorded_run,
 
 def test_damage_in_a_growing_log_is_counted_and_passed_over(recorded_run):
     run = recorded_run()
-    tail = DecisionTail(run.go(2))
-    tail.take()
+    tail = LogTail(run.go(2))
+    tail.poll()
     with run.log.path.open("ab") as file:
         file.write(b'nonsense\n{"log":1,"prev":"","crc":"00000000"}\n')
     run.go(2)
-    tail.poll()
-    found = tail.take()
+    found = tail.poll()
     tail.close()
     assert ([one.tick.index for one in found], tail.damaged) == ([2, 3], 2)
     assert [one.unbroken for one in found] == [False, True]

@@ -197,10 +197,10 @@ def test_the_acting_policy_s_options_come_from_its_configuration(capsys, simulat
 def test_a_shadow_that_is_another_by_now_is_not_simulated(capsys, simulated_log, tmp_path):
     from rlctl.shadow.log import ShadowLog
     from rlctl.shadow.watching import Shadows
-    from rlctl.ticklog.decisions import read_decisions
+    from rlctl.ticklog.logged import read_log
 
     shadows, log = Shadows([catalogue.build("static", quota_ratio=0.3)]), ShadowLog(tmp_path / "shadow.jsonl")
-    for number, decision in enumerate(read_decisions([simulated_log / "ticks.jsonl"], print)):
+    for number, decision in enumerate(read_log([simulated_log / "ticks.jsonl"], print)):
         if number == 100:
             break
         log.write(shadows.see(decision))
@@ -365,13 +365,13 @@ def whole_logs(simulated_log):
     """The begin of a tick log, and what shadows say of it."""
     from rlctl.shadow.log import ShadowLog
     from rlctl.shadow.watching import Shadows
-    from rlctl.ticklog.decisions import read_decisions
+    from rlctl.ticklog.logged import read_log
 
     ticks = (simulated_log / "ticks.jsonl").read_bytes().splitlines(keepends=True)[:30]
     begin, said = simulated_log / "begin.jsonl", simulated_log / "said.jsonl"
     begin.write_bytes(b"".join(ticks))
     shadows, log = Shadows([catalogue.build("feedforward")]), ShadowLog(said)
-    for decision in read_decisions([begin], print):
+    for decision in read_log([begin], print):
         log.write(shadows.see(decision))
     log.close()
     shadows.close()

@@ -1,0 +1,157 @@
+"""A tick log read back: every tick as it was recorded, under the header that was in force."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlctl.envs.applications import Placement
+from rlctl.envs.replay import allocation_of, telemetry_of
+from rlctl.envs.ticklog import Damage, Line, read_lines
+from rlctl.loop.record import Tick
+from rlctl.safety.verdict import Bound, Reason, Verdict
+
+__all__ = ["LoggedTick", "TickReader", "read_log", "shown"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedTick:
+    """One tick of a log.
+
+    Attributes:
+        tick: The tick; of the shield's bounds only those that the proposal exceeded are recorded.
+        path: File of the log that it stands in.
+        number: Number of its line in the file, from 1.
+        header: Content of the last header before it; empty when there is none.
+        first: It is the first tick after its header.
+        unbroken: Nothing is known to be damaged or missing between it and the line before.
+    """
+
+    tick: Tick
+    path: Path
+    number: int
+    header: Mapping[str, Any] = field(default_factory=dict)
+    first: bool = False
+    unbroken: bool = True
+
+    @property
+    def where(self) -> str:
+        """File and line, as compilers name them."""
+        return f"{self.path}:{self.number}"
+
+
+class TickReader:
+    """Makes ticks of the lines of a log, given in order, each tick with the header that is in force."""
+
+    def __init__(self) -> None:
+        self._header: Mapping[str, Any] = {}
+        self._first, self._unbroken = False, True
+
+    def read(self, line: Line) -> LoggedTick | None:
+        """The tick of a line; None for a header.
+
+        Raises:
+            ValueError: It is no tick, with what is wrong.
+        """
+        self._unbroken = self._unbroken and line.unbroken
+        if line.is_header:
+            self.pass_header(line.content)
+            self._first = True
+            return None
+        try:
+            tick = _tick(line.content)
+        except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
+            self.pass_damage()
+            missing = " is missing" if isinstance(error, KeyError) else ""
+            raise ValueError(f"is no tick: {error}{missing}") from error
+        logged = LoggedTick(tick, line.path, line.number, self._header, self._first, self._unbroken)
+        self._first, self._unbroken = False, True
+        return logged
+
+    def pass_header(self, content: Mapping[str, Any]) -> None:
+        """Take over a header whose own tick is not read."""
+        self._header, self._first = content, False
+
+    def pass_damage(self) -> None:
+        """Lines before the next one are damaged, or were not read."""
+        self._unbroken = False
+
+
+def read_log(paths: Iterable[Path], damaged: Callable[[Damage], None]) -> Iterator[LoggedTick]:
+    """Every tick of a log; damage is reported and left out.
+
+    Args:
+        paths: Files of the log, oldest first.
+        damaged: Takes every line that is damaged or no tick, and every gap.
+
+    Raises:
+        ConfigError: None of the files is there, or one cannot be read.
+        PermissionMissing: One may not be read.
+    """
+    reader = TickReader()
+    for line in read_lines(paths, damaged):
+        try:
+            logged = reader.read(line)
+        except ValueError as error:
+            damaged(Damage(line.path, line.number, str(error)))
+            continue
+        if logged is not None:
+            yield logged
+
+
+def shown(text: str) -> str:
+    """Text of a log, for a terminal: what would steer it, or cannot be printed at all, becomes `?`."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _tick(plain: Mapping[str, Any]) -> Tick:
+    proposed = allocation_of(plain["proposed"])
+    bounds = tuple(_bound(one) for one in plain["bounds"])
+    return Tick(
+        index=_whole(plain["tick"]),
+        wall_seconds=_finite(plain["ts"]),
+        telemetry=telemetry_of(plain),
+        before=allocation_of(plain["before"]),
+        proposed=proposed,
+        verdict=Verdict(allocation_of(plain["verdict"]), proposed, bounds),
+        applied=allocation_of(plain["applied"]),
+        policy=str(plain["policy"]),
+        note=str(plain["note"]),
+        error=str(plain["error"]),
+        read_seconds=_finite(plain["read_seconds"]),
+        decision_seconds=_finite(plain["decision_seconds"]),
+        tick_seconds=_finite(plain["tick_seconds"]),
+        missed_deadlines=_whole(plain["missed_deadlines"]),
+        acting=str(plain.get("acting", "")),
+        fallback=str(plain.get("fallback", "")),
+        events=tuple(map(str, plain.get("events", ()))),
+        shares={str(name): _placement(one) for name, one in plain.get("shares", {}).items()},
+    )
+
+
+def _placement(plain: Sequence[Any] | None) -> Placement | None:
+    if plain is None:
+        return None
+    mode, cluster, cpus = plain
+    return Placement(_whole(mode), str(cluster), _finite(cpus))
+
+
+def _bound(plain: Mapping[str, Any]) -> Bound:
+    return Bound(str(plain["guard"]), Reason(plain["reason"]), allocation_of(plain["most"]), str(plain["detail"]))
+
+
+def _finite(value: object) -> float:
+    number = float(value)  # type: ignore[arg-type]
+    if not math.isfinite(number) or abs(number) >= 1e15:
+        raise ValueError(f"{value!r} is no such number")
+    return number
+
+
+def _whole(value: object) -> int:
+    number = int(_finite(value))
+    if number < 0:
+        raise ValueError(f"{value!r} is no such number")
+    return number
