@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(_compared(contenders) if contenders else _rechecked(args.log, found)))
     if found.same_shield and found.differences and not contenders:
-        first = found.differences[0].decision
+        first = found.differences[0].logged
         raise CheckFailed(
             f"{len(found.differences)} of {found.ticks} verdicts are not the shield's, the first at tick "
             f"{first.tick.index} ({first.where})"
@@ -99,11 +99,11 @@ def _rechecked(log: Path, found: Recheck) -> Iterator[str]:
 
 
 def _in_words(difference: Difference) -> str:
-    tick, now = difference.decision.tick, difference.verdict
+    tick, now = difference.logged.tick, difference.verdict
     guards = _guards(now) or "no guard objects"
     then = _guards(tick.verdict) or "no guard objected"
     return (
-        f"tick {tick.index} ({difference.decision.where}): asked {in_words(tick.proposed)}; "
+        f"tick {tick.index} ({difference.logged.where}): asked {in_words(tick.proposed)}; "
         f"then {in_words(tick.verdict.allocation)} ({shown(then)}), now {in_words(now.allocation)} ({guards})"
     )
 
@@ -113,9 +113,7 @@ def _guards(verdict: Verdict) -> str:
 
 
 def _compared(contenders: Sequence[Contender]) -> Iterator[str]:
-    recorded = [
-        Answer(answer.decision, answer.decision.tick.verdict, answer.limits) for answer in contenders[0].answers
-    ]
+    recorded = [Answer(answer.logged, answer.logged.tick.verdict, answer.limits) for answer in contenders[0].answers]
     rows: list[tuple[str, ...]] = [HEADER, _row("recorded", recorded)]
     rows += [_row(label(one.policy.name), one.answers) for one in contenders]
     yield render(rows)
@@ -123,7 +121,7 @@ def _compared(contenders: Sequence[Contender]) -> Iterator[str]:
     yield LEGEND
     for one in contenders:
         if failed := next((answer for answer in one.answers if answer.failed), None):
-            yield f"{label(one.policy.name)} failed first at tick {failed.decision.tick.index}: {shown(failed.failed)}"
+            yield f"{label(one.policy.name)} failed first at tick {failed.logged.tick.index}: {shown(failed.failed)}"
 
 
 def _row(name: str, answers: Sequence[Answer]) -> tuple[str, ...]:
@@ -139,7 +137,7 @@ def _row(name: str, answers: Sequence[Answer]) -> tuple[str, ...]:
 def _summary(answers: Sequence[Answer]) -> dict[str, float]:
     """Shares of the ticks in percent, means in CPUs."""
     got = [one.cpus(one.verdict.allocation) for one in answers]
-    then = [one.cpus(one.decision.tick.verdict.allocation) for one in answers]
+    then = [one.cpus(one.logged.tick.verdict.allocation) for one in answers]
     pairs = list(zip(answers, got, then, strict=True))
     return {
         "agrees": _percent([one.agrees for one in answers]),
@@ -176,7 +174,7 @@ def _as_json(
 
 
 def _difference_as_json(difference: Difference) -> dict[str, Any]:
-    decision, now = difference.decision, difference.verdict
+    decision, now = difference.logged, difference.verdict
     tick = decision.tick
     return {
         "tick": tick.index,
@@ -193,11 +191,11 @@ def _difference_as_json(difference: Difference) -> dict[str, Any]:
 def _contender_as_json(answers: Sequence[Answer]) -> dict[str, Any]:
     ticks = [
         {
-            "tick": answer.decision.tick.index,
-            "ts": answer.decision.tick.wall_seconds,
+            "tick": answer.logged.tick.index,
+            "ts": answer.logged.tick.wall_seconds,
             "asked": allocation_as_json(answer.verdict.proposed),
             "got": allocation_as_json(answer.verdict.allocation),
-            "then": allocation_as_json(answer.decision.tick.verdict.allocation),
+            "then": allocation_as_json(answer.logged.tick.verdict.allocation),
             "failed": answer.failed,
         }
         for answer in answers

@@ -13,7 +13,7 @@ from pathlib import Path
 from rlctl.envs.ticklog import Damage
 from rlctl.ticklog.logged import LoggedTick, read_log
 
-__all__ = ["Found", "Moment", "find", "parse_moment"]
+__all__ = ["Moment", "Nearest", "find", "parse_moment"]
 
 _AGO = re.compile(r"-(\d{1,9}(?:\.\d{1,6})?)([smhd])")
 _INDEX = re.compile(r"(?:tick\s+|#)(\d{1,12})")
@@ -22,34 +22,34 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What is looked for; with neither attribute the last tick.
+    """What to look for in a log; with neither attribute the last tick.
 
     Attributes:
-        wall_seconds: A time, Unix.
-        index: A tick's number.
+        wall_seconds: Unix time in seconds.
+        index: Number of a tick in its run.
     """
 
     wall_seconds: float | None = None
     index: int | None = None
 
-    def off(self, decision: LoggedTick) -> float:
+    def off(self, logged: LoggedTick) -> float:
         """How far a tick is from it: in seconds or ticks, negative before it."""
         if self.index is not None:
-            return float(decision.tick.index - self.index)
-        return 0.0 if self.wall_seconds is None else decision.tick.wall_seconds - self.wall_seconds
+            return float(logged.tick.index - self.index)
+        return 0.0 if self.wall_seconds is None else logged.tick.wall_seconds - self.wall_seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The nearest tick.
+class Nearest:
+    """The tick of a log that is nearest to a moment.
 
     Attributes:
-        decision: The tick.
+        logged: The tick itself.
         following: The tick after it, if there is one.
         off: How far it is from what was looked for, as `Moment.off`.
     """
 
-    decision: LoggedTick
+    logged: LoggedTick
     following: LoggedTick | None
     off: float
 
@@ -67,10 +67,10 @@ def parse_moment(text: str, now_seconds: float | None = None) -> Moment:
     text, now = text.strip(), time.time() if now_seconds is None else now_seconds
     if not text:
         return Moment()
-    if found := _INDEX.fullmatch(text):
-        return Moment(index=int(found[1]))
-    if found := _AGO.fullmatch(text):
-        return Moment(wall_seconds=now - float(found[1]) * _UNITS[found[2]])
+    if match := _INDEX.fullmatch(text):
+        return Moment(index=int(match[1]))
+    if match := _AGO.fullmatch(text):
+        return Moment(wall_seconds=now - float(match[1]) * _UNITS[match[2]])
     try:
         return Moment(wall_seconds=_clock(text, now) if re.match(r"\d\d?:", text) else _iso(text))
     except (ValueError, OverflowError):
@@ -79,29 +79,29 @@ def parse_moment(text: str, now_seconds: float | None = None) -> Moment:
         ) from None
 
 
-def find(paths: Sequence[Path], moment: Moment, damaged: Callable[[Damage], None]) -> Found | None:
+def find(paths: Sequence[Path], moment: Moment, damaged: Callable[[Damage], None]) -> Nearest | None:
     """The tick nearest to a moment, of two as near the later one; None when the log holds no tick.
 
     Args:
         paths: Files, oldest first. They are read newest first, and only as far as need be.
-        moment: What is looked for.
-        damaged: Told of damage in what was read.
+        moment: What to look for.
+        damaged: Takes every damaged line of what was read.
 
     Raises:
         ConfigError: A file cannot be read.
         PermissionMissing: One may not be read.
     """
-    best: Found | None = None
+    best: Nearest | None = None
     newer: LoggedTick | None = None  # the first tick of the file after
     for path in reversed(paths):
-        here: Found | None = None
+        here: Nearest | None = None
         begins: LoggedTick | None = None
         for one, after in itertools.pairwise(itertools.chain(read_log([path], damaged), [newer])):
             if one is None:
                 continue
             begins = begins or one
             if here is None or abs(moment.off(one)) <= abs(here.off):
-                here = Found(one, after, moment.off(one))
+                here = Nearest(one, after, moment.off(one))
         if here and (best is None or abs(here.off) < abs(best.off)):
             best = here
         if best and begins and _settled(moment, best, begins):
@@ -110,17 +110,17 @@ def find(paths: Sequence[Path], moment: Moment, damaged: Callable[[Damage], None
     return best
 
 
-def _settled(moment: Moment, best: Found, begins: LoggedTick) -> bool:
+def _settled(moment: Moment, best: Nearest, begins: LoggedTick) -> bool:
     """Nothing older can be nearer."""
     return best.off == 0.0 or (moment.index is None and moment.off(begins) <= 0.0)
 
 
 def _clock(text: str, now_seconds: float) -> float:
     now = datetime.fromtimestamp(now_seconds).astimezone()
-    given = datetime.strptime(
+    clock = datetime.strptime(
         text if text.count(":") == 2 else f"{text}:00", "%H:%M:%S" + (".%f" if "." in text else "")
     )
-    then = now.replace(hour=given.hour, minute=given.minute, second=given.second, microsecond=given.microsecond)
+    then = now.replace(hour=clock.hour, minute=clock.minute, second=clock.second, microsecond=clock.microsecond)
     return (then if then <= now else then - timedelta(days=1)).timestamp()
 
 

@@ -16,7 +16,6 @@ from rlctl.agents.seat import Seat
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.replay import ReplayPlant
-from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Verdict
@@ -46,24 +45,24 @@ class Difference:
     """A verdict that is not the recorded one.
 
     Attributes:
-        decision: The tick as recorded.
-        verdict: What the shield says now.
+        logged: The tick as it was recorded.
+        verdict: What the shield rules on the recorded proposal now.
     """
 
-    decision: LoggedTick
+    logged: LoggedTick
     verdict: Verdict
 
 
 @dataclass(slots=True)
 class Recheck:
-    """The recorded verdicts against the shield's of now.
+    """The recorded verdicts against those of a shield now.
 
     Attributes:
-        runs, ticks: How much was replayed.
-        same_shield: In every run the shield is the one that ruled then: by rights there is no difference.
+        runs, ticks: Number of runs of the service and of ticks that were replayed.
+        same_shield: In every run the shield is the one that ruled then: then there should be no difference.
         unknown: Ticks not judged, because what the guards remembered is not known: after damage, and where the log's
             beginning is missing.
-        differences: In order.
+        differences: Verdicts that are not the recorded ones, oldest first.
     """
 
     runs: int = 0
@@ -77,15 +76,15 @@ class Recheck:
 class Answer:
     """What a policy would have asked for at a tick, and got; `failed` says why it had no answer."""
 
-    decision: LoggedTick
+    logged: LoggedTick
     verdict: Verdict
     limits: Limits
     failed: str = ""
 
     @property
     def agrees(self) -> bool:
-        """It would have got what was got then."""
-        return alike(self.verdict.allocation, self.decision.tick.verdict.allocation, self.limits)
+        """The shield would have let through the same as it did then."""
+        return alike(self.verdict.allocation, self.logged.tick.verdict.allocation, self.limits)
 
     def cpus(self, allocation: Allocation) -> float:
         """CPUs that BE could use under an allocation."""
@@ -93,7 +92,7 @@ class Answer:
 
 
 class Contender:
-    """A policy that is asked at every tick; `answers` has what it would have asked for and got.
+    """A policy that decides every tick of a log; `answers` has what it would have asked for and got.
 
     Args:
         policy: Started anew with each run of the log.
@@ -108,61 +107,61 @@ class Contender:
         self._seat = Seat(self.policy, shield, shield.limits, tick_seconds)
         self._seat.start()
 
-    def answer(self, decision: LoggedTick, telemetry: Telemetry, before: Allocation) -> None:
-        """Ask it, as the control loop does."""
-        asked = self._seat.decide(telemetry, before)
-        failed = repr(asked.error) if asked.error else ""
-        self.answers.append(Answer(decision, asked.verdict, self._seat.limits, failed))
+    def answer(self, logged: LoggedTick) -> None:
+        """Decide a tick, as in the control loop, on what was read and in force then."""
+        decision = self._seat.decide(logged.tick.telemetry, logged.tick.before)
+        failed = repr(decision.error) if decision.error else ""
+        self.answers.append(Answer(logged, decision.verdict, self._seat.limits, failed))
 
 
-def replay(decisions: Iterable[LoggedTick], profile: Profile | None, contenders: Sequence[Contender] = ()) -> Recheck:
+def replay(ticks: Iterable[LoggedTick], profile: Profile | None, contenders: Sequence[Contender] = ()) -> Recheck:
     """Run a log again.
 
     Args:
-        decisions: In the order in which they were recorded.
-        profile: The shield; None takes the one under which each run was recorded.
-        contenders: Policies to ask at every tick.
+        ticks: The ticks of a log, oldest first.
+        profile: Constants of the shield; None takes those under which each run was recorded.
+        contenders: Policies that decide every tick, too.
 
     Raises:
         ConfigError: The log does not say under which shield it was recorded.
     """
-    found = Recheck()
-    for run in _runs(decisions):
+    recheck = Recheck()
+    for run in _runs(ticks):
         header = run[0].header
-        shield = profile or profile_in(header)
-        if shield is None:
+        constants = profile or profile_in(header)
+        if constants is None:
             raise ConfigError(
                 "does not say under which shield it was recorded; name one with --shield", run[0].path, run[0].number
             )
-        plant = ReplayPlant([decision.tick for decision in run], limits_in(header), period_in(header))
-        _replay_run(run, plant, Shield(shield, plant.limits), contenders, found)
-    return found
+        plant = ReplayPlant([logged.tick for logged in run], limits_in(header), period_in(header))
+        shield = Shield(constants, plant.limits)
+        for contender in contenders:
+            contender.start(shield, plant.tick_seconds)
+        _replay_run(run, shield, contenders, recheck)
+    return recheck
 
 
-def _replay_run(
-    run: Sequence[LoggedTick], plant: ReplayPlant, shield: Shield, contenders: Sequence[Contender], found: Recheck
-) -> None:
+def _replay_run(run: Sequence[LoggedTick], shield: Shield, contenders: Sequence[Contender], recheck: Recheck) -> None:
     same = digest_in(run[0].header) == shield.digest
-    found.runs += 1
-    found.same_shield &= same
-    for contender in contenders:
-        contender.start(shield, plant.tick_seconds)
+    recheck.runs += 1
+    recheck.same_shield &= same
+    # Guards remember: a verdict can be judged where all ticks since the run's beginning are here, or since a header
+    # that says what they remembered.
     known, expected = True, 0
-    for decision in run:
-        plant.wait()
-        tick, telemetry, before = decision.tick, plant.read(), plant.recorded.before
-        known = known and decision.unbroken and tick.index == expected
+    for logged in run:
+        tick = logged.tick
+        known = known and logged.unbroken and tick.index == expected
         expected = tick.index + 1
-        if same and decision.first and shield.resume(decision.header.get("guards", {}), telemetry):
+        if same and logged.first and shield.resume(logged.header.get("guards", {}), tick.telemetry):
             known = True
         for contender in contenders:
-            contender.answer(decision, telemetry, before)
-        verdict = shield.rule(telemetry, before, tick.proposed)
-        found.ticks += 1
+            contender.answer(logged)
+        verdict = shield.rule(tick.telemetry, tick.before, tick.proposed)
+        recheck.ticks += 1
         if same and not known:
-            found.unknown += 1
+            recheck.unknown += 1
         elif differing(verdict, tick.verdict):
-            found.differences.append(Difference(decision, verdict))
+            recheck.differences.append(Difference(logged, verdict))
 
 
 def alike(one: Allocation, other: Allocation, limits: Limits) -> bool:
@@ -192,22 +191,22 @@ def _reasons(verdict: Verdict) -> set[tuple[str, str]]:
     return {(bound.guard, bound.reason) for bound in verdict.decisive}
 
 
-def _runs(decisions: Iterable[LoggedTick]) -> Iterator[list[LoggedTick]]:
+def _runs(ticks: Iterable[LoggedTick]) -> Iterator[list[LoggedTick]]:
     """The runs of the service that a log holds, one after the other."""
     run: list[LoggedTick] = []
-    for decision in decisions:
-        if run and begins_anew(run[-1], decision):
+    for logged in ticks:
+        if run and begins_anew(run[-1], logged):
             yield run
             run = []
-        run.append(decision)
+        run.append(logged)
     if run:
         yield run
 
 
-def begins_anew(last: LoggedTick, decision: LoggedTick) -> bool:
+def begins_anew(last: LoggedTick, logged: LoggedTick) -> bool:
     """A tick is of another run of the service than the one before it."""
-    return decision.tick.index <= last.tick.index or (
-        decision.header is not last.header and run_in(decision.header) != run_in(last.header)
+    return logged.tick.index <= last.tick.index or (
+        logged.header is not last.header and run_in(logged.header) != run_in(last.header)
     )
 
 

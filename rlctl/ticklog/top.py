@@ -1,4 +1,4 @@
-"""What `rlctl top` shows: rows of words made from the last ticks of a log, for any kind of screen."""
+"""The screen of `rlctl top`: rows of words made from the last ticks of a log."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class Row:
 
 
 def rows(ticks: Sequence[Tick], now_seconds: float, columns: int = 80, blocks: str = BLOCKS) -> list[Row]:
-    """The screen.
+    """The whole screen, row by row.
 
     Args:
         ticks: The last ticks, oldest first.
-        now_seconds: Unix time, to tell how old the last one is.
-        columns: Width of the screen.
-        blocks: Letters of the sparkline, lowest first.
+        now_seconds: Unix time, from which the age of the last tick follows.
+        columns: Width of the screen in characters.
+        blocks: Characters of the sparkline, lowest first.
     """
     if not ticks:
         return [Row("tick", "none is recorded yet", Mood.WARN)]
@@ -107,7 +107,7 @@ def sparkline(values: Sequence[float | None], most: float, columns: int, blocks:
     Args:
         values: Oldest first; where there are more than columns each bar is the largest of several. None is a gap.
         most: What the highest bar stands for; more is shown as much.
-        columns: Most bars.
+        columns: Number of bars at most.
         blocks: The bars, lowest first.
     """
     bars = min(len(values), max(1, columns))
@@ -146,20 +146,20 @@ def _slack(last: Tick) -> Row:
         why = reading_in_words("latency", latency) if isinstance(latency, Missing) else "no target"
         return Row("slack", f"unknown, {target}; latency {why}", Mood.BAD)
     samples = f" of {latency.samples} requests" if isinstance(latency, Quantile) else ""
-    told = f"latency {latency.value * 1e3:.2f} ms{samples}, {latency.age_seconds:.1f} s old"
+    measured = f"latency {latency.value * 1e3:.2f} ms{samples}, {latency.age_seconds:.1f} s old"
     return Row(
         "slack",
-        f"{slack * 100.0:.1f} %, {target}; {told}",
+        f"{slack * 100.0:.1f} %, {target}; {measured}",
         Mood.BAD if slack < 0.0 else Mood.WARN if slack < 0.1 else Mood.GOOD,
     )
 
 
 def _load(last: Tick) -> Row:
     load = last.telemetry.load_ratio
-    told = "unknown, " if isinstance(load, Missing) else ""
+    unknown = "unknown, " if isinstance(load, Missing) else ""
     lc_cpus = reading_in_words("lc_cpus", last.telemetry.lc_cpus)
     rest = "" if isinstance(last.telemetry.lc_cpus, Missing) else f" of the maximum; the LC uses {lc_cpus}"
-    return Row("load", told + reading_in_words("load_ratio", load) + ("" if told else rest))
+    return Row("load", unknown + reading_in_words("load_ratio", load) + ("" if unknown else rest))
 
 
 def _history(ticks: Sequence[Tick], columns: int, blocks: str) -> Iterator[Row]:
@@ -178,8 +178,8 @@ def _history(ticks: Sequence[Tick], columns: int, blocks: str) -> Iterator[Row]:
 
 def _be(last: Tick) -> Row:
     used = last.telemetry.be_cpus
-    told = f"; used {used.value:.2f} CPU" if isinstance(used, Value) else ""
-    return Row("BE", in_words(last.applied) + told, Mood.WARN if last.applied.frozen else Mood.PLAIN)
+    use = f"; used {used.value:.2f} CPU" if isinstance(used, Value) else ""
+    return Row("BE", in_words(last.applied) + use, Mood.WARN if last.applied.frozen else Mood.PLAIN)
 
 
 def _verdict(last: Tick) -> Iterator[Row]:

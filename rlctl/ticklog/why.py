@@ -1,4 +1,4 @@
-"""One decision in plain words: what was seen, asked for, allowed, written, and what came of it."""
+"""One tick of a log in plain words: the readings, the proposal, the verdict, the write, and the effect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlctl.envs.telemetry import READINGS, Missing, Quantile, Reading, Telemetry
 from rlctl.loop.narrator import be_vanished, in_words
 from rlctl.loop.record import Tick, tick_as_json
 from rlctl.ticklog.logged import LoggedTick, shown
-from rlctl.ticklog.moments import Found, Moment
+from rlctl.ticklog.moments import Moment, Nearest
 
 __all__ = ["as_json", "clock", "in_plain_words", "reading_in_words", "shares_in_words"]
 
@@ -21,10 +21,10 @@ MOST_SHOWN = 8
 """Of the applications, by name."""
 
 
-def in_plain_words(found: Found, moment: Moment) -> Iterator[str]:
+def in_plain_words(nearest: Nearest, moment: Moment) -> Iterator[str]:
     """A decision, line by line, for people."""
-    decision, tick = found.decision, found.decision.tick
-    yield f"tick {tick.index} at {clock(tick.wall_seconds)}{_distance(found.off, moment)}, {decision.where}"
+    logged, tick = nearest.logged, nearest.logged.tick
+    yield f"tick {tick.index} at {clock(tick.wall_seconds)}{_distance(nearest.off, moment)}, {logged.where}"
     yield from _row("acted", _acted(tick))
     yield from _row("seen", *_seen(tick.telemetry))
     yield from _row("missing", *_missing(tick.telemetry))
@@ -33,26 +33,26 @@ def in_plain_words(found: Found, moment: Moment) -> Iterator[str]:
     yield from _row("verdict", *_verdict(tick))
     yield from _row("written", *_written(tick))
     yield from _row("shares", *shares_in_words(tick))
-    yield from _row("effect", *_effect(decision, found.following))
+    yield from _row("effect", *_effect(logged, nearest.following))
     yield from _row(
         "took",
         f"{tick.read_seconds * 1e3:.1f} ms to read, {tick.decision_seconds * 1e3:.1f} ms to decide, "
         f"{tick.tick_seconds * 1e3:.1f} ms in all; {tick.missed_deadlines} deadlines missed since the start",
     )
-    yield from _row("under", *_under(decision.header))
+    yield from _row("under", *_under(logged.header))
 
 
-def as_json(found: Found) -> dict[str, Any]:
+def as_json(nearest: Nearest) -> dict[str, Any]:
     """The same for programs."""
-    decision, following = found.decision, found.following
+    logged, following = nearest.logged, nearest.following
     return {
         "schema": 1,
-        "file": str(decision.path),
-        "line": decision.number,
-        "off": found.off,
-        "header": dict(decision.header),
-        "tick": tick_as_json(decision.tick),
-        "next": tick_as_json(following.tick) if following and _succeeds(decision, following) else None,
+        "file": str(logged.path),
+        "line": logged.number,
+        "off": nearest.off,
+        "header": dict(logged.header),
+        "tick": tick_as_json(logged.tick),
+        "next": tick_as_json(following.tick) if following and _succeeds(logged, following) else None,
     }
 
 
@@ -162,26 +162,26 @@ def _written(tick: Tick) -> Iterator[str]:
         yield f"failed: {shown(tick.error)}"
         yield f"read back {in_words(tick.applied)}"
         return
-    wanted, found = tick.verdict.allocation, tick.applied
+    wanted, applied = tick.verdict.allocation, tick.applied
     if be_vanished(tick):
-        yield f"nothing: no BE group is left; whoever comes begins with {in_words(found)}"
-    elif in_words(found) == in_words(wanted):
+        yield f"nothing: no BE group is left; whoever comes begins with {in_words(applied)}"
+    elif in_words(applied) == in_words(wanted):
         yield f"{in_words(wanted)}, read back the same"
     else:
-        yield f"read back {in_words(found)}, {'tighter' if found.at_most(wanted) else 'freer'} than the verdict"
+        yield f"read back {in_words(applied)}, {'tighter' if applied.at_most(wanted) else 'freer'} than the verdict"
 
 
-def _succeeds(decision: LoggedTick, following: LoggedTick) -> bool:
+def _succeeds(logged: LoggedTick, following: LoggedTick) -> bool:
     """It is a later tick of the same run, however many in between are lost."""
-    return following.tick.index > decision.tick.index
+    return following.tick.index > logged.tick.index
 
 
-def _effect(decision: LoggedTick, following: LoggedTick | None) -> Iterator[str]:
+def _effect(logged: LoggedTick, following: LoggedTick | None) -> Iterator[str]:
     if following is None:
         yield "not known: this is the last tick of the log"
         return
-    tick, later = decision.tick, following.tick
-    if not _succeeds(decision, following):
+    tick, later = logged.tick, following.tick
+    if not _succeeds(logged, following):
         yield "not known: the run ended with this tick"
         return
     lost = later.index - tick.index - 1

@@ -11,7 +11,7 @@ from rlctl.loop.narrator import Narrator, in_words
 from rlctl.loop.record import Tick
 from rlctl.safety.verdict import Bound, Reason, Verdict
 from rlctl.ticklog.logged import LoggedTick
-from rlctl.ticklog.moments import Found, Moment
+from rlctl.ticklog.moments import Moment, Nearest
 from rlctl.ticklog.why import in_plain_words
 
 SAFE = Limits(cpus=2).safe
@@ -93,6 +93,6 @@ def test_a_be_that_has_vanished_is_the_reason_and_not_the_policy(told):
     gone = replace(tick(0, Quantile(0.001, samples=50), before=Allocation(1.0, 2)), note="growth", events=events)
     Narrator(told.append).write(gone)
     assert "frozen: no BE group is left; latency 1.00 ms" in told[0].text
-    told_by_why = "\n".join(in_plain_words(Found(LoggedTick(gone, Path("ticks.jsonl"), 1), None, 0.0), Moment()))
+    told_by_why = "\n".join(in_plain_words(Nearest(LoggedTick(gone, Path("ticks.jsonl"), 1), None, 0.0), Moment()))
     assert "nothing: no BE group is left; whoever comes begins with " in told_by_why
     assert "than the verdict" not in told_by_why
