@@ -79,8 +79,8 @@ def test_no_be_work_pays_for_a_point_of_qos():
     judge = Judge([short_course("two-core")], 4, (1, 0))
     careful = judge.evaluate(lambda: always_frozen, 0, 0.0)
     careless = judge.evaluate(lambda: greedy, 0, 0.0)
-    assert careless.be_percent > careful.be_percent + 10.0
-    assert careless.qos_percent < careful.qos_percent - 1.0
+    assert careless.mean("be_percent") > careful.mean("be_percent") + 10.0
+    assert careless.mean("qos_percent") < careful.mean("qos_percent") - 1.0
     assert careless.merit < careful.merit
 
 
