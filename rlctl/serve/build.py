@@ -80,7 +80,7 @@ def build_live(
         actuator = _actuator(found, lc_cpus, knobs, _ownership(config, events, witness))
         sensors = _sensors(found, lc_cpus)
         absent = absent_readings(found.lc, found.be, sensors, perf=config.perf)
-        caretaker = Caretaker(config.resources, list(found.lcs.values()), lambda: actuator.groups, layout, knobs)
+        caretaker = Caretaker(config.resources, list(found.lcs.values()), lambda: actuator.groups, knobs)
         sensors.append(caretaker)
         (first, section), *further = config.lcs.items()
         lcs = [Lc(first, section.slo.slo, sensors)]

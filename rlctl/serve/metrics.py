@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -28,8 +28,6 @@ from rlctl.loop.record import Shares, Tick
 from rlctl.serve.self_usage import SelfUsage, self_usage
 
 __all__ = ["Metrics"]
-
-Key = TypeVar("Key")
 
 TICK_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Seconds. 20 ms is the promise for 100 BE groups, 1 s the usual control period."""
@@ -82,11 +80,13 @@ class _Histogram:
 class _Counts:
     """What only grows; written by the loop alone."""
 
-    slo: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("met", "missed", "unknown"), 0))
-    acting: dict[str, int] = field(default_factory=dict)
-    missing: dict[tuple[str, str], int] = field(default_factory=dict)
-    bounds: dict[tuple[str, str], int] = field(default_factory=dict)
-    events: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))  # a rate needs a 0 to rise from
+    slo: Counter[str] = field(default_factory=lambda: Counter(met=0, missed=0, unknown=0))
+    acting: Counter[str] = field(default_factory=Counter)
+    missing: Counter[tuple[str, str]] = field(default_factory=Counter)
+    bounds: Counter[tuple[str, str]] = field(default_factory=Counter)
+    events: Counter[str] = field(
+        default_factory=lambda: Counter(dict.fromkeys(KINDS, 0))
+    )  # a rate needs a 0 to rise from
     overrides: int = 0
     fallbacks: int = 0
     write_errors: int = 0
@@ -120,7 +120,7 @@ class Metrics(Collector):
         self._limits = limits
         self._tick_seconds = tick_seconds
         self._measure, self._clock = measure, clock
-        self._counts = _Counts(acting={policy: 0})
+        self._counts = _Counts(acting=Counter({policy: 0}))
         self._tick, self._read = _Histogram(TICK_BUCKETS), _Histogram(TICK_BUCKETS)
         self._decision = _Histogram(DECISION_BUCKETS)
         self._last: tuple[Tick, float] | None = None
@@ -134,15 +134,15 @@ class Metrics(Collector):
         """Count a tick and keep it."""
         counts, slack = self._counts, tick.telemetry.slack_ratio
         counts.slo["unknown" if slack is None else "missed" if slack < 0.0 else "met"] += 1
-        _add(counts.acting, tick.acting or tick.policy)
+        counts.acting[tick.acting or tick.policy] += 1
         for name in READINGS:
             reading = getattr(tick.telemetry, name)
             if isinstance(reading, Missing):
-                _add(counts.missing, (name, reading.why))
+                counts.missing[(name, reading.why)] += 1
         for bound in tick.verdict.decisive:
-            _add(counts.bounds, (bound.guard, bound.reason))
+            counts.bounds[(bound.guard, bound.reason)] += 1
         for event in tick.events:
-            _add(counts.events, event.partition(":")[0])
+            counts.events[event.partition(":")[0]] += 1
         counts.overrides += tick.verdict.overridden
         counts.fallbacks += bool(tick.fallback)
         counts.write_errors += bool(tick.error)
@@ -236,20 +236,16 @@ def _shares(shares: Shares) -> Iterator[Metric]:
         name = key.rpartition(":")[2]
         by_name[name] = by_name.get(name, 0.0) + (placement.cpus if placement else 0.0)
     ranked = sorted(by_name.items(), key=lambda item: (-item[1], item[0]))
-    told = dict(ranked[:MOST_APPLICATIONS])
+    shown = dict(ranked[:MOST_APPLICATIONS])
     if rest := ranked[MOST_APPLICATIONS:]:
-        told["other"] = told.get("other", 0.0) + sum(cpus for _, cpus in rest)
+        shown["other"] = shown.get("other", 0.0) + sum(cpus for _, cpus in rest)
     family = GaugeMetricFamily("rlctl_application_cpus", "CPU time an application may use.", labels=["application"])
-    for name, cpus in told.items():
+    for name, cpus in shown.items():
         family.add_metric([name], cpus)
     yield family
     deferred = sum(placement is None for placement in shares.values())
     yield _gauge("rlctl_applications_running", "Applications that have a share of BE's budget.", len(shares) - deferred)
     yield _gauge("rlctl_applications_deferred", "Applications that wait for room in BE's budget.", deferred)
-
-
-def _add(counts: dict[Key, int], key: Key) -> None:
-    counts[key] = counts.get(key, 0) + 1
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
@@ -262,8 +258,8 @@ def _info(name: str, text: str, **labels: str) -> Metric:
     return family
 
 
-def _by(name: str, text: str, labels: tuple[str, ...], counts: dict[str, int] | dict[tuple[str, str], int]) -> Metric:
+def _by(name: str, text: str, labels: tuple[str, ...], counts: Counter[str] | Counter[tuple[str, str]]) -> Metric:
     family = CounterMetricFamily(name, text, labels=labels)
-    for key, count in counts.copy().items():  # one step of the interpreter: the loop may add a key meanwhile
+    for key, count in dict(counts).items():  # one step of the interpreter: the loop may add a key meanwhile
         family.add_metric([key] if isinstance(key, str) else list(key), count)
     return family

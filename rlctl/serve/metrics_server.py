@@ -18,9 +18,8 @@ import ssl
 import stat
 import threading
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
@@ -43,10 +42,6 @@ ACCEPT_PAUSE_SECONDS = 0.02
 
 LEAST_TOKEN_BYTES = 16
 
-_REASONS = {
-    200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed",
-    431: "Request Header Fields Too Large", 500: "Internal Server Error", 503: "Service Unavailable",
-}  # fmt: skip
 _MORE = {401: "WWW-Authenticate: Bearer\r\n", 405: "Allow: GET, HEAD\r\n"}
 _TEXT = "text/plain; charset=utf-8"
 
@@ -55,7 +50,7 @@ Answer = tuple[int, bytes, str]
 
 
 class MetricsServer:
-    """Serves metrics from construction until `close`; use it as a context.
+    """Serves metrics from construction until `close`.
 
     `/healthz` says whether ticks are completed, and needs no token: kubelet has none. Certificate, key and token are
     read again when their files have changed, so that they may be rotated.
@@ -85,12 +80,6 @@ class MetricsServer:
         self._thread = threading.Thread(target=self._run, name="rlctl-metrics", daemon=True)
         self._thread.start()
         log.info("metrics at %s", self.url)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """Stop listening. Idempotent."""
@@ -161,7 +150,7 @@ class MetricsServer:
             log.warning("metrics: %r", error)
             status, body, kind = 500, b"see the log of rlctl\n", _TEXT
         head = (
-            f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
             f"{_MORE.get(status, '')}Connection: close\r\n\r\n"
         )
         return head.encode() + (b"" if head_only else body)
@@ -194,10 +183,9 @@ class MetricsServer:
         wanted = self._secrets.token
         if wanted is None:
             return True
-        given = [
-            value for name, _, value in (line.partition(":") for line in headers) if name.lower() == "authorization"
-        ]
-        scheme, _, token = (given[0] if len(given) == 1 else "").strip().partition(" ")
+        pairs = [line.partition(":") for line in headers]
+        values = [value for name, _, value in pairs if name.lower() == "authorization"]
+        scheme, _, token = (values[0] if len(values) == 1 else "").strip().partition(" ")
         return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode("latin-1"), wanted)
 
 
@@ -311,7 +299,7 @@ def _listening(section: MetricsSection) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what ended just now keeps nobody waiting
-        listener.bind((host, port))
+        listener.bind((host, port))  # not socket.create_server, whose [::] would refuse IPv4
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()

@@ -7,24 +7,24 @@ do without is a line in the log; what it cannot ends the start, with everything 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 import numpy as np
 
 from rlctl.agents.policy import Policy
 from rlctl.envs.actions import MOVES
-from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import HostError, in_one_line
+from rlctl.envs.host.live import LiveHost
 from rlctl.envs.observation import Observation, Observer
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.safety.memory import MemoryBandwidthGuard, MemoryPressureGuard
 from rlctl.safety.profile import Profile
 from rlctl.safety.sensors import NEVER_THERE
 
-__all__ = ["Host", "self_test"]
+__all__ = ["self_test"]
 
 log = logging.getLogger("rlctl.serve")
 
@@ -36,27 +36,12 @@ YEAR_2020 = 1_577_836_800.0
 SENSING = (MemoryPressureGuard, MemoryBandwidthGuard)
 """Guards that take a sensor which a host may lack."""
 
-Found = Iterator[tuple[int, str]]
-"""Level and line."""
-
-
-class Host(Protocol):
-    """What of `rlctl.envs.host.live.LiveHost` is tested."""
-
-    limits: Limits
-    tick_seconds: float
-
-    def read(self) -> Telemetry:
-        """All sensors, now."""
-        ...
-
-    def rehearse(self) -> int:
-        """Write to every knob of BE the value that it has; how many."""
-        ...
+Lines = Iterator[tuple[int, str]]
+"""Level and text of lines for the log."""
 
 
 def self_test(
-    host: Host, policy: Policy, watchdog: int | None, *, dry_run: bool = False, profile: Profile | None = None
+    host: LiveHost, policy: Policy, watchdog: int | None, *, dry_run: bool = False, profile: Profile | None = None
 ) -> None:
     """Try everything once, a line for each; nothing of it is left behind.
 
@@ -72,10 +57,9 @@ def self_test(
         PermissionMissing: A knob may not be written.
     """
     begun = time.perf_counter()
-    sensed = (_latency(host), _guards(host, profile))
-    for found in (_clock(), _knobs(host, dry_run), _watchdog(watchdog, dry_run), *sensed, _policy(host, policy)):
-        for level, line in found:
-            log.log(level, "self-test: %s", line)
+    checks = (_clock(), _knobs(host, dry_run), _watchdog(watchdog, dry_run), _latency(host), _guards(host, profile))
+    for level, line in itertools.chain(*checks, _policy(host, policy)):
+        log.log(level, "self-test: %s", line)
     log.info("self-test: done in %.0f ms", 1e3 * (time.perf_counter() - begun))
 
 
@@ -83,7 +67,7 @@ def _clock(
     monotonic: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
-) -> Found:
+) -> Lines:
     begun = monotonic()
     for _ in range(round(CLOCK_SECONDS / 0.001)):
         sleep(0.001)
@@ -95,21 +79,21 @@ def _clock(
         yield logging.WARNING, "the wall clock is before 2020: the times in the tick log will be wrong until it is set"
 
 
-def _knobs(host: Host, dry_run: bool) -> Found:
+def _knobs(host: LiveHost, dry_run: bool) -> Lines:
     if dry_run:
         yield logging.INFO, "dry run: the knobs of BE are not tried"
     else:
         yield logging.INFO, f"{host.rehearse()} knobs of BE take what is written to them"
 
 
-def _watchdog(pid: int | None, dry_run: bool) -> Found:
+def _watchdog(pid: int | None, dry_run: bool) -> Lines:
     if pid is not None:
         yield logging.INFO, f"the watchdog (pid {pid}) has confirmed its plan"
     elif not dry_run:
         yield logging.WARNING, "there is no watchdog: when rlctl dies, BE stays as it is until `rlctl restore`"
 
 
-def _latency(host: Host) -> Found:
+def _latency(host: LiveHost) -> Lines:
     latency = host.read().latency_seconds
     if isinstance(latency, Value):
         yield logging.INFO, f"latency {1e3 * latency.value:.3g} ms"
@@ -119,7 +103,7 @@ def _latency(host: Host) -> Found:
     yield level, f"{why}; until there is one BE stays at the safe allocation"
 
 
-def _guards(host: Host, profile: Profile | None) -> Found:
+def _guards(host: LiveHost, profile: Profile | None) -> Lines:
     sensing = [one for one in (profile.guards() if profile else ()) if isinstance(one, SENSING)]
     for guard in sensing:
         reading = guard.reading(host.read())
@@ -128,7 +112,7 @@ def _guards(host: Host, profile: Profile | None) -> Found:
             yield logging.WARNING, f"guard {guard.name} never objects, for want of a sensor: {why}"
 
 
-def _policy(host: Host, policy: Policy) -> Found:
+def _policy(host: LiveHost, policy: Policy) -> Lines:
     try:
         seconds = policy.rehearse(host.limits, _typical(host))
     except Exception as error:  # noqa: BLE001 - the loop answers it with the safe allocation, tick by tick
@@ -141,7 +125,7 @@ def _policy(host: Host, policy: Policy) -> Found:
         yield logging.INFO, f"policy {policy.name} answers within {1e3 * seconds:.2g} ms"
 
 
-def _typical(host: Host) -> Observation:
+def _typical(host: LiveHost) -> Observation:
     """A quiet tick, whatever this host is at just now."""
     target_seconds = 0.01
     telemetry = Telemetry(

@@ -52,8 +52,7 @@ def self_usage(process: Path = Path("/proc/self")) -> SelfUsage:
     Raises:
         OSError: procfs is not mounted.
     """
-    resident_pages = int((process / "statm").read_text().split()[1])
-    return SelfUsage(time.process_time(), resident_pages * PAGE_BYTES, len(os.listdir(process / "fd")))
+    return SelfUsage(time.process_time(), _memory_bytes(process, 1), len(os.listdir(process / "fd")))
 
 
 @contextlib.contextmanager
@@ -67,7 +66,11 @@ def bounded_memory(most_bytes: int) -> Iterator[None]:
         most_bytes: The bound; MemoryError is what comes beyond it.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    room_bytes = max(most_bytes, _data_bytes() + ROOM_BYTES)
+    try:
+        taken_bytes = _memory_bytes(Path("/proc/self"), 5)
+    except OSError:  # procfs does not tell
+        taken_bytes = 0
+    room_bytes = max(most_bytes, taken_bytes + ROOM_BYTES)
     bounds = [bound for bound in (room_bytes, soft, hard) if bound != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_DATA, (min(bounds), hard))
     try:
@@ -76,21 +79,16 @@ def bounded_memory(most_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-def _data_bytes(process: Path = Path("/proc/self")) -> int:
-    """What RLIMIT_DATA counts now; 0 where procfs does not tell."""
-    with contextlib.suppress(OSError):
-        for line in (process / "status").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name == "VmData":
-                return int(value.split()[0]) << 10
-    return 0
+def _memory_bytes(process: Path, field: int) -> int:
+    """A field of `/proc/PID/statm`, see proc(5): 1 is what is resident, 5 data and stack, which RLIMIT_DATA counts."""
+    return int((process / "statm").read_text().split()[field]) * PAGE_BYTES
 
 
 class SelfCheck:
     """A recorder that looks once a minute at what rlctl costs, and warns when that is too much.
 
     Args:
-        limits: From where on it is too much.
+        limits: What rlctl may cost before the log has a warning.
         measure: Measures this process.
     """
 
@@ -120,7 +118,7 @@ class SelfCheck:
         if cpu_ratio > self._limits.warn_cpu_ratio:
             self._warn("cpu", f"{cpu_ratio:.2f} CPU, limits.warn_cpu_ratio is {self._limits.warn_cpu_ratio:g}", now)
 
-    def _warn(self, what: str, told: str, now: float) -> None:
+    def _warn(self, what: str, usage: str, now: float) -> None:
         if now - self._warned_seconds.get(what, -math.inf) >= REMIND_SECONDS:
             self._warned_seconds[what] = now
-            log.warning("rlctl itself uses %s", told)
+            log.warning("rlctl itself uses %s", usage)

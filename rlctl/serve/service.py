@@ -273,7 +273,8 @@ def _exposed(controller: Controller, shield: Shield, around: Around, opened: con
 
     name = controller.seat.policy.name
     metrics = Metrics(name, (shield.profile_name, shield.digest), plant.limits, plant.tick_seconds, counted)
-    opened.enter_context(MetricsServer(metrics, around.metrics, fresh_seconds=3.0 * plant.tick_seconds + 1.0))
+    server = MetricsServer(metrics, around.metrics, fresh_seconds=3.0 * plant.tick_seconds + 1.0)
+    opened.callback(server.close)
     controller.recorder = Tee(metrics, controller.recorder)
     return metrics
 

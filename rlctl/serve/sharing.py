@@ -21,9 +21,9 @@ from rlctl.envs.host.apps.population import PERIOD_SECONDS, Member, Population
 from rlctl.envs.host.apps.registry import Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.nesting import fit_cpus, fit_quota
 from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
 from rlctl.envs.host.cgroup.state import see
+from rlctl.envs.host.cgroup.steps import Step, Turn, carry_out
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.resources.memory import memory_of
 
@@ -34,8 +34,6 @@ log = logging.getLogger(__name__)
 WORTH_TELLING_RATIO = 0.05
 """A smaller change of its CPU time alone is not told to an application: a policy moves the budget every tick."""
 
-_FREEZE, _TIGHTEN, _CPUS, _WIDEN, _MEMORY, _THAW = range(6)
-
 
 @dataclass(frozen=True, slots=True)
 class _Room:
@@ -43,13 +41,6 @@ class _Room:
 
     cpus: float
     clusters: tuple[Cluster, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    turn: int
-    name: str
-    run: Callable[[], None]
 
 
 class Sharing:
@@ -95,7 +86,7 @@ class Sharing:
         if not clusters:
             raise ConfigError("a budget is shared among the applications of at least one cluster")
         self.shares: Mapping[str, Placement | None] = {}  # None for one that is deferred
-        self._clusters = tuple(clusters)
+        self._clusters = {cluster.name: cluster for cluster in clusters}
         self._parent, self._knobs = parent.using(knobs), knobs
         self._registry = registry or Registry()
         self._events = events or Events()
@@ -109,7 +100,7 @@ class Sharing:
         self._placed: dict[str, Placement] = {}
         self._since: dict[str, float] = {}  # since when each has run, or has been deferred
         self._told: dict[str, tuple[Placement, str]] = {}
-        self._asked: object = None
+        self._settled: object = None
         self._next_seconds = float("-inf")
         self._regrouped = False
         self._complained: dict[str, str] = {}
@@ -168,10 +159,10 @@ class Sharing:
     def _room(self, budget: Allocation) -> _Room:
         parent = self._parent
         ceiling = min(parent.cpu.quota().cpus, parent.cpu.ceiling_cpus()) if parent.cpu else budget.quota_cpus
-        allowed = parent.cpuset.effective() if parent.cpuset else frozenset().union(*(c.cpus for c in self._clusters))
+        allowed = parent.cpuset.effective() if parent.cpuset else None
         clusters = []
-        for cluster in self._clusters:
-            if cpus := cluster.cpus & allowed:
+        for cluster in self._clusters.values():
+            if cpus := cluster.cpus if allowed is None else cluster.cpus & allowed:
                 quota = min(cluster.quota_cpus, float(len(cpus)), self._quota_of(cluster))
                 clusters.append(replace(cluster, cpus=cpus, quota_cpus=quota))
         total = sum(cluster.quota_cpus for cluster in clusters)
@@ -184,8 +175,8 @@ class Sharing:
     def _place(self, room: _Room) -> None:
         """Ask the allocator, if anything is other than when it was last asked."""
         applications = self.applications
-        asked = room, [(one.name, one.modes, one.priority, round(one.gap_percent)) for one in applications]
-        if asked == self._asked and self._clock() < self._next_seconds:
+        question = room, [(one.name, one.modes, one.priority, round(one.gap_percent)) for one in applications]
+        if question == self._settled and self._clock() < self._next_seconds:
             return
         placed: Mapping[str, Placement] = {}
         if room.clusters and applications:
@@ -195,32 +186,25 @@ class Sharing:
         now = self._clock()
         self._since |= {one.name: now for one in applications if (one.name in placed) != (one.name in self._placed)}
         self._placed = dict(placed)
-        self._asked, self._next_seconds = asked, now + self._period_seconds
+        self._settled, self._next_seconds = question, now + self._period_seconds
 
     def _carry_out(self) -> None:
         """Write what differs: what restricts comes first, and nobody is thawed before all is as it should be."""
         self._move()
-        by_name = {cluster.name: cluster for cluster in self._clusters}
-        steps = []
-        for name, member in self._population.members.items():
+        members, steps = self._population.members, list[Step]()
+        for name, member in members.items():
             try:
-                steps += self._steps(member, self._placed.get(name), by_name)
+                steps += self._steps(member, self._placed.get(name))
             except CgroupGone:
                 continue  # the next look finds it gone
             except RlctlError as error:
                 self._complain(name, error)
-        failed: set[str] = set()
-        for step in sorted(steps, key=lambda step: step.turn):
-            if step.turn == _THAW and step.name in failed:
-                continue
-            try:
-                step.run()
-            except CgroupGone:
-                continue
-            except RlctlError as error:
-                if step.turn != _MEMORY:
-                    failed.add(step.name)
-                self._complain(step.name, error)
+        outcome = carry_out(sorted((step for step in steps if step.turn is not Turn.THAW), key=lambda step: step.turn))
+        for name, placement in self._placed.items():
+            self._limit_memory(members[name], placement)
+        thaws = [step for step in steps if step.turn is Turn.THAW and step.group not in outcome.failed_groups]
+        for step, failure in (*outcome.failed, *carry_out(thaws).failed):
+            self._complain(next(name for name, member in members.items() if member.group == step.group), failure)
 
     def _move(self) -> None:
         for name, placement in tuple(self._placed.items()):
@@ -231,35 +215,40 @@ class Sharing:
             if not self._population.move(member, placement.cluster):
                 self._placed[name] = replace(placement, cluster=member.cluster)
 
-    def _steps(self, member: Member, placement: Placement | None, clusters: Mapping[str, Cluster]) -> list[_Step]:
-        group, name = member.group, member.name
-        seen = see(group, weighed=False, ceilings={})
-        now, freezer = seen.settings, group.freezer
+    def _steps(self, member: Member, placement: Placement | None) -> list[Step]:
+        """Writes to an application's group that take it to its placement; to none: it is frozen."""
+        group, seen = member.group, see(member.group, weighed=False, ceilings={})
+        now = seen.settings
         if placement is None:
-            return [_Step(_FREEZE, name, lambda: freezer.order(True))] if freezer and not now.frozen else []
+            return [Step(Turn.FREEZE, group, "frozen", True)] if group.freezer and not now.frozen else []
         steps = []
-        if (cpu := group.cpu) is not None and now.quota is not None:
+        if now.quota is not None:
             quota = Quota.of_cpus(placement.cpus, self._quota_period_us)
             self._regrouped |= not member.limited
             member.limited = True
             if now.quota != quota:
-                turn = _WIDEN if quota.cpus > now.quota.cpus else _TIGHTEN
-                steps.append(_Step(turn, name, lambda: fit_quota(cpu, quota)))
-        if (cpuset := group.cpuset) is not None:
-            cpus = clusters[placement.cluster].cpus & cpuset.available()
+                turn = Turn.WIDEN_QUOTA if quota.cpus > now.quota.cpus else Turn.TIGHTEN_QUOTA
+                steps.append(Step(turn, group, "quota", quota))
+        if group.cpuset is not None:
+            cpus = self._clusters[placement.cluster].cpus & group.cpuset.available()
             if cpus and seen.effective != cpus:
-                steps.append(_Step(_CPUS, name, lambda: fit_cpus(cpuset, cpus)))
-        wanted_bytes = member.modes[placement.mode].memory_bytes
-        if wanted_bytes and wanted_bytes != member.memory_bytes:
-            steps.append(_Step(_MEMORY, name, lambda: self._limit_memory(member, wanted_bytes)))
-        if freezer is not None and now.frozen:
-            steps.append(_Step(_THAW, name, lambda: freezer.order(False)))
+                steps.append(Step(Turn.TIGHTEN_CPUS, group, "cpus", cpus))
+        if now.frozen:
+            steps.append(Step(Turn.THAW, group, "frozen", False))
         return steps
 
-    def _limit_memory(self, member: Member, wanted_bytes: int) -> None:
+    def _limit_memory(self, member: Member, placement: Placement) -> None:
         """Slow down and reclaim beyond it, never kill: a mode is a wish, and the next one may have more."""
+        wanted_bytes = member.modes[placement.mode].memory_bytes
+        if not wanted_bytes or wanted_bytes == member.memory_bytes:
+            return
         member.memory_bytes = wanted_bytes  # whatever comes of it: not tried again before it changes
-        memory_of(member.group, self._knobs).cap(high_bytes=wanted_bytes)
+        try:
+            memory_of(member.group, self._knobs).cap(high_bytes=wanted_bytes)
+        except CgroupGone:
+            pass
+        except RlctlError as error:
+            self._complain(member.name, error)
 
     def _tell(self) -> None:
         """Tell applications that run what has changed for them."""

@@ -81,7 +81,7 @@ class Host:
         return group
 
     def caretaker(self, **section: Any) -> Caretaker:
-        return Caretaker(ResourcesSection(**section), [self.lc], lambda: tuple(self.be), self.layout, self.knobs)
+        return Caretaker(ResourcesSection(**section), [self.lc], lambda: tuple(self.be), self.knobs)
 
     def text(self, name: str, file: str) -> str:
         return (self.kernel.root / name / file).read_text().strip()
@@ -120,7 +120,7 @@ def test_several_lcs_below_one_parent_get_enough_of_it(host: Host) -> None:
         lcs.append(Group(name, {Controller.MEMORY: host.kernel.root / name}, host.layout, host.knobs))
     for _ in range(2):
         section = ResourcesSection(lc_memory_low_bytes=2 * MIB)
-        Caretaker(section, lcs, lambda: (), host.layout, host.knobs).begin()
+        Caretaker(section, lcs, lambda: (), host.knobs).begin()
         assert host.text("slice", "memory.low") == str(4 * MIB)
         assert host.text("slice/cache", "memory.low") == str(2 * MIB)
     host.journal.close()
