@@ -11,6 +11,7 @@ from rlctl.envs.errors import RlctlError, SensorError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.claim import Claims
 from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.kernel import identity_of
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.events import Events
@@ -187,8 +188,5 @@ _APPEARED = "group-appeared", "has appeared"
 
 
 def _inode(directory: str) -> int:
-    """0 where there is none."""
-    try:
-        return os.stat(directory).st_ino
-    except OSError:
-        return 0
+    identity = identity_of(directory)
+    return identity[1] if identity else 0

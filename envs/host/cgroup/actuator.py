@@ -239,11 +239,11 @@ class BeActuator:
         self, seen: dict[Group, Seen], wanted: Mapping[Group, Settings], steps: Sequence[Step], outcome: Outcome
     ) -> dict[Group, Seen]:
         """What the groups have after some steps; remembers it, to know what other programs write from now on."""
-        known = self._members.known
+        known, failed = self._members.known, outcome.failed_groups
         for group, gone in outcome.gone.items():
             self._members.drop(group, gone)
         # A quota or a weight is in force when its file reads back; of CPUs and freezes only the kernel's answer counts.
-        unsure = {step.group for step in steps if not step.turn.settled or self._knobs.dry_run} | outcome.failed_groups
+        unsure = {step.group for step in steps if not step.turn.settled or self._knobs.dry_run} | failed
         unsure |= self._reduced() - seen.keys()  # what is left of a group that was whole when it was last looked at
         written = {step.group for step in steps if not seen[step.group].errors} - unsure
         seen |= {group: replace(seen[group], settings=wanted[group]) for group in written}
@@ -251,7 +251,7 @@ class BeActuator:
             seen |= self._members.look(group for group in self.groups if group in unsure)
         seen = {group: now for group, now in seen.items() if group in known}
         for group, now in seen.items():
-            known[group].left = wanted[group] if group in wanted.keys() - outcome.failed_groups else now.settings
+            known[group].left = wanted[group] if group in wanted and group not in failed else now.settings
         self._members.let_go()
         return seen
 

@@ -10,7 +10,7 @@ from typing import Self
 
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.kernel import Identity, refusal
+from rlctl.envs.host.cgroup.kernel import Identity, identity_of, refusal
 from rlctl.envs.host.cgroup.members import RESTRICTING
 from rlctl.envs.host.decode import text_of
 
@@ -62,7 +62,7 @@ class Claims:
 
     def keep(self, groups: Iterable[Group]) -> None:
         """Let go of all groups but these."""
-        remaining = {key for group in groups for file in group.knob_files(*RESTRICTING) if (key := _identity(file))}
+        remaining = {key for group in groups for file in group.knob_files(*RESTRICTING) if (key := identity_of(file))}
         for key in self._held.keys() - remaining:
             os.close(self._held.pop(key))
 
@@ -82,11 +82,3 @@ class Claims:
         file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
         rows = (line.split() for line in text_of(self._proc / "locks").splitlines())
         return next((row[4] for row in rows if len(row) > 5 and row[1] == "FLOCK" and row[5] == file), "")
-
-
-def _identity(file: Path) -> Identity | None:
-    try:
-        status = os.stat(file)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino

@@ -127,7 +127,7 @@ class CpusetDriver(ABC):
     def __init__(self, knobs: Knobs, group: Path) -> None:
         self.group = group
         self._knobs = knobs
-        self._cpus = group / "cpuset.cpus"
+        self._cpus, self._effective = group / "cpuset.cpus", group / self.effective_file
 
     @abstractmethod
     def subordinates(self) -> Sequence[CpusetDriver]:
@@ -144,7 +144,7 @@ class CpusetDriver(ABC):
 
     def effective(self) -> frozenset[int]:
         """CPUs that the group's tasks may really run on; in v2 the parent's, where the two have none in common."""
-        return self._read(self.group / self.effective_file)
+        return self._read(self._effective)
 
     def available(self) -> frozenset[int]:
         """CPUs that the group may have: its own and its parent's, which lacks those of a partition beside it (v2)."""
@@ -168,19 +168,19 @@ class FreezerDriver(ABC):
     """The freezer of one group.
 
     Attributes:
-        order_file: Name of the file that is written.
+        order_file, state_file: Names of the file that is written, and of the one that tells what came of it.
         orders: What is written to thaw and to freeze.
         waits_for_thaw: Whether the kernel tells when a thaw is complete.
     """
 
     order_file: ClassVar[str]
+    state_file: ClassVar[str]
     orders: ClassVar[tuple[str, str]]
     waits_for_thaw: ClassVar[bool]
 
     def __init__(self, knobs: Knobs, group: Path) -> None:
         self._knobs = knobs
-        self._group = group
-        self._order = group / self.order_file
+        self._order, self._state = group / self.order_file, group / self.state_file
 
     @property
     def freezer_files(self) -> tuple[Path, ...]:

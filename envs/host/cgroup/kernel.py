@@ -12,7 +12,7 @@ from typing import Protocol
 
 from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, CgroupRejected, PermissionMissing, RlctlError
 
-__all__ = ["Identity", "Kernel", "KernelFiles", "refusal"]
+__all__ = ["Identity", "Kernel", "KernelFiles", "identity_of", "refusal"]
 
 Identity = tuple[int, int]
 """Device and inode of a group's directory. kernfs never hands out an inode number twice within a boot."""
@@ -144,6 +144,15 @@ class KernelFiles:
     def _forget(self, path: Path) -> None:
         with contextlib.suppress(OSError):
             os.close(self._open_files.pop(path))
+
+
+def identity_of(path: str | Path) -> Identity | None:
+    """Device and inode of a file or directory, to know it from a later one of its name; None where there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 _BY_ERRNO: dict[int, tuple[type[RlctlError], str]] = {

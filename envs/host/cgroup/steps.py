@@ -7,7 +7,6 @@ wait behind a write that gives it more, and must not be undone by one that fails
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,8 +19,6 @@ from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.state import Knob, Seen, Settings, in_words
 
 __all__ = ["Outcome", "Step", "Turn", "carry_out", "plan"]
-
-log = logging.getLogger(__name__)
 
 # How long a freeze may take before a tighter quota is written beneath it; most need less.
 # A task must run to reach the point where it stops, and one whose quota has run out does not run before the next
@@ -129,7 +126,6 @@ def carry_out(steps: Iterable[Step]) -> Outcome:
         group = step.group
         if group in outcome.gone or (step.turn.growing and group in outcome.failed_groups):
             continue
-        log.debug("%s", step)
         try:
             match step.value:
                 case Quota() as quota if group.cpu:

@@ -131,14 +131,14 @@ class CpusetV1(CpusetDriver):
 class FreezerV1(FreezerDriver):
     """Freezing and thawing by `freezer.state`."""
 
-    order_file = "freezer.state"
+    order_file, state_file = "freezer.state", "freezer.self_freezing"
     orders = "THAWED", "FROZEN"
     waits_for_thaw = False
 
     def ordered(self) -> bool:
         """Whether this group itself has the order to freeze."""
         # freezer.state shows FROZEN for an ancestor's order too (cgroup-v1/freezer-subsystem.rst).
-        return self._knobs.read(self._group / "freezer.self_freezing").strip() == "1"
+        return self._knobs.read(self._state).strip() == "1"
 
     def frozen(self) -> bool:
         """Whether all its tasks are stopped; not yet while FREEZING."""

@@ -84,7 +84,7 @@ class CpusetV2(CpusetDriver):
 class FreezerV2(FreezerDriver):
     """`cgroup.freeze`, and `cgroup.events` for what came of it (cgroup-v2.rst, "cgroup.freeze")."""
 
-    order_file = "cgroup.freeze"
+    order_file, state_file = "cgroup.freeze", "cgroup.events"
     orders = "0", "1"
     waits_for_thaw = True
 
@@ -94,8 +94,7 @@ class FreezerV2(FreezerDriver):
 
     def frozen(self) -> bool:
         """Whether all its tasks are stopped."""
-        path = self._group / "cgroup.events"
-        events = table(self._knobs.read(path), path)
+        events = table(self._knobs.read(self._state), self._state)
         if "frozen" not in events:
-            raise CgroupError(f"{path}: says nothing about frozen: Linux 5.2 or later is needed")
+            raise CgroupError(f"{self._state}: says nothing about frozen: Linux 5.2 or later is needed")
         return events["frozen"] == 1

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from rlctl.envs.errors import SensorError
+from rlctl.envs.host.cgroup.kernel import Identity, identity_of
 from rlctl.envs.host.sensors.perf_parse import Count, Frame, FrameAssembler
 from rlctl.envs.host.sensors.perf_process import PerfChild, PerfKeeper, Shape
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
@@ -108,13 +108,13 @@ class PerfSensor:
         self._keeper = PerfKeeper(self._launch, Shape(grouped={"cycles", "instructions"} <= set(events)))
         self._absent = None if start or shutil.which(perf) else Missing(Why.NOT_SUPPORTED, f"no {perf} on PATH")
         self._counted = self._events  # those of them that this host has; known after the first interval
-        self._inodes: tuple[int | None, ...] = ()
+        self._identities: tuple[Identity | None, ...] = ()
         self._assembler = FrameAssembler(())
         self._clock_ahead_seconds = float("inf")
         self._last: dict[str, Reading] = {}
         self._last_seconds = float("-inf")
         self._look()
-        if self._absent is None and any(self._inodes):
+        if self._absent is None and any(self._identities):
             self._keeper.read(float("-inf"))  # starts perf now, so that the first tick may find an interval
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
@@ -154,7 +154,7 @@ class PerfSensor:
             return []
         if self._look():
             self._keeper.stop()
-        if not any(self._inodes):
+        if not any(self._identities):
             return []
         assembler, starts = self._assembler, self._keeper.starts
         frames = assembler.feed(self._keeper.read(now_seconds))
@@ -174,11 +174,11 @@ class PerfSensor:
 
     def _look(self) -> bool:
         """True when a group came, went or was made anew since the last look."""
-        before, self._inodes = self._inodes, tuple(map(_inode, self._directories))
-        return bool(before) and before != self._inodes
+        before, self._identities = self._identities, tuple(map(identity_of, self._directories))
+        return bool(before) and before != self._identities
 
     def _launch(self, shape: Shape) -> PerfChild:
-        names = [name for name, inode in zip(self._names, self._inodes, strict=True) if inode is not None]
+        names = [name for name, identity in zip(self._names, self._identities, strict=True) if identity is not None]
         self._assembler = FrameAssembler([(name, event) for name in names for event in self._counted])
         self._clock_ahead_seconds = float("inf")
         return self._start(perf_command(self._perf, shape, names, self._counted, self._interval_seconds))
@@ -188,7 +188,7 @@ class PerfSensor:
         trouble = self._absent or self._keeper.trouble
         if self._absent is not None or self._keeper.gave_up:
             return trouble
-        if not any(self._inodes):
+        if not any(self._identities):
             return Missing(Why.GONE, f"{self._directories[0]}: no such cgroup", age_seconds)
         if age_seconds == float("inf"):
             return trouble or Missing(Why.NO_DATA, "perf has not ended its first interval")
@@ -224,13 +224,6 @@ def _cpi(cycles: Reading, instructions: Reading) -> Reading:
 
 def _name(role: str, event: str) -> str:
     return f"{role}_{event.lower().replace('-', '_')}"
-
-
-def _inode(directory: str) -> int | None:
-    try:
-        return os.stat(directory).st_ino
-    except OSError:
-        return None
 
 
 def _rate(counts: Sequence[Count], seconds: float) -> Reading:
