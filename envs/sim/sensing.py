@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,7 +10,7 @@ from rlctl.envs.sim.hosts import Window
 from rlctl.envs.sim.profile import Constants
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
 
-__all__ = ["LATE", "OWN", "Sensors"]
+__all__ = ["LATE", "Sensors"]
 
 Array = NDArray[np.float64]
 
@@ -21,18 +19,6 @@ LATE = ("tail_latency_seconds", "oldest_request_seconds", "load_ratio", "samples
 
 # The LC's PSI with BE frozen (host.md: .001-.003); the host's own work is never nothing.
 QUIET_PRESSURE_RATIO = 0.002
-
-OWN = (
-    "cpi",
-    "lc_cpu_seconds_per_request",
-    "lc_cpus",
-    "be_cpus",
-    "host_cpus",
-    "lc_pressure_ratio",
-    "lc_run_delay_ratio",
-    "be_work_rate",
-)
-"""What the host measures itself: the fields of `Readings` and of `Telemetry` that are never late."""
 
 _ALIVE = Value(1.0)
 
@@ -117,21 +103,33 @@ class Sensors:
     def telemetry(self, window: Window, time_seconds: float) -> list[Telemetry]:
         """The same host by host, and the counters that a host of its own has besides."""
         r = self.readings(window, time_seconds)
-        own: dict[str, list[Any]] = {name: _values(getattr(r, name)) for name in OWN}
-        counted = {"offered_rps": window.offered_rps, "done_rps": window.done_rps, "power_watts": window.watts}
-        counters = {name: _values(column) for name, column in counted.items()}
-        targets = r.target_seconds.tolist()
         late = (r.tail_latency_seconds, r.samples, r.oldest_request_seconds, r.load_ratio, r.age_seconds, r.lost)
+        own = (r.cpi, r.lc_cpu_seconds_per_request, r.lc_cpus, r.be_cpus, r.host_cpus, r.be_work_rate)
+        waiting = (r.lc_pressure_ratio, r.lc_run_delay_ratio)
+        counted = (window.offered_rps, window.done_rps, window.watts)
+        rows = zip(
+            r.target_seconds.tolist(),
+            zip(*(column.tolist() for column in late), strict=True),
+            *(map(Value, column.tolist()) for column in (*own, *waiting, *counted)),
+            strict=True,
+        )
         return [
             Telemetry(
                 time_seconds,
-                targets[host],
-                *self._late(*row),
+                target,
+                *self._late(*lc_side),
                 _ALIVE,
-                **{name: column[host] for name, column in own.items()},
-                counters={name: column[host] for name, column in counters.items()},
+                cpi=cpi,
+                lc_cpu_seconds_per_request=per_request,
+                lc_cpus=lc,
+                be_cpus=be,
+                host_cpus=host,
+                lc_pressure_ratio=pressure,
+                lc_run_delay_ratio=delay,
+                be_work_rate=work,
+                counters={"offered_rps": offered, "done_rps": done, "power_watts": watts},
             )
-            for host, row in enumerate(zip(*(column.tolist() for column in late), strict=True))
+            for target, lc_side, cpi, per_request, lc, be, host, work, pressure, delay, offered, done, watts in rows
         ]
 
     def _late(
@@ -149,7 +147,3 @@ class Sensors:
             return silence, silence, silence
         tail = Quantile(tail_seconds, age_seconds, int(samples), self.tick_seconds)
         return tail, Value(oldest_seconds, age_seconds), Value(load_ratio, age_seconds)
-
-
-def _values(column: Array) -> list[Any]:
-    return [Value(number) for number in column.tolist()]
