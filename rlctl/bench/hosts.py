@@ -1,154 +1,32 @@
-"""Managers side by side on the live hosts of a Ray cluster: each repeat on one host, all of them at work at a time."""
+"""Live benchmarks on this host, or on all hosts of a Ray cluster that offer a testbed, each repeat on one of them."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from rlctl.bench.live import Outcome, Plan, run_once, this_host, with_model
+from rlctl.agents.training.cluster.connection import connected, require_ray
+from rlctl.agents.training.cluster.nodes import StepResult
 from rlctl.bench.score import LiveRun, Score, score
+from rlctl.bench.testbed import Alone, LivePlan, Measured, OnTestbed
 from rlctl.envs.errors import RlctlError
-from rlctl.envs.testbed.session import Testbed, TestbedSpec
-from rlctl.envs.testbed.workloads import Work
-from rlctl.work.progress import say as log
+from rlctl.work.progress import say
 
-if TYPE_CHECKING:
-    from rlctl.agents.training.cluster.nodes import Cluster
+__all__ = ["THIS_HOST", "HostResult", "LiveOutcome", "collected", "live_hosts"]
 
-__all__ = ["Alone", "HostsOutcome", "Measured", "OnTestbed", "measure_on_hosts"]
+THIS_HOST = ""
+"""Name of the host where there is no cluster."""
 
+Step = StepResult[Alone | Measured]
+"""Step 0 is BE alone, which begins a repeat; then managers in the repeat's order."""
 
-@dataclass(frozen=True, slots=True)
-class Alone:
-    """What begins a repeat: BE running alone, and the host it ran on."""
-
-    solo: Work
-    max_load_rps: float
-    host: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """One run of a manager."""
-
-    run: LiveRun
-    remarks: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class OnTestbed:
-    """What a host does: it starts its testbed, and then one thing at a time.
-
-    Attributes:
-        plan: What is measured.
-        testbed: What starts it.
-    """
-
-    plan: Plan
-    testbed: Callable[[TestbedSpec, Callable[[str], None]], AbstractContextManager[Testbed]] = Testbed
-
-    @contextlib.contextmanager
-    def __call__(self) -> Iterator[Callable[[str], Alone | Measured]]:
-        """Yields what runs a manager by its name; none is BE alone, which comes first.
-
-        What it says goes to the worker's log, which `rlctl -v` shows on the driver.
-        """
-        with self.testbed(self.plan.scenario.testbed(), log) as bed:
-            plan, solo = with_model(self.plan, bed, log), Work(0.0, 0.0)
-
-            def step(manager: str) -> Alone | Measured:
-                nonlocal solo
-                if not manager:
-                    solo = bed.solo()
-                    return Alone(solo, bed.slo.max_load_rps, this_host())
-                policy = plan.policy(manager)
-                return Measured(run_once(plan, bed, policy, solo), policy.remarks)
-
-            yield step
-
-
-@dataclass(frozen=True, slots=True)
-class HostsOutcome:
-    """What came of a plan on several hosts.
-
-    Attributes:
-        plan: The plan.
-        hosts: What each measured, by its name.
-        interrupted: Why it ended early; empty when it is complete.
-        notes: What became of hosts that were lost or not used.
-    """
-
-    plan: Plan
-    hosts: Mapping[str, Outcome]
-    interrupted: str = ""
-    notes: tuple[str, ...] = ()
-
-    @property
-    def runs(self) -> tuple[LiveRun, ...]:
-        """Of all hosts."""
-        return tuple(run for one in self.hosts.values() for run in one.runs)
-
-    @property
-    def remarks(self) -> dict[str, tuple[str, ...]]:
-        """What a reader of a manager's row must know."""
-        return {name: said for one in self.hosts.values() for name, said in one.remarks.items()}
-
-    @property
-    def scores(self) -> dict[str, Score]:
-        """Scores by manager over all hosts, which are the strata of the intervals."""
-        return {name: score(runs, hosts) for name in self.plan.managers for runs, hosts in [self._of(name)] if runs}
-
-    @property
-    def missing(self) -> dict[str, int]:
-        """Runs that were asked for and not measured, by manager; those without any are left out."""
-        counts = {name: self.plan.repeats - len(self._of(name)[0]) for name in self.plan.managers}
-        return {name: count for name, count in counts.items() if count}
-
-    @property
-    def caption(self) -> str:
-        """What a table of this outcome has to say beneath it."""
-        loads = ", ".join(f"{name} {one.max_load_rps:.0f} rps" for name, one in self.hosts.items())
-        missing = ", ".join(f"{name} {count}" for name, count in self.missing.items())
-        said = [
-            self.plan.described(f"maximum load on {loads}"),
-            "Hosts are strata: the intervals are about these, not about others." if len(self.hosts) > 1 else "",
-            f"MISSING runs: {missing}." if missing else "",
-            f"INCOMPLETE: {self.interrupted}" if self.interrupted else "",
-        ]
-        return " ".join(filter(None, said))
-
-    def as_json(self) -> dict[str, object]:
-        """The contract's JSON, pooled, and under `hosts` what each measured by itself."""
-        own = ("max_load_rps", "solo_rate", "host", "managers")
-        each = {name: one.as_json() for name, one in self.hosts.items()}
-        shared = {key: value for key, value in next(iter(each.values())).items() if key not in own}
-        return {
-            **shared,
-            "repeats": self.plan.repeats,
-            "interrupted": self.interrupted,
-            "missing": self.missing,
-            "notes": list(self.notes),
-            "managers": {
-                name: {**one.as_json(), "remarks": list(self.remarks.get(name, ()))}
-                for name, one in self.scores.items()
-            },
-            "hosts": {
-                name: {"repeats": len(self.hosts[name].solos), **{key: one[key] for key in own}}
-                for name, one in each.items()
-            },
-        }
-
-    def _of(self, manager: str) -> tuple[list[LiveRun], list[str]]:
-        """A manager's runs, and the host of each."""
-        found = [(run, name) for name, one in self.hosts.items() for run in one.runs if run.manager == manager]
-        return [run for run, _ in found], [name for _, name in found]
+Done = Callable[[str, int], None]
+"""Called after each run with the manager's name and the repeat, for progress."""
 
 
 @dataclass(slots=True)
-class _Repeat:
+class Repeat:
     """One repeat on one host, as far as it got."""
 
     host: str
@@ -156,32 +34,202 @@ class _Repeat:
     measured: list[Measured] = field(default_factory=list)
 
 
-def measure_on_hosts(
-    plan: Plan,
-    cluster: Cluster,
-    done: Callable[[str, int], None] = lambda *_: None,
-    say: Callable[[str], None] = lambda _: None,
-    *,
-    hold: OnTestbed | None = None,
-) -> HostsOutcome:
-    """Run the plan on all hosts of a cluster that offer a live testbed; each takes the next repeat when it is free.
+@dataclass(frozen=True, slots=True)
+class HostResult:
+    """What one host measured.
+
+    Attributes:
+        plan: What was to be measured.
+        repeats: All repeats that this host began, at least one; in their order.
+    """
+
+    plan: LivePlan
+    repeats: tuple[Repeat, ...]
+
+    @property
+    def runs(self) -> tuple[LiveRun, ...]:
+        """All runs, in the order of time within each repeat."""
+        return tuple(measured.run for repeat in self.repeats for measured in repeat.measured)
+
+    @property
+    def max_load_rps(self) -> float:
+        """The LC's maximum load on this host."""
+        return self.repeats[0].alone.max_load_rps
+
+    @property
+    def scores(self) -> dict[str, Score]:
+        """Scores by manager, in the plan's order; those that were not reached are absent."""
+        by_name = {name: [run for run in self.runs if run.manager == name] for name in self.plan.managers}
+        return {name: score(runs) for name, runs in by_name.items() if runs}
+
+    @property
+    def remarks(self) -> dict[str, tuple[str, ...]]:
+        """What a reader of a manager's row must know."""
+        return {measured.run.manager: measured.remarks for repeat in self.repeats for measured in repeat.measured}
+
+    def as_json(self) -> dict[str, object]:
+        """What is this host's own."""
+        rates = [repeat.alone.work.rate for repeat in self.repeats]
+        return {
+            "max_load_rps": round(self.max_load_rps, 1),
+            "solo_rate": round(sum(rates) / len(rates), 2),
+            "host": dict(self.repeats[0].alone.host),
+            "managers": managers_as_json(self.scores, self.remarks),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LiveOutcome:
+    """What came of a plan.
+
+    Attributes:
+        plan: What was to be measured.
+        hosts: What each host measured, by its name; without a cluster THIS_HOST alone.
+        interrupted: Why it ended early; empty when it is complete.
+        notes: What became of hosts that were lost or not used.
+    """
+
+    plan: LivePlan
+    hosts: Mapping[str, HostResult]
+    interrupted: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def remarks(self) -> dict[str, tuple[str, ...]]:
+        """What a reader of a manager's row must know."""
+        return {name: remarks for host in self.hosts.values() for name, remarks in host.remarks.items()}
+
+    @property
+    def scores(self) -> dict[str, Score]:
+        """Scores by manager over all hosts, which are the strata of the intervals."""
+        if len(self.hosts) == 1:
+            return next(iter(self.hosts.values())).scores
+        by_name = {name: self._of(name) for name in self.plan.managers}
+        return {
+            name: score([run for _, run in found], [host for host, _ in found])
+            for name, found in by_name.items()
+            if found
+        }
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """Runs that were asked for and not measured, by manager; those without any are left out."""
+        counts = {name: self.plan.repeats - len(self._of(name)) for name in self.plan.managers}
+        return {name: count for name, count in counts.items() if count}
+
+    @property
+    def caption(self) -> str:
+        """What a table of this outcome has to say beneath it."""
+        loads = {name: f"{host.max_load_rps:.0f} rps" for name, host in self.hosts.items()}
+        on_hosts = ", ".join(f"{name} {load}" for name, load in loads.items())
+        missing = ", ".join(f"{name} {count}" for name, count in self.missing.items())
+        sentences = [
+            self.plan.described(f"maximum load {loads.get(THIS_HOST, f'on {on_hosts}')}"),
+            "Hosts are strata: the intervals are about these, not about others." if len(self.hosts) > 1 else "",
+            f"MISSING runs: {missing}." if missing else "",
+            f"INCOMPLETE: {self.interrupted}" if self.interrupted else "",
+        ]
+        return " ".join(filter(None, sentences))
+
+    def as_json(self) -> dict[str, object]:
+        """The contract's JSON; of a cluster pooled, and under `hosts` what each measured by itself."""
+        plan, scenario = self.plan, self.plan.scenario
+        shared: dict[str, object] = {
+            "schema": 1,
+            "plant": "host",
+            "scenario": scenario.name,
+            "repeats": plan.repeats,
+            "shield": plan.profile.name,
+            "shield_digest": plan.profile.digest,
+            "duration_seconds": scenario.duration_seconds,
+            "tick_seconds": scenario.tick_seconds,
+            "target_milliseconds": scenario.slo.target_milliseconds,
+            "time_scale": scenario.time_scale,
+            "core_cpus": scenario.core_cpus,
+            "be_weight": scenario.be.weight,
+            "interrupted": self.interrupted,
+        }
+        if THIS_HOST in self.hosts:
+            return {**shared, **self.hosts[THIS_HOST].as_json()}
+        return {
+            **shared,
+            "missing": self.missing,
+            "notes": list(self.notes),
+            "managers": managers_as_json(self.scores, self.remarks),
+            "hosts": {name: {"repeats": len(host.repeats), **host.as_json()} for name, host in self.hosts.items()},
+        }
+
+    def _of(self, manager: str) -> list[tuple[str, LiveRun]]:
+        """A manager's runs, each with its host."""
+        return [(name, run) for name, host in self.hosts.items() for run in host.runs if run.manager == manager]
+
+
+def managers_as_json(scores: Mapping[str, Score], remarks: Mapping[str, tuple[str, ...]]) -> dict[str, object]:
+    """Scores by manager with their remarks."""
+    return {name: {**each.as_json(), "remarks": list(remarks.get(name, ()))} for name, each in scores.items()}
+
+
+@contextlib.contextmanager
+def live_hosts(address: str | None = None, *, logs: bool = False) -> Iterator[Callable[[LivePlan, Done], LiveOutcome]]:
+    """What measures live plans: this host, or while connected to a cluster its hosts that offer a testbed.
+
+    Args:
+        address: As `rlctl.agents.training.cluster.connection.connected` takes it; None for this host without Ray.
+        logs: Show what Ray logs.
+
+    Raises:
+        ConfigError: Ray is not installed, the address is none, or a node has another rlctl.
+        HostError: Nobody answers there.
+    """
+    if address is None:
+        yield lambda plan, done: collected(plan, lambda blocks, _: _here(OnTestbed(plan), blocks), done)
+        return
+    require_ray()
+    from rlctl.agents.training.cluster.blocks import LIVE_TESTBED, map_blocks
+
+    with connected(address, resources=LIVE_TESTBED, logs=logs) as cluster:
+        hosts = sum(node.holds(LIVE_TESTBED) for node in cluster.nodes)
+        say(
+            f"Ray at {address}: nodes: {len(cluster.nodes)}, live testbeds: {hosts}; each starts, and searches its "
+            "maximum load, for a minute or two"
+        )
+
+        def measure(plan: LivePlan, done: Done) -> LiveOutcome:
+            if hosts > 1 and plan.repeats < 2 * hosts:
+                say(f"{plan.repeats} repeats on {hosts} hosts leave no interval or a wide one: --repeats {2 * hosts}")
+            return collected(plan, lambda blocks, note: map_blocks(cluster, OnTestbed(plan), blocks, note), done)
+
+        yield measure
+
+
+def _here(hold: OnTestbed, blocks: Sequence[Sequence[str]]) -> Generator[Step, None, None]:
+    """All repeats on this host, as `map_blocks` does them on a cluster."""
+    with hold() as step:
+        for number, block in enumerate(blocks):
+            for place, manager in enumerate(block):
+                yield StepResult(THIS_HOST, number, place, step(manager))
+
+
+def collected(
+    plan: LivePlan,
+    begin: Callable[[Sequence[Sequence[str]], Callable[[str], None]], Generator[Step, None, None]],
+    done: Done = lambda *_: None,
+) -> LiveOutcome:
+    """Run the plan's repeats and collect what was measured.
 
     A repeat that lost its host is done anew on one host, and counts in one piece. Where that did not come to its end
     either, the longest piece counts.
 
     Args:
         plan: What to measure; its repeats are shared out.
-        cluster: The one that we are connected to.
-        done: Called after each run with the manager's name and the repeat, for progress.
-        say: Takes a line on what became of a host.
-        hold: What a host does; None is the plan on its testbed.
+        begin: Takes the steps of each repeat, and what notes a line on a host that was lost; gives the results.
+        done: Called after each run.
 
     Raises:
-        RlctlError: Nothing was measured, for this reason. Later ones are told in the outcome.
+        RlctlError: Nothing was measured, for this reason. A later error, or Ctrl-C, ends the plan early and is told in
+            the outcome: hours of measurement are not lost to a failure of the last run.
     """
-    from rlctl.agents.training.cluster.blocks import map_blocks
-
-    repeats: dict[int, list[_Repeat]] = {}
+    repeats: dict[int, list[Repeat]] = {}
     notes: list[str] = []
     interrupted = ""
 
@@ -191,47 +239,29 @@ def measure_on_hosts(
 
     blocks = [("", *plan.order(repeat)) for repeat in range(plan.repeats)]
     try:
-        with contextlib.closing(map_blocks(cluster, hold or OnTestbed(plan), blocks, note)) as results:
-            for came in results:
-                _take(repeats, came.block, came.host, came.result, say)
-                if came.step:
-                    done(blocks[came.block][came.step], came.block)
+        with contextlib.closing(begin(blocks, note)) as steps:
+            for step in steps:
+                _add(repeats, step)
+                if step.step:
+                    done(blocks[step.block][step.step], step.block)
     except (RlctlError, KeyboardInterrupt) as error:
-        if not any(one.measured for tries in repeats.values() for one in tries):
+        if not any(repeat.measured for tries in repeats.values() for repeat in tries):
             raise
         interrupted = str(error) or "Ctrl-C"
-    kept = {number: max(tries, key=lambda one: len(one.measured)) for number, tries in sorted(repeats.items())}
-    if dropped := sum(len(one.measured) for tries in repeats.values() for one in tries) - sum(
-        len(one.measured) for one in kept.values()
-    ):
+    longest = [max(tries, key=lambda repeat: len(repeat.measured)) for _, tries in sorted(repeats.items())]
+    all_runs = sum(len(repeat.measured) for tries in repeats.values() for repeat in tries)
+    if dropped := all_runs - sum(len(repeat.measured) for repeat in longest):
         note(f"runs that do not count, as their repeat was done anew: {dropped}")
-    return HostsOutcome(plan, _by_host(plan, list(kept.values())), interrupted, tuple(notes))
+    begun = [repeat for repeat in longest if repeat.measured]
+    by_host = {name: tuple(repeat for repeat in begun if repeat.host == name) for name in {r.host: 0 for r in begun}}
+    return LiveOutcome(plan, {name: HostResult(plan, own) for name, own in by_host.items()}, interrupted, tuple(notes))
 
 
-def _take(
-    repeats: dict[int, list[_Repeat]], number: int, host: str, result: Alone | Measured, say: Callable[[str], None]
-) -> None:
-    if isinstance(result, Alone):
-        if all(one.host != host for tries in repeats.values() for one in tries):
-            say(f"{host}: maximum load {result.max_load_rps:.0f} rps")
-        repeats.setdefault(number, []).append(_Repeat(host, result))
-    else:
-        repeats[number][-1].measured.append(result)
-
-
-def _by_host(plan: Plan, repeats: Sequence[_Repeat]) -> dict[str, Outcome]:
-    """What each host measured."""
-    begun = [one for one in repeats if one.measured]
-    return {host: _outcome(plan, [one for one in begun if one.host == host]) for host in {one.host: 0 for one in begun}}
-
-
-def _outcome(plan: Plan, repeats: Sequence[_Repeat]) -> Outcome:
-    runs = [one for repeat in repeats for one in repeat.measured]
-    return Outcome(
-        plan=replace(plan, repeats=len(repeats)),
-        runs=tuple(one.run for one in runs),
-        max_load_rps=repeats[0].alone.max_load_rps,
-        solos=tuple(one.alone.solo for one in repeats),
-        remarks={one.run.manager: one.remarks for one in runs},
-        host=repeats[0].alone.host,
-    )
+def _add(repeats: dict[int, list[Repeat]], step: Step) -> None:
+    result = step.result
+    if isinstance(result, Measured):
+        repeats[step.block][-1].measured.append(result)
+        return
+    if step.host != THIS_HOST and all(repeat.host != step.host for tries in repeats.values() for repeat in tries):
+        say(f"{step.host}: maximum load {result.max_load_rps:.0f} rps")
+    repeats.setdefault(step.block, []).append(Repeat(step.host, result))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlctl.bench.hosts import HostsOutcome
-from rlctl.bench.live import Outcome
+from rlctl.bench.hosts import LiveOutcome
 from rlctl.bench.sim import SimOutcome
 
 __all__ = ["results_as_json"]
 
 
-def results_as_json(outcomes: Sequence[Outcome | HostsOutcome | SimOutcome]) -> dict[str, object]:
+def results_as_json(outcomes: Sequence[LiveOutcome | SimOutcome]) -> dict[str, object]:
     """The contract's JSON: one scenario by itself, several under `scenarios` by name."""
     if len(outcomes) == 1:
         return outcomes[0].as_json()

@@ -6,14 +6,12 @@ import argparse
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
-from rlctl.bench.hosts import HostsOutcome
+from rlctl.bench.hosts import LiveOutcome, live_hosts
 from rlctl.bench.lineup import NEEDS_MODEL
-from rlctl.bench.live import Outcome, Plan, measure, with_model
-from rlctl.bench.ray import live_on_ray
 from rlctl.bench.results import results_as_json
+from rlctl.bench.testbed import LivePlan
 from rlctl.commands.outputs import write_json
 from rlctl.envs.errors import HostError
-from rlctl.envs.testbed.session import Testbed
 from rlctl.report.bench_table import tables, write_report
 from rlctl.report.table import LEGEND
 from rlctl.safety.profile import load_profile
@@ -35,7 +33,7 @@ SOLO_SECONDS = 8.0
 """BE running alone, once per repeat (`rlctl.envs.testbed.session`)."""
 
 
-def run_plans(args: argparse.Namespace, plans: Sequence[Plan]) -> int:
+def run_plans(args: argparse.Namespace, plans: Sequence[LivePlan]) -> int:
     """Run the plans one after the other and show each; tables go to stdout, all else to stderr.
 
     Raises:
@@ -45,10 +43,11 @@ def run_plans(args: argparse.Namespace, plans: Sequence[Plan]) -> int:
         say(_effective(plan))
     if args.dry_run:
         return 0
-    outcomes: list[Outcome | HostsOutcome] = []
-    with _measuring(args) as measured:
+    outcomes: list[LiveOutcome] = []
+    with live_hosts(args.ray, logs=args.verbose > 0) as measure:
         for plan in plans:
-            outcome = measured(plan)
+            with _progress(plan) as done:
+                outcome = measure(plan, done)
             outcomes.append(outcome)
             if args.json != "-":
                 print(tables(outcome), "", outcome.caption, LEGEND, "", sep="\n", flush=True)
@@ -65,42 +64,20 @@ def run_plans(args: argparse.Namespace, plans: Sequence[Plan]) -> int:
     return 0
 
 
-@contextlib.contextmanager
-def _measuring(args: argparse.Namespace) -> Iterator[Callable[[Plan], Outcome | HostsOutcome]]:
-    """What measures a plan: this host, or those of a Ray cluster."""
-    if not args.ray:
-        yield _measured_here
-        return
-    with live_on_ray(args.ray, say, logs=args.verbose > 0) as measure_on_hosts:
-
-        def measured(plan: Plan) -> HostsOutcome:
-            with _progress(plan) as done:
-                return measure_on_hosts(plan, done)
-
-        yield measured
-
-
-def _measured_here(plan: Plan) -> Outcome:
-    with Testbed(plan.scenario.testbed(), say) as bed:
-        plan = with_model(plan, bed, say)
-        with _progress(plan) as done:
-            return measure(plan, bed, done)
-
-
-def plan_of(args: argparse.Namespace, scenario: LiveScenario, managers: tuple[str, ...], _source: str) -> Plan:
+def plan_of(args: argparse.Namespace, scenario: LiveScenario, managers: tuple[str, ...], _source: str) -> LivePlan:
     """The live plan that the arguments ask for, all names checked before anything is started.
 
     Raises:
         ConfigError: An unknown manager or profile.
     """
     shield = load_profile(args.shield).scaled(scenario.time_scale)
-    plan = Plan(scenario, managers, args.repeats or REPEATS, shield)
+    plan = LivePlan(scenario, managers, args.repeats or REPEATS, shield)
     for name in (*plan.managers, *scenario.managers):
         plan.policy(name)
     return plan
 
 
-def _effective(plan: Plan) -> str:
+def _effective(plan: LivePlan) -> str:
     s = plan.scenario
     others = " (weights: minimum)" if "weights" in plan.managers else ""
     return (
@@ -113,7 +90,7 @@ def _effective(plan: Plan) -> str:
     )
 
 
-def _minutes(plan: Plan) -> int:
+def _minutes(plan: LivePlan) -> int:
     """About how long a plan takes, all told, at least 1."""
     run_seconds = plan.scenario.duration_seconds + SETTLE_SECONDS
     recordings = 1 if NEEDS_MODEL & set(plan.managers) else 0
@@ -123,6 +100,6 @@ def _minutes(plan: Plan) -> int:
 
 
 @contextlib.contextmanager
-def _progress(plan: Plan) -> Iterator[Callable[[str, int], None]]:
+def _progress(plan: LivePlan) -> Iterator[Callable[[str, int], None]]:
     with progress(len(plan.managers) * plan.repeats, "runs") as advance:
         yield lambda name, repeat: advance(f"{name} #{repeat + 1}")

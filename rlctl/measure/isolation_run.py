@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from rlctl.agents import catalogue
-from rlctl.bench.live import this_host
+from rlctl.bench.testbed import this_host
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError, TestbedError
 from rlctl.envs.host.cgroup.actuator import BeActuator

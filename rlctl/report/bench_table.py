@@ -6,8 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from rlctl.agents.catalogue import label
-from rlctl.bench.hosts import HostsOutcome
-from rlctl.bench.live import Outcome
+from rlctl.bench.hosts import LiveOutcome
 from rlctl.bench.results import results_as_json
 from rlctl.bench.score import LiveRun
 from rlctl.envs.whole_file import write_json
@@ -18,7 +17,7 @@ from rlctl.report.table import render, score_rows
 __all__ = ["tables", "write_report"]
 
 
-def write_report(outcome: Outcome | HostsOutcome, folder: Path) -> None:
+def write_report(outcome: LiveOutcome, folder: Path) -> None:
     """Write `result.json`, `table.md`, `summary.png`, and for every run `MANAGER-REPEAT.{png,jsonl}`.
 
     Of several hosts, the runs of each are in a folder with its name.
@@ -44,10 +43,10 @@ def write_report(outcome: Outcome | HostsOutcome, folder: Path) -> None:
         plot_run(run, path.with_name(f"{path.name}.png"), len(scenario.be.cpus))
 
 
-def tables(outcome: Outcome | HostsOutcome) -> str:
+def tables(outcome: LiveOutcome) -> str:
     """All managers; and once more host by host where there are several."""
     table = render(score_rows(outcome.scores))
-    if isinstance(outcome, Outcome) or len(outcome.hosts) == 1:
+    if len(outcome.hosts) == 1:
         return table
     header = score_rows({})[0]
     rows = [
@@ -58,13 +57,12 @@ def tables(outcome: Outcome | HostsOutcome) -> str:
     return f"{table}\n\n{render([('host: manager', *header[1:]), *rows])}"
 
 
-def _runs_by_path(outcome: Outcome | HostsOutcome, folder: Path) -> dict[Path, LiveRun]:
+def _runs_by_path(outcome: LiveOutcome, folder: Path) -> dict[Path, LiveRun]:
     """Each run by its files' path without suffix, `MANAGER-REPEAT`, in a folder for each of several hosts."""
-    outcomes = {"": outcome} if isinstance(outcome, Outcome) else outcome.hosts
     paths: dict[Path, LiveRun] = {}
-    for host, of_host in outcomes.items():
+    for host, of_host in outcome.hosts.items():
         repeats: Counter[str] = Counter()
-        place = folder / host if len(outcomes) > 1 else folder
+        place = folder / host if len(outcome.hosts) > 1 else folder
         for run in of_host.runs:
             repeats[run.manager] += 1
             paths[place / f"{label(run.manager)}-{repeats[run.manager]}"] = run

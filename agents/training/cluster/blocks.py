@@ -12,15 +12,15 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import ray
 
 from rlctl.agents.training.cluster.actors import Lost, answer, check_node, started_on
-from rlctl.agents.training.cluster.nodes import LIVE, TESTBED, Cluster, Node, Version, our_version, told_by
+from rlctl.agents.training.cluster.nodes import LIVE, TESTBED, Cluster, Node, StepResult, Version, our_version, told_by
 from rlctl.envs.errors import ConfigError, HostError, RlctlError
 
-__all__ = ["LIVE_TESTBED", "Came", "map_blocks"]
+__all__ = ["LIVE_TESTBED", "map_blocks"]
 
 LIVE_TESTBED: Mapping[str, float] = {TESTBED: 1.0, LIVE: 1.0}
 """What a host offers that may be measured on."""
@@ -43,22 +43,6 @@ Hold = Callable[[], AbstractContextManager[Callable[[Step], Result]]]
 """Entered on a host; what it yields does the steps there. It is pickled, and so are steps and results."""
 
 
-@dataclass(frozen=True, slots=True)
-class Came(Generic[Result]):
-    """The result of a step.
-
-    Attributes:
-        host: Its node's address; from the second time on that something was held there, with the count.
-        block, step: Places of the block and of the step in it. Step 0 begins the block, maybe again.
-        result: What the step returned.
-    """
-
-    host: str
-    block: int
-    step: int
-    result: Result
-
-
 def map_blocks(
     cluster: Cluster,
     hold: Hold[Step, Result],
@@ -66,7 +50,7 @@ def map_blocks(
     say: Callable[[str], None] = lambda _: None,
     *,
     resources: Mapping[str, float] = LIVE_TESTBED,
-) -> Generator[Came[Result], None, None]:
+) -> Generator[StepResult[Result], None, None]:
     """Do every block, each on one host, on as many hosts at a time as there are.
 
     A host that holds something is given all its node's CPUs: no other task of the cluster disturbs it. Left early, it
@@ -156,7 +140,7 @@ class _Work:
         self._told: set[str] = set()
         self._nobody_since: float | None = None
 
-    def go_on(self) -> Iterator[Came[Any]]:
+    def go_on(self) -> Iterator[StepResult[Any]]:
         """Wait for what comes next, for a moment at most."""
         self._look()
         for host in self._hosts:
@@ -221,7 +205,7 @@ class _Work:
         assert host.block is not None
         self._pending[host.actor.do.remote(self._blocks[host.block][host.step])] = host
 
-    def _received(self, host: _Host, reference: Any) -> Came[Any] | None:
+    def _received(self, host: _Host, reference: Any) -> StepResult[Any] | None:
         try:
             result = answer(reference)
         except Lost as error:
@@ -234,9 +218,9 @@ class _Work:
             host.ready = True
         return None
 
-    def _noted(self, host: _Host, result: Any) -> Came[Any]:
+    def _noted(self, host: _Host, result: Any) -> StepResult[Any]:
         assert host.block is not None
-        came = Came(host.name, host.block, host.step, result)
+        came = StepResult(host.name, host.block, host.step, result)
         host.step += 1
         if host.step < len(self._blocks[host.block]):
             self._ask(host)

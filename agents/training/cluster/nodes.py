@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from rlctl import __version__
 from rlctl.agents.training.run_folder import code_version
@@ -14,12 +15,15 @@ __all__ = [
     "TESTBED",
     "Cluster",
     "Node",
+    "StepResult",
     "Version",
     "check_nodes",
     "check_version",
     "our_version",
     "told_by",
 ]
+
+Result = TypeVar("Result")
 
 Version = tuple[str, str]
 """Of rlctl: its version, and its commit as `code_version` has it."""
@@ -29,6 +33,23 @@ TESTBED, LIVE = "testbed", "live"
 
 CHECK_SECONDS = 120.0
 """For all nodes to say which rlctl they have: a worker starts on each of them, which takes seconds on a busy host."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult(Generic[Result]):
+    """The result of one step of a block; see `rlctl.agents.training.cluster.blocks`.
+
+    Attributes:
+        host: Address of the node; from the second time on that something was held there, with the count.
+        block: Number of the block.
+        step: Place of the step in the block; 0 begins the block, maybe again.
+        result: What the step came to.
+    """
+
+    host: str
+    block: int
+    step: int
+    result: Result
 
 
 @dataclass(frozen=True, slots=True)

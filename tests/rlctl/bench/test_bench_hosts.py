@@ -10,9 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlctl.bench.hosts import Alone, Measured, OnTestbed, measure_on_hosts
-from rlctl.bench.live import Plan
+from rlctl.agents.training.cluster.nodes import StepResult
+from rlctl.bench.hosts import collected
 from rlctl.bench.score import LiveRun
+from rlctl.bench.testbed import Alone, LivePlan, Measured, OnTestbed
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import HostError
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
@@ -41,22 +42,17 @@ def run_of(manager, be):
     return Measured(LiveRun(manager, (tick(0), tick(1)), be, 0.01), ())
 
 
-@pytest.fixture
-def measured(monkeypatch):
+def measured(came, error=None, repeats=2):
     """An outcome of what came from hosts: (host, repeat, step, result) in this order, and how it ended."""
-    blocks = pytest.importorskip("rlctl.agents.training.cluster.blocks", reason="Ray is not installed")
 
-    def measure(came, error=None, repeats=2):
-        def map_blocks(*_, **__):
-            yield from (blocks.Came(*one) for one in came)
-            if error:
-                raise error
+    def begin(_blocks, _note):
+        yield from (StepResult(*one) for one in came)
+        if error:
+            raise error
 
-        monkeypatch.setattr(blocks, "map_blocks", map_blocks)
-        plan = Plan(load_scenario("live-nginx"), ("frozen", "weights"), repeats, load_profile("responsive"))
-        return measure_on_hosts(plan, None)
-
-    return measure
+    return collected(
+        LivePlan(load_scenario("live-nginx"), ("frozen", "weights"), repeats, load_profile("responsive")), begin
+    )
 
 
 def repeat(host, number, first, *shares):
@@ -75,7 +71,7 @@ def test_a_difference_between_hosts_is_no_doubt_about_a_manager():
     assert mean_interval(values[:2], low=0.0, strata=["a", "b"]).as_json()["ci95"] == [0.0, None]
 
 
-def test_hosts_are_pooled_in_one_table_and_shown_by_themselves(measured, tmp_path):
+def test_hosts_are_pooled_in_one_table_and_shown_by_themselves(tmp_path):
     came = [(host, 2 * turn + place, *rest) for turn in range(2) for place, one in enumerate(("a", "b"))
             for host, _, *rest in repeat(one, 0, "frozen", 0.01 + place / 50, 0.5 + place / 10)]  # fmt: skip
     outcome = measured(came, repeats=4)
@@ -92,7 +88,7 @@ def test_hosts_are_pooled_in_one_table_and_shown_by_themselves(measured, tmp_pat
     assert {"frozen-1.jsonl", "weights-2.png"} <= {one.name for one in (tmp_path / "b").iterdir()}
 
 
-def test_a_repeat_that_was_begun_anew_counts_once_and_whole(measured):
+def test_a_repeat_that_was_begun_anew_counts_once_and_whole():
     came = [*repeat("a", 0, "frozen", 0.9), *repeat("b", 1, "weights", 0.5, 0.0), *repeat("b", 0, "frozen", 0.0, 0.5)]
     outcome = measured(came)
     assert list(outcome.hosts) == ["b"]
@@ -101,7 +97,7 @@ def test_a_repeat_that_was_begun_anew_counts_once_and_whole(measured):
     assert outcome.missing == {}
 
 
-def test_what_no_host_was_left_for_is_missing_and_said(measured):
+def test_what_no_host_was_left_for_is_missing_and_said():
     came = [*repeat("a", 0, "frozen", 0.0, 0.5), *repeat("a", 1, "weights", 0.5)]
     outcome = measured(came, HostError("no host is left to measure on"))
     assert outcome.as_json()["missing"] == outcome.missing == {"frozen": 1}
@@ -116,7 +112,7 @@ def test_what_a_testbed_says_is_in_its_worker_s_log(capsys):
         say("searching the LC's maximum load")
         yield None
 
-    plan = Plan(load_scenario("live-nginx"), ("frozen",), 1, load_profile("responsive"))
+    plan = LivePlan(load_scenario("live-nginx"), ("frozen",), 1, load_profile("responsive"))
     with OnTestbed(plan, testbed)():
         assert capsys.readouterr().err == "searching the LC's maximum load\n"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlctl.bench.live import Plan
+from rlctl.bench.testbed import LivePlan
 from rlctl.commands.bench_live import _minutes
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.workload import Weight
@@ -49,7 +49,7 @@ def test_a_wrong_scenario_says_where(tmp_path, change, said):
 
 
 def plan(*managers, repeats=3):
-    return Plan(load_scenario("live-nginx"), managers, repeats, load_profile("responsive"))
+    return LivePlan(load_scenario("live-nginx"), managers, repeats, load_profile("responsive"))
 
 
 def test_repeats_begin_with_different_managers_and_each_measures_all():
@@ -72,6 +72,6 @@ def test_only_weights_sets_its_own_weight():
 
 def test_the_time_told_is_the_time_taken_and_never_0():
     short = load_scenario("live-nginx").model_copy(update={"duration_seconds": 5.0})
-    assert _minutes(Plan(short, ("frozen",), 1, load_profile("responsive"))) == 1
+    assert _minutes(LivePlan(short, ("frozen",), 1, load_profile("responsive"))) == 1
     assert _minutes(plan("frozen", "none", repeats=1)) == 3  # search 40 s, solo 12 s, two runs of 64 s
     assert _minutes(plan("prm-eris", "none", repeats=1)) == 4  # the threshold model's recording as well

@@ -1,0 +1,164 @@
+"""Managers side by side on a live testbed: who runs in which order, and one run."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+from rlctl import __version__
+from rlctl.agents import catalogue
+from rlctl.agents.managers.prm_model import PrmModel
+from rlctl.agents.policy import Policy
+from rlctl.bench.lineup import NEEDS_MODEL, fitted, policy_for
+from rlctl.bench.score import LiveRun
+from rlctl.envs.testbed.session import Testbed, TestbedSpec
+from rlctl.envs.testbed.workloads import Work
+from rlctl.envs.workload import Weight
+from rlctl.loop.control import Controller
+from rlctl.loop.record import MemoryRecorder
+from rlctl.safety.profile import Profile
+from rlctl.safety.shield import Shield
+from rlctl.scenarios.live import LiveScenario
+from rlctl.work.progress import say
+
+__all__ = ["Alone", "LivePlan", "Measured", "OnTestbed", "this_host"]
+
+
+@dataclass(frozen=True, slots=True)
+class LivePlan:
+    """What to measure.
+
+    Attributes:
+        scenario: The scenario, with duration and time scale as they are to be.
+        managers: Names, in the order of the table.
+        repeats: Runs of each manager; runs are interleaved, each repeat beginning with another manager.
+        profile: Constants of the shield for shielded policies, already on the scenario's time scale.
+        threshold_model: PRM's model; None where it is not needed or not recorded yet.
+    """
+
+    scenario: LiveScenario
+    managers: tuple[str, ...]
+    repeats: int
+    profile: Profile
+    threshold_model: PrmModel | None = None
+
+    def order(self, repeat: int) -> tuple[str, ...]:
+        """Managers of one repeat, rotated so that none is always measured first."""
+        shift = repeat * max(1, len(self.managers) // self.repeats) % len(self.managers)
+        return self.managers[shift:] + self.managers[:shift]
+
+    def policy(self, name: str) -> Policy:
+        """A new policy of this name, as this scenario wants it."""
+        return policy_for(name, self.scenario, self.threshold_model)
+
+    def weight(self, policy: Policy) -> Weight:
+        """BE's CPU weight: the scenario's, but for `weights`, which is nothing else."""
+        return policy.weight if policy.name == "weights" else self.scenario.be.weight
+
+    def described(self, load: str) -> str:
+        """What a table has to say beneath it, with what was found of the maximum load."""
+        scenario = self.scenario
+        return (
+            f"{scenario.name}: {self.repeats} x {scenario.duration_seconds:g} s, interleaved; "
+            f"p{scenario.slo.quantile_percent:g} <= {scenario.slo.target_milliseconds:g} ms over "
+            f"{scenario.tick_seconds:g}-s windows; {load}; "
+            f"BE weight {scenario.be.weight}; shield {self.profile.name} ({self.profile.digest}) for those shielded: "
+            f"{', '.join(name for name in self.managers if self.policy(name).shielded) or 'none'}; "
+            f"published periods / {scenario.time_scale:g}; a published core is {scenario.core_cpus:g} CPU. "
+            "Intervals: Wilson over windows (which are not independent), Student's t over repeats."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """What begins a repeat: BE running alone, since a host's speed drifts.
+
+    Attributes:
+        work: What BE did.
+        max_load_rps: The LC's maximum load, searched with BE absent.
+        host: What it was measured on, as `this_host` has it.
+    """
+
+    work: Work
+    max_load_rps: float
+    host: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run of a manager, and what a reader of the manager's row must know."""
+
+    run: LiveRun
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OnTestbed:
+    """What a host does: it starts its testbed, and then measures one thing at a time.
+
+    Attributes:
+        plan: What is measured.
+        testbed: What starts the testbed.
+    """
+
+    plan: LivePlan
+    testbed: Callable[[TestbedSpec, Callable[[str], None]], AbstractContextManager[Testbed]] = Testbed
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[Callable[[str], Alone | Measured]]:
+        """Yields what runs a manager by its name; the empty name is BE alone, which comes first.
+
+        On a cluster its messages go to the worker's log, which `rlctl -v` shows on the driver.
+        """
+        with self.testbed(self.plan.scenario.testbed(), say) as bed:
+            plan, alone = with_model(self.plan, bed), Work(0.0, 0.0)
+
+            def step(manager: str) -> Alone | Measured:
+                nonlocal alone
+                if not manager:
+                    alone = bed.solo()
+                    return Alone(alone, bed.slo.max_load_rps, this_host())
+                policy = plan.policy(manager)
+                return Measured(run_once(plan, bed, policy, alone), policy.remarks)
+
+            yield step
+
+
+def this_host() -> dict[str, str]:
+    """What a reader must know of where it was measured."""
+    return {"kernel": platform.release(), "machine": platform.machine(), "rlctl": __version__}
+
+
+def with_model(plan: LivePlan, bed: Testbed) -> LivePlan:
+    """The plan with PRM's threshold model, recorded while the LC runs alone if a manager needs one.
+
+    Raises:
+        ConfigError: scikit-learn is not installed.
+    """
+    if not NEEDS_MODEL & set(plan.managers):
+        return plan
+    scenario, recorder = plan.scenario, MemoryRecorder()
+    say(f"recording the LC alone for PRM's threshold model, {scenario.duration_seconds:g} s ...")
+    bed.settle(scenario.trace)
+    bed.follow(scenario.trace)
+    Controller(bed.plant, catalogue.build("frozen"), None, recorder).run(seconds=scenario.duration_seconds)
+    return replace(plan, threshold_model=fitted(recorder.ticks, bed.plant.limits.lc_cpus, scenario.time_scale))
+
+
+def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work) -> LiveRun:
+    """One manager, once: settle, start BE, control for the scenario's duration, count BE's work."""
+    plant, scenario = bed.plant, plan.scenario
+    shield = Shield(plan.profile, plant.limits) if policy.shielded else None
+    recorder = MemoryRecorder()
+    bed.settle(scenario.trace)
+    plant.set_weight(plan.weight(policy))
+    bed.start_be()
+    bed.follow(scenario.trace)
+    cpu_seconds, begun = time.process_time(), time.monotonic()
+    Controller(plant, policy, shield, recorder).run(seconds=scenario.duration_seconds)
+    used_ratio = (time.process_time() - cpu_seconds) / (time.monotonic() - begun)
+    return LiveRun(policy.name, tuple(recorder.ticks), bed.stop_be().share_of(alone), used_ratio)
