@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from rlctl.config.fields import Described, Name
+from rlctl.config.fields import Described, GroupPath, Name
 from rlctl.envs.host.apps.channel import SOCKET
 from rlctl.envs.host.apps.groups import PARENT
 from rlctl.envs.host.apps.population import PERIOD_SECONDS
@@ -31,7 +31,7 @@ class ApplicationsSection(Described):
         leftover: What the allocator leaves of the budget goes to those placed (`share`), or to nobody (`idle`).
     """
 
-    group: Name = f"/{PARENT}"
+    group: GroupPath = f"/{PARENT}"
     platform: Name | None = None
     directory: Path = DIRECTORY
     socket: Path = SOCKET
@@ -46,6 +46,6 @@ class ApplicationsSection(Described):
     @field_validator("group")
     @classmethod
     def _one_group(cls, group: str) -> str:
-        if not group.strip("/") or ".." in group.split("/") or any(letter in group for letter in "*?["):
+        if any(letter in group for letter in "*?["):
             raise ValueError(f"{group!r} is no group below the root; write it as in /proc/PID/cgroup")
         return group

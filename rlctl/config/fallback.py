@@ -31,8 +31,8 @@ class FallbackSection(Described):
         failure_window_seconds: The window of `failure_percent`.
         override_percent: Share of the ticks of `window_seconds` that the shield may override; with more the policy is
             demoted.
-        drift_percent: Share of the ticks of `window_seconds` that may be unlike the policy's training, see
-            `rlctl.agents.served.drift`; with more it is demoted, until that is over.
+        drift_percent: Share of the ticks of `window_seconds` that may be unlike the policy's training; with more it is
+            demoted, until that is over.
         window_seconds: The window of `override_percent` and `drift_percent`.
         hold_seconds: How long it stays demoted the first time; twice as long each time it must be demoted again within
             `failure_window_seconds` of its return.

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    WithJsonSchema,
+)
 
 from rlctl.config.docstrings import attributes, summary
-from rlctl.envs.host.cpulist import MOST_CPUS
+from rlctl.envs.host.cpulist import MOST_CPUS, parse_cpus
 from rlctl.envs.units import Percent
 from rlctl.envs.yaml_edge import Strict
 
-__all__ = ["Cpus", "Described", "Name", "QuantilePercent", "Url"]
+__all__ = ["Cpus", "Described", "GroupPath", "Name", "QuantilePercent", "Url"]
 
 
 def _quantile(value: object) -> Percent:
@@ -33,18 +41,10 @@ def _cpus(value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool):
         value = [value]
     if isinstance(value, str):
-        value = list(_parsed(value))
+        value = [cpu for part in value.split(",") for cpu in sorted(parse_cpus(part))]
     if isinstance(value, (list, tuple)) and len(set(map(str, value))) < len(value):
         raise ValueError(f"{list(value)} names a CPU twice")
     return value
-
-
-def _parsed(text: str) -> Iterator[int]:
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not (first.isdecimal() and (last.isdecimal() if dash else True)) or (dash and int(last) < int(first)):
-            raise ValueError(f"{text!r} is no list of CPUs such as 0-2,5")
-        yield from range(int(first), min(int(last if dash else first), MOST_CPUS) + 1)
 
 
 _URL = r"^https?://[^/\s]+"
@@ -54,6 +54,12 @@ def _url(value: object) -> object:
     if isinstance(value, str) and not re.match(_URL, value):
         raise ValueError(f"{value!r} is no http or https URL, such as http://127.0.0.1:8080/metrics")
     return value
+
+
+def _group(path: str) -> str:
+    if ".." in path.split("/") or not path.strip("/"):
+        raise ValueError(f"{path!r} is no group below the root; write it as in /proc/PID/cgroup")
+    return path
 
 
 QuantilePercent = Annotated[
@@ -68,19 +74,23 @@ Cpus = Annotated[
     BeforeValidator(_cpus, json_schema_input_type=str | int | list[int]),
 ]
 Name = Annotated[str, Field(min_length=1)]
+GroupPath = Annotated[str, Field(min_length=1), AfterValidator(_group)]
 Url = Annotated[str, Field(pattern=_URL), BeforeValidator(_url)]
 
 
 def _described(schema: dict[str, Any], section: type[BaseModel]) -> None:
-    """A section's schema with what its docstring says of each key."""
-    if said := summary(section):
-        schema["description"] = said
-    for name, text in attributes(section).items():
-        if name in schema.get("properties", {}):
-            schema["properties"][name]["description"] = text
+    """Add to a section's schema what its docstring says of it and of each key; a key of one value shows that value."""
+    if text := summary(section):
+        schema["description"] = text
+    texts = attributes(section)
+    for name, key in schema.get("properties", {}).items():
+        if name in texts:
+            key["description"] = texts[name]
+        elif "const" in key:
+            key["description"] = f"`{key['const']}`."
 
 
 class Described(Strict):
-    """Base of every section: its schema says what its docstring says."""
+    """Base of every section of the configuration: the schema of a section says what its docstring says."""
 
     model_config = ConfigDict(json_schema_extra=_described)

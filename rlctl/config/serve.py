@@ -14,11 +14,10 @@ from rlctl.config.applications import ApplicationsSection
 from rlctl.config.fallback import FallbackSection
 from rlctl.config.fields import Cpus, Described, Name, QuantilePercent
 from rlctl.config.metrics import LimitsSection, MetricsSection
-from rlctl.config.ownership import OwnershipSection
 from rlctl.config.resources import ResourcesSection
 from rlctl.config.sources import Latency, Workload
-from rlctl.config.watchdog import WatchdogSection
 from rlctl.envs.errors import ConfigError
+from rlctl.envs.host.cgroup.ownership import Foreign
 from rlctl.envs.units import Percent
 from rlctl.envs.workload import SLO
 from rlctl.envs.yaml_edge import load_model, load_yaml
@@ -27,9 +26,11 @@ __all__ = [
     "BeSection",
     "LcSection",
     "LogSection",
+    "OwnershipSection",
     "PolicySection",
     "ServeConfig",
     "SloSection",
+    "WatchdogSection",
     "describe",
     "load_config",
     "located",
@@ -41,11 +42,11 @@ MOST_LCS = 16
 
 
 class SloSection(Described):
-    """The LC's objective.
+    """The objective of a latency-critical workload.
 
     Attributes:
         target_milliseconds: Tail latency to stay below.
-        quantile_percent: Which tail.
+        quantile_percent: The quantile of latency that counts as the tail.
         max_load_rps: Load that counts as 1.0: the largest that meets the target without BE.
     """
 
@@ -60,14 +61,14 @@ class SloSection(Described):
 
 
 class LcSection(Described):
-    """A latency-critical workload.
+    """A latency-critical workload (LC).
 
     Attributes:
         name: For ticks and logs, where there are several.
         workload: How it is found.
-        slo: Its objective.
+        slo: Its service-level objective.
         latency: Where its tail latency and load are read.
-        cpus: Those it runs on, by default its cpuset's.
+        cpus: CPUs that it runs on, by default its cpuset's.
     """
 
     name: Name | None = None
@@ -89,7 +90,7 @@ Lc = Annotated[
 
 
 class BeSection(Described):
-    """Best-effort work.
+    """The best-effort work (BE), in one group or several.
 
     Attributes:
         workloads: Each is held to the same allocation; together they are BE. With `applications` it is their group.
@@ -113,7 +114,7 @@ class BeSection(Described):
 
 
 class PolicySection(Described):
-    """Who decides.
+    """The policy that decides what BE may have.
 
     Attributes:
         name: From `rlctl managers`.
@@ -130,7 +131,7 @@ class PolicySection(Described):
 
 
 class LogSection(Described):
-    """The tick log.
+    """The log of every tick.
 
     Attributes:
         directory: Holds ticks.jsonl and, rotated, ticks.jsonl.1 and so on.
@@ -143,21 +144,54 @@ class LogSection(Described):
     keep: int = Field(default=4, ge=1, le=1000)
 
 
-class ServeConfig(Described):
-    """Everything that `rlctl serve` is told.
+class OwnershipSection(Described):
+    """What another program's write to a knob of BE is answered with; a freer value is corrected at once in any case.
 
     Attributes:
-        tick_seconds: Control period.
+        foreign: A tighter value is overwritten with back-off (`reassert`), left until the other program changes it
+            (`yield`), or left and said as an error (`alarm`).
+        most_backoff_seconds: The longest that `reassert` leaves a tighter value alone.
+    """
+
+    foreign: Foreign = Foreign.REASSERT
+    most_backoff_seconds: float = Field(default=60.0, ge=1.0, le=86_400.0)
+
+
+class WatchdogSection(Described):
+    """The process that takes BE to the safe allocation when the controller dies or hangs.
+
+    Attributes:
+        enabled: Without it a controller that dies leaves BE as it is, until `rlctl restore`.
+        grace_seconds: How late a tick may be completed before the controller counts as hung. The default is above the
+            time-out of the latency sensors, and at a 1-s tick lets BE run for less than 2 s.
+        restore_after_seconds: How long BE then stays at the safe allocation and a successor is waited for, before the
+            controller is ended for good and the originals are put back.
+    """
+
+    enabled: bool = True
+    grace_seconds: float = Field(default=0.7, ge=0.1, le=60.0)
+    restore_after_seconds: float = Field(default=30.0, ge=1.0, le=86400.0)
+
+    def lease_seconds(self, tick_seconds: float) -> float:
+        """How long a renewal lasts, given the control period."""
+        return tick_seconds + self.grace_seconds
+
+
+class ServeConfig(Described):
+    """The whole configuration of `rlctl serve`.
+
+    Attributes:
+        tick_seconds: Control period: one decision per tick.
         lc: The latency-critical workload, or a list of several; the shield then holds BE to the worst off of them.
-        be: Best-effort work.
-        policy: Who decides.
-        fallback: Who decides when a learned policy does not.
+        be: The best-effort work (BE).
+        policy: The policy that decides what BE may have.
+        fallback: The heuristic that decides when a learned policy does not.
         shield: A shipped safety profile, or the path of one.
         quota_period_milliseconds: Period of the CPU quota; the longer, the longer the bursts that the LC meets.
         state_directory: Holds the journal of original values, from which `rlctl restore` works.
         ownership: What another program's write to BE is answered with.
         watchdog: The process that looks after BE when this one dies.
-        log: The tick log.
+        log: The log of every tick.
         metrics: The Prometheus endpoint; None listens nowhere.
         limits: What rlctl itself may cost.
         perf: Read CPI and other hardware counters.
@@ -211,7 +245,7 @@ def located(path: Path, *keys: str) -> Iterator[None]:
     """Give what is found wrong with a key after loading the same place as what was found while loading.
 
     Args:
-        path: The file.
+        path: The configuration's file.
         keys: The key's path from the top.
 
     Raises:

@@ -5,18 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from rlctl.config.fields import Described, Name, Url
-from rlctl.envs.host.discovery import (
-    ByCgroup,
-    ByContainer,
-    ByKubernetesPod,
-    ByKubernetesQos,
-    ByPid,
-    ByUnit,
-    WorkloadSpec,
-)
+from rlctl.config.fields import Described, GroupPath, Name, Url
 from rlctl.envs.host.latency.figures import TimeUnit
 
 __all__ = [
@@ -36,85 +27,57 @@ __all__ = [
 
 
 class CgroupWorkload(Described):
-    """A control group.
+    """A control group, or several by a pattern.
 
     Attributes:
-        kind: `cgroup`.
         path: Below the root of the hierarchy, as /proc/PID/cgroup has it; `*`, `?` and `[...]` match within one
             component, `**` any number of components.
     """
 
     kind: Literal["cgroup"]
-    path: Name
-
-    @field_validator("path")
-    @classmethod
-    def _no_escape(cls, path: str) -> str:
-        if ".." in path.split("/") or not path.strip("/"):
-            raise ValueError(f"{path!r} is no group below the root; write it as in /proc/PID/cgroup")
-        return path
-
-    def spec(self) -> WorkloadSpec:
-        """For `rlctl.envs.host.discovery.discover`."""
-        return ByCgroup(self.path)
+    path: GroupPath
 
 
 class UnitWorkload(Described):
     """A systemd unit that runs.
 
     Attributes:
-        kind: `unit`.
         unit: Its name; one without a suffix is a service.
     """
 
     kind: Literal["unit"]
     unit: Annotated[str, Field(pattern=r"^[^/\s]+$")]
 
-    def spec(self) -> WorkloadSpec:
-        """For `rlctl.envs.host.discovery.discover`."""
-        return ByUnit(self.unit)
-
 
 class PidWorkload(Described):
     """The control group of a process, as it is when the controller starts.
 
     Attributes:
-        kind: `pid`.
-        pid: The process.
+        pid: Number of the process.
     """
 
     kind: Literal["pid"]
     pid: int = Field(gt=1)
-
-    def spec(self) -> WorkloadSpec:
-        """For `rlctl.envs.host.discovery.discover`."""
-        return ByPid(self.pid)
 
 
 class ContainerWorkload(Described):
     """A container of Docker, Podman, containerd, CRI-O or runc.
 
     Attributes:
-        kind: `container`.
         name: Its name, its id, or 12 digits of the id.
     """
 
     kind: Literal["container"]
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
 
-    def spec(self) -> WorkloadSpec:
-        """For `rlctl.envs.host.discovery.discover`."""
-        return ByContainer(self.name)
-
 
 class KubernetesWorkload(Described):
     """One pod, one container of it, or all pods of a QoS class.
 
     Attributes:
-        kind: `kubernetes`.
-        pod_uid: The pod.
+        pod_uid: The pod with this UID, as its metadata has it.
         container_id: Id of a container of that pod, or the beginning of it.
-        qos: All pods of this class instead.
+        qos: QoS class: all pods of it instead.
         each_pod: The pods' groups rather than the one of the class.
     """
 
@@ -133,12 +96,6 @@ class KubernetesWorkload(Described):
         if self.pod_uid is not None and self.each_pod:
             raise ValueError("'each_pod' goes with 'qos', not with 'pod_uid'")
         return self
-
-    def spec(self) -> WorkloadSpec:
-        """For `rlctl.envs.host.discovery.discover`."""
-        if self.qos is not None:
-            return ByKubernetesQos(self.qos, self.each_pod)
-        return ByKubernetesPod(self.pod_uid or "", self.container_id)
 
 
 Workload = Annotated[
@@ -168,7 +125,6 @@ class PrometheusLatency(_Polled):
     """A histogram on a Prometheus endpoint: that of the service itself, not a Prometheus server.
 
     Attributes:
-        kind: `prometheus`.
         histogram: The latency histogram, without `_bucket`.
         labels: Only series that carry all of these; the rest of the series are added up.
         oldest: A gauge with the age of the oldest outstanding request, if there is one.
@@ -186,7 +142,6 @@ class HttpLatency(_Polled):
     """A JSON document on an HTTP endpoint; what it calls things are dotted paths, such as `latency.p95`.
 
     Attributes:
-        kind: `http`.
         tail: The SLO's quantile of latency over the endpoint's last window.
         samples: Requests completed in that window. Without it, `done_rps` times the window stands in.
         oldest: Age of the oldest outstanding request.
@@ -220,7 +175,6 @@ class JsonlLatency(Described):
     """A file or FIFO with one JSON object per completed request.
 
     Attributes:
-        kind: `jsonl`.
         path: The file; it may be rotated, truncated, or not exist yet.
         latency: The member that says how long the request took, a dotted path.
         ok: The member that is true when it succeeded; without it every line is a success.
@@ -240,7 +194,6 @@ class NginxLogLatency(Described):
     """nginx's access log, in the format `log_format rlctl '$msec $status $request_time';` or one of your own.
 
     Attributes:
-        kind: `nginx-log`.
         path: The log; it may be rotated, truncated, or not exist yet.
         pattern: For another format, a regular expression that is found once in each line, with a group `seconds` and,
             if they are there, `msec` and `status`.
@@ -257,7 +210,6 @@ class CyclictestLatency(Described):
     """Standard output of `cyclictest --verbose`: the LC is a real-time task.
 
     Attributes:
-        kind: `cyclictest`.
         path: The file that it goes to.
         unit: Of the latencies: `microseconds`, or `nanoseconds` with `--nsecs`.
         window_seconds: The tail is that of the wake-ups of so long.

@@ -14,11 +14,21 @@ from rlctl.envs.errors import ConfigError, RlctlError
 from rlctl.envs.host.cgroup.group import KNOBS, Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
-from rlctl.envs.host.discovery import discover, selects
+from rlctl.envs.host.discovery import (
+    ByCgroup,
+    ByContainer,
+    ByKubernetesPod,
+    ByKubernetesQos,
+    ByPid,
+    ByUnit,
+    WorkloadSpec,
+    discover,
+    selects,
+)
 from rlctl.envs.host.topology import cpu_order
 from rlctl.serve.build_applications import BeGroup, be_group
 
-__all__ = ["Workloads", "groups_of", "lc_of", "uncontrolled", "within_reach"]
+__all__ = ["Workloads", "groups_of", "lc_of", "spec_of", "uncontrolled", "within_reach"]
 
 log = logging.getLogger(__name__)
 
@@ -85,12 +95,12 @@ class Workloads:
     def lc_selects(self) -> Callable[[str], bool] | None:
         """How the main LC's group is known when it is made anew; None if it cannot be."""
         name, section = next(iter(self.config.lcs.items()))
-        return selects(section.workload.spec(), [self.lcs[name].name])
+        return selects(spec_of(section.workload), [self.lcs[name].name])
 
     def be_selects(self) -> list[Callable[[str], bool]]:
         """How BE's groups are known that come later; none if none can."""
         names = [group.name for group in self.be]
-        found = [selects(workload.spec(), names) for workload in self.best_effort.workloads]
+        found = [selects(spec_of(workload), names) for workload in self.best_effort.workloads]
         return [one for one in found if one is not None]
 
 
@@ -103,9 +113,26 @@ def groups_of(workload: source.Workload, layout: Layout, knobs: Knobs) -> list[G
     """
     if isinstance(workload, source.PidWorkload):
         return [Group.of_process(layout, workload.pid, knobs)]
-    found = discover(workload.spec(), layout)
+    found = discover(spec_of(workload), layout)
     names = dict.fromkeys(name for paths in found.paths.values() for name in paths)
     return [Group.open(layout, name, knobs) for name in names]
+
+
+def spec_of(workload: source.Workload) -> WorkloadSpec:
+    """What `rlctl.envs.host.discovery` looks for."""
+    match workload:
+        case source.CgroupWorkload():
+            return ByCgroup(workload.path)
+        case source.UnitWorkload():
+            return ByUnit(workload.unit)
+        case source.PidWorkload():
+            return ByPid(workload.pid)
+        case source.ContainerWorkload():
+            return ByContainer(workload.name)
+        case source.KubernetesWorkload():
+            if workload.qos is not None:
+                return ByKubernetesQos(workload.qos, workload.each_pod)
+            return ByKubernetesPod(workload.pod_uid or "", workload.container_id)
 
 
 def lc_of(config: ServeConfig, pid: int) -> str:

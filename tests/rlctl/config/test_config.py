@@ -17,6 +17,7 @@ from rlctl.envs.host.discovery import ByCgroup, ByContainer, ByKubernetesPod, By
 from rlctl.envs.units import Percent
 from rlctl.envs.yaml_edge import load_text
 from rlctl.serve.service import _tick_log
+from rlctl.serve.workloads import spec_of
 
 EXAMPLE = Path(__file__).parents[3] / "configs" / "serve" / "example.yaml"
 
@@ -194,7 +195,7 @@ KINDS = {
 
 @pytest.mark.parametrize(("text", "spec"), KINDS.items())
 def test_every_kind_of_workload_is_found_by_discovery(serve_yaml, text, spec):
-    assert load_config(serve_yaml("{kind: cgroup, path: /web}", text)).lc.workload.spec() == spec
+    assert spec_of(load_config(serve_yaml("{kind: cgroup, path: /web}", text)).lc.workload) == spec
 
 
 plain = st.none() | st.booleans() | st.floats() | st.text(max_size=8)

@@ -47,4 +47,4 @@ def test_without_docstrings_there_is_nothing():
 
 
 def test_an_editor_shows_what_a_key_means():
-    assert schema()["properties"]["tick_seconds"]["description"] == "Control period."
+    assert schema()["properties"]["tick_seconds"]["description"] == "Control period: one decision per tick."

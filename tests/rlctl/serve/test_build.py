@@ -7,8 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from rlctl.cli import main
-from rlctl.config.ownership import OwnershipSection
-from rlctl.config.serve import load_config
+from rlctl.config.serve import OwnershipSection, load_config
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.fake import FakePlant
