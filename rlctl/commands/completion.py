@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run the command: print the script that ships."""
     script = files("rlctl") / "configs" / "deploy" / "completion" / SCRIPTS[args.shell]
     print(script.read_text(encoding="utf-8"), end="")
     return 0

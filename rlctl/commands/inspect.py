@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command.
+    """Run the command: show the card, and what the policy does.
 
     Raises:
         BundleError: The bundle would not be served; with the reason.

@@ -73,7 +73,7 @@ def measure(
     Args:
         args: Arguments of the command.
         kind: `mix` or `burst`, for the JSON.
-        config: The applications.
+        config: The applications and how they are run.
         cells: What is compared, managed and unmanaged.
         draw: Writes the figures of what was measured, by the cell's name, to the folder of --report.
         tables: Print a table of each cell's metrics, rather than the speed-ups alone.

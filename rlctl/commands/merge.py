@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command.
+    """Run the command: write the bundle that answers the mean.
 
     Raises:
         ConfigError: There are not two members, a bundle is there already, or rlctl[train] is not installed.

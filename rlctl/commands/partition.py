@@ -77,7 +77,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command.
+    """Run the command: apply, show or undo.
 
     Raises:
         HostError: It cannot be done now; nothing is changed, or all was taken back.

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command.
+    """Run the command: write the signature into the bundle.
 
     Raises:
         BundleError: It is no bundle that would be served.

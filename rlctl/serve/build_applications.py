@@ -25,11 +25,11 @@ __all__ = ["BeGroup", "be_group", "build_sharing"]
 
 @dataclass(frozen=True, slots=True)
 class BeGroup:
-    """Where BE is.
+    """The groups of best-effort work.
 
     Attributes:
         workloads: As configured, or the one group whose child groups are the applications.
-        platform: The one whose managed device that group is; None if it is a group like others.
+        platform: The platform whose managed device that group is; None if it is a group like others.
     """
 
     workloads: tuple[Workload, ...]
@@ -42,12 +42,12 @@ class BeGroup:
 
 
 def be_group(config: ServeConfig, layout: Layout, *, make: bool) -> BeGroup:
-    """Find out where BE is; the applications' group is made when it is not there.
+    """Find BE's groups; the applications' group is made when it is not there.
 
     Args:
-        config: In effect.
+        config: The configuration in effect.
         layout: Where the hierarchies are.
-        make: Whether it may be made.
+        make: Whether that group may be made.
 
     Raises:
         ConfigError: The platform is wrong or does not fit this host.
@@ -76,15 +76,15 @@ def be_group(config: ServeConfig, layout: Layout, *, make: bool) -> BeGroup:
 def build_sharing(
     config: ServeConfig, be: BeGroup, parent: Group, order: Sequence[int], knobs: Knobs, events: Events
 ) -> Sharing | None:
-    """Who divides BE's budget; None where BE is not applications.
+    """What divides BE's budget among its applications; None where BE has none.
 
     Args:
-        config: In effect.
-        be: Where BE is.
-        parent: Its group.
-        order: CPUs that it may be given.
+        config: The configuration in effect.
+        be: The groups of best-effort work.
+        parent: The group that holds the applications.
+        order: CPUs that BE may be given.
         knobs: Reads and writes, with the journal.
-        events: Is told who comes and goes.
+        events: Takes a line for each application that comes or goes.
 
     Raises:
         HostError: Another service has the socket.

@@ -36,7 +36,7 @@ class Configuration:
     """The configuration in effect and who decides by it: read at the start, and again when a signal asks for it.
 
     Args:
-        path: The file.
+        path: The configuration's file.
         policy: Another policy than the file's, as typed for --policy; None for the file's.
         strict: A bundle that is refused is an error even where the file has a fallback section.
 
@@ -129,9 +129,9 @@ def with_fallback(
     """A learned policy with its chain behind it; a heuristic as it is, behind which there is the safe allocation.
 
     Args:
-        policy: As configured.
+        policy: The policy that the configuration names.
         section: The heuristic that decides otherwise, and the budgets of failures.
-        tick_seconds: Control period.
+        tick_seconds: Control period, of which an answer may take a quarter.
         threshold_model: PRM's model, for a heuristic that uses one.
 
     Raises:

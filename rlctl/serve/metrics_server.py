@@ -82,7 +82,7 @@ class MetricsServer:
         log.info("metrics at %s", self.url)
 
     def close(self) -> None:
-        """Stop listening. Idempotent."""
+        """Stop listening and end the thread. Idempotent."""
         if self._thread.is_alive():
             with contextlib.suppress(RuntimeError):  # closed meanwhile
                 self._loop.call_soon_threadsafe(self._accepting.cancel)

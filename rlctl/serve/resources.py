@@ -57,7 +57,7 @@ class Caretaker:
     It is a sensor without readings, so that it is called each tick, when the others have been read.
 
     Args:
-        section: Of the configuration.
+        section: The configuration's section `resources`.
         lcs: The LCs' groups.
         be_groups: BE's groups now.
         knobs: Journals originals; its dry run is heeded.
@@ -166,7 +166,7 @@ def resource_sensors(section: ResourcesSection, lc_cpus: Iterable[int]) -> list[
 
     Args:
         section: Of the configuration.
-        lc_cpus: CPUs of the LC.
+        lc_cpus: CPUs of the LC, whose frequency is read.
     """
     sensors: list[Sensor] = [HostMemory()]
     if rapl_zones():

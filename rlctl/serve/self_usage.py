@@ -44,7 +44,7 @@ class SelfUsage:
 
 
 def self_usage(process: Path = Path("/proc/self")) -> SelfUsage:
-    """Measure this process.
+    """Measure what this process has used.
 
     Args:
         process: Its directory in procfs.

@@ -210,7 +210,7 @@ class _Running:
     """A controller, what tells of it, and what a reload exchanges.
 
     Args:
-        controller: The loop.
+        controller: The control loop that runs.
         tick_log, metrics: Records that name policy and shield.
         reloaded: Asked before every tick for others to go on with.
     """

@@ -60,8 +60,8 @@ class Sharing:
         leftover: `share` gives what the allocator leaves to those that are placed, `idle` leaves it.
         period_seconds: They are placed anew at least so often, though nothing has changed.
         quota_period_us: Period of the quotas.
-        events: Is told who came and left.
-        clock: Monotonic seconds.
+        events: Takes a line for each application that comes or goes.
+        clock: Monotonic seconds, for periods and for how long an application has run.
 
     Raises:
         ConfigError: No cluster.
