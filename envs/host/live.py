@@ -35,19 +35,15 @@ class Divider(Protocol):
     @property
     def shares(self) -> Mapping[str, Placement | None]:
         """Placements by application; None for one that is deferred."""
-        ...
 
     def look(self) -> None:
         """See who came and who left."""
-        ...
 
     def share(self, budget: Allocation) -> object:
         """Divide a budget that is in force."""
-        ...
 
     def regrouped(self) -> bool:
         """Whether the watchdog needs another plan since the last call."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +137,7 @@ class LiveHost:
         return worst_of({self._first.name: first} | {lc.name: _of_other(lc, first) for lc in self._others})
 
     def plan(self, allocation: Allocation) -> Sequence[Step]:
-        """The steps that `apply` would take now; nothing is written.
-
-        Raises:
-            CgroupGone: No BE group is left.
-        """
+        """The steps that `apply` would take now; nothing is written. Raises as the actuator's does."""
         return self._actuator.plan(allocation)
 
     def apply(self, allocation: Allocation) -> Allocation:
@@ -183,20 +175,11 @@ class LiveHost:
         return self._events.drain()
 
     def emergency_plan(self) -> EmergencyPlan:
-        """What takes BE's groups of now to the safe allocation.
-
-        Raises:
-            HostError: A group vanished meanwhile, or originals could not be journalled.
-        """
+        """The writes that take BE's groups of now to the safe allocation; raises as the actuator's does."""
         return self._actuator.emergency_plan()
 
     def rehearse(self) -> int:
-        """Write to every knob of BE the value that it has, and read it back; how many.
-
-        Raises:
-            CgroupError: One does not take it.
-            PermissionMissing: One may not be written.
-        """
+        """Write to every knob of BE the value that it has; the number of knobs. Raises as the actuator's does."""
         return self._actuator.rehearse()
 
     def set_weight(self, weight: Weight) -> None:

@@ -5,13 +5,14 @@ A driver is bound to the directory of one group. Its methods raise the errors of
 
 from __future__ import annotations
 
+import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from rlctl.envs.errors import CgroupBusy
+from rlctl.envs.errors import CgroupBusy, CgroupGone, CgroupRejected
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.parse import cpu_set, number, table
 from rlctl.envs.host.cgroup.quota import Quota
@@ -21,6 +22,14 @@ from rlctl.envs.workload import Weight
 __all__ = ["CpuDriver", "CpusetDriver", "FreezerDriver"]
 
 _POLL_SECONDS = 0.0005
+
+# Of fitting a family of groups: a child that was made between listing and writing is met by the next attempt.
+ATTEMPTS = 3
+_PAUSE_SECONDS = 0.001
+
+# A v1 kernel wants every child's CPUs within its parent's, and every child's quota/period below its parent's, at each
+# moment: EBUSY or EINVAL otherwise (cgroup-v1/cpusets.rst; sched-bwc.rst, "Hierarchical considerations"; koordinator
+# #2047 tells how a controller gets stuck there). v2 groups have no subordinates in this sense.
 
 
 class CpuDriver(ABC):
@@ -65,11 +74,40 @@ class CpuDriver(ABC):
 
     @abstractmethod
     def set_quota(self, quota: Quota) -> None:
-        """Write the group's own quota; see `nesting.fit_quota` for groups with children."""
+        """Write the group's own quota; see `fit` for groups with children."""
 
     @abstractmethod
     def subordinates(self) -> Sequence[CpuDriver]:
         """Child groups whose quota the kernel wants below this one's; none in v2."""
+
+    def fit(self, quota: Quota) -> None:
+        """Set the quota and keep descendants' below it: each gets its original quota or this one, whichever is less.
+
+        Raises:
+            CgroupRejected: The parent's quota is less.
+            CgroupError: The kernel refused it for another reason.
+        """
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                if self.subordinates():
+                    return self._fit_family(quota, quota)
+                return self.set_quota(quota)
+            except (CgroupBusy, CgroupRejected):
+                if not _may_try_again(attempt, self):
+                    raise
+        return None
+
+    def _fit_family(self, quota: Quota, ceiling: Quota) -> None:
+        children = self.subordinates()
+        if not children or quota.cpus > self.quota().cpus:
+            self.set_quota(quota)
+        for child in children:
+            with contextlib.suppress(CgroupGone):
+                original = child.originally()
+                fitting = original if original.cpus <= ceiling.cpus or original.quota_us is None else ceiling
+                child._fit_family(fitting, min(fitting, ceiling, key=lambda quota: quota.cpus))
+        if children and not self.quota().same(quota):
+            self.set_quota(quota)
 
     @property
     def weight_files(self) -> tuple[Path, ...]:
@@ -151,9 +189,38 @@ class CpusetDriver(ABC):
         return self.effective() | self._read(self.group.parent / self.effective_file)
 
     def set_cpus(self, cpus: Iterable[int]) -> None:
-        """Write the CPUs; see `nesting.fit_cpus` for groups with children."""
+        """Write the CPUs; see `fit` for groups with children."""
         # A write of no bytes never reaches the kernel, so an empty list is a newline.
         self._knobs.write(self._cpus, format_cpus(cpus) or "\n")
+
+    def fit(self, cpus: frozenset[int]) -> None:
+        """Set the CPUs and keep descendants within them.
+
+        A descendant gets what it had originally, as far as that is within `cpus`, or else all of them; one that was
+        never in the way is left alone.
+
+        Raises:
+            CgroupBusy: Descendants come faster than they can be moved, or an exclusive sibling holds the CPUs.
+            CgroupError: The kernel refused it for another reason.
+        """
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return self._fit_family(cpus) if self.subordinates() else self.set_cpus(cpus)
+            except (CgroupBusy, CgroupRejected):
+                if not _may_try_again(attempt, self):
+                    raise
+        return None
+
+    def _fit_family(self, cpus: frozenset[int]) -> None:
+        before, children = self.cpus(), self.subordinates()
+        if children and not cpus <= before:
+            self.set_cpus(before | cpus)
+        for child in children:
+            with contextlib.suppress(CgroupGone):
+                if child.cpus():
+                    child._fit_family((child.originally() & cpus) or cpus)
+        if self.cpus() != cpus:
+            self.set_cpus(cpus)
 
     def originally(self) -> frozenset[int]:
         """The CPUs before our first write to them."""
@@ -218,3 +285,10 @@ class FreezerDriver(ABC):
                 # v1 stays FREEZING when tasks were forked or moved in meanwhile, until the order is repeated:
                 # Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst, "FREEZING".
                 self.order(frozen)
+
+
+def _may_try_again(attempt: int, group: CpuDriver | CpusetDriver) -> bool:
+    if attempt == ATTEMPTS or not group.subordinates():
+        return False
+    time.sleep(_PAUSE_SECONDS)
+    return True

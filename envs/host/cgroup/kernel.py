@@ -38,31 +38,24 @@ class Kernel(Protocol):
 
     def read(self, path: Path) -> str:
         """The content of a file now."""
-        ...
 
     def write(self, path: Path, text: str) -> None:
         """Hand the kernel a value, in one write and with no truncation."""
-        ...
 
     def identity(self, group: Path) -> Identity:
         """Tells a group from another one made later under the same name."""
-        ...
 
     def make_group(self, group: Path) -> None:
         """Make the directory of a group."""
-        ...
 
     def remove_group(self, group: Path) -> None:
         """Remove the directory of a group."""
-        ...
 
     def subgroups(self, group: Path) -> tuple[Path, ...]:
         """Its child groups, sorted by name."""
-        ...
 
     def close(self) -> None:
         """Let go of open files. Idempotent."""
-        ...
 
 
 class KernelFiles:

@@ -14,7 +14,6 @@ from enum import IntEnum
 
 from rlctl.envs.errors import CgroupBusy, CgroupGone, RlctlError
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.nesting import fit_cpus, fit_quota
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.state import Knob, Seen, Settings, in_words
 
@@ -129,9 +128,9 @@ def carry_out(steps: Iterable[Step]) -> Outcome:
         try:
             match step.value:
                 case Quota() as quota if group.cpu:
-                    fit_quota(group.cpu, quota)
+                    group.cpu.fit(quota)
                 case frozenset() as cpus if group.cpuset:
-                    fit_cpus(group.cpuset, cpus)
+                    group.cpuset.fit(cpus)
                 case bool():
                     _freeze_or_thaw(step, begun_seconds)
                 case int() as weight if group.cpu:

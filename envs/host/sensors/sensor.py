@@ -21,12 +21,10 @@ class Sensor(Protocol):
     @property
     def name(self) -> str:
         """For logs and metrics."""
-        ...
 
     @property
     def provides(self) -> tuple[str, ...]:
         """Every key that `read` can return."""
-        ...
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """All readings; a missing one is a `Missing`. Never raises for a missing reading and never blocks.
@@ -34,8 +32,6 @@ class Sensor(Protocol):
         Args:
             now_seconds: `time.monotonic()` of the tick. Rates are differences since the previous call.
         """
-        ...
 
     def close(self) -> None:
         """Let go of files and children. Idempotent."""
-        ...

@@ -21,7 +21,6 @@ from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.nesting import fit_cpus, fit_quota
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.sensors.cpu import usage_seconds
@@ -293,7 +292,7 @@ def test_children_are_in_nobodys_way(bench: Bench) -> None:
     pod, container, innermost = family(bench)
     for group in (pod, container, innermost):
         assert group.cpuset is not None
-        fit_cpus(group.cpuset, frozenset({0, 1}))
+        group.cpuset.fit(frozenset({0, 1}))
     assert container.cpu is not None
     assert innermost.cpu is not None
     container.cpu.set_quota(Quota(80_000, 100_000))
@@ -315,7 +314,7 @@ def test_a_family_moves_to_other_cpus_altogether(bench: Bench) -> None:
     pod, container, innermost = family(bench)
     for cpus in (frozenset({0}), frozenset({1}), frozenset({0, 1}), frozenset({0})):
         assert pod.cpuset is not None
-        fit_cpus(pod.cpuset, cpus)
+        pod.cpuset.fit(cpus)
         for group in (pod, container, innermost):
             assert group.cpuset is not None
             assert group.cpuset.effective() <= cpus
@@ -325,7 +324,7 @@ def test_a_child_may_not_have_more_than_a_v1_parent(bench: Bench) -> None:
     pod, container, _ = family(bench)
     assert pod.cpu is not None
     assert container.cpu is not None
-    fit_quota(pod.cpu, Quota(2_000, 10_000))
+    pod.cpu.fit(Quota(2_000, 10_000))
     if not pod.cpu.subordinates():
         container.cpu.set_quota(Quota(5_000, 10_000))
         assert actuator(bench, container).read().quota_cpus == pytest.approx(0.2)
