@@ -127,7 +127,7 @@ class _Summary:
         self.ticks += 1
         self.behind_seconds = max(time.time() - watched.wall_seconds, 0.0)
         for name, answer in watched.answers.items():
-            self.same[name] += answer.got == watched.applied
+            self.same[name] += answer.allowed == watched.applied
             self.failed[name] += bool(answer.failed)
 
     def tell(self, shadows: Shadows, record: ShadowLog, tail: LogTail, *, last: bool = False) -> None:

@@ -1,11 +1,11 @@
-"""Watched ticks as columns: what a report counts, out of what a log says."""
+"""Watched ticks as columns: one array for each quantity that a report counts."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -29,12 +29,11 @@ class Subject:
 
     Attributes:
         acting: Name of the acting policy.
-        acting_hash: Its hash.
-        profile: The shield.
-        limits: Of the host.
-        tick_seconds: Control period.
-        target_seconds: The LC's target; None when the log does not say.
-        shadows: Hash of each shadow, and whether it is learned, by name.
+        acting_hash: Digest of the acting policy.
+        profile: Constants of the shield.
+        limits: Range of allocations of the host.
+        target_seconds: Target of the LC's tail latency; None when the log does not say.
+        shadows: For each shadow by name its digest, and whether it is learned.
     """
 
     acting: str
@@ -51,12 +50,12 @@ class ShadowColumns:
     """One shadow; arrays of shape (ticks,).
 
     Attributes:
-        got_cpus: CPUs that BE could have used.
-        same: It would have got what was in force.
-        near: The quota is within one level of that, frozen alike.
+        got_cpus: CPUs that BE could have used under it.
+        same: The shield would have let through what was in force.
+        near: The same to one quota level, and frozen alike.
         overridden, refused, failed, late, strange: As in `rlctl.shadow.watching.Answer`.
-        guards: How often each guard overrode it.
-        first_failure: What its first failure was; empty when there was none.
+        guards: How often each guard overrode it, by the guard's name.
+        first_failure: Why it had no answer for the first time; empty when it always had one.
     """
 
     got_cpus: Floats
@@ -76,15 +75,15 @@ class Columns:
     """Ticks in order; arrays of shape (ticks,).
 
     Attributes:
-        subject: What they have in common.
+        subject: What all of them have in common.
         follows: The tick comes right after the one before it in the array.
-        wall_seconds: Unix time.
-        load_ratio, be_cpus: Of the period before each tick; NaN where they are not known.
+        wall_seconds: Unix time of the tick.
+        load_ratio, be_cpus: Load, and CPUs that BE used, in the period before each tick; NaN where they are not known.
         met: That period held the target: 1, did not: 0, was not measured: NaN.
         applied_cpus: CPUs that BE could use from each tick on.
-        overridden: The acting policy was.
-        shadows: By name.
-        left_out: Ticks with another acting policy, shield, host or set of shadows, which came before.
+        overridden: The shield did not let the acting policy's proposal through as it was.
+        shadows: Columns of each shadow, by its name.
+        left_out: Number of ticks before them, with another acting policy, shield, host or set of shadows.
     """
 
     subject: Subject
@@ -100,49 +99,40 @@ class Columns:
 
     @property
     def ticks(self) -> int:
-        """How many."""
+        """Number of ticks in each column."""
         return len(self.follows)
 
     @property
     def hours(self) -> float:
-        """How long they took, gaps left out."""
+        """Length of all ticks together, gaps left out."""
         return self.ticks * self.subject.tick_seconds / 3600.0
 
 
 @dataclass(slots=True)
 class _Shadow:
+    """Answers of one shadow; rows in the order of the arrays of `ShadowColumns`."""
+
     rows: list[tuple[float, bool, bool, bool, bool, bool, bool, bool]] = field(default_factory=list)
     guards: Counter[str] = field(default_factory=Counter)
     first_failure: str = ""
 
     def add(self, answer: Answer, watched: Watched, limits: Limits) -> None:
-        then, now = usable_cpus(watched.applied, limits), usable_cpus(answer.got, limits)
+        then, now = usable_cpus(watched.applied, limits), usable_cpus(answer.allowed, limits)
         level = limits.cpus / limits.levels
-        near = answer.got.frozen == watched.applied.frozen and abs(now - then) <= level * (1.0 + 1e-9)
+        near = answer.allowed.frozen == watched.applied.frozen and abs(now - then) <= level * (1.0 + 1e-9)
         failed, late, strange = bool(answer.failed), answer.late, bool(answer.drift)
-        same = alike(answer.got, watched.applied, limits)
-        self.rows.append((now, same, near, answer.overridden, answer.refused, failed, late, strange))
+        same = alike(answer.allowed, watched.applied, limits)
+        self.rows.append((float(now), same, near, answer.overridden, answer.refused, failed, late, strange))
         self.guards.update(answer.guards)
         self.first_failure = self.first_failure or answer.failed
 
     def columns(self) -> ShadowColumns:
-        got, same, near, overridden, refused, failed, late, strange = zip(*self.rows, strict=True)
-        return ShadowColumns(
-            got_cpus=np.array(got, float),
-            same=_flags(same),
-            near=_flags(near),
-            overridden=_flags(overridden),
-            refused=_flags(refused),
-            failed=_flags(failed),
-            late=_flags(late),
-            strange=_flags(strange),
-            guards=dict(self.guards),
-            first_failure=self.first_failure,
-        )
+        arrays = _arrays(ShadowColumns, self.rows)
+        return ShadowColumns(**arrays, guards=dict(self.guards), first_failure=self.first_failure)
 
 
 class _Gathering:
-    """Ticks with one subject."""
+    """Ticks with one subject; rows in the order of the arrays of `Columns`."""
 
     def __init__(self, subject: Subject, left_out: int) -> None:
         self.subject, self.left_out = subject, left_out
@@ -153,9 +143,9 @@ class _Gathering:
     def add(self, watched: Watched) -> None:
         run, index = self._last
         if watched.run == run and watched.index <= index:
-            return  # said twice, by a watcher that was started again
+            return  # recorded twice, by a watcher that was started again
         if not self.shadows.keys() <= watched.answers.keys():
-            return  # no line of ours, though its checksum fits
+            return  # no line of this log, though its checksum fits
         follows = self._last == (watched.run, watched.index - 1)
         self._last = watched.run, watched.index
         limits = self.subject.limits
@@ -166,7 +156,7 @@ class _Gathering:
                 _or_nan(watched.load_ratio),
                 _or_nan(watched.be_cpus),
                 _or_nan(watched.met),
-                usable_cpus(watched.applied, limits),
+                float(usable_cpus(watched.applied, limits)),
                 watched.overridden,
             )
         )
@@ -174,30 +164,19 @@ class _Gathering:
             shadow.add(watched.answers[name], watched, limits)
 
     def columns(self) -> Columns:
-        follows, wall, load, be, met, applied, overridden = zip(*self.acting, strict=True)
-        return Columns(
-            subject=self.subject,
-            follows=_flags(follows),
-            wall_seconds=np.array(wall, float),
-            load_ratio=np.array(load, float),
-            be_cpus=np.array(be, float),
-            met=np.array(met, float),
-            applied_cpus=np.array(applied, float),
-            overridden=_flags(overridden),
-            shadows={name: shadow.columns() for name, shadow in self.shadows.items()},
-            left_out=self.left_out,
-        )
+        shadows = {name: shadow.columns() for name, shadow in self.shadows.items()}
+        arrays = _arrays(Columns, self.acting)
+        return Columns(subject=self.subject, **arrays, shadows=shadows, left_out=self.left_out)
 
 
 def columns(stream: Iterable[Watched]) -> Columns | None:
     """The ticks of a stream with the subject of its end; None when there is none.
 
-    A log in which the acting policy, the shield or the shadows were changed holds several experiments; the last one is
-    what a promotion would build on.
-
     Args:
-        stream: In the order in which they were watched.
+        stream: Watched ticks, oldest first.
     """
+    # A log in which the acting policy, the shield or the shadows were changed holds several experiments; the last one
+    # is what a promotion would build on.
     now: _Gathering | None = None
     header: object = None
     for watched in stream:
@@ -211,6 +190,12 @@ def columns(stream: Iterable[Watched]) -> Columns | None:
         if now is not None:
             now.add(watched)
     return now.columns() if now and now.acting else None
+
+
+def _arrays(kind: type[Columns] | type[ShadowColumns], rows: Sequence[tuple[object, ...]]) -> dict[str, Any]:
+    """Rows as the arrays of a class, by the names of its fields."""
+    names = [field.name for field in fields(kind) if field.type in ("Floats", "Flags")]
+    return {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
 
 
 def _subject(header: Mapping[str, Any]) -> Subject | None:
@@ -235,7 +220,3 @@ def _target(header: Mapping[str, Any]) -> float | None:
 
 def _or_nan(value: float | None) -> float:
     return math.nan if value is None else float(value)
-
-
-def _flags(values: Iterable[bool]) -> Flags:
-    return np.array(tuple(values), np.bool_)

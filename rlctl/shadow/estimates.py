@@ -1,10 +1,10 @@
 """What the log alone can tell of a shadow: shares, BE's gain, and violations by matching.
 
 Ticks are autocorrelated: what held in one tick mostly holds in the next. So no interval here counts ticks. The log is
-cut into blocks, longer than what guards and managers remember, and the spread between blocks is what doubt is made of:
+cut into blocks, longer than what guards and managers remember, and the intervals come from the spread between blocks:
 Student's t over blocks for means, Wilson's interval at the effective number of ticks for shares. Beyond that, ticks
 within `APART_SECONDS` never count as more than one, so that a share of 0 or 100 % has an honest interval too. All of it
-is for the load that the log has seen; of a load that it has not seen nothing here says anything.
+holds for loads that the log has seen, and says nothing of others.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ Blocks = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """BE's gain.
+    """CPU time that BE would have used more under a shadow.
 
     Attributes:
-        points: Mean of the shadow's less the acting policy's, in points of BE's CPUs.
-        assumed_percent: Share of the ticks in which it rests on how hungry BE would have been.
-        ticks: How many it is of.
+        points: Mean use under the shadow less that under the acting policy, in points of BE's CPUs.
+        assumed_percent: Share of the ticks in which it rests on an assumption about BE's demand.
+        ticks: Number of ticks that it is a mean of.
     """
 
     points: Estimate
@@ -69,19 +69,19 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Violations by matching.
+    """Violations in the windows in which a shadow agreed with the acting policy.
 
     Attributes:
-        windows: Windows before which the shadow had agreed with the acting policy for `MATCH_TICKS` ticks.
-        matched_percent: Their share of all measured windows.
-        violations: Their share of violations; None where the log does not allow it.
-        why: Why not; empty where it does.
+        windows: Windows before which the two had agreed for `MATCH_TICKS` ticks.
+        matched_percent: Share of these among all measured windows.
+        violation_percent: Share of these that missed the target; None where they are too few.
+        why_not: Why there is no such share; empty where there is one.
     """
 
     windows: int
     matched_percent: float
-    violations: Estimate | None
-    why: str = ""
+    violation_percent: Estimate | None
+    why_not: str = ""
 
 
 def blocks_of(columns: Columns) -> Blocks:
@@ -95,8 +95,8 @@ def mean_over_blocks(values: Floats, blocks: Blocks, low: float = -math.inf) -> 
 
     Args:
         values: One for each tick; NaN where there is none.
-        blocks: Number of each one's block.
-        low: Least that it can be.
+        blocks: Number of each tick's block.
+        low: Least that the mean can be.
 
     Raises:
         ValueError: No value.
@@ -114,8 +114,8 @@ def share_over_blocks(values: Floats, blocks: Blocks, apart: float) -> Estimate:
 
     Args:
         values: One for each tick; NaN where there is none.
-        blocks: Number of each one's block.
-        apart: Ticks of which at most one counts.
+        blocks: Number of each tick's block.
+        apart: Number of ticks of which at most one counts.
 
     Raises:
         ValueError: No value.

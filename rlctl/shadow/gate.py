@@ -1,4 +1,4 @@
-"""The promotion gate: bounds on what a report found, and a yes or no with every reason."""
+"""The promotion gate: bounds on the figures of a report, and a yes or no with every reason."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LoadSection(Strict):
 
     Attributes:
         from_percent: Of the LC's maximum: the lowest band that must have been seen.
-        to_percent: The highest.
+        to_percent: Of the LC's maximum: the highest band that must have been seen.
         least_minutes_per_band: Time in each of the report's bands between them.
     """
 
@@ -79,13 +79,13 @@ class Gate(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One reason.
+    """One reason for or against a promotion.
 
     Attributes:
         passed: It speaks for the shadow.
-        text: What was looked at, the figure beside its bound, in plain words.
-        figure: The figure; NaN when there is none.
-        bound: The bound.
+        text: The figure beside its bound, in plain words.
+        figure: The figure that was looked at; NaN when there is none.
+        bound: What the figure may be at most, or must be at least.
     """
 
     passed: bool
@@ -108,9 +108,9 @@ def allows(gate: Gate, report: Report, name: str) -> tuple[Check, ...]:
     """Every reason for and against a shadow; it may be promoted when all have passed.
 
     Args:
-        gate: The bounds.
-        report: What was found.
-        name: The shadow.
+        gate: Bounds on the figures.
+        report: The figures of all shadows.
+        name: Name of the shadow.
     """
     figures = report.shadows[name]
     return (
@@ -118,7 +118,10 @@ def allows(gate: Gate, report: Report, name: str) -> tuple[Check, ...]:
         *_coverage(gate.load, report),
         _most("errors and late answers", figures.error_percent, gate.most_error_percent, "% of the ticks"),
         _most(
-            "refused by the shield, upper bound", figures.refused.ci95[1], gate.most_override_percent, "% of the ticks"
+            "refused by the shield, upper bound",
+            figures.refused_percent.ci95[1],
+            gate.most_override_percent,
+            "% of the ticks",
         ),
         *_drift(gate, figures),
         *_gain(gate, figures),
@@ -128,38 +131,42 @@ def allows(gate: Gate, report: Report, name: str) -> tuple[Check, ...]:
 
 
 def _coverage(load: LoadSection, report: Report) -> Iterator[Check]:
-    bands = [one for one in report.bands if one.low < load.to_percent and one.high > load.from_percent]
+    bands = [
+        band
+        for band in report.load_bands
+        if band.from_percent < load.to_percent and band.to_percent > load.from_percent
+    ]
     for band in bands:
         minutes = band.ticks * report.tick_seconds / 60.0
-        words = f"at a load of {band.low:g} to {band.high:g} % of the maximum"
+        words = f"at a load of {band.from_percent:g} to {band.to_percent:g} % of the maximum"
         yield _least(words, minutes, load.least_minutes_per_band, "min")
 
 
 def _drift(gate: Gate, figures: ShadowFigures) -> Iterator[Check]:
-    if figures.strange is not None:
+    if figures.drift_percent is not None:
         yield _most(
-            "unlike its training, upper bound", figures.strange.ci95[1], gate.most_drift_percent, "% of the ticks"
+            "unlike its training, upper bound", figures.drift_percent.ci95[1], gate.most_drift_percent, "% of the ticks"
         )
 
 
 def _gain(gate: Gate, figures: ShadowFigures) -> Iterator[Check]:
     bound = gate.least_be_gain_points
-    if figures.gain is None:
+    if figures.be_gain_points is None:
         yield Check(False, "BE's gain is not known: BE's use was never measured", math.nan, bound)
     else:
-        yield _least("BE's gain by the log, lower bound", figures.gain.points.ci95[0], bound, "points")
+        yield _least("BE's gain by the log, lower bound", figures.be_gain_points.points.ci95[0], bound, "points")
 
 
 def _matching(section: ViolationsSection, report: Report, figures: ShadowFigures) -> Iterator[Check]:
-    found = figures.matching.violations
-    if found is None or report.violations is None:
-        why = figures.matching.why or "no window was measured"
+    violations = figures.matching.violation_percent
+    if violations is None or report.violation_percent is None:
+        why = figures.matching.why_not or "no window was measured"
         passed = not section.needs_matching
         rest = "; not asked for by this gate" if passed else ""
         text = f"violations by matching: the log does not allow an estimate ({why}){rest}"
         yield Check(passed, text, math.nan, section.most_more_points)
     else:
-        more = found.ci95[1] - report.violations.mean
+        more = violations.ci95[1] - report.violation_percent.mean
         yield _most("violations by matching more than acting, upper bound", more, section.most_more_points, "points")
 
 
@@ -171,8 +178,8 @@ def _simulated(gate: Gate, report: Report, name: str) -> Iterator[Check]:
         return
     own, acting, match = simulation.shadows[name], simulation.acting, report.match
     for what, off, most in (
-        ("violations", match.violations_off, bound.most_violations_off_points),
-        ("BE's use", match.be_off, bound.most_be_off_points),
+        ("violations", match.violations_off_points, bound.most_violations_off_points),
+        ("BE's use", match.be_off_points, bound.most_be_off_points),
     ):
         yield _most(f"simulator off the log in {what}, acting policy", abs(off), most, "points")
     if own.failed:

@@ -1,4 +1,4 @@
-"""What shadows said, as a log: one sealed line a tick with the answers of all, rotated and bounded like the tick log.
+"""The answers of shadows as a log: a sealed line a tick with the answers of all, rotated and bounded as the tick log.
 
 One line for all shadows rather than one for each: what the tick itself was stands there once, and a crash tears all of
 a tick or nothing, so that policies are compared on the same ticks. A line has what a report needs of the tick too:
@@ -18,11 +18,12 @@ from rlctl.envs.ticklog import Damage, read_lines
 from rlctl.loop.record import allocation_as_json
 from rlctl.loop.sealed_log import SealedLog
 from rlctl.shadow.watching import Answer, Watched
+from rlctl.ticklog.logged import finite
 
 __all__ = ["SHADOW_LOG_NAME", "ShadowLog", "answers_from", "read_watched", "shadow_files", "watched_as_json"]
 
 SHADOW_LOG_NAME = "shadow.jsonl"
-"""Beside the tick log, unless told otherwise."""
+"""Name of its newest file, which lies beside the tick log by default."""
 
 
 class ShadowLog(SealedLog[Watched]):
@@ -81,11 +82,11 @@ def shadow_files(path: Path) -> tuple[Path, ...]:
 
 
 def read_watched(paths: Iterable[Path], damaged: Callable[[Damage], None]) -> Iterator[Watched]:
-    """Every watched tick of a shadow log; damage is told and passed over.
+    """Every watched tick of a shadow log; damage is reported and left out.
 
     Args:
-        paths: Files, oldest first.
-        damaged: Told of every line that is damaged or no watched tick, and of every gap.
+        paths: Files of the log, oldest first.
+        damaged: Takes every line that is damaged or no watched tick, and of every gap.
 
     Raises:
         ConfigError: None of the files is there, or one cannot be read.
@@ -115,49 +116,42 @@ def answers_from(header: Mapping[str, Any]) -> dict[str, tuple[str, bool]]:
 
 
 def _answer_as_json(answer: Answer) -> dict[str, object]:
-    said: dict[str, object] = {
-        "asked": allocation_as_json(answer.asked),
-        "got": allocation_as_json(answer.got),
+    plain: dict[str, object] = {
+        "asked": allocation_as_json(answer.proposed),
+        "got": allocation_as_json(answer.allowed),
         "cpu_seconds": round(answer.cpu_seconds, 6),
     }
     rest = {"guards": list(answer.guards), "failed": answer.failed, "late": answer.late, "drift": answer.drift}
-    return said | {name: value for name, value in rest.items() if value}
+    return plain | {name: value for name, value in rest.items() if value}
 
 
-def _watched(said: Mapping[str, Any], header: Mapping[str, Any]) -> Watched:
+def _watched(plain: Mapping[str, Any], header: Mapping[str, Any]) -> Watched:
     return Watched(
-        run=str(said["run"]),
-        index=int(said["tick"]),
-        wall_seconds=_finite(said["ts"]),
-        acting=str(said["acting"]),
-        load_ratio=_known(said["load"]),
-        met=None if said["met"] is None else bool(said["met"]),
-        be_cpus=_known(said["be_cpus"]),
-        applied=allocation_of(said["applied"]),
-        overridden=bool(said["overridden"]),
-        answers={str(name): _answer(one) for name, one in said["answers"].items()},
+        run=str(plain["run"]),
+        index=int(plain["tick"]),
+        wall_seconds=finite(plain["ts"]),
+        acting=str(plain["acting"]),
+        load_ratio=_known(plain["load"]),
+        met=None if plain["met"] is None else bool(plain["met"]),
+        be_cpus=_known(plain["be_cpus"]),
+        applied=allocation_of(plain["applied"]),
+        overridden=bool(plain["overridden"]),
+        answers={str(name): _answer(one) for name, one in plain["answers"].items()},
         header=header,
     )
 
 
-def _answer(said: Mapping[str, Any]) -> Answer:
+def _answer(plain: Mapping[str, Any]) -> Answer:
     return Answer(
-        asked=allocation_of(said["asked"]),
-        got=allocation_of(said["got"]),
-        guards=tuple(map(str, said.get("guards", ()))),
-        failed=str(said.get("failed", "")),
-        late=bool(said.get("late", False)),
-        cpu_seconds=_finite(said["cpu_seconds"]),
-        drift=str(said.get("drift", "")),
+        proposed=allocation_of(plain["asked"]),
+        allowed=allocation_of(plain["got"]),
+        guards=tuple(map(str, plain.get("guards", ()))),
+        failed=str(plain.get("failed", "")),
+        late=bool(plain.get("late", False)),
+        cpu_seconds=finite(plain["cpu_seconds"]),
+        drift=str(plain.get("drift", "")),
     )
 
 
 def _known(value: object) -> float | None:
-    return None if value is None else _finite(value)
-
-
-def _finite(value: Any) -> float:
-    number = float(value)
-    if not 0.0 <= number < 1e15:
-        raise ValueError(f"{value!r} is no such number")
-    return number
+    return None if value is None else finite(value)

@@ -62,12 +62,15 @@ def _stream(report: Report, columns: Columns) -> Figure:
 def _agreement(report: Report) -> Figure:
     figure = new_figure(9, 4)
     axis: Axes = figure.subplots()
-    bands = [band for band in report.bands if band.ticks]
+    bands = [band for band in report.load_bands if band.ticks]
     width = 0.8 / len(report.shadows)
     for number, (name, colour) in enumerate(zip(report.shadows, itertools.cycle(COLOURS), strict=False)):
         places = np.arange(len(bands)) + (number - (len(report.shadows) - 1) / 2) * width
         axis.bar(places, [band.same_percent[name] for band in bands], width, color=colour, label=label(name))
-    ends = [f"{band.low:g}-{band.high:g}" if math.isfinite(band.high) else f"> {band.low:g}" for band in bands]
+    ends = [
+        f"{band.from_percent:g}-{band.to_percent:g}" if math.isfinite(band.to_percent) else f"> {band.from_percent:g}"
+        for band in bands
+    ]
     axis.set_xticks(range(len(bands)), [f"{end} %\n{band.ticks} ticks" for end, band in zip(ends, bands, strict=True)])
     axis.set_xlabel("load, % of the maximum")
     axis.set_ylabel("same as in force, % of ticks")

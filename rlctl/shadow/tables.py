@@ -65,11 +65,11 @@ def report_lines(report: Report) -> Iterator[str]:
 
 def gate_lines(checks: Mapping[str, Sequence[Check]]) -> Iterator[str]:
     """Yes or no for each shadow, every reason, and what there is to do."""
-    for name, found in checks.items():
+    for name, reasons in checks.items():
         yield ""
-        passed = all(check.passed for check in found)
+        passed = all(check.passed for check in reasons)
         yield f"promote {label(name)}: {'yes' if passed else 'no'}"
-        for check in found:
+        for check in reasons:
             yield f"  {'ok' if check.passed else 'NO':2}  {check.text}"
         if passed:
             yield f"  in the serve configuration, section policy:   name: {name}"
@@ -80,28 +80,31 @@ def _head(report: Report) -> Iterator[str]:
     begin, end = map(_when, (report.from_seconds, report.to_seconds))
     acting = shown(report.acting)
     yield f"{report.source}: {report.ticks} ticks ({report.hours:.2f} h), {begin} to {end}, acting {acting}"
-    missed = "no window measured" if report.violations is None else f"violations {_with(report.violations)} %"
-    used = "BE's use not measured" if report.be is None else f"BE uses {_with(report.be)} % of its CPUs"
-    yield f"acting, by the log: {missed}; {used}; overridden {_with(report.overridden)} %"
-    if report.unmeasured:
-        yield f"{report.unmeasured} windows without a latency count neither way"
-    if report.left_out:
-        yield f"left out: {report.left_out} ticks before, with another acting policy, shield, host or set of shadows"
+    missed = (
+        "no window measured" if report.violation_percent is None else f"violations {_with(report.violation_percent)} %"
+    )
+    used = "BE's use not measured" if report.be_percent is None else f"BE uses {_with(report.be_percent)} % of its CPUs"
+    yield f"acting, by the log: {missed}; {used}; overridden {_with(report.override_percent)} %"
+    if report.unmeasured_windows:
+        yield f"{report.unmeasured_windows} windows without a latency count neither way"
+    if report.left_out_ticks:
+        changed = "with another acting policy, shield, host or set of shadows"
+        yield f"left out: {report.left_out_ticks} ticks before, {changed}"
 
 
 def _log_row(name: str, one: ShadowFigures) -> tuple[str, ...]:
-    gain = one.gain
+    gain = one.be_gain_points
     return (
         label(name),
-        f"{one.same.mean:.1f}",
-        _range(one.same.ci95, 1),
-        f"{one.near.mean:.1f}",
-        f"{one.overridden.mean:.1f}",
-        f"{one.refused.mean:.1f}",
-        _range(one.refused.ci95, 1),
+        f"{one.same_percent.mean:.1f}",
+        _range(one.same_percent.ci95, 1),
+        f"{one.near_percent.mean:.1f}",
+        f"{one.override_percent.mean:.1f}",
+        f"{one.refused_percent.mean:.1f}",
+        _range(one.refused_percent.ci95, 1),
         str(one.failed),
         str(one.late),
-        "-" if one.strange is None else f"{one.strange.mean:.2f}",
+        "-" if one.drift_percent is None else f"{one.drift_percent.mean:.2f}",
         "-" if gain is None else f"{gain.points.mean:+.2f}",
         "-" if gain is None else _range(gain.points.ci95, 2),
         "-" if gain is None else f"{gain.assumed_percent:.0f}",
@@ -116,12 +119,16 @@ def _failures(report: Report) -> Iterator[str]:
 
 def _band_rows(report: Report) -> Iterator[tuple[str, ...]]:
     yield ("load %", "ticks", "acting missed %", *(f"{label(name)} same %" for name in report.shadows))
-    for band in report.bands:
-        ends = f"{band.low:g}-{band.high:g}" if math.isfinite(band.high) else f"{band.low:g} and more"
+    for band in report.load_bands:
+        ends = (
+            f"{band.from_percent:g}-{band.to_percent:g}"
+            if math.isfinite(band.to_percent)
+            else f"{band.from_percent:g} and more"
+        )
         yield (
             ends,
             str(band.ticks),
-            _or_dash(band.violated_percent, 2),
+            _or_dash(band.violation_percent, 2),
             *(_or_dash(band.same_percent[name], 1) for name in report.shadows),
         )
 
@@ -129,11 +136,12 @@ def _band_rows(report: Report) -> Iterator[tuple[str, ...]]:
 def _match_rows(report: Report) -> Iterator[tuple[str, ...]]:
     yield ("by matching", "windows", "of measured %", "missed %", "95 %")
     for name, one in report.shadows.items():
-        found, counts = one.matching.violations, (str(one.matching.windows), f"{one.matching.matched_percent:.1f}")
-        if found is None:
+        matching, missed = one.matching, one.matching.violation_percent
+        counts = str(matching.windows), f"{matching.matched_percent:.1f}"
+        if missed is None:
             yield (label(name), *counts, "the log does not allow it", f"below {LEAST_WINDOWS} windows")
         else:
-            yield (label(name), *counts, f"{found.mean:.2f}", _range(found.ci95, 2))
+            yield (label(name), *counts, f"{missed.mean:.2f}", _range(missed.ci95, 2))
 
 
 def _simulated(report: Report, simulation: Simulation) -> Iterator[str]:
@@ -148,8 +156,8 @@ def _simulated(report: Report, simulation: Simulation) -> Iterator[str]:
     profile, match = simulation.profile, report.match
     yield f"{profile.name} ({profile.digest}), {simulation.seeds} seeds x {acting.windows} windows"
     yield (
-        f"acting there against the log: violations {_signed(match.violations_off)} points, BE's use "
-        f"{_signed(match.be_off)} points"
+        f"acting there against the log: violations {_signed(match.violations_off_points)} points, BE's use "
+        f"{_signed(match.be_off_points)} points"
     )
     yield from simulation.remarks
     yield SIM_LEGEND

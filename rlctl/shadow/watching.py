@@ -36,9 +36,8 @@ from rlctl.ticklog.replay import begins_anew, digest_in, period_in
 __all__ = ["Answer", "Shadow", "Shadows", "Watched"]
 
 HANG_SECONDS = 2.0
-"""Wall clock after which a call is given up. Not the policy's budget: that is in CPU time, for a shadow runs when
-nobody else wants to, and would be late through no fault of its own."""
-
+"""Wall clock after which a call is given up. The policy's budget is in CPU time: a shadow runs at the lowest priority,
+and may be late through no fault of its own."""
 
 FROM_WHAT_IS_IN_FORCE = frozenset({GrowthRate.name, SlackHold.name})
 """Guards whose bound is what is in force, or a step more."""
@@ -46,20 +45,20 @@ FROM_WHAT_IS_IN_FORCE = frozenset({GrowthRate.name, SlackHold.name})
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a shadow would have asked for at a tick, and got.
+    """What a shadow would have proposed at a tick, and what the shield would have allowed.
 
     Attributes:
-        asked: What it proposed; the safe allocation when it had no usable answer.
-        got: What the shield would have let through.
-        guards: The guards whose bounds the proposal exceeded.
+        proposed: Its proposal; the safe allocation when it had no usable answer.
+        allowed: What the shield would have let through of it.
+        guards: Names of the guards whose bounds the proposal exceeded.
         failed: Why there was no usable answer; empty when there was one.
         late: It failed by taking too long.
         cpu_seconds: CPU time of the answer.
         drift: What of the tick the policy's training never had; empty when nothing, or nothing is known of it.
     """
 
-    asked: Allocation
-    got: Allocation
+    proposed: Allocation
+    allowed: Allocation
     guards: tuple[str, ...] = ()
     failed: str = ""
     late: bool = False
@@ -69,15 +68,13 @@ class Answer:
     @property
     def overridden(self) -> bool:
         """The shield would not have let it through as it was."""
-        return self.asked != self.got
+        return self.proposed != self.allowed
 
     @property
     def refused(self) -> bool:
-        """The same, by a guard that goes by readings alone.
-
-        The others count from what is in force, which is another's work: a shadow that would give BE twice as much is
-        overridden by them in every tick, and would be in the first few if it acted.
-        """
+        """A guard that goes by readings alone would not have let it through as it was."""
+        # The other guards count from what is in force, which is the acting policy's work: a shadow that would give BE
+        # twice as much exceeds them in every tick, and would in the first few only if it acted.
         return any(guard not in FROM_WHAT_IS_IN_FORCE for guard in self.guards)
 
 
@@ -86,17 +83,17 @@ class Watched:
     """One tick of the stream, and every shadow's answer to it.
 
     Attributes:
-        run: Tells runs of the service apart.
+        run: A few letters that tell runs of the service apart.
         index: Number of the tick in its run.
-        wall_seconds: Wall clock, Unix time.
-        acting: Who decided.
+        wall_seconds: Wall clock, Unix time in seconds.
+        acting: Name of the policy that decided.
         load_ratio: Load of the period before; None when it is not known.
         met: The window before held the target; None when nothing was measured.
-        be_cpus: CPUs that BE used in the period before, None when it is not known.
-        applied: What was in force from this tick on.
+        be_cpus: CPUs that BE used in the period before; None when it is not known.
+        applied: Allocation in force from this tick on.
         overridden: The shield did not let the acting policy's proposal through as it was.
-        answers: By the shadow's name.
-        header: That of the log.
+        answers: Each shadow's answer by the shadow's name.
+        header: Header of the tick log, with the shadows in it.
     """
 
     run: str
@@ -143,7 +140,7 @@ class Shadow(Policy):
         self._unlike = self.policy.strange(observation)
         self._late, self._cpu_seconds = False, 0.0
         try:
-            asked, self._cpu_seconds = self._worker.call(lambda: self._ask(observation), HANG_SECONDS)
+            proposed, self._cpu_seconds = self._worker.call(lambda: self._ask(observation), HANG_SECONDS)
         except CallFailed:
             self._late = self._worker.busy
             raise
@@ -152,14 +149,15 @@ class Shadow(Policy):
         if self._late:
             taken, most = 1e3 * self._cpu_seconds, 1e3 * within_seconds
             raise CallFailed(f"took {taken:.3g} ms of CPU time, {most:.3g} are allowed")
-        return asked
+        return proposed
 
     def answer(self, decision: Decision) -> Answer:
-        """Its last answer, and what the guards made of it."""
+        """Its last proposal, and what the guards made of it."""
         verdict, failed = decision.verdict, str(decision.error or "")
         guards = tuple(dict.fromkeys(bound.guard for bound in verdict.decisive))
-        got = verdict.allocation
-        return Answer(decision.proposed, got, guards, failed, self._late, self._cpu_seconds, self._unlike)
+        return Answer(
+            decision.proposed, verdict.allocation, guards, failed, self._late, self._cpu_seconds, self._unlike
+        )
 
     def close(self) -> None:
         """Let go of the thread. Idempotent."""
@@ -171,8 +169,8 @@ class Shadow(Policy):
             self.policy.start(self._limits)
             self._started = True
         begun = time.thread_time()
-        asked, _ = propose(self.policy, observation, self._limits)
-        return asked, time.thread_time() - begun
+        proposed, _ = propose(self.policy, observation, self._limits)
+        return proposed, time.thread_time() - begun
 
 
 class Shadows:
@@ -195,29 +193,29 @@ class Shadows:
         self._last: LoggedTick | None = None
         self._shield: Shield | None = None
         self._seats: tuple[Seat, ...] = ()
-        self._told: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
+        self._headers: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
 
-    def see(self, decision: LoggedTick) -> Watched | None:
+    def see(self, logged: LoggedTick) -> Watched | None:
         """Ask all about a tick; None where nothing can be said of it.
 
         Args:
-            decision: The next one of the log.
+            logged: The next one of the log.
         """
-        if self._last is None or begins_anew(self._last, decision):
-            self._begin(decision.header)
-        self._last = decision
+        if self._last is None or begins_anew(self._last, logged):
+            self._begin(logged.header)
+        self._last = logged
         self.ticks += 1
         if self._shield is None:
             self.unruled += 1
             return None
-        tick, telemetry, before = decision.tick, decision.tick.telemetry, decision.tick.before
-        if decision.first and digest_in(decision.header) == self._shield.digest:
-            self._shield.resume(decision.header.get("guards", {}), telemetry)
+        tick, telemetry, before = logged.tick, logged.tick.telemetry, logged.tick.before
+        if logged.first and digest_in(logged.header) == self._shield.digest:
+            self._shield.resume(logged.header.get("guards", {}), telemetry)
         seated = zip(self.shadows, self._seats, strict=True)
         answers = {shadow.name: shadow.answer(seat.decide(telemetry, before)) for shadow, seat in seated}
         slack = slack_of(telemetry)
         return Watched(
-            run=_short(decision.header),
+            run=_short(logged.header),
             index=tick.index,
             wall_seconds=tick.wall_seconds,
             acting=tick.acting or tick.policy,
@@ -227,7 +225,7 @@ class Shadows:
             applied=tick.applied,
             overridden=tick.verdict.overridden,
             answers=answers,
-            header=self._header_from(decision.header),
+            header=self._header_from(logged.header),
         )
 
     def close(self) -> None:
@@ -247,11 +245,11 @@ class Shadows:
 
     def _header_from(self, header: Mapping[str, Any]) -> Mapping[str, Any]:
         """The log's header with the shadows in it, one object for as long as it is the same."""
-        if self._told[0] is not header:
-            shadows = {one.name: {"hash": one.hash, "learned": one.learned} for one in self.shadows}
-            kept = {name: value for name, value in header.items() if name != "guards"}
-            self._told = header, {**kept, "shadows": shadows}
-        return self._told[1]
+        if self._headers[0] is not header:
+            shadows = {shadow.name: {"hash": shadow.hash, "learned": shadow.learned} for shadow in self.shadows}
+            rest = {name: value for name, value in header.items() if name != "guards"}
+            self._headers = header, {**rest, "shadows": shadows}
+        return self._headers[1]
 
 
 def _short(header: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from rlctl.envs.ticklog import Damage, Line, read_lines
 from rlctl.loop.record import Tick
 from rlctl.safety.verdict import Bound, Reason, Verdict
 
-__all__ = ["LoggedTick", "TickReader", "read_log", "shown"]
+__all__ = ["LoggedTick", "TickReader", "finite", "read_log", "shown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +107,24 @@ def shown(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
+def finite(value: object) -> float:
+    """A number of a log.
+
+    Raises:
+        ValueError, TypeError: It is none, or not finite, or larger than anything that is recorded.
+    """
+    number = float(value)  # type: ignore[arg-type]
+    if not math.isfinite(number) or abs(number) >= 1e15:
+        raise ValueError(f"{value!r} is no such number")
+    return number
+
+
 def _tick(plain: Mapping[str, Any]) -> Tick:
     proposed = allocation_of(plain["proposed"])
     bounds = tuple(_bound(one) for one in plain["bounds"])
     return Tick(
         index=_whole(plain["tick"]),
-        wall_seconds=_finite(plain["ts"]),
+        wall_seconds=finite(plain["ts"]),
         telemetry=telemetry_of(plain),
         before=allocation_of(plain["before"]),
         proposed=proposed,
@@ -121,9 +133,9 @@ def _tick(plain: Mapping[str, Any]) -> Tick:
         policy=str(plain["policy"]),
         note=str(plain["note"]),
         error=str(plain["error"]),
-        read_seconds=_finite(plain["read_seconds"]),
-        decision_seconds=_finite(plain["decision_seconds"]),
-        tick_seconds=_finite(plain["tick_seconds"]),
+        read_seconds=finite(plain["read_seconds"]),
+        decision_seconds=finite(plain["decision_seconds"]),
+        tick_seconds=finite(plain["tick_seconds"]),
         missed_deadlines=_whole(plain["missed_deadlines"]),
         acting=str(plain.get("acting", "")),
         fallback=str(plain.get("fallback", "")),
@@ -136,22 +148,15 @@ def _placement(plain: Sequence[Any] | None) -> Placement | None:
     if plain is None:
         return None
     mode, cluster, cpus = plain
-    return Placement(_whole(mode), str(cluster), _finite(cpus))
+    return Placement(_whole(mode), str(cluster), finite(cpus))
 
 
 def _bound(plain: Mapping[str, Any]) -> Bound:
     return Bound(str(plain["guard"]), Reason(plain["reason"]), allocation_of(plain["most"]), str(plain["detail"]))
 
 
-def _finite(value: object) -> float:
-    number = float(value)  # type: ignore[arg-type]
-    if not math.isfinite(number) or abs(number) >= 1e15:
-        raise ValueError(f"{value!r} is no such number")
-    return number
-
-
 def _whole(value: object) -> int:
-    number = int(_finite(value))
+    number = int(finite(value))
     if number < 0:
         raise ValueError(f"{value!r} is no such number")
     return number

@@ -68,15 +68,15 @@ def test_a_shadow_gets_what_a_replay_says_it_would_have_got(recorded_run, watch)
     said = watch(folder, *map(catalogue.build, names))
     for contender in contenders:
         answers = [watched.answers[contender.policy.name] for watched in said]
-        assert [one.asked for one in answers] == [one.verdict.proposed for one in contender.answers]
-        assert [one.got for one in answers] == [one.verdict.allocation for one in contender.answers]
+        assert [one.proposed for one in answers] == [one.verdict.proposed for one in contender.answers]
+        assert [one.allowed for one in answers] == [one.verdict.allocation for one in contender.answers]
 
 
 def test_the_policy_that_acts_agrees_with_itself(recorded_run, watch, always):
     run = recorded_run()
     folder = run.go(40)
     for watched in watch(folder, always(lambda observation: run.plant.limits.full)):
-        assert watched.answers["always"].got == watched.applied
+        assert watched.answers["always"].allowed == watched.applied
 
 
 def test_who_raises_leaves_or_asks_nonsense_is_counted_and_gets_the_safe_allocation(recorded_run, watch, always):
@@ -99,7 +99,7 @@ def test_who_raises_leaves_or_asks_nonsense_is_counted_and_gets_the_safe_allocat
         assert watched.answers["raises"].failed == "RuntimeError: no idea"
         assert watched.answers["leaves"].failed.startswith("SystemExit")
         assert watched.answers["nonsense"].failed == "action 999 is outside the table of 34 moves"
-        assert all(watched.answers[name].got.frozen for name in ("raises", "leaves", "nonsense"))
+        assert all(watched.answers[name].allowed.frozen for name in ("raises", "leaves", "nonsense"))
         assert not any(one.late for one in watched.answers.values())
         assert watched.answers["good"].failed == ""
 
@@ -128,7 +128,7 @@ def test_who_takes_more_than_its_budget_of_cpu_time_is_late(recorded_run, watch,
     (watched, *_) = watch(recorded_run().go(2), always(lambda observation: Allocation(0.02, 1)))
     answer = watched.answers["always"]
     assert answer.late
-    assert answer.asked.frozen
+    assert answer.proposed.frozen
     assert "of CPU time" in answer.failed
 
 

@@ -315,16 +315,16 @@ def test_matching_takes_windows_after_a_stretch_of_agreement_and_none_across_a_g
     follows[500] = False
     found = matching(made(met=met, follows=follows), shadow(same=same))
     assert found.windows == (500 - 10) + (501 - 10)
-    assert found.violations.mean == pytest.approx(50.0, abs=0.2)
-    low, high = found.violations.ci95
+    assert found.violation_percent.mean == pytest.approx(50.0, abs=0.2)
+    low, high = found.violation_percent.ci95
     assert high - low > 15.0, "about a hundred windows that do not overlap, not a thousand"
 
 
 def test_too_few_windows_allow_no_estimate():
     same = np.arange(2000) < LEAST_WINDOWS
     found = matching(made(met=np.ones(2000)), shadow(same=same))
-    assert found.violations is None
-    assert f"{LEAST_WINDOWS} are needed" in found.why
+    assert found.violation_percent is None
+    assert f"{LEAST_WINDOWS} are needed" in found.why_not
 
 
 def test_intervals_do_not_believe_that_ticks_are_independent():
