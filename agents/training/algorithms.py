@@ -80,13 +80,7 @@ def make(
     if hasattr(recipe, "clip_range"):
         arguments["clip_range"] = _schedule(recipe.clip_range)
     learner: Any = classes[algorithm]
-    model = learner(
-        recipe.policy,
-        env,
-        policy_kwargs=network_of(recipe),
-        device="cpu",
-        **arguments,
-    )
+    model = learner(recipe.policy, env, policy_kwargs=network_of(recipe), device="cpu", **arguments)
     for layer in _heads(model):
         share_gradients(layer)
     for name in BY_BUDGET:

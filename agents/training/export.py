@@ -39,7 +39,7 @@ FEWEST = 1000
 """Observations that the network is compared on."""
 
 TOLERANCE = 1e-4
-"""Largest difference of a logit."""
+"""Largest difference of a logit; moves that differ by less are equally good."""
 
 ALGORITHMS = {one.__name__: one for one in (PPO, MaskablePPO, DQN, QRDQN)}
 """Learners whose models can be exported."""
@@ -188,9 +188,9 @@ def _compare(model: Any, policy: bytes, observations: Array) -> None:
     if not apart <= TOLERANCE:
         raise BundleError(f"the network's logits differ from the model's by up to {apart:.3g}; nothing was written")
     chosen, _ = model.predict(observations, deterministic=True)
-    # Rounding decides between two moves that both take for equally good; by more than that they may not differ.
+    # Between two moves that both take for equally good rounding decides, of which `predict` has more: a softmax.
     worse = found.max(axis=1) - found[np.arange(len(found)), chosen]
-    if differing := int((worse > 2.0 * apart).sum()):
+    if differing := int((worse > TOLERANCE).sum()):
         raise BundleError(
             f"the network chooses otherwise than the model on {differing} of {len(observations)} observations; "
             "nothing was written"

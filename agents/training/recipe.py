@@ -285,13 +285,7 @@ def _divisor(of: int, most: int) -> int:
 
 
 ALGORITHMS: Mapping[str, type[Recipe]] = MappingProxyType(
-    {
-        "ppo": OnPolicy,
-        "dqn": OffPolicy,
-        "maskable-ppo": OnPolicy,
-        "qrdqn": QuantileDqn,
-        "recurrent-ppo": RecurrentPpo,
-    }
+    {"ppo": OnPolicy, "dqn": OffPolicy, "maskable-ppo": OnPolicy, "qrdqn": QuantileDqn, "recurrent-ppo": RecurrentPpo}
 )
 """What `--algo` may be, and what its file may say."""
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rlctl.agents.training.hosts import load_hosts
+from rlctl.agents.training.offline.origin import Origin, Place, place_of, read_origin, require_minari
+from rlctl.agents.training.offline.writer import Recording, write
+from rlctl.agents.training.run_folder import code_version
+from rlctl.bench.lineup import require_library
 from rlctl.commands.arguments import listed, positive, positive_int
+from rlctl.commands.outputs import print_json
 from rlctl.envs.errors import ConfigError
-from rlctl.work.progress import say
-
-if TYPE_CHECKING:
-    from rlctl.agents.training.offline.origin import Origin, Place
-    from rlctl.agents.training.offline.writer import Recording
-    from rlctl.training.dataset_sim import Ground
+from rlctl.report.table import render
+from rlctl.safety.profile import load_profile
+from rlctl.scenarios.shipped import load_scenario
+from rlctl.scenarios.sim import SUITE, SimScenario
+from rlctl.training.dataset_sim import Ground, grounds_of_hosts, grounds_of_scenarios, record
+from rlctl.training.dataset_sources import recording_of
+from rlctl.work.progress import progress, say
 
 __all__ = ["EXAMPLES", "add_arguments", "run"]
 
@@ -47,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     record.add_argument("--duration", type=positive, metavar="S", help="longest run of a scenario (default: its own)")
     record.add_argument("--hosts", type=positive_int, metavar="N", help="record on so many randomised training hosts")
     record.add_argument("--hosts-file", metavar="FILE", help="and their kinds (default: configs/training/hosts.yaml)")
-    record.add_argument("--explore", type=share, default=0.2, metavar="SHARE", help="ticks with another move: 0.2")
+    record.add_argument("--explore", type=_share, default=0.2, metavar="SHARE", help="ticks with another move: 0.2")
     record.add_argument("--seed", type=int, default=0, metavar="N", help="of the training hosts, and of exploration")
     record.add_argument("--shield", default="responsive", metavar="NAME|FILE", help="of scenarios: responsive")
     for one in (export, record):
@@ -65,43 +70,26 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: Something that is asked for cannot be, or Minari is not installed.
         PermissionMissing: A log may not be read.
     """
-    from rlctl.agents.training.offline.origin import place_of, read_origin
-
     if args.action == "show":
         place = place_of(args.dataset)
         _show(args, place, read_origin(place))
         return 0
+    require_minari()
     place = place_of(args.out)
-    origin = _written(args, place)
+    recordings = _exported(args) if args.action == "export" else _recorded(args)
+    origin = write(place, recordings, code_version())
     say(f"{place.folder}: dataset {place.name}")
     _show(args, place, origin)
     return 0
 
 
-def _written(args: argparse.Namespace, place: Place) -> Origin:
-    from rlctl.agents.training.offline.origin import require_minari
-    from rlctl.agents.training.offline.writer import write
-    from rlctl.agents.training.run_folder import code_version
-
-    require_minari()
-    recordings = _exported(args) if args.action == "export" else _recorded(args)
-    return write(place, recordings, code_version())
-
-
 def _exported(args: argparse.Namespace) -> Iterator[Recording]:
-    from rlctl.safety.profile import load_profile
-    from rlctl.training.dataset_sources import recording_of
-
     safety = load_profile(args.shield) if args.shield else None
     for source in args.sources:
         yield recording_of(source, safety, lambda damage: say(f"warning: {damage}"))
 
 
 def _recorded(args: argparse.Namespace) -> Iterator[Recording]:
-    from rlctl.bench.lineup import require_library
-    from rlctl.training.dataset_sim import record
-    from rlctl.work.progress import progress
-
     managers = tuple(dict.fromkeys(listed(args.managers)))
     if not managers:
         raise ConfigError("--managers names none; see `rlctl managers`")
@@ -116,17 +104,10 @@ def _recorded(args: argparse.Namespace) -> Iterator[Recording]:
 
 
 def _grounds(args: argparse.Namespace) -> Iterator[Ground]:
-    from rlctl.agents.training.hosts import load_hosts
-    from rlctl.safety.profile import load_profile
-    from rlctl.scenarios.shipped import load_scenario
-    from rlctl.scenarios.sim import SUITE, SimScenario
-    from rlctl.training.dataset_sim import grounds_of_hosts, grounds_of_scenarios
-
     if not (args.scenario or args.hosts):
         raise ConfigError("nothing to record on: give --hosts N, --scenario all, or both")
     if args.scenario:
-        names = SUITE if args.scenario == "all" else tuple(args.scenario.split(","))
-        scenarios = [load_scenario(name) for name in names]
+        scenarios = [load_scenario(name) for name in (SUITE if args.scenario == "all" else listed(args.scenario))]
         simulated = [one for one in scenarios if isinstance(one, SimScenario)]
         if len(simulated) < len(scenarios):
             raise ConfigError(
@@ -140,58 +121,28 @@ def _grounds(args: argparse.Namespace) -> Iterator[Ground]:
 
 def _show(args: argparse.Namespace, place: Place, origin: Origin) -> None:
     if args.json:
-        print(json.dumps({"id": place.name, "folder": str(place.folder), **origin.model_dump(mode="json")}))
+        print_json({"id": place.name, "folder": str(place.folder), **origin.model_dump(mode="json")})
         return
-    from rlctl.report.table import render
-
     print(
         f"{place.name}: {origin.transitions} transitions of {origin.ticks} ticks of {origin.tick_seconds:g} s in "
         f"{origin.episodes} episodes, sha256 {origin.sha256[:12]}, rlctl {origin.rlctl} ({origin.code})"
     )
     cut = ", ".join(f"{reason} {count}" for reason, count in origin.censored.items())
     print(f"left out and cut for: {cut or 'nothing'}\n")
-    print(render(_policy_rows(origin)), "", render(_source_rows(origin)), sep="\n")
+    policies: list[tuple[str, ...]] = [("policy", "transitions", "QoS %", "BE %", "override %", "explored %")]
+    for name, one in origin.policies.items():
+        shares = (one.be_percent, one.override_percent, one.explored_percent)
+        policies.append((name, str(one.transitions), f"{one.qos_percent:.2f}", *(f"{share:.1f}" for share in shares)))
+    sources: list[tuple[str, ...]] = [("source", "kind", "host", "shield", "hosts", "ticks", "transitions", "sha256")]
+    for source in origin.sources:
+        host = f"{source.host} {source.host_digest}".strip()
+        shield = f"{source.shield} {source.shield_digest}".strip() or "none"
+        counts = map(str, (source.hosts, source.ticks, source.transitions))
+        sources.append((source.name, source.kind, host, shield, *counts, source.sha256[:12]))
+    print(render(policies), "", render(sources), sep="\n")
 
 
-def _policy_rows(origin: Origin) -> list[tuple[str, ...]]:
-    head = ("policy", "transitions", "QoS %", "BE %", "override %", "explored %")
-    return [
-        head,
-        *(
-            (
-                name,
-                str(one.transitions),
-                f"{one.qos_percent:.2f}",
-                f"{one.be_percent:.1f}",
-                f"{one.override_percent:.1f}",
-                f"{one.explored_percent:.1f}",
-            )
-            for name, one in origin.policies.items()
-        ),
-    ]
-
-
-def _source_rows(origin: Origin) -> list[tuple[str, ...]]:
-    head = ("source", "kind", "host", "shield", "hosts", "ticks", "transitions", "sha256")
-    return [
-        head,
-        *(
-            (
-                one.name,
-                one.kind,
-                f"{one.host} {one.host_digest}".strip(),
-                f"{one.shield} {one.shield_digest}".strip() or "none",
-                str(one.hosts),
-                str(one.ticks),
-                str(one.transitions),
-                one.sha256[:12],
-            )
-            for one in origin.sources
-        ),
-    ]
-
-
-def share(text: str) -> float:
+def _share(text: str) -> float:
     """A number from 0 to 1, for argparse."""
     value = float(text)
     if not 0.0 <= value <= 1.0:

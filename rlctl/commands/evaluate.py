@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rlctl.agents.catalogue import label
+from rlctl.agents.served.bundle import add_scores, load
+from rlctl.agents.served.card import Estimate, Score
+from rlctl.bench.comparison import Comparison, compare
+from rlctl.bench.lineup import require_library
+from rlctl.bench.sim import SimOutcome, SimPlan, run_sim
 from rlctl.commands.arguments import listed, positive, positive_int
+from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import ConfigError
-from rlctl.work.progress import say
-
-if TYPE_CHECKING:
-    from rlctl.agents.served.card import Estimate, Score
-    from rlctl.bench.comparison import Comparison
-    from rlctl.bench.sim import SimOutcome, SimPlan
-    from rlctl.scenarios.sim import SimScenario
-    from rlctl.statistics.intervals import Estimate as Measured
+from rlctl.report.table import render, suite_rows
+from rlctl.scenarios.shipped import sim_scenario
+from rlctl.scenarios.sim import SUITE, SimScenario
+from rlctl.statistics.intervals import Estimate as Measured
+from rlctl.work.progress import progress, say
+from rlctl.work.workforce import workforce
 
 __all__ = ["EXAMPLES", "add_arguments", "run"]
 
@@ -44,9 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--duration", type=positive, metavar="SECONDS", help="of one run (default: the scenario's)")
     parser.add_argument("--jobs", type=positive_int, metavar="N", help="processes (default: one for each CPU)")
     parser.add_argument("--write-card", action="store_true", help="put the scores into the bundle's card.json")
-    parser.add_argument(
-        "--json", nargs="?", const="-", metavar="FILE", help="everything as JSON; without FILE to stdout"
-    )
+    add_json(parser, "everything as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,12 +56,11 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: Something that is asked for cannot be, told before anything is run.
     """
-    from rlctl.agents.served.bundle import add_scores, load
-
     load(args.bundle)
     if args.write_card and args.duration:
         raise ConfigError("--write-card: a card holds scores of whole runs; leave out --duration")
-    us = _name(args.bundle)
+    check_outputs(args)
+    us = str(args.bundle) if "/" in str(args.bundle) else f"./{args.bundle}"  # as a manager is named: with a slash
     by_shield = {shield: _plans(args, us, shield) for shield in listed(args.shield)}
     scored: dict[str, list[SimOutcome]] = {}
     for shield, plans in by_shield.items():
@@ -70,41 +70,24 @@ def run(args: argparse.Namespace) -> int:
     if args.write_card:
         add_scores(args.bundle, _card_scores(us, scored))
         say(f"{args.bundle / 'card.json'}: scores written")
-    _write_json(args.json, us, scored)
+    write_json(args.json, {"schema": 1, "bundle": us, "shields": {name: _as_json(us, scored[name]) for name in scored}})
     return 0
 
 
-def _name(bundle: Path) -> str:
-    """As a manager is named: a bundle's folder has a slash in it."""
-    return str(bundle) if "/" in str(bundle) else f"./{bundle}"
-
-
 def _plans(args: argparse.Namespace, us: str, shield: str) -> list[SimPlan]:
-    from rlctl.bench.lineup import require_library
-    from rlctl.bench.sim import SimPlan
-
     names = tuple(dict.fromkeys((us, *RIVALS, *listed(args.managers or ""))))
     require_library(names)
     scenarios = _scenarios(args.scenario, args.duration)
     return [SimPlan.of(scenario, names, args.seeds, shield, source) for source, scenario in scenarios]
 
 
-def _scenarios(asked: str, duration: float | None) -> list[tuple[str, SimScenario]]:
-    from rlctl.scenarios.shipped import sim_scenario
-    from rlctl.scenarios.sim import SUITE
-
-    found = []
-    for name in SUITE if asked == "all" else listed(asked):
-        one = sim_scenario(name)
-        found.append((name, one.model_copy(update={"duration_seconds": duration}) if duration else one))
-    return found
+def _scenarios(wanted: str, duration: float | None) -> list[tuple[str, SimScenario]]:
+    changes = {"duration_seconds": duration} if duration else {}
+    names = SUITE if wanted == "all" else listed(wanted)
+    return [(name, sim_scenario(name).model_copy(update=changes)) for name in names]
 
 
 def _measured(plans: Sequence[SimPlan], jobs: int | None) -> list[SimOutcome]:
-    from rlctl.bench.sim import run_sim
-    from rlctl.work.progress import progress
-    from rlctl.work.workforce import workforce
-
     with workforce(jobs) as workers:
         pieces = sum(len(plan.tasks(workers.count)) for plan in plans)
         with progress(pieces, f"runs under {plans[0].profile.name}") as done:
@@ -112,8 +95,6 @@ def _measured(plans: Sequence[SimPlan], jobs: int | None) -> list[SimOutcome]:
 
 
 def _show(us: str, shield: str, outcomes: Sequence[SimOutcome]) -> None:
-    from rlctl.report.table import render, suite_rows
-
     print(f"shield {shield}: QoS % of windows / BE % of running alone, with its 95 % half-width\n")
     print(render(suite_rows({one.plan.scenario.name: one.scores for one in outcomes})))
     overrides = ", ".join(
@@ -121,39 +102,22 @@ def _show(us: str, shield: str, outcomes: Sequence[SimOutcome]) -> None:
     )
     print(f"\nticks that the shield decided, %: {overrides}\n")
     print("differences on the same seeds, with 95 % bootstrap intervals\n")
-    print(render(_paired_rows(us, outcomes)), "", sep="\n", flush=True)
+    head = ("against", "scenario", "QoS points", "95 %", "BE points", "95 %", "BE x", "95 %")
+    print(render([head, *(_row(*one) for one in _comparisons(us, outcomes))]), "", sep="\n", flush=True)
 
 
-def _paired_rows(us: str, outcomes: Sequence[SimOutcome]) -> list[tuple[str, ...]]:
-    """A row for each scenario and rival: what the bundle has more."""
-    rows: list[tuple[str, ...]] = [("against", "scenario", "QoS points", "95 %", "BE points", "95 %", "BE x", "95 %")]
-    for rival, scenario, one in _comparisons(us, outcomes):
-        rows.append(
-            (
-                rival,
-                scenario,
-                f"{one.qos.mean:+.2f}",
-                _span(one.qos.bootstrap95, "+.2f"),
-                f"{one.be.mean:+.1f}",
-                _span(one.be.bootstrap95, "+.1f"),
-                f"{one.be_ratio.ratio:.2f}" if math.isfinite(one.be_ratio.ratio) else "-",
-                _span(one.be_ratio.bootstrap95, ".2f"),
-            )
-        )
-    return rows
-
-
-def _comparisons(us: str, outcomes: Sequence[SimOutcome]) -> list[tuple[str, str, Comparison]]:
-    """The bundle against each rival on each scenario."""
-    from rlctl.agents.catalogue import label
-    from rlctl.bench.comparison import compare
-
-    found = []
-    for rival in (name for name in outcomes[0].plan.managers if name != us):
-        for outcome in outcomes:
-            ours = next(one for one in compare(outcome.suite(), label(rival)) if one.manager == label(us))
-            found.append((rival, outcome.plan.scenario.name, ours))
-    return found
+def _row(rival: str, scenario: str, one: Comparison) -> tuple[str, ...]:
+    """What the bundle has more than a rival on a scenario."""
+    return (
+        rival,
+        scenario,
+        f"{one.qos.mean:+.2f}",
+        _span(one.qos.bootstrap95, "+.2f"),
+        f"{one.be.mean:+.1f}",
+        _span(one.be.bootstrap95, "+.1f"),
+        f"{one.be_ratio.ratio:.2f}" if math.isfinite(one.be_ratio.ratio) else "-",
+        _span(one.be_ratio.bootstrap95, ".2f"),
+    )
 
 
 def _span(interval: tuple[float, float], form: str) -> str:
@@ -161,51 +125,42 @@ def _span(interval: tuple[float, float], form: str) -> str:
     return f"{low:{form}} to {high:{form}}" if math.isfinite(low) and math.isfinite(high) else "-"
 
 
+def _comparisons(us: str, outcomes: Sequence[SimOutcome]) -> Iterator[tuple[str, str, Comparison]]:
+    """The bundle against each rival on each scenario: their names, and what the bundle has more."""
+    for rival in (name for name in outcomes[0].plan.managers if name != us):
+        for outcome in outcomes:
+            ours = next(one for one in compare(outcome.suite(), label(rival)) if one.manager == label(us))
+            yield rival, outcome.plan.scenario.name, ours
+
+
 def _card_scores(us: str, scored: Mapping[str, Sequence[SimOutcome]]) -> dict[str, dict[str, Score]]:
     """Scenario to shield to score, as the card has it."""
-    from rlctl.agents.served.card import Score
-
     scores: dict[str, dict[str, Score]] = {}
     for shield, outcomes in scored.items():
-        for outcome in outcomes:
-            ours = outcome.scores[us]
-            scores.setdefault(outcome.plan.scenario.name, {})[outcome.plan.profile.name or shield] = Score(
+        for one in outcomes:
+            ours, plan = one.scores[us], one.plan
+            scores.setdefault(plan.scenario.name, {})[plan.profile.name or shield] = Score(
                 qos_guarantee_percent=_estimate(ours.qos_guarantee_percent),
                 be_throughput_percent=_estimate(ours.be_throughput_percent),
                 shield_override_percent=_estimate(ours.shield_override_percent),
-                seeds=outcome.plan.seeds,
+                seeds=plan.seeds,
             )
     return scores
 
 
 def _estimate(measured: Measured) -> Estimate:
-    from rlctl.agents.served.card import Estimate
-
     low, high = measured.ci95
     return Estimate(mean=round(measured.mean, 4), ci95=(round(low, 4), round(high, 4)))
 
 
-def _write_json(target: str | None, us: str, scored: Mapping[str, Sequence[SimOutcome]]) -> None:
-    if target is None:
-        return
-    data = {
-        "schema": 1,
-        "bundle": us,
-        "shields": {
-            shield: {
-                "scenarios": {one.plan.scenario.name: one.as_json() for one in outcomes},
-                "differences": [
-                    {"against": rival, "scenario": scenario, **comparison.as_json()}
-                    for rival, scenario, comparison in _comparisons(us, outcomes)
-                ],
-            }
-            for shield, outcomes in scored.items()
-        },
+def _as_json(us: str, outcomes: Sequence[SimOutcome]) -> dict[str, object]:
+    return {
+        "scenarios": {one.plan.scenario.name: one.as_json() for one in outcomes},
+        "differences": [
+            {"against": rival, "scenario": scenario, **comparison.as_json()}
+            for rival, scenario, comparison in _comparisons(us, outcomes)
+        ],
     }
-    if target == "-":
-        print(json.dumps(data))
-    else:
-        Path(target).write_text(json.dumps(data, indent=1) + "\n")
 
 
 def _several(text: str) -> int:

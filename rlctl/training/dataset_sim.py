@@ -20,7 +20,6 @@ from rlctl.agents.seat import Seat
 from rlctl.agents.training.hosts import Hosts, first_seed, present
 from rlctl.agents.training.live.bounded import around
 from rlctl.agents.training.nearest_move import InMoves
-from rlctl.agents.training.offline.origin import Source
 from rlctl.agents.training.offline.writer import Recording
 from rlctl.bench.lineup import policy_for
 from rlctl.envs.actions import MOVES
@@ -36,7 +35,7 @@ from rlctl.envs.workload import Weight
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 from rlctl.scenarios.sim import SimScenario
-from rlctl.training.transitions import Moment, Weaver, cuts_of
+from rlctl.training.transitions import Moment, Weaver, recording_of_weavers
 
 __all__ = ["Ground", "grounds_of_hosts", "grounds_of_scenarios", "record"]
 
@@ -58,11 +57,11 @@ class Ground:
     """One kind of host and load to record on.
 
     Attributes:
-        name: For the dataset's origin.
+        name: Name in the dataset's origin.
         host, load, weight, safety, tick_seconds: As in `rlctl.agents.training.trial.Course`.
         vary: Each seed is another host.
-        seeds: One host for each.
-        ticks: Of each host.
+        seeds: Seeds of the hosts, one for each.
+        ticks: Control periods of each host.
         policy: Makes a manager by name, as this ground wants it.
         absent: Sensors that these hosts lack.
         work: What BE's work is worth by a violation to those who learn on such hosts.
@@ -88,9 +87,9 @@ def grounds_of_scenarios(
     """A ground for each scenario, on the first training seeds.
 
     Args:
-        scenarios: The scenarios.
-        seeds: Hosts of each.
-        safety: The shield; follows a scenario's time scale.
+        scenarios: Scenarios of the simulator.
+        seeds: Number of hosts of each.
+        safety: The shield's profile; follows a scenario's time scale.
         most_seconds: Longest run; None for the scenarios' own.
     """
     for one in scenarios:
@@ -117,9 +116,9 @@ def grounds_of_hosts(hosts: Hosts, count: int, seed: int) -> Iterator[Ground]:
     """A ground for each kind of training host.
 
     Args:
-        hosts: The kinds.
-        count: Hosts in all, spread over the kinds by their shares.
-        seed: Another one meets other hosts.
+        hosts: Kinds of hosts.
+        count: Number of hosts in all, spread over the kinds by their shares.
+        seed: Seed of the hosts: another one meets other hosts.
     """
     first = first_seed(RUN_SEED + seed % RUN_SEED, count)
     for kind, number in present(hosts, count):
@@ -142,10 +141,10 @@ def record(ground: Ground, managers: Sequence[str], explore: float, seed: int) -
     """Let managers drive hosts of a ground, each of them all.
 
     Args:
-        ground: The hosts.
-        managers: Their names, or bundles' folders.
+        ground: The hosts that are driven.
+        managers: Names of managers, or bundles' folders.
         explore: Share of the ticks that take a neighbouring move.
-        seed: Of the draws.
+        seed: Seed of the draws.
 
     Raises:
         PolicyError: There is no such manager, or it does not fit a host.
@@ -162,11 +161,9 @@ def record(ground: Ground, managers: Sequence[str], explore: float, seed: int) -
         batch.step()
         each = zip(recorded, batch.telemetry(), batch.allocations, strict=True)
         batch.apply([one.step(telemetry, current) for one, telemetry, current in each])
-    weavers = [one.weaver for one in recorded]
-    for weaver in weavers:
-        weaver.end()
-    episodes = tuple(episode for weaver in weavers for episode in weaver.episodes)
-    source = Source(
+    return recording_of_weavers(
+        [one.weaver for one in recorded],
+        ground.tick_seconds,
         kind="simulator",
         name=ground.name,
         sha256=digest,
@@ -176,11 +173,7 @@ def record(ground: Ground, managers: Sequence[str], explore: float, seed: int) -
         work=ground.work,
         shield=ground.safety.name if ground.safety else "",
         shield_digest=ground.safety.digest if ground.safety else "",
-        hosts=batch.count,
-        ticks=sum(weaver.ticks for weaver in weavers),
-        transitions=sum(map(len, episodes)),
     )
-    return Recording(source, ground.tick_seconds, episodes, cuts_of(weavers))
 
 
 class _Exploring(InMoves):

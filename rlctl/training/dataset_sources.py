@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rlctl.agents.training.offline.origin import Source
 from rlctl.agents.training.offline.writer import Recording
 from rlctl.envs.actions import MOVES
-from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError, PermissionMissing
 from rlctl.envs.observation import Observer
 from rlctl.envs.replay import allocation_of, limits_of
@@ -24,7 +24,7 @@ from rlctl.safety.shield import Shield
 from rlctl.ticklog.header import limits_in, profile_in
 from rlctl.ticklog.logged import LoggedTick, read_log
 from rlctl.ticklog.replay import begins_anew, digest_in, period_in
-from rlctl.training.transitions import Cut, Moment, Weaver, cuts_of, move_of
+from rlctl.training.transitions import Cut, Moment, Weaver, move_of, recording_of_weavers
 
 __all__ = ["of_live_run", "of_log", "recording_of"]
 
@@ -112,24 +112,18 @@ class _LogReader:
         self._add(decision)
 
     def recording(self, sha256: str) -> Recording:
-        """All of it."""
-        for weaver in self._weavers:
-            weaver.end()
-        episodes = tuple(episode for weaver in self._weavers for episode in weaver.episodes)
-        profile = self._shield.profile
-        source = Source(
+        """What was read of the whole log."""
+        assert self._tick_seconds is not None
+        return recording_of_weavers(
+            self._weavers,
+            self._tick_seconds,
             kind="tick log",
             name=str(self._path),
             sha256=sha256,
             host=f"{self._limits.cpus} CPUs for BE, {self._limits.lc_cpus:g} of the LC's",
-            shield=profile.name,
-            shield_digest=profile.digest,
-            hosts=len(self._weavers),
-            ticks=sum(weaver.ticks for weaver in self._weavers),
-            transitions=sum(map(len, episodes)),
+            shield=self._shield.profile.name,
+            shield_digest=self._shield.profile.digest,
         )
-        assert self._tick_seconds is not None
-        return Recording(source, self._tick_seconds, episodes, cuts_of(self._weavers))
 
     def _begin(self, decision: LoggedTick, cut: Cut | None) -> None:
         """Guards and history begin anew; what guards remember a header may say."""
@@ -199,41 +193,51 @@ def of_live_run(file: Path, damaged: Callable[[Damage], None]) -> Recording:
         ConfigError: It cannot be read, or holds no step.
         PermissionMissing: It may not be read.
     """
-    lines = list(_steps(file, damaged))
-    if not lines:
+    steps = list(_steps(file, damaged))
+    if not steps:
         raise ConfigError("holds no step of a training run", file)
-    cpus = max(said["in_force"].cpuset_cpus for said in lines)
-    weaver, last = Weaver(Limits(cpus)), None
-    for said in lines:
-        if said["torn"]:
-            weaver.cut(Cut.DAMAGE)
+    cpus = max(one.moment.applied.cpuset_cpus for one in steps)
+    weaver = Weaver(Limits(cpus))
+    last: _LiveStep | None = None
+    for one in steps:
+        if cut := one.cut_after(last):
+            weaver.cut(cut)
+        if cut in (Cut.DAMAGE, Cut.RESTART):
             last = None
-        elif last and (said["begins"] or said["phase"] != last["phase"]):
-            weaver.cut(Cut.RESTART)
-            last = None
-        elif last and last["missed"]:
-            weaver.cut(Cut.GAP)
         # What was read before a phase's first step is not recorded: it counts as sound, and no reward is made of it.
-        weaver.add(_moment(said, (last or said)["telemetry"]))
-        last = said
-    weaver.end()
-    source = Source(
-        kind="train-live",
-        name=str(file.parent),
-        sha256=_sha256((file,)),
-        host=f"{cpus} CPUs for BE",
-        hosts=1,
-        ticks=len(lines),
-        transitions=sum(map(len, weaver.episodes)),
+        weaver.add(replace(one.moment, telemetry=(last or one).moment.telemetry))
+        last = one
+    host = f"{cpus} CPUs for BE"
+    return recording_of_weavers(
+        [weaver], 1.0, kind="train-live", name=str(file.parent), sha256=_sha256((file,)), host=host
     )
-    return Recording(source, 1.0, tuple(weaver.episodes), weaver.cuts)
+
+
+@dataclass(frozen=True, slots=True)
+class _LiveStep:
+    """A line of a live training run; the telemetry of its moment is what came of it."""
+
+    phase: str
+    begins: bool
+    missed: bool
+    torn: bool
+    moment: Moment
+
+    def cut_after(self, last: _LiveStep | None) -> Cut | None:
+        """Why it does not follow on the step before it, if there is one."""
+        if self.torn:
+            return Cut.DAMAGE
+        if last is None:
+            return None
+        if self.begins or self.phase != last.phase:
+            return Cut.RESTART
+        return Cut.GAP if last.missed else None
 
 
 _NUMBERS = {move.name: place for place, move in enumerate(MOVES)}
 
 
-def _steps(file: Path, damaged: Callable[[Damage], None]) -> Iterator[dict[str, Any]]:
-    """Lines, decoded."""
+def _steps(file: Path, damaged: Callable[[Damage], None]) -> Iterator[_LiveStep]:
     torn = False
     try:
         raw = file.read_bytes().split(b"\n")
@@ -243,54 +247,38 @@ def _steps(file: Path, damaged: Callable[[Damage], None]) -> Iterator[dict[str, 
         raise ConfigError(f"cannot be read: {error.strerror}", file) from error
     for number, line in enumerate(raw[:-1], 1):  # what stands behind the last newline was cut off by a crash
         try:
-            yield {**_step(json.loads(line)), "torn": torn}
+            yield _step(json.loads(line), torn)
             torn = False
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             damaged(Damage(file, number, "is no step of a training run"))
             torn = True
 
 
-def _step(said: Mapping[str, Any]) -> dict[str, Any]:
-    slack = said["slack_ratio"]
-    absent = Missing(Why.NO_DATA)
-    latency = absent if slack is None else Quantile(1.0 - float(slack), samples=1)
-    telemetry = Telemetry(float(said["time_seconds"]), 1.0, latency, be_work_rate=Value(float(said["be_work_ratio"])))
-    observation = np.array(said["observation"], np.float32)
+def _step(line: Mapping[str, Any], torn: bool) -> _LiveStep:
+    slack = line["slack_ratio"]
+    latency = Missing(Why.NO_DATA) if slack is None else Quantile(1.0 - float(slack), samples=1)
+    work = Value(float(line["be_work_ratio"]))
+    observation = np.array(line["observation"], np.float32)
     if observation.shape != (Observer(Limits(1), 1.0).size,):
         raise ValueError("observations of another history")
-    mask = said.get("mask", "1" * len(MOVES))  # not recorded by earlier versions
-    return {
-        "phase": str(said["phase"]),
-        "observation": observation,
-        "mask": np.array([letter == "1" for letter in mask], np.bool_),
-        "telemetry": telemetry,
-        **{name: allocation_of(said[name]) for name in ("before", "asked", "ruled", "in_force")},
-        "chosen": _NUMBERS[said["chosen"]],
-        "proposed": _NUMBERS[said["proposed"]],
-        "executed": _NUMBERS[said["executed"]],
-        "overridden": bool(said["overridden"]),
-        "missed": int(said["missed_deadlines"]),
-        "begins": bool(said.get("begins", False)),  # not recorded by earlier versions
-    }
-
-
-def _moment(said: Mapping[str, Any], telemetry: Telemetry) -> Moment:
-    allocations: tuple[Allocation, ...] = tuple(said[name] for name in ("before", "asked", "ruled", "in_force"))
-    before, asked, ruled, in_force = allocations
-    return Moment(
-        observation=said["observation"],
-        mask=said["mask"],
-        telemetry=telemetry,
-        before=before,
-        proposed=asked,
-        ruled=ruled,
-        applied=in_force,
-        proposed_move=said["chosen"],
-        executed_move=said["executed"],
+    mask = line.get("mask", "1" * len(MOVES))  # not recorded by earlier versions, as `begins` below
+    chosen = _NUMBERS[line["chosen"]]
+    moment = Moment(
+        observation=observation,
+        mask=np.array([letter == "1" for letter in mask], np.bool_),
+        telemetry=Telemetry(float(line["time_seconds"]), 1.0, latency, be_work_rate=work),
+        before=allocation_of(line["before"]),
+        proposed=allocation_of(line["asked"]),
+        ruled=allocation_of(line["ruled"]),
+        applied=allocation_of(line["in_force"]),
+        proposed_move=chosen,
+        executed_move=_NUMBERS[line["executed"]],
         policy="train-live",
-        overridden=said["overridden"],
-        explored=said["proposed"] != said["chosen"],
+        overridden=bool(line["overridden"]),
+        explored=_NUMBERS[line["proposed"]] != chosen,
     )
+    missed = int(line["missed_deadlines"]) > 0
+    return _LiveStep(str(line["phase"]), bool(line.get("begins", False)), missed, torn, moment)
 
 
 def _sha256(files: tuple[Path, ...]) -> str:

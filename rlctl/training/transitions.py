@@ -18,22 +18,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.agents.training.live.bounded import nearest
-from rlctl.agents.training.offline.origin import TERMS
-from rlctl.agents.training.offline.writer import Episode
+from rlctl.agents.training.offline.origin import TERMS, Source
+from rlctl.agents.training.offline.writer import Episode, Recording
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.reward import reward
 from rlctl.envs.telemetry import Missing, Telemetry, Value
 
-__all__ = ["LONGEST", "Cut", "Moment", "Weaver", "censored", "cuts_of", "move_of"]
+__all__ = ["LONGEST", "Cut", "Moment", "Weaver", "censored", "move_of", "recording_of_weavers"]
 
 LONGEST = 300
 """Transitions of an episode: a longer one is cut without losing any, so that episodes can be held out."""
@@ -73,10 +74,10 @@ class Moment:
         telemetry: The readings behind it.
         before, proposed, ruled, applied: Allocations: in force until then, asked for, let through, and read back.
         proposed_move, executed_move: The moves nearest to what was asked for and to what happened.
-        policy: Who asked.
+        policy: Name of the policy that decided.
         overridden: The shield changed what was asked for.
         explored: It was not the policy's own choice.
-        guard: Who overruled it; empty for nobody.
+        guard: Name of the guard that overruled it; empty where none did.
     """
 
     observation: NDArray[np.float32]
@@ -107,7 +108,7 @@ def censored(telemetry: Telemetry, before: Allocation, limits: Limits) -> Cut | 
     Args:
         telemetry: Its readings.
         before: What was in force.
-        limits: Of the host.
+        limits: The host's range of allocations.
     """
     latency = telemetry.latency_seconds
     if isinstance(latency, Missing) or not math.isfinite(latency.value) or not telemetry.target_seconds > 0.0:
@@ -133,11 +134,11 @@ class Weaver:
     """Makes episodes of moments that follow one another.
 
     Args:
-        limits: Of the host.
+        limits: The host's range of allocations.
 
     Attributes:
-        episodes: Those that are complete.
-        ticks: Moments seen.
+        episodes: Episodes that are complete.
+        ticks: Number of moments seen.
         cuts: Why and how often an episode was cut.
     """
 
@@ -149,7 +150,7 @@ class Weaver:
         self._open: list[Moment] = []
 
     def add(self, moment: Moment) -> None:
-        """The next tick."""
+        """Take the next tick."""
         self.ticks += 1
         if why := censored(moment.telemetry, moment.before, self._limits):
             self.cut(why)
@@ -167,18 +168,28 @@ class Weaver:
         self.end()
 
     def end(self) -> None:
-        """Complete what is open."""
+        """Complete the episode that is open."""
         if len(self._open) > 1:
             self.episodes.append(_episode(self._open))
         self._open = []
 
 
-def cuts_of(weavers: Iterable[Weaver]) -> Counter[str]:
-    """Why and how often episodes of some weavers were cut."""
-    found: Counter[str] = Counter()
+def recording_of_weavers(weavers: Sequence[Weaver], tick_seconds: float, **origin: Any) -> Recording:
+    """What some weavers have made.
+
+    Args:
+        weavers: One for each host or run; what is open in them is completed.
+        tick_seconds: Their control period.
+        **origin: Fields of `Source` but for the counts.
+    """
+    cuts: Counter[str] = Counter()
     for weaver in weavers:
-        found.update(weaver.cuts)
-    return found
+        weaver.end()
+        cuts.update(weaver.cuts)
+    episodes = tuple(episode for weaver in weavers for episode in weaver.episodes)
+    ticks, transitions = sum(one.ticks for one in weavers), sum(map(len, episodes))
+    source = Source(hosts=len(weavers), ticks=ticks, transitions=transitions, **origin)
+    return Recording(source, tick_seconds, episodes, cuts)
 
 
 def _episode(moments: Sequence[Moment]) -> Episode:

@@ -28,14 +28,7 @@ from rlctl.agents import catalogue
 from rlctl.agents.training.cluster.nodes import Cluster, check_nodes
 from rlctl.envs.errors import ConfigError, HostError
 
-__all__ = [
-    "LOCAL",
-    "check_ray",
-    "check_reachable",
-    "connected",
-    "require_ray",
-    "sweep",
-]
+__all__ = ["LOCAL", "check_ray", "check_reachable", "connected", "require_ray", "sweep"]
 
 LOCAL = "local"
 """The address that starts a cluster on this machine, for as long as we are connected."""
@@ -111,11 +104,7 @@ def check_reachable(address: str | None, names: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def connected(
-    address: str,
-    *,
-    cpus: int | None = None,
-    resources: Mapping[str, float] = MappingProxyType({}),
-    logs: bool = False,
+    address: str, *, cpus: int | None = None, resources: Mapping[str, float] = MappingProxyType({}), logs: bool = False
 ) -> Iterator[Cluster]:
     """Connect to a cluster, and leave it at the end; what still runs for us there is ended then.
 

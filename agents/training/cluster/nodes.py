@@ -57,7 +57,7 @@ class Node:
     """A node that is alive.
 
     Attributes:
-        id: Ray's, a hexadecimal number.
+        id: A hexadecimal number that Ray gave it.
         address: IP address; several nodes of a test have the same.
         resources: What it offers in all, by name: `CPU`, `memory`, and what it was started with.
     """
@@ -102,7 +102,7 @@ def told_by(address: str, error: RlctlError) -> RlctlError:
 
 
 def check_nodes(cluster: Cluster) -> None:
-    """Every node runs what we run, or no number means anything."""
+    """Check that every node runs what we run: no number means anything otherwise."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -139,7 +139,7 @@ def _look() -> Callable[[], Version]:
 
 
 def our_version() -> Version:
-    """What runs here."""
+    """The rlctl that runs here."""
     return __version__, code_version()
 
 
@@ -147,7 +147,7 @@ def check_version(address: str, theirs: Version, ours: Version) -> None:
     """Check that a node has the rlctl of the driver; commits are compared where both run from a checkout.
 
     Args:
-        address: The node's.
+        address: The node's IP address.
         theirs: What it has; without a version it has none, and the second says why.
         ours: What the driver has.
 

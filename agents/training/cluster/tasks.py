@@ -56,8 +56,8 @@ def map_tasks(
     between two steps of Python, so after a sleep.
 
     Args:
-        cluster: Where; the one that we are connected to.
-        function: Of a module, so that nodes import it; it must come to the same however often it is run.
+        cluster: The cluster that we are connected to.
+        function: A function of a module, so that nodes import it; it must come to the same however often it is run.
         items: What it is run on; they and the results are pickled.
         cpus: CPUs that one task takes.
         resources: Custom resources that it takes: `{"testbed": 1}` is one at a time on each host that offers one.

@@ -248,11 +248,7 @@ class _Tally:
 def _counts(sums: NDArray[np.float64]) -> PolicyCounts:
     qos, be, overridden, explored = (round(float(value), 4) for value in 100.0 * sums[1:] / sums[0])
     return PolicyCounts(
-        transitions=int(sums[0]),
-        qos_percent=qos,
-        be_percent=be,
-        override_percent=overridden,
-        explored_percent=explored,
+        transitions=int(sums[0]), qos_percent=qos, be_percent=be, override_percent=overridden, explored_percent=explored
     )
 
 

@@ -48,13 +48,13 @@ class ClusterEnv(SegmentEnv):
     """The testbeds of a cluster.
 
     Args:
-        testbeds: The testbeds.
+        testbeds: Who acts for the learner.
         num_envs: Hosts that a rollout counts as, however many there are.
         lags: Ticks back that the policy sees.
-        kinds: Kinds of hosts, for the curves.
+        kinds: Names of the kinds of hosts, for the curves.
 
     Attributes:
-        kinds: As given.
+        kinds: Names of the kinds of hosts.
         tally: What became of transitions.
     """
 
@@ -83,8 +83,11 @@ class ClusterEnv(SegmentEnv):
             if asked and not on_time and got >= LEAST_SHARE * wanted:
                 return
             missing = wanted - got - sum(one.expected for one in on_time)
-            self._ask_idle(missing, most_steps, masked=masked)
-            fresh = [one.segment for one in self._arrived() if not self._note(one, MOST_BEHIND)]
+            hosts = sum(one.ready.count for one in self._testbeds if one.idle and one.ready)
+            if missing > 0 and hosts:
+                self._ask(Orders(self.version, steps_for(missing, hosts, most_steps), masked=masked))
+            arrivals = self._testbeds.arrivals(POLL_SECONDS)
+            fresh = [one.segment for one in arrivals if not self._note(one, MOST_BEHIND)]
             if fresh:
                 first = first or time.monotonic()
                 got += sum(one.size for one in fresh)
@@ -95,7 +98,7 @@ class ClusterEnv(SegmentEnv):
         got, orders = 0, Orders(self.version, steps, epsilon)
         while got < wanted:
             self._ask(orders)
-            came = self._arrived()
+            came = self._testbeds.arrivals(POLL_SECONDS)
             for one in came:
                 self._note(one, None)  # not before it is asked for: whoever stops learns from none of the others
                 got += one.segment.size
@@ -114,7 +117,7 @@ class ClusterEnv(SegmentEnv):
         return made
 
     def close(self) -> None:
-        """End the testbeds."""
+        """End all testbeds; live ones put back what they changed."""
         self._testbeds.close()
 
     @staticmethod
@@ -124,19 +127,10 @@ class ClusterEnv(SegmentEnv):
         ticks = LATE_RATIO * one.orders.steps * one.ready.tick_seconds
         return time.monotonic() < (one.asked_at + ticks + LATE_SECONDS if ticks else late_at)
 
-    def _ask_idle(self, missing: int, most_steps: int, *, masked: bool) -> None:
-        idle = [one for one in self._testbeds if one.idle]
-        if missing > 0 and idle:
-            hosts = sum(one.ready.count for one in idle if one.ready)
-            self._ask(Orders(self.version, steps_for(missing, hosts, most_steps), masked=masked))
-
     def _ask(self, orders: Orders) -> None:
         for one in self._testbeds:
             if one.idle:
                 self._testbeds.ask(one, orders, self._policy)
-
-    def _arrived(self) -> list[Arrival]:
-        return self._testbeds.arrivals(POLL_SECONDS)
 
     def _note(self, one: Arrival, most_behind: int | None) -> bool:
         """Count a segment; True when it is stale."""
@@ -163,7 +157,7 @@ class Rollouts:
     """Where a run's transitions come from.
 
     Attributes:
-        cluster: The one that we are connected to.
+        cluster: The cluster that we are connected to.
         live: What runs on nodes that offer `live`; None simulates there, too.
         wait_seconds: Without anything from any testbed after which the run ends.
         say: Takes a line for the user.
@@ -175,15 +169,15 @@ class Rollouts:
     say: Callable[[str], None] = lambda _: None
 
     def env(self, hosts: Hosts, count: int, seed: int, lags: Sequence[int], block: int, tally: Tally) -> ClusterEnv:
-        """The environment.
+        """The environment that a learner asks.
 
         Args:
             hosts: Kinds of simulated hosts.
-            count: Of them in all; each testbed simulates its share of what is there now, with all kinds.
-            seed: The run's.
+            count: Simulated hosts in all; each testbed simulates its share of what is there now, with all kinds.
+            seed: Seed of the run.
             lags: Ticks back that the policy sees.
             block: As in `hosts.build`.
-            tally: Of earlier sessions.
+            tally: What became of transitions in earlier sessions.
         """
         share = -(-count // max(self._simulated(), 1))
         groups = tuple(Group.of(kind, each, hosts.episode_steps) for kind, each in present(hosts, share))
@@ -215,9 +209,9 @@ def nth_seed(seed: int, count: int, block: int, number: int) -> int:
     """The seed of a testbed's first host, so that no two testbeds of a run share one, whenever they were started.
 
     Args:
-        seed: The run's.
+        seed: Seed of the run.
         count: Hosts of each testbed.
-        block: Of seeds, in which the first testbed of this session begins, as in `hosts.build`.
+        block: Block of seeds in which the first testbed of this session begins, as in `hosts.build`.
         number: How many testbeds were started before it.
     """
     blocks, place = divmod(number, (1 << BLOCK_BITS) // count)

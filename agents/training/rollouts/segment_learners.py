@@ -1,8 +1,9 @@
 """The learners of Stable-Baselines3 on segments of experience that hosts send, first come, first served.
 
-PPO learns from what its policy did, or the one before it: values and advantages are computed here, segment by segment,
-and its ratio is to the probabilities that the acting policy had. DQN keeps all in its replay buffer, and makes as many
-updates for a transition as its recipe says, however many come at once.
+PPO (Schulman et al., 2017) learns from what its policy did, or the one before it: values and advantages are computed
+here, segment by segment, and its ratio is to the probabilities that the acting policy had. DQN (Mnih et al., 2015)
+learns off-policy: it keeps all in its replay buffer, and makes as many updates for a transition as its recipe says,
+however many come at once.
 """
 
 from __future__ import annotations
@@ -77,14 +78,7 @@ class _OnPolicy:
 
     def _columns(self, segment: Segment) -> dict[str, NDArray[Any]]:
         values, final_values = self._values(segment.observations), self._values(segment.finals)
-        found = advantages(
-            segment.rewards,
-            values,
-            segment.dones,
-            final_values,
-            self.gamma,
-            self.gae_lambda,
-        )
+        found = advantages(segment.rewards, values, segment.dones, final_values, self.gamma, self.gae_lambda)
         size = segment.observations.shape[-1]
         columns: dict[str, NDArray[Any]] = {
             "observations": segment.observations[:-1].reshape(-1, size),
@@ -124,12 +118,7 @@ class _OffPolicy:
         if self.n_steps > 1:
             raise ConfigError("n_steps above 1 needs hosts in lockstep; leave it at 1 with --ray")
         super()._setup_model()  # type: ignore[misc]
-        self.replay_buffer = ReplayBuffer(
-            self.buffer_size,
-            self.observation_space,
-            self.action_space,
-            device="cpu",
-        )
+        self.replay_buffer = ReplayBuffer(self.buffer_size, self.observation_space, self.action_space, device="cpu")
         self._rounds, self._updates_due = 0.0, 0.0
 
     def collect_rollouts(
@@ -184,7 +173,7 @@ def extend(buffer: Any, new: Transitions) -> None:
 
 
 class RolloutPpo(_OnPolicy, PPO):
-    """PPO on segments."""
+    """PPO that learns from segments."""
 
 
 class RolloutMaskablePpo(_OnPolicy, MaskablePPO):
@@ -194,11 +183,11 @@ class RolloutMaskablePpo(_OnPolicy, MaskablePPO):
 
 
 class RolloutDqn(_OffPolicy, DQN):
-    """DQN on segments."""
+    """DQN that learns from segments."""
 
 
 class RolloutQrDqn(_OffPolicy, QRDQN):
-    """QR-DQN on segments."""
+    """QR-DQN that learns from segments."""
 
 
 ROLLOUT_CLASSES: Mapping[str, type[BaseAlgorithm]] = MappingProxyType(

@@ -111,7 +111,7 @@ def choose(
 
     Args:
         logits: What the policy prefers, finite, shape (hosts, moves).
-        dice: Random numbers.
+        dice: Generator of the random numbers.
         allowed: Allowed moves, one for each host at least, of the same shape; None allows all.
         epsilon: As in `Orders`.
 
@@ -147,7 +147,7 @@ def advantages(
         dones: As in a segment, (steps, hosts).
         final_values: The critic's values of the last observations of episodes.
         gamma: Discount of a tick.
-        gae_lambda: PPO's lambda.
+        gae_lambda: Weight of later errors, 0 to 1.
 
     Returns:
         float32, (steps, hosts); the returns are these and the values together.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlctl.envs.whole_file import write_whole
+from rlctl.envs.whole_file import write_json
 
 __all__ = ["FILE", "HostTally", "Tally"]
 
@@ -17,15 +16,14 @@ FILE = "rollouts.json"
 
 @dataclass(slots=True)
 class HostTally:
-    """Of one host.
+    """What became of one host's transitions.
 
     Attributes:
         kind: `simulated`, or the scenario of a live one.
         learned: Transitions that were learned from.
         stale: Those that were dropped, for the policy had gone on too far.
         lost: Those that it was asked for and that never came: what it had of them is gone with it. An upper bound.
-        segments: That came.
-        losses: How often it was lost.
+        segments, losses: Number of segments that came, and how often the host was lost.
         behind_sum, behind_most: Versions that segments were behind the policy when they came.
         age_sum, age_most: Seconds from asking for a segment until it came, by the learner's clock: none is older.
     """
@@ -44,11 +42,7 @@ class HostTally:
 
 @dataclass(slots=True)
 class Tally:
-    """Of all hosts of a run.
-
-    Attributes:
-        hosts: By name.
-    """
+    """What became of the transitions of all hosts of a run, by the host's name."""
 
     hosts: dict[str, HostTally] = field(default_factory=dict)
 
@@ -57,29 +51,27 @@ class Tally:
         return self.hosts.setdefault(name, HostTally(kind))
 
     def came(self, name: str, transitions: int, behind: int, age_seconds: float, *, stale: bool) -> None:
-        """A segment has come."""
+        """Count a segment that has come."""
         one = self.hosts[name]
         one.segments += 1
         one.behind_sum += behind
         one.behind_most = max(one.behind_most, behind)
         one.age_sum += age_seconds
         one.age_most = max(one.age_most, age_seconds)
-        if stale:
-            one.stale += transitions
-        else:
-            one.learned += transitions
+        one.stale += transitions * stale
+        one.learned += transitions * (not stale)
 
     def lost(self, name: str, transitions: int) -> None:
-        """A host was lost, with what it was asked for."""
+        """Count a host that was lost, with what it was asked for."""
         self.hosts[name].losses += 1
         self.hosts[name].lost += transitions
 
     def total(self, what: str) -> float:
-        """A sum over all hosts."""
+        """The sum of one count over all hosts."""
         return float(sum(getattr(one, what) for one in self.hosts.values()))
 
     def curves(self) -> dict[str, float]:
-        """For TensorBoard, by name."""
+        """Points of TensorBoard's curves, by name."""
         segments = max(self.total("segments"), 1)
         return {
             **{name: self.total(name) for name in ("learned", "stale", "lost", "losses")},
@@ -88,7 +80,7 @@ class Tally:
         }
 
     def line(self) -> str:
-        """In one line, for the user."""
+        """All hosts in one line, for the user."""
         return (
             f"rollouts: {len(self.hosts)} testbeds, {self.total('losses'):.0f} losses; {self.total('learned'):,.0f} "
             f"transitions learned from, {self.total('stale'):,.0f} stale and dropped, at most "
@@ -96,25 +88,26 @@ class Tally:
         )
 
     def rows(self) -> list[tuple[str, ...]]:
-        """As a table."""
+        """A table with a row per host, header first."""
         head = ("testbed", "kind", "learned", "stale", "lost", "losses", "segments", "behind", "most", "age s", "most")
-        return [head, *(self._row(name, one) for name, one in self.hosts.items())]
-
-    @staticmethod
-    def _row(name: str, one: HostTally) -> tuple[str, ...]:
-        count = max(one.segments, 1)
-        numbers = (one.learned, one.stale, one.lost, one.losses, one.segments)
-        behind = (f"{one.behind_sum / count:.2f}", str(one.behind_most))
-        age = (f"{one.age_sum / count:.2f}", f"{one.age_most:.2f}")
-        return (name, one.kind, *map(str, numbers), *behind, *age)
+        rows: list[tuple[str, ...]] = [head]
+        for name, one in self.hosts.items():
+            count = max(one.segments, 1)
+            numbers = map(str, (one.learned, one.stale, one.lost, one.losses, one.segments))
+            behind = (f"{one.behind_sum / count:.2f}", str(one.behind_most))
+            rows.append((name, one.kind, *numbers, *behind, f"{one.age_sum / count:.2f}", f"{one.age_most:.2f}"))
+        return rows
 
     def as_json(self) -> dict[str, Any]:
-        """By name, rounded."""
-        return {name: _rounded(asdict(one)) for name, one in self.hosts.items()}
+        """All counts by the host's name, rounded."""
+        return {
+            host: {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(one).items()}
+            for host, one in self.hosts.items()
+        }
 
     def write(self, folder: Path) -> None:
         """Write it into the folder of the run."""
-        write_whole(folder / FILE, json.dumps(self.as_json(), indent=1) + "\n")
+        write_json(folder / FILE, self.as_json())
 
     @classmethod
     def read(cls, folder: Path) -> Tally:
@@ -122,7 +115,3 @@ class Tally:
         file = folder / FILE
         kept = json.loads(file.read_text()) if file.is_file() else {}
         return cls({name: HostTally(**one) for name, one in kept.items()})
-
-
-def _rounded(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: round(value, 3) if isinstance(value, float) else value for name, value in data.items()}
