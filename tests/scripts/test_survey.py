@@ -15,7 +15,7 @@ FILES = {
     "rlctl/commands/__init__.py": "",
     "rlctl/commands/serve.py": (
         "from rlctl.loop import control\n"
-        'WORKER = "rlctl.agents.worker"\n'
+        'WORKER = "rlctl.agents.served.worker"\n'
         'GYM = "rlctl.envs.sim:Host"  # an entry point\n'
     ),
     "rlctl/loop/__init__.py": "",
@@ -53,7 +53,7 @@ FILES = {
         '    """\n'
         "def test(found): return isinstance(found, Learned)\n"
     ),
-    "agents/worker.py": "",
+    "agents/served/worker.py": "",
     "agents/lonely.py": "\n\n\n",
     "envs/__init__.py": "",
     "envs/sim.py": "",
