@@ -62,11 +62,11 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
     ## Infos
     Dicts of arrays with `_key` masks: `telemetry` (see `Readings`), `allocation`, `missed_deadlines`; in a step
     `reward` with its terms, and with a shield `proposed`, `executed` and `overridden`. At the end of episodes
-    `final_obs` and `final_info` are theirs, and what stands beside them is the new episodes'.
+    `final_obs` and `final_info` are about these, and all else is about the episodes that have just begun.
 
     Args:
-        num_envs: How many hosts.
-        profile, load, vary, tick_seconds, ticks, lags, weight: As of `SimHost`.
+        num_envs: Number of hosts.
+        profile, load, vary, tick_seconds, ticks, lags, weight: As in `SimHost`, the same for all hosts.
         absent: Features whose sensor the hosts lack.
         max_episode_steps: Steps until truncation.
         multi_discrete: Take (quota level, cpuset size - 1, frozen) triples instead of moves.
@@ -139,7 +139,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         super().reset(seed=seed if isinstance(seed, int) else None)
         self._seed(seed, which)
         observation = self._begin(which)
-        return observation, self._info(which)
+        return observation, _masked(self._state(), which)
 
     def step(
         self, actions: NDArray[np.integer] | Allocations
@@ -162,11 +162,14 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
             readings, before.differ(after), overridden=proposed.differ(after), truly=self._true_rewards, work=self.work
         )
         observation = self._observer.observe(readings, after)
-        info = self._info(self._all) | {"reward": _masked(terms._asdict(), self._all), "_reward": self._all}
+        outcome: dict[str, Any] = {"reward": terms._asdict()}
         if self.shield is not None:
-            info |= _shielded(proposed, after, self._all)
+            ruled = {"proposed": proposed._asdict(), "executed": after._asdict(), "overridden": proposed.differ(after)}
+            outcome |= ruled
         if truncated.any():
-            observation, info = self._autoreset(truncated, observation, info)
+            observation, info = self._autoreset(truncated, observation, outcome)
+        else:
+            info = _masked(self._state() | outcome, self._all)
         return observation, terms.total, np.zeros(self.num_envs, np.bool_), truncated, info
 
     def action_masks(self) -> Flags:
@@ -192,7 +195,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         return truncated
 
     def _begin(self, which: Flags) -> NDArray[np.float32]:
-        """New episodes on some hosts; returns what the policies of all hosts see."""
+        """Begin new episodes on some hosts; returns what the policies of all hosts see."""
         assert self._seeds is not None
         for cohort in self._cohorts:
             cohort.leave(which)
@@ -207,31 +210,25 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         return self._observer.begin(self.readings, self.current, which)
 
     def _autoreset(
-        self, ended: Flags, observation: NDArray[np.float32], info: dict[str, Any]
+        self, ended: Flags, observation: NDArray[np.float32], outcome: dict[str, Any]
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Begin the next episode where one ended; the last step's outcome there goes into `final_info`."""
         final = np.full(self.num_envs, None, object)  # rows as objects, as Gymnasium's own vector environments do
         for place in np.flatnonzero(ended):
             final[place] = observation[place]
+        final_info = _masked(self._state() | outcome, ended)
         self._episodes = self._episodes + ended.astype(np.uint64)
         observation = self._begin(ended)
-        begun = self._info(self._all)
-        gone_on = {name: value for name, value in info.items() if name not in begun}
-        return observation, begun | _narrowed(gone_on, ~ended) | {
-            "final_obs": final,
-            "_final_obs": ended,
-            "final_info": _narrowed(info, ended),
-            "_final_info": ended,
-        }
+        info = _masked(self._state(), self._all) | _masked(outcome, ~ended)
+        finals = {"final_obs": final, "_final_obs": ended, "final_info": final_info, "_final_info": ended}
+        return observation, info | finals
 
-    def _info(self, which: Flags) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
+        """What every info holds, without masks."""
+        missed = np.zeros(self.num_envs, np.int64)
         return {
-            "telemetry": _masked(self._read()._asdict(), which),
-            "_telemetry": which,
-            "allocation": _masked(self.current._asdict(), which),
-            "_allocation": which,
-            "missed_deadlines": np.zeros(self.num_envs, np.int64),
-            "_missed_deadlines": which,
-        }
+            "telemetry": self._read()._asdict(), "allocation": self.current._asdict(), "missed_deadlines": missed,
+        }  # fmt: skip
 
     def _mask_of(self, options: dict[str, Any] | None) -> Flags:
         mask = (options or {}).get("reset_mask")
@@ -245,7 +242,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         return mask
 
     def _seed(self, seed: int | Sequence[int | None] | None, which: Flags) -> None:
-        """Seeds and numbers of the episodes that begin now."""
+        """Set seeds and numbers of the episodes that begin now."""
         seeds = self._seeds_of(seed)
         anew = which & np.array([one is not None for one in seeds])
         if self._seeds is None:
@@ -267,28 +264,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         return seeds
 
 
-def _masked(arrays: dict[str, Any], which: Flags) -> dict[str, Any]:
-    """Gymnasium's form: every array with the mask of the hosts that it is about."""
-    return arrays | {f"_{name}": which for name in arrays}
-
-
-def _narrowed(infos: dict[str, Any], which: Flags) -> dict[str, Any]:
-    """The same infos about some of the hosts only: masks, whose names begin with an underscore, are narrowed."""
-    made: dict[str, Any] = {}
-    for name, value in infos.items():
-        if isinstance(value, dict):
-            made[name] = _narrowed(value, which)
-        else:
-            made[name] = value & which if name.startswith("_") else value
-    return made
-
-
-def _shielded(proposed: Allocations, executed: Allocations, which: Flags) -> dict[str, Any]:
-    return {
-        "proposed": _masked(proposed._asdict(), which),
-        "_proposed": which,
-        "executed": _masked(executed._asdict(), which),
-        "_executed": which,
-        "overridden": proposed.differ(executed),
-        "_overridden": which,
-    }
+def _masked(infos: dict[str, Any], which: Flags) -> dict[str, Any]:
+    """Infos in Gymnasium's form: beside every array stands `_NAME`, the mask of the hosts that it is about."""
+    values = {name: _masked(value, which) if isinstance(value, dict) else value for name, value in infos.items()}
+    return values | {f"_{name}": which for name in infos}
