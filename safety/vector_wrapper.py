@@ -18,15 +18,15 @@ __all__ = ["ShieldedVectorEnv"]
 class ShieldedVectorEnv(SimHostVectorEnv):
     """Every action passes the shield before the hosts see it: n `ShieldedEnv`s, number for number.
 
-    `info["proposed"]`, `info["executed"]` and `info["overridden"]` tell what became of the actions; `action_masks()`
+    `info["proposed"]`, `info["executed"]` and `info["overridden"]` say what became of the actions; `action_masks()`
     are the shield's. A host's guards forget when its episode begins.
 
     Args:
-        num_envs: How many hosts.
-        profile: The host, by name or file, or itself.
+        num_envs: Number of hosts.
+        profile: The host profile, or its name or file.
         load: The load over time.
-        safety: The safety profile, by name or file, or itself.
-        options: Further ones of `SimHostVectorEnv`.
+        safety: The safety profile, or its name or file.
+        options: Further options of `SimHostVectorEnv`.
 
     Raises:
         ConfigError: There is no such profile, or no host or no step is asked for.
@@ -48,5 +48,5 @@ class ShieldedVectorEnv(SimHostVectorEnv):
 
     @property
     def verdict(self) -> BatchVerdict | None:
-        """Of the last step, on all hosts: also on those whose episodes ended in it; `decisive` says by which guards."""
+        """The verdict of the last step, also on hosts whose episodes ended in it; `decisive` says by which guards."""
         return self.batch_shield.verdict

@@ -1,7 +1,8 @@
 """Policies of n simulated hosts at once, without a loop over hosts where that is simple.
 
-For fleets, where a scalar `act` for each host and tick would cost many minutes. Host by host each answers as its scalar
-twin does; `tests/agents/many/test_batch.py` holds the two together. Whoever has no batch version is asked host by host.
+For fleets, where a policy's `act` for each host and tick would take many minutes. Host by host each answers as the
+policy of one host does; `tests/agents/many/test_batch.py` holds the two together. A policy without a version in arrays
+is asked host by host.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def batch_policy(name: str, limits: VectorLimits, tick_seconds: float) -> BatchP
     """A new manager or learned policy for these hosts.
 
     Args:
-        name: As `rlctl.agents.catalogue.build` takes it; with its published constants.
-        limits: Of each host.
+        name: As `rlctl.agents.catalogue.build` takes it; the policy has its published constants.
+        limits: Range of allocations of each host.
         tick_seconds: Control period.
 
     Raises:
@@ -73,45 +74,46 @@ class Constant:
     """Those who ask for the same allocation whatever they see.
 
     Args:
-        policy: The scalar policy.
-        limits: Of each host.
+        policy: The policy of one host.
+        limits: Range of allocations of each host.
     """
 
     def __init__(self, policy: Policy, limits: VectorLimits) -> None:
         self.shielded, self.masked, self.remarks = policy.shielded, policy.masked, policy.remarks
-        self._asked = Allocations.of([policy.start(one) for one in limits.each])
+        self._proposed = Allocations.of([policy.start(host) for host in limits.each])
 
     def begin(self, which: Flags) -> Allocations:  # noqa: ARG002
-        """What it always asks for."""
-        return self._asked
+        """The allocations that it always asks for."""
+        return self._proposed
 
     def act(self, seen: Seen) -> Answer:  # noqa: ARG002
-        """What it always asks for."""
-        return Answer.sound(self._asked)
+        """The allocations that it always asks for."""
+        return Answer.sound(self._proposed)
 
 
 class EachHost:
-    """Scalar policies, host by host.
+    """Policies of one host each, asked host by host.
 
     Args:
         policies: One for each host.
-        limits: Of each host.
+        limits: Range of allocations of each host.
         tick_seconds: Control period.
     """
 
     def __init__(self, policies: list[Policy], limits: VectorLimits, tick_seconds: float) -> None:
         self.shielded, self.masked = policies[0].shielded, policies[0].masked
         self._policies, self._limits = policies, limits
-        self._observers = [Observer(one, tick_seconds) for one in limits.each]
-        self.begin(np.ones(len(policies), np.bool_))  # all are asked from the first tick on, also for hosts of others
+        self._observers = [Observer(host, tick_seconds) for host in limits.each]
+        # All are asked from the first tick on, also while their hosts are under another policy.
+        self.begin(np.ones(len(policies), np.bool_))
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The first host's."""
+        """What a reader of the policy's results must know."""
         return self._policies[0].remarks
 
     def begin(self, which: Flags) -> Allocations:
-        """Where each begins."""
+        """Where BE begins on the hosts in `which`; their policies and histories begin anew."""
         starts = [self._limits.safe.host(index) for index in range(len(which))]
         for index in np.flatnonzero(which):
             self._observers[index].reset()
@@ -119,7 +121,7 @@ class EachHost:
         return Allocations.of(starts)
 
     def act(self, seen: Seen) -> Answer:
-        """Each policy's answer to its own telemetry."""
+        """Each policy's answer to its own host's telemetry."""
         proposed = []
         for index, telemetry in enumerate(seen.telemetry()):
             current, limits = seen.current.host(index), self._limits.each[index]

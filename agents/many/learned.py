@@ -18,7 +18,7 @@ __all__ = ["BatchLearned", "Logits"]
 Logits = Callable[[NDArray[np.float32]], NDArray[np.floating]]
 """Observations, shape (n, size), to logits or values of the moves, shape (n, len(MOVES))."""
 
-_EDGES = [(place, end) for place, one in enumerate(FEATURES) for end in ENDS.get(one.name, ())]
+_EDGES = [(place, end) for place, feature in enumerate(FEATURES) for end in ENDS.get(feature.name, ())]
 """Where in a frame a number beyond its feature's range shows, and as what; simulated hosts lack no sensor."""
 
 
@@ -30,7 +30,7 @@ class BatchLearned:
     Args:
         logits: The network.
         lags: Ticks back that it sees, as in `rlctl.envs.observation.Observer`.
-        limits: Of each host.
+        limits: Range of allocations of each host.
         tick_seconds: Control period.
         shielded: Whether it is judged behind the shield.
         masked: Whether it chooses among the moves that the shield lets through; otherwise among all.

@@ -22,8 +22,8 @@ class BatchEvery:
     """`rlctl.agents.managers.timers.Every` for n hosts on a simulated clock, which neither jumps nor goes back.
 
     Args:
-        period_seconds: As there.
-        count: Hosts.
+        period_seconds: Time from one firing to the next.
+        count: Number of hosts.
     """
 
     def __init__(self, period_seconds: float, count: int) -> None:
@@ -32,15 +32,15 @@ class BatchEvery:
         self._next = np.full(count, np.nan)
 
     def reset(self, which: Flags) -> None:
-        """Start anew on these hosts."""
+        """Start anew on the hosts in `which`."""
         self._next[which] = np.nan
 
     def rest(self, which: Flags, now_seconds: Array, seconds: float) -> None:
-        """Fire next when so many seconds have passed, on these hosts."""
+        """Fire next when so many seconds have passed, on the hosts in `which`."""
         self._next[which] = now_seconds[which] + seconds
 
     def due(self, which: Flags, now_seconds: Array) -> Array:
-        """How many times the period has elapsed since the last call, on these hosts; 0 on the others."""
+        """How many periods have elapsed since the last call, on the hosts in `which`; 0 on the others."""
         fresh = which & np.isnan(self._next)
         fires = which & ~(now_seconds + self._early < self._next) & ~fresh
         elapsed = np.floor((now_seconds + self._early - self._next) / self._period)
@@ -52,14 +52,11 @@ class BatchEvery:
 
 
 class BatchPrmHybrid:
-    """Hybrid PRM on n hosts.
+    """Hybrid PRM on n hosts, each with a state of its own.
 
     Args:
-        manager: Its constants; it must not follow the listing as printed.
-        limits: Of each host.
-
-    Attributes:
-        shielded, masked, remarks: As in `rlctl.agents.policy.Policy`.
+        manager: Holds the constants; it must not follow the listing as printed.
+        limits: Range of allocations of each host.
     """
 
     def __init__(self, manager: PrmHybrid, limits: VectorLimits) -> None:
@@ -75,7 +72,7 @@ class BatchPrmHybrid:
         self._quota_cpus = limits.min_quota_cpus.copy()
 
     def begin(self, which: Flags) -> Allocations:
-        """Quota 1000 us, running."""
+        """BE begins at the smallest quota (1000 us of each period), running."""
         self._top.reset(which)
         self._sub.reset(which)
         self._state[which] = STARTED
@@ -94,13 +91,17 @@ class BatchPrmHybrid:
         return Answer.sound(self._allocations())
 
     def _poll(self, polled: Flags, seen: Seen) -> None:
-        """`prm_hybrid.prose` and what follows from each branch."""
+        """The poll of `PrmHybrid`, branch by branch."""
         m, r = self._manager, seen.readings
         load, slack = r.load_ratio, (r.target_seconds - r.latency_seconds) / r.target_seconds
+        # A poll without readings changes nothing, and nothing grows (ours).
         known = polled & ~r.lost
+        # Slack below 0: suspend BE and cool down. Load above its gate: suspend BE (thesis 3.3).
         cool = known & (slack < 0.0)
         suspend = known & ~cool & (load > m.suspend_load_ratio)
+        # Load below the lower gate: enable BE; between the gates the state stays.
         enable = known & ~cool & ~suspend & ((self._state == ENABLED) | (load < m.enable_load_ratio))
+        # Enabled, with more slack than the hold ratio: signal the sub-controller, which adds a step each 2 s.
         grow = enable & (slack > m.hold_slack_ratio + HAIR)
         if m.resume_level == "minimum":
             resumed = enable & (self._state == SUSPENDED)

@@ -1,7 +1,8 @@
 """The shipped guards over n hosts at once: what they remember, and what they allow.
 
-The rules and their reasons stand in `sensors`, `gates` and `growth`; this file only repeats their arithmetic on
-arrays, to the last bit, and tests hold the two together. None is NaN here, so that every comparison with it is false.
+A shipped guard is written twice. Its rule and the reasons stand in `sensors`, `gates` and `growth`; this file repeats
+the arithmetic on arrays, and `tests/safety/many/test_shield.py` holds both equal to the last bit. What is None there is
+NaN here, so that every comparison with it is false.
 """
 
 from __future__ import annotations
@@ -35,21 +36,24 @@ NEAR_HALF, LARGEST_NANOS = 1e-3, 2.0**43
 """A product with 1e9 that is this near to a half, or this large, may round to another nano-CPU than the number."""
 
 YES = np.array(True)
+"""True on every host."""
 
 
 class Memory(NamedTuple):
-    """What the guards of n hosts remember; arrays of shape (n,). The three guards of the slack poll it together.
+    """What the guards of n hosts remember; arrays of shape (n,), NaN where a guard of one host has None.
+
+    The three guards that judge the slack do so in the same ticks, and share what they remember of it.
 
     Attributes:
-        closed: The load gate is closed.
-        load_polled_seconds: When the load was last judged; NaN for never, as in all of these.
-        slack_ratio: The slack last judged by, and
-        slack_polled_seconds: when that was.
-        strikes: Strikes that are not forgotten yet.
+        closed: Where the load gate is closed.
+        load_polled_seconds: When the load was last judged; NaN for never.
+        slack_ratio: The slack last judged by; NaN for none.
+        slack_polled_seconds: When the slack was last judged; NaN for never.
+        strikes: Number of strikes that are not forgotten yet.
         clean_seconds: Time since the last strike.
         remaining_seconds: What is left of the cool-down.
-        seen_seconds: Time of the last readings, and
-        passed_seconds: time before them that earns growth.
+        seen_seconds: Time of the last readings; NaN before the first.
+        passed_seconds: Time before these readings that earns growth.
     """
 
     closed: Flags
@@ -69,7 +73,7 @@ class Memory(NamedTuple):
         return cls(np.ones(count, bool), never, never, never, zero, zero, zero, never, zero)
 
     def where(self, which: Flags, other: Memory) -> Memory:
-        """This memory on some hosts, another one on the rest."""
+        """This memory on the hosts in `which`, the other one elsewhere."""
         return Memory(*(np.where(which, mine, its) for mine, its in zip(self, other, strict=True)))
 
 
@@ -77,8 +81,10 @@ def advance(memory: Memory, time_seconds: Array, beliefs: Beliefs, profile: Prof
     """The memory after a tick; hosts without a finite time learn nothing."""
     now, load, slack = time_seconds, beliefs.load_ratio, beliefs.slack_ratio
     since = np.fmax(now - memory.seen_seconds, 0.0)
+    # LoadGate: closed above the suspend ratio, open again below the resume ratio, in between as it was.
     judged = _due(memory.load_polled_seconds, now, profile.poll_seconds) & ~np.isnan(load)
     closed = (load > profile.load_suspend_ratio) | (memory.closed & ~(load < profile.load_resume_ratio))
+    # SlackGate: a slack below its ratio is a strike; `_counted` has the rest.
     polled = _due(memory.slack_polled_seconds, now, profile.poll_seconds) & ~np.isnan(slack)
     struck = polled & (slack < profile.slack_suspend_ratio)
     strikes, clean, remaining = _counted(memory, np.minimum(since, profile.gap_seconds), struck, polled, profile)
@@ -98,14 +104,14 @@ def advance(memory: Memory, time_seconds: Array, beliefs: Beliefs, profile: Prof
 
 
 class Bounds(NamedTuple):
-    """The most that each guard allows on each host, shape (len(GUARDS), n); infinite and not frozen is no objection."""
+    """The most that each guard allows on each host, shape (len(GUARDS), n); no objection is infinite and not frozen."""
 
     quota_cpus: Array
     cpuset_cpus: Array
     frozen: Flags
 
     def put(self, guard: str, where: Flags, most: Allocation | Allocations) -> None:
-        """On some hosts a guard allows so much of each knob: the same on all, or host by host."""
+        """Set what a guard allows on the hosts in `where`: the same on all of them, or host by host."""
         if not where.any():
             return
         row = GUARDS.index(guard)
@@ -128,30 +134,31 @@ class Bounding:
         trust = Trust(p.max_age_seconds, p.min_samples)
         floor = SlackFloor(p.slack_floor_ratio, p.poll_seconds, trust, p.floor_cpus, p.floor_ratio)
         self._floor = _of_each(limits, floor.floor)
-        # The ceiling looks at nothing but the limits, so it may be asked once.
+        # The ceiling follows from the limits alone, so it is computed once.
         self._ceiling = _of_each(limits, lambda one: _ceiling(p.ceiling_ratio, one))
 
     def bounds(self, memory: Memory, beliefs: Beliefs, current: Allocations) -> Bounds:
         """Every guard's bound of a tick, whatever is proposed."""
         p, shape = self.profile, (len(GUARDS), len(memory.closed))
-        given = Bounds(np.full(shape, np.inf), np.full(shape, np.inf), np.zeros(shape, bool))
+        most = Bounds(np.full(shape, np.inf), np.full(shape, np.inf), np.zeros(shape, bool))
         slack = memory.slack_ratio
         struck = slack < p.slack_suspend_ratio
+        # SlackGate: a strike takes BE to the minimum; one strike too many suspends it for the cool-down.
         suspended = (memory.remaining_seconds > 0.0) | (struck & (memory.strikes >= p.suspend_after_strikes))
-        given.put(SensorGuard.name, beliefs.complaint, self.limits.safe)
-        given.put(LoadGate.name, memory.closed, self.limits.safe)
-        given.put(SlackGate.name, struck, self.limits.minimum)
-        given.put(SlackGate.name, suspended, self.limits.safe)
-        # Not "below": a slack that was never seen is too small as well.
-        given.put(SlackFloor.name, ~(slack >= p.slack_floor_ratio), self._floor)
-        given.put(SlackHold.name, ~(slack >= p.slack_hold_ratio), current)
+        most.put(SensorGuard.name, beliefs.complaint, self.limits.safe)
+        most.put(LoadGate.name, memory.closed, self.limits.safe)
+        most.put(SlackGate.name, struck, self.limits.minimum)
+        most.put(SlackGate.name, suspended, self.limits.safe)
+        # SlackFloor and SlackHold. Not "below": a slack that was never seen (NaN) is too small as well.
+        most.put(SlackFloor.name, ~(slack >= p.slack_floor_ratio), self._floor)
+        most.put(SlackHold.name, ~(slack >= p.slack_hold_ratio), current)
         growth, ceiling = GUARDS.index(GrowthRate.name), GUARDS.index(Ceiling.name)
-        given.quota_cpus[growth], given.cpuset_cpus[growth] = self._grown(memory.passed_seconds, current)
-        given.quota_cpus[ceiling], given.cpuset_cpus[ceiling] = self._ceiling.quota_cpus, self._ceiling.cpuset_cpus
-        return given
+        most.quota_cpus[growth], most.cpuset_cpus[growth] = self._grown(memory.passed_seconds, current)
+        most.quota_cpus[ceiling], most.cpuset_cpus[ceiling] = self._ceiling.quota_cpus, self._ceiling.cpuset_cpus
+        return most
 
     def _grown(self, passed_seconds: Array, current: Allocations) -> tuple[Array, Array]:
-        """Quota and cpuset of what is in force and one step more; a frozen BE resumes from the minimum."""
+        """GrowthRate: quota and cpuset in force and a step more for the time passed; a frozen BE resumes at the least."""
         p, limits, least = self.profile, self.limits, self.limits.minimum
         base_cpus = np.where(current.frozen, least.quota_cpus, current.quota_cpus)
         quota_cpus = _nano_rounded(base_cpus + p.growth_ratio_per_second * limits.cpus * passed_seconds)
@@ -162,11 +169,11 @@ class Bounding:
 
 
 def _of_each(limits: Limits | VectorLimits, rule: Callable[[Limits], Allocation]) -> Allocation | Allocations:
-    """What follows from the limits alone."""
+    """An allocation that follows from the limits alone, of all hosts or of each."""
     if isinstance(limits, Limits):
         return rule(limits)
-    found = {one: rule(one) for one in set(limits.each)}
-    return Allocations.of([found[one] for one in limits.each])
+    by_limits = {limits_of_host: rule(limits_of_host) for limits_of_host in set(limits.each)}
+    return Allocations.of([by_limits[limits_of_host] for limits_of_host in limits.each])
 
 
 def _ceiling(ratio: float, limits: Limits) -> Allocation:
@@ -177,7 +184,7 @@ def _ceiling(ratio: float, limits: Limits) -> Allocation:
 def _counted(
     memory: Memory, passed_seconds: Array, struck: Flags, polled: Flags, profile: Profile
 ) -> tuple[Array, Array, Array]:
-    """Strikes, clean time and remaining cool-down after a tick."""
+    """Strikes, clean time and remaining cool-down after a tick, as `SlackGate` counts them."""
     clean = np.minimum(memory.clean_seconds + passed_seconds, profile.forget_strikes_seconds)
     remaining = np.maximum(memory.remaining_seconds - passed_seconds, 0.0)
     more = np.minimum(memory.strikes + 1.0, profile.suspend_after_strikes)
@@ -188,7 +195,7 @@ def _counted(
 
 
 def _due(polled_seconds: Array, now_seconds: Array, poll_seconds: float) -> Flags:
-    """As `poll_due`: true unless less than a period passed since the last poll."""
+    """`poll_due` in arrays: true unless less than a period passed since the last poll."""
     if poll_seconds == 0.0:
         return YES
     since = now_seconds - polled_seconds

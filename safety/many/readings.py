@@ -1,11 +1,10 @@
-"""What the shield of many hosts reads: arrays in place of Telemetry, and which of them may be believed.
+"""What the shield of many hosts reads, and which of its readings may be believed: `rlctl.safety.sensors` in arrays.
 
-`rlctl.safety.sensors.Trust` says the rules and why; here are the same ones over n hosts at once.
+`Trust` there has the rules with their reasons. `tests/safety/many/test_shield.py` holds both equal to the last bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,10 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.readings import Readings
-from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Why
 from rlctl.envs.units import Ratio
 from rlctl.safety.profile import Profile
-from rlctl.safety.sensors import NEVER_THERE
 
 __all__ = ["Beliefs", "Column", "GuardReadings", "believed"]
 
@@ -28,10 +25,10 @@ class Column(NamedTuple):
     """One sensor on n hosts; arrays of shape (n,), or of any shape that broadcasts to it.
 
     Attributes:
-        value: In the sensor's unit; any number where it is missing.
-        age_seconds: Time since the end of the interval that it describes.
-        missing: There is no value.
-        lost: It is missing, and that is a reason to complain; a sensor that was never there is missing but not lost.
+        value: In the sensor's unit; any number where the reading is missing.
+        age_seconds: Time since the end of the interval that the reading describes.
+        missing: Where there is no value.
+        lost: Where it is missing and that is a reason to complain; a sensor that was never there is not lost.
     """
 
     value: Array
@@ -50,11 +47,14 @@ _ALIVE = Column(np.array(1.0), np.array(0.0), np.array(False), np.array(False))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GuardReadings:
-    """One tick's readings of n hosts, as far as guards read them. Never written to after it is built.
+    """One tick's readings of n hosts, as far as guards use them; never changed once built.
+
+    Simulated hosts can say less than this holds; with sensors of their own, any telemetry can be put into arrays, as
+    the tests do that hold the two shields together.
 
     Attributes:
-        time_seconds: The plants' clock; a scalar when they share one, as simulated hosts do.
-        target_seconds: Each LC's target.
+        time_seconds: The hosts' clock; a scalar when they share one.
+        target_seconds: Latency target of each LC.
         tail: Tail latency in seconds.
         samples: Completed requests behind the tail latency.
         oldest: Age of the oldest outstanding request in seconds.
@@ -72,30 +72,16 @@ class GuardReadings:
 
     @classmethod
     def of_vector(cls, readings: Readings) -> GuardReadings:
-        """Those of simulated hosts, which report all of the LC's side or none of it."""
+        """Readings of simulated hosts, which report all of the LC's side or none of it."""
         r, age, lost = readings, readings.age_seconds, readings.lost
         return cls(
             r.time_seconds,
             r.target_seconds,
             tail=Column(r.tail_latency_seconds, age, lost, lost),
             samples=r.samples,
-            oldest=Column(r.oldest_request_seconds, age, lost, np.array(False)),  # without data, and so not lost
+            oldest=Column(r.oldest_request_seconds, age, lost, np.array(False)),  # without data it is no complaint
             load=Column(r.load_ratio, age, lost, lost),
             alive=_ALIVE,
-        )
-
-    @classmethod
-    def of(cls, telemetries: Sequence[Telemetry]) -> GuardReadings:
-        """The same of any telemetry, host by host; for tests, and for plants that are no simulation."""
-        tails = [one.tail_latency_seconds for one in telemetries]
-        return cls(
-            np.array([one.time_seconds for one in telemetries]),
-            np.array([one.target_seconds for one in telemetries]),
-            _column(tails, frozenset()),
-            np.array([float(tail.samples) if isinstance(tail, Quantile) else 0.0 for tail in tails]),
-            _column([one.oldest_request_seconds for one in telemetries], NEVER_THERE | {Why.NO_DATA}),
-            _column([one.load_ratio for one in telemetries], frozenset()),
-            _column([one.lc_alive for one in telemetries], NEVER_THERE),
         )
 
 
@@ -103,7 +89,7 @@ class Beliefs(NamedTuple):
     """What guards may judge by; arrays of shape (n,).
 
     Attributes:
-        complaint: Something is wrong with the readings as a whole: BE gets the safe allocation.
+        complaint: Where something is wrong with the readings as a whole and BE gets the safe allocation.
         slack_ratio: The slack to judge by; NaN where there is none.
         load_ratio: The load to judge by; NaN where there is none.
     """
@@ -114,7 +100,7 @@ class Beliefs(NamedTuple):
 
 
 def believed(readings: GuardReadings, profile: Profile) -> Beliefs:
-    """Good news from sound readings only, bad news from any number at all."""
+    """What may be believed: good news from sound readings only, bad news from any number at all."""
     latency, load = _latency_is_sound(readings, profile), readings.load
     load_sound = load.sound(profile.max_age_seconds) & (load.value <= Ratio.LARGEST)
     alive = readings.alive
@@ -144,10 +130,3 @@ def _slack_ratio(readings: GuardReadings) -> Array:
     known = np.where(tail.missing, np.nan, tail.value)
     latency = np.where(~oldest.missing & (oldest.value > least), oldest.value, known)
     return np.where(target > 0.0, (target - latency) / target, np.nan)
-
-
-def _column(readings: Sequence[Reading], excused: frozenset[Why]) -> Column:
-    missing = np.array([isinstance(one, Missing) for one in readings])
-    lost = np.array([isinstance(one, Missing) and one.why not in excused for one in readings])
-    value = np.array([0.0 if isinstance(one, Missing) else one.value for one in readings])
-    return Column(value, np.array([one.age_seconds for one in readings]), missing, lost)

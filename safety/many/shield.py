@@ -1,8 +1,8 @@
 """The shield of n hosts at once: the very guards of `Shield`, without a loop over hosts.
 
-For training and for large evaluations. Host by host it answers as `Shield` does, to the last bit, over any history of
+For training, fleets and trials. Host by host it answers as `Shield` does, to the last bit, over any history of
 readings; `tests/safety/many/test_shield.py` holds the two together. It takes no guards of your own, and leaves out the
-two of `rlctl.safety.memory`: a simulated host has none of their readings, for which they have no objection.
+two of `rlctl.safety.memory`, which have no objection on a simulated host since it has none of their readings.
 """
 
 from __future__ import annotations
@@ -45,22 +45,20 @@ class BatchShield:
     """The guards of n hosts, and what they remember.
 
     It opens no file and reads no clock. It learns from each object of readings once; to rule or mask again on the same
-    one changes nothing. Apply one verdict for each.
+    object changes nothing. Apply one verdict for each.
 
-    Hosts may share a clock (`SimBatch`) or have one each (`SimHostVectorEnv`); one that goes back, stops or is no
+    Hosts may share a clock (`SimHosts`) or have one each (`SimHostVectorEnv`); a clock that goes back, stops or is no
     number is treated as `Shield` treats it, host by host. Only differences count: a host that begins anew under a
     shared clock, which goes on, is ruled as under its own, but for the last bit where the control period is no binary
     fraction.
 
-    It is the `shield` of a `SimHostVectorEnv`; `rlctl.safety.vector_wrapper` builds the two together.
-
     Args:
         profile: Constants of the guards.
         limits: Range of allocations, of all hosts or of each.
-        count: How many hosts.
+        count: Number of hosts.
 
     Attributes:
-        verdict: The last one; for statistics of who overrides.
+        verdict: The latest verdict, for statistics of which guard overrides.
     """
 
     def __init__(self, profile: Profile, limits: Limits | VectorLimits, count: int) -> None:
@@ -73,14 +71,14 @@ class BatchShield:
 
     @property
     def digest(self) -> str:
-        """As of a `Shield` with this profile: equal digests forbid the same."""
+        """The digest of a `Shield` with this profile: equal digests forbid the same."""
         return self.profile.digest
 
     def reset(self, which: Flags | None = None) -> None:
         """Forget everything, or everything about some hosts.
 
         Args:
-            which: The hosts, bool, shape (n,); None for all.
+            which: Hosts to forget, bool, shape (n,); None for all.
         """
         self._latest: tuple[GuardReadings | Readings, Allocations, Bounds] | None = None
         fresh = Memory.start(self.count)
@@ -96,7 +94,7 @@ class BatchShield:
         """What may be written.
 
         Args:
-            readings: This tick's, in whatever state; never written to afterwards.
+            readings: Readings of this tick, in whatever state; never changed afterwards.
             current: The allocations in force.
             proposed: What the policies ask for.
 

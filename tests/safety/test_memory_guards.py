@@ -17,13 +17,13 @@ from rlctl.envs.allocations import Allocations
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
-from rlctl.safety.many.readings import GuardReadings
 from rlctl.safety.many.shield import BatchShield
 from rlctl.safety.memory import Level, MemoryBandwidthGuard, MemoryPressureGuard, Stalls
 from rlctl.safety.profile import MemoryBandwidth, MemoryPressure, Profile, load_profile
 from rlctl.safety.sensors import NEVER_THERE, Trust
 from rlctl.safety.shield import Shield, _memory
 from rlctl.safety.verdict import Reason
+from tests.doubles.guard_readings import guard_readings
 
 Calm = Callable[..., Telemetry]
 
@@ -206,7 +206,7 @@ def test_over_simulated_hosts_the_batch_shield_answers_as_the_shield_though_it_l
     assert together.digest == alone[0].digest
     for _ in range(60):
         telemetries = batch.telemetry()
-        readings = batch.read() if batch.window else GuardReadings.of(telemetries)
+        readings = batch.read() if batch.window else guard_readings(telemetries)
         asked = [Allocation(float(dice.uniform(0.01, 8.0)), 8) for _ in range(count)]
         ruled = together.rule(readings, Allocations.of(batch.allocations), Allocations.of(asked))
         told = [

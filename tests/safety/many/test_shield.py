@@ -21,6 +21,7 @@ from rlctl.safety.many.readings import GuardReadings
 from rlctl.safety.many.shield import BatchShield
 from rlctl.safety.profile import Profile, load_profile, shipped_profiles
 from rlctl.safety.shield import Shield
+from tests.doubles.guard_readings import guard_readings
 
 HOSTS, TICKS = 8, 40
 HALF_A_NANO = 0.3 + 0.5e-9
@@ -101,7 +102,7 @@ def test_it_answers_as_the_shield_of_each_host_over_any_history(
 
     for tick in range(TICKS):
         seen = [one(tick * tick_seconds) for _ in range(HOSTS)]
-        readings = GuardReadings.of(seen)
+        readings = guard_readings(seen)
         if dice.random() < 0.5:
             both.mask(seen, readings, current)
         for _ in range(dice.integers(1, 3)):  # ruling again on the same readings teaches nothing
@@ -120,7 +121,7 @@ def hashed_load(seed: int, ticks: int, tick_seconds: float) -> np.ndarray:
 def seen(batch: SimBatch) -> GuardReadings | Readings:
     """What the hosts' sensors show, in arrays; before the first window there is nothing."""
     if batch.window is None:
-        return GuardReadings.of(batch.telemetry())
+        return guard_readings(batch.telemetry())
     return batch.read()
 
 
@@ -170,4 +171,4 @@ def test_a_quota_is_rounded_as_the_shield_rounds_it() -> None:
     current = [Allocation((k + 0.5) * 1e-9 + tiny, 4) for k in range(1000, 4000, 7) for tiny in (0.0, 1e-16, -1e-16)]
     both = Both(profile, limits, len(current))
     seen = [Telemetry(0.0, 0.010)] * len(current)
-    both.rule(seen, GuardReadings.of(seen), current, [limits.full] * len(current))
+    both.rule(seen, guard_readings(seen), current, [limits.full] * len(current))
