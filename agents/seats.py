@@ -24,7 +24,7 @@ class Decisions(NamedTuple):
     """What was decided on n hosts in one tick.
 
     Attributes:
-        proposed: What the policies asked for, within the hosts' limits.
+        proposed: What the policies want, within the hosts' limits.
         allocations: What BE may use from now on.
         overridden: Where the shield did not let the proposal through as it was; bool, shape (n,).
         failed: Where the policy had no usable answer and the safe allocation stands in; bool, shape (n,).

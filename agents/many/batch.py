@@ -2,7 +2,7 @@
 
 For fleets, where a policy's `act` for each host and tick would take many minutes. Host by host each answers as the
 policy of one host does; `tests/agents/many/test_batch.py` holds the two together. A policy without a version in arrays
-is asked host by host.
+decides host by host.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def batch_policy(name: str, limits: VectorLimits, tick_seconds: float) -> BatchP
     Args:
         name: As `rlctl.agents.catalogue.build` takes it; the policy has its published constants.
         limits: Range of allocations of each host.
-        tick_seconds: Control period.
+        tick_seconds: Length of a control period.
 
     Raises:
         PolicyError: An unknown name, a bound, or a bundle that cannot be served.
@@ -92,19 +92,19 @@ class Constant:
 
 
 class EachHost:
-    """Policies of one host each, asked host by host.
+    """Policies of one host each, which decide host by host.
 
     Args:
         policies: One for each host.
         limits: Range of allocations of each host.
-        tick_seconds: Control period.
+        tick_seconds: Length of a control period.
     """
 
     def __init__(self, policies: list[Policy], limits: VectorLimits, tick_seconds: float) -> None:
         self.shielded, self.masked = policies[0].shielded, policies[0].masked
         self._policies, self._limits = policies, limits
         self._observers = [Observer(host, tick_seconds) for host in limits.each]
-        # All are asked from the first tick on, also while their hosts are under another policy.
+        # All decide from the first tick on, also while their hosts are under another policy.
         self.begin(np.ones(len(policies), np.bool_))
 
     @property

@@ -28,10 +28,10 @@ class BatchLearned:
     Where the network's answer is no number the host gets the safe allocation, and the answer counts as failed.
 
     Args:
-        logits: The network.
+        logits: Values of the moves by the network, as `Logits` says.
         lags: Ticks back that it sees, as in `rlctl.envs.observation.Observer`.
         limits: Range of allocations of each host.
-        tick_seconds: Control period.
+        tick_seconds: Length of a control period.
         shielded: Whether it is judged behind the shield.
         masked: Whether it chooses among the moves that the shield lets through; otherwise among all.
         remarks: What a reader of its results must know.

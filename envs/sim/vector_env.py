@@ -244,13 +244,13 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
     def _seed(self, seed: int | Sequence[int | None] | None, which: Flags) -> None:
         """Set seeds and numbers of the episodes that begin now."""
         seeds = self._seeds_of(seed)
-        anew = which & np.array([one is not None for one in seeds])
+        anew = which & np.array([seed is not None for seed in seeds])
         if self._seeds is None:
             self._seeds = np.uint64(fresh_seed()) + np.arange(self.num_envs, dtype=np.uint64)
             self._episodes = np.zeros(self.num_envs, np.uint64)
         else:
             self._episodes = np.where(anew, np.uint64(0), self._episodes + which.astype(np.uint64))
-        self._seeds = np.where(anew, np.array([one or 0 for one in seeds], np.uint64), self._seeds)
+        self._seeds = np.where(anew, np.array([seed or 0 for seed in seeds], np.uint64), self._seeds)
 
     def _seeds_of(self, seed: int | Sequence[int | None] | None) -> Sequence[int | None]:
         if seed is None:
@@ -258,9 +258,9 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         seeds = range(seed, seed + self.num_envs) if isinstance(seed, int) else seed
         if len(seeds) != self.num_envs:
             raise ConfigError(f"{len(seeds)} seeds for {self.num_envs} hosts: give one for each")
-        for one in seeds:
-            if one is not None:
-                kind_of(one)
+        for number in seeds:
+            if number is not None:
+                kind_of(number)
         return seeds
 
 

@@ -24,7 +24,7 @@ Interval = Annotated[list[Finite | None], Field(min_length=2, max_length=2)]  # 
 
 
 class _Claimed(BaseModel):
-    """Types are checked here; which keys are absent or unknown is told by the comparison with what is written now."""
+    """Types are checked here; absent and unknown keys show in the comparison with what is written now."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
@@ -114,13 +114,13 @@ def _read(path: Path) -> object:
 
 
 def _of_a_report(data: Mapping[str, Any]) -> str:
-    """A report has rounded less and added more, and calls one's own managers by labels that nothing is built from."""
-    said = "is the result.json of a report; verify reads what `rlctl bench --json FILE` wrote"
+    """A report adds comparisons, and calls one's own managers by labels, which nothing can be built from."""
+    message = "is the result.json of a report; verify reads what `rlctl bench --json FILE` wrote"
     results = data["scenarios"].values() if isinstance(data.get("scenarios"), dict) else [data]
-    managers = [name for one in results if isinstance(one, dict) for name in one.get("managers") or ()]
+    managers = [name for result in results if isinstance(result, dict) for name in result.get("managers") or ()]
     if unknown := [name for name in managers if not catalogue.is_known(name)]:
-        said += f", and runs no code of a file: {unknown[0]} does not ship"
-    return said
+        message += f", and runs no code of a file: {unknown[0]} does not ship"
+    return message
 
 
 def _scenarios(data: Mapping[str, object], path: Path) -> Mapping[str, object]:
@@ -146,8 +146,8 @@ def _claim(result: object, name: str, path: Path) -> Claim:
         claim = Claim.model_validate(result)
     except ValidationError as error:
         first = error.errors()[0]
-        given = "" if first["type"] == "missing" else f", not {_quoted(first['input'])}"
-        raise ConfigError(f"{_dotted(name, *first['loc'])}: {first['msg']}{given}", path) from error
+        value = "" if first["type"] == "missing" else f", not {_quoted(first['input'])}"
+        raise ConfigError(f"{_dotted(name, *first['loc'])}: {first['msg']}{value}", path) from error
     for needed in ("tuned_source", "tuned_digest") if claim.tuned else ():
         if not getattr(claim, needed):
             raise ConfigError(f"{_dotted(name)}: tuned is true, but {needed} is missing", path)
@@ -157,18 +157,18 @@ def _claim(result: object, name: str, path: Path) -> Claim:
 def _not_finite(value: object, *place: str | int) -> Iterator[tuple[str | int, ...]]:
     """Where NaN and infinities stand, which Python reads but JSON does not have, and integers beyond any float."""
     if isinstance(value, dict):
-        for name, one in value.items():
-            yield from _not_finite(one, *place, name)
+        for name, part in value.items():
+            yield from _not_finite(part, *place, name)
     elif isinstance(value, list):
-        for number, one in enumerate(value):
-            yield from _not_finite(one, *place, number)
+        for number, part in enumerate(value):
+            yield from _not_finite(part, *place, number)
     elif (isinstance(value, float) and not math.isfinite(value)) or (isinstance(value, int) and abs(value) > 2**63):
         yield place
 
 
 def _dotted(*place: str | int) -> str:
     """A path as the comparison writes it, `thesis.managers.frozen.lc_cpus.ci95[0]`."""
-    text = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in place if one != "")
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place if part != "")
     return text.removeprefix(".")
 
 

@@ -14,10 +14,10 @@ from rlctl.statistics.paired import Difference, Ratio, paired_difference, ratio_
 __all__ = ["BASELINES", "Comparison", "compare", "present_baselines"]
 
 LEAST_BE_PERCENT = 0.5
-"""Less BE throughput than this is next to none, and a multiple of it says nothing."""
+"""Less BE throughput than this is next to none, and a multiple of it means nothing."""
 
 BASELINES = ("prm-hybrid-tuned", "frozen")
-"""Against whom managers are compared by default: the thesis' best, and all that the LC can have."""
+"""Managers that others are compared with by default: the thesis' best, and the most QoS that the LC can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class Comparison:
     """One manager against the baseline.
 
     Attributes:
-        manager: Its name.
-        baseline: The other's name.
-        qos: Difference of the QoS guarantee over 1-s windows, percentage points.
-        qos_15s: The same over 15-s samples.
+        manager: Label of the manager.
+        baseline: Label of the baseline.
+        qos: Difference of the QoS guarantee over all windows, percentage points.
+        qos_15s: Difference of the QoS guarantee over one window in 15 s, percentage points.
         be: Difference of BE throughput, percentage points.
         be_ratio: BE throughput as a multiple of the baseline's; NaN where that is below `LEAST_BE_PERCENT`.
     """
@@ -41,7 +41,7 @@ class Comparison:
     be_ratio: Ratio
 
     def as_json(self) -> dict[str, object]:
-        """By name, without the two managers'."""
+        """All differences by the metrics' names."""
         return {
             "qos_guarantee_percent": self.qos.as_json(),
             "qos_15s_percent": self.qos_15s.as_json(),

@@ -106,14 +106,12 @@ class LiveOutcome:
             return next(iter(self.hosts.values())).scores
         by_name = {name: self._of(name) for name in self.plan.managers}
         return {
-            name: score([run for _, run in found], [host for host, _ in found])
-            for name, found in by_name.items()
-            if found
+            name: score([run for _, run in runs], [host for host, _ in runs]) for name, runs in by_name.items() if runs
         }
 
     @property
     def missing(self) -> dict[str, int]:
-        """Runs that were asked for and not measured, by manager; those without any are left out."""
+        """Number of planned runs that were not measured, by manager; managers without any are left out."""
         counts = {name: self.plan.repeats - len(self._of(name)) for name in self.plan.managers}
         return {name: count for name, count in counts.items() if count}
 

@@ -37,7 +37,7 @@ MODEL_WAY_OUT = (
     "scikit-learn, which fits their model, is not installed: pip install 'rlctl[baselines]', or in a checkout "
     "scripts/install cli,baselines"
 )
-"""What is to be said of managers that need it."""
+"""The way out for managers that need it."""
 
 PERIOD_SECONDS = 18.5
 """PRM's interval, over which the records are averaged (eris)."""
@@ -48,23 +48,19 @@ class Published(Protocol):
 
     @property
     def name(self) -> str:
-        """The scenario's name."""
-        ...
+        """Name of the scenario, for messages."""
 
     @property
     def managers(self) -> Mapping[str, Mapping[str, Any]]:
         """Constructor options by manager name."""
-        ...
 
     @property
     def core_cpus(self) -> float:
         """CPUs here that stand for one core of the machine that a manager was published for."""
-        ...
 
     @property
     def time_scale(self) -> float:
         """Divides every published period."""
-        ...
 
 
 def policy_for(
@@ -74,8 +70,8 @@ def policy_for(
 
     Args:
         name: The manager's name, a bundle's folder with a slash in it, or FILE.py:CLASS.
-        scenario: Whose options win over all others.
-        model: PRM's threshold model.
+        scenario: Holds options that win over all others.
+        model: PRM's threshold model, for managers that need one.
         tuned: Constants in place of the published ones.
 
     Raises:

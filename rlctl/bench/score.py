@@ -67,11 +67,11 @@ class Score:
 
 
 def score(runs: Sequence[LiveRun], hosts: Sequence[str] = ()) -> Score:
-    """Score one manager.
+    """Score one manager over its repeats.
 
     Args:
-        runs: Its repeats; each of at least two ticks.
-        hosts: Where each was, the strata of the intervals; empty is all on one.
+        runs: One for each repeat, of at least two ticks each.
+        hosts: Host of each run, the strata of the intervals; empty when all are of one host.
 
     Raises:
         ValueError: No run.

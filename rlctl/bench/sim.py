@@ -37,7 +37,7 @@ TRAINING_RUNS = 4
 
 @dataclass(frozen=True, slots=True)
 class SimPlan:
-    """What to measure.
+    """What to measure on simulated hosts.
 
     Attributes:
         scenario: The scenario, with duration and time scale as they are to be.
@@ -70,7 +70,7 @@ class SimPlan:
 
         Args:
             scenario: With duration and time scale as they are to be.
-            managers: Names.
+            managers: Names of managers, in the order of the table.
             seeds: Number of evaluation seeds.
             shield: Name or file of the shield's profile.
             source: Name or file of the scenario.
@@ -190,7 +190,7 @@ class SimOutcome:
         )
 
     def as_json(self) -> dict[str, object]:
-        """The contract's JSON; managers by the names that they were asked for."""
+        """The contract's JSON; managers by the names in the plan."""
         return self.suite().as_json({catalogue.label(name): name for name in self.per_seed})
 
     def suite(self) -> SuiteResult:
@@ -236,10 +236,10 @@ class SimOutcome:
 def run_sim(
     plan: SimPlan, workforce: Workforce = HERE, done: Callable[[str], None] = lambda _: None, *, chunk: int = 0
 ) -> SimOutcome:
-    """Run the plan.
+    """Run every manager of a plan on every seed.
 
     Args:
-        plan: What to measure; PRM's threshold model is recorded first if a manager needs one that is not given.
+        plan: What to measure; PRM's threshold model is recorded first if a manager needs one and there is none.
         workforce: Who does the pieces of work; no number in the result depends on it.
         done: Called after each piece of work with the manager's name, for progress.
         chunk: Seeds of one piece of work, as in `SimPlan.tasks`.

@@ -155,7 +155,7 @@ FORESEEING: Mapping[str, Callable[[SimBatch], Bound]] = {
 
 
 def _policies(task: SimTask, hosts: SimBatch) -> tuple[Callable[[], None], list[Policy]]:
-    """A policy for each host, and what a bound has to do before they are asked in a tick."""
+    """What a bound has to do before the policies of a tick, and a policy for each host."""
     if task.manager not in BOUNDS:
         options = task.options or ({},) * hosts.count
         return lambda: None, [policy_for(task.manager, task.scenario, task.threshold_model, each) for each in options]

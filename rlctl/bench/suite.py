@@ -32,7 +32,7 @@ class Trace:
         tail_over_target: Latency of the window as a multiple of the target.
         be_work: BE work done in the tick, as a share of BE running alone for as long.
         frozen: True where BE was suspended.
-        tick_seconds: Control period.
+        tick_seconds: Length of a control period.
     """
 
     load: Samples

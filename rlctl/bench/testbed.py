@@ -30,7 +30,7 @@ __all__ = ["Alone", "LivePlan", "Measured", "OnTestbed", "this_host"]
 
 @dataclass(frozen=True, slots=True)
 class LivePlan:
-    """What to measure.
+    """What to measure on a live testbed.
 
     Attributes:
         scenario: The scenario, with duration and time scale as they are to be.
@@ -60,7 +60,7 @@ class LivePlan:
         return policy.weight if policy.name == "weights" else self.scenario.be.weight
 
     def described(self, load: str) -> str:
-        """What a table has to say beneath it, with what was found of the maximum load."""
+        """What a table has to say beneath it, with a phrase on the maximum load."""
         scenario = self.scenario
         return (
             f"{scenario.name}: {self.repeats} x {scenario.duration_seconds:g} s, interleaved; "

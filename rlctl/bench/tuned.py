@@ -1,4 +1,4 @@
-"""Constants that scripts/tune-managers found, and on what: read by `rlctl bench --tuned`."""
+"""Constants of managers that scripts/tune-managers searched, and where: read by `rlctl bench --tuned`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 
-import yaml
 from pydantic import Field, model_validator
 
 from rlctl.agents import catalogue
@@ -20,29 +19,28 @@ __all__ = [
     "ALLOWANCE_POINTS",
     "SHIPPED",
     "Budget",
-    "Found",
     "Fulfilment",
     "Ground",
     "Tuned",
-    "as_yaml",
+    "TunedManager",
     "ground_of",
     "load_tuned",
 ]
 
 ALLOWANCE_POINTS = 0.1
-"""QoS below frozen's that costs nothing: less is within what three seeds can tell."""
+"""QoS below frozen's that costs nothing: three seeds cannot tell less from chance."""
 
 SHIPPED = "tuned"
 """What `--tuned` without a file means."""
 
 
 class Budget(Strict):
-    """What each manager was given, the same for all.
+    """What the search spent on each manager, the same for all.
 
     Attributes:
-        candidates: Sets of constants that were tried, the published one included.
+        candidates: Number of sets of constants that were tried, the published one included.
         seeds: Training seeds of each scenario, the same for every candidate.
-        duration_seconds: Longest run; a shorter scenario runs to its end.
+        duration_seconds: Length of the longest run; a shorter scenario runs to its end.
     """
 
     candidates: int = Field(ge=1)
@@ -51,13 +49,13 @@ class Budget(Strict):
 
 
 class Ground(Strict):
-    """What a scenario was when the constants were found on it; another one now is told as out of date.
+    """What a scenario was when constants were searched on it, so that a later change of it shows.
 
     Attributes:
-        duration_seconds: Of its runs.
+        duration_seconds: Length of the runs.
         scenario_digest: Hash of the scenario.
-        profile: Its host profile.
-        profile_digest: Hash of that.
+        profile: Name of the host profile.
+        profile_digest: Hash of the host profile.
         shield_digest: Hash of the shield's profile.
     """
 
@@ -69,24 +67,24 @@ class Ground(Strict):
 
 
 class Fulfilment(Strict):
-    """What the search went by.
+    """The search's objective: QoS first, BE throughput second.
 
     Attributes:
         shortfall_points: QoS below frozen's less ALLOWANCE_POINTS, summed over the scenarios, in percentage points.
-        be_throughput_percent: Mean over the scenarios.
+        be_throughput_percent: BE throughput, mean over the scenarios.
     """
 
     shortfall_points: float
     be_throughput_percent: float
 
 
-class Found(Strict):
-    """One manager's constants, and what they and the published ones came to on the training seeds.
+class TunedManager(Strict):
+    """One manager's constants, and what they and the published ones reached on the training seeds.
 
     Attributes:
-        options: The constants that were found, for the manager's constructor.
-        published: What the published ones came to.
-        tuned: What those found came to.
+        options: The tuned constants, for the manager's constructor.
+        published: What the published constants reached.
+        tuned: What the tuned constants reached.
     """
 
     options: dict[str, int | float]
@@ -98,36 +96,36 @@ class Tuned(Strict):
     """A file of tuned constants.
 
     Attributes:
-        budget: What the search was given.
+        budget: What the search spent on each manager.
         shield: Safety profile of the managers that are judged behind one.
-        scenarios: On what they were found, by name.
-        managers: What was found, by name.
+        scenarios: What the constants were searched on, by the scenario's name.
+        managers: The search's result, by the manager's name.
     """
 
     budget: Budget
     shield: str
     scenarios: dict[str, Ground] = Field(min_length=1)
-    managers: dict[str, Found] = Field(min_length=1)
+    managers: dict[str, TunedManager] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _are_options(self) -> Tuned:
-        """A slip in a file that was edited is told with the file's name, not as an option of some bench."""
-        for name, one in self.managers.items():
-            if unknown := one.options.keys() - catalogue.options(name).keys():
+        """A mistake in an edited file is reported with the file's name, not as an unknown option of some benchmark."""
+        for name, manager in self.managers.items():
+            if unknown := manager.options.keys() - catalogue.options(name).keys():
                 raise ValueError(f"managers.{name}: no option {', '.join(sorted(unknown))}")
         return self
 
     @property
     def digest(self) -> str:
-        """Hash of everything that the file says but its comments."""
+        """Hash of the file's content without its comments."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
 
     def options(self, manager: str) -> Mapping[str, int | float]:
-        """The constants of a manager; none for one that was not tuned, which keeps its published ones."""
+        """The tuned constants of a manager; empty for one that was not tuned, which keeps its published ones."""
         return self.managers[manager].options if manager in self.managers else {}
 
     def misfits(self, scenario: SimScenario, host: HostProfile, shield: Profile) -> Iterator[str]:
-        """What differs between a scenario and that which the constants were found on, a line for each."""
+        """A line for each thing in which a scenario differs from what the constants were searched on."""
         ground = self.scenarios.get(scenario.name)
         if ground is None:
             yield f"{scenario.name}: the constants were not tuned on this scenario"
@@ -140,7 +138,7 @@ class Tuned(Strict):
 
 
 def ground_of(scenario: SimScenario, host: HostProfile, shield: Profile) -> Ground:
-    """What a scenario is.
+    """What a scenario is: its digests and duration.
 
     Args:
         scenario: With the duration and time scale that it runs with.
@@ -167,14 +165,3 @@ def load_tuned(source: str = SHIPPED) -> Tuned:
     """
     shipped = Path(str(files("rlctl") / "configs" / "managers" / f"{SHIPPED}.yaml"))
     return load_model(Tuned, shipped if source == SHIPPED else Path(source))
-
-
-def as_yaml(tuned: Tuned) -> str:
-    """The file's text; the same for the same search, whenever it ran."""
-    data = tuned.model_dump(mode="json")
-    return (
-        "# Written by scripts/tune-managers: constants for `rlctl bench --plant sim --tuned`, one set per manager for\n"
-        "# the whole suite. shortfall_points: QoS below frozen's less "
-        f"{ALLOWANCE_POINTS:g}, summed over the scenarios. Training seeds.\n"
-        + yaml.safe_dump(data, sort_keys=False, width=120, default_flow_style=None)
-    )

@@ -30,11 +30,11 @@ QUANTILE = 0.95
 
 
 class Region(Strict):
-    """Where hosts stand.
+    """A region in which hosts stand.
 
     Attributes:
-        ahead_hours: By how much their clocks, and so their days, are ahead.
-        share: Of the hosts, by the shares of the other regions.
+        ahead_hours: By how much the clocks of its hosts, and so their days, are ahead.
+        share: Weight of this region when hosts are drawn, relative to the other regions.
     """
 
     ahead_hours: float = Field(0.0, ge=-24.0, le=24.0)
@@ -45,13 +45,13 @@ class FleetKind(Strict):
     """One kind of host.
 
     Attributes:
-        name: Shown in tables.
-        profile: A host profile, by name or file.
+        name: Name in tables.
+        profile: Name or file of a host profile.
         constants: Constants of the profile that are different here.
-        ranges: From where each host draws constants, beside the profile's own ranges.
+        ranges: Ranges that each host draws constants from, beside the profile's own ranges.
         weight: BE's CPU weight.
-        share: Of the hosts, by the shares of the other kinds.
-        load: Its days.
+        share: Weight of this kind when hosts are drawn, relative to the other kinds.
+        load: How the load goes over a day.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -80,11 +80,11 @@ class FleetKind(Strict):
         Empty when the policies that ship have learnt on such hosts.
         """
         own = _spans(self.host, self.weight)
-        found = [
+        leaving = [
             tuple(name for name, (low, high) in own.items() if not theirs[name][0] <= low <= high <= theirs[name][1])
-            for theirs in (_spans(one.host(), one.weight) for one in _training_kinds())
+            for theirs in (_spans(kind.host(), kind.weight) for kind in _training_kinds())
         ]
-        return min(found, key=len)
+        return min(leaving, key=len)
 
 
 class CanaryPlan(Strict):
@@ -134,14 +134,14 @@ class CanaryPlan(Strict):
 
 
 class Fleet(Strict):
-    """A fleet.
+    """A fleet of hosts, described by what they are drawn from.
 
     Attributes:
-        name: Shown in tables.
-        description: In a line.
-        hosts: How many, when nobody says otherwise.
-        hours: For how long, when nobody says otherwise.
-        shield: Safety profile of policies that are judged behind one, by name or file.
+        name: Name in tables.
+        description: What the fleet is, in a line.
+        hosts: Number of hosts unless a command says otherwise.
+        hours: Simulated time unless a command says otherwise.
+        shield: Name or file of the safety profile, for policies that are judged behind a shield.
         machine_cpus: CPUs of the standard machine that BE's work is counted in.
         regions, kinds: What hosts are drawn from; in a file, a kind may be `like` another.
         canary: How a bundle is rolled out.
@@ -161,7 +161,7 @@ class Fleet(Strict):
     @classmethod
     def _spelt_out(cls, data: Any) -> Any:
         kinds = data.get("kinds") if isinstance(data, dict) else None
-        if not isinstance(kinds, (list, tuple)) or not all(isinstance(one, dict) for one in kinds):
+        if not isinstance(kinds, (list, tuple)) or not all(isinstance(kind, dict) for kind in kinds):
             return data
         made: dict[str, dict[str, Any]] = {}
         for kind in kinds:
@@ -200,7 +200,7 @@ def load_fleet(source: str = "default") -> Fleet:
     shipped = _folder() / f"{source}.yaml"
     path = shipped if shipped.is_file() else Path(source)
     if path.suffix not in {".yaml", ".yml"}:
-        names = ", ".join(sorted(one.stem for one in _folder().glob("*.yaml")))
+        names = ", ".join(sorted(path.stem for path in _folder().glob("*.yaml")))
         raise ConfigError(f"no fleet {source!r}; there are {names}, or give a .yaml file")
     data, lines = load_yaml(path)
     for kind in data["kinds"] if isinstance(data.get("kinds"), list) else ():
@@ -225,7 +225,7 @@ def _like(made: Mapping[str, Mapping[str, Any]], kind: Mapping[str, Any]) -> dic
     base = made.get(str(kind["like"])) or _training_kind(str(kind["like"]))
     if base is None:
         raise ValueError(f"kinds: {kind.get('name')} is like {kind['like']!r}: no kind before it, nor one of training")
-    both = [key for key in ("constants", "ranges") if isinstance(own.get(key, {}), dict)]  # what is none is told later
+    both = [key for key in ("constants", "ranges") if isinstance(own.get(key, {}), dict)]  # others are refused later
     return {**base, **own, **{key: {**base.get(key, {}), **own.get(key, {})} for key in both}}
 
 

@@ -64,9 +64,9 @@ class Roster:
         keys = episode_keys(base, numbers.astype(np.uint64))
         at = (uniforms(base, 0, 1, KIND)[0] + GOLDEN * numbers) % 1.0
         regions = list(fleet.regions.values())
-        region = _picked([one.share for one in regions], uniforms(keys, 0, 1, REGION)[0])
-        ahead = np.array([one.ahead_hours for one in regions])[region]
-        return cls(numbers, keys, _picked([one.share for one in fleet.kinds], at), ahead)
+        region_of = _picked([region.share for region in regions], uniforms(keys, 0, 1, REGION)[0])
+        ahead = np.array([region.ahead_hours for region in regions])[region_of]
+        return cls(numbers, keys, _picked([kind.share for kind in fleet.kinds], at), ahead)
 
     def part(self, span: slice) -> Roster:
         """Some of these hosts."""
@@ -106,7 +106,7 @@ class FleetHosts(SimHosts):
         super().__init__(constants, roster.keys, weights, TICK_SECONDS)
 
     def load_ratio(self, tick: int) -> Array:
-        """Configured load in a tick; ticks are asked for in their order."""
+        """Configured load in a tick; to be called tick after tick."""
         row = tick % LOAD_TICKS
         if row == 0:
             begin, r = self._begin_seconds + tick * TICK_SECONDS, self._roster

@@ -20,8 +20,8 @@ class SimulatedFleet:
     """A fleet in pieces, which travel to whoever simulates them and come back after every stretch of time.
 
     Args:
-        plan: The rollout.
-        roster: The hosts.
+        plan: What is rolled out, and how.
+        roster: Who the hosts are.
         policies: Names; all hosts begin under the first.
         workforce: Who simulates the pieces.
 
@@ -45,7 +45,7 @@ class SimulatedFleet:
             piece.seats.put_under(policy, which[span])
 
     def watch(self, minutes: float) -> Tally:
-        """Let time pass."""
+        """Let time pass on all hosts, and count what happens."""
         ticks = round(60.0 * minutes / TICK_SECONDS)
         results = self._workforce.map(_simulated, [(piece, ticks) for piece in self._pieces])
         self._pieces = [piece for piece, _ in results]

@@ -1,4 +1,4 @@
-"""What `rlctl fleet` is asked for: managers side by side on a fleet, or a bundle rolled out over it."""
+"""What `rlctl fleet` simulates: managers side by side on a fleet, or a bundle rolled out over it."""
 
 from __future__ import annotations
 

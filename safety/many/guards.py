@@ -158,7 +158,7 @@ class Bounding:
         return most
 
     def _grown(self, passed_seconds: Array, current: Allocations) -> tuple[Array, Array]:
-        """GrowthRate: quota and cpuset in force and a step more for the time passed; a frozen BE resumes at the least."""
+        """GrowthRate: quota and cpuset in force and a step more for the time passed; frozen BE resumes at least."""
         p, limits, least = self.profile, self.limits, self.limits.minimum
         base_cpus = np.where(current.frozen, least.quota_cpus, current.quota_cpus)
         quota_cpus = _nano_rounded(base_cpus + p.growth_ratio_per_second * limits.cpus * passed_seconds)

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
 from rlctl.bench.lineup import NEEDS_MODEL
 from rlctl.bench.sim import TRAINING_RUNS, SimPlan, record_model
 from rlctl.bench.simulation import SimResult, SimTask, simulate
-from rlctl.bench.tuned import ALLOWANCE_POINTS, Budget, Found, Fulfilment, Tuned, ground_of
+from rlctl.bench.tuned import ALLOWANCE_POINTS, Budget, Fulfilment, Tuned, TunedManager, ground_of
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim import seeds
 from rlctl.envs.sim.seeds import Kind, kind_of
@@ -19,7 +20,7 @@ from rlctl.scenarios.sim import SimScenario
 from rlctl.work.workforce import HERE, Workforce
 from scripts.studies.search_space import Options, Space
 
-__all__ = ["CANDIDATES", "DURATION_SECONDS", "SEEDS", "budget_of", "plans_of", "task_count", "tune"]
+__all__ = ["CANDIDATES", "DURATION_SECONDS", "SEEDS", "as_yaml", "budget_of", "plans_of", "task_count", "tune"]
 
 CANDIDATES = 24
 """Sets of constants per manager."""
@@ -75,10 +76,10 @@ class Quest:
         return max(self.tried, key=lambda pair: pair[1])
 
     @property
-    def found(self) -> Found:
+    def found(self) -> TunedManager:
         """As the file has it."""
         options, score = self.best
-        return Found(options=dict(options), published=self.tried[0][1].fulfilment, tuned=score.fulfilment)
+        return TunedManager(options=dict(options), published=self.tried[0][1].fulfilment, tuned=score.fulfilment)
 
 
 def budget_of(candidates: int = CANDIDATES, count: int = SEEDS, duration_seconds: float = DURATION_SECONDS) -> Budget:
@@ -235,3 +236,14 @@ def _round_sizes(candidates: int) -> list[int]:
 def _means(result: SimResult, metric: str, count: int) -> NDArray[np.float64]:
     """A metric of each of so many candidates, over its seeds."""
     return np.asarray(result.values[metric].reshape(count, -1).mean(axis=1))
+
+
+def as_yaml(tuned: Tuned) -> str:
+    """The file's text; the same for the same search, whenever it ran."""
+    data = tuned.model_dump(mode="json")
+    return (
+        "# Written by scripts/tune-managers: constants for `rlctl bench --plant sim --tuned`, one set per manager for\n"
+        "# the whole suite. shortfall_points: QoS below frozen's less "
+        f"{ALLOWANCE_POINTS:g}, summed over the scenarios. Training seeds.\n"
+        + yaml.safe_dump(data, sort_keys=False, width=120, default_flow_style=None)
+    )

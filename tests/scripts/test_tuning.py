@@ -11,7 +11,7 @@ from rlctl.agents import catalogue
 from rlctl.bench.lineup import policy_for
 from rlctl.bench.sim import SimPlan, run_sim
 from rlctl.bench.simulation import simulate
-from rlctl.bench.tuned import SHIPPED, Budget, Found, Fulfilment, Tuned, as_yaml, ground_of, load_tuned
+from rlctl.bench.tuned import SHIPPED, Budget, Fulfilment, Tuned, TunedManager, ground_of, load_tuned
 from rlctl.cli import main
 from rlctl.commands.bench_verify import plan_of, read_claims
 from rlctl.envs.errors import ConfigError
@@ -20,7 +20,7 @@ from rlctl.safety.profile import load_profile
 from rlctl.scenarios.shipped import load_scenario
 from rlctl.work.workforce import workforce
 from scripts.studies.search_space import Range, Space, load_search, spaces
-from scripts.studies.tuning import budget_of, plans_of, task_count, tune
+from scripts.studies.tuning import as_yaml, budget_of, plans_of, task_count, tune
 
 SPACES = load_search()
 SEARCHED = ("static", "parties", "prm-hybrid-tuned")
@@ -55,7 +55,7 @@ def mine(tmp_path):
         budget=budget,
         shield="responsive",
         scenarios={one.scenario.name: ground_of(one.scenario, one.host, one.profile) for one in plans},
-        managers={"static": Found(options={"quota_ratio": 0.05}, published=NOTHING, tuned=NOTHING)},
+        managers={"static": TunedManager(options={"quota_ratio": 0.05}, published=NOTHING, tuned=NOTHING)},
     )
     path = tmp_path / "mine.yaml"
     path.write_text(as_yaml(tuned))
