@@ -46,12 +46,7 @@ ACTIVATIONS: Mapping[str, type[torch.nn.Module]] = MappingProxyType(
 
 
 class ByBudget:
-    """A schedule that goes by what is left of the budget, in time or in timesteps, and not by timesteps alone.
-
-    Args:
-        schedule: From the share that is left to a number.
-        left: That share.
-    """
+    """A schedule that goes by what is left of the budget, in time or in timesteps, and not by timesteps alone."""
 
     def __init__(self, schedule: Callable[[float], float], left: Callable[[], float]) -> None:
         self._schedule, self._left = schedule, left
@@ -72,7 +67,6 @@ def make(
     Args:
         algorithm: A key of CLASSES.
         recipe: Its hyperparameters, already fitted to the budget.
-        env: The hosts.
         left: Share of the budget that is left, 1 to 0.
         classes: The learners, or what was made from them for another kind of environment.
     """

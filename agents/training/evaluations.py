@@ -57,13 +57,7 @@ class Evaluation:
 
 
 class Judge:
-    """Scores policies on the same courses and validation seeds.
-
-    Args:
-        courses: Courses with names of their own.
-        seeds: Number of seeds of each.
-        lags: Ticks back that the policies see.
-    """
+    """Scores policies on the same courses and validation seeds."""
 
     def __init__(self, courses: Sequence[Course], seeds: int, lags: Sequence[int]) -> None:
         self.courses, self._lags = tuple(courses), tuple(lags)
@@ -88,7 +82,6 @@ class History:
 
     Args:
         file: evaluations.npz, in the shape of Stable-Baselines3's; what stands there is gone on with.
-        courses: What is evaluated on.
     """
 
     def __init__(self, file: Path, courses: Sequence[Course]) -> None:

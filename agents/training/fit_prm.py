@@ -65,11 +65,10 @@ def fit(
     interval_seconds: float = 18.5,
     bin_percent: float = 50.0,
 ) -> PrmModel:
-    """Fit the model.
+    """Fit PRM's threshold model.
 
     Args:
-        rows: Records of the LC alone.
-        lc_cpus: CPUs of the LC; the bins reach from half of them to one more than all.
+        lc_cpus: CPUs that the LC has; the bins reach from half of them to one more than all.
         method: Where a fence stands in the mixture, see `fence`.
         span_sigmas: Standard deviations from a component's mean to the fence (eris: 4, its WCA plugin: 3).
         interval_seconds: Rows with a time are averaged over it: thresholds for 18.5-s means must come from such.

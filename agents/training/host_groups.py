@@ -63,10 +63,6 @@ class HostGroups:
     Args:
         *groups: Vector environments with the same spaces; they are closed with this one.
 
-    Attributes:
-        groups: The vector environments.
-        count: Number of hosts in all.
-
     Raises:
         ConfigError: There is no group, or they differ in what a policy sees or may do.
     """

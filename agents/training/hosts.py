@@ -189,10 +189,7 @@ def build(hosts: Hosts, count: int, seed: int, lags: Sequence[int], *, block: in
     """All hosts as one environment of Stable-Baselines3, seeded; rewards are of what happened, not of what was sensed.
 
     Args:
-        hosts: Kinds of hosts.
         count: Number of hosts in all; kinds that get none are left out.
-        seed: Seed of the run.
-        lags: Ticks back that observations show.
         block: Number of the run's block of seeds: a resumed run takes the next one.
 
     Raises:
@@ -211,11 +208,7 @@ class Group:
     """Hosts of one kind as they are simulated, with no file left to read: it can be sent to another machine.
 
     Attributes:
-        kind: The kind of host.
-        count: Number of hosts.
         episode_steps: Steps of an episode.
-        profile: The kind's host profile.
-        shield: The kind's safety profile, if any.
     """
 
     kind: Kind
@@ -256,8 +249,6 @@ def first_seed(seed: int, count: int, block: int = 0) -> int:
     """The seed of a run's first host; no two runs, nor two blocks of a run, share a host's seed.
 
     Args:
-        seed: Seed of the run.
-        count: Number of its hosts.
         block: As in `build`; after 64 blocks they are the same again.
 
     Raises:

@@ -55,7 +55,6 @@ def learn(
     """Train.
 
     Args:
-        run: What to do.
         watch: Called with how far it has come, several times a minute.
         stopped: True asks to end early.
         rollouts: The testbeds of a cluster, which act instead of simulated hosts in this process.
@@ -80,7 +79,6 @@ def export_best(run: TrainingRun, ending: Ending) -> TrainingResult:
 
     Args:
         run: Its folder holds a checkpoint.
-        ending: Why it ended.
 
     Raises:
         ConfigError: There is no checkpoint, or something does not fit it.
@@ -96,9 +94,7 @@ class Budget:
     """What a run may spend, and what it has.
 
     Args:
-        timesteps: Control periods at most.
         max_seconds: Seconds at most, or None.
-        spent_seconds: Seconds of earlier sessions.
     """
 
     def __init__(self, timesteps: int, max_seconds: float | None, spent_seconds: float) -> None:

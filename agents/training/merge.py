@@ -33,8 +33,6 @@ def merge(members: Sequence[Path], out: Path, name: str) -> Card:
 
     Args:
         members: Folders of bundles, two or more.
-        out: The new bundle's folder.
-        name: What the policy is called.
 
     Raises:
         BundleError: A member is refused, they do not go together, or the network does not answer their mean. Nothing

@@ -24,9 +24,6 @@ COUNTS = 0.01
 class InMoves(Policy):
     """A policy in a network's place: whatever it asks for, the answer is one of the moves.
 
-    Args:
-        policy: A manager, or a learned policy.
-
     Attributes:
         observation: Of the last tick.
         chosen: Index into MOVES of the last answer.
@@ -72,8 +69,6 @@ def nearest_move(wanted: Allocation, current: Allocation, limits: Limits, allowe
 
     Args:
         wanted: What it asks for.
-        current: What is in force.
-        limits: The host's range.
         allowed: Moves to choose among, bool, shape (len(MOVES),); None for all.
     """
     distances = [_distance(move.of(current, limits), wanted, limits) for move in MOVES]

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rlctl.envs.errors import ConfigError, PermissionMissing
 
@@ -32,7 +31,7 @@ class Row:
     """One record of the LC.
 
     Attributes:
-        util_percent: LC CPU use, 100 being one CPU.
+        util_percent: CPU use of the LC, 100 being one CPU.
         metrics: Values by name of METRICS; those that were missing are absent.
         time_seconds: End of the interval; None when the rows are intervals already.
     """
@@ -94,7 +93,8 @@ def _from_ticks(path: Path, lines: list[str]) -> Iterator[Row]:
             if "log" in tick:  # a header
                 continue
             readings = {**tick["counters"], **tick["readings"]}
-            values = {name: _value(reading) for name, reading in readings.items()}
+            known = {name: reading.get("value") for name, reading in readings.items()}
+            values = {name: float(value) for name, value in known.items() if value is not None}
             alone = tick["before"]["frozen"] or values.get("be_cpus", math.inf) <= IDLE_BE_CPUS
             time_seconds = float(tick["time_seconds"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -102,17 +102,9 @@ def _from_ticks(path: Path, lines: list[str]) -> Iterator[Row]:
                 return
             raise ConfigError("is no tick of a tick log", path, number) from error
         if alone and math.isfinite(values.get("lc_cpus", math.nan)):
-            yield Row(values["lc_cpus"] * 100.0, _metrics(_with_mpki(values)), time_seconds)
-
-
-def _value(reading: Mapping[str, Any]) -> float:
-    value = reading.get("value")
-    return math.nan if value is None else float(value)
-
-
-def _with_mpki(values: dict[str, float]) -> dict[str, float]:
-    misses, instructions = values.get("llc_misses", math.nan), values.get("instructions", math.nan)
-    return {**values, "mpki": misses * 1000.0 / instructions} if instructions > 0.0 else values
+            if (instructions := values.get("instructions", math.nan)) > 0.0:
+                values["mpki"] = values.get("llc_misses", math.nan) * 1000.0 / instructions
+            yield Row(values["lc_cpus"] * 100.0, _metrics(values), time_seconds)
 
 
 def _metrics(values: Mapping[str, float]) -> dict[str, float]:

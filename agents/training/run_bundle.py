@@ -27,8 +27,6 @@ def write_bundle(run: TrainingRun, model: Any, seconds: float, tally: Tally | No
     """Export a run's model; returns the bundle's folder.
 
     Args:
-        run: What it was asked to do.
-        model: With the weights that are to be exported.
         seconds: Wall-clock time of the run, over all sessions.
         tally: What became of the transitions, where they came from testbeds.
 

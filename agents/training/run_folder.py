@@ -66,9 +66,8 @@ class State(BaseModel):
     """Counters of a checkpoint.
 
     Attributes:
-        timesteps: Control periods learned from.
         seconds: Wall-clock time that this took, over all sessions.
-        updates, calls, episodes: Of the learner.
+        updates, calls, episodes: What Stable-Baselines3 calls `_n_updates`, `_n_calls`, `_episode_num`.
         block: The block of seeds that the hosts had, see `hosts.build`; the next session takes the next one.
     """
 
@@ -86,8 +85,7 @@ class Checkpoint(NamedTuple):
     """Where a run can go on.
 
     Attributes:
-        folder: With the model's file and perhaps the replay buffer's.
-        state: Its counters.
+        folder: Folder with the model's file and perhaps the replay buffer's.
     """
 
     folder: Path
@@ -95,7 +93,7 @@ class Checkpoint(NamedTuple):
 
     @property
     def model(self) -> Path:
-        """The model's file."""
+        """The file with the model's weights."""
         return self.folder / MODEL
 
 
@@ -108,11 +106,7 @@ def begin(folder: Path, recipe: Recipe, hosts: Hosts, arguments: Mapping[str, An
     """Make the folder of a new run.
 
     Args:
-        folder: Made if need be.
-        recipe: As it is used.
-        hosts: As they are used; files that they name are copied.
-        arguments: Of the command, as they are used.
-        command: The command line.
+        hosts: Kinds of hosts as they are used; files that they name are copied.
 
     Raises:
         ConfigError: There is a run already.
@@ -126,13 +120,7 @@ def begin(folder: Path, recipe: Recipe, hosts: Hosts, arguments: Mapping[str, An
 
 
 def note_origin(folder: Path, arguments: Mapping[str, Any], command: str) -> None:
-    """Write down what a run was asked for, and with what it was made.
-
-    Args:
-        folder: Of the run; it is there.
-        arguments: Of the command, as they are used.
-        command: The command line.
-    """
+    """Write down what a run was asked for, and with what it was made."""
     _write_yaml(folder / ARGUMENTS, arguments)
     _write_yaml(folder / "versions.yml", versions())
     (folder / "command.txt").write_text(command + "\n")
@@ -142,17 +130,12 @@ def _with_copies(folder: Path, hosts: Hosts) -> Hosts:
     """The hosts with files of the user's copied beside them: those may change later."""
     kinds = []
     for kind in hosts.kinds:
-        named = {"profile": kind.profile, "safety": kind.safety or ""}
-        copies = {key: _copied(folder, Path(name)) for key, name in named.items() if Path(name).suffix}
-        kinds.append(kind.model_copy(update=copies))
+        files = {key: Path(name) for key in ("profile", "safety") if Path(name := getattr(kind, key) or "").suffix}
+        for file in files.values():
+            (folder / "profiles").mkdir(exist_ok=True)
+            shutil.copyfile(file, folder / "profiles" / file.name)
+        kinds.append(kind.model_copy(update={key: f"profiles/{file.name}" for key, file in files.items()}))
     return hosts.model_copy(update={"kinds": tuple(kinds)})
-
-
-def _copied(folder: Path, file: Path) -> str:
-    kept = Path("profiles") / file.name
-    (folder / "profiles").mkdir(exist_ok=True)
-    shutil.copyfile(file, folder / kept)
-    return str(kept)
 
 
 def versions() -> dict[str, str]:

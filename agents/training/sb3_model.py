@@ -114,10 +114,6 @@ def _lags_in(config: Path) -> tuple[int, ...]:
 def recorded(lags: Sequence[int], count: int = 2 * FEWEST) -> NDArray[np.float32]:
     """Observations of simulated hosts of two kinds under random moves, on training seeds.
 
-    Args:
-        lags: The policy's history.
-        count: How many at least.
-
     Returns:
         float32, shape (n, size), n >= count.
     """

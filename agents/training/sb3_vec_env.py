@@ -33,9 +33,6 @@ class SimVecEnv(VecEnv):
     Args:
         *groups: Vector environments with the same spaces; they are closed with this one.
 
-    Attributes:
-        groups: The vector environments.
-
     Raises:
         ConfigError: There is no group, or they differ in what a policy sees or may do.
     """

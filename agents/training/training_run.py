@@ -33,17 +33,11 @@ class TrainingRun:
     Attributes:
         algorithm: A key of `algorithms.CLASSES`.
         recipe: Hyperparameters, fitted to the budget; `n_timesteps` is the budget in control periods.
-        hosts: Kinds of hosts to learn on.
-        courses: Simulated runs that policies are compared on.
         folder: Folder of the run; made for a new one.
         seed: Decides network, hosts, loads and noise; with one thread and no time limit, every number.
-        validation_seeds: Number of seeds of each course.
         max_seconds: Wall-clock limit; None for no limit.
         init: File of a model whose weights are begun with.
         resume: Go on from the newest checkpoint in the folder.
-        threads: Threads of torch.
-        export: Write a bundle at the end.
-        checkpoint_seconds: Time between two checkpoints.
         arguments, command: What the user asked for, to be kept in the folder.
         search: The search that this is a trial of, for the card.
     """
@@ -75,7 +69,6 @@ class TrainingStatus:
         done_ratio: Share of the budget that is spent, 0 to 1.
         seconds: Wall-clock time so far, over all sessions.
         activity: What is being done beside learning, in a few words.
-        evaluation: The last evaluation.
     """
 
     timesteps: int
@@ -90,12 +83,8 @@ class TrainingResult:
     """What came of a run.
 
     Attributes:
-        run: What was to be done.
-        ending: Why it ended.
         timesteps: Control periods learned from, over all sessions.
         seconds: Wall-clock time, over all sessions.
-        best: The best model's evaluation.
-        bundle: Folder of the exported policy, if any.
         remarks: What a reader must know, a line each.
         tally: What became of the transitions, where they came from testbeds.
     """

@@ -55,13 +55,6 @@ class Pairs(NamedTuple):
 def pairs_of(hosts: Hosts, manager: str, samples: int, seed: int, lags: tuple[int, ...]) -> Pairs:
     """Drive hosts of all kinds with a manager.
 
-    Args:
-        hosts: The kinds; each gives pairs by its share.
-        manager: Its name.
-        samples: Pairs in all, or a few more.
-        seed: The run's: another one meets other hosts.
-        lags: Ticks back that observations show.
-
     Raises:
         PolicyError: There is no such manager, or it does not fit a host.
     """
@@ -99,8 +92,6 @@ def clone(model: Any, pairs: Pairs, epochs: int) -> float:
 
     Args:
         model: PPO, MaskablePPO, DQN or QR-DQN.
-        pairs: What the manager did.
-        epochs: Passes over them.
 
     Returns:
         Share of the pairs on which the model then prefers the manager's move.

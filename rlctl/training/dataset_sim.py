@@ -87,8 +87,6 @@ def grounds_of_scenarios(
     """A ground for each scenario, on the first training seeds.
 
     Args:
-        scenarios: Scenarios of the simulator.
-        seeds: Number of hosts of each.
         safety: The shield's profile; follows a scenario's time scale.
         most_seconds: Longest run; None for the scenarios' own.
     """
@@ -116,7 +114,6 @@ def grounds_of_hosts(hosts: Hosts, count: int, seed: int) -> Iterator[Ground]:
     """A ground for each kind of training host.
 
     Args:
-        hosts: Kinds of hosts.
         count: Number of hosts in all, spread over the kinds by their shares.
         seed: Seed of the hosts: another one meets other hosts.
     """
@@ -141,10 +138,8 @@ def record(ground: Ground, managers: Sequence[str], explore: float, seed: int) -
     """Let managers drive hosts of a ground, each of them all.
 
     Args:
-        ground: The hosts that are driven.
         managers: Names of managers, or bundles' folders.
         explore: Share of the ticks that take a neighbouring move.
-        seed: Seed of the draws.
 
     Raises:
         PolicyError: There is no such manager, or it does not fit a host.

@@ -39,7 +39,6 @@ def recording_of(path: Path, safety: Profile | None, damaged: Callable[[Damage],
     """The transitions of a tick log (a file, or a folder of one), or of the folder of a live training run.
 
     Args:
-        path: The file or folder.
         safety: The shield of logs that do not name theirs.
         damaged: Told of every line that cannot be believed.
 
@@ -186,7 +185,6 @@ def of_live_run(file: Path, damaged: Callable[[Damage], None]) -> Recording:
     Its lines hold what the policy saw, and of the readings what the reward is made of.
 
     Args:
-        file: Its transitions.jsonl.
         damaged: Told of every line that cannot be believed.
 
     Raises:

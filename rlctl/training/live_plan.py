@@ -35,11 +35,7 @@ START_SECONDS = 60.0
 
 
 class Signalled(KeyboardInterrupt):
-    """A signal came.
-
-    Args:
-        number: The signal's number.
-    """
+    """A signal came."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -51,7 +47,6 @@ def live_testbed(asked: TrainingOptions, lags: tuple[int, ...] = LAGS) -> LiveTe
 
     Args:
         asked: Its scenario, shield, bounds of exploration, and seed.
-        lags: Ticks back that policies see.
 
     Raises:
         ConfigError: There is no such scenario or shield, or the bounds are none.
@@ -78,7 +73,6 @@ class LivePlan:
     Attributes:
         scenario: The testbed with its load; each measurement takes its duration.
         testbed: The same with shield and bounds; its lags are those of the model, once that is loaded.
-        task: What to learn.
 
     Raises:
         ConfigError: Too few timesteps.
@@ -117,11 +111,7 @@ def fine_tune(
     """Start the testbed, learn, take the testbed down again, whatever happened, and export.
 
     Args:
-        plan: What to do.
-        say: Takes a line on what is being done.
         watch: Called after each control period with the phase it belongs to.
-        testbed: Makes the testbed.
-        export: Write a bundle of the policy that is kept.
 
     Returns:
         What came of it, and the bundle's folder.

@@ -57,10 +57,8 @@ class TrainingOptions(BaseModel):
         algorithm: A key of `recipe.ALGORITHMS`.
         config, hosts, init: Files; None for what ships, and for random weights.
         profiles: Files of the user's calibrated hosts.
-        seed, threads, n_envs: As given.
         total_timesteps, max_seconds: The budget; None for the recipe's, and for no limit.
         shield: Safety profile of the courses that policies are compared on.
-        scenarios: Names of these courses.
         live: Scenario of the live testbeds among those of a cluster, if any.
         explore, explore_slack: Bounds of exploration there, see `rlctl.agents.training.live.bounded`.
     """
@@ -98,9 +96,6 @@ class TrainingPlan:
     """A run that can begin.
 
     Attributes:
-        options: What it follows from.
-        recipe, hosts, courses: As they are used.
-        validation_seeds: Number of seeds of each course.
         sources: Where a hyperparameter is from, where that is not the recipe's file.
     """
 
@@ -197,7 +192,6 @@ def resumed_plan(folder: Path, changes: Mapping[str, Any]) -> TrainingPlan:
     """The plan of a run that goes on: what stands in its folder, with another budget if one is given.
 
     Args:
-        folder: Folder of the run.
         changes: `total_timesteps`, `max_seconds`, `threads`.
 
     Raises:

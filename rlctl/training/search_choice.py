@@ -34,11 +34,9 @@ class Standing:
     """One trial as it is ranked.
 
     Attributes:
-        name: Name of the trial.
         shortfall_points: QoS that it may lack, percentage points summed over the courses.
         qos_percent, be_percent: Means over courses and seeds, with their intervals.
         override_percent: Mean share of ticks in which its shield changed what it asked for.
-        scores: What this is from.
     """
 
     name: str
@@ -68,7 +66,6 @@ class Lead:
     """The winner against another trial, on the same seeds.
 
     Attributes:
-        other: The other's name.
         qos, be: The winner's less the other's, percentage points.
         by: What the winner is ahead in: `QoS`, `BE`, or `nothing`.
     """

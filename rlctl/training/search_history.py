@@ -31,15 +31,12 @@ class SearchOutcome:
     """A search that has come to its end.
 
     Attributes:
-        plan: What was searched.
         trials: All trials, in the order in which they were drawn.
         standings: Those that did not fail, the winner first.
         lead: The winner against the runner-up, if there is one.
         as_shipped: The winner without its margins; None where none was searched.
-        seeds: Seeds on which it was chosen.
         reports: What trials reported while they ran, in order.
         lineage: By trial, whose weights it had since when.
-        ray: Address of the cluster.
     """
 
     plan: SearchPlan
@@ -152,10 +149,6 @@ def verdict(found: SearchOutcome) -> list[str]:
 
 def write(found: SearchOutcome, out: Path) -> list[str]:
     """Write history.json, trials.csv and, with matplotlib, search.png.
-
-    Args:
-        found: The search.
-        out: Its folder.
 
     Returns:
         What its reader must know.

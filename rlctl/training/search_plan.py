@@ -38,8 +38,6 @@ class SearchOptions(_Kept):
     Attributes:
         algorithm, config, hosts, scenarios, total_timesteps, max_seconds: As of `TrainingOptions`, for each trial.
         space: A file, or None for the one that ships.
-        scheduler: asha, pbt or none.
-        trials: Number of trials.
         seed: Seed of the draw and of the first trial.
     """
 
@@ -68,12 +66,7 @@ class SearchFile(_Kept):
 
     Attributes:
         schema_version: Version of the file's form; `schema` in the file.
-        asked: What was asked for.
-        space: What is searched.
         digest: sha256 over it and what it is searched around.
-        recipe: What is searched around.
-        hosts: Kinds of hosts to learn on.
-        trials: All candidates.
     """
 
     schema_version: Literal[1] = Field(1, alias="schema")
@@ -87,12 +80,7 @@ class SearchFile(_Kept):
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """A search that can begin or go on.
-
-    Attributes:
-        options: What it follows from.
-        job: The search as it is done.
-    """
+    """A search that can begin or go on."""
 
     options: SearchOptions
     job: Job
@@ -114,11 +102,6 @@ class SearchPlan:
 def new_search(options: SearchOptions, out: Path, command: str = "") -> SearchPlan:
     """The plan of a new search, everything checked before anything is started.
 
-    Args:
-        options: What the user asked for.
-        out: Folder of the search.
-        command: The command line that goes on with it.
-
     Raises:
         ConfigError: A file is wrong, or something that is asked for is not there.
     """
@@ -135,9 +118,7 @@ def resumed_search(out: Path, given: Mapping[str, Any], command: str = "") -> Se
     """The plan of a search that goes on: what stands in its folder.
 
     Args:
-        out: The folder.
         given: What the user gave again; it must be the same.
-        command: The command line that goes on with it.
 
     Raises:
         ConfigError: There is no search, what is given is another one, or the shield that it tightens was changed.

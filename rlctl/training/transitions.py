@@ -71,11 +71,8 @@ class Moment:
     Attributes:
         observation: What a policy saw, float32, shape (size,).
         mask: Moves that the shield would let through unchanged, shape (len(MOVES),).
-        telemetry: The readings behind it.
         before, proposed, ruled, applied: Allocations: in force until then, asked for, let through, and read back.
         proposed_move, executed_move: The moves nearest to what was asked for and to what happened.
-        policy: Name of the policy that decided.
-        overridden: The shield changed what was asked for.
         explored: It was not the policy's own choice.
         guard: Name of the guard that overruled it; empty where none did.
     """
@@ -106,9 +103,7 @@ def censored(telemetry: Telemetry, before: Allocation, limits: Limits) -> Cut | 
     """Why a tick teaches nothing; None when it does.
 
     Args:
-        telemetry: Its readings.
         before: What was in force.
-        limits: The host's range of allocations.
     """
     latency = telemetry.latency_seconds
     if isinstance(latency, Missing) or not math.isfinite(latency.value) or not telemetry.target_seconds > 0.0:
@@ -133,12 +128,7 @@ def _client_saturated(telemetry: Telemetry) -> bool:
 class Weaver:
     """Makes episodes of moments that follow one another.
 
-    Args:
-        limits: The host's range of allocations.
-
     Attributes:
-        episodes: Episodes that are complete.
-        ticks: Number of moments seen.
         cuts: Why and how often an episode was cut.
     """
 
@@ -179,7 +169,6 @@ def recording_of_weavers(weavers: Sequence[Weaver], tick_seconds: float, **origi
 
     Args:
         weavers: One for each host or run; what is open in them is completed.
-        tick_seconds: Their control period.
         **origin: Fields of `Source` but for the counts.
     """
     cuts: Counter[str] = Counter()

@@ -37,8 +37,6 @@ class Condition:
     """How a policy is judged.
 
     Attributes:
-        name: Of its table.
-        shield: The safety profile; None lets everything through.
         masked: It chooses among the moves that the shield lets through.
     """
 
@@ -101,8 +99,6 @@ def scores_of(folder: Path, condition: Condition, scenarios: Sequence[SimScenari
     """Score a bundle on the simulated hosts of scenarios.
 
     Args:
-        folder: Where the bundle is.
-        condition: How it is judged.
         scenarios: Give host, load and length of the runs.
         seeds: On how many evaluation seeds of each.
 

@@ -35,7 +35,6 @@ class Choice:
     """One application in one mode on one cluster.
 
     Attributes:
-        mode: Index of its working mode.
         cluster: Name of the cluster, as in the problem's clusters.
     """
 

@@ -43,7 +43,6 @@ class TrainingJob:
     Attributes:
         name: Name of its folder.
         algorithm: As `rlctl train --algo` takes it.
-        seed: Seed of the run.
         shield: Safety profile under which policies are compared while they learn.
         timesteps, seconds: Its budget; None for the recipe's timesteps, and for no limit in time.
         recipe, hosts: What it learns by and on; None for what ships.

@@ -26,7 +26,6 @@ class Result(BaseModel):
     """One run, as `TrainingResult.as_json` wrote it.
 
     Attributes:
-        bundle: Folder of the exported policy, if any.
         merit: By which policies are compared, see `rlctl.agents.training.evaluations`; the larger is the better.
         validation: Scores of its best model, by scenario and metric, a value per seed.
     """

@@ -47,10 +47,6 @@ class Search(RootModel[dict[str, dict[str, Range]]]):
 class Space:
     """What is searched for one manager.
 
-    Attributes:
-        manager: Name in the catalogue.
-        ranges: Ranges by option.
-
     Raises:
         ConfigError: An option is not the manager's to search, or its published value is outside its range.
         PolicyError: There is no such manager.
@@ -84,8 +80,6 @@ class Space:
         """Candidates around the best so far; about half of the options move, at least one.
 
         Args:
-            best: Where to look around.
-            count: Number of candidates.
             step: Round of perturbation, from 0 on; each later one looks closer.
         """
         random = self._random(1 + step)

@@ -46,7 +46,6 @@ class Score:
 
     Attributes:
         qos_points: QoS below the yardstick's less the allowance, summed over the scenarios, negative; in hundredths.
-        be_percent: BE throughput, mean over the scenarios.
     """
 
     qos_points: float
@@ -63,7 +62,6 @@ class Quest:
     """The search for one manager's constants.
 
     Attributes:
-        space: What is searched.
         tried: All candidates with their scores, in order; the first is the published one.
     """
 
@@ -133,10 +131,7 @@ def tune(
     perturbations of the best so far. All meet the same hosts, noise and load.
 
     Args:
-        spaces: What is searched.
         plans: The scenarios, see `plans_of`.
-        budget: What each manager gets.
-        shield: Name or file of the shield profile.
         done: Called after each piece of work with the manager's name.
         workers: Who does the work; no number depends on it.
 

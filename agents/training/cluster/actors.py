@@ -30,11 +30,7 @@ def started_on(
     """An actor on a node and nowhere else, which is not started again by Ray.
 
     Args:
-        node: Where it runs.
-        actor: Its class.
         *arguments: What its constructor takes; pickled.
-        cpus: CPUs that it is given.
-        resources: Custom resources that it takes.
         live: It changes the host, and leaves a process that puts everything back when it dies.
     """
     options: dict[str, Any] = {

@@ -57,7 +57,6 @@ def map_blocks(
     is killed; what it held is restored by whoever looks after that: a testbed by its keeper.
 
     Args:
-        cluster: The one that we are connected to.
         hold: What is entered on each host.
         blocks: Steps of each block, one at least.
         say: Takes a line on what became of a host.

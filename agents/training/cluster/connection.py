@@ -28,7 +28,7 @@ from rlctl.agents import catalogue
 from rlctl.agents.training.cluster.nodes import Cluster, check_nodes
 from rlctl.envs.errors import ConfigError, HostError
 
-__all__ = ["LOCAL", "check_ray", "check_reachable", "connected", "require_ray", "sweep"]
+__all__ = ["LOCAL", "check_ray", "check_reachable", "connected", "environment", "require_ray", "sweep"]
 
 LOCAL = "local"
 """The address that starts a cluster on this machine, for as long as we are connected."""
@@ -74,9 +74,7 @@ def check_ray(address: str | None, option: str, processes: int | None) -> None:
     """Check what would otherwise fail only when the cluster is looked for.
 
     Args:
-        address: Address of the cluster; None or empty for none.
-        option: The one that sets the number of processes.
-        processes: What that option was given.
+        option: The option that sets the number of processes.
 
     Raises:
         ConfigError: Ray is not installed, or the number is for a cluster that others have started.
@@ -114,7 +112,7 @@ def connected(
         address: `local` to start one, `auto` for the one that runs on this machine, or HOST:PORT of one that this
             machine is a node of.
         cpus: Tasks that a local one runs at a time; None is one for each CPU that we may use.
-        resources: Custom ones that a local one offers, such as `testbed`.
+        resources: Custom resources that a local one offers, such as `testbed`.
         logs: Show on stderr what workers print and what Ray logs.
 
     Raises:
@@ -123,7 +121,7 @@ def connected(
     """
     require_ray()
     with contextlib.ExitStack() as stack:
-        _set_unless_set(QUIET)
+        os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
         import ray
 
         where = _own(stack, cpus, resources) if address == LOCAL else _existing(stack, address)
@@ -143,11 +141,7 @@ def connected(
 
 @contextlib.contextmanager
 def _terminated_as_interrupted(handler: Any) -> Iterator[None]:
-    """SIGTERM as Ctrl-C, unless it had a handler: Ray's aborts, and a SystemExit within its code ends the process.
-
-    Args:
-        handler: As it was before Ray set its own.
-    """
+    """SIGTERM as Ctrl-C, unless it was handled before: Ray aborts at it, and at a SystemExit within its own code."""
     terminated = False
 
     def interrupt(_: int, __: FrameType | None) -> NoReturn:
@@ -183,7 +177,7 @@ def _own(stack: contextlib.ExitStack, cpus: int | None, resources: Mapping[str, 
 
     Its folder is in /tmp: the path of a socket has 107 characters at most.
     """
-    stack.callback(_unset, _set_unless_set(ONE_THREAD))
+    stack.enter_context(environment(ONE_THREAD))
     sweep(FOLDERS)
     folder = tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-", dir=FOLDERS, ignore_cleanup_errors=True)
     return {
@@ -205,12 +199,12 @@ def sweep(folders: Path) -> None:
 
 
 def _existing(stack: contextlib.ExitStack, address: str) -> dict[str, Any]:
-    """How one is joined, once somebody listens there."""
+    """How a cluster is joined, once somebody listens there."""
     if address == "auto":
         address = os.environ.get("RAY_ADDRESS", address)
     if address != "auto":
         _probe(address)
-    stack.callback(_unset, _set_unless_set(IMPATIENT))
+    stack.enter_context(environment(IMPATIENT))
     return {"address": address, "runtime_env": {"env_vars": dict(ONE_THREAD)}}
 
 
@@ -236,13 +230,13 @@ def _probe(address: str) -> None:
     raise HostError(f"no Ray cluster answers at {address}; `ray start --head` starts one")
 
 
-def _set_unless_set(wanted: Mapping[str, str]) -> list[str]:
-    """The names that were set."""
-    added = [name for name in wanted if name not in os.environ]
-    os.environ.update({name: wanted[name] for name in added})
-    return added
-
-
-def _unset(names: list[str]) -> None:
-    for name in names:
-        os.environ.pop(name, None)
+@contextlib.contextmanager
+def environment(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables set for a while, where the user has not set them."""
+    added = {name: value for name, value in wanted.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)

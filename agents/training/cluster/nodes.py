@@ -41,9 +41,7 @@ class StepResult(Generic[Result]):
 
     Attributes:
         host: Address of the node; from the second time on that something was held there, with the count.
-        block: Number of the block.
         step: Place of the step in the block; 0 begins the block, maybe again.
-        result: What the step came to.
     """
 
     host: str
@@ -73,11 +71,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The cluster that we are connected to.
-
-    Attributes:
-        address: As it was asked for.
-    """
+    """The cluster that we are connected to."""
 
     address: str
 
@@ -147,9 +141,7 @@ def check_version(address: str, theirs: Version, ours: Version) -> None:
     """Check that a node has the rlctl of the driver; commits are compared where both run from a checkout.
 
     Args:
-        address: The node's IP address.
         theirs: What it has; without a version it has none, and the second says why.
-        ours: What the driver has.
 
     Raises:
         ConfigError: It has none, or another.

@@ -77,12 +77,8 @@ class Step:
     Attributes:
         observation: What the policy saw, float32, shape (size,).
         mask: Moves that the shield would have let through, shape (len(MOVES),).
-        telemetry: Readings at the end of the period.
         chosen, proposed, executed: Moves: the policy's best one, the one taken, and the one nearest to what happened.
         before, asked, ruled, in_force: Allocations: until then, asked for, let through, and read back.
-        overridden: The shield changed what was asked for.
-        reward: Terms of the reward by name.
-        missed_deadlines: Deadlines missed since the step before.
         begins: BE was put to the safe allocation before it: it does not follow on the step before.
     """
 
@@ -175,7 +171,6 @@ def nearest(wanted: Allocation, before: Allocation, limits: Limits, preferred: i
     Args:
         wanted: What is in force.
         before: What was in force.
-        limits: This host's range.
         preferred: The move that was taken.
     """
 
@@ -194,11 +189,7 @@ class BoundedHost(gym.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], Any
     `info["executed_move"]` is the move that an off-policy learner has to store.
 
     Args:
-        env: The shielded host.
         logits: What the policy prefers among the moves, given observations.
-        bounds: When it may explore.
-        seed: Seed of the draws.
-        note: Called with each step.
 
     Attributes:
         logits: The policy; another one may be put in its place between two steps.

@@ -57,7 +57,6 @@ def rewards_of(data: Dataset, work: float | None) -> NDArray[np.float32]:
     """Each transition's reward without what it cost to ask for another move, shape (n,).
 
     Args:
-        data: The transitions.
         work: Worth of BE's work by a violation; None takes each source's own.
     """
     own = np.repeat([one.work or WORK for one in data.origin.sources], [s.transitions for s in data.origin.sources])

@@ -45,13 +45,10 @@ class Dataset:
     """All transitions in memory, row by row.
 
     Attributes:
-        name: Its id in Minari.
-        origin: What it says of itself.
         observations, masks: Of every state, shape (states, size) and (states, len(MOVES)).
         state: State in which transition i begins, shape (n,) as all that follow; it ends in the state after that.
         last, episode: The last state of its episode, and the episode's number.
         actions, proposed: Moves that were executed, and that the policy wanted.
-        terms: Terms of the rewards, shape (n, 5).
         policy: Place in `origin.policies` of who decided.
         explored: True where it was not the policy's own choice.
     """

@@ -38,13 +38,9 @@ def value_of(
     """A policy's mean value over the states of some transitions.
 
     Args:
-        data: The transitions.
         rows: Transitions that are judged on.
-        rewards: Rewards of all transitions of the dataset.
         here: What the policy chooses where these transitions begin, shape (len(rows),).
         after: What it chooses where they end.
-        gamma: Discount of a tick.
-        updates: Steps of the optimiser.
         seed: Seed of weights and batches: the same for policies that are compared.
     """
     with torch.random.fork_rng(devices=[]):

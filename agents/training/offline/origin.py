@@ -67,9 +67,7 @@ class PolicyCounts(Strict):
     """What one policy's transitions came to, over all sources.
 
     Attributes:
-        transitions: Number of control periods.
         qos_percent: Share of them that held the target.
-        be_percent: BE's work, by BE running alone.
         override_percent, explored_percent: Shares that the shield changed, and that were exploration.
     """
 
@@ -91,7 +89,6 @@ class Origin(Strict):
         censored: Ticks or breaks by reason, for which episodes were cut; see `rlctl.training.transitions`.
         policies: Who decided, in the order of the numbers in `policy`.
         guards: Who overruled, in the order of the numbers in `guard`.
-        sources: From where it is.
     """
 
     schema_version: Literal[1] = 1
@@ -116,7 +113,6 @@ class Place:
     """Where a dataset is, or is to be.
 
     Attributes:
-        name: Its id in Minari.
         folder: Its folder; the data are in `data/` below.
     """
 

@@ -59,13 +59,7 @@ class OfflineRun:
 
     Attributes:
         algorithm: A key of `recipe.OFFLINE`.
-        recipe: Hyperparameters of the algorithm.
-        dataset: What is learned from.
-        folder: Folder of the run; made.
-        seed: Seed of weights and batches.
         courses, validation_seeds: Where policies are judged in the simulator; no course judges them by the dataset.
-        threads: Threads of torch.
-        export: Write a bundle at the end.
         arguments, command: What the user asked for, to be kept in the folder.
     """
 
@@ -87,7 +81,6 @@ class Round:
     """A policy on its way.
 
     Attributes:
-        updates: Steps of the optimiser so far.
         loss: Mean over the updates since the round before.
         agreement: Share of the held-out states in which it chooses what was executed there, or by whom it clones
             chosen.
@@ -107,13 +100,8 @@ class OfflineOutcome:
     """What came of a run.
 
     Attributes:
-        run: What was to be done.
-        rounds: Rounds in the order of time.
-        best: The round that is kept.
         selected_by: The criterion in words.
         teacher: Name of the policy that was cloned; empty where all were learned from.
-        seconds, cpu_seconds: Time by the wall's clock, and CPU time.
-        bundle: Folder of the exported policy, if any.
     """
 
     run: OfflineRun
@@ -149,10 +137,6 @@ class OfflineOutcome:
 
 def learn_offline(run: OfflineRun, watch: Callable[[Round], None] = lambda _: None) -> OfflineOutcome:
     """Learn, judge, export.
-
-    Args:
-        run: What to do.
-        watch: Called after each round.
 
     Raises:
         ConfigError: The folder holds a run, or the dataset holds too little.

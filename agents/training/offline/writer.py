@@ -64,8 +64,6 @@ class Recording:
     """What one source gave.
 
     Attributes:
-        source: Where the transitions are from.
-        tick_seconds: Control period of the source.
         episodes: Its transitions, episode by episode.
         censored: Why and how often episodes were cut.
     """
@@ -82,7 +80,6 @@ def write(place: Place, recordings: Iterable[Recording], code: str) -> Origin:
     Args:
         place: Where it goes; nothing may be there.
         recordings: One after the other; they are held in memory one at a time.
-        code: Commit or version of rlctl.
 
     Raises:
         ConfigError: There is a dataset, recordings do not fit together, no transition is left, or Minari is not

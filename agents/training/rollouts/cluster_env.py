@@ -48,14 +48,8 @@ class ClusterEnv(SegmentEnv):
     """The testbeds of a cluster.
 
     Args:
-        testbeds: Who acts for the learner.
         num_envs: Hosts that a rollout counts as, however many there are.
-        lags: Ticks back that the policy sees.
         kinds: Names of the kinds of hosts, for the curves.
-
-    Attributes:
-        kinds: Names of the kinds of hosts.
-        tally: What became of transitions.
     """
 
     def __init__(self, testbeds: Testbeds, num_envs: int, lags: Sequence[int], kinds: Sequence[str]) -> None:
@@ -157,10 +151,8 @@ class Rollouts:
     """Where a run's transitions come from.
 
     Attributes:
-        cluster: The cluster that we are connected to.
         live: What runs on nodes that offer `live`; None simulates there, too.
         wait_seconds: Without anything from any testbed after which the run ends.
-        say: Takes a line for the user.
     """
 
     cluster: Cluster
@@ -172,12 +164,7 @@ class Rollouts:
         """The environment that a learner asks.
 
         Args:
-            hosts: Kinds of simulated hosts.
             count: Simulated hosts in all; each testbed simulates its share of what is there now, with all kinds.
-            seed: Seed of the run.
-            lags: Ticks back that the policy sees.
-            block: As in `hosts.build`.
-            tally: What became of transitions in earlier sessions.
         """
         share = -(-count // max(self._simulated(), 1))
         groups = tuple(Group.of(kind, each, hosts.episode_steps) for kind, each in present(hosts, share))
@@ -209,8 +196,6 @@ def nth_seed(seed: int, count: int, block: int, number: int) -> int:
     """The seed of a testbed's first host, so that no two testbeds of a run share one, whenever they were started.
 
     Args:
-        seed: Seed of the run.
-        count: Hosts of each testbed.
         block: Block of seeds in which the first testbed of this session begins, as in `hosts.build`.
         number: How many testbeds were started before it.
     """

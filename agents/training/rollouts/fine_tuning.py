@@ -57,12 +57,9 @@ class FineTuningTask:
 
     Attributes:
         init: The model to begin with, a zip of one's own: opening it runs what it holds.
-        folder: Folder of the run; made.
         timesteps: Control periods to learn from; a few less where they do not part into equal rounds.
         evaluation_ticks: Length of each measurement, in control periods.
-        bounds: When exploration is allowed.
         rate_ratio: The learning rate, as a share of the one that the model was trained with.
-        seed: Seed of draws and batches.
         arguments, command: What the user asked for, to be kept in the folder.
     """
 
@@ -123,11 +120,7 @@ class Outcome:
     """What came of a fine-tuning.
 
     Attributes:
-        task: What was to be learned.
-        phases: In the order of time.
         best: The measurement of the policy that is kept.
-        timesteps: Control periods learned from.
-        seconds: Wall-clock time.
         interrupted: Why it ended early; empty when it did not.
     """
 
@@ -169,13 +162,8 @@ def rounds_of(timesteps: int) -> tuple[int, int, int]:
 class FineTuning:
     """A policy that goes on learning; made before anything is started on the host, for loading a model takes seconds.
 
-    Args:
-        task: What to learn.
-
     Attributes:
-        task: The same.
         model: The policy as it is, a model of Stable-Baselines3.
-        lags: Ticks back that it sees.
 
     Raises:
         ConfigError: The model does not fit, or the folder holds a run.

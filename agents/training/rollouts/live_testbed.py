@@ -38,16 +38,7 @@ UNATTENDED_TICKS = 2
 
 @dataclass(frozen=True, slots=True)
 class LiveTestbed:
-    """What to start, and how to act on it; it can be sent to another machine.
-
-    Attributes:
-        name: Name of the scenario.
-        spec, trace, weight: The testbed, its load, and BE's CPU weight.
-        safety: The shield's constants, on the scenario's time scale.
-        bounds: When exploration is allowed.
-        lags: Ticks back that policies see.
-        seed: Seed of the draws when to explore.
-    """
+    """What to start, and how to act on it; it can be sent to another machine."""
 
     name: str
     spec: TestbedSpec
@@ -70,10 +61,6 @@ class LiveTestbed:
 
 class LiveRunning:
     """A testbed at work.
-
-    Args:
-        plan: What to start.
-        testbed: What starts it.
 
     Attributes:
         host: The host within its bounds of exploration; `host.exploring` is True from the start.
@@ -175,7 +162,6 @@ class _Attended:
 
     Args:
         seconds: Without anybody after which something is done.
-        then: What is done.
     """
 
     def __init__(self, seconds: float, then: Callable[[], None]) -> None:

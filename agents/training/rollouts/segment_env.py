@@ -25,10 +25,6 @@ class SegmentEnv(VecEnv):
     Learners (`segment_learners`) publish their policy, then ask for a `rollout` (on-policy) or a `stream` (off-policy).
     Both yield None when nothing came for a moment, and raise HostError when no host answers any more.
 
-    Args:
-        num_envs: Number of hosts that a rollout counts as.
-        lags: Ticks back that the policy sees.
-
     Attributes:
         version: Number of the published policy; 0 before the first one.
     """
@@ -69,10 +65,6 @@ class SegmentEnv(VecEnv):
 
 class OneHost(SegmentEnv):
     """A worker in this process: nothing is learned while it acts, and it does not act while the learner computes.
-
-    Args:
-        worker: A worker that has begun.
-        lags: Ticks back that the policy sees.
 
     Attributes:
         budget: Control periods that `stream` may still take; the last segment is cut to what is left.

@@ -61,17 +61,13 @@ class Segment:
     """What a host did, step by step.
 
     Attributes:
-        version: Number of the policy that acted.
         observations: What it saw, and at the end what it would have seen next; float32, (steps + 1, hosts, size).
         actions: Moves to learn from, int64, (steps, hosts).
         log_probs: Their logarithmic probabilities under the policy that acted, float32, (steps, hosts); 0 where none
             was drawn from one.
-        rewards: Rewards of the moves, float32, (steps, hosts).
         dones: Where an episode was cut off, (steps, hosts).
         finals: Last observations of those episodes, float32, (dones.sum(), size), by step and then by host.
         masks: Moves that were allowed, (steps, hosts, moves); None where all were.
-        happened: Sums for the curves, by kind of host.
-        episode_rewards, episode_steps: Return and length of each episode that ended.
         seconds: Duration by the host's own monotonic clock.
     """
 
@@ -111,7 +107,6 @@ def choose(
 
     Args:
         logits: What the policy prefers, finite, shape (hosts, moves).
-        dice: Generator of the random numbers.
         allowed: Allowed moves, one for each host at least, of the same shape; None allows all.
         epsilon: As in `Orders`.
 
@@ -142,11 +137,8 @@ def advantages(
     would have gone on, so its last value counts, and no error beyond it does.
 
     Args:
-        rewards: As in a segment, (steps, hosts).
         values: The critic's values of its observations, (steps + 1, hosts).
-        dones: As in a segment, (steps, hosts).
         final_values: The critic's values of the last observations of episodes.
-        gamma: Discount of a tick.
         gae_lambda: Weight of later errors, 0 to 1.
 
     Returns:

@@ -41,7 +41,6 @@ class Planned:
     Attributes:
         kind: `simulated`, or the scenario of a live one.
         start: Starts the hosts, on the testbed.
-        seed: Seed of the draws among moves.
         live: It needs the resource `live`, too.
     """
 
@@ -57,11 +56,7 @@ class Testbed:
 
     Attributes:
         name: Its node's address and the beginning of the node's id; the place on it from the second on.
-        kind: As of `Planned`.
-        node: Ray's id of its node.
         place: Number of the testbed on its node, from 0.
-        live: It is a real host.
-        actor: Handle of the Ray actor.
         ready: What it said when its hosts were there; None until then.
         orders: What it does now; None while it is idle.
         asked_at: When it was asked for that, on this process' monotonic clock.
@@ -94,8 +89,6 @@ class Arrival(NamedTuple):
     """A segment that came.
 
     Attributes:
-        testbed: The testbed that sent it.
-        segment: What it did.
         age_seconds: Since it was asked for: no transition in it is older, whatever any clock elsewhere says.
     """
 
@@ -123,11 +116,8 @@ class Testbeds:
     """All testbeds that are there now.
 
     Args:
-        cluster: The one that we are connected to.
         plan: What runs on a node's n-th testbed, counted from 0.
-        tally: What becomes of transitions.
         wait_seconds: How long nothing may come until there is no use in waiting.
-        say: Takes a line for the user.
     """
 
     __test__ = False

@@ -50,7 +50,6 @@ class Running(Protocol):
     """Hosts that have been started; they stand still between two segments.
 
     Attributes:
-        count: Number of hosts.
         tick_seconds: Real time that a control period takes; 0 where it is simulated.
     """
 
@@ -84,7 +83,6 @@ class Ready:
     """What a worker says once its hosts are there.
 
     Attributes:
-        count: Number of hosts.
         tick_seconds: Real time that a control period takes; 0 where it is simulated.
     """
 
@@ -97,8 +95,6 @@ class SimTestbed:
     """Simulated hosts of several kinds, to be started anywhere.
 
     Attributes:
-        groups: Hosts by kind.
-        lags: Ticks back that policies see.
         first_seed: The first host's seed; each other one has the next.
     """
 
@@ -157,7 +153,6 @@ class Worker:
 
     Args:
         start: Starts the hosts; pickled, where the worker is on another machine.
-        seed: Seed of the draws among moves.
     """
 
     def __init__(self, start: Callable[[], Running], seed: int) -> None:
@@ -176,10 +171,6 @@ class Worker:
 
     def segment(self, orders: Orders, policy: bytes) -> Segment:
         """Act for some control periods.
-
-        Args:
-            orders: How many periods, and how.
-            policy: The network, an ONNX file.
 
         Raises:
             PolicyError: The network is none, or its answers are not finite.

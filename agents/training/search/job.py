@@ -45,16 +45,12 @@ class Job:
 
     Attributes:
         algorithm: A key of `rlctl.agents.training.algorithms.CLASSES`.
-        space: What is searched.
-        candidates: All trials, drawn from it.
         recipe: What is searched around, not yet fitted to the budget.
         hosts, courses, validation_seeds: As of `TrainingRun`; courses are under the space's profile as it is.
         timesteps, max_seconds: Budget of each trial; with seconds, the timesteps are the most.
-        scheduler: asha, pbt or none.
         seed: Seed of the draw and of the first trial.
         out: Folder of the search, which driver and nodes must both see.
         arguments: What `rlctl train` would be asked for a trial, to be kept in its folder.
-        command: The command line.
     """
 
     algorithm: str
@@ -109,9 +105,7 @@ class Job:
         """A trial as a training run; its shield, if it has one of its own, is written into the folder.
 
         Args:
-            name: Name of the candidate.
             values: What it has now, which population-based training may have changed.
-            folder: Folder of the run; it is there.
         """
         candidate = next(one for one in self.candidates if one.name == name)
         return TrainingRun(

@@ -72,7 +72,6 @@ class Candidate:
 
     Attributes:
         name: Such as t003; its folder's name.
-        seed: Of its training.
         values: What it has by its own.
     """
 
@@ -86,7 +85,6 @@ class Space:
     """What is searched, with what it is searched around.
 
     Attributes:
-        document: As the file has it.
         draws: By key, margins after `shield.`.
         base: What the recipe and the profile have for these keys.
         profile: The safety profile, if the file names one.
@@ -111,7 +109,6 @@ class Space:
         """All trials of a search: the recipe and the profile as they are, then a Latin hypercube.
 
         Args:
-            count: How many.
             seed: Of the draw, and of the first trial's training; each other trial has the next one.
         """
         random = np.random.default_rng([seed, len(self.draws), count])
@@ -122,8 +119,6 @@ class Space:
         """Values around others, all in their ranges.
 
         Args:
-            values: Around these.
-            random: What draws.
             fixed: Keys that stay.
         """
         centre = np.array([one.share(values[name]) for name, one in self.draws.items()])
@@ -188,11 +183,6 @@ def _ordered(values: Values, profile: Profile | None) -> dict[str, float]:
 
 def load_space(algorithm: str, recipe: Recipe, path: Path | None = None) -> Space:
     """The space that ships, or that of a file.
-
-    Args:
-        algorithm: Of the search.
-        recipe: What is searched around.
-        path: The file.
 
     Raises:
         ConfigError: The file is absent or wrong, with its line: it is for another algorithm, a key is none of the

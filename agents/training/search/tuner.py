@@ -15,7 +15,6 @@ Driver and nodes must see the same folder `out`.
 from __future__ import annotations
 
 import logging
-import os
 import random
 import re
 from collections.abc import Iterator, Mapping
@@ -27,6 +26,7 @@ from typing import Any
 import ray
 from ray import tune
 
+from rlctl.agents.training.cluster.connection import environment
 from rlctl.agents.training.cluster.nodes import Cluster
 from rlctl.agents.training.search.job import Job
 from rlctl.agents.training.search.schedulers import REPORTS, TRIALS, Journal, Told, journal, scheduler_of
@@ -49,7 +49,7 @@ TUNE: Mapping[str, str] = {
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
 }
-"""Set before a search."""
+"""Ray Tune's settings, where the user has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,8 @@ class TrialEnd:
     """What became of a trial.
 
     Attributes:
-        candidate: As it was drawn.
         values: What it had at the end.
         folder: Folder of its run, as of its last report; None when it made none.
-        timesteps: Control periods learned from.
-        seconds: Wall-clock time.
         stopped_by: The scheduler that stopped it early; empty when none did.
         error: What it failed with, in a line; empty when it did not.
     """
@@ -87,8 +84,6 @@ def search(job: Job, cluster: Cluster, told: Told, *, retry_failed: bool = False
 
     Args:
         job: The search; where its folder holds a part of it, that is gone on with.
-        cluster: Where.
-        told: Called with a line for each trial that ends.
         retry_failed: Trials that failed go on from their last checkpoint.
 
     Returns:
@@ -103,7 +98,8 @@ def search(job: Job, cluster: Cluster, told: Told, *, retry_failed: bool = False
         raise ConfigError(
             f"no node of the Ray cluster offers a CPU and {job.memory_bytes >> 20} MiB for a trial; add a larger one"
         )
-    with _environment(len(job.candidates)), journal(job.out / REPORTS, told):
+    pending = {"TUNE_MAX_PENDING_TRIALS_PG": str(len(job.candidates))}  # all are there from the beginning, and kept so
+    with environment({**TUNE, **pending}), _quiet(), journal(job.out / REPORTS, told):
         try:
             results = _tuner(job, retry_failed).fit()
         except (tune.TuneError, RuntimeError, ray.exceptions.RayError) as error:
@@ -166,12 +162,9 @@ def _why(error: BaseException) -> str:
 
 
 @contextmanager
-def _environment(trials: int) -> Iterator[None]:
-    """Tune's settings, where the user has none."""
-    wanted = {**TUNE, "TUNE_MAX_PENDING_TRIALS_PG": str(trials)}  # all are there from the beginning, and kept so
-    added = {name: value for name, value in wanted.items() if name not in os.environ}
-    os.environ.update(added)
-    logger = logging.getLogger("ray.tune")  # prints the trace of each trial that fails
+def _quiet() -> Iterator[None]:
+    """Ray Tune logs the trace of each trial that fails."""
+    logger = logging.getLogger("ray.tune")
     level = logger.level
     if not logger.isEnabledFor(logging.INFO):
         logger.setLevel(logging.CRITICAL)
@@ -179,5 +172,3 @@ def _environment(trials: int) -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-        for name in added:
-            os.environ.pop(name, None)

@@ -36,8 +36,6 @@ class Examined:
 
     Attributes:
         folder: Of its run; None for a BE that is always frozen.
-        algorithm: Of the run.
-        courses, seeds: On which.
     """
 
     folder: Path | None
@@ -52,10 +50,7 @@ def judge(
     """Score policies on the seeds that the winner is chosen on.
 
     Args:
-        job: The search.
         examined: A run's folder, or None for frozen, with the values whose shield it is scored under.
-        cluster: Where.
-        told: Called once for each.
 
     Returns:
         For each, what came of it by the course's name.
@@ -84,7 +79,6 @@ def export_winner(job: Job, won: TrialEnd) -> TrainingResult:
     """The winner's run in a folder of its own, with its bundle.
 
     Args:
-        job: The search.
         won: A trial that has a folder.
 
     Raises:
