@@ -91,7 +91,7 @@ class Hosts(Strict):
     """A file of kinds.
 
     Attributes:
-        episode_steps: Steps of an episode.
+        episode_steps: Control periods after which an episode is cut off.
         kinds: Kinds of hosts; in a file, one may be `like` an earlier one.
     """
 
@@ -205,11 +205,7 @@ def build(hosts: Hosts, count: int, seed: int, lags: Sequence[int], *, block: in
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Hosts of one kind as they are simulated, with no file left to read: it can be sent to another machine.
-
-    Attributes:
-        episode_steps: Steps of an episode.
-    """
+    """Hosts of one kind as they are simulated, with no file left to read: it can be sent to another machine."""
 
     kind: Kind
     count: int

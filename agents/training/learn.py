@@ -52,7 +52,7 @@ def learn(
     rollouts: Rollouts | None = None,
     evaluated: Callable[[Evaluation], None] | None = None,
 ) -> TrainingResult:
-    """Train.
+    """Train a policy, judge and export the best one.
 
     Args:
         watch: Called with how far it has come, several times a minute.

@@ -55,12 +55,12 @@ class InMoves(Policy):
 
     @property
     def note(self) -> str:
-        """The policy's."""
+        """What the policy itself says."""
         return self._policy.note
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The policy's."""
+        """What the policy itself says."""
         return self._policy.remarks
 
 

@@ -112,11 +112,11 @@ class Arms(Strict):
 
 
 class Network(Strict):
-    """`policy_kwargs`.
+    """`policy_kwargs` of PPO and MaskablePPO.
 
     Attributes:
         net_arch: Hidden units, layer by layer; PPO may have `{pi: [...], vf: [...]}`.
-        activation_fn: By name.
+        activation_fn: Name of the activation between layers.
     """
 
     net_arch: tuple[Count, ...] | Arms = (64, 64)
@@ -124,20 +124,20 @@ class Network(Strict):
 
 
 class QNetwork(Strict):
-    """`policy_kwargs` of DQN."""
+    """`policy_kwargs` of DQN: one network."""
 
     net_arch: tuple[Count, ...] = (64, 64)
     activation_fn: Activation = "relu"
 
 
 class QuantileNetwork(QNetwork):
-    """`policy_kwargs` of QR-DQN."""
+    """`policy_kwargs` of QR-DQN: quantiles of each value."""
 
     n_quantiles: Count = 25
 
 
 class RecurrentNetwork(Network):
-    """`policy_kwargs` of RecurrentPPO."""
+    """`policy_kwargs` of RecurrentPPO: an LSTM before the layers."""
 
     lstm_hidden_size: Count = 64
     n_lstm_layers: Count = 1
@@ -153,7 +153,8 @@ class Recipe(Strict):
         n_timesteps: Control periods of all hosts together.
         policy: As the algorithm calls it.
         learning_rate: A number, or `lin_` and one, which falls to a twentieth of it by the end of the budget.
-        gamma, batch_size: The algorithm's.
+        gamma: Discount of a control period.
+        batch_size: Transitions of a gradient step.
         lags: Ticks back that the policy sees.
         eval_every_seconds, eval_every_timesteps: Time between two evaluations; whichever comes first, None for never.
             Which model is kept depends on the machine's pace where they go by seconds, and on the seed alone else.
@@ -243,7 +244,7 @@ class RecurrentPpo(OnPolicy):
 
 
 class OffPolicy(Recipe):
-    """DQN.
+    """DQN: off-policy, from a replay buffer.
 
     A control period of all hosts together is one step: `train_freq` counts those, `learning_starts`,
     `target_update_interval` and `buffer_size` count single hosts' periods, as Stable-Baselines3 has it.
@@ -274,7 +275,7 @@ class OffPolicy(Recipe):
 
 
 class QuantileDqn(OffPolicy):
-    """QR-DQN."""
+    """QR-DQN: DQN on quantiles."""
 
     policy_kwargs: QuantileNetwork = QuantileNetwork()
 
@@ -295,7 +296,6 @@ def load_recipe(algorithm: str, path: Path | None = None) -> Recipe:
 
     Args:
         algorithm: A key of ALGORITHMS.
-        path: The file.
 
     Raises:
         ConfigError: The file is absent or wrong, with its line and, for an unknown key, the closest one.

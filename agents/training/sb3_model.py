@@ -46,7 +46,7 @@ HOSTS = 8
 
 
 def load_model(path: Path) -> Any:
-    """A trained model.
+    """A trained model from its zip file.
 
     Raises:
         ConfigError: It is no model, or one of a learner that cannot be exported.

@@ -28,7 +28,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """What to do.
+    """What a training run has to do.
 
     Attributes:
         algorithm: A key of `algorithms.CLASSES`.

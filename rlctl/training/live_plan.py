@@ -35,7 +35,7 @@ START_SECONDS = 60.0
 
 
 class Signalled(KeyboardInterrupt):
-    """A signal came."""
+    """A signal came, whose number this holds."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)

@@ -52,7 +52,7 @@ class Standing:
         return steps(self.shortfall_points), -self.be_percent.mean, self.name
 
     def as_json(self) -> dict[str, object]:
-        """Scores by name."""
+        """Scores and shortfall by name."""
         return {
             "qos_percent": self.qos_percent.as_json(),
             "be_percent": self.be_percent.as_json(),
@@ -81,7 +81,7 @@ class Lead:
         return self.by != "nothing" and (self.qos if self.by == "QoS" else self.be).is_clear
 
     def as_json(self) -> dict[str, object]:
-        """By name."""
+        """Differences by the metric's name."""
         differences = {"qos_percent": self.qos.as_json(), "be_percent": self.be.as_json()}
         return {"other": self.other, "by": self.by, "clear": self.is_clear, **differences}
 

@@ -38,7 +38,7 @@ LOOK_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
-    """One run.
+    """One training run of several.
 
     Attributes:
         name: Name of its folder.

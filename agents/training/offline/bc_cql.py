@@ -67,7 +67,7 @@ def rewards_of(data: Dataset, work: float | None) -> NDArray[np.float32]:
 
 
 class Cloner:
-    """Behaviour cloning.
+    """Behaviour cloning of one policy.
 
     Attributes:
         model: The network that learns, a MaskablePPO.

@@ -121,7 +121,7 @@ class Place:
 
     @property
     def data(self) -> Path:
-        """What `minari.MinariDataset` opens."""
+        """The folder that `minari.MinariDataset` opens."""
         return self.folder / "data"
 
 

@@ -22,7 +22,7 @@ Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class OfflineRecipe(Strict):
-    """What both have.
+    """What both algorithms have.
 
     Attributes:
         n_updates: Steps of the optimiser in all.
@@ -47,7 +47,7 @@ class OfflineRecipe(Strict):
 
 
 class Cloning(OfflineRecipe):
-    """Behaviour cloning."""
+    """Behaviour cloning of one policy."""
 
     policy_kwargs: Network = Network()
 
@@ -78,7 +78,6 @@ def load_offline_recipe(algorithm: str, path: Path | None = None) -> OfflineReci
 
     Args:
         algorithm: A key of OFFLINE.
-        path: The file.
 
     Raises:
         ConfigError: The file is absent or wrong, with its line and, for an unknown key, the closest one.

@@ -55,7 +55,7 @@ Judging = Callable[[Any, int], tuple[float, Evaluation | None]]
 
 @dataclass(frozen=True, slots=True)
 class OfflineRun:
-    """What to do.
+    """What a run has to do.
 
     Attributes:
         algorithm: A key of `recipe.OFFLINE`.
@@ -136,7 +136,7 @@ class OfflineOutcome:
 
 
 def learn_offline(run: OfflineRun, watch: Callable[[Round], None] = lambda _: None) -> OfflineOutcome:
-    """Learn, judge, export.
+    """Learn from a dataset, judge and export the best policy.
 
     Raises:
         ConfigError: The folder holds a run, or the dataset holds too little.

@@ -159,7 +159,7 @@ class _Tally:
                 yield self._buffer(episode)
 
     def origin(self, code: str) -> Origin:
-        """What was written.
+        """What the dataset says of itself.
 
         Raises:
             ConfigError: Nothing was.

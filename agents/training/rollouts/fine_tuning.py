@@ -53,7 +53,7 @@ CLIP_RANGE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class FineTuningTask:
-    """What to learn.
+    """What a fine-tuning has to learn.
 
     Attributes:
         init: The model to begin with, a zip of one's own: opening it runs what it holds.

@@ -161,7 +161,7 @@ class Worker:
         self._checked = b""
 
     def begin(self) -> Ready:
-        """Start the hosts.
+        """Start the hosts, and say how many.
 
         Raises:
             RlctlError: They cannot be started.

@@ -41,7 +41,7 @@ SHIELD = "shield.yaml"
 
 @dataclass(frozen=True)
 class Job:
-    """A search.
+    """A search as it is done.
 
     Attributes:
         algorithm: A key of `rlctl.agents.training.algorithms.CLASSES`.

@@ -43,7 +43,7 @@ class Journal(tune.Callback):
     told: ClassVar[Told]
 
     def on_trial_result(self, *, trial: Any, result: dict[str, Any], **_: Any) -> None:
-        """Write it down."""
+        """Write the report down."""
         keys = ("timesteps", "seconds", "score", "shortfall_points", "qos_percent", "be_percent")
         line = {
             "trial": str(trial),
