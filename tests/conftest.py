@@ -19,6 +19,7 @@ settings.register_profile("default", common, max_examples=60, derandomize=True)
 settings.register_profile("random", common, max_examples=400)
 settings.load_profile("default")
 
+NO_RAY = "Ray is not installed: scripts/install dev,train,data,docs,distributed"
 _CAPABILITY_VERSION_3 = 0x20080522  # linux/capability.h
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -36,6 +37,23 @@ def pytest_collection_modifyitems(config, items):
     if away:
         config.hook.pytest_deselected(items=away)
         items[:] = [item for item in items if item not in set(away)]
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("ray"):
+        pytest.importorskip("ray", reason=NO_RAY)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Ray leaves settings in the environment; its RAY_AUTH_MODE keeps all from clusters without tokens."""
+    before = dict(os.environ)
+    try:
+        return (yield)
+    finally:
+        if item.get_closest_marker("ray"):
+            os.environ.clear()
+            os.environ.update(before)
 
 
 @pytest.fixture
@@ -229,7 +247,6 @@ class RayCluster:
 
 @pytest.fixture(scope="session")
 def ray_processes():
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlctl[distributed]'")
     cluster = RayCluster()
     yield cluster
     cluster.close()

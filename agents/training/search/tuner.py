@@ -145,7 +145,7 @@ def _ended(job: Job, candidate: Candidate, result: Any) -> TrialEnd:
     early = result.error is None and last.get(clock, 0) < most
     return TrialEnd(
         candidate=candidate,
-        values=result.config["drawn"]["values"],
+        values=result.config["drawn"]["values"] if result.config else candidate.values,  # None before the first report
         folder=folder,
         timesteps=int(last.get("timesteps", 0)),
         seconds=float(last.get("seconds", 0.0)),

@@ -18,15 +18,15 @@ def test_without_ray_it_is_said_what_to_install(monkeypatch):
         require_ray()
 
 
+@pytest.mark.ray
 @pytest.mark.parametrize("address", ["here", "ray://10.0.0.1:10001", "10.0.0.1", ":6379", "10.0.0.1:six", ""])
 def test_what_is_no_address_is_refused(address):
-    pytest.importorskip("ray")
     with pytest.raises(ConfigError, match="HOST:PORT"), connected(address):
         pass
 
 
+@pytest.mark.ray
 def test_an_address_where_nobody_listens_is_not_waited_for():
-    pytest.importorskip("ray")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(HostError, match=f"no Ray cluster answers at 127.0.0.1:{port}"), connected(f"127.0.0.1:{port}"):

@@ -87,13 +87,16 @@ def test_what_no_node_offers_is_told_before_anything_waits_for_it(cluster):
         list(map_tasks(cluster, abs, [1], cpus=2))
 
 
-def test_a_testbed_does_one_task_at_a_time(cluster):
+def test_a_testbed_does_one_task_at_a_time(cluster, tmp_path):
     def task(item):
         import ray
 
-        begun = time.monotonic()
+        begun, node = time.monotonic(), ray.get_runtime_context().get_node_id()
+        (tmp_path / node).touch()
+        while len(list(tmp_path.iterdir())) < 3:  # until all three do one
+            time.sleep(0.02)
         time.sleep(0.2)
-        return ray.get_runtime_context().get_node_id(), begun, time.monotonic()
+        return node, begun, time.monotonic()
 
     done = sorted(result for _, result in map_tasks(cluster, task, list(range(6)), cpus=0, resources={"testbed": 1}))
     assert len({node for node, _, _ in done}) == 3

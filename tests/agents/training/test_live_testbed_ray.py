@@ -60,7 +60,7 @@ def groups():
 def bed(plan, ray_processes, onnx_writer, tmp_path, monkeypatch):
     """A live testbed on a node of its own, once five of its transitions have come; with what runs for it."""
     monkeypatch.chdir(tmp_path)
-    node, others = ray_processes.add(resources={"testbed": 1, "live": 1}), groups()
+    node, others = ray_processes.to(0).add(resources={"testbed": 1, "live": 1}), groups()
     said, came = [], []
 
     def planned(found, _):

@@ -21,6 +21,7 @@ from rlctl.work.workforce import workforce
 from tests.waiting import PATIENCE_SECONDS
 
 
+@pytest.mark.ray
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -30,7 +31,6 @@ from tests.waiting import PATIENCE_SECONDS
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(arguments, said, capsys):
-    pytest.importorskip("ray")
     assert main(["bench", "--managers", "frozen", *arguments]) == 78
     assert said in capsys.readouterr().err.splitlines()[-1]
 
@@ -91,7 +91,6 @@ def test_a_node_that_dies_amid_a_benchmark_changes_no_number(ray_cluster, capsys
 @pytest.mark.ray
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ended_early_it_leaves_no_process_and_no_folder(number, tmp_path):
-    pytest.importorskip("ray")
     words = [sys.executable, "-m", "rlctl", "bench", "--managers", "heracles", "--seeds", "20", "--jobs", "1"]
     told = tmp_path / "told"
     with told.open("w") as file:

@@ -56,7 +56,6 @@ def test_a_live_testbed_is_that_of_a_live_scenario_within_bounds():
 
 @pytest.mark.ray
 def test_a_run_on_a_cluster_of_its_own_tells_what_became_of_every_transition(tmp_path, capsys, monkeypatch):
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlctl[distributed]'")
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "run"
     words = ["--algo", "ppo", "--ray", "local", "--n-envs", "16", "--total-timesteps", "1000", "--out", str(out)]

@@ -63,14 +63,16 @@ def test_the_trials_of_a_dry_run_are_those_of_the_seed_and_nothing_is_written(tm
         (["--algo", "ppo", "--scenario", "live-nginx"], "for the live host"),
         (["--algo", "ppo", "--retry-failed"], "--retry-failed goes with --resume"),
         (["--algo", "ppo", "--ray", "auto", "--jobs", "2"], "--jobs is for --ray local"),
-        (["--algo", "ppo", "--json", "/dev/null/x"], "/dev/null: is no folder; name another --json file"),
+        pytest.param(  # found out after Ray was
+            ["--algo", "ppo", "--json", "/dev/null/x"],
+            "/dev/null: is no folder; name another --json file",
+            marks=pytest.mark.ray,
+        ),
         (["--resume"], "--resume needs the folder of the search"),
         (["--resume", "--out", "absent"], "absent: holds no search"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(arguments, said, tmp_path, monkeypatch, capsys):
-    if "/dev/null/x" in arguments:  # found out after Ray was
-        pytest.importorskip("ray")
     monkeypatch.chdir(tmp_path)
     assert main(["tune", *arguments]) == 78
     told = capsys.readouterr().err
@@ -102,6 +104,7 @@ def test_where_no_cluster_answers_nothing_is_written(tmp_path, space, monkeypatc
     assert not (tmp_path / "search").exists()
 
 
+@pytest.mark.ray
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -112,7 +115,6 @@ def test_where_no_cluster_answers_nothing_is_written(tmp_path, space, monkeypatc
     ],
 )
 def test_a_folder_is_of_one_search(arguments, said, begun, capsys):
-    pytest.importorskip("ray")
     pytest.importorskip("torch")
     assert main(["tune", *arguments, "--out", str(begun)]) == 78
     assert said in capsys.readouterr().err
@@ -133,7 +135,6 @@ def test_a_search_that_goes_on_has_the_trials_in_its_folder(begun, space, capsys
 
 
 def on_ray():
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlctl[distributed]'")
     pytest.importorskip("pyarrow", reason="Ray Tune is not installed: pip install 'rlctl[distributed]'")
     pytest.importorskip("torch", reason="needs rlctl[train]")
 
@@ -142,6 +143,7 @@ def reported(trial, timesteps, score):
     return {"trial": trial, "timesteps": timesteps, "score": score}
 
 
+@pytest.mark.ray
 def test_asha_knows_the_rungs_of_a_search_that_goes_on(tmp_path):
     on_ray()
     from rlctl.agents.training.search.schedulers import Asha, Journal
@@ -160,6 +162,7 @@ def test_asha_knows_the_rungs_of_a_search_that_goes_on(tmp_path):
     assert [dict(rung) for _, rung in scheduler._brackets[0]._rungs][1] == {"t000": 2.0}
 
 
+@pytest.mark.ray
 def test_population_based_training_knows_the_generation_of_a_search_that_goes_on():
     on_ray()
     from rlctl.agents.training.search.schedulers import Explore, Pbt
@@ -199,6 +202,7 @@ class FakeTrial:
         return False
 
 
+@pytest.mark.ray
 def test_a_failed_trial_says_what_failed_and_not_how_ray_got_there():
     on_ray()
     from rlctl.agents.training.search.tuner import _why
@@ -210,6 +214,18 @@ def test_a_failed_trial_says_what_failed_and_not_how_ray_got_there():
     assert _why(RuntimeError("")) == "RuntimeError"
 
 
+@pytest.mark.ray
+def test_a_trial_that_failed_before_its_first_report_has_the_values_that_were_drawn():
+    from rlctl.agents.training.search.tuner import _ended
+
+    candidate = SimpleNamespace(name="t000", values={"gamma": 0.96})
+    lost = SimpleNamespace(config=None, metrics=None, checkpoint=None, error=RuntimeError("the actor died"))
+    ended = _ended(SimpleNamespace(clock=("timesteps", 300), scheduler="asha"), candidate, lost)
+    assert (ended.values, ended.folder, ended.timesteps) == (candidate.values, None, 0)
+    assert ended.error == "the actor died"
+
+
+@pytest.mark.ray
 def test_a_trial_is_learned_and_judged_under_its_own_margins(tmp_path, begun):
     on_ray()
     from rlctl.training.search_plan import resumed_search
