@@ -18,6 +18,8 @@ RlctlError
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "TestbedError",
     "TraceError",
     "in_one_line",
+    "reading",
 ]
 
 MOST_CHARACTERS = 200
@@ -138,3 +141,19 @@ def in_one_line(error: BaseException) -> str:
     except BaseException:  # noqa: BLE001 - an exception of a policy's own making may fail to say what it is
         first = ""
     return f"{type(error).__name__}: {first}"[:MOST_CHARACTERS].removesuffix(": ")
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """What the kernel says against reading a file, as an error of ours.
+
+    Raises:
+        PermissionMissing: The file may not be read.
+        ConfigError: It cannot be read for another reason.
+    """
+    try:
+        yield
+    except PermissionError as error:
+        raise PermissionMissing(f"{path}: may not be read; run as a user who may, or change its mode") from error
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror or error}", path) from error

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from rlctl.envs.errors import ConfigError, PermissionMissing
+from rlctl.envs.errors import ConfigError, reading
 
 __all__ = ["LOG_NAME", "Damage", "Line", "last_checksum", "log_files", "read_lines", "seal", "unsealed"]
 
@@ -131,10 +131,8 @@ def log_files(path: Path) -> tuple[Path, ...]:
     """
     if not path.is_dir():
         return (path,)
-    try:
+    with reading(path):
         numbers = {_number(entry.name): entry for entry in path.iterdir()}
-    except PermissionError as error:
-        raise PermissionMissing(f"{path}: may not be read; run as a user who may") from error
     files = tuple(numbers[number] for number in sorted(numbers, reverse=True) if number >= 0)
     if not files:
         raise ConfigError(f"holds no {LOG_NAME}: has `rlctl serve` run with this log directory?", path)
@@ -179,15 +177,12 @@ def _opened(paths: Iterable[Path], stack: contextlib.ExitStack) -> list[tuple[Pa
     files: dict[tuple[int, int], tuple[Path, IO[bytes]]] = {}
     absent = None
     for path in reversed(tuple(paths)):  # rotation moves files from new names to old ones: so none slips through
-        try:
-            file = stack.enter_context(path.open("rb"))
-        except FileNotFoundError:
-            absent = path
-            continue
-        except PermissionError as error:
-            raise PermissionMissing(f"{path}: may not be read; run as a user who may") from error
-        except OSError as error:
-            raise ConfigError(f"cannot be read: {error.strerror}", path) from error
+        with reading(path):
+            try:
+                file = stack.enter_context(path.open("rb"))
+            except FileNotFoundError:
+                absent = path
+                continue
         status = os.fstat(file.fileno())
         files.setdefault((status.st_dev, status.st_ino), (path, file))
     if absent and not files:
@@ -198,7 +193,7 @@ def _opened(paths: Iterable[Path], stack: contextlib.ExitStack) -> list[tuple[Pa
 def _raw_lines(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
     """Numbered lines that are not blank, none longer than MOST_LINE_BYTES."""
     number = 0
-    try:
+    with reading(path):
         while raw := file.readline(MOST_LINE_BYTES):
             number += 1
             rest = raw
@@ -206,8 +201,6 @@ def _raw_lines(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
                 rest = file.readline(MOST_LINE_BYTES)
             if raw.strip():
                 yield number, raw if rest is raw else raw[:-1] + b"\n"  # too long: cut, and so damaged
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", path) from error
 
 
 def _number(name: str) -> int:

@@ -18,7 +18,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from rlctl.envs.errors import ConfigError, PermissionMissing
+from rlctl.envs.errors import ConfigError, reading
 
 __all__ = ["Lines", "Strict", "load_model", "load_text", "load_yaml", "parse_yaml", "validated"]
 
@@ -103,13 +103,10 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
         PermissionMissing: The file may not be read.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except PermissionError as error:
-        raise PermissionMissing(f"{path}: may not be read; run as a user who may, or change its mode") from error
+        with reading(path):
+            text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError("is not UTF-8 text: save it as such, or name the right file", path) from error
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror or error}", path) from error
     return parse_yaml(text, path)
 
 

@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rlctl.envs.errors import ConfigError, PermissionMissing
+from rlctl.envs.errors import ConfigError, reading
 
 __all__ = ["SignatureError", "check", "sign", "statement"]
 
@@ -82,17 +82,14 @@ def check(said: bytes, signature: bytes, trusted: Sequence[Path]) -> None:
 
 def _keys(file: Path) -> list[str]:
     try:
-        lines = [line.strip() for line in file.read_text(encoding="ascii").splitlines()]
-    except PermissionError as error:
-        raise PermissionMissing(f"{file}: may not be read; run as a user who may, or change its mode") from error
+        with reading(file):
+            lines = [line.strip() for line in file.read_text(encoding="ascii").splitlines()]
     except UnicodeDecodeError as error:
         raise ConfigError("is no file of public keys; give KEY.pub, as ssh-keygen made it", file) from error
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}; give a file of public keys", file) from error
-    found = [_PUBLIC.fullmatch(line) for line in lines if line and not line.startswith("#")]
-    if not found or None in found:
+    keys = [_PUBLIC.fullmatch(line) for line in lines if line and not line.startswith("#")]
+    if not keys or None in keys:
         raise ConfigError("is no Ed25519 public key: `ssh-keygen -t ed25519 -f KEY` makes a pair; give KEY.pub", file)
-    return [key[1] for key in found if key]
+    return [key[1] for key in keys if key]
 
 
 @contextlib.contextmanager

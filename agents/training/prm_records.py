@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rlctl.envs.errors import ConfigError, PermissionMissing
+from rlctl.envs.errors import ConfigError, reading
 
 __all__ = ["LOWER", "METRICS", "UPPER", "Row", "read_rows"]
 
@@ -49,10 +49,9 @@ def read_rows(path: Path) -> list[Row]:
         PermissionMissing: The file may not be read.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except PermissionError as error:
-        raise PermissionMissing(f"{path}: may not be read; run as a user who may, or change its mode") from error
-    except (OSError, UnicodeDecodeError) as error:
+        with reading(path):
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
         raise ConfigError(f"cannot be read as text: {error}", path) from error
     first = next((line.strip() for line in lines if line.strip()), "")
     read: Callable[[Path, list[str]], Iterator[Row]] = _from_ticks if first.startswith("{") else _from_csv

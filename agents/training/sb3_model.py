@@ -23,7 +23,7 @@ from rlctl.agents.served.network import first_line
 from rlctl.agents.training import run_folder as files
 from rlctl.agents.training.export import ALGORITHMS, FEWEST
 from rlctl.agents.training.recipe import load_recipe
-from rlctl.envs.errors import ConfigError, PermissionMissing
+from rlctl.envs.errors import ConfigError, reading
 from rlctl.envs.observation import LAGS
 from rlctl.envs.sim.seeds import training
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
@@ -133,12 +133,8 @@ def recorded(lags: Sequence[int], count: int = 2 * FEWEST) -> NDArray[np.float32
 
 def _learner(path: Path) -> str:
     try:
-        with zipfile.ZipFile(path) as file:
+        with reading(path), zipfile.ZipFile(path) as file:
             module = json.loads(file.read("data"))["policy_class"]["__module__"]
-    except PermissionError as error:
-        raise PermissionMissing(f"{path}: may not be read; run as a user who may, or change its mode") from error
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror or error}", path) from error
     except (zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
         raise ConfigError("is no zip file that a model of Stable-Baselines3 was saved to", path) from error
     if module not in _BY_POLICY:

@@ -8,7 +8,7 @@ from collections import deque
 from pathlib import Path
 from typing import IO
 
-from rlctl.envs.errors import ConfigError, PermissionMissing
+from rlctl.envs.errors import ConfigError, reading
 from rlctl.envs.ticklog import LOG_NAME, MOST_LINE_BYTES, Line, unsealed
 from rlctl.loop.record import Tick
 from rlctl.ticklog.logged import LoggedTick, TickReader
@@ -76,14 +76,11 @@ class LogTail:
         self._file.close()
 
     def _opened(self, path: Path) -> IO[bytes] | None:
-        try:
-            return path.open("rb")
-        except FileNotFoundError:
-            return None
-        except PermissionError as error:
-            raise PermissionMissing(f"{path}: may not be read; run as a user who may") from error
-        except OSError as error:
-            raise ConfigError(f"cannot be read: {error.strerror}", path) from error
+        with reading(path):
+            try:
+                return path.open("rb")
+            except FileNotFoundError:
+                return None
 
     def _between(self, newest: IO[bytes]) -> list[IO[bytes]]:
         """Files that came after ours and before the newest, oldest first: a long pause may have missed whole ones.

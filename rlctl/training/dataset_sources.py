@@ -14,7 +14,7 @@ import numpy as np
 from rlctl.agents.training.offline.writer import Recording
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
-from rlctl.envs.errors import ConfigError, PermissionMissing
+from rlctl.envs.errors import ConfigError, reading
 from rlctl.envs.observation import Observer
 from rlctl.envs.replay import allocation_of, limits_of
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
@@ -237,12 +237,8 @@ _NUMBERS = {move.name: place for place, move in enumerate(MOVES)}
 
 def _steps(file: Path, damaged: Callable[[Damage], None]) -> Iterator[_LiveStep]:
     torn = False
-    try:
+    with reading(file):
         raw = file.read_bytes().split(b"\n")
-    except PermissionError as error:
-        raise PermissionMissing(f"{file}: may not be read; run as a user who may") from error
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", file) from error
     for number, line in enumerate(raw[:-1], 1):  # what stands behind the last newline was cut off by a crash
         try:
             yield _step(json.loads(line), torn)
