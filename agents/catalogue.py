@@ -38,9 +38,8 @@ __all__ = [
     "NAMES",
     "OWN_WEIGHTS",
     "TABLE",
-    "Bound",
     "Entry",
-    "Learned",
+    "Named",
     "build",
     "describe",
     "folder_of",
@@ -56,13 +55,13 @@ NOT_OPTIONS = frozenset({"name", "time_scale", "model", "trusted"})
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One manager.
+    """One heuristic manager.
 
     Attributes:
-        manager: Its class.
+        manager: Class of the manager.
         law: The control law in a line, with its constants.
-        source: Where it was published.
-        preset: Constants that differ from the class's defaults.
+        source: Paper or program in which it was published.
+        preset: Constants that differ from the class's defaults, by name.
     """
 
     manager: type[Manager]
@@ -72,25 +71,12 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """A bound on all managers, simulator only; see `rlctl.agents.bounds.oracle` and `rlctl.agents.bounds.oracle_model`.
+class Named:
+    """Who can decide and is no manager: a bound (see `rlctl.agents.bounds`) or a learned policy of configs/bundles.
 
     Attributes:
         law: What it knows and does, in a line.
-        source: Where it is from.
-    """
-
-    law: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """A learned policy that ships as a bundle in configs/bundles.
-
-    Attributes:
-        law: What it is, in a line.
-        source: Where it is from.
+        source: Program that it is from.
     """
 
     law: str
@@ -174,16 +160,13 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
 
 NAMES: tuple[str, ...] = tuple(TABLE)
 
-BOUNDS: Mapping[str, Bound] = MappingProxyType(
+BOUNDS: Mapping[str, Named] = MappingProxyType(
     {
-        "oracle": Bound(
-            "knows plant, trace and noise: the most BE work with no window missed that frozen holds", "rlctl"
+        "oracle": Named("knows plant, trace and noise: the most BE work with no window missed that frozen holds"),
+        "oracle-model": Named(
+            "knows plant, trace and state, not the noise to come: the most BE work at a risk of 0.0005 per window"
         ),
-        "oracle-model": Bound(
-            "knows plant, trace and state, not the noise to come: the most BE work at a risk of 0.0005 per window",
-            "rlctl",
-        ),
-        "oracle-shielded": Bound("oracle-model behind the shield: what the guards leave to any policy", "rlctl"),
+        "oracle-shielded": Named("oracle-model behind the shield: what the guards leave to any policy"),
     }
 )
 """What no manager can beat, simulator only: not in NAMES, and not for `build`."""
@@ -192,16 +175,12 @@ OWN_WEIGHTS: Mapping[str, Weight] = MappingProxyType({"weights": Weight.MINIMUM,
 """BE's CPU weight on simulated hosts under those managers whose point it is; under all others it is the scenario's."""
 
 
-LEARNED: Mapping[str, Learned] = MappingProxyType(
+LEARNED: Mapping[str, Named] = MappingProxyType(
     {
-        "ppo": Learned(
-            "the shipped network, trained with PPO on simulated hosts; the best move that the shield allows"
-        ),
-        "dqn": Learned(
-            "the shipped network, trained with DQN on simulated hosts; the best move that the shield allows"
-        ),
-        "ppo-bare": Learned("ppo without shield and mask, to see how much it leans on them"),
-        "dqn-bare": Learned("dqn without shield and mask, to see how much it leans on them"),
+        "ppo": Named("the shipped network, trained with PPO on simulated hosts; the best move that the shield allows"),
+        "dqn": Named("the shipped network, trained with DQN on simulated hosts; the best move that the shield allows"),
+        "ppo-bare": Named("ppo without shield and mask, to see how much it leans on them"),
+        "dqn-bare": Named("dqn without shield and mask, to see how much it leans on them"),
     }
 )
 """Learned policies by name; not in NAMES, since a checkout may lack their bundles. The path of a bundle's folder, with
@@ -241,8 +220,8 @@ def build(
         if option not in _options(entry):
             raise PolicyError(f"manager '{name}' has no option '{option}'" + _closest(option, _options(entry)))
     common = {"time_scale": time_scale, "model": model}
-    given = {**{key: value for key, value in common.items() if key in parameters}, **entry.preset, **options}
-    return entry.manager(**given)
+    constants = {**{key: value for key, value in common.items() if key in parameters}, **entry.preset, **options}
+    return entry.manager(**constants)
 
 
 def describe(name: str) -> str:

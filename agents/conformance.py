@@ -41,7 +41,7 @@ TARGET_SECONDS = 0.010
 ODD = (0.0, -1.0, 0.0095, TARGET_SECONDS, 0.8, 0.85, 0.9, 1e300, math.nan, math.inf, -math.inf)
 """At the thresholds, and beyond all sense."""
 
-TOLD = (
+NUMBERS = (
     "tail_latency_seconds", "oldest_request_seconds", "load_ratio", "cpi", "lc_cpu_seconds_per_request", "lc_cpus",
     "be_cpus", "host_cpus", "be_work_rate",
 )  # fmt: skip
@@ -129,7 +129,7 @@ CHECKS: Mapping[str, Callable[[Make], None]] = MappingProxyType(
 
 
 def broken(make: Make) -> Iterator[tuple[str, str, str]]:
-    """Run all checks.
+    """Put a policy through all checks.
 
     Args:
         make: Makes a new policy.
@@ -141,8 +141,8 @@ def broken(make: Make) -> Iterator[tuple[str, str, str]]:
         promise = (check.__doc__ or "").splitlines()[0]
         try:
             check(make)
-        except Broken as found:
-            yield name, promise, str(found)
+        except Broken as happened:
+            yield name, promise, str(happened)
         except Exception as error:  # noqa: BLE001 - a policy is not trusted to fail in a known way
             yield name, promise, str(error) or type(error).__name__
         else:
@@ -174,7 +174,7 @@ def _absurd() -> Iterator[tuple[Limits, Ticks]]:
 
 
 def _odd(chance: random.Random) -> Telemetry:
-    readings: dict[str, Any] = {} if chance.random() < 0.2 else {name: _reading(chance) for name in TOLD}
+    readings: dict[str, Any] = {} if chance.random() < 0.2 else {name: _reading(chance) for name in NUMBERS}
     return Telemetry(time_seconds=chance.uniform(0.0, 2000.0), target_seconds=TARGET_SECONDS, **readings)
 
 

@@ -31,7 +31,7 @@ from rlctl.envs.workload import Weight
 __all__ = ["OwnPolicy", "build", "refuse"]
 
 MEMBERS = ("shielded", "weight", "masked", "needs", "start", "act", "note", "remarks")
-"""What the benchmark asks of a policy; its name is the one that it was asked for by."""
+"""Members that a policy must have; its name is that on the command line."""
 
 WAY_OUT = "derive it from rlctl.agents.managers.manager.Manager, which needs begin and decide only"
 
@@ -54,7 +54,7 @@ def build(name: str, *, time_scale: float = 1.0, model: PrmModel | None = None, 
             return catalogue.build(name, time_scale=time_scale, model=model, **options)
     path, wanted = _parted(name)
     made = _class(_module(path), path, wanted)
-    with _told(path, f"{wanted}()"):
+    with _blamed(path, f"{wanted}()"):
         given = {"time_scale": time_scale, **options}
         takes = inspect.signature(made).parameters
         return OwnPolicy(made(**{key: value for key, value in given.items() if key in takes}), name, path)
@@ -93,15 +93,15 @@ class OwnPolicy(Policy):
 
     def start(self, limits: Limits) -> Allocation:
         """Forget everything and return the allocation to begin with on this host."""
-        with self._told("start"):
+        with self._blamed("start"):
             begun = self._policy.start(limits)
             if not isinstance(begun, Allocation):
                 raise PolicyError(f"{self._class} starts with {begun!r}, which is no Allocation", _shown(self._path))
             return begun
 
     def act(self, observation: Observation) -> Action:
-        """The next action."""
-        with self._told("act"):
+        """The next action, from the user's code."""
+        with self._blamed("act"):
             action: Action = self._policy.act(observation)
             if action is None:
                 raise PolicyError(f"{self._class}.act returned nothing; return an Allocation", _shown(self._path))
@@ -110,20 +110,20 @@ class OwnPolicy(Policy):
     @property
     def note(self) -> str:
         """Why the last action was taken."""
-        with self._told("note"):
+        with self._blamed("note"):
             return str(self._policy.note)
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """What a reader of its results must know."""
-        with self._told("remarks"):
+        with self._blamed("remarks"):
             remarks = self._policy.remarks
             if isinstance(remarks, str):
                 raise PolicyError(f"{self._class}.remarks is a text; give a tuple of sentences", _shown(self._path))
             return tuple(map(str, remarks))
 
-    def _told(self, method: str) -> contextlib.AbstractContextManager[None]:
-        return _told(self._path, f"{self._class}.{method}")
+    def _blamed(self, method: str) -> contextlib.AbstractContextManager[None]:
+        return _blamed(self._path, f"{self._class}.{method}")
 
 
 @contextlib.contextmanager
@@ -157,35 +157,37 @@ def _module(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise PolicyError("cannot be loaded as Python", _shown(path))
     module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
-    with _told(path, "it"):
+    with _blamed(path, "it"):
         spec.loader.exec_module(module)
     return module
 
 
 def _class(module: ModuleType, path: Path, wanted: str) -> Any:
     """The class, checked to be one that can be made."""
-    found = getattr(module, wanted, None)
-    if not inspect.isclass(found):
-        own = [name for name, one in vars(module).items() if inspect.isclass(one) and one.__module__ == module.__name__]
+    policy = getattr(module, wanted, None)
+    if not inspect.isclass(policy):
+        own = [
+            key for key, item in vars(module).items() if inspect.isclass(item) and item.__module__ == module.__name__
+        ]
         close = difflib.get_close_matches(wanted, own, n=1)
-        said = f"did you mean {close[0]}?" if close else f"there are {', '.join(own)}" if own else "it has none"
-        raise PolicyError(f"there is no class {wanted}; {said}", _shown(path))
-    if inspect.isabstract(found):
-        lacking = ", ".join(sorted(found.__abstractmethods__))  # type: ignore[attr-defined]
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(own)}" if own else "it has none"
+        raise PolicyError(f"there is no class {wanted}; {hint}", _shown(path))
+    if inspect.isabstract(policy):
+        lacking = ", ".join(sorted(policy.__abstractmethods__))  # type: ignore[attr-defined]
         raise PolicyError(f"class {wanted} lacks {lacking}; see rlctl.agents.managers.manager.Manager", _shown(path))
-    return found
+    return policy
 
 
 @contextlib.contextmanager
-def _told(path: Path, what: str) -> Iterator[None]:
+def _blamed(path: Path, what: str) -> Iterator[None]:
     """Whatever the user's code raises, as one line with the place in the user's file."""
     try:
         yield
     except RlctlError:
         raise
     except (Exception, SystemExit) as error:  # a script's sys.exit is a mistake here, not the end of the command
-        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise PolicyError(f"{what} raised {said}{_beside(error, path)}", _shown(path), _line(error, path)) from error
+        raised = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise PolicyError(f"{what} raised {raised}{_beside(error, path)}", _shown(path), _line(error, path)) from error
 
 
 def _beside(error: BaseException, path: Path) -> str:

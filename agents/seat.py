@@ -1,8 +1,8 @@
-"""The seat of whoever decides on one host: between the readings of a tick and the allocation that may be written.
+"""The seat of a policy on one host: the way from the readings of a tick to the allocation that may be written.
 
-Everything that holds a policy holds it in a Seat: the control loop, benchmarks, shadows, replays, recordings. So what
-a policy sees, what becomes of its answer, and what happens when it has none, is the same in all of them. Hosts that are
-simulated as arrays have the same in arrays, see `rlctl.agents.seats`.
+The control loop, benchmarks, shadows, replays and recordings hold their policies in a Seat. So what a policy observes,
+what is made of its answer, and what happens when it has none, is the same in all of them. `rlctl.agents.seats` is the
+same for many hosts in arrays.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ MOST_NOTE = 200
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was asked for in a tick, by whom, and what may be written.
+    """What was proposed in a tick, by which policy, and what may be written.
 
     Attributes:
-        proposed: The allocation that was asked for.
+        proposed: The allocation that was proposed.
         verdict: What the shield lets through of it; all of it where there is no shield.
-        acting: Name of the policy that asked for it, or SAFE.
-        note: Why, in the words of that policy.
-        fallback: Why it was not the seat's policy; empty when it was.
+        acting: Name of the policy that proposed it, or SAFE.
+        note: Why it was proposed, in the words of that policy.
+        fallback: Why that was not the seat's policy; empty when it was.
         failed: The seat's policy gave no usable answer.
         error: What it raised, where no heuristic stood behind it; None when it answered.
     """
@@ -59,23 +59,23 @@ def propose(policy: Policy, observation: Observation, limits: Limits) -> tuple[A
         PolicyError: Its action is none.
         Exception: Whatever else a policy may raise.
     """
-    asked = decode(policy.act(observation), observation.current, limits)
-    # A policy's own Allocation may hold anything, and would then break in the middle of a write.
-    plain = Allocation(float(asked.quota_cpus), int(operator.index(asked.cpuset_cpus)), bool(asked.frozen))
+    proposed = decode(policy.act(observation), observation.current, limits)
+    # A policy's own Allocation may hold objects of any type, and would then break in the middle of a write.
+    plain = Allocation(float(proposed.quota_cpus), int(operator.index(proposed.cpuset_cpus)), bool(proposed.frozen))
     return limits.clip(plain), str(policy.note)[:MOST_NOTE]
 
 
 class Seat:
-    """A policy on one host: it observes, asks, rules, and tells the policy of the ruling.
+    """A policy on one host: observes for it, has its answer ruled on, and tells it of the ruling.
 
     Args:
-        policy: Who decides.
-        shield: Who has the last word; None where a policy is judged bare. Policies that see the same host's readings
+        policy: Decides what BE should get.
+        shield: Rules on every proposal; None where a policy is judged bare. Policies that see the same host's readings
             may share one: what its guards remember depends on no proposal.
         limits: This host's range of allocations.
-        tick_seconds: Control period.
-        strict: What a policy raises is raised here, and its notes are not asked for: for benchmarks and recordings,
-            where a failure is a mistake to be shown. Otherwise BE gets the safe allocation in that tick.
+        tick_seconds: Length of the control period.
+        strict: What a policy raises is raised here, and its notes are not read: for benchmarks and recordings, where a
+            failure is a mistake to be shown. Otherwise BE gets the safe allocation in that tick.
         lags: Ticks back that the observations' vector shows, oldest first.
     """
 
@@ -125,7 +125,7 @@ class Seat:
         return decision
 
     def _guarded(self, observation: Observation) -> Decision:
-        """Ask a policy that is not trusted to be right, nor to fail in a known way."""
+        """The decision of a policy that is not trusted to be right, nor to fail in a known way."""
         policy, telemetry, current = self.policy, observation.telemetry, observation.current
         try:
             proposed, note = propose(policy, observation, self.limits)

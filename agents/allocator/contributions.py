@@ -63,9 +63,9 @@ class Room:
     """What one cluster has at the time of an evaluation.
 
     Attributes:
-        cluster: Its name.
-        cpus: CPU time.
-        memory: None where the cluster sets no limit; memory then is no resource of it.
+        cluster: Name of the cluster.
+        cpus: The cluster's CPU time.
+        memory: The cluster's memory; None where the cluster sets no limit.
     """
 
     cluster: str
@@ -114,7 +114,7 @@ def reconfiguration(application: Application, index: int, room: Room) -> float:
     migrates = current is not None and current.cluster != room.cluster
     if current is not None and current.mode == index and not migrates:
         return 1.0
-    shares = [asked / stock.total if asked else 0.0 for asked, stock in _asked(application.modes[index], room)]
+    shares = [wanted / stock.total if wanted else 0.0 for wanted, stock in _wanted(application.modes[index], room)]
     effort = (1.0 + MIGRATION_FACTOR * migrates) / (1.0 + MIGRATION_FACTOR)
     return 1.0 - effort * min(sum(shares) / len(shares), 1.0)
 
@@ -124,12 +124,12 @@ def congestion(mode: WorkingMode, room: Room) -> float:
 
     The source has an exponential branch beyond what is free, which its own check for that comes before: never reached.
     """
-    return min(_congestion(asked, stock) for asked, stock in _asked(mode, room))
+    return min(_congestion(wanted, stock) for wanted, stock in _wanted(mode, room))
 
 
 def fairness(mode: WorkingMode, room: Room) -> float:
     """F: linearly down by the penalty at the fair part of the cluster, beyond it exponentially to 0 at all there is."""
-    return min(_fairness(asked, stock) for asked, stock in _asked(mode, room))
+    return min(_fairness(wanted, stock) for wanted, stock in _wanted(mode, room))
 
 
 def fair_part(available: float, share: float) -> float:
@@ -142,25 +142,25 @@ def fair_part(available: float, share: float) -> float:
     return available / max(math.ceil(available / share - HAIR), 1) if available else 0.0
 
 
-def _asked(mode: WorkingMode, room: Room) -> Iterator[tuple[float, Stock]]:
+def _wanted(mode: WorkingMode, room: Room) -> Iterator[tuple[float, Stock]]:
     yield mode.cpus, room.cpus
     if room.memory is not None:
         yield mode.memory_bytes, room.memory
 
 
-def _congestion(asked: float, stock: Stock) -> float:
-    if asked > stock.free + HAIR:
+def _congestion(wanted: float, stock: Stock) -> float:
+    if wanted > stock.free + HAIR:
         return 0.0
     unsaturated = max(stock.free - (1.0 - stock.saturation_ratio) * stock.total, 0.0)
-    if asked <= unsaturated + HAIR:
+    if wanted <= unsaturated + HAIR:
         return 1.0
-    return 1.0 - CONGESTION_PENALTY * min((asked - unsaturated) / (stock.free - unsaturated), 1.0)
+    return 1.0 - CONGESTION_PENALTY * min((wanted - unsaturated) / (stock.free - unsaturated), 1.0)
 
 
-def _fairness(asked: float, stock: Stock) -> float:
-    if asked > stock.available + HAIR:
+def _fairness(wanted: float, stock: Stock) -> float:
+    if wanted > stock.available + HAIR:
         return 0.0
-    if asked <= stock.part + HAIR:
-        return 1.0 - FAIRNESS_PENALTY * min(asked / stock.part, 1.0) if asked else 1.0
-    beyond = max(stock.available - asked, 0.0) / (stock.available - stock.part)
+    if wanted <= stock.part + HAIR:
+        return 1.0 - FAIRNESS_PENALTY * min(wanted / stock.part, 1.0) if wanted else 1.0
+    beyond = max(stock.available - wanted, 0.0) / (stock.available - stock.part)
     return (1.0 - FAIRNESS_PENALTY) * (math.pow(FAIRNESS_BASE, beyond) - 1.0) / (FAIRNESS_BASE - 1.0)

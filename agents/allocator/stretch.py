@@ -27,20 +27,20 @@ def stretched(
 
     Args:
         placements: As `allocate` returned them.
-        applications: As given to `allocate`.
-        clusters: As given to `allocate`.
-        budget_cpus: As given to `allocate`.
+        applications: The same as for `allocate`.
+        clusters: The same as for `allocate`.
+        budget_cpus: The same as for `allocate`.
 
     Returns:
         The same applications: none has less, and neither the budget nor a cluster's quota is exceeded.
     """
     rest = _Rest(placements, clusters, budget_cpus)
-    ranks = [[one for one in level if one.name in placements] for level in levels(applications)]
+    ranks = [[app for app in level if app.name in placements] for level in levels(applications)]
     for level in ranks:
-        rest.grow({one.name: float(one.modes[placements[one.name].mode].threads) for one in level}, level)
+        rest.grow({app.name: float(app.modes[placements[app.name].mode].threads) for app in level}, level)
     for level in ranks:
-        rest.grow({one.name: math.inf for one in level}, level)
-    return {name: replace(one, cpus=rest.cpus[name]) for name, one in placements.items()}
+        rest.grow({app.name: math.inf for app in level}, level)
+    return {name: replace(placement, cpus=rest.cpus[name]) for name, placement in placements.items()}
 
 
 class _Rest:
@@ -48,15 +48,15 @@ class _Rest:
 
     def __init__(self, placements: Mapping[str, Placement], clusters: Sequence[Cluster], budget_cpus: float) -> None:
         self._placements = placements
-        self.cpus = {name: one.cpus for name, one in placements.items()}
+        self.cpus = {name: placement.cpus for name, placement in placements.items()}
         self._budget_cpus = budget_cpus - sum(self.cpus.values())
         self._free_cpus = {cluster.name: cluster.quota_cpus for cluster in clusters}
-        for one in placements.values():
-            self._free_cpus[one.cluster] -= one.cpus
+        for placement in placements.values():
+            self._free_cpus[placement.cluster] -= placement.cpus
 
     def grow(self, most: Mapping[str, float], level: Sequence[Application]) -> None:
         """Raise all of a level in proportion to their modes, until each has its most or nothing is left for it."""
-        pace = {one.name: one.modes[self._placements[one.name].mode].cpus for one in level}
+        pace = {app.name: app.modes[self._placements[app.name].mode].cpus for app in level}
         while pace := {name: cpus for name, cpus in pace.items() if self._may_grow(name, most[name])}:
             factor = min(self._until_full(pace), min((most[name] - self.cpus[name]) / pace[name] for name in pace))
             for name, cpus in pace.items():

@@ -55,8 +55,7 @@ class Bundle:
     """A policy that was verified and is ready to decide.
 
     Attributes:
-        folder: Where it was loaded from, all links followed.
-        card: Its card.
+        folder: Folder that it was loaded from, all links followed.
         policy: The bytes of policy.onnx.
     """
 
@@ -79,16 +78,16 @@ class Bundle:
         size = self.card.observation.size
         if observations.ndim not in (1, 2) or observations.shape[-1] != size:
             raise BundleError(f"{self.card.name}: sees {size} numbers, not an array of shape {observations.shape}")
-        found = logits_of(self.policy, np.atleast_2d(observations).astype(np.float32, copy=False))
-        return found if observations.ndim == 2 else found[0]
+        logits = logits_of(self.policy, np.atleast_2d(observations).astype(np.float32, copy=False))
+        return logits if observations.ndim == 2 else logits[0]
 
 
 def load(path: Path, trusted: Sequence[Path] = ()) -> Bundle:
-    """A bundle, verified, its network tried once.
+    """A bundle, verified, its network run once.
 
     Args:
-        path: The folder.
-        trusted: As in `read`.
+        path: Folder of the bundle.
+        trusted: Files with public keys, as in `read`.
 
     Raises:
         BundleError: Something in it is not as it must be, or onnxruntime is not installed.
@@ -96,8 +95,8 @@ def load(path: Path, trusted: Sequence[Path] = ()) -> Bundle:
     """
     card, policy = read(path, trusted)
     bundle = Bundle(path.resolve(), card, policy)
-    tried = bundle.logits(np.zeros((1, card.observation.size), np.float32))
-    if tried.shape != (1, len(MOVES)) or not np.isfinite(tried).all():
+    logits = bundle.logits(np.zeros((1, card.observation.size), np.float32))
+    if logits.shape != (1, len(MOVES)) or not np.isfinite(logits).all():
         raise BundleError("does not answer with a finite number for each move; " + ANEW, path / POLICY)
     return bundle
 
@@ -106,23 +105,23 @@ def read(path: Path, trusted: Sequence[Path] = ()) -> tuple[Card, bytes]:
     """The card and the bytes of policy.onnx, verified; needs no onnxruntime and runs nothing.
 
     Args:
-        path: The folder.
-        trusted: Files with public keys, of which one must have signed the bundle; if there are none, nobody must.
+        path: Folder of the bundle.
+        trusted: Files with public keys, of which one must have signed the bundle; without any it need not be signed.
 
     Raises:
         BundleError: Something in it is not as it must be.
         ConfigError: A file of trusted keys is none.
         PermissionMissing: A file may not be read.
     """
-    said, policy = _file(path, CARD), _file(path, POLICY)
+    card_json, policy = _file(path, CARD), _file(path, POLICY)
     if trusted:
-        _check_signature(path, statement(said, policy), trusted)
-    card = _card(said, path / CARD)
+        _check_signature(path, statement(card_json, policy), trusted)
+    card = _card(card_json, path / CARD)
     _check_tables(card, path / CARD)
-    found = hashlib.sha256(policy).hexdigest()
-    if found != card.policy_sha256:
+    digest = hashlib.sha256(policy).hexdigest()
+    if digest != card.policy_sha256:
         raise BundleError(
-            f"has sha256 {found[:12]}..., the card says {card.policy_sha256[:12]}...: damaged or replaced; copy the "
+            f"has sha256 {digest[:12]}..., the card says {card.policy_sha256[:12]}...: damaged or replaced; copy the "
             "bundle again",
             path / POLICY,
         )
@@ -133,35 +132,35 @@ def read(path: Path, trusted: Sequence[Path] = ()) -> tuple[Card, bytes]:
 
 
 def sign(path: Path, key: Path) -> Card:
-    """Sign a bundle that is as it must be; whatever changes it afterwards takes the signature away.
+    """Sign a valid bundle; whatever changes it afterwards takes the signature away.
 
     Args:
-        path: The folder.
-        key: As in `rlctl.agents.served.signature.sign`.
+        path: Folder of the bundle.
+        key: The key's file, as in `rlctl.agents.served.signature.sign`.
 
     Raises:
         BundleError: It is no valid bundle, or changed meanwhile.
         ConfigError: The key cannot be used.
     """
     card, policy = read(path)
-    said = _file(path, CARD)
-    if _card(said, path / CARD) != card:
+    card_json = _file(path, CARD)
+    if _card(card_json, path / CARD) != card:
         raise BundleError("changed while it was read; sign it when it is done", path)
-    _write(path / SIGNATURE, signature_of(statement(said, policy), key))
+    _write(path / SIGNATURE, signature_of(statement(card_json, policy), key))
     return card
 
 
 def save(path: Path, name: str, parts: CardParts, policy: bytes) -> Card:
-    """Write a bundle; what is there by these names is replaced. The card comes last, so a half-written one is refused.
+    """Write a bundle; files of these names are replaced. The card comes last, so a half-written one is refused.
 
     Args:
-        path: The folder; made if need be.
-        name: What the policy is called.
-        parts: What the training run says of it.
-        policy: The ONNX file.
+        path: Folder of the bundle, made if need be.
+        name: Name of the policy, such as ppo.
+        parts: What the training run knows of it.
+        policy: Bytes of the ONNX file.
 
     Raises:
-        BundleError: The network or what is said of it would not load again.
+        BundleError: Network or card would not load again.
     """
     data = parts.model_dump(mode="json") | {
         "schema": 1,
@@ -185,11 +184,11 @@ def save(path: Path, name: str, parts: CardParts, policy: bytes) -> Card:
 
 
 def add_scores(path: Path, scores: Mapping[str, Mapping[str, Score]]) -> Card:
-    """Put the scores of an evaluation into a bundle's card, in place of those that it had; a signature goes.
+    """Put the scores of an evaluation into a bundle's card, in place of older ones; a signature is removed.
 
     Args:
-        path: The bundle's folder.
-        scores: Scenario to shield to score.
+        path: Folder of the bundle.
+        scores: For each scenario the score under each shield.
 
     Raises:
         BundleError: It is no valid bundle.
@@ -201,11 +200,11 @@ def add_scores(path: Path, scores: Mapping[str, Mapping[str, Score]]) -> Card:
     return scored
 
 
-def _check_signature(path: Path, said: bytes, trusted: Sequence[Path]) -> None:
+def _check_signature(path: Path, signed: bytes, trusted: Sequence[Path]) -> None:
     if not (path / SIGNATURE).exists():
         raise BundleError("is not signed, and only bundles signed by a trusted key are taken: `rlctl sign`", path)
     try:
-        check(said, _file(path, SIGNATURE), trusted)
+        check(signed, _file(path, SIGNATURE), trusted)
     except SignatureError as error:
         why = f"is no signature of these files by a trusted key ({error}); copy the bundle again, or `rlctl sign` it"
         raise BundleError(why, path / SIGNATURE) from error
@@ -226,10 +225,10 @@ def _validated(data: object, file: Path) -> Card:
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    table = dict(pairs)
+    if len(table) < len(pairs):
         raise ValueError("a key stands twice in one object")
-    return found
+    return table
 
 
 def _no_number(text: str) -> float:
@@ -249,12 +248,12 @@ def _file(folder: Path, name: str) -> bytes:
     except PermissionError as error:
         raise PermissionMissing(f"{file}: may not be read; run as a user who may, or change its mode") from error
     except (OSError, RuntimeError) as error:  # a link to itself is a RuntimeError
-        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         inside = folder / "bundle"  # as a training run has it
         way_out = (
             f"did you mean {inside}?" if (inside / name).exists() else f"a bundle is a folder with {POLICY} and {CARD}"
         )
-        raise BundleError(f"cannot be read: {said}; {way_out}", file) from error
+        raise BundleError(f"cannot be read: {why}; {way_out}", file) from error
     if len(data) > most:
         raise BundleError(f"has more than {most >> 20} MB, which no policy needs; {ANEW}", file)
     return data
@@ -268,18 +267,18 @@ def _graph(policy: bytes, file: Path) -> Graph:
 
 
 def _check_tables(card: Card, file: Path) -> None:
-    """Observation and moves mean what they mean here."""
-    seen = card.observation
-    if unknown := sorted(set(seen.lags) - set(LAGS)):
+    """Make sure that observation and moves mean what they mean in this rlctl."""
+    table = card.observation
+    if unknown := sorted(set(table.lags) - set(LAGS)):
         raise BundleError(f"lags: {unknown} are not among this rlctl's {list(LAGS)}; {ANEW}", file)
     try:
-        here = ObservationTable.here(seen.lags)
+        here = ObservationTable.here(table.lags)
     except ConfigError as error:
         raise BundleError(f"{error}; {ANEW}", file) from error
     for what, theirs, ours in (
-        ("observation.version", seen.version, here.version),
-        ("observation.features", seen.features, here.features),
-        ("observation.size", seen.size, here.size),
+        ("observation.version", table.version, here.version),
+        ("observation.features", table.features, here.features),
+        ("observation.size", table.size, here.size),
         ("action.version", card.action.version, ActionTable.here().version),
         ("action.moves", card.action.moves, ActionTable.here().moves),
     ):

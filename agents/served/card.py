@@ -52,7 +52,7 @@ class FeatureRow(_Strict):
 
 
 class ObservationTable(_Strict):
-    """What the policy sees.
+    """What the policy observes.
 
     Attributes:
         version: `rlctl.envs.observation.VERSION` at the time of training.
@@ -90,7 +90,7 @@ class MoveRow(_Strict):
 
 
 class ActionTable(_Strict):
-    """What the policy may answer: the place of its largest logit is the place in `moves`."""
+    """What the policy may answer: the index of its largest logit is the index in `moves`."""
 
     version: int
     moves: Tuple[MoveRow]
@@ -99,23 +99,22 @@ class ActionTable(_Strict):
     def here(cls) -> ActionTable:
         """The table of this rlctl."""
         rows = (
-            MoveRow(name=one.name, quota_ratio=one.quota_ratio, cpuset_cpus=one.cpuset_cpus, frozen=one.frozen)
-            for one in MOVES
+            MoveRow(name=move.name, quota_ratio=move.quota_ratio, cpuset_cpus=move.cpuset_cpus, frozen=move.frozen)
+            for move in MOVES
         )
         return cls(version=MOVES_VERSION, moves=tuple(rows))
 
 
 class TrainedOn(_Strict):
-    """One kind of host that it was trained on.
+    """One kind of host that the policy was trained on.
 
     Attributes:
-        profile, digest: The simulated host's profile.
-        ranges: What was drawn anew for each host, and from where.
-        weight: BE's CPU weight.
-        shield, shield_digest: The safety profile; none trained bare.
-        absent: Sensors that were missing.
-        work: What the reward held BE's work to be worth by a violation.
-        hosts: How many of the parallel hosts were of this kind.
+        profile, digest: Name and digest of the simulated host's profile.
+        ranges: Properties that were drawn anew for each host, with their ranges.
+        shield, shield_digest: Name and digest of the safety profile; None for training without a shield.
+        absent: Names of sensors that the host lacked.
+        work: Worth of BE's work in the reward, as a share of what a violation costs.
+        hosts: Number of the parallel hosts that were of this kind.
     """
 
     profile: str
@@ -130,14 +129,14 @@ class TrainedOn(_Strict):
 
 
 class SearchOrigin(_Strict):
-    """The search that it won.
+    """The search for hyperparameters that the run is from.
 
     Attributes:
-        space: sha256 over what was searched.
-        trials: How many were tried.
-        seed: Of the first one; each other had the next.
-        trial: Its name there.
-        place: 1 for the winner.
+        space: sha256 over the space that was searched.
+        trials: Number of trials.
+        seed: Seed of the first trial; each other had the next.
+        trial: Name of this run's trial.
+        place: Rank of this run among the trials, 1 for the winner.
     """
 
     space: Sha256
@@ -148,17 +147,17 @@ class SearchOrigin(_Strict):
 
 
 class Training(_Strict):
-    """The run that it came out of.
+    """The run that trained the policy.
 
     Attributes:
-        hyperparameters: The algorithm's.
-        total_timesteps: Control periods that it learned from.
-        wall_seconds: Time that this took.
-        seed: The learner's.
-        code: rlctl's commit or version.
+        hyperparameters: Those of the algorithm, by name.
+        total_timesteps: Number of control periods that it learned from.
+        wall_seconds: Time that the training took.
+        seed: Seed of the learner.
+        code: Commit or version of rlctl.
         training_id: sha256 over the configuration of the run.
-        members: Where several runs were merged, the policy.onnx of each; then timesteps and seconds are their sums.
-        search: Where it is the winner of a search, of which.
+        members: Where several runs were merged, the sha256 of each policy.onnx; then timesteps and seconds are sums.
+        search: The search that the run won; None for one that was not searched.
     """
 
     hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
@@ -179,7 +178,7 @@ class Estimate(_Strict):
 
 
 class Score(_Strict):
-    """How it did on one scenario under one shield, as `rlctl bench` computes it."""
+    """Its metrics on one scenario under one shield, as `rlctl bench` computes them."""
 
     qos_guarantee_percent: Estimate
     be_throughput_percent: Estimate
@@ -195,7 +194,7 @@ class Port(_Strict):
 
 
 class Graph(_Strict):
-    """What policy.onnx holds, read from the file itself."""
+    """Contents of policy.onnx, read from the file itself."""
 
     opset: int
     inputs: Tuple[Port]
@@ -204,15 +203,14 @@ class Graph(_Strict):
 
 
 class CardParts(_Strict):
-    """What a training run says of its policy; `rlctl.agents.served.bundle.save` adds what the files say themselves.
+    """What a training run knows of its policy; `rlctl.agents.served.bundle.save` adds what follows from the files.
 
     Attributes:
-        algorithm: The learner's name, such as PPO or MaskablePPO.
+        algorithm: Name of the learner, such as PPO or MaskablePPO.
         tick_seconds: Control period that it was trained at.
-        lags: Ticks back that it sees, oldest first.
-        plants: What it was trained on.
-        training: The run.
-        scores: Scenario to shield to score; None before it was evaluated.
+        lags: Ticks back that it observes, oldest first.
+        plants: Kinds of hosts that it was trained on.
+        scores: For each scenario the score under each shield; None before it was evaluated.
     """
 
     algorithm: str
@@ -224,17 +222,17 @@ class CardParts(_Strict):
 
 
 class Card(CardParts):
-    """A bundle's card.json.
+    """The contents of a bundle's card.json.
 
     Attributes:
         schema_version: `schema` in the file.
-        name: What it is called, such as ppo.
-        created: Day of export.
-        rlctl_version: Version that exported it.
-        observation, action: The tables that its numbers mean.
+        name: Name of the policy, such as ppo.
+        created: Day of the export.
+        rlctl_version: Version of rlctl that exported it.
+        observation, action: Meaning of the network's inputs and outputs.
         masked: It was trained to choose among the moves that the shield lets through.
-        policy_sha256: Of policy.onnx.
-        graph: What policy.onnx holds.
+        policy_sha256: Hash of policy.onnx.
+        graph: Contents of policy.onnx.
     """
 
     schema_version: Literal[1] = Field(alias="schema")

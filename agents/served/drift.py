@@ -1,12 +1,11 @@
-"""Whether a learned policy is asked about a host like those that it learned on.
+"""Whether a learned policy runs on a host like those that it learned on.
 
-Two things are told by plain looking, without a model of what is normal. A sensor that this host lacks and no training
-host lacked: the network gets a 0 with a flag that it never saw set so. And a number beyond its feature's range: it is
-clipped, so the network sees the range's end whatever the number is. Both are mistakes of set-up more often than rare
+Two things are found without a model of what is normal. A sensor that this host lacks and no training host lacked: the
+network gets a 0 with a flag that was never set so in training. And a number beyond its feature's range: it is clipped,
+so the network gets the range's end whatever the number is. Both are mistakes in a configuration more often than rare
 hosts: a target in the wrong unit, a `max_load_rps` that is too small, a perf group that is not the LC's.
 
-What it does not see: numbers within the ranges in combinations that training never had. Bundles do not say which those
-are.
+Not found are numbers within the ranges in combinations that training never had: bundles do not hold which those are.
 """
 
 from __future__ import annotations

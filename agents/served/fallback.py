@@ -2,7 +2,7 @@
 
 Whatever the policy does, the tick goes on: it answers from a thread of its own within its budget, or the heuristic's
 answer of the same tick is taken, or if there is none either, the safe allocation. An answer is good for its own tick
-only; a late one is never used. A policy that is too much trouble is demoted for a while; see
+only; a late one is never used. A policy that exceeds a budget of failures is demoted for a while; see
 `rlctl.agents.served.standing`.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["Fallback"]
 log = logging.getLogger(__name__)
 
 REHEARSAL_SECONDS = 0.1
-"""For the very first answer, which touches everything for the first time."""
+"""Time for the very first answer, which loads code and memory that the others find there."""
 
 Role = Literal["policy", "heuristic", "safe"]
 
@@ -35,19 +35,17 @@ Role = Literal["policy", "heuristic", "safe"]
 class Fallback(Policy):
     """A policy with a heuristic behind it, as one Policy.
 
-    The heuristic is asked in every tick, so that it is warm when it is needed; what it takes is its own. The policy is
+    The heuristic decides in every tick, so that it is warm when it is needed; its time is not limited. The policy is
     started anew with its first call after a demotion.
 
     Args:
-        policy: Who decides while it may. It is only ever called from one thread, one call at a time.
-        heuristic: Who decides otherwise.
-        tick_seconds: Control period.
-        budgets: What the policy may do wrong.
+        policy: Decides while it may. It is only ever called from one thread, one call at a time.
+        heuristic: Decides while the policy may not, and when it fails.
+        tick_seconds: Length of the control period.
+        budgets: How often the policy may fail before it is demoted.
 
     Attributes:
-        weight: The smaller of both policies'.
-        needs: Those of both.
-        standing: Whether the policy may act, and what it did wrong.
+        standing: Whether the policy may act, and the failures that count.
     """
 
     heuristic: Policy
@@ -110,7 +108,7 @@ class Fallback(Policy):
         return time.perf_counter() - begun
 
     def judged(self, verdict: Verdict) -> None:
-        """What the shield made of the last proposal."""
+        """Count it against the policy when the shield overrode its proposal."""
         if self._role == "policy" and verdict.overridden:
             self.standing.overridden()
 
@@ -125,25 +123,25 @@ class Fallback(Policy):
 
     @property
     def digest(self) -> str:
-        """The policy's, whoever decides in its place."""
+        """Digest of the policy, whoever decides in its place."""
         return self.policy.digest
 
     @property
     def note(self) -> str:
-        """Why the last action was taken, in the words of who decided."""
+        """Why the last action was taken, in the words of whoever decided it."""
         return self._note
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The policy's, and how often it was demoted."""
+        """Remarks of the policy, and how often it was demoted."""
         count = self.standing.demotions
-        said = (f"demoted {count} times, then {self.heuristic.name} decided",) if count else ()
-        return (*self.policy.remarks, *said)
+        demoted = (f"demoted {count} times, then {self.heuristic.name} decided",) if count else ()
+        return (*self.policy.remarks, *demoted)
 
     def _reset(self) -> None:
         self.standing = Standing(self._budgets, self._tick_seconds)
         self._role: Role = "heuristic"
-        self._told = ("policy", False)
+        self._reported = ("policy", False)
         self._note, self.fallback, self.failed = "start", "", False
         self._started = False
 
@@ -178,13 +176,13 @@ class Fallback(Policy):
         self._proposed, self._note = answer
         self.fallback = reason
         self._role = role
-        told = role, bool(self.standing.demoted)
-        if told != self._told:
-            self._tell()
-        self._told = told
+        report = role, bool(self.standing.demoted)
+        if report != self._reported:
+            self._report()
+        self._reported = report
 
-    def _tell(self) -> None:
-        """One line for each change, none for each tick."""
+    def _report(self) -> None:
+        """Log one line for each change of who decides, none for each tick."""
         if self._role == "policy":
             log.info("policy %s decides again", self.name)
             return

@@ -23,15 +23,12 @@ BARE = "-bare"
 class LearnedPolicy(Policy):
     """A bundle behind the Policy protocol.
 
-    Nothing in it belongs to a host: what it sees and what it asks for are shares of the host that it is started on.
+    Nothing in it belongs to a host: what it observes and what it asks for are shares of the host that it runs on.
 
     Args:
-        bundle: The verified policy.
-        shielded: False judges it without shield and mask; benchmarks only.
-        name: What it is called in results; by default as its card says.
-
-    Attributes:
-        bundle: The bundle.
+        bundle: The verified files of the policy.
+        shielded: False judges it without shield and mask, in benchmarks only.
+        name: Name in results; by default that of its card.
     """
 
     weight: Weight = Weight.EQUAL
@@ -42,11 +39,11 @@ class LearnedPolicy(Policy):
         self.bundle = bundle
         self.name = name or bundle.card.name + ("" if shielded else BARE)
         self.shielded = self.masked = shielded
-        # Observers show every lag of LAGS; a policy with a shorter history sees its own part of them.
+        # Observers show every lag of LAGS; a policy with a shorter history takes its own part of them.
         self._shown = tuple(LAGS.index(lag) for lag in bundle.card.lags)
         self._logits: NDArray[np.float32] | None = None
         self._tick_seconds = bundle.card.tick_seconds
-        shields = {one.shield_digest: f"{one.shield} ({one.shield_digest})" for one in bundle.card.plants}
+        shields = {kind.shield_digest: f"{kind.shield} ({kind.shield_digest})" for kind in bundle.card.plants}
         self.trained_with = {digest: name for digest, name in shields.items() if digest}
         self._drift = Drift(bundle.card)
 
@@ -94,12 +91,12 @@ class LearnedPolicy(Policy):
     def remarks(self) -> tuple[str, ...]:
         """Which network it is, and where it is not used as it was trained."""
         card = self.bundle.card
-        said = [f"{card.algorithm}, policy.onnx {card.policy_sha256[:12]}, exported {card.created}"]
+        remarks = [f"{card.algorithm}, policy.onnx {card.policy_sha256[:12]}, exported {card.created}"]
         if not self.shielded:
-            said.append("without shield and mask")
+            remarks.append("without shield and mask")
         if self._tick_seconds != card.tick_seconds:
-            said.append(f"trained at ticks of {card.tick_seconds:g} s, run at {self._tick_seconds:g} s")
-        return tuple(said)
+            remarks.append(f"trained at ticks of {card.tick_seconds:g} s, run at {self._tick_seconds:g} s")
+        return tuple(remarks)
 
     def _seen(self, observation: Observation) -> NDArray[np.float32]:
         frames = observation.frames

@@ -1,4 +1,4 @@
-"""What a policy's network answers: ONNX files run by onnxruntime, which is imported when the first one is asked."""
+"""The network of a policy: ONNX files run by onnxruntime, which is imported when the first one runs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["NO_RUNTIME", "first_line", "logits_of"]
 NO_RUNTIME = "learned policies need onnxruntime: pip install 'rlctl[serve]'"
 
 MOST_LETTERS = 200
-"""Of a library's error: the rest of it is for its own authors."""
+"""Characters of a library's error that a message takes."""
 
 
 def logits_of(policy: bytes, observations: NDArray[np.float32]) -> NDArray[np.float32]:
-    """What a network answers.
+    """Run a network once for some observations.
 
     Args:
         policy: An ONNX file that `read_graph` takes.
@@ -30,29 +30,29 @@ def logits_of(policy: bytes, observations: NDArray[np.float32]) -> NDArray[np.fl
     """
     session = _session(policy)
     try:
-        (found,) = session.run(None, {session.get_inputs()[0].name: observations})
+        (logits,) = session.run(None, {session.get_inputs()[0].name: observations})
     except Exception as error:
         raise BundleError(f"policy.onnx does not run: {first_line(error)}") from error
-    return np.asarray(found, np.float32)
+    return np.asarray(logits, np.float32)
 
 
 @lru_cache(maxsize=8)
 def _session(policy: bytes) -> Any:
-    """One for each network and process: benchmarks build a policy for every host."""
+    """The session of a network, one for each process: benchmarks build a policy for every host."""
     try:
         import onnxruntime
     except ImportError as error:
         raise BundleError(NO_RUNTIME) from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # what goes wrong is raised; its own lines would be second ones
+    options.log_severity_level = 4  # errors are raised; lines of its own would tell them a second time
     try:
-        # A fallback would only try the same again, and say so on stdout.
+        # A fallback would only try the same again, and print that on stdout.
         return onnxruntime.InferenceSession(policy, options, providers=["CPUExecutionProvider"], enable_fallback=0)
     except Exception as error:  # its errors share no base of their own
         raise BundleError(f"policy.onnx is no network that runs: {first_line(error)}") from error
 
 
 def first_line(error: BaseException) -> str:
-    """What a library says is wrong, in a line; its class where it says nothing."""
+    """The first line of a library's error; its class where it has no text."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)[:MOST_LETTERS]

@@ -1,4 +1,4 @@
-"""What an ONNX file holds, read from its bytes before anything runs it.
+"""The contents of an ONNX file, read from its bytes before anything runs it.
 
 A protobuf reader for the few fields that a policy network has; every other field is refused by name. What is left is
 a chain of small dense layers, so that no file, whoever wrote it, can make the runtime open another file, run a
@@ -66,11 +66,11 @@ _REFUSED: Mapping[tuple[str, int], str] = {
 
 
 class GraphError(ValueError):
-    """The bytes are no ONNX file, or hold more than a policy network."""
+    """The bytes are no ONNX file, or hold more than a policy network needs."""
 
 
 def read_graph(data: bytes) -> Graph:
-    """What the file holds.
+    """Input, output and operators of a network.
 
     Raises:
         GraphError: It is no ONNX file, or holds anything but small dense layers.
@@ -83,15 +83,15 @@ def read_graph(data: bytes) -> Graph:
         _check_tensor(_fields(tensor, "tensor"))
     return Graph(
         opset=_opset(model),
-        inputs=tuple(_port(one) for one in _each(graph, 11)),
-        outputs=tuple(_port(one) for one in _each(graph, 12)),
+        inputs=tuple(_port(port) for port in _each(graph, 11)),
+        outputs=tuple(_port(port) for port in _each(graph, 12)),
         operators=_operators(graph),
     )
 
 
 def _opset(model: Fields) -> int:
-    imported = [_fields(one, "opset") for one in _each(model, 8)]
-    if [_text(one, 1) for one in imported] not in ([""], ["ai.onnx"]):
+    imported = [_fields(opset, "opset") for opset in _each(model, 8)]
+    if [_text(opset, 1) for opset in imported] not in ([""], ["ai.onnx"]):
         raise GraphError("imports other operator sets than ONNX's own")
     version = _number(imported[0], 2)
     if version < OLDEST_OPSET:
@@ -100,7 +100,7 @@ def _opset(model: Fields) -> int:
 
 
 def _operators(graph: Fields) -> tuple[str, ...]:
-    nodes = [_fields(one, "node") for one in _each(graph, 1)]
+    nodes = [_fields(node, "node") for node in _each(graph, 1)]
     if not 0 < len(nodes) <= MOST_NODES:
         raise GraphError(f"has {len(nodes)} operators; from 1 to {MOST_NODES} are taken")
     for node in nodes:
@@ -117,7 +117,7 @@ def _check_tensor(tensor: Fields) -> None:
         raise GraphError(f"has {_REFUSED['tensor', 13]}")
     if _number(tensor, 2) != FLOAT:
         raise GraphError("has weights that are not float32")
-    sides = list(chain.from_iterable([one] if isinstance(one, int) else _packed(one) for one in tensor.get(1, [])))
+    sides = list(chain.from_iterable([side] if isinstance(side, int) else _packed(side) for side in tensor.get(1, [])))
     if len(sides) > 2 or any(side > MOST_WIDE for side in sides):
         raise GraphError(f"has weights of shape {sides}; taken are two dimensions of up to {MOST_WIDE}")
 
@@ -127,22 +127,22 @@ def _port(data: bytes) -> Port:
     tensor = _fields(_bytes(_fields(_bytes(port, 2), "type"), 1), "tensor type")
     if _number(tensor, 1) != FLOAT:
         raise GraphError(f"has an input or output {_quoted(_text(port, 1))} that is not float32")
-    dimensions = [_fields(one, "dimension") for one in _each(_fields(_bytes(tensor, 2), "shape"), 1)]
-    return Port(name=_text(port, 1), shape=tuple(_number(one, 1) if 1 in one else None for one in dimensions))
+    dimensions = [_fields(side, "dimension") for side in _each(_fields(_bytes(tensor, 2), "shape"), 1)]
+    return Port(name=_text(port, 1), shape=tuple(_number(side, 1) if 1 in side else None for side in dimensions))
 
 
 def _fields(data: bytes, message: str) -> Fields:
     """The fields of one message; unknown ones, and a second one of what there is one of, are refused."""
-    found: Fields = {}
+    fields: Fields = {}
     for number, kind, value in _read(data):
         kinds = _KNOWN[message].get(number)
         if kinds is None or kind not in kinds:
             what = _REFUSED.get((message, number), f"field {number} of wire type {kind} in a {message}")
             raise GraphError(f"has {what}")
-        if number in found and number not in _REPEATED.get(message, ()):
-            raise GraphError(f"has field {number} of a {message} twice")  # readers differ in what they make of it
-        found.setdefault(number, []).append(value)
-    return found
+        if number in fields and number not in _REPEATED.get(message, ()):
+            raise GraphError(f"has field {number} of a {message} twice")  # readers differ in which one counts
+        fields.setdefault(number, []).append(value)
+    return fields
 
 
 def _read(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
@@ -180,7 +180,7 @@ def _packed(data: bytes) -> Iterator[int]:
 
 
 def _each(fields: Fields, number: int) -> list[bytes]:
-    return [one for one in fields.get(number, []) if isinstance(one, bytes)]
+    return [value for value in fields.get(number, []) if isinstance(value, bytes)]
 
 
 def _bytes(fields: Fields, number: int) -> bytes:
@@ -188,7 +188,7 @@ def _bytes(fields: Fields, number: int) -> bytes:
 
 
 def _number(fields: Fields, number: int) -> int:
-    return next((one for one in fields.get(number, []) if isinstance(one, int)), 0)
+    return next((value for value in fields.get(number, []) if isinstance(value, int)), 0)
 
 
 def _text(fields: Fields, number: int) -> str:

@@ -1,4 +1,4 @@
-"""Stands where a policy should be whose bundle was refused, so that the fallback chain behind it does its work."""
+"""Stands in for a policy whose bundle was refused, so that the heuristic behind it decides."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Refused(Policy):
     """A policy that never answers. In the log, in metrics, `why` and `top` it is the policy that it stands for.
 
     Args:
-        name: Of the policy that was configured.
+        name: Name of the policy that was configured.
         why: What is wrong with its bundle.
     """
 
@@ -35,7 +35,7 @@ class Refused(Policy):
         return limits.safe
 
     def act(self, observation: Observation) -> NoReturn:  # noqa: ARG002 - it looks at nothing
-        """Never an answer.
+        """Fail in every tick.
 
         Raises:
             PolicyError: Always.

@@ -1,7 +1,7 @@
-"""Who vouches for a bundle: an Ed25519 signature over its files' hashes, made and checked by OpenSSH's `ssh-keygen -Y`.
+"""The signature of a bundle: Ed25519 over its files' hashes, made and checked by OpenSSH's `ssh-keygen -Y`.
 
 Operators have such keys, in files, agents or hardware, and the tool that goes with them; a process of its own leaves
-nothing in the daemon's memory. What is checked are bytes that were read already, never the files once more.
+nothing in the daemon's memory. It checks bytes that were read already, never the files once more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rlctl.envs.errors import ConfigError, reading
 __all__ = ["SignatureError", "check", "sign", "statement"]
 
 NAMESPACE = "rlctl-bundle"
-"""A signature that the same key made for another purpose, such as a git commit, is none for a bundle."""
+"""A signature that the same key made for another purpose, such as a git commit, does not count for a bundle."""
 
 SIGNER = "rlctl"
 TOOL = "ssh-keygen"
@@ -34,22 +34,22 @@ class SignatureError(ValueError):
 
 
 def statement(card: bytes, policy: bytes) -> bytes:
-    """What is signed: the hashes of both files, a line for each."""
+    """The text that is signed: the hashes of both files, a line for each."""
     hashes = (hashlib.sha256(card).hexdigest(), hashlib.sha256(policy).hexdigest())
     return "rlctl bundle 1\ncard.json {}\npolicy.onnx {}\n".format(*hashes).encode()
 
 
-def sign(said: bytes, key: Path) -> bytes:
-    """A signature; asks for the key's passphrase or its agent where there is one.
+def sign(text: bytes, key: Path) -> bytes:
+    """Sign a statement; ssh-keygen asks for the key's passphrase, or an agent for the key.
 
     Args:
-        said: The statement.
+        text: The statement, from `statement`.
         key: A private Ed25519 key as `ssh-keygen -t ed25519` makes it, or the public one of a key that an agent holds.
 
     Raises:
         ConfigError: The key cannot be used, or there is no ssh-keygen.
     """
-    done = _run(["-Y", "sign", "-q", "-f", str(key), "-n", NAMESPACE], said)
+    done = _run(["-Y", "sign", "-q", "-f", str(key), "-n", NAMESPACE], text)
     if done.returncode:
         raise ConfigError(f"cannot sign: {_last_line(done.stderr)}", key)
     if b"ssh-ed25519" not in base64.b64decode(b"".join(done.stdout.splitlines()[1:-1]))[:64]:
@@ -57,12 +57,12 @@ def sign(said: bytes, key: Path) -> bytes:
     return done.stdout
 
 
-def check(said: bytes, signature: bytes, trusted: Sequence[Path]) -> None:
-    """Make sure that one of the trusted keys signed the statement.
+def check(text: bytes, signature: bytes, trusted: Sequence[Path]) -> None:
+    """Make sure that one of the trusted keys signed a statement.
 
     Args:
-        said: The statement.
-        signature: The signature file's bytes.
+        text: The statement, from `statement`.
+        signature: Bytes of the signature's file.
         trusted: Files with public keys, one a line as in `id_ed25519.pub`.
 
     Raises:
@@ -75,7 +75,7 @@ def check(said: bytes, signature: bytes, trusted: Sequence[Path]) -> None:
         files = [stack.enter_context(_in_memory(data)) for data in ("".join(signers).encode(), signature)]
         allowed, signed = (f"/proc/self/fd/{one}" for one in files)
         words = ["-Y", "verify", "-f", allowed, "-I", SIGNER, "-n", NAMESPACE, "-s", signed]
-        done = _run(words, said, files)
+        done = _run(words, text, files)
     if done.returncode:
         raise SignatureError(_last_line(done.stderr or done.stdout))
 
@@ -99,11 +99,11 @@ def _in_memory(data: bytes) -> Iterator[int]:
         yield file.fileno()
 
 
-def _run(words: Sequence[str], said: bytes, files: Sequence[int] = ()) -> subprocess.CompletedProcess[bytes]:
+def _run(words: Sequence[str], text: bytes, files: Sequence[int] = ()) -> subprocess.CompletedProcess[bytes]:
     seconds = CHECK_SECONDS if files else None  # whoever signs may have to type a passphrase
     try:
         return subprocess.run(
-            [TOOL, *words], input=said, capture_output=True, pass_fds=files, timeout=seconds, check=False
+            [TOOL, *words], input=text, capture_output=True, pass_fds=files, timeout=seconds, check=False
         )
     except FileNotFoundError as error:
         raise ConfigError(f"signed bundles need {TOOL}: install openssh-client") from error
@@ -111,6 +111,6 @@ def _run(words: Sequence[str], said: bytes, files: Sequence[int] = ()) -> subpro
         raise ConfigError(f"{TOOL} gave no answer within {CHECK_SECONDS:g} s") from error
 
 
-def _last_line(said: bytes) -> str:
-    lines = said.decode("utf-8", "replace").strip().splitlines()
+def _last_line(output: bytes) -> str:
+    lines = output.decode("utf-8", "replace").strip().splitlines()
     return f"{TOOL} says: {lines[-1][:200]}" if lines else f"{TOOL} says nothing"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 __all__ = ["Budgets", "Meter", "Standing"]
 
 LEAST_FAILURES = 2
-"""One or two failures are no pattern, however few ticks the window has."""
+"""One or two failures are never too many, however few ticks the window has."""
 
 ANSWER_RATIO = 0.25
 """Most of a tick that a policy may take; the rest is for reading and writing."""
@@ -19,17 +19,17 @@ ANSWER_RATIO = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budgets:
-    """How much trouble a policy may be.
+    """How often a policy may fail before it is demoted, and for how long then.
 
     Attributes:
         answer_seconds: Time for one answer; a quarter of the tick where that is less.
         failure_ratio: Share of the failure window's ticks that may go without a usable answer.
-        failure_window_seconds: That window; a policy that held for so long is forgiven earlier demotions.
+        failure_window_seconds: Length of that window; after so long without a demotion earlier ones are forgiven.
         override_ratio: Share of the window's ticks in which the shield may override it.
         drift_ratio: Share of the window's ticks that may be unlike its training.
-        window_seconds: The window of these two.
-        hold_seconds: How long a first demotion lasts; each further one twice as long as the one before,
-        most_hold_seconds: up to this.
+        window_seconds: Length of the window for overrides and drift.
+        hold_seconds: How long a first demotion lasts; each further one lasts twice as long as the one before.
+        most_hold_seconds: How long a demotion lasts at most.
     """
 
     answer_seconds: float = 0.1
@@ -50,9 +50,9 @@ class Meter:
     """Counts the marked ticks among the last ones.
 
     Args:
-        ticks: How many ticks the window has.
+        ticks: Length of the window in ticks.
         ratio: Share of them that may be marked.
-        least: So many may be marked in any case.
+        least: Number of ticks that may be marked in any case.
     """
 
     def __init__(self, ticks: int, ratio: float, least: int = 0) -> None:
@@ -61,21 +61,21 @@ class Meter:
         self._marked: deque[int] = deque()
 
     def mark(self, tick: int) -> None:
-        """Mark this tick."""
+        """Mark the tick of this number."""
         self._marked.append(tick)
 
     def count(self, tick: int) -> int:
-        """How many are marked among the ticks up to this one."""
+        """Number of marked ticks in the window that ends with this one."""
         while self._marked and self._marked[0] <= tick - self.ticks:
             self._marked.popleft()
         return len(self._marked)
 
     def exceeded(self, tick: int) -> bool:
-        """More are marked than may be."""
+        """Whether more ticks are marked than may be."""
         return self.count(tick) > self.most
 
     def clear(self) -> None:
-        """Forget the marks."""
+        """Forget all marks so far."""
         self._marked.clear()
 
 
@@ -83,12 +83,12 @@ class Standing:
     """A policy's standing: may it act, and if not, why and for how long.
 
     Args:
-        budgets: What it may do wrong.
+        budgets: How often it may fail, and how long a demotion lasts.
         tick_seconds: Control period, which turns the budgets' seconds into ticks.
 
     Attributes:
         demoted: Why it may not act; empty while it may.
-        demotions: How often it was demoted since the start.
+        demotions: Number of demotions since the start.
     """
 
     def __init__(self, budgets: Budgets, tick_seconds: float) -> None:
@@ -116,34 +116,37 @@ class Standing:
         return max(self._until - self._tick, 1) if self.demoted else 0
 
     def next(self, strange: str, busy: bool) -> None:
-        """A tick begins.
+        """Begin a tick: demote for drift, or let the policy act again.
 
         Args:
-            strange: What of it is unlike the policy's training, or empty.
+            strange: What of the tick is unlike the policy's training, or empty.
             busy: A call of the policy still hangs.
         """
         self._tick += 1
         if strange:
             self._strange.mark(self._tick)
         drifted = self._strange.exceeded(self._tick)
+        # Promoted when the hold is over, unless a call still hangs or the ticks are still unlike its training.
         if self.demoted and self._tick >= self._until and not drifted and not busy:
             self._promote()
         elif drifted and not self.demoted:
             self._demote(f"{self._share(self._strange)} unlike its training: {strange or 'until now'}")
 
     def failed(self, why: str) -> None:
-        """It gave no usable answer in this tick."""
+        """Count a tick without a usable answer."""
         self._failures.mark(self._tick)
         if self._failures.exceeded(self._tick):
             self._demote(f"{self._share(self._failures)} without a usable answer, the last: {why}")
 
     def overridden(self) -> None:
-        """The shield did not let its answer through as it was."""
+        """Count a tick in which the shield did not let its answer through as it was."""
         self._overrides.mark(self._tick)
         if self._overrides.exceeded(self._tick):
             self._demote(f"{self._share(self._overrides)} overridden by the shield")
 
     def _demote(self, why: str) -> None:
+        # hold = first hold, twice the last one if that was not long ago, at most most_hold_seconds: a policy that fails
+        # again and again gets fewer and fewer tries.
         forgiven = self._tick - self._promoted >= self._failures.ticks
         self._hold = self._first_hold if forgiven or not self._hold else min(2 * self._hold, self._most_hold)
         self._until = self._tick + self._hold

@@ -86,7 +86,7 @@ def _heuristic(name: str, entry: catalogue.Entry) -> dict[str, object]:
     }
 
 
-def _learned(name: str, policy: catalogue.Learned) -> dict[str, object]:
+def _learned(name: str, policy: catalogue.Named) -> dict[str, object]:
     shielded, missing = not name.endswith(BARE), catalogue.lacking(name) or None
     return {"name": name, **asdict(policy), "shielded": shielded, "missing": missing}
 
