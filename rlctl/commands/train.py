@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -214,8 +215,8 @@ def _trained(
 
     say("\n".join(plan.lines()))
     say(f"folder: {folder}" + (" (goes on)" if args.resume else ""))
-    command = _command(args, plan.options, folder)
-    run = plan.run(folder, command, resume=bool(args.resume), export=not args.no_export)
+    command, export = _command(args, plan.options, folder), not args.no_export
+    run = replace(plan.run, folder=folder, command=command, resume=bool(args.resume), export=export)
     with training_progress() as show:
         result = learn(run, show, lambda: bool(caught), _rollouts(args, plan, cluster))
     for remark in result.remarks:
@@ -234,7 +235,7 @@ def _rollouts(args: argparse.Namespace, plan: TrainingPlan, cluster: Cluster | N
     from rlctl.agents.training.rollouts.cluster_env import WAIT_SECONDS, Rollouts
     from rlctl.training.live_plan import live_testbed
 
-    return Rollouts(cluster, live_testbed(plan.options, plan.recipe.lags), args.ray_wait or WAIT_SECONDS, say)
+    return Rollouts(cluster, live_testbed(plan.options, plan.run.recipe.lags), args.ray_wait or WAIT_SECONDS, say)
 
 
 def _command(args: argparse.Namespace, options: TrainingOptions, folder: Path) -> str:

@@ -93,43 +93,20 @@ class TrainingOptions(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """A run that can begin.
+    """A run that can begin once it has a folder.
 
     Attributes:
+        run: What has to be done.
         sources: Where a hyperparameter is from, where that is not the recipe's file.
     """
 
     options: TrainingOptions
-    recipe: Recipe
-    hosts: Hosts
-    courses: tuple[Course, ...]
-    validation_seeds: int
+    run: TrainingRun
     sources: Mapping[str, str]
-
-    def run(self, folder: Path, command: str, *, resume: bool, export: bool) -> TrainingRun:
-        """The same as the learner takes it."""
-        options = self.options
-        return TrainingRun(
-            algorithm=options.algorithm,
-            recipe=self.recipe,
-            hosts=self.hosts,
-            courses=self.courses,
-            folder=folder,
-            seed=options.seed,
-            validation_seeds=self.validation_seeds,
-            max_seconds=options.max_seconds,
-            init=Path(options.init) if options.init else None,
-            resume=resume,
-            threads=options.threads,
-            export=export,
-            arguments=options.model_dump(mode="json"),
-            command=command,
-        )
 
     def lines(self) -> list[str]:
         """The effective configuration as YAML, with each value's source as a comment."""
-        options, recipe = self.options, self.recipe.model_dump(mode="json")
-        shipped, sources = "configs/training", self.sources
+        options, run, sources, shipped = self.options, self.run, self.sources, "configs/training"
         return [
             f"algorithm: {options.algorithm}",
             f"seed: {options.seed}",
@@ -139,19 +116,19 @@ class TrainingPlan:
             f"hyperparameters: # {options.config or f'{shipped}/{options.algorithm}.yaml'}",
             *(
                 f"  {key}: {_yaml(value)}" + (f" # {sources[key]}" if key in sources else "")
-                for key, value in recipe.items()
+                for key, value in run.recipe.model_dump(mode="json").items()
             ),
-            f"hosts: # {options.hosts or f'{shipped}/hosts.yaml'}; episodes of {self.hosts.episode_steps} steps",
+            f"hosts: # {options.hosts or f'{shipped}/hosts.yaml'}; episodes of {run.hosts.episode_steps} steps",
             *(
                 f"  {kind.name}: {{profile: {kind.profile}, hosts: {count}, weight: {kind.weight}, "
                 f"shield: {kind.safety or 'none'}}}"
-                for kind, count in present(self.hosts, self.recipe.n_envs)
+                for kind, count in present(run.hosts, run.recipe.n_envs)
             ),
-            f"evaluation: # on {self.validation_seeds} validation seeds, which no run learns on",
+            f"evaluation: # on {run.validation_seeds} validation seeds, which no run learns on",
             *(
                 f"  {one.name}: {{seconds: {one.ticks * one.tick_seconds:g}, "
                 f"shield: {one.safety.name if one.safety else 'none'}}}"
-                for one in self.courses
+                for one in run.courses
             ),
         ]
 
@@ -203,10 +180,11 @@ def resumed_plan(folder: Path, changes: Mapping[str, Any]) -> TrainingPlan:
     copies = tuple(str(folder / "profiles" / Path(file).name) for file in options.profiles)
     kept = options.model_copy(update={"profiles": copies})
     recipe = load_recipe(options.algorithm, folder / files.CONFIG)
-    plan = _plan(kept, recipe, load_hosts(folder / files.HOSTS))
     # A longer budget makes no other learner: hosts, batches and evaluations stay those that the run was begun with.
     longer = recipe.model_copy(update={"n_timesteps": changes.get("total_timesteps") or recipe.n_timesteps})
-    return replace(plan, options=kept.model_copy(update=dict(changes)), recipe=longer, sources={})
+    plan = _plan(kept, recipe, load_hosts(folder / files.HOSTS))
+    changed = kept.model_copy(update=dict(changes))
+    return TrainingPlan(changed, replace(plan.run, recipe=longer, **_of_options(changed)), {})
 
 
 def next_folder(algorithm: str) -> Path:
@@ -222,7 +200,24 @@ def _plan(options: TrainingOptions, recipe: Recipe, hosts: Hosts) -> TrainingPla
     sources = why | ({"n_timesteps": "--total-timesteps"} if options.total_timesteps else {})
     try_out = small(timesteps, options.max_seconds)
     seconds, seeds = (TRY_OUT_SECONDS, TRY_OUT_SEEDS) if try_out else (VALIDATION_SECONDS, VALIDATION_SEEDS)
-    return TrainingPlan(options, fitted, hosts, courses_of(options, seconds), seeds, sources)
+    run = TrainingRun(
+        algorithm=options.algorithm,
+        recipe=fitted,
+        hosts=hosts,
+        courses=courses_of(options, seconds),
+        folder=Path(),
+        seed=options.seed,
+        validation_seeds=seeds,
+        init=Path(options.init) if options.init else None,
+        **_of_options(options),
+    )
+    return TrainingPlan(options, run, sources)
+
+
+def _of_options(options: TrainingOptions) -> dict[str, Any]:
+    """What of a run follows from the options alone, and changes with them when it goes on."""
+    arguments = options.model_dump(mode="json")
+    return {"max_seconds": options.max_seconds, "threads": options.threads, "arguments": arguments}
 
 
 def courses_of(options: TrainingOptions, most_seconds: float = VALIDATION_SECONDS) -> tuple[Course, ...]:

@@ -81,11 +81,11 @@ def test_without_the_libraries_the_way_out_is_told(capsys, monkeypatch):
 
 def test_a_calibrated_host_is_learned_on_and_compared_on(tmp_path):
     profile = tmp_path / "mine.yaml"
-    text = new_plan(TrainingOptions(algorithm="ppo")).hosts.kinds[-1].host().model_copy(update={"name": "mine"})
+    text = new_plan(TrainingOptions(algorithm="ppo")).run.hosts.kinds[-1].host().model_copy(update={"name": "mine"})
     profile.write_text(text.model_dump_json())
     plan = new_plan(TrainingOptions(algorithm="ppo", profiles=(str(profile),), scenarios=("thesis",)))
-    assert [one.name for one in plan.courses] == ["thesis", "mine"]
-    assert plan.hosts.kinds[-1].name == "mine"
+    assert [one.name for one in plan.run.courses] == ["thesis", "mine"]
+    assert plan.run.hosts.kinds[-1].name == "mine"
 
 
 @needs_training
