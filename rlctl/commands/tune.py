@@ -156,8 +156,7 @@ def _searched(args: argparse.Namespace, plan: SearchPlan, cluster: Cluster) -> S
     """Search, choose, export, write."""
     from rlctl.agents.training.search.schedulers import REPORTS, reports
     from rlctl.agents.training.search.trial import lineage
-    from rlctl.agents.training.search.tuner import search
-    from rlctl.agents.training.search.winner import WINNER, export_winner, judge
+    from rlctl.agents.training.search.tuner import WINNER, export_winner, judge, search
     from rlctl.training.search_choice import lead, ranked
     from rlctl.training.search_history import HISTORY, SearchOutcome, write
     from rlctl.work.progress import progress

@@ -35,18 +35,14 @@ class _OnPolicy:
     """PPO's part: a rollout is a heap of segments of any length."""
 
     masked = False
-    policy: Any
-    batch_size: Any
-    gamma: Any
-    gae_lambda: Any
-    num_timesteps: int
-    _episode_num: int
 
-    def _setup_model(self) -> None:
+    def _setup_model(self: Any) -> None:
         super()._setup_model()  # type: ignore[misc]
         self._wanted_batch = self.batch_size
 
-    def collect_rollouts(self, env: Any, callback: Any, rollout_buffer: Any, n_rollout_steps: int, *_: Any) -> bool:
+    def collect_rollouts(
+        self: Any, env: Any, callback: Any, rollout_buffer: Any, n_rollout_steps: int, *_: Any
+    ) -> bool:
         """One rollout, whoever it comes from."""
         self.policy.set_training_mode(False)
         callback.on_rollout_start()
@@ -63,7 +59,7 @@ class _OnPolicy:
         callback.on_rollout_end()
         return True
 
-    def _fill(self, buffer: Any, segments: Sequence[Segment]) -> None:
+    def _fill(self: Any, buffer: Any, segments: Sequence[Segment]) -> None:
         """All transitions in one column: the order of what is learned from is random anyway."""
         count = sum(one.size for one in segments)
         buffer.buffer_size, buffer.n_envs = count, 1
@@ -76,7 +72,7 @@ class _OnPolicy:
         batches = max(round(count / self._wanted_batch), 1)  # of one size, for one of a single transition has no spread
         self.batch_size = -(-count // batches)
 
-    def _columns(self, segment: Segment) -> dict[str, NDArray[Any]]:
+    def _columns(self: Any, segment: Segment) -> dict[str, NDArray[Any]]:
         values, final_values = self._values(segment.observations), self._values(segment.finals)
         found = advantages(segment.rewards, values, segment.dones, final_values, self.gamma, self.gae_lambda)
         size = segment.observations.shape[-1]
@@ -93,7 +89,7 @@ class _OnPolicy:
             columns["action_masks"] = segment.masks.reshape(-1, segment.masks.shape[-1])
         return columns
 
-    def _values(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _values(self: Any, observations: NDArray[np.float32]) -> NDArray[np.float32]:
         with torch.no_grad():
             seen = torch.tensor(observations.reshape(-1, observations.shape[-1]))  # copies what Ray lets only be read
             found = self.policy.predict_values(seen)
@@ -103,18 +99,9 @@ class _OnPolicy:
 class _OffPolicy:
     """DQN's part: a replay buffer in one column, and updates by what came."""
 
-    policy: Any
     replay_buffer: Any
-    buffer_size: Any
-    observation_space: Any
-    action_space: Any
-    n_steps: Any
-    exploration_rate: Any
-    num_timesteps: int
-    _episode_num: int
-    _total_timesteps: Any
 
-    def _setup_model(self) -> None:
+    def _setup_model(self: Any) -> None:
         if self.n_steps > 1:
             raise ConfigError("n_steps above 1 needs hosts in lockstep; leave it at 1 with --ray")
         super()._setup_model()  # type: ignore[misc]
@@ -122,15 +109,16 @@ class _OffPolicy:
         self._rounds, self._updates_due = 0.0, 0.0
 
     def collect_rollouts(
-        self, env: Any, callback: Any, train_freq: Any, replay_buffer: Any, *_: Any, learning_starts: int = 0, **__: Any
+        self: Any, env: Any, callback: Any, train_freq: Any, replay_buffer: Any, *_: Any, **given: Any
     ) -> RolloutReturn:
         """As many transitions as the recipe wants between two rounds of updates, or as come at once."""
         self.policy.set_training_mode(False)
         callback.on_rollout_start()
         env.publish(as_onnx(self))
         got = episodes = 0
-        epsilon = 1.0 if self.num_timesteps < learning_starts else self.exploration_rate
-        for segment in env.stream(train_freq.frequency * env.num_envs, OFF_POLICY_STEPS, epsilon):
+        wanted = train_freq.frequency * env.num_envs
+        epsilon = 1.0 if self.num_timesteps < given.get("learning_starts", 0) else self.exploration_rate
+        for segment in env.stream(wanted, OFF_POLICY_STEPS, epsilon):
             if segment is not None:
                 extend(replay_buffer, transitions(segment))
                 got, episodes = got + segment.size, episodes + int(segment.dones.sum())
@@ -139,25 +127,24 @@ class _OffPolicy:
             if not callback.on_step():
                 return RolloutReturn(got, episodes, continue_training=False)
         self._episode_num += episodes
-        self._updates_due += got / (train_freq.frequency * env.num_envs)
+        self._updates_due += got / wanted
         callback.on_rollout_end()
         return RolloutReturn(got, episodes, continue_training=True)
 
-    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
+    def train(self: Any, gradient_steps: int, batch_size: int = 100) -> None:
         """The updates that are due."""
         due = int(gradient_steps * self._updates_due)
         self._updates_due -= due / gradient_steps
         if due:
             super().train(due, batch_size)  # type: ignore[misc]
 
-    def _pass(self, rounds: float) -> None:
+    def _pass(self: Any, rounds: float) -> None:
         """Exploration and target network go by steps of all hosts together."""
-        model: Any = self
-        model._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
+        self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
         self._rounds += rounds
         while self._rounds >= 1.0:
             self._rounds -= 1.0
-            model._on_step()
+            self._on_step()
 
 
 def extend(buffer: Any, new: Transitions) -> None:

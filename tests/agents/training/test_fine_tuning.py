@@ -15,9 +15,9 @@ from stable_baselines3 import DQN, PPO
 
 from rlctl.agents.served.bundle import load
 from rlctl.agents.training.live.bounded import Bounds
-from rlctl.agents.training.live.patient_env import PatientEnv
 from rlctl.agents.training.rollouts import fine_tuning, live_testbed
 from rlctl.agents.training.rollouts.fine_tuning import FineTuning, FineTuningTask, Phase, rounds_of
+from rlctl.agents.training.rollouts.live_testbed import PatientEnv
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CgroupBusy, ConfigError, HostError
