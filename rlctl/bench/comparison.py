@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.bench.suite import SuiteResult
+from rlctl.bench.suite import SimOutcome
 from rlctl.statistics.paired import Difference, Ratio, paired_difference, ratio_of_means
 
 __all__ = ["BASELINES", "Comparison", "compare", "present_baselines"]
@@ -50,7 +50,7 @@ class Comparison:
         }
 
 
-def compare(result: SuiteResult, baseline: str) -> tuple[Comparison, ...]:
+def compare(result: SimOutcome, baseline: str) -> tuple[Comparison, ...]:
     """Every other manager against the baseline, in the result's order.
 
     Raises:
@@ -75,7 +75,7 @@ def compare(result: SuiteResult, baseline: str) -> tuple[Comparison, ...]:
     )
 
 
-def present_baselines(result: SuiteResult) -> tuple[str, ...]:
+def present_baselines(result: SimOutcome) -> tuple[str, ...]:
     """The default baselines that were measured and have somebody to be compared with."""
     return tuple(name for name in BASELINES if name in result.managers and len(result.managers) > 1)
 

@@ -95,6 +95,11 @@ class LiveOutcome:
     notes: tuple[str, ...] = ()
 
     @property
+    def scenario(self) -> str:
+        """Name of the scenario."""
+        return self.plan.scenario.name
+
+    @property
     def remarks(self) -> dict[str, tuple[str, ...]]:
         """What a reader of a manager's row must know."""
         return {name: remarks for host in self.hosts.values() for name, remarks in host.remarks.items()}

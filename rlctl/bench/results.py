@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlctl.bench.hosts import LiveOutcome
-from rlctl.bench.sim import SimOutcome
+from rlctl.bench.suite import SimOutcome
 
 __all__ = ["results_as_json"]
 
@@ -14,4 +14,4 @@ def results_as_json(outcomes: Sequence[LiveOutcome | SimOutcome]) -> dict[str, o
     """The contract's JSON: one scenario by itself, several under `scenarios` by name."""
     if len(outcomes) == 1:
         return outcomes[0].as_json()
-    return {"schema": 1, "scenarios": {outcome.plan.scenario.name: outcome.as_json() for outcome in outcomes}}
+    return {"schema": 1, "scenarios": {outcome.scenario: outcome.as_json() for outcome in outcomes}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -13,9 +13,8 @@ from rlctl import __version__
 from rlctl.agents import catalogue
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.bench.lineup import NEEDS_MODEL, fitted, policy_for
-from rlctl.bench.score import Score
 from rlctl.bench.simulation import SimResult, SimTask, simulate
-from rlctl.bench.suite import BOUNDS, SHIELDED_BOUNDS, SuiteResult, Trace
+from rlctl.bench.suite import BOUNDS, SHIELDED_BOUNDS, SimOutcome
 from rlctl.bench.tuned import Tuned, load_tuned
 from rlctl.envs.sim import seeds
 from rlctl.envs.sim.plant import SimPlant
@@ -27,7 +26,7 @@ from rlctl.safety.profile import Profile, load_profile
 from rlctl.scenarios.sim import SimScenario
 from rlctl.work.workforce import HERE, Workforce
 
-__all__ = ["SimOutcome", "SimPlan", "record_model", "run_sim"]
+__all__ = ["SimPlan", "record_model", "run_sim"]
 
 Floats = NDArray[np.float64]
 
@@ -123,6 +122,47 @@ class SimPlan:
         scenario, numbers = self.scenario, [seeds.evaluation(number) for number in range(self.seeds)]
         return np.array([scenario.load_model(seed, self.ticks, scenario.tick_seconds) for seed in numbers])
 
+    @property
+    def caption(self) -> str:
+        """What a table of the outcome has to say beneath it."""
+        scenario, host = self.scenario, self.host
+        shielded = ", ".join(name for name in self.managers if self.shielded(name)) or "none"
+        tuned = f"constants tuned on training seeds ({self.tuned.digest}), where any; " if self.tuned else ""
+        return (
+            f"{scenario.name}, simulated on {host.name} ({host.digest}): {self.seeds} seeds x "
+            f"{scenario.duration_seconds:g} s; p{100 * host.lc.quantile_ratio:g} <= "
+            f"{1e3 * host.lc.target_seconds:g} ms over {scenario.tick_seconds:g}-s windows, scored on the truth; "
+            f"BE weight {scenario.be.weight}; shield {self.profile.name} ({self.profile.digest}) for those shielded: "
+            f"{shielded}; {tuned}published periods / {scenario.time_scale:g}; a published core is "
+            f"{scenario.core_cpus:g} CPU. "
+            "Intervals: Student's t over seeds; of QoS Wilson at the effective number of windows."
+        )
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """What is measured and with what, as the JSON has it."""
+        scenario, host = self.scenario, self.host
+        tuned = {"tuned_source": self.tuned_source, "tuned_digest": self.tuned.digest} if self.tuned else {}
+        return {
+            "scenario_source": self.scenario_source or scenario.name,
+            "scenario_digest": scenario.digest,
+            "profile": host.name,
+            "profile_digest": host.digest,
+            "seeds": self.seeds,
+            "shield": self.profile.name,
+            "shield_source": self.shield_source or self.profile.name,
+            "shield_digest": self.profile.digest,
+            "duration_seconds": scenario.duration_seconds,
+            "tick_seconds": scenario.tick_seconds,
+            "target_milliseconds": round(1e3 * host.lc.target_seconds, 6),
+            "time_scale": scenario.time_scale,
+            "core_cpus": scenario.core_cpus,
+            "be_weight": scenario.be.weight,
+            "tuned": self.tuned is not None,
+            **tuned,
+            "rlctl": __version__,
+        }
+
     def tasks(self, workers: int = 1, chunk: int = 0) -> list[SimTask]:
         """The work in pieces, in order of managers and seeds: one manager on some seeds each.
 
@@ -150,89 +190,6 @@ class SimPlan:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class SimOutcome:
-    """What came of a plan.
-
-    Attributes:
-        plan: The plan, with the threshold model that was used.
-        per_seed: Manager to metric of `rlctl.envs.score` to one value per seed, shape (seeds,); the same place is the
-            same seed for every manager.
-        traces: Manager to its run on the first seed, window by window.
-        remarks: What a reader of a manager's row must know.
-    """
-
-    plan: SimPlan
-    per_seed: Mapping[str, Mapping[str, Floats]]
-    traces: Mapping[str, Trace]
-    remarks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @property
-    def scores(self) -> dict[str, Score]:
-        """Scores by manager, in the plan's order."""
-        suite = self.suite()
-        return {name: suite.score(catalogue.label(name)) for name in self.per_seed}
-
-    @property
-    def caption(self) -> str:
-        """What a table of this outcome has to say beneath it."""
-        plan, scenario = self.plan, self.plan.scenario
-        shielded = ", ".join(name for name in plan.managers if plan.shielded(name)) or "none"
-        tuned = f"constants tuned on training seeds ({plan.tuned.digest}), where any; " if plan.tuned else ""
-        return (
-            f"{scenario.name}, simulated on {plan.host.name} ({plan.host.digest}): {plan.seeds} seeds x "
-            f"{scenario.duration_seconds:g} s; p{100 * plan.host.lc.quantile_ratio:g} <= "
-            f"{1e3 * plan.host.lc.target_seconds:g} ms over {scenario.tick_seconds:g}-s windows, scored on the truth; "
-            f"BE weight {scenario.be.weight}; shield {plan.profile.name} ({plan.profile.digest}) for those shielded: "
-            f"{shielded}; {tuned}published periods / {scenario.time_scale:g}; a published core is "
-            f"{scenario.core_cpus:g} CPU. "
-            "Intervals: Student's t over seeds; of QoS Wilson at the effective number of windows."
-        )
-
-    def as_json(self) -> dict[str, object]:
-        """The contract's JSON; managers by the names in the plan."""
-        return self.suite().as_json({catalogue.label(name): name for name in self.per_seed})
-
-    def suite(self) -> SuiteResult:
-        """What reports and paired statistics take; managers by their labels."""
-        scenario = self.plan.scenario
-        return SuiteResult(
-            scenario=scenario.name,
-            description=scenario.description,
-            caption=self.caption,
-            managers={catalogue.label(name): values for name, values in self.per_seed.items()},
-            traces={catalogue.label(name): trace for name, trace in self.traces.items()},
-            duration_seconds=scenario.duration_seconds,
-            tick_seconds=scenario.tick_seconds,
-            remarks={catalogue.label(name): remarks for name, remarks in self.remarks.items()},
-            facts=self._facts(),
-        )
-
-    def _facts(self) -> dict[str, object]:
-        """What was measured and with what, so that it can be run again."""
-        plan, scenario = self.plan, self.plan.scenario
-        tuned = {"tuned_source": plan.tuned_source, "tuned_digest": plan.tuned.digest} if plan.tuned else {}
-        return {
-            "scenario_source": plan.scenario_source or scenario.name,
-            "scenario_digest": scenario.digest,
-            "profile": plan.host.name,
-            "profile_digest": plan.host.digest,
-            "seeds": plan.seeds,
-            "shield": plan.profile.name,
-            "shield_source": plan.shield_source or plan.profile.name,
-            "shield_digest": plan.profile.digest,
-            "duration_seconds": scenario.duration_seconds,
-            "tick_seconds": scenario.tick_seconds,
-            "target_milliseconds": round(1e3 * plan.host.lc.target_seconds, 6),
-            "time_scale": scenario.time_scale,
-            "core_cpus": scenario.core_cpus,
-            "be_weight": scenario.be.weight,
-            "tuned": plan.tuned is not None,
-            **tuned,
-            "rlctl": __version__,
-        }
-
-
 def run_sim(
     plan: SimPlan, workforce: Workforce = HERE, done: Callable[[str], None] = lambda _: None, *, chunk: int = 0
 ) -> SimOutcome:
@@ -250,12 +207,20 @@ def run_sim(
     if NEEDS_MODEL & set(plan.managers) and plan.threshold_model is None:
         plan = replace(plan, threshold_model=record_model(plan))
     results = workforce.map(simulate, plan.tasks(workforce.count, chunk), lambda task: done(task.manager))
-    by_name = {name: [result for result in results if result.task.manager == name] for name in plan.managers}
+    names = {catalogue.label(name): name for name in plan.managers}
+    parts = {label: [part for part in results if part.task.manager == name] for label, name in names.items()}
+    scenario = plan.scenario
     return SimOutcome(
-        plan=plan,
-        per_seed={name: _joined(parts) for name, parts in by_name.items()},
-        traces={name: parts[0].trace for name, parts in by_name.items()},
-        remarks={name: parts[0].remarks for name, parts in by_name.items()},
+        scenario=scenario.name,
+        description=scenario.description,
+        caption=plan.caption,
+        managers={label: _joined(each) for label, each in parts.items()},
+        traces={label: each[0].trace for label, each in parts.items()},
+        duration_seconds=scenario.duration_seconds,
+        tick_seconds=scenario.tick_seconds,
+        remarks={label: each[0].remarks for label, each in parts.items()},
+        facts=plan.facts,
+        names=names,
     )
 
 

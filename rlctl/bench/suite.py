@@ -1,4 +1,4 @@
-"""Results of the simulator as reports take them: each manager's metrics seed by seed, and the trace of one run."""
+"""What came of a simulated scenario: each manager's metrics seed by seed, the trace of one run, scores and JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlctl.bench.score import Score
 from rlctl.envs.score import METRICS, SAMPLE_SECONDS, Windows
 from rlctl.statistics.intervals import Estimate, mean_interval, share_over_seeds
 
-__all__ = ["BOUNDS", "SHIELDED_BOUNDS", "SuiteResult", "Trace"]
+__all__ = ["BOUNDS", "SHIELDED_BOUNDS", "SimOutcome", "Trace"]
 
 Samples = NDArray[np.float64]
 
@@ -56,8 +56,8 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class SuiteResult:
-    """All managers on one scenario of the simulator, on the same seeds in the same order.
+class SimOutcome:
+    """All managers on one simulated scenario, on the same seeds in the same order; managers go by their labels.
 
     Attributes:
         scenario: Name of the scenario.
@@ -69,7 +69,8 @@ class SuiteResult:
         duration_seconds: Length of one run.
         tick_seconds: Length of a window; with the duration it says how many windows a share is of.
         remarks: Manager -> what a reader of its row must know.
-        facts: What else the JSON says of the scenario.
+        facts: What was measured and with what, for the JSON, so that it can be run again.
+        names: Manager -> the name that it was built from, where that is another than its label.
     """
 
     scenario: str
@@ -81,6 +82,7 @@ class SuiteResult:
     tick_seconds: float = 1.0
     remarks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     facts: Mapping[str, object] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what would give a wrong table.
@@ -134,13 +136,14 @@ class SuiteResult:
             samples=self.ticks * self.seeds,
         )
 
-    def as_json(self, names: Mapping[str, str] | None = None) -> dict[str, object]:
-        """The contract's JSON of one scenario, with what `bench verify` and paired statistics need.
+    @property
+    def scores(self) -> dict[str, Score]:
+        """All managers' scores, in the plan's order."""
+        return {name: self.score(name) for name in self.managers}
 
-        Args:
-            names: What each manager is called instead, by its label here.
-        """
-        managers = {(names or {}).get(label, label): self._manager_as_json(label) for label in self.managers}
+    def as_json(self) -> dict[str, object]:
+        """The contract's JSON, with what `bench verify` and paired statistics need; managers by their names."""
+        managers = {self.names.get(label, label): self._manager_as_json(label) for label in self.managers}
         return {"schema": 1, "plant": "sim", "scenario": self.scenario, **self.facts, "managers": managers}
 
     def _manager_as_json(self, manager: str) -> dict[str, object]:

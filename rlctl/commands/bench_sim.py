@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Sequence
 
 from rlctl.bench.results import results_as_json
-from rlctl.bench.sim import SimOutcome, SimPlan, run_sim
+from rlctl.bench.sim import SimPlan, run_sim
+from rlctl.bench.suite import SimOutcome
 from rlctl.commands.arguments import command_line
 from rlctl.commands.outputs import write_json
 from rlctl.envs.sim.region import outside
@@ -38,17 +39,22 @@ def run_plans(args: argparse.Namespace, plans: Sequence[SimPlan]) -> int:
                 print(render(score_rows(outcome.scores)), "", outcome.caption, LEGEND, "", sep="\n", flush=True)
                 write_json(args.json, results_as_json(outcomes))
     if len(outcomes) > 1 and args.json != "-":
-        rows = suite_rows({outcome.plan.scenario.name: outcome.scores for outcome in outcomes})
+        rows = suite_rows({outcome.scenario: outcome.scores for outcome in outcomes})
         print(
             render(rows), "\nQoS % of windows / BE % of running alone, with its 95 % half-width", sep="\n", flush=True
         )
-    lines = [f"{name}: {remark}" for one in outcomes for name, remarks in one.remarks.items() for remark in remarks]
+    lines = [
+        f"{outcome.names[label]}: {remark}"
+        for outcome in outcomes
+        for label, remarks in outcome.remarks.items()
+        for remark in remarks
+    ]
     for line in dict.fromkeys(lines):  # a manager's remark once, though it ran on many scenarios
         say(line)
     if args.json == "-":
         write_json(args.json, results_as_json(outcomes))
     if args.report:
-        write_suite_report([outcome.suite() for outcome in outcomes], args.report, _command(args, plans))
+        write_suite_report(outcomes, args.report, _command(args, plans))
         say(f"report: {args.report / 'index.html'}")
     return 0
 

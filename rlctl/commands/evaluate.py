@@ -12,7 +12,8 @@ from rlctl.agents.served.bundle import add_scores, load
 from rlctl.agents.served.card import Estimate, Score
 from rlctl.bench.comparison import Comparison, compare
 from rlctl.bench.lineup import require_library
-from rlctl.bench.sim import SimOutcome, SimPlan, run_sim
+from rlctl.bench.sim import SimPlan, run_sim
+from rlctl.bench.suite import SimOutcome
 from rlctl.commands.arguments import listed, positive, positive_int
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import ConfigError
@@ -96,9 +97,9 @@ def _measured(plans: Sequence[SimPlan], jobs: int | None) -> list[SimOutcome]:
 
 def _show(us: str, shield: str, outcomes: Sequence[SimOutcome]) -> None:
     print(f"shield {shield}: QoS % of windows / BE % of running alone, with its 95 % half-width\n")
-    print(render(suite_rows({one.plan.scenario.name: one.scores for one in outcomes})))
+    print(render(suite_rows({one.scenario: one.scores for one in outcomes})))
     overrides = ", ".join(
-        f"{one.plan.scenario.name} {one.scores[us].shield_override_percent.mean:.1f}" for one in outcomes
+        f"{one.scenario} {one.scores[label(us)].shield_override_percent.mean:.1f}" for one in outcomes
     )
     print(f"\nticks that the shield decided, %: {overrides}\n")
     print("differences on the same seeds, with 95 % bootstrap intervals\n")
@@ -127,10 +128,10 @@ def _span(interval: tuple[float, float], form: str) -> str:
 
 def _comparisons(us: str, outcomes: Sequence[SimOutcome]) -> Iterator[tuple[str, str, Comparison]]:
     """The bundle against each rival on each scenario: their names, and what the bundle has more."""
-    for rival in (name for name in outcomes[0].plan.managers if name != us):
-        for outcome in outcomes:
-            ours = next(one for one in compare(outcome.suite(), label(rival)) if one.manager == label(us))
-            yield rival, outcome.plan.scenario.name, ours
+    for rival, name in outcomes[0].names.items():
+        for outcome in outcomes if name != us else ():
+            ours = next(one for one in compare(outcome, rival) if one.manager == label(us))
+            yield name, outcome.scenario, ours
 
 
 def _card_scores(us: str, scored: Mapping[str, Sequence[SimOutcome]]) -> dict[str, dict[str, Score]]:
@@ -138,12 +139,12 @@ def _card_scores(us: str, scored: Mapping[str, Sequence[SimOutcome]]) -> dict[st
     scores: dict[str, dict[str, Score]] = {}
     for shield, outcomes in scored.items():
         for one in outcomes:
-            ours, plan = one.scores[us], one.plan
-            scores.setdefault(plan.scenario.name, {})[plan.profile.name or shield] = Score(
+            ours = one.scores[label(us)]
+            scores.setdefault(one.scenario, {})[str(one.facts["shield"]) or shield] = Score(
                 qos_guarantee_percent=_estimate(ours.qos_guarantee_percent),
                 be_throughput_percent=_estimate(ours.be_throughput_percent),
                 shield_override_percent=_estimate(ours.shield_override_percent),
-                seeds=plan.seeds,
+                seeds=one.seeds,
             )
     return scores
 
@@ -155,7 +156,7 @@ def _estimate(measured: Measured) -> Estimate:
 
 def _as_json(us: str, outcomes: Sequence[SimOutcome]) -> dict[str, object]:
     return {
-        "scenarios": {one.plan.scenario.name: one.as_json() for one in outcomes},
+        "scenarios": {one.scenario: one.as_json() for one in outcomes},
         "differences": [
             {"against": rival, "scenario": scenario, **comparison.as_json()}
             for rival, scenario, comparison in _comparisons(us, outcomes)

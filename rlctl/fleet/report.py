@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["day_figure", "scaling_figure", "write_report"]
+__all__ = ["COLOURS", "day_figure", "write_report"]
 
 COLOURS = ("#1f5f99", "#d9822b", "#3a7d44", "#8e4585", "#b3261e", "#5f6b7a")
 
@@ -57,31 +57,4 @@ def day_figure(outcome: FleetOutcome) -> Figure:
     plan = outcome.plan
     axes[0].set_title(f"fleet {plan.fleet.name}: {plan.hosts} hosts, seed {plan.seed}", loc="left", fontsize=10)
     figure.legend(loc="outside right upper", fontsize=8)
-    return figure
-
-
-def scaling_figure(
-    hosts: Sequence[int], wall_seconds: Sequence[float], cpu_seconds: Sequence[float], megabytes: Sequence[float]
-) -> Figure:
-    """What fleets of several sizes took: time on the left, memory on the right.
-
-    Args:
-        hosts: Number of hosts of each fleet.
-        wall_seconds: Time from begin to end of each run.
-        cpu_seconds: CPU time of all processes of each run.
-        megabytes: Most memory of all processes of a run together.
-    """
-    figure = new_figure(9, 3.6)
-    left, right = figure.subplots(1, 2)
-    left.plot(hosts, wall_seconds, "o-", color=COLOURS[0], label="wall clock")
-    left.plot(hosts, cpu_seconds, "s--", color=COLOURS[1], label="CPU time")
-    left.set_ylabel("seconds")
-    left.legend(fontsize=8)
-    right.plot(hosts, megabytes, "o-", color=COLOURS[0])
-    right.set_ylabel("peak memory, MB")
-    for axis in (left, right):
-        axis.set_xlabel("hosts")
-        axis.set_xlim(left=0)
-        axis.set_ylim(bottom=0)
-        axis.grid(alpha=0.3)
     return figure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -11,7 +12,7 @@ from string import Template
 
 from rlctl import __version__
 from rlctl.bench.comparison import compare, present_baselines
-from rlctl.bench.suite import SuiteResult
+from rlctl.bench.suite import SimOutcome
 from rlctl.envs.whole_file import write_whole
 from rlctl.report.figures import png, svg
 from rlctl.report.pareto import draw_scenario, draw_suite, styles
@@ -43,16 +44,17 @@ TIMELINE_NOTE = (
 )
 
 
-def suite_json(results: Sequence[SuiteResult], command: str = "") -> dict[str, object]:
+def suite_json(results: Sequence[SimOutcome], command: str = "") -> dict[str, object]:
     """The contract's JSON, one scenario by itself and several by name, each with its paired comparisons."""
-    by_name = {result.scenario: {**result.as_json(), "paired": _paired_json(result)} for result in results}
+    by_label = [replace(result, names={}) for result in results]
+    by_name = {result.scenario: {**result.as_json(), "paired": _paired_json(result)} for result in by_label}
     origin: dict[str, object] = {"command": command, "rlctl": __version__}
     if len(results) == 1:
         return {**by_name[results[0].scenario], **origin}
     return {"schema": 1, "scenarios": by_name, **origin}
 
 
-def write_suite_report(results: Sequence[SuiteResult], folder: Path, command: str = "") -> None:
+def write_suite_report(results: Sequence[SimOutcome], folder: Path, command: str = "") -> None:
     """Write `result.json`, `report.md`, `index.html`, `pareto.png` and `pareto-SCENARIO.png`.
 
     The figures of an earlier report in this folder go, which may be of scenarios that this one does not have. The page
@@ -72,7 +74,7 @@ def write_suite_report(results: Sequence[SuiteResult], folder: Path, command: st
     write_whole(folder / "index.html", _html(results, folder, command))
 
 
-def _html(results: Sequence[SuiteResult], folder: Path, command: str) -> str:
+def _html(results: Sequence[SimOutcome], folder: Path, command: str) -> str:
     style = styles(results)
     links = " ".join(f'<a href="#{escape(one.scenario)}">{escape(one.scenario)}</a>' for one in results)
     parts = [
@@ -87,7 +89,7 @@ def _html(results: Sequence[SuiteResult], folder: Path, command: str) -> str:
     return template.substitute(title=escape(TITLE), body="\n".join(parts))
 
 
-def _overview(results: Sequence[SuiteResult], style: dict[str, tuple[int, str, str]], folder: Path) -> str:
+def _overview(results: Sequence[SimOutcome], style: dict[str, tuple[int, str, str]], folder: Path) -> str:
     """All scenarios in one figure; a single one has its own below."""
     if len(results) == 1:
         (folder / "pareto.png").write_bytes(png(draw_scenario(results[0], style)))
@@ -97,7 +99,7 @@ def _overview(results: Sequence[SuiteResult], style: dict[str, tuple[int, str, s
     return _figure(svg(overview, "All scenarios: QoS against BE throughput"))
 
 
-def _scenario(result: SuiteResult, style: dict[str, tuple[int, str, str]], folder: Path) -> str:
+def _scenario(result: SimOutcome, style: dict[str, tuple[int, str, str]], folder: Path) -> str:
     figure = draw_scenario(result, style)
     (folder / f"pareto-{result.scenario}.png").write_bytes(png(figure))
     parts = [
@@ -126,7 +128,7 @@ def _table(rows: Sequence[Sequence[str]], label: str) -> str:
     )
 
 
-def _paired(result: SuiteResult, baseline: str) -> str:
+def _paired(result: SimOutcome, baseline: str) -> str:
     rows = paired_rows(result, baseline)
     return (
         f"<h3>Against {escape(baseline)}, seed by seed</h3>\n"
@@ -134,7 +136,7 @@ def _paired(result: SuiteResult, baseline: str) -> str:
     )
 
 
-def _timelines(result: SuiteResult) -> str:
+def _timelines(result: SimOutcome) -> str:
     if not result.traces:
         return ""
     figures = "\n".join(
@@ -148,7 +150,7 @@ def _timelines(result: SuiteResult) -> str:
     )
 
 
-def _remarks(result: SuiteResult) -> str:
+def _remarks(result: SimOutcome) -> str:
     items = "".join(
         f"<li>{escape(name)}: {escape(remark)}</li>" for name, remarks in result.remarks.items() for remark in remarks
     )
@@ -159,7 +161,7 @@ def _figure(drawing: str, kind: str = "") -> str:
     return f'<div class="{f"box figure {kind}".strip()}" tabindex="0">{drawing}</div>'
 
 
-def _markdown(results: Sequence[SuiteResult], command: str) -> str:
+def _markdown(results: Sequence[SimOutcome], command: str) -> str:
     lines = [f"# {TITLE}", _provenance(results, command)]
     lines += [f"Run again: `{command}`"] if command else []
     lines += ["![QoS against BE throughput, all scenarios](pareto.png)", READING]
@@ -172,7 +174,7 @@ def _markdown(results: Sequence[SuiteResult], command: str) -> str:
     return "\n\n".join(lines) + "\n"
 
 
-def _provenance(results: Sequence[SuiteResult], command: str) -> str:
+def _provenance(results: Sequence[SimOutcome], command: str) -> str:
     managers = len(dict.fromkeys(name for result in results for name in result.managers))
     seeds = sorted({result.seeds for result in results})
     return (
@@ -182,7 +184,7 @@ def _provenance(results: Sequence[SuiteResult], command: str) -> str:
     )
 
 
-def _paired_json(result: SuiteResult) -> dict[str, object]:
+def _paired_json(result: SimOutcome) -> dict[str, object]:
     return {
         baseline: {one.manager: one.as_json() for one in compare(result, baseline)}
         for baseline in present_baselines(result)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.bench.suite import BOUNDS, SuiteResult
+from rlctl.bench.suite import BOUNDS, SimOutcome
 from rlctl.report.figures import FAINT, INK, error_bar, new_figure
 from rlctl.report.label_placement import MARKER_PIXELS, Box, place
 from rlctl.statistics.intervals import Estimate
@@ -52,7 +52,7 @@ def front(be: Sequence[float], qos: Sequence[float]) -> NDArray[np.bool_]:
     return np.asarray(~np.any(as_good & better, axis=1))
 
 
-def styles(results: Sequence[SuiteResult]) -> dict[str, tuple[int, str, str]]:
+def styles(results: Sequence[SimOutcome]) -> dict[str, tuple[int, str, str]]:
     """Number, colour and marker of every manager, the same in all figures of a report."""
     names = list(dict.fromkeys(name for result in results for name in result.managers))
     return {
@@ -61,7 +61,7 @@ def styles(results: Sequence[SuiteResult]) -> dict[str, tuple[int, str, str]]:
     }
 
 
-def draw_scenario(result: SuiteResult, style: Mapping[str, tuple[int, str, str]]) -> Figure:
+def draw_scenario(result: SimOutcome, style: Mapping[str, tuple[int, str, str]]) -> Figure:
     """One scenario, with a legend that tells every manager's numbers."""
     figure = new_figure(9.0, max(5.2, 1.2 + 0.25 * len(result.managers)))
     axis: Axes = figure.subplots()
@@ -74,7 +74,7 @@ def draw_scenario(result: SuiteResult, style: Mapping[str, tuple[int, str, str]]
     return figure
 
 
-def draw_suite(results: Sequence[SuiteResult], style: Mapping[str, tuple[int, str, str]]) -> Figure:
+def draw_suite(results: Sequence[SimOutcome], style: Mapping[str, tuple[int, str, str]]) -> Figure:
     """All scenarios as small multiples on the same axis of nines."""
     columns = min(3, len(results))
     rows = math.ceil(len(results) / columns)
@@ -92,7 +92,7 @@ def draw_suite(results: Sequence[SuiteResult], style: Mapping[str, tuple[int, st
     return figure
 
 
-def _scatter(axis: Axes, result: SuiteResult, style: Mapping[str, tuple[int, str, str]], named: bool) -> None:
+def _scatter(axis: Axes, result: SimOutcome, style: Mapping[str, tuple[int, str, str]], named: bool) -> None:
     estimates = {
         name: (result.estimate(name, "be_throughput_percent"), result.estimate(name, "qos_guarantee_percent"))
         for name in result.managers

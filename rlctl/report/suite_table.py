@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from rlctl.bench.comparison import Comparison, compare
-from rlctl.bench.suite import SuiteResult
+from rlctl.bench.suite import SimOutcome
 from rlctl.report.table import interval
 from rlctl.statistics.paired import Difference
 
@@ -35,12 +35,12 @@ def percent(value: float) -> str:
     return f"{value:.{decimals}f}"
 
 
-def summary_rows(result: SuiteResult) -> Rows:
+def summary_rows(result: SimOutcome) -> Rows:
     """One row per manager: QoS both ways and BE with their 95 % intervals, then what explains them."""
     return [SUMMARY, *(_summary_row(result, name) for name in result.managers)]
 
 
-def _summary_row(result: SuiteResult, name: str) -> tuple[str, ...]:
+def _summary_row(result: SimOutcome, name: str) -> tuple[str, ...]:
     qos = [result.estimate(name, metric) for metric in ("qos_guarantee_percent", "qos_15s_percent")]
     be = result.estimate(name, "be_throughput_percent")
     return (
@@ -52,7 +52,7 @@ def _summary_row(result: SuiteResult, name: str) -> tuple[str, ...]:
     )
 
 
-def paired_rows(result: SuiteResult, baseline: str) -> Rows:
+def paired_rows(result: SimOutcome, baseline: str) -> Rows:
     """One row per other manager: differences with both intervals, and BE as a multiple of the baseline's.
 
     Raises:

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.agents.catalogue import label
 from rlctl.agents.served import bundle
 from rlctl.agents.training.evaluations import METRICS
 from rlctl.agents.training.trial import Trial, score
-from rlctl.bench.sim import SimOutcome
+from rlctl.bench.suite import SimOutcome
 from rlctl.envs.sim.seeds import evaluation
 from rlctl.report.table import render
 from rlctl.scenarios.sim import SimScenario
@@ -120,10 +121,10 @@ def of_outcomes(outcomes: Sequence[SimOutcome], manager: str) -> Scores:
     """A manager's scores in runs of `rlctl bench`."""
     names = ("qos_guarantee_percent", "be_throughput_percent", "shield_override_percent")
     values = {
-        one.plan.scenario.name: dict(zip(METRICS, (one.per_seed[manager][name] for name in names), strict=True))
-        for one in outcomes
+        outcome.scenario: dict(zip(METRICS, (outcome.managers[label(manager)][name] for name in names), strict=True))
+        for outcome in outcomes
     }
-    return Scores({one.plan.scenario.name: one.plan.ticks for one in outcomes}, values)
+    return Scores({outcome.scenario: outcome.ticks for outcome in outcomes}, values)
 
 
 def table(rows: Mapping[str, Scores], base: str) -> str:

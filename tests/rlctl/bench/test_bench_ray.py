@@ -80,7 +80,7 @@ def test_a_node_that_dies_amid_a_benchmark_changes_no_number(ray_cluster, capsys
     expected = run_sim(plan)
     for name in plan.managers:
         for metric in METRICS:
-            assert np.array_equal(found.per_seed[name][metric], expected.per_seed[name][metric]), (name, metric)
+            assert np.array_equal(found.managers[name][metric], expected.managers[name][metric]), (name, metric)
     assert len(done) == 12
     said = capsys.readouterr().err.splitlines()
     lost = sum("was lost" in line for line in said)

@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import psutil
 import pytest
 
 from rlctl.bench.sim import SimPlan, record_model, run_sim
-from rlctl.bench.suite import SuiteResult
+from rlctl.bench.suite import SimOutcome
 from rlctl.cli import main
 from rlctl.envs.score import METRICS, Windows, per_run
 from rlctl.envs.sim.seeds import Kind, kind_of
@@ -29,10 +30,10 @@ def plan(*managers, scenario="noisy", seeds=5, seconds=60.0, **changes):
 
 
 def same(one, other):
-    assert one.per_seed.keys() == other.per_seed.keys()
-    for name in one.per_seed:
+    assert one.managers.keys() == other.managers.keys()
+    for name in one.managers:
         for metric in METRICS:
-            assert np.array_equal(one.per_seed[name][metric], other.per_seed[name][metric]), (name, metric)
+            assert np.array_equal(one.managers[name][metric], other.managers[name][metric]), (name, metric)
         assert np.array_equal(one.traces[name].be_work, other.traces[name].be_work)
 
 
@@ -67,7 +68,7 @@ def test_every_manager_meets_the_same_host_and_load():
     load = [found.traces[name].load for name in ("frozen", "none", "oracle")]
     assert np.array_equal(load[0], load[1])
     assert np.array_equal(load[0], load[2])
-    qos = {name: values["qos_guarantee_percent"] for name, values in found.per_seed.items()}
+    qos = {name: values["qos_guarantee_percent"] for name, values in found.managers.items()}
     assert np.all(qos["frozen"] >= qos["none"])
     assert np.all(qos["oracle"] >= qos["frozen"])
     assert found.scores["frozen"].be_throughput_percent.mean < 1.0
@@ -76,7 +77,7 @@ def test_every_manager_meets_the_same_host_and_load():
 def test_what_the_guards_leave_is_told_by_a_bound_behind_them():
     """Without it a policy looks poor where the shield decides: at the upper loads of `thesis` no policy may run BE."""
     found = run_sim(plan("oracle-model", "oracle-shielded", scenario="thesis", seconds=60.0))
-    bare, ruled = (found.per_seed[name] for name in ("oracle-model", "oracle-shielded"))
+    bare, ruled = (found.managers[name] for name in ("oracle-model", "oracle-shielded"))
     assert ruled["be_throughput_percent"].mean() < bare["be_throughput_percent"].mean()
     assert ruled["shield_override_percent"].mean() > 0.0
     assert bare["shield_override_percent"].max() == 0.0
@@ -107,14 +108,14 @@ def test_prm_gets_a_model_recorded_on_the_lc_alone():
     model = record_model(chosen)
     assert model.lc_cpus == 17
     assert any("cpi" in one.upper for one in model.bins)
-    assert run_sim(chosen).plan.threshold_model == model
+    same(run_sim(chosen), run_sim(replace(chosen, threshold_model=model)))
 
 
 @pytest.mark.parametrize("missed", [0, 1, 7, 40])
 def test_an_interval_of_qos_has_a_width_and_stays_within_0_and_100(missed):
     windows = Windows.none(40, 4)
     windows.latency_ratio[:missed, 0] = 2.0
-    found = SuiteResult("s", "", "", {"x": per_run(windows, 1.0)}, {}, 40.0).score("x")
+    found = SimOutcome("s", "", "", {"x": per_run(windows, 1.0)}, {}, 40.0).score("x")
     for one in (found.qos_guarantee_percent, found.qos_15s_percent):
         for low, high in (one.ci95, one.ci99):
             assert 0.0 <= low <= one.mean <= high <= 100.0

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from rlctl.bench.suite import SuiteResult, Trace
+from rlctl.bench.suite import SimOutcome, Trace
 from rlctl.envs.score import METRICS, TIMINGS
 from rlctl.report.html import write_suite_report
 from rlctl.report.suite_table import paired_rows, percent, summary_rows
@@ -57,7 +57,7 @@ def result(scenario="thesis", seeds=6):
     managers = {name: {metric: rng.uniform(10, 90, seeds) for metric in (*METRICS, *TIMINGS)} for name in MANAGERS}
     managers["frozen"] |= {"be_throughput_percent": np.zeros(seeds), "qos_guarantee_percent": np.full(seeds, 100.0)}
     traces = {name: trace(frozen=name == "frozen") for name in MANAGERS}
-    return SuiteResult(scenario, "made <up>", "6 seeds; shield responsive (aabbcc)", managers, traces, 3000.0)
+    return SimOutcome(scenario, "made <up>", "6 seeds; shield responsive (aabbcc)", managers, traces, 3000.0)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_the_json_is_the_contract_with_paired_comparisons(report):
 
 def test_a_single_scenario_without_baselines_or_traces_is_a_report_too(tmp_path):
     whole = result(seeds=1)
-    lone = SuiteResult("one", "d", "c", {"prm-hybrid": whole.managers["prm-hybrid"]}, {}, 3000.0)
+    lone = SimOutcome("one", "d", "c", {"prm-hybrid": whole.managers["prm-hybrid"]}, {}, 3000.0)
     write_suite_report([lone], tmp_path)
     assert json.loads((tmp_path / "result.json").read_text())["scenario"] == "one"
     assert (tmp_path / "pareto.png").exists()
@@ -127,7 +127,7 @@ def test_a_single_scenario_without_baselines_or_traces_is_a_report_too(tmp_path)
 def with_be(name, values):
     whole = result()
     changed = {**whole.managers, name: {**whole.managers[name], "be_throughput_percent": np.asarray(values, float)}}
-    return SuiteResult("s", "", "", changed, {}, 3000.0)
+    return SimOutcome("s", "", "", changed, {}, 3000.0)
 
 
 def test_a_multiple_of_next_to_nothing_is_not_told():
@@ -166,6 +166,6 @@ def test_a_result_that_would_give_a_wrong_table_is_refused():
     good = result().managers["frozen"]
     for bad in ({"frozen_percent": np.zeros(5)}, {"frozen_percent": np.full(6, np.nan)}):
         with pytest.raises(ValueError, match="frozen_percent"):
-            SuiteResult("s", "", "", {"a": good, "b": {**good, **bad}}, {}, 3000.0)
+            SimOutcome("s", "", "", {"a": good, "b": {**good, **bad}}, {}, 3000.0)
     with pytest.raises(ValueError, match="lacks"):
-        SuiteResult("s", "", "", {"a": {"qos_guarantee_percent": np.zeros(3)}}, {}, 3000.0)
+        SimOutcome("s", "", "", {"a": {"qos_guarantee_percent": np.zeros(3)}}, {}, 3000.0)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlctl.bench.suite import SuiteResult
+from rlctl.bench.suite import SimOutcome
 from rlctl.envs.score import METRICS
 from rlctl.report.figures import png, svg
 from rlctl.report.label_placement import Box, place
@@ -26,7 +26,7 @@ def suite(managers, scenario="thesis", seeds=5):
         values[name] = {metric: rng.uniform(1.0, 3.0, seeds) for metric in METRICS}
         values[name]["qos_guarantee_percent"] = 100.0 - rng.choice([0.0, 0.01, 0.1, 5.0]) * rng.uniform(0, 1, seeds)
         values[name]["be_throughput_percent"] = rng.uniform(0, 60) + rng.uniform(0, 2, seeds)
-    return SuiteResult(scenario, "made up", "caption", values, {}, 3000.0)
+    return SimOutcome(scenario, "made up", "caption", values, {}, 3000.0)
 
 
 def test_the_front_by_hand():
