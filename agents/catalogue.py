@@ -55,7 +55,7 @@ NOT_OPTIONS = frozenset({"name", "time_scale", "model", "trusted"})
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One heuristic manager.
+    """One heuristic manager of the catalogue.
 
     Attributes:
         manager: Class of the manager.
