@@ -14,7 +14,7 @@ from rlctl import cli
 from rlctl.agents import catalogue
 from rlctl.agents.training.hosts import Hosts
 from rlctl.agents.training.recipe import ALGORITHMS
-from rlctl.agents.training.search.space import SpaceFile
+from rlctl.agents.training.search.draw import SpaceFile
 from rlctl.bench.tuned import Tuned
 from rlctl.commands.doctor import SERVE_NEEDS, examine
 from rlctl.config.docstrings import attributes
@@ -170,7 +170,7 @@ def _row(key: Key, otherwise: str) -> tuple[str, ...]:
 
 # What a tick says.
 
-EVERYTHING = Telemetry(1.0, 0.01, **dict.fromkeys(READINGS, Value(0.5, 0.25)))
+EVERYTHING = Telemetry(1.0, 0.01).but(**dict.fromkeys(READINGS, Value(0.5, 0.25)))
 LEAST = Allocation(0.01, 1, frozen=True)
 
 
