@@ -32,23 +32,6 @@ from rlctl.agents.served.network import NO_RUNTIME
 from rlctl.envs.errors import BundleError, PolicyError
 from rlctl.envs.workload import Weight
 
-__all__ = [
-    "BOUNDS",
-    "LEARNED",
-    "NAMES",
-    "OWN_WEIGHTS",
-    "TABLE",
-    "Entry",
-    "Named",
-    "build",
-    "describe",
-    "folder_of",
-    "is_own",
-    "label",
-    "lacking",
-    "options",
-]
-
 NOT_OPTIONS = frozenset({"name", "time_scale", "model", "trusted"})
 """Parameters that the catalogue or the scenario as a whole sets."""
 
@@ -58,7 +41,6 @@ class Entry:
     """One heuristic manager of the catalogue.
 
     Attributes:
-        manager: Class of the manager.
         law: The control law in a line, with its constants.
         source: Paper or program in which it was published.
         preset: Constants that differ from the class's defaults, by name.
@@ -76,7 +58,6 @@ class Named:
 
     Attributes:
         law: What it knows and does, in a line.
-        source: Program that it is from.
     """
 
     law: str
@@ -202,7 +183,6 @@ def build(
         time_scale: Divides every published period; managers without one ignore it.
         model: PRM's threshold model, for those that use one.
         trusted: Files with public keys, of which one must have signed the bundle of a learned policy.
-        options: Parameters of the manager's constructor.
 
     Raises:
         PolicyError: An unknown name or option, a bound, a value that cannot be, or a bundle that cannot be served.

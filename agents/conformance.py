@@ -26,8 +26,6 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.observation import Observer
 from rlctl.envs.telemetry import READINGS, Missing, Quantile, Reading, Telemetry, Value, Why
 
-__all__ = ["CHECKS", "Broken", "broken"]
-
 Make = Callable[[], Policy]
 
 HOSTS = (Limits(cpus=1), Limits(cpus=2), Limits(cpus=36, lc_cpus=17), Limits(cpus=3, lc_cpus=0.5, min_quota_cpus=0.2))
@@ -130,9 +128,6 @@ CHECKS: Mapping[str, Callable[[Make], None]] = MappingProxyType(
 
 def broken(make: Make) -> Iterator[tuple[str, str, str]]:
     """Put a policy through all checks.
-
-    Args:
-        make: Makes a new policy.
 
     Yields:
         Name, promise, and what happened instead; that is empty where the promise was kept.

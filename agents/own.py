@@ -28,8 +28,6 @@ from rlctl.envs.errors import PolicyError, RlctlError
 from rlctl.envs.observation import Observation
 from rlctl.envs.workload import Weight
 
-__all__ = ["OwnPolicy", "build", "refuse"]
-
 MEMBERS = ("shielded", "weight", "masked", "needs", "start", "act", "note", "remarks")
 """Members that a policy must have; its name is that on the command line."""
 

@@ -13,8 +13,6 @@ from rlctl.envs.observation import Observation
 from rlctl.envs.workload import Weight
 from rlctl.safety.verdict import Verdict
 
-__all__ = ["Policy"]
-
 
 class Policy(Protocol):
     """Decides once per control period what BE should get. A `rlctl.agents.seat.Seat` asks it.
@@ -23,7 +21,6 @@ class Policy(Protocol):
     an answer here that is right for a policy which decides alone and learned nothing.
 
     Attributes:
-        name: As in `rlctl managers`.
         shielded: True when a benchmark judges it behind the shield. Managers that were published with guards of
             their own, and the plain references, run bare there; `rlctl serve` shields every policy.
         weight: The CPU weight that it wants BE to have where weights are its to set.

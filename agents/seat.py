@@ -20,8 +20,6 @@ from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Verdict
 
-__all__ = ["SAFE", "Decision", "Seat", "propose"]
-
 SAFE = "safe"
 """Stands for a policy's name where none had an answer and BE gets the safe allocation."""
 
@@ -34,7 +32,6 @@ class Decision:
     """What was proposed in a tick, by which policy, and what may be written.
 
     Attributes:
-        proposed: The allocation that was proposed.
         verdict: What the shield lets through of it; all of it where there is no shield.
         acting: Name of the policy that proposed it, or SAFE.
         note: Why it was proposed, in the words of that policy.
@@ -69,11 +66,8 @@ class Seat:
     """A policy on one host: observes for it, has its answer ruled on, and tells it of the ruling.
 
     Args:
-        policy: Decides what BE should get.
         shield: Rules on every proposal; None where a policy is judged bare. Policies that see the same host's readings
             may share one: what its guards remember depends on no proposal.
-        limits: This host's range of allocations.
-        tick_seconds: Length of the control period.
         strict: What a policy raises is raised here, and its notes are not read: for benchmarks and recordings, where a
             failure is a mistake to be shown. Otherwise BE gets the safe allocation in that tick.
         lags: Ticks back that the observations' vector shows, oldest first.
@@ -108,7 +102,6 @@ class Seat:
 
         Args:
             telemetry: This tick's readings; a new object for each tick.
-            current: The allocation in force.
 
         Raises:
             Exception: What a guard raised, or, where the seat is strict, the policy.

@@ -17,8 +17,6 @@ from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.many.shield import BatchShield
 from rlctl.safety.profile import Profile
 
-__all__ = ["Decisions", "Seats"]
-
 
 class Decisions(NamedTuple):
     """What was decided on n hosts in one tick.
@@ -76,7 +74,6 @@ class Seats:
 
         Args:
             readings: This tick's, never written to afterwards.
-            current: The allocations in force.
             telemetry: The same readings host by host, for managers that have no version in arrays.
         """
         shield, mask = self._shield, None

@@ -19,8 +19,6 @@ from rlctl.envs.errors import PolicyError
 if TYPE_CHECKING:
     from gymnasium import spaces
 
-__all__ = ["MOVES", "MOVES_VERSION", "RISE_RATIO", "Action", "Move", "decode", "discrete_space", "multi_discrete_space"]
-
 Action = int | np.integer | Sequence[int] | np.ndarray | Allocation
 
 MOVES_VERSION = 2
@@ -112,8 +110,6 @@ def decode(action: Action, current: Allocation, limits: Limits) -> Allocation:
 
     Args:
         action: Index into MOVES, a (level, cpuset - 1, frozen) triple, or an Allocation.
-        current: The allocation in force.
-        limits: This host's range.
 
     Returns:
         An allocation that this host has.

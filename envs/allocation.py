@@ -12,8 +12,6 @@ from functools import reduce
 
 from rlctl.envs.errors import ConfigError
 
-__all__ = ["UNLIMITED", "Allocation", "Limits", "most_restrictive"]
-
 UNLIMITED = math.inf
 """A quota of any number of CPUs: `cpu.cfs_quota_us` -1, `cpu.max` "max"."""
 

@@ -16,8 +16,6 @@ from rlctl.envs.actions import MOVES, RISE_RATIO
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import PolicyError
 
-__all__ = ["Allocations", "Decoder", "VectorLimits", "chosen", "moved"]
-
 Flags = NDArray[np.bool_]
 
 
@@ -80,7 +78,6 @@ class VectorLimits:
     """The ranges of allocations on n hosts of different sizes: `Limits` in arrays, by the same names.
 
     Attributes:
-        each: Host by host.
         cpus, lc_cpus, min_quota_cpus: float64, shape (n,).
         full, safe, minimum: As of each host's `Limits`.
     """
@@ -111,7 +108,6 @@ class Decoder:
 
         Args:
             actions: Indices into MOVES, shape (n,); triples (level, cpuset - 1, frozen), shape (n, 3); or Allocations.
-            current: The allocations in force.
 
         Raises:
             PolicyError: An index or a component out of range, or a shape or type that is no action.

@@ -12,8 +12,6 @@ from itertools import pairwise
 
 from rlctl.envs.errors import ConfigError
 
-__all__ = ["Application", "Cluster", "Placement", "WorkingMode"]
-
 
 @dataclass(frozen=True, slots=True)
 class WorkingMode:
@@ -106,8 +104,6 @@ class Placement:
     """How one application runs: the triple of application, working mode and cluster, less the application.
 
     Attributes:
-        mode: Index into the application's modes.
-        cluster: Name of the cluster.
         cpus: CPU time that it gets: its mode's, or less where the budget is smaller than the least of all modes.
     """
 

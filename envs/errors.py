@@ -22,25 +22,6 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = [
-    "BundleError",
-    "CgroupBusy",
-    "CgroupError",
-    "CgroupGone",
-    "CgroupRejected",
-    "CheckFailed",
-    "ConfigError",
-    "HostError",
-    "PermissionMissing",
-    "PolicyError",
-    "RlctlError",
-    "SensorError",
-    "TestbedError",
-    "TraceError",
-    "in_one_line",
-    "reading",
-]
-
 MOST_CHARACTERS = 200
 """Of the line of an error that is not ours."""
 

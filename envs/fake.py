@@ -6,8 +6,6 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
 from rlctl.envs.workload import Weight
 
-__all__ = ["FakePlant"]
-
 
 class FakePlant:
     """One LC CPU shared with BE; the tail is that of an M/M/1 queue that lost BE's share of the CPU.
@@ -16,9 +14,7 @@ class FakePlant:
     something use the simulated host.
 
     Args:
-        limits: Range of allocations.
         loads: Load ratio of each tick, repeated from the start when used up.
-        target_seconds: The LC's target.
         tick_seconds: Control period on the plant's own clock; nothing sleeps.
     """
 

@@ -17,8 +17,6 @@ from rlctl.envs.plant import Plant
 from rlctl.envs.reward import reward
 from rlctl.envs.telemetry import Missing, Telemetry
 
-__all__ = ["HostEnv", "MultiDiscreteActions"]
-
 
 class HostEnv(gym.Env[NDArray[np.float32], Any]):
     """One LC and one BE budget on one host, a control period per step.

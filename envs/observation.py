@@ -22,8 +22,6 @@ from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
 if TYPE_CHECKING:
     from gymnasium import spaces
 
-__all__ = ["BEND", "FEATURES", "LAGS", "VERSION", "Feature", "Frame", "Observation", "Observer", "Scale"]
-
 VERSION = 2
 """Bumped on any change of order, range or meaning of FEATURES."""
 
@@ -53,8 +51,6 @@ class Observation:
     """One tick as a policy sees it.
 
     Attributes:
-        telemetry: The readings, in physical units.
-        current: The allocation in force.
         frames: The ticks of the history, oldest first.
         tick_seconds: Control period, the unit of ages in the vector.
         mask: bool, shape (len(MOVES),): moves that the shield would let through unchanged; None without a shield.
@@ -85,7 +81,6 @@ class Feature:
     """One row of the observation table.
 
     Attributes:
-        name: Stable name, which bundles record.
         unit: Unit before scaling.
         low, high: Range that is mapped to [-1, 1]; values beyond it are clipped.
         of: Reads the number, or a Missing; a missing one is 0 in the vector, with its validity flag at -1.
@@ -161,7 +156,6 @@ class Observer:
     """Turns telemetry into observations, with a short history.
 
     Args:
-        limits: This host's range of allocations.
         tick_seconds: Control period, the unit of ages.
         lags: Ticks back that the vector shows, oldest first; before the first tick there is the first.
     """

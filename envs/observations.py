@@ -17,8 +17,6 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import BEND, FEATURES, LAGS, Observer, Scale
 from rlctl.envs.readings import Readings
 
-__all__ = ["FRAME_SIZE", "VectorObserver"]
-
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 

@@ -8,8 +8,6 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
 
-__all__ = ["Plant"]
-
 
 class Plant(Protocol):
     """A host with one LC and one BE budget, in ticks. Nothing above `envs` can tell which kind it has."""

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["quantile"]
-
 
 def quantile(values: Sequence[float] | NDArray[np.float64], q: float) -> float:
     """The higher order statistic: the value at rank ceil(q (n - 1)) of the sorted sample, rank 0 being the smallest.

@@ -7,8 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Readings"]
-
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 

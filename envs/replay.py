@@ -23,17 +23,6 @@ from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, W
 from rlctl.envs.ticklog import Damage, log_files, read_lines
 from rlctl.envs.workload import Weight
 
-__all__ = [
-    "Recorded",
-    "RecordedTick",
-    "ReplayHost",
-    "ReplayPlant",
-    "allocation_of",
-    "limits_of",
-    "read_tick_log",
-    "telemetry_of",
-]
-
 
 class Recorded(Protocol):
     """What a replay needs of a tick; `rlctl.loop.record.Tick` has it too."""
@@ -56,7 +45,6 @@ class RecordedTick:
     """One line of a tick log, as far as a replay needs it.
 
     Attributes:
-        telemetry: What the sensors data.
         before: The allocation that was in force then.
         applied: What was in force afterwards.
     """

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Missing, Telemetry, Value
 
-__all__ = ["NEAR", "NEAR_COST", "OVERRIDE_COST", "RECONFIGURATION_COST", "WORK", "RewardTerms", "reward"]
-
 WORK = 0.12
 """Worth of a tick in which BE does what it would do alone, by a violation. At the margin a policy accepts a violation
 for as much BE work as that buys, so it sets how near to the knee policies go."""
@@ -70,7 +68,6 @@ def reward(telemetry: Telemetry, before: Allocation, after: Allocation, *, overr
     Args:
         telemetry: Readings of the period that the allocation `after` was in force.
         before: The allocation in force until then.
-        after: The allocation as read back.
         overridden: The shield changed what was asked for.
     """
     qos, severity = _qos(telemetry)

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from rlctl.envs.readings import Readings
 from rlctl.envs.reward import NEAR, NEAR_COST, OVERRIDE_COST, RECONFIGURATION_COST, WORK
 
-__all__ = ["VectorRewardTerms", "rewards"]
-
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 

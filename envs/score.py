@@ -14,8 +14,6 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["METRICS", "SAMPLE_SECONDS", "TIMINGS", "Truth", "Windows", "per_run"]
-
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
@@ -76,7 +74,6 @@ class Windows(NamedTuple):
         overridden: The shield did not let the proposal through as it was.
         frozen: BE was suspended by the decision after the window.
         suspended: It was not suspended before that decision.
-        changed: The decision changed BE's allocation.
     """
 
     latency_ratio: Array
@@ -106,10 +103,6 @@ def per_run(windows: Windows, tick_seconds: float) -> dict[str, Array]:
 
     Computed column by column: numpy adds a block in another order than a single column, and a run's last digits must
     not depend on which others stand beside it.
-
-    Args:
-        windows: The runs.
-        tick_seconds: Length of a window.
     """
     held = windows.latency_ratio <= 1.0
     apart = max(round(SAMPLE_SECONDS / tick_seconds), 1)

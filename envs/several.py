@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, fields
 
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value
 
-__all__ = ["OF_EACH_LC", "SeveralTelemetry", "worst_of"]
-
 OF_EACH_LC = (
     "tail_latency_seconds", "oldest_request_seconds", "load_ratio", "lc_alive", "cpi", "lc_cpu_seconds_per_request",
     "lc_cpus", "lc_pressure_ratio", "lc_run_delay_ratio",

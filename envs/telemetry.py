@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["READINGS", "Missing", "Quantile", "Reading", "Telemetry", "Value", "Why"]
-
 
 class Why(StrEnum):
     """Why a reading is missing; the set is closed so that guards, metrics and docs can name each."""
@@ -66,7 +64,6 @@ class Missing:
     """No number, and why.
 
     Attributes:
-        why: One of a closed set.
         detail: For the operator: which file, which endpoint, what it said.
         age_seconds: Time since the last good value; infinite when there never was one.
     """

@@ -22,8 +22,6 @@ from typing import IO, Any
 
 from rlctl.envs.errors import ConfigError, reading
 
-__all__ = ["LOG_NAME", "Damage", "Line", "last_checksum", "log_files", "read_lines", "seal", "unsealed"]
-
 LOG_NAME = "ticks.jsonl"
 """The newest file of a log; `ticks.jsonl.1` is the one before it, and so on."""
 
@@ -38,7 +36,6 @@ class Line:
     """One sound line of a log.
 
     Attributes:
-        path: File that it stands in.
         number: Number of the line in its file, from 1.
         content: The object, without the seal.
         unbroken: Nothing is known to be damaged or missing between it and the line before.
@@ -60,9 +57,7 @@ class Damage:
     """A line that cannot be believed, or lines that are no longer there.
 
     Attributes:
-        path: File that it stands in.
         number: Number of the line, from 1; of missing lines the one after them.
-        what: What is wrong.
         missing: It is a gap, and the line itself is sound.
     """
 

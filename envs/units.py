@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["Percent", "Ratio"]
-
 
 class Ratio(float):
     """A share of a whole, 1.0 being all of it; finite and not negative.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-__all__ = ["write_json", "write_whole"]
-
 
 def write_whole(path: Path, text: str) -> None:
     """Write a text file by way of a `.part` beside it, which takes its place; its folder is made if need be.

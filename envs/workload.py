@@ -7,15 +7,12 @@ from enum import StrEnum
 
 from rlctl.envs.errors import ConfigError
 
-__all__ = ["SLO", "Weight"]
-
 
 @dataclass(frozen=True, slots=True)
 class SLO:
     """The LC's objective: a quantile of its latency stays below a target.
 
     Attributes:
-        target_seconds: The tail-latency target.
         quantile: Which quantile, as a ratio (0.95 is p95).
         max_load_rps: The load that counts as 1.0: the largest that meets the target with BE frozen (knee search).
 

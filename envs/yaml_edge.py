@@ -20,8 +20,6 @@ from pydantic_core import ErrorDetails
 
 from rlctl.envs.errors import ConfigError, reading
 
-__all__ = ["Lines", "Strict", "load_model", "load_text", "load_yaml", "parse_yaml", "validated"]
-
 T = TypeVar("T", bound=BaseModel)
 
 
@@ -170,7 +168,6 @@ def validated(model: type[T], data: object, name: Path | str, lines: Lines | Non
 
     Args:
         model: What the data has to be.
-        data: What the file says.
         name: The file, for the message.
         lines: Line of every key, from `load_yaml`.
 

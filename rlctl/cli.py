@@ -91,7 +91,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Run the command that the arguments name.
 
     Args:
         argv: Arguments without the program's name; `sys.argv[1:]` by default.

@@ -15,17 +15,13 @@ from rlctl.safety.guard import elapsed_seconds, poll_due
 from rlctl.safety.sensors import Trust
 from rlctl.safety.verdict import Bound, Reason
 
-__all__ = ["Gate", "LoadGate", "SlackGate", "Strikes"]
-
 
 @dataclass(frozen=True, slots=True)
 class Gate:
     """Memory of the load gate.
 
     Attributes:
-        closed: BE is suspended.
         load_ratio: Load of the last judgement; None before the first.
-        polled_seconds: Time of the last judgement.
     """
 
     closed: bool = True
@@ -86,8 +82,6 @@ class Strikes:
         clean_seconds: Time since the last strike, up to `SlackGate.forget_seconds`.
         remaining_seconds: Time until the cool-down ends.
         slack_ratio: Slack of the last judgement; None before the first.
-        seen_seconds: Time of the last telemetry.
-        polled_seconds: Time of the last judgement.
     """
 
     count: int = 0

@@ -16,8 +16,6 @@ from rlctl.safety.guard import Memoryless, elapsed_seconds, poll_due
 from rlctl.safety.sensors import Trust
 from rlctl.safety.verdict import Bound, Reason
 
-__all__ = ["Ceiling", "GrowthRate", "Pace", "SeenSlack", "SlackFloor", "SlackHold"]
-
 
 @dataclass(frozen=True, slots=True)
 class SeenSlack:
@@ -25,7 +23,6 @@ class SeenSlack:
 
     Attributes:
         slack_ratio: Slack of the last judgement; None before the first.
-        polled_seconds: Time of the last judgement.
     """
 
     slack_ratio: float | None = None
@@ -116,7 +113,6 @@ class Pace:
     """Memory of the growth rate.
 
     Attributes:
-        seen_seconds: Time of the last telemetry.
         passed_seconds: Time between it and the one before, as far as it earns growth.
     """
 

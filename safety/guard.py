@@ -12,8 +12,6 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.verdict import Bound
 
-__all__ = ["Guard", "Memoryless", "elapsed_seconds", "poll_due"]
-
 M = TypeVar("M")
 
 POLL_TOLERANCE = 0.02
@@ -46,8 +44,6 @@ class Guard(Protocol[M]):
         Args:
             memory: The memory after `advance` with this telemetry.
             telemetry: This tick's readings; any of them may be missing or absurd.
-            current: The allocation in force.
-            limits: This host's range of allocations.
         """
         ...
 

@@ -18,8 +18,6 @@ from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.host.cgroup.journal import JOURNAL, LOCK
 from rlctl.safety import watchdog
 
-__all__ = ["Lease", "Watchdog"]
-
 # How long the first watchdog may take to confirm its plan, on a host that is short of everything.
 CONFIRM_SECONDS = 10.0
 

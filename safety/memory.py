@@ -17,8 +17,6 @@ from rlctl.safety.guard import Memoryless, elapsed_seconds
 from rlctl.safety.sensors import NEVER_THERE, Trust
 from rlctl.safety.verdict import Bound, Reason
 
-__all__ = ["Level", "MemoryBandwidthGuard", "MemoryPressureGuard", "Stalls"]
-
 _ABSENT = Missing(Why.NOT_CONFIGURED, "no sensor of this set-up provides it")
 
 
@@ -46,7 +44,6 @@ class Stalls:
         calm_seconds: Time since the last tick above `hold_ratio`, up to `calm_seconds` of the guard.
         stalled_ratio: The last reading that counted; None before the first.
         lost: The sensor was there, and has no usable reading now.
-        seen_seconds: Time of the last telemetry.
     """
 
     level: int = Level.HOLD

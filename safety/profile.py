@@ -21,8 +21,6 @@ from rlctl.safety.guard import Guard
 from rlctl.safety.memory import MemoryBandwidthGuard, MemoryPressureGuard
 from rlctl.safety.sensors import SensorGuard, Trust
 
-__all__ = ["SEMANTICS", "MemoryBandwidth", "MemoryPressure", "Profile", "load_profile", "shipped_profiles"]
-
 SEMANTICS = 1
 """Bumped when a guard forbids something else under the same constants; part of every digest."""
 

@@ -20,8 +20,6 @@ from rlctl.envs.units import Ratio
 from rlctl.safety.guard import Memoryless
 from rlctl.safety.verdict import Bound, Reason
 
-__all__ = ["Complaint", "SensorGuard", "Trust"]
-
 Complaint = tuple[Reason, str]
 """Why a reading is not believed, and the numbers behind it."""
 
@@ -34,7 +32,6 @@ class Trust:
     """When a reading is believed.
 
     Attributes:
-        max_age_seconds: Oldest reading that counts.
         min_samples: Fewest completed requests behind a tail latency that counts.
     """
 

@@ -19,8 +19,6 @@ from rlctl.safety.guard import Guard
 from rlctl.safety.profile import Profile
 from rlctl.safety.verdict import Bound, Verdict
 
-__all__ = ["EachLc", "Shield", "advance", "allowed", "bounds", "judge"]
-
 
 @dataclass(frozen=True, slots=True)
 class EachLc:
@@ -95,8 +93,6 @@ class Shield:
     a mask or for shadow policies, changes nothing. Apply one verdict per telemetry.
 
     Args:
-        profile: Constants of the shipped guards.
-        limits: This host's range of allocations.
         extra: Guards of your own, which can only restrict further: frozen dataclasses, whose fields enter the digest.
     """
 
@@ -129,7 +125,6 @@ class Shield:
         """Go on from what the guards of another shield remembered after a tick, as its `state` has it.
 
         Args:
-            remembered: By the guards' names.
             telemetry: Readings of that tick, which are learnt already.
 
         Returns:
@@ -147,7 +142,6 @@ class Shield:
 
         Args:
             telemetry: This tick's readings, in whatever state.
-            current: The allocation in force.
             proposed: What a policy asks for.
 
         Returns:
@@ -190,7 +184,6 @@ def _memory(fresh: Any, remembered: Mapping[str, Any] | None) -> Any:
 
     Args:
         fresh: The guard's memory before any telemetry, which has the fields and their types.
-        remembered: The values by field.
 
     Raises:
         KeyError, OverflowError, TypeError, ValueError: It is no memory of this guard.

@@ -12,8 +12,6 @@ from rlctl.envs.sim.vector_env import SimHostVectorEnv
 from rlctl.safety.many.shield import BatchShield, BatchVerdict
 from rlctl.safety.profile import Profile, load_profile
 
-__all__ = ["ShieldedVectorEnv"]
-
 
 class ShieldedVectorEnv(SimHostVectorEnv):
     """Every action passes the shield before the hosts see it: n `ShieldedEnv`s, number for number.

@@ -7,8 +7,6 @@ from enum import StrEnum
 
 from rlctl.envs.allocation import Allocation
 
-__all__ = ["Bound", "Reason", "Verdict"]
-
 
 class Reason(StrEnum):
     """Why a guard restricts BE; a closed set, so that logs, metrics and docs can name each."""
@@ -52,8 +50,6 @@ class Bound:
     """The most that one guard allows this tick.
 
     Attributes:
-        guard: Name of the guard.
-        reason: Why it restricts BE.
         most: No knob of the verdict may be freer than this.
         detail: The numbers behind it, for `rlctl why`.
     """

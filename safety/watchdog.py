@@ -18,8 +18,6 @@ import signal
 import sys
 import time
 
-__all__ = ["Link", "Plan", "Step", "absent", "guard", "hold", "main", "restore", "see_off", "successor"]
-
 # How long one stage of the plan, the freeze, may take before the next is begun beneath it; as in the actuator.
 HEAD_START_SECONDS = 0.025
 
@@ -40,7 +38,6 @@ class Step:
     """One write of the plan.
 
     Attributes:
-        identity: `device:inode` of the group's directory.
         probe: File of the same group that tells whether it has taken.
         wanted: A whole line of that file that says yes.
     """

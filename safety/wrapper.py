@@ -16,8 +16,6 @@ from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Verdict
 
-__all__ = ["ShieldedEnv"]
-
 
 class ShieldedEnv(gym.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], Any]):
     """Every action passes the shield before the host sees it.

@@ -22,8 +22,6 @@ from rlctl.agents.allocator.weights import AS_PUBLISHED, Weights
 from rlctl.envs.applications import Application, Cluster, Placement
 from rlctl.envs.errors import ConfigError
 
-__all__ = ["allocate", "levels", "squeeze"]
-
 DIGITS = 9
 """Of a metric, and of a sum of them: what rounding alone tells apart is equal."""
 
@@ -35,7 +33,6 @@ class Candidate(NamedTuple):
         turn: Of the application; before all others only where some have waited for a turn.
         metric: Negative, rounded: the greatest comes first.
         gapless: False, and so earlier, for an application with a goal gap.
-        worth: The mode's value, negative.
         cluster, name, mode: Of the cluster, of the application, index of the mode.
     """
 
@@ -63,7 +60,6 @@ def allocate(
         applications: Their order does not matter.
         clusters: Their order does not matter.
         budget_cpus: CPU time per second of wall clock that BE as a whole may have, 0 or more.
-        weights: Of the four contributions.
 
     Returns:
         A placement for each application that runs, by name; one that is absent is deferred.

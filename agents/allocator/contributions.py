@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from rlctl.agents.allocator.weights import Weights
 from rlctl.envs.applications import Application, WorkingMode
 
-__all__ = ["HAIR", "Room", "Stock", "congestion", "fair_part", "fairness", "metric", "reconfiguration", "value"]
-
 HAIR = 1e-9
 """Absorbs the rounding of sums and quotients where a limit is met exactly."""
 
@@ -63,7 +61,6 @@ class Room:
     """What one cluster has at the time of an evaluation.
 
     Attributes:
-        cluster: Name of the cluster.
         cpus: The cluster's CPU time.
         memory: The cluster's memory; None where the cluster sets no limit.
     """
@@ -78,9 +75,7 @@ def metric(application: Application, index: int, room: Room, weights: Weights) -
 
     Args:
         application: The one to be placed.
-        index: Of its working mode.
         room: The cluster, with what is left of it.
-        weights: Of the contributions.
     """
     mode = application.modes[index]
     of_value, of_reconfiguration, of_congestion, of_fairness = weights.normalised

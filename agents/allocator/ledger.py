@@ -8,15 +8,12 @@ from rlctl.agents.allocator.contributions import CPU_SATURATION, HAIR, MEMORY_SA
 from rlctl.envs.applications import Cluster, WorkingMode
 from rlctl.envs.errors import ConfigError
 
-__all__ = ["Ledger"]
-
 
 class Ledger:
     """Free CPU time and memory by cluster, and the rest of the budget.
 
     Args:
         clusters: In any order.
-        budget_cpus: Of BE as a whole.
 
     Raises:
         ConfigError: Two clusters of one name.

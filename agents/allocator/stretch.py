@@ -10,8 +10,6 @@ from rlctl.agents.allocator.allocate import levels
 from rlctl.agents.allocator.contributions import HAIR
 from rlctl.envs.applications import Application, Cluster, Placement
 
-__all__ = ["stretched"]
-
 
 def stretched(
     placements: Mapping[str, Placement],
@@ -26,7 +24,6 @@ def stretched(
     power; that is `placements` as it is.
 
     Args:
-        placements: As `allocate` returned them.
         applications: The same as for `allocate`.
         clusters: The same as for `allocate`.
         budget_cpus: The same as for `allocate`.

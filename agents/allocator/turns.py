@@ -12,8 +12,6 @@ from collections.abc import Sequence
 
 from rlctl.envs.applications import Application
 
-__all__ = ["TURN_SECONDS", "Turn", "is_due", "turns"]
-
 TURN_SECONDS = 60.0
 """Long against what a change of mode costs, short against a batch job."""
 

@@ -7,8 +7,6 @@ from dataclasses import astuple, dataclass
 
 from rlctl.envs.errors import ConfigError
 
-__all__ = ["AS_PUBLISHED", "Weights"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:

@@ -20,8 +20,6 @@ from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.sharing import fair_share
 from rlctl.envs.workload import Weight
 
-__all__ = ["NEVER", "Bound"]
-
 Array = NDArray[np.float64]
 
 CHOICES = 8
@@ -43,9 +41,6 @@ class Bound(ABC):
     Args:
         batch: As it stands at the start of a run; after its `reset` build a new bound.
         hosts: Which of its hosts, by number. Set their BE weight first, to `weight` unless the scenario fixes it.
-
-    Attributes:
-        name, shielded, weight: As in `rlctl.agents.policy.Policy`.
     """
 
     name: str

@@ -29,8 +29,6 @@ from rlctl.envs.sim.hosts import Hosts, Orders, Window
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.queueing import REMEMBERED
 
-__all__ = ["Oracle"]
-
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 

@@ -16,8 +16,6 @@ from rlctl.agents.bounds.bound import NEVER, Bound
 from rlctl.envs.sim.hosts import ARRIVALS, DRIFT, PHASE, RATE, Hosts, Orders
 from rlctl.envs.sim.plant import SimBatch
 
-__all__ = ["OracleModel"]
-
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 

@@ -19,8 +19,6 @@ from rlctl.envs.applications import Application, Cluster, Placement, WorkingMode
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry
 
-__all__ = ["Barbeque"]
-
 URGENT_GAP_PERCENT = 20.0
 """A goal gap above it has the resources allocated anew at once (application_manager.cc)."""
 

@@ -15,8 +15,6 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry
 
-__all__ = ["Demand", "Feedforward", "spare"]
-
 LEAST_LOAD = 0.02
 """Below this load the quotient of use and load says nothing: the LC's CPU time is housekeeping."""
 

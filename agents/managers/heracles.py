@@ -20,8 +20,6 @@ from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry
 
-__all__ = ["Heracles"]
-
 MEASURED: Mapping[str, str] = MappingProxyType(
     {
         "memory-bandwidth": "memory-bandwidth limit",

@@ -14,8 +14,6 @@ from rlctl.agents.managers.manager import HAIR
 from rlctl.agents.managers.readings import number
 from rlctl.envs.telemetry import Missing, Reading, Why
 
-__all__ = ["Bandwidth", "Link", "Power"]
-
 _ABSENT = Missing(Why.NOT_CONFIGURED)
 
 

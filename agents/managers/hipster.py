@@ -22,8 +22,6 @@ from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry
 
-__all__ = ["Hipster", "bucket_of", "reward"]
-
 WORST_LATENCY_RATIO = 10.0
 """An endless latency counts as so many targets: minus infinity in the table would never leave it."""
 
@@ -37,7 +35,6 @@ def reward(latency_ratio: float, be_ratio: float, alert_ratio: float, warning: f
     """What a configuration earns.
 
     Args:
-        latency_ratio: Latency over target.
         be_ratio: BE throughput as a share of its largest.
         alert_ratio: Latency over target at which the danger zone begins.
         warning: A draw from [0, 1).

@@ -17,8 +17,6 @@ from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry
 
-__all__ = ["KoordSuppress"]
-
 MIN_QUOTA_CPUS = 0.02
 """beMinQuota: 2000 us of a period of 100 ms."""
 

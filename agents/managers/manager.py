@@ -15,8 +15,6 @@ from rlctl.envs.observation import Observation
 from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
 
-__all__ = ["HAIR", "Manager", "require"]
-
 HAIR = 1e-9
 """Added to or taken off thresholds, so that the rounding of sums and quotients does not decide."""
 

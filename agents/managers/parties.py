@@ -20,8 +20,6 @@ from rlctl.agents.managers.timers import Every, almost
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Telemetry
 
-__all__ = ["Parties", "Resource"]
-
 
 class Resource(Enum):
     """Resources in the order in which they are tried (states 1, 3, 2 of the release, for either direction)."""

@@ -16,8 +16,6 @@ from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
 
-__all__ = ["PrmEris", "QuotaLadder"]
-
 CORE_US = 100_000
 """Quota of one CPU in PRM's arithmetic: a period of 100 ms (cpuquota.py)."""
 

@@ -21,8 +21,6 @@ from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
 
-__all__ = ["TUNED", "Branch", "Gates", "PrmHybrid", "listing_as_printed", "prose"]
-
 
 class Branch(StrEnum):
     """What the top-level controller says at a poll."""

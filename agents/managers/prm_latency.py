@@ -11,8 +11,6 @@ from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
 
-__all__ = ["PrmLatency"]
-
 
 @dataclass(kw_only=True, eq=False)
 class PrmLatency(Manager):

@@ -13,8 +13,6 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.whole_file import write_whole
 from rlctl.envs.yaml_edge import Strict, load_model
 
-__all__ = ["Method", "PrmModel", "ThresholdBin", "check_free"]
-
 Method = Literal["gmm-strict", "gmm-origin"]
 Fence = Annotated[float, Field(ge=0.0)]
 

@@ -11,8 +11,6 @@ from rlctl.agents.managers.timers import Every
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Telemetry
 
-__all__ = ["PrmThesis"]
-
 STAND_IN = "lc_cpu_seconds_per_request"
 
 

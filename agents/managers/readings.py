@@ -6,8 +6,6 @@ import math
 
 from rlctl.envs.telemetry import Reading, Telemetry, Value
 
-__all__ = ["Mean", "number", "slack_of"]
-
 
 def number(reading: Reading) -> float | None:
     """The reading's number; None when it is missing, not finite or negative."""

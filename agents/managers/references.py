@@ -9,8 +9,6 @@ from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
 
-__all__ = ["Frozen", "GreedyShield", "Static", "Unmanaged", "Weights"]
-
 
 @dataclass(kw_only=True, eq=False)
 class Unmanaged(Manager):

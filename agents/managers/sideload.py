@@ -17,8 +17,6 @@ from rlctl.agents.managers.timers import Every, almost
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Telemetry
 
-__all__ = ["History", "Overload", "Sideload"]
-
 
 @dataclass(frozen=True, slots=True)
 class Use:
@@ -75,7 +73,6 @@ class Overload:
     Attributes:
         step_seconds, most_seconds: What each overload adds to the hold; the longest hold.
         decay_seconds: What each pass of the loop without overload takes off the hold.
-        hold_seconds: Present length of the hold.
         active: True while BE is frozen.
     """
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["Every", "almost", "early_seconds"]
-
 EARLY_RATIO = 0.05
 EARLY_SECONDS = 0.02
 """A tick that wakes so much before a firing still counts as it; a live host's ticks jitter by milliseconds."""

@@ -23,8 +23,6 @@ from rlctl.envs.actions import decode
 from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.observation import Observer
 
-__all__ = ["batch_policy"]
-
 
 def batch_policy(name: str, limits: VectorLimits, tick_seconds: float) -> BatchPolicy:
     """A new manager or learned policy for these hosts.
@@ -32,7 +30,6 @@ def batch_policy(name: str, limits: VectorLimits, tick_seconds: float) -> BatchP
     Args:
         name: As `rlctl.agents.catalogue.build` takes it; the policy has its published constants.
         limits: Range of allocations of each host.
-        tick_seconds: Length of a control period.
 
     Raises:
         PolicyError: An unknown name, a bound, or a bundle that cannot be served.
@@ -74,7 +71,6 @@ class Constant:
     """Those who ask for the same allocation whatever they see.
 
     Args:
-        policy: The policy of one host.
         limits: Range of allocations of each host.
     """
 
@@ -97,7 +93,6 @@ class EachHost:
     Args:
         policies: One for each host.
         limits: Range of allocations of each host.
-        tick_seconds: Length of a control period.
     """
 
     def __init__(self, policies: list[Policy], limits: VectorLimits, tick_seconds: float) -> None:

@@ -13,8 +13,6 @@ from rlctl.envs.allocations import Allocations, VectorLimits, chosen
 from rlctl.envs.observation import FEATURES
 from rlctl.envs.observations import FRAME_SIZE, VectorObserver
 
-__all__ = ["BatchLearned", "Logits"]
-
 Logits = Callable[[NDArray[np.float32]], NDArray[np.floating]]
 """Observations, shape (n, size), to logits or values of the moves, shape (n, len(MOVES))."""
 
@@ -31,7 +29,6 @@ class BatchLearned:
         logits: Values of the moves by the network, as `Logits` says.
         lags: Ticks back that it sees, as in `rlctl.envs.observation.Observer`.
         limits: Range of allocations of each host.
-        tick_seconds: Length of a control period.
         shielded: Whether it is judged behind the shield.
         masked: Whether it chooses among the moves that the shield lets through; otherwise among all.
         remarks: What a reader of its results must know.

@@ -11,8 +11,6 @@ from rlctl.agents.managers.timers import early_seconds
 from rlctl.agents.many.seen import Answer, Flags, Seen
 from rlctl.envs.allocations import Allocations, VectorLimits
 
-__all__ = ["BatchPrmHybrid"]
-
 Array = NDArray[np.float64]
 
 STARTED, ENABLED, SUSPENDED = range(3)
@@ -23,7 +21,6 @@ class BatchEvery:
 
     Args:
         period_seconds: Time from one firing to the next.
-        count: Number of hosts.
     """
 
     def __init__(self, period_seconds: float, count: int) -> None:

@@ -12,8 +12,6 @@ from rlctl.envs.allocations import Allocations
 from rlctl.envs.readings import Readings
 from rlctl.envs.telemetry import Telemetry
 
-__all__ = ["Answer", "BatchPolicy", "Flags", "Seen"]
-
 Flags = NDArray[np.bool_]
 
 
@@ -22,7 +20,6 @@ class Seen(NamedTuple):
 
     Attributes:
         readings: What the sensors say, with the time.
-        current: The allocations in force.
         mask: Moves that the shield would let through; bool, shape (n, len(MOVES)). None without a shield.
         telemetry: Gives the same readings host by host.
     """

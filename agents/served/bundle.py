@@ -30,18 +30,6 @@ from rlctl.envs.errors import BundleError, ConfigError, PermissionMissing
 from rlctl.envs.observation import LAGS
 from rlctl.envs.yaml_edge import validated
 
-__all__ = [
-    "CARD",
-    "POLICY",
-    "SIGNATURE",
-    "Bundle",
-    "add_scores",
-    "load",
-    "read",
-    "save",
-    "sign",
-]
-
 POLICY, CARD, SIGNATURE = "policy.onnx", "card.json", "bundle.sig"
 
 MOST_BYTES = {POLICY: 4 << 20, CARD: 1 << 20, SIGNATURE: 1 << 16}
@@ -86,7 +74,6 @@ def load(path: Path, trusted: Sequence[Path] = ()) -> Bundle:
     """A bundle, verified, its network run once.
 
     Args:
-        path: Folder of the bundle.
         trusted: Files with public keys, as in `read`.
 
     Raises:
@@ -105,7 +92,6 @@ def read(path: Path, trusted: Sequence[Path] = ()) -> tuple[Card, bytes]:
     """The card and the bytes of policy.onnx, verified; needs no onnxruntime and runs nothing.
 
     Args:
-        path: Folder of the bundle.
         trusted: Files with public keys, of which one must have signed the bundle; without any it need not be signed.
 
     Raises:
@@ -135,7 +121,6 @@ def sign(path: Path, key: Path) -> Card:
     """Sign a valid bundle; whatever changes it afterwards takes the signature away.
 
     Args:
-        path: Folder of the bundle.
         key: The key's file, as in `rlctl.agents.served.signature.sign`.
 
     Raises:
@@ -187,7 +172,6 @@ def add_scores(path: Path, scores: Mapping[str, Mapping[str, Score]]) -> Card:
     """Put the scores of an evaluation into a bundle's card, in place of older ones; a signature is removed.
 
     Args:
-        path: Folder of the bundle.
         scores: For each scenario the score under each shield.
 
     Raises:

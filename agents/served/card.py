@@ -13,22 +13,6 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.observation import FEATURES, VERSION, Observer, Scale
 from rlctl.envs.workload import Weight
 
-__all__ = [
-    "ActionTable",
-    "Card",
-    "CardParts",
-    "Estimate",
-    "FeatureRow",
-    "Graph",
-    "MoveRow",
-    "ObservationTable",
-    "Port",
-    "Score",
-    "SearchOrigin",
-    "TrainedOn",
-    "Training",
-]
-
 T = TypeVar("T")
 Tuple = Annotated[tuple[T, ...], Field(strict=False)]  # JSON knows lists only
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

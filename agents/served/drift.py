@@ -18,8 +18,6 @@ from rlctl.envs.errors import in_one_line
 from rlctl.envs.observation import FEATURES, Observation
 from rlctl.envs.telemetry import Missing, Why
 
-__all__ = ["ENDS", "SENSORS", "Drift"]
-
 SENSORS: Mapping[str, str] = MappingProxyType(
     {"cpi": "cpi", "cpu_per_request": "lc_cpu_seconds_per_request", "lc_cpus": "lc_cpus", "be_cpus": "be_cpus"}
 )

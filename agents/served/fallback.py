@@ -22,8 +22,6 @@ from rlctl.envs.observation import Observation
 from rlctl.envs.workload import Weight
 from rlctl.safety.verdict import Verdict
 
-__all__ = ["Fallback"]
-
 log = logging.getLogger(__name__)
 
 REHEARSAL_SECONDS = 0.1

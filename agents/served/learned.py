@@ -14,8 +14,6 @@ from rlctl.envs.errors import PolicyError
 from rlctl.envs.observation import LAGS, Observation
 from rlctl.envs.workload import Weight
 
-__all__ = ["BARE", "LearnedPolicy"]
-
 BARE = "-bare"
 """Ends the name of a policy that is judged without shield and mask."""
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from rlctl.envs.errors import BundleError
 
-__all__ = ["NO_RUNTIME", "first_line", "logits_of"]
-
 NO_RUNTIME = "learned policies need onnxruntime: pip install 'rlctl[serve]'"
 
 MOST_LETTERS = 200

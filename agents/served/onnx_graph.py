@@ -12,8 +12,6 @@ from itertools import chain
 
 from rlctl.agents.served.card import Graph, Port
 
-__all__ = ["MOST_NODES", "MOST_WIDE", "OPERATORS", "GraphError", "read_graph"]
-
 OPERATORS = frozenset({"Gemm", "MatMul", "Add", "Identity", "Tanh", "Relu", "LeakyRelu", "Elu", "Sigmoid"})
 """What the MLPs of Stable-Baselines3 need. None makes an output of more than two dimensions or wider than its inputs,
 which bounds the memory; so Reshape and Concat are not among them."""

@@ -10,8 +10,6 @@ from rlctl.envs.errors import PolicyError
 from rlctl.envs.observation import Observation
 from rlctl.envs.workload import Weight
 
-__all__ = ["Refused"]
-
 
 class Refused(Policy):
     """A policy that never answers. In the log, in metrics, `why` and `top` it is the policy that it stands for.

@@ -17,8 +17,6 @@ from pathlib import Path
 
 from rlctl.envs.errors import ConfigError, reading
 
-__all__ = ["SignatureError", "check", "sign", "statement"]
-
 NAMESPACE = "rlctl-bundle"
 """A signature that the same key made for another purpose, such as a git commit, does not count for a bundle."""
 
@@ -43,7 +41,6 @@ def sign(text: bytes, key: Path) -> bytes:
     """Sign a statement; ssh-keygen asks for the key's passphrase, or an agent for the key.
 
     Args:
-        text: The statement, from `statement`.
         key: A private Ed25519 key as `ssh-keygen -t ed25519` makes it, or the public one of a key that an agent holds.
 
     Raises:
@@ -61,7 +58,6 @@ def check(text: bytes, signature: bytes, trusted: Sequence[Path]) -> None:
     """Make sure that one of the trusted keys signed a statement.
 
     Args:
-        text: The statement, from `statement`.
         signature: Bytes of the signature's file.
         trusted: Files with public keys, one a line as in `id_ed25519.pub`.
 

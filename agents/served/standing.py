@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-__all__ = ["Budgets", "Meter", "Standing"]
-
 LEAST_FAILURES = 2
 """One or two failures are never too many, however few ticks the window has."""
 

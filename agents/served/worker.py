@@ -14,8 +14,6 @@ from typing import Generic, TypeVar
 
 from rlctl.envs.errors import in_one_line
 
-__all__ = ["CallFailed", "Worker"]
-
 T = TypeVar("T")
 
 SWITCH_SECONDS = sys.getswitchinterval()

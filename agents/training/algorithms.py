@@ -22,13 +22,11 @@ from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
+from rlctl.agents.many.learned import Logits
 from rlctl.agents.served.network import first_line
 from rlctl.agents.training.neighbours import share_gradients
 from rlctl.agents.training.recipe import Recipe, linear
-from rlctl.agents.training.trial import Logits
 from rlctl.envs.errors import ConfigError
-
-__all__ = ["CLASSES", "RecurrentLogits", "logits_of", "make", "network_of", "save", "take_weights", "tensor_logits"]
 
 CLASSES: Mapping[str, type[BaseAlgorithm]] = MappingProxyType(
     {"ppo": PPO, "dqn": DQN, "maskable-ppo": MaskablePPO, "qrdqn": QRDQN, "recurrent-ppo": RecurrentPPO}
@@ -52,6 +50,7 @@ class ByBudget:
         self._schedule, self._left = schedule, left
 
     def __call__(self, _: float) -> float:
+        """The value for what is left of the run."""
         return self._schedule(self._left())
 
 
@@ -65,7 +64,6 @@ def make(
     """A new model; seeds are the caller's.
 
     Args:
-        algorithm: A key of CLASSES.
         recipe: Its hyperparameters, already fitted to the budget.
         left: Share of the budget that is left, 1 to 0.
         classes: The learners, or what was made from them for another kind of environment.

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.agents.many.learned import Logits
 from rlctl.agents.training.hosts import validation_seed
-from rlctl.agents.training.trial import Course, Logits, Trial, always_frozen, score
-
-__all__ = ["ALLOWANCE_POINTS", "METRICS", "Evaluation", "History", "Judge"]
+from rlctl.agents.training.trial import Course, Trial, always_frozen, score
 
 METRICS = ("qos_percent", "be_percent", "override_percent")
 """Of a trial: windows that held the target, BE work by BE running alone, ticks in which the shield changed the move."""
@@ -37,7 +36,6 @@ class Evaluation:
 
     Attributes:
         timesteps, seconds: Control periods learned from by then, and wall-clock time.
-        trials: Scores by the course's name.
         merit: What policies are compared by; the larger is the better.
     """
 

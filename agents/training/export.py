@@ -30,8 +30,6 @@ from rlctl.agents.training.algorithms import tensor_logits
 from rlctl.envs.actions import MOVES
 from rlctl.envs.errors import BundleError
 
-__all__ = ["ALGORITHMS", "FEWEST", "TOLERANCE", "as_onnx", "export", "to_file"]
-
 OPSET, IR_VERSION = 17, 8
 """Old enough for any onnxruntime from 1.12 on."""
 

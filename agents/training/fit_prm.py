@@ -20,8 +20,6 @@ from rlctl.agents.managers.prm_model import Method, PrmModel, ThresholdBin, chec
 from rlctl.agents.training.prm_records import LOWER, METRICS, UPPER, Row, read_rows
 from rlctl.envs.errors import ConfigError
 
-__all__ = ["fence", "fit", "fit_files"]
-
 log = logging.getLogger(__name__)
 
 SEED = 1005  # analyze.py

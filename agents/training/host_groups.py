@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
 
-__all__ = ["Counts", "HostGroups", "Stepped"]
-
 Array = NDArray[np.float64]
 
 

@@ -29,8 +29,6 @@ from rlctl.safety.vector_wrapper import ShieldedVectorEnv
 if TYPE_CHECKING:
     from rlctl.agents.training.sb3_vec_env import SimVecEnv
 
-__all__ = ["Group", "Hosts", "Kind", "build", "first_seed", "load_hosts", "present", "spread", "validation_seed"]
-
 OWN_SHARE = 1.0
 """Hosts of the user's own, by all others together."""
 

@@ -36,8 +36,6 @@ from rlctl.envs.errors import HostError
 if TYPE_CHECKING:
     from rlctl.agents.training.rollouts.cluster_env import Rollouts
 
-__all__ = ["export_best", "learn"]
-
 LOG_SECONDS = 5.0
 """Between two points of a curve."""
 
@@ -76,9 +74,6 @@ def learn(
 
 def export_best(run: TrainingRun, ending: Ending) -> TrainingResult:
     """The best model of a run that goes on no more, judged and exported.
-
-    Args:
-        run: Its folder holds a checkpoint.
 
     Raises:
         ConfigError: There is no checkpoint, or something does not fit it.

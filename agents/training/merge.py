@@ -22,8 +22,6 @@ from rlctl.agents.training.export import TOLERANCE, to_file
 from rlctl.agents.training.sb3_model import recorded
 from rlctl.envs.errors import BundleError
 
-__all__ = ["mean_of", "merge"]
-
 SAME = ("algorithm", "tick_seconds", "lags")
 """What members must have in common; logits of different learners do not mean the same."""
 

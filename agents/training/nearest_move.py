@@ -15,8 +15,6 @@ from rlctl.envs.actions import MOVES, decode
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation
 
-__all__ = ["InMoves", "nearest_move"]
-
 COUNTS = 0.01
 """Weight of quota and cpuset by themselves, beside what BE gets of both."""
 

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from rlctl.envs.actions import MOVES
 
-__all__ = ["WIDTH", "kernel", "share_gradients"]
-
 WIDTH = 2.0
 """Standard deviation of the sharing, in targets: each is about a fifth above the one before."""
 

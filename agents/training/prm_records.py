@@ -15,8 +15,6 @@ from pathlib import Path
 
 from rlctl.envs.errors import ConfigError, reading
 
-__all__ = ["LOWER", "METRICS", "UPPER", "Row", "read_rows"]
-
 UPPER = ("cpi", "lc_cpu_seconds_per_request", "mpki", "l2spki", "mspki")
 LOWER = ("mb",)
 METRICS = UPPER + LOWER

@@ -22,24 +22,6 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import LAGS, checked_lags
 from rlctl.envs.yaml_edge import Strict, load_model, validated
 
-__all__ = [
-    "ALGORITHMS",
-    "ENV_ID",
-    "Count",
-    "OffPolicy",
-    "OnPolicy",
-    "Positive",
-    "Recipe",
-    "RecurrentPpo",
-    "Schedule",
-    "WarmStart",
-    "as_document",
-    "linear",
-    "load_recipe",
-    "recipe_file",
-    "recipe_from",
-]
-
 ENV_ID = "rlctl/SimHost-v0"
 
 SMALL_TIMESTEPS, SMALL_SECONDS = 200_000, 60.0
@@ -293,9 +275,6 @@ ALGORITHMS: Mapping[str, type[Recipe]] = MappingProxyType(
 
 def load_recipe(algorithm: str, path: Path | None = None) -> Recipe:
     """The hyperparameters that ship, or those of a file.
-
-    Args:
-        algorithm: A key of ALGORITHMS.
 
     Raises:
         ConfigError: The file is absent or wrong, with its line and, for an unknown key, the closest one.

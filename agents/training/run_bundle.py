@@ -17,8 +17,6 @@ from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.sb3_model import recorded
 from rlctl.agents.training.training_run import TrainingRun
 
-__all__ = ["write_bundle"]
-
 TICK_SECONDS = 1.0
 """Control period of all simulated hosts."""
 

@@ -30,28 +30,6 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.whole_file import write_whole
 from rlctl.envs.yaml_edge import validated
 
-__all__ = [
-    "ARGUMENTS",
-    "BEST",
-    "CONFIG",
-    "HOSTS",
-    "MODEL",
-    "REPLAY",
-    "Checkpoint",
-    "State",
-    "begin",
-    "checkpoint_folder",
-    "code_version",
-    "drop_older",
-    "is_run",
-    "newest_checkpoint",
-    "note_origin",
-    "read_replay",
-    "versions",
-    "write_replay",
-    "write_state",
-]
-
 BEST, CONFIG, HOSTS, ARGUMENTS = "best_model.zip", "config.yml", "hosts.yml", "args.yml"
 MODEL, STATE, REPLAY = "model.zip", "state.json", "replay.npz"
 

@@ -30,8 +30,6 @@ from rlctl.envs.sim.vector_env import SimHostVectorEnv
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import load_yaml
 
-__all__ = ["lags_of", "load_model", "parts_of", "recorded"]
-
 _BY_POLICY = {
     "stable_baselines3.common.policies": "PPO",
     "sb3_contrib.common.maskable.policies": "MaskablePPO",

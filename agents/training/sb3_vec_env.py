@@ -18,8 +18,6 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.seeds import Kind, kind_of
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
 
-__all__ = ["SimVecEnv"]
-
 Indices = None | int | Iterable[int]
 
 

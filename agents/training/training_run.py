@@ -15,8 +15,6 @@ from rlctl.agents.training.recipe import Recipe
 from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.trial import Course
 
-__all__ = ["Ending", "TrainingResult", "TrainingRun", "TrainingStatus"]
-
 
 class Ending(StrEnum):
     """Why a run ended."""
@@ -31,7 +29,6 @@ class TrainingRun:
     """What a training run has to do.
 
     Attributes:
-        algorithm: A key of `algorithms.CLASSES`.
         recipe: Hyperparameters, fitted to the budget; `n_timesteps` is the budget in control periods.
         folder: Folder of the run; made for a new one.
         seed: Decides network, hosts, loads and noise; with one thread and no time limit, every number.
@@ -84,7 +81,6 @@ class TrainingResult:
 
     Attributes:
         timesteps: Control periods learned from, over all sessions.
-        seconds: Wall-clock time, over all sessions.
         remarks: What a reader must know, a line each.
         tally: What became of the transitions, where they came from testbeds.
     """

@@ -25,8 +25,6 @@ from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import Profile
 
-__all__ = ["Course", "Logits", "Trial", "always_frozen", "score"]
-
 Array = NDArray[np.float64]
 
 
@@ -35,12 +33,8 @@ class Course:
     """One kind of run that policies are scored on.
 
     Attributes:
-        name: Name of the scenario.
         host: Profile of all hosts, which differ by noise and load alone.
-        load: The load over time.
         weight: BE's CPU weight.
-        ticks: Windows of a run.
-        tick_seconds: Length of a window.
         safety: The shield's constants, on the scenario's time scale; None runs bare.
     """
 
@@ -83,8 +77,6 @@ def score(course: Course, logits: Logits, seeds: Sequence[int], lags: Sequence[i
     """Run a policy on a course, one host for each seed.
 
     Args:
-        course: What it runs on.
-        logits: The policy's network.
         seeds: One for each host.
         lags: Ticks back that the policy sees.
         masked: It chooses among the moves that the shield lets through, as a bundle does; without a shield among all.

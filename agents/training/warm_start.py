@@ -23,13 +23,11 @@ from rlctl.agents import catalogue
 from rlctl.agents.seat import Seat
 from rlctl.agents.training.algorithms import tensor_logits
 from rlctl.agents.training.hosts import Hosts, Kind, first_seed, present
-from rlctl.agents.training.nearest_move import InMoves, nearest_move
+from rlctl.agents.training.nearest_move import InMoves
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.safety.shield import Shield
-
-__all__ = ["Pairs", "agreement", "clone", "nearest_move", "pairs_of"]
 
 HOSTS, TICKS = 24, 300
 """Hosts that the manager drives at a time, and for how long."""

@@ -145,8 +145,8 @@ def _plain(said: dict[str, Any], known: dict[str, Any]) -> str:
     if kind in ("integer", "number"):
         return ("whole number" if kind == "integer" else "number") + _range(said)
     if kind == "array":
-        inner: dict[str, Any] = said.get("items", {}) or next(iter(said.get("prefixItems", [])), {})
-        return f"list of {_kind(inner, known) or 'values'}"
+        items: dict[str, Any] = said.get("items", {}) or next(iter(said.get("prefixItems", [])), {})
+        return f"list of {_kind(items, known) or 'values'}"
     if kind == "object" and "properties" not in said:
         inner = _kind(said["additionalProperties"], known) if isinstance(said.get("additionalProperties"), dict) else ""
         return f"mapping of names to {inner or 'values'}"

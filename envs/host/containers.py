@@ -19,8 +19,6 @@ from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.groupsearch import Found, find_groups, groups_of_process
 
-__all__ = ["ByContainer", "find_container"]
-
 ANSWER_SECONDS = 5.0  # a daemon that hangs must not hang the controller's start
 
 _ID = re.compile(r"[0-9a-f]{12,64}")  # 12 digits is what `docker ps` shows

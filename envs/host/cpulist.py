@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
-__all__ = ["MOST_CPUS", "format_cpus", "parse_cpus"]
-
 # The kernel's largest CONFIG_NR_CPUS; a longer range is a slip, and would fill the memory.
 MOST_CPUS = 8192
 

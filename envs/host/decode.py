@@ -11,8 +11,6 @@ from pathlib import Path
 
 from rlctl.envs.telemetry import Why
 
-__all__ = ["first_line", "json_or_none", "measured", "text_of"]
-
 
 def text_of(path: Path) -> str:
     """What a file says, without white space at its ends; empty when it cannot be read."""
@@ -26,7 +24,6 @@ def first_line(words: str, passed_over: str = "") -> str:
     """The first line of a program's output that holds something, cut to 200 characters, for a message.
 
     Args:
-        words: The program's output.
         passed_over: A line that says nothing, such as perf's "Error:".
     """
     lines = (line.strip() for line in words.splitlines())

@@ -11,22 +11,8 @@ from pathlib import Path
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.containers import ByContainer, find_container
-from rlctl.envs.host.groupsearch import UNIFIED, Found, find_groups, groups_of_process
+from rlctl.envs.host.groupsearch import Found, find_groups, groups_of_process
 from rlctl.envs.host.kubernetes import ByKubernetesPod, ByKubernetesQos, pod_matcher, qos_matcher
-
-__all__ = [
-    "UNIFIED",
-    "ByCgroup",
-    "ByContainer",
-    "ByKubernetesPod",
-    "ByKubernetesQos",
-    "ByPid",
-    "ByUnit",
-    "Found",
-    "WorkloadSpec",
-    "discover",
-    "selects",
-]
 
 _UNIT_KINDS = (".service", ".slice", ".scope", ".socket", ".mount", ".swap")
 

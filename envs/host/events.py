@@ -6,8 +6,6 @@ import logging
 from collections import deque
 from collections.abc import Mapping
 
-__all__ = ["BE_VANISHED", "KINDS", "Events"]
-
 _log = logging.getLogger(__name__)
 
 BE_VANISHED = "be-vanished"

@@ -19,8 +19,6 @@ from rlctl.envs.host.groupsearch import outermost
 from rlctl.envs.host.sensors.of_groups import follow_groups
 from rlctl.envs.host.sensors.sensor import Sensor
 
-__all__ = ["Follower"]
-
 # At least so long between two looks: one per tick at 1 Hz, whose ticks are not exactly a second apart.
 LOOK_SECONDS = 0.95
 
@@ -38,7 +36,6 @@ class Follower:
 
     Args:
         lc_selects: Tells whether a path is the LC's; None if nothing but the group of the start can be.
-        sensors: Follow both; see `follow_groups`.
         claims: Keep other controllers off BE's groups; those of the start are claimed. None where nothing is written.
     """
 

@@ -17,8 +17,6 @@ from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.process import memberships
 
-__all__ = ["UNIFIED", "Found", "find_groups", "groups_of_process", "outermost"]
-
 # Key of the cgroup2 hierarchy, be it the only one or beside v1.
 UNIFIED = "unified"
 

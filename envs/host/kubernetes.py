@@ -15,8 +15,6 @@ from typing import Literal
 
 from rlctl.envs.errors import ConfigError
 
-__all__ = ["ByKubernetesPod", "ByKubernetesQos", "pod_matcher", "qos_matcher"]
-
 _ABOVE = r"(?:/[^/]+)*"
 _PREFIX = r"(?:[^/]+-)?"
 

@@ -22,8 +22,6 @@ from rlctl.envs.several import OF_EACH_LC, worst_of
 from rlctl.envs.telemetry import READINGS, Missing, Reading, Telemetry, Value, Why
 from rlctl.envs.workload import SLO, Weight
 
-__all__ = ["Divider", "Lc", "LiveHost"]
-
 log = logging.getLogger(__name__)
 
 _FIELDS = frozenset(READINGS)
@@ -67,7 +65,6 @@ class LiveHost:
     The telemetry is that of the first LC; of several, that of the one that is worst off, see `worst_of`.
 
     Args:
-        lcs: At least one.
         close: Called once by `close`: restores what was touched and stops what was started.
         absent: Why there are no readings of some names; see `rlctl.envs.host.sensors.of_groups.absent_readings`.
         follow: Looks for groups that came or went, given the time of a tick; True when BE's are others now. With it BE

@@ -10,8 +10,6 @@ from rlctl.envs.host.capability import Capability
 from rlctl.envs.host.decode import text_of
 from rlctl.envs.host.topology import read_list
 
-__all__ = ["probe_machine"]
-
 # Free memory that lets the controller (about 60 MB) run beside everything else without reclaim.
 ENOUGH_BYTES = 256 << 20
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cpulist import parse_cpus
 
-__all__ = ["PROC", "Task", "affinity", "ancestors", "leader", "memberships", "read_task", "start_time"]
-
 PROC = Path("/proc")
 
 _KERNEL_THREAD, _BOUND = 0x0020_0000, 0x0400_0000  # PF_KTHREAD, PF_NO_SETAFFINITY in include/linux/sched.h
@@ -29,7 +27,6 @@ class Task:
         start: When it began, in clock ticks since boot; numbers are used again, pairs of the two are not.
         name: As `ps` shows it in brackets; any bytes but NUL.
         state: One letter; `Z` has ended and waits for its parent.
-        policy: Scheduling policy, as `os.SCHED_*`.
     """
 
     tid: int

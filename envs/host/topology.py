@@ -29,8 +29,6 @@ from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 from rlctl.envs.host.decode import text_of
 
-__all__ = ["SYS", "CpuPlace", "cpu_order", "memory_nodes", "numa_nodes", "read_list", "read_topology"]
-
 SYS = Path("/sys")
 
 

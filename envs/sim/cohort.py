@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from rlctl.envs.readings import Readings
 from rlctl.envs.sim.plant import SimHosts
 
-__all__ = ["Cohort"]
-
 
 class Cohort:
     """Hosts under one clock.

@@ -14,8 +14,6 @@ from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.sim.residuals import Residual, residuals, service_of
 from rlctl.envs.sim.surface import Cell
 
-__all__ = ["OWN", "SHARED", "Fit", "fit", "losses", "nelder_mead"]
-
 Array = NDArray[np.float64]
 
 # How the kernel shares a CPU: one value for all services of a machine.
@@ -36,7 +34,6 @@ class Fit:
     Attributes:
         profiles: Fitted, by the beginning of the service's name.
         begun, ended: The loss before and after.
-        calls: How many surfaces were simulated.
     """
 
     profiles: Mapping[str, HostProfile]
@@ -113,9 +110,6 @@ def nelder_mead(
 
     Args:
         cost: To be made small.
-        start: First corner of the simplex.
-        step: Length of its edges.
-        calls: Most evaluations of `cost`.
         enough: Stop when the corners' costs differ by less.
 
     Returns:

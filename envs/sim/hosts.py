@@ -17,8 +17,6 @@ from rlctl.envs.sim.noise import normals, uniforms
 from rlctl.envs.sim.profile import Constants
 from rlctl.envs.sim.sharing import Contest, Share, lc_wants, share_out
 
-__all__ = ["Hosts", "Orders", "Window"]
-
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
@@ -38,7 +36,6 @@ class Orders:
     Attributes:
         quota_cpus: Quota in CPUs, infinite when lifted.
         cpuset_cpus: Number of CPUs, in the host's order: BE's own ones first, then those shared with the LC.
-        frozen: Where the freezer suspends BE.
         weight_ratio: BE's CPU weight by the LC's; 1 is equal.
     """
 
@@ -61,7 +58,6 @@ class Window:
         be_work_ratio: BE work, as a share of BE running alone.
         contended_ratio: Share of the time in which BE ran on the LC's CPUs.
         cpi: The LC's cycles per instruction.
-        watts: Power of the host.
         missing: The latency and load of this window never reach a sensor.
     """
 

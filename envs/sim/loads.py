@@ -19,8 +19,6 @@ from rlctl.envs.sim.plant import LoadModel
 from rlctl.envs.testbed import traces
 from rlctl.envs.testbed.traces import MOST_RATIO, Trace, TraceError, built, share_beyond
 
-__all__ = ["Bursty", "Diurnal", "FlashCrowd", "RandomWalk", "Staircase", "Traced", "from_config"]
-
 Array = NDArray[np.float64]
 Order = Literal["triangle", "shuffled", "up", "down", "up-down"]
 
@@ -81,10 +79,7 @@ class Diurnal:
     Args:
         mean_ratio: Middle between the day's lowest and highest load.
         swing_ratio: From there to either.
-        period_seconds: Length of the day, compressed.
         harmonic_ratio: Second harmonic by the first: a steeper morning, a second peak.
-        noise_ratio: Standard deviation of the noise.
-        noise_seconds: Its correlation time.
         high_ratio: Clipped there; mean and swing together when None.
     """
 
@@ -128,8 +123,6 @@ class Bursty:
     """Markov-modulated: calm stretches and bursts in turn, each of exponential length and of a level of its own.
 
     Args:
-        calm_low_ratio, calm_high_ratio: Range of the calm levels.
-        burst_low_ratio, burst_high_ratio: Range of the bursts' levels.
         calm_seconds, burst_seconds: Mean lengths; none is shorter than a tick.
     """
 
@@ -164,7 +157,6 @@ class FlashCrowd:
     """Calm, but for crowds that come at once and leave by and by.
 
     Args:
-        calm_ratio: Load between crowds.
         peak_low_ratio, peak_high_ratio: Range of what a crowd takes the load to.
         decay_seconds: Time in which a crowd falls to 1/e.
         every_seconds: One crowd comes in each stretch of this length, anywhere in its first half.

@@ -15,8 +15,6 @@ from rlctl.envs.sim.noise import between, numbered, uniforms
 from rlctl.envs.testbed.traces import in_burst
 from rlctl.envs.yaml_edge import Strict
 
-__all__ = ["DAY_SECONDS", "Bursts", "Crowds", "DayLoad", "Noise", "day_loads"]
-
 Array = NDArray[np.float64]
 Seeds = NDArray[np.uint64]
 Span = tuple[float, float]
@@ -114,7 +112,6 @@ def day_loads(load: DayLoad, seeds: Seeds, ahead_hours: Array, begin_seconds: fl
         seeds: One per host, shape (n,).
         ahead_hours: By how much each host's clock is ahead, shape (n,).
         begin_seconds: Time of the day when the stretch begins.
-        ticks: Length of the stretch.
         tick: Length of a control period in seconds.
 
     Returns:

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from rlctl.envs.sim.noise import between, numbered, uniforms
 from rlctl.envs.testbed.traces import in_burst
 
-__all__ = ["training_load", "training_loads"]
-
 Array = NDArray[np.float64]
 
 SHAPE, LEVEL, BURST = 4000, 4100, 4200  # first noise channels: of the shape, of a step's level, of a burst's place

@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["between", "normals", "numbered", "uniforms"]
-
 # SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -25,7 +23,6 @@ def uniforms(seeds: NDArray[np.uint64], tick: int, channels: int, first: int = 0
 
     Args:
         seeds: One per host, shape (n,).
-        tick: Number of the tick.
         channels: How many numbers per host.
         first: Number of the first channel; give each use its own.
 
@@ -54,7 +51,6 @@ def numbered(seeds: NDArray[np.uint64], numbers: NDArray[np.int64], channel: int
     Args:
         seeds: One per host, shape (n,).
         numbers: Shape (m, n), or (m, 1) for the same on all hosts.
-        channel: As of `uniforms`.
 
     Returns:
         Shape (m, n).

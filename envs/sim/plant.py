@@ -20,8 +20,6 @@ from rlctl.envs.sim.sensing import Sensors
 from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
 
-__all__ = ["LoadModel", "SimBatch", "SimHosts", "SimPlant", "weight_ratios"]
-
 Array = NDArray[np.float64]
 
 LoadModel = Callable[[int, int, float], Array]
@@ -35,7 +33,6 @@ class SimHosts(ABC):
         constants: The constants of each host.
         seeds: One per host, shape (n,): its noise follows from it.
         weights: BE's CPU weight by the LC's on each host, shape (n,), from `weight_ratios`.
-        tick_seconds: Length of a control period.
 
     Attributes:
         window: What happened in the last period: the truth by which runs are scored. None before the first.
@@ -172,9 +169,7 @@ class SimPlant:
 
     Args:
         profile: What kind of host it is.
-        load: The load over time.
         ticks: Length of the load; a longer run repeats it.
-        tick_seconds: Length of a control period.
         seed: Decides noise and load until `reset` gives another.
         vary: Draw the constants from the profile's ranges by the seed.
     """

@@ -21,8 +21,6 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.noise import uniforms
 from rlctl.envs.yaml_edge import Strict, load_model, validated
 
-__all__ = ["Constants", "HostProfile", "load_profile", "shipped_profiles"]
-
 Array = NDArray[np.float64]
 
 # First noise channel of the numbers that pick constants from their ranges.

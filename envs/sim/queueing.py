@@ -13,8 +13,6 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Backlog", "conditional_wait", "delay_probability", "sojourn_quantile"]
-
 Array = NDArray[np.float64]
 
 # Control periods for which arrivals are kept: a request that waits longer is taken to have waited so long.
@@ -59,9 +57,7 @@ def sojourn_quantile(q: float, delayed: Array, wait: Array, service: Array, cs2:
 
     Args:
         q: The quantile, in (0, 1).
-        delayed: Probability of waiting.
         wait: Mean wait of those that wait; finite.
-        service: Mean service time.
         cs2: Squared coefficient of variation of the service time.
 
     Returns:
@@ -97,7 +93,6 @@ class Backlog:
     Attributes:
         came: Number of arrivals so far at the end of each period, newest first; arrays of shape (n,).
         gone: Number of completions so far, shape (..., n).
-        seconds: Length of a control period.
     """
 
     came: tuple[Array, ...]
@@ -122,7 +117,6 @@ class Backlog:
         """Let one period pass.
 
         Args:
-            q: The quantile of the wait.
             offered: Arrivals per second.
             capacity: Requests per second that can be worked off.
 

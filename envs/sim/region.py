@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.sim.surface import Cell
 
-__all__ = ["outside", "region_of"]
-
 LOAD, QUOTA = "load_rps", "quota_cpus"
 # Loads are compared with this much room: a configured load is never met to the request.
 SLACK_RATIO = 0.02

@@ -15,19 +15,6 @@ from rlctl.envs.sim.profile import Constants, HostProfile
 from rlctl.envs.sim.sharing import fair_share
 from rlctl.envs.sim.surface import Cell
 
-__all__ = [
-    "MANY_SEEDS",
-    "Agreement",
-    "Regime",
-    "Residual",
-    "Residuals",
-    "agreement",
-    "by_regime",
-    "regime_of",
-    "residuals",
-    "service_of",
-]
-
 Array = NDArray[np.float64]
 
 # Hosts simulated per cell, the same for all: a cell's figure does not depend on which others are simulated.
@@ -58,7 +45,6 @@ class Residual:
     """One cell, simulated and measured.
 
     Attributes:
-        cell: The measured cell.
         regime: What determines the tail latency there.
         tail_latency_seconds: Simulated median p95; so `lc_cpus` and `be_cpus`.
         target_seconds: The line on whose side both should be.
@@ -104,7 +90,6 @@ class Agreement:
     """Some cells together, in percent of them.
 
     Attributes:
-        cells: Number of cells.
         within_percent: p95 right within a factor of two.
         side_percent: On the measured side of the target.
         be_percent: BE's CPUs right within 0.1.

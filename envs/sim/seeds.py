@@ -10,8 +10,6 @@ from enum import StrEnum
 
 from rlctl.envs.errors import ConfigError
 
-__all__ = ["Kind", "evaluation", "kind_of", "training"]
-
 # The highest bit below 2**63: seeds stay non-negative in a signed 64-bit number, as Gymnasium wants them.
 EVALUATION_BIT = 1 << 62
 

@@ -10,8 +10,6 @@ from rlctl.envs.sim.hosts import Window
 from rlctl.envs.sim.profile import Constants
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
 
-__all__ = ["LATE", "Sensors"]
-
 Array = NDArray[np.float64]
 
 LATE = ("tail_latency_seconds", "oldest_request_seconds", "load_ratio", "samples", "lost")
@@ -69,12 +67,7 @@ class Sensors:
         self.age_ticks = np.where(came, self._delay, self.age_ticks + 1.0)
 
     def readings(self, window: Window, time_seconds: float) -> Readings:
-        """What the sensors of all hosts measured.
-
-        Args:
-            window: The one taken last.
-            time_seconds: Of the plant's clock.
-        """
+        """What the sensors of all hosts measured."""
         c = self.constants
         tail, oldest, load, samples, lost = self.seen
         # PSI "some": share of the time in which a task of the LC waits for a CPU. It does while BE competes and the LC

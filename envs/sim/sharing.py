@@ -10,8 +10,6 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Contest", "Share", "fair_share", "lc_wants", "share_out"]
-
 Array = NDArray[np.float64]
 
 
@@ -38,7 +36,6 @@ def fair_share(weight_ratio: Array, lc_cpus: Array, be_spread_cpus: Array) -> Ar
     """The LC's part of a CPU on which both always want to run.
 
     Args:
-        weight_ratio: BE's weight by the LC's.
         lc_cpus: CPUs that the LC runs on.
         be_spread_cpus: CPUs that BE runs on.
     """
@@ -70,7 +67,6 @@ class Contest(NamedTuple):
         """The LC against so many runnable BE threads (0 when frozen), which take BE's own CPUs first, then shared ones.
 
         Args:
-            weight_ratio: BE's weight by the LC's.
             lc_cpus: CPUs that the LC runs on.
             be_spread_cpus: CPUs that BE runs on.
             own: CPU time per second that BE can have beside the LC.

@@ -15,8 +15,6 @@ from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.sim.seeds import EVALUATION_BIT, kind_of, training
 from rlctl.envs.workload import Weight
 
-__all__ = ["EPISODE_STEPS", "LOAD_TICKS", "SimHost", "as_profile", "episode_keys", "fresh_seed"]
-
 EPISODE_STEPS = 300  # after which an episode is truncated, by default
 LOAD_TICKS = 3001  # length of a load, by default; a longer episode repeats it
 

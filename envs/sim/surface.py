@@ -34,8 +34,6 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cpulist import parse_cpus
 from rlctl.envs.whole_file import write_whole
 
-__all__ = ["COLUMNS", "Cell", "Measured", "read_surface", "set_aside", "write_surface"]
-
 COLUMNS = (
     "cfg", "rate", "be", "cpuset", "quota", "period", "shares", "rep", "win", "sent", "done", "mean", "p50", "p90",
     "p95", "p99", "max", "oldest", "lc_cpu", "be_cpu", "bogo_s", "nr_throttled", "lc_cpus",
@@ -73,15 +71,12 @@ class Cell:
     Attributes:
         service: Name of the service, column `cfg`.
         rate_rps: Configured requests per second.
-        frozen: BE is absent.
         own_cpus: CPUs that BE has for itself.
         shared_cpus: CPUs that it shares with the LC.
         lc_cpus: CPUs that the LC may run on.
         beside_client: One of these is the CPU of the load's client.
         quota_cpus: BE's quota, infinite when lifted.
-        period_seconds: The quota's period.
         weight_ratio: BE's CPU weight by the LC's.
-        windows: The settled ones.
     """
 
     service: str

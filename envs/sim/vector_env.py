@@ -27,8 +27,6 @@ from rlctl.envs.sim.seeds import kind_of
 from rlctl.envs.sim.sim_env import EPISODE_STEPS, LOAD_TICKS, as_profile, episode_keys, fresh_seed
 from rlctl.envs.workload import Weight
 
-__all__ = ["SimHostVectorEnv", "VectorShield", "VectorVerdict"]
-
 Flags = NDArray[np.bool_]
 
 

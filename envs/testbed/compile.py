@@ -12,8 +12,6 @@ from pathlib import Path
 
 from rlctl.envs.errors import TestbedError
 
-__all__ = ["compiled"]
-
 FLAGS = ("-std=gnu11", "-O2")
 COMPILE_TIMEOUT_SECONDS = 120.0
 

@@ -14,8 +14,6 @@ from rlctl.envs.host.latency.cyclictest import wake_ups
 from rlctl.envs.testbed.launch import Launcher, find_program
 from rlctl.envs.testbed.workloads import Program
 
-__all__ = ["Cyclictest"]
-
 LAST_BYTES = 4096
 
 _NEWEST = re.compile(rb"^ *\d+: *(\d+): *\d+$", re.MULTILINE)

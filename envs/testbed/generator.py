@@ -21,8 +21,6 @@ from typing import IO, Any, Literal, Self
 from rlctl.envs.errors import TestbedError
 from rlctl.envs.testbed.compile import compiled
 
-__all__ = ["GeneratorConfig", "GeneratorStats", "LoadGenerator", "build_generator"]
-
 SOURCE = Path(__file__).with_name("loadgen.c")
 CLOSE_PATIENCE_SECONDS = 0.5  # it obeys in a millisecond, unless it is stopped
 HIGHEST_RATE_RPS = 1e6  # loadgen.c refuses more
@@ -34,10 +32,8 @@ class GeneratorConfig:
 
     Attributes:
         protocol: HTTP/1.1 GET with keep-alive and `Accept-Encoding: gzip`, or memcached multi-get in the text protocol.
-        unix_path: Unix socket of the server.
         port: TCP port of the server on 127.0.0.1; there is no way to aim at another host.
         connections: Requests outstanding at most; the others wait in the generator with their intended time.
-        http_path: Path of the GET.
         keys_per_get: Keys of one memcached request, drawn evenly from the key space.
         preload_keys: Size of the key space, written to memcached before the first request; with 0,
             the first 10 000 keys are taken to be there already.
@@ -88,22 +84,18 @@ class GeneratorStats:
 
     Attributes:
         monotonic_seconds: CLOCK_MONOTONIC at the end of the interval (`time.monotonic()`).
-        interval_seconds: Length of the interval.
         rate_rps: Rate in force at its end.
         offered_rps: Arrivals per second, dropped ones included.
         done_rps: Replies per second.
         samples: Replies; the number behind the latencies.
-        p50_seconds, p95_seconds, p99_seconds: Quantiles of the latency.
         max_seconds, mean_seconds: Longest and mean latency of the interval.
         oldest_seconds: Age of the oldest request without a reply, be it sent, queued or waiting for a retry; 0 if none.
-        outstanding: Number of such requests.
         errors: Failed requests (reset, refused, malformed reply, status other than 2xx) and failed connects.
         dropped: Arrivals thrown away because the queue was full.
         misses: Keys that memcached did not return.
         lag_p50_seconds, lag_p95_seconds, lag_p99_seconds: Quantiles of actual minus intended send time, over requests
             that had a free connection.
         cpu_seconds: CPU time the generator used.
-        connections_up: Connections established now.
     """
 
     monotonic_seconds: float
@@ -160,7 +152,6 @@ class LoadGenerator:
     """A running load generator; use it as a context manager, from one thread at a time.
 
     Args:
-        config: Target and kind of load.
         rate_rps: Rate to start with, requests per second.
         start_timeout_seconds: Limit for start and preload together.
 

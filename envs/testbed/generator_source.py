@@ -10,8 +10,6 @@ from rlctl.envs.telemetry import Missing, Reading, Why
 from rlctl.envs.testbed.generator import GeneratorStats
 from rlctl.envs.workload import SLO
 
-__all__ = ["GeneratorSource"]
-
 _QUANTILES = {0.5: "p50_seconds", 0.95: "p95_seconds", 0.99: "p99_seconds"}
 
 

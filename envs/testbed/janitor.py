@@ -21,8 +21,6 @@ from typing import Any, Self
 from rlctl.envs.errors import PermissionMissing, TestbedError
 from rlctl.envs.testbed import leftovers
 
-__all__ = ["Janitor", "Swept", "default_state_dir", "sweep"]
-
 log = logging.getLogger(__name__)
 
 KEEPER_SECONDS = 2.0 + leftovers.PATIENCE_SECONDS

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from rlctl.envs.errors import ConfigError, TestbedError
 from rlctl.envs.testbed.generator import LoadGenerator
 
-__all__ = ["Knee", "Point", "find_knee", "probe_with"]
-
 RESOLUTION_RATIO = 0.03
 MOST_STEPS = 1000  # beyond it the step is a slip of the pen
 CLEAR_RATIO = 0.5  # p95 of a 1-s window varies by 18 % (host.md): half the target is no chance result
@@ -71,7 +69,6 @@ def find_knee(
         measure: Offers a load (requests per second) and returns the latency in seconds.
         target_seconds: The SLO's target; meeting it exactly is meeting it.
         start_rps: First load; has to meet the target.
-        step_rps: Step of the way up.
         top_rps: No load beyond this one.
         resolution_ratio: Bisect until the bracket is this part of the load.
 
@@ -153,7 +150,6 @@ def probe_with(
     Args:
         generator: Sends the load; left at rate 0.
         settle_seconds: Time before the window.
-        window_seconds: Length of the window.
         drain_seconds: Limit for the backlog to be served; exceeded, the measurement raises TestbedError.
     """
 

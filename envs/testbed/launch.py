@@ -19,8 +19,6 @@ from rlctl.envs.host.cpulist import MOST_CPUS
 from rlctl.envs.testbed import gate, leftovers
 from rlctl.envs.testbed.janitor import Janitor
 
-__all__ = ["Launcher", "Process", "find_program"]
-
 GRACE_SECONDS = 1.0
 KILL_SECONDS = 10.0  # for a starved process to run the last of its code
 PAUSE_SECONDS = 0.005
@@ -48,8 +46,6 @@ class Process:
     Attributes:
         name: For messages and the names of its output files.
         pid: Its process id, which nobody else gets before `stop`.
-        output: File with its standard output.
-        errors: File with its standard error.
     """
 
     def __init__(self, name: str, popen: subprocess.Popen[bytes], folder: Path, group: Group | None) -> None:

@@ -25,8 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Task", "boot_id", "clear", "identity", "kill", "main", "members", "session", "tasks", "thaw"]
-
 PROC = Path("/proc")
 PATIENCE_SECONDS = 10.0  # a worker that was starved needs some milliseconds of CPU time to die
 PAUSE_SECONDS = 0.01
@@ -38,7 +36,6 @@ class Task:
     """A process, as /proc/PID/stat tells it.
 
     Attributes:
-        pid: Its process id.
         state: One letter; `Z` has ended and waits for its parent.
         session: Pid of the process that began its session.
         start_ticks: When it began, in clock ticks since boot; with the pid this names one process for good.

@@ -11,8 +11,6 @@ from rlctl.envs.testbed.generator import GeneratorConfig
 from rlctl.envs.testbed.launch import Launcher, find_program
 from rlctl.envs.testbed.workloads import Service
 
-__all__ = ["Memcached", "MemcachedConfig"]
-
 
 @dataclass(frozen=True, slots=True)
 class MemcachedConfig:
@@ -21,7 +19,6 @@ class MemcachedConfig:
     Attributes:
         threads: Worker threads; one, so that one CPU is all that it can use.
         memory_megabytes: Memory for items.
-        keys_per_get: Keys of one request.
         preload_keys: Items that the load generator writes before the first request; above 60 000 it takes seconds.
         value_bytes: Bytes of an item.
 

@@ -13,8 +13,6 @@ from rlctl.envs.testbed.generator import GeneratorConfig
 from rlctl.envs.testbed.launch import Launcher, find_program
 from rlctl.envs.testbed.workloads import Service
 
-__all__ = ["Nginx", "NginxConfig"]
-
 PAGE = "text.txt"
 MODULES_WITH_TEMPORARY_FILES = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 WORDS = 2000  # a vocabulary that gzip compresses about as it does English, to a third

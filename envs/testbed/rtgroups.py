@@ -24,8 +24,6 @@ from rlctl.envs.host.partition.undo import undo
 from rlctl.envs.host.resources.blockio import Disk, disks, io_of
 from rlctl.envs.testbed.janitor import Janitor
 
-__all__ = ["IO_SHARE", "Condition", "Places", "Rig", "disk_of", "in_memory"]
-
 log = logging.getLogger(__name__)
 
 IO_SHARE = 10
@@ -82,7 +80,6 @@ class Rig:
     """What conditions are made of on this host.
 
     Attributes:
-        layout: Where the hierarchies are.
         knobs: Writes groups of our own only.
         janitor: Records the groups that are made.
         rt_cpu: The CPU that is the real-time task's where it has one.

@@ -11,8 +11,6 @@ from rlctl.envs.testbed.compile import compiled
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.workloads import Program
 
-__all__ = ["BLOCK_BYTES", "Load", "RtLoad"]
-
 SOURCE = Path(__file__).with_name("rtload.c")
 BLOCK_BYTES = 4096
 """What the I/O load writes in a round."""

@@ -28,8 +28,6 @@ from rlctl.envs.testbed.traces import Trace
 from rlctl.envs.testbed.workloads import Service, Work
 from rlctl.envs.workload import SLO
 
-__all__ = ["DrivenHost", "Testbed", "TestbedSpec", "out_of_the_way"]
-
 log = logging.getLogger(__name__)
 
 GENERATOR_PRIORITY = 50  # SCHED_FIFO: a normal-priority sender is late by milliseconds beside a busy BE (host.md)
@@ -50,11 +48,8 @@ class TestbedSpec:
     Attributes:
         lc: The LC, not started.
         lc_cpus: CPUs that it is pinned to.
-        be: The BE job.
         be_cpus: CPUs that BE may get, the safest for the LC first.
-        target_seconds: The LC's tail-latency target.
         quantile: Which quantile, as a ratio.
-        tick_seconds: Length of a control period.
         knee_rps: First load, step and top of the search for the LC's maximum load.
     """
 

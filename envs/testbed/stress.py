@@ -15,8 +15,6 @@ from rlctl.envs.errors import ConfigError, TestbedError
 from rlctl.envs.testbed.launch import Launcher, Process, find_program
 from rlctl.envs.testbed.workloads import Program, Work
 
-__all__ = ["StressConfig", "StressNg", "parse_metrics"]
-
 # Limit for the end, which waits for the last round and the report: seconds under the smallest quota (0.01 CPU), and
 # half a minute for `stream`, whose arrays are larger than the cache, on a busy machine with a large one.
 STOP_SECONDS = 60.0
@@ -31,7 +29,6 @@ class StressConfig:
     Attributes:
         kind: `cpu` multiplies matrices, `memory` streams through arrays larger than the last-level cache, `mixed` has
             both, half of the workers each.
-        workers: Number of worker processes.
 
     Raises:
         ConfigError: Too few workers for the kind.

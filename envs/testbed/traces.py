@@ -19,22 +19,6 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from rlctl.envs import errors
 
-__all__ = [
-    "MOST_RATIO",
-    "Trace",
-    "TraceError",
-    "built",
-    "bursts",
-    "constant",
-    "csv_replay",
-    "from_config",
-    "in_burst",
-    "share_beyond",
-    "shares_from_config",
-    "sinusoid",
-    "steps",
-]
-
 Load = TypeVar("Load")
 
 CSV_HEADER = "time_seconds,rate_rps"

@@ -11,16 +11,6 @@ from rlctl.envs.errors import TestbedError
 from rlctl.envs.host import apps
 from rlctl.envs.testbed.compile import compiled
 
-__all__ = [
-    "MOST_THREADS",
-    "RESULT_BEGINS",
-    "TunableResult",
-    "TunableWorkload",
-    "build_tunable",
-    "parse_result",
-    "tunable_command",
-]
-
 TunableWorkload = Literal["datapar", "pipeline"]
 """`datapar` plays Bodytrack's part, `pipeline` Ferret's."""
 
@@ -38,14 +28,12 @@ class TunableResult:
     """What one instance tells at its end.
 
     Attributes:
-        workload: Name of the benchmark.
         items: Number of frames or images.
         seconds: From its first instruction to its last.
         cpu_seconds: CPU time of all its threads.
         digest: Of what it has computed: the same for the same items, however many threads there were.
         voluntary_switches: Context switches because it had to wait, as the kernel counted them.
         involuntary_switches: Context switches because others or its quota made it wait.
-        page_faults: As the kernel counted them.
         threads: How many worked: (seconds since its begin, threads) of every change, the first at the begin.
     """
 
@@ -73,7 +61,6 @@ def tunable_command(workload: TunableWorkload, work: int, threads: int, digest: 
     """Command line of an instance.
 
     Args:
-        workload: Name of the benchmark.
         work: Number of frames or images.
         threads: The most it runs; `pipeline` so many in each of its four middle stages.
         digest: What has to come out; it fails with exit code 1 when something else does.

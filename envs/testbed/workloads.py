@@ -15,8 +15,6 @@ from rlctl.envs.errors import TestbedError
 from rlctl.envs.testbed.generator import GeneratorConfig
 from rlctl.envs.testbed.launch import Launcher, Process
 
-__all__ = ["READY_SECONDS", "Program", "Service", "Work", "talk"]
-
 READY_SECONDS = 10.0
 PAUSE_SECONDS = 0.01
 LONGEST_SOCKET_PATH_BYTES = 107  # sun_path of unix(7), without its closing zero
@@ -63,7 +61,6 @@ class Program(ABC):
         Args:
             condition: Whether it has done so; an OSError (refused, no file yet) means not yet.
             what: What that is, after "did not".
-            timeout_seconds: Limit of the wait.
 
         Raises:
             TestbedError: It does not run, ended, or does not do it in time; with its last words.

@@ -14,8 +14,6 @@ from rlctl.agents import catalogue
 from rlctl.envs.errors import ConfigError, PermissionMissing
 from rlctl.envs.score import METRICS
 
-__all__ = ["Claim", "read_claims"]
-
 MOST_QUOTED = 40
 """Characters of a wrong value that are quoted."""
 

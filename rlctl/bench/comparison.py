@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from rlctl.bench.suite import SimOutcome
 from rlctl.statistics.paired import Difference, Ratio, paired_difference, ratio_of_means
 
-__all__ = ["BASELINES", "Comparison", "compare", "present_baselines"]
-
 LEAST_BE_PERCENT = 0.5
 """Less BE throughput than this is next to none, and a multiple of it means nothing."""
 
@@ -25,8 +23,6 @@ class Comparison:
     """One manager against the baseline.
 
     Attributes:
-        manager: Label of the manager.
-        baseline: Label of the baseline.
         qos: Difference of the QoS guarantee over all windows, percentage points.
         qos_15s: Difference of the QoS guarantee over one window in 15 s, percentage points.
         be: Difference of BE throughput, percentage points.

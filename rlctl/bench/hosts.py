@@ -13,8 +13,6 @@ from rlctl.bench.testbed import Alone, LivePlan, Measured, OnTestbed
 from rlctl.envs.errors import RlctlError
 from rlctl.work.progress import say
 
-__all__ = ["THIS_HOST", "HostResult", "LiveOutcome", "collected", "live_hosts"]
-
 THIS_HOST = ""
 """Name of the host where there is no cluster."""
 
@@ -178,7 +176,6 @@ def live_hosts(address: str | None = None, *, logs: bool = False) -> Iterator[Ca
 
     Args:
         address: As `rlctl.agents.training.cluster.connection.connected` takes it; None for this host without Ray.
-        logs: Show what Ray logs.
 
     Raises:
         ConfigError: Ray is not installed, the address is none, or a node has another rlctl.

@@ -15,18 +15,6 @@ from rlctl.agents.policy import Policy
 from rlctl.envs.errors import ConfigError
 from rlctl.loop.record import Tick, write_ticks
 
-__all__ = [
-    "CORE_STEPPED",
-    "MODEL_WAY_OUT",
-    "NEEDS_MODEL",
-    "Published",
-    "fitted",
-    "lacking_library",
-    "left_out",
-    "policy_for",
-    "require_library",
-]
-
 CORE_STEPPED = frozenset({"prm-eris", "prm-thesis", "prm-hybrid", "heracles", "parties"})
 """Managers whose published constants are in cores, and so take `core_cpus`."""
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from rlctl.bench.hosts import LiveOutcome
 from rlctl.bench.suite import SimOutcome
 
-__all__ = ["results_as_json"]
-
 
 def results_as_json(outcomes: Sequence[LiveOutcome | SimOutcome]) -> dict[str, object]:
     """The contract's JSON: one scenario by itself, several under `scenarios` by name."""

@@ -12,15 +12,12 @@ from rlctl.envs.telemetry import Missing, Reading
 from rlctl.loop.record import Tick
 from rlctl.statistics.intervals import Estimate, mean_interval, share_interval
 
-__all__ = ["LiveRun", "Score", "score"]
-
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
     """One manager on one repeat of a live scenario.
 
     Attributes:
-        manager: Name of the manager.
         ticks: All ticks in order; the readings of a tick describe the window before it.
         be_work_ratio: BE work done, as a share of BE running alone on the host for as long.
         controller_cpu_ratio: CPU time of the controlling process per second of wall clock.

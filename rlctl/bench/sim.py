@@ -26,8 +26,6 @@ from rlctl.safety.profile import Profile, load_profile
 from rlctl.scenarios.sim import SimScenario
 from rlctl.work.workforce import HERE, Workforce
 
-__all__ = ["SimPlan", "record_model", "run_sim"]
-
 Floats = NDArray[np.float64]
 
 TRAINING_RUNS = 4
@@ -70,7 +68,6 @@ class SimPlan:
         Args:
             scenario: With duration and time scale as they are to be.
             managers: Names of managers, in the order of the table.
-            seeds: Number of evaluation seeds.
             shield: Name or file of the shield's profile.
             source: Name or file of the scenario.
             tuned: Name or file of tuned constants; empty for published ones.

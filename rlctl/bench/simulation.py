@@ -28,8 +28,6 @@ from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 from rlctl.scenarios.sim import SimScenario
 
-__all__ = ["SimResult", "SimTask", "simulate"]
-
 
 @dataclass(frozen=True, slots=True)
 class SimTask:
@@ -37,8 +35,6 @@ class SimTask:
 
     Attributes:
         scenario: With duration and time scale as they are to be.
-        host: The scenario's host profile.
-        manager: Name of the manager.
         first: Place of the first seed among all seeds of the plan.
         seeds: One simulated host for each.
         weight: BE's CPU weight.
@@ -63,7 +59,6 @@ class SimResult:
     """What came of a task.
 
     Attributes:
-        task: What was simulated.
         values: Every metric of `rlctl.envs.score`, each of shape (seeds,).
         trace: The run on the task's first seed.
         remarks: What a reader of the manager's row must know.

@@ -12,8 +12,6 @@ from rlctl.bench.score import Score
 from rlctl.envs.score import METRICS, SAMPLE_SECONDS, Windows
 from rlctl.statistics.intervals import Estimate, mean_interval, share_over_seeds
 
-__all__ = ["BOUNDS", "SHIELDED_BOUNDS", "SimOutcome", "Trace"]
-
 Samples = NDArray[np.float64]
 
 BOUNDS = frozenset({"oracle", "oracle-model", "oracle-shielded"})
@@ -32,7 +30,6 @@ class Trace:
         tail_over_target: Latency of the window as a multiple of the target.
         be_work: BE work done in the tick, as a share of BE running alone for as long.
         frozen: True where BE was suspended.
-        tick_seconds: Length of a control period.
     """
 
     load: Samples
@@ -60,13 +57,11 @@ class SimOutcome:
     """All managers on one simulated scenario, on the same seeds in the same order; managers go by their labels.
 
     Attributes:
-        scenario: Name of the scenario.
         description: What the scenario is, in a sentence.
         caption: What it takes to reproduce it: seeds, profile and shield with their digests, durations.
         managers: Manager -> metric -> values, shape (seeds,): the metrics of `rlctl.envs.score.METRICS`, and for
             `score` those of `TIMINGS`.
         traces: Manager -> its run on the first seed; managers may be missing.
-        duration_seconds: Length of one run.
         tick_seconds: Length of a window; with the duration it says how many windows a share is of.
         remarks: Manager -> what a reader of its row must know.
         facts: What was measured and with what, for the JSON, so that it can be run again.

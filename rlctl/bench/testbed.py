@@ -25,8 +25,6 @@ from rlctl.safety.shield import Shield
 from rlctl.scenarios.live import LiveScenario
 from rlctl.work.progress import say
 
-__all__ = ["Alone", "LivePlan", "Measured", "OnTestbed", "this_host"]
-
 
 @dataclass(frozen=True, slots=True)
 class LivePlan:
@@ -78,7 +76,6 @@ class Alone:
     """What begins a repeat: BE running alone, since a host's speed drifts.
 
     Attributes:
-        work: What BE did.
         max_load_rps: The LC's maximum load, searched with BE absent.
         host: What it was measured on, as `this_host` has it.
     """
@@ -98,12 +95,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class OnTestbed:
-    """What a host does: it starts its testbed, and then measures one thing at a time.
-
-    Attributes:
-        plan: What is measured.
-        testbed: What starts the testbed.
-    """
+    """What a host does: it starts its testbed, and then measures one thing at a time."""
 
     plan: LivePlan
     testbed: Callable[[TestbedSpec, Callable[[str], None]], AbstractContextManager[Testbed]] = Testbed

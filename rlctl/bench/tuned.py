@@ -15,18 +15,6 @@ from rlctl.envs.yaml_edge import Strict, load_model
 from rlctl.safety.profile import Profile
 from rlctl.scenarios.sim import SimScenario
 
-__all__ = [
-    "ALLOWANCE_POINTS",
-    "SHIPPED",
-    "Budget",
-    "Fulfilment",
-    "Ground",
-    "Tuned",
-    "TunedManager",
-    "ground_of",
-    "load_tuned",
-]
-
 ALLOWANCE_POINTS = 0.1
 """QoS below frozen's that costs nothing: three seeds cannot tell less from chance."""
 

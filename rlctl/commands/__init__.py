@@ -21,8 +21,6 @@ def declare(
     """Add one command to a parser.
 
     Args:
-        subparsers: Where it is added.
-        name: What is typed.
         summary: Its line in the list of commands.
         command: Its module, see `rlctl.commands`; None declares none of its options.
     """

@@ -20,8 +20,6 @@ from rlctl.envs.host.cgroup.layout import Layout
 if TYPE_CHECKING:
     from rlctl.config.serve import ServeConfig
 
-__all__ = ["DESCRIPTION", "EXAMPLES", "add_arguments", "run"]
-
 DESCRIPTION = "Best-effort applications that share BE's budget by their working modes and priorities."
 
 EXAMPLES = """examples:

@@ -9,16 +9,6 @@ from collections.abc import Mapping, Sequence
 
 from rlctl.envs.errors import ConfigError
 
-__all__ = [
-    "address",
-    "command_line",
-    "distinct_policies",
-    "listed",
-    "positive",
-    "positive_int",
-    "refuse_given",
-]
-
 
 def positive(text: str) -> float:
     """A number above 0 and below a thousand million, for argparse."""
@@ -54,7 +44,6 @@ def refuse_given(args: argparse.Namespace, names: Sequence[str], why: str) -> No
     Args:
         args: The command's arguments; None is what was not given.
         names: Options that must not be given.
-        why: Ends the message.
 
     Raises:
         ConfigError: One of them was given.

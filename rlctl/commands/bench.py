@@ -20,8 +20,6 @@ from rlctl.scenarios.shipped import load_scenario, shipped_scenarios
 from rlctl.scenarios.sim import SUITE, SimScenario
 from rlctl.work.progress import say
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
-
 EXAMPLES = """examples:
   rlctl bench --managers frozen,prm-hybrid,prm-hybrid-tuned --seeds 10
   rlctl bench --scenario all --managers all --json result.json --report out/

@@ -18,8 +18,6 @@ from rlctl.safety.profile import load_profile
 from rlctl.scenarios.live import LiveScenario
 from rlctl.work.progress import progress, say
 
-__all__ = ["plan_of", "run_plans"]
-
 REPEATS = 3
 """Runs of each manager on the live host when no number is asked for."""
 

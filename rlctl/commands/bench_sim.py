@@ -17,8 +17,6 @@ from rlctl.scenarios.sim import SimScenario
 from rlctl.work.progress import progress, say
 from rlctl.work.workforce import Workforce, workforce
 
-__all__ = ["plan_of", "run_plans", "simulated", "warn_of_misfits"]
-
 SEEDS = 30
 """Seeds when none are asked for: as many as the acceptance tables have."""
 

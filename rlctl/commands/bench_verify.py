@@ -20,8 +20,6 @@ from rlctl.scenarios.shipped import sim_scenario
 from rlctl.work.progress import say
 from rlctl.work.workforce import workforce
 
-__all__ = ["differences", "plan_of", "read_claims", "run"]
-
 MOST_SHOWN = 20
 """Differences that are printed; the rest is counted."""
 
@@ -112,7 +110,6 @@ def differences(claimed: object, found: object, where: str = "", tolerance: floa
 
     Args:
         claimed: What a file says, of JSON's types.
-        found: What came of the run.
         where: The place of both in the file.
         tolerance: By how much numbers may differ, beside their ninth digit.
 

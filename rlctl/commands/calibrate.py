@@ -30,8 +30,6 @@ from rlctl.report.table import render
 from rlctl.scenarios.shipped import live_scenario
 from rlctl.work.progress import progress, say
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
-
 EXAMPLES = """examples:
   rlctl calibrate --config live-nginx --out nginx.yaml --dry-run
   rlctl calibrate --config live-nginx --out nginx.yaml

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from importlib.resources import files
 
-__all__ = ["DESCRIPTION", "EXAMPLES", "SCRIPTS", "add_arguments", "run"]
-
 SCRIPTS = {"bash": "rlctl", "zsh": "_rlctl", "fish": "rlctl.fish"}
 """Each shell's script in configs/deploy/completion, by the name under which the shell looks for it."""
 

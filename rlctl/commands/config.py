@@ -12,8 +12,6 @@ from rlctl.config.serve import describe, load_config, schema
 from rlctl.envs.errors import ConfigError, PermissionMissing
 from rlctl.serve.deciders import Configuration
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
-
 EXAMPLES = """examples:
   rlctl config show serve.yaml            # the configuration in effect; defaults are marked
   rlctl config check serve.yaml           # exit code 0, or 78 and one line with file and line

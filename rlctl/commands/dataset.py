@@ -22,8 +22,6 @@ from rlctl.training.dataset_sim import Ground, grounds_of_hosts, grounds_of_scen
 from rlctl.training.dataset_sources import recording_of
 from rlctl.work.progress import progress, say
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
-
 EXAMPLES = """examples:
   rlctl dataset export /var/log/rlctl --out nginx-v0
   rlctl dataset export report/feedforward-1.jsonl runs/live/1 --shield responsive --out ./nginx

@@ -17,8 +17,6 @@ from rlctl.envs.host.machine import probe_machine
 from rlctl.envs.host.resources.probe import probe_resources
 from rlctl.envs.host.sensors.probe import probe_host
 
-__all__ = ["DESCRIPTION", "EXAMPLES", "SERVE_NEEDS", "add_arguments", "examine", "lacking", "run"]
-
 SERVE_NEEDS = ("cgroup cpu", "cgroup cpuset", "cgroup freezer", "state directory")
 """Capabilities without which `rlctl serve` cannot run; everything else only makes it know or do less."""
 
@@ -73,9 +71,6 @@ def examine(
     Args:
         state_dir: Where the journal is to live.
         layout: The control groups, if they have been looked at already.
-        proc: Where procfs is mounted.
-        sys: Where sysfs is mounted.
-        cgroup: Where control groups are mounted.
     """
     layout = layout or Layout.detect(cgroup, proc)
     extras = (_extra(module, *words) for module, words in _EXTRAS.items())

@@ -24,8 +24,6 @@ from rlctl.statistics.intervals import Estimate as Measured
 from rlctl.work.progress import progress, say
 from rlctl.work.workforce import workforce
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
-
 EXAMPLES = """examples:
   rlctl evaluate runs/ppo/1/bundle
   rlctl evaluate runs/ppo/1/bundle --scenario thesis --seeds 10 --shield responsive

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rlctl.agents.served.card import CardParts
 
-__all__ = ["EXAMPLES", "PARTS", "add_arguments", "run"]
-
 PARTS = "card-parts.json"
 """What a training run leaves beside its model for the card."""
 

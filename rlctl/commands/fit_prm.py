@@ -8,8 +8,6 @@ from typing import get_args
 
 from rlctl.agents.managers.prm_model import Method
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
-
 EXAMPLES = """examples:
   rlctl fit-prm /var/log/rlctl/ticks.jsonl --lc-cpus 1 --out nginx.prm.json
   rlctl fit-prm monday.csv tuesday.csv --lc-cpus 4 --out nginx.prm.json --overwrite

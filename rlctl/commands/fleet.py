@@ -22,8 +22,6 @@ from rlctl.safety.profile import load_profile
 from rlctl.work.progress import say
 from rlctl.work.workforce import workforce
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
-
 EXAMPLES = """examples:
   rlctl fleet run
   rlctl fleet run --hosts 100 --hours 2 --managers ppo,out/my-policy,prm-hybrid-tuned --report out/fleet

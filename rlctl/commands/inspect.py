@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from rlctl.agents.served.card import Card, Estimate
     from rlctl.report.response import Surface
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
-
 EXAMPLES = """examples:
   rlctl inspect ppo
   rlctl inspect out/my-policy --plot response.png

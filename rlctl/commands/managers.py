@@ -11,8 +11,6 @@ from rlctl.agents.served.learned import BARE
 from rlctl.commands.outputs import print_json
 from rlctl.envs.errors import CheckFailed, PolicyError
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
-
 EXAMPLES = """examples:
   rlctl managers
   rlctl managers --json

@@ -8,8 +8,6 @@ from types import ModuleType
 
 from rlctl.commands import declare
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
-
 EXAMPLES = """examples:
   rlctl measure mix --report out/                           # mixes L1, M1, H1, H2: 30 runs each, managed and unmanaged
   rlctl measure mix --mix L1 --runs 10 --platform cores

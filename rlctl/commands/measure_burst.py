@@ -13,8 +13,6 @@ from rlctl.measure.plan import Cell
 from rlctl.measure.plots import burst_png
 from rlctl.measure.table import CellMetrics, csv_lines
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
-
 EXAMPLES = """examples:
   rlctl measure burst --report out/
   rlctl measure burst --instances 1,4,12 --threads 8 --runs 10

@@ -22,8 +22,6 @@ from rlctl.measure.isolation_run import measure
 from rlctl.safety.profile import load_profile
 from rlctl.work.progress import progress, say
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
-
 EXAMPLES = """examples:
   rlctl measure cyclictest --json isolation.json --report out/
   rlctl measure cyclictest --wakeups 20000 --rounds 1 --conditions none,cpuset,rlctl --loads io

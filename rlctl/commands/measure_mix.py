@@ -13,8 +13,6 @@ from rlctl.measure.plan import Cell
 from rlctl.measure.plots import benefit_png
 from rlctl.measure.table import CellMetrics
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
-
 EXAMPLES = """examples:
   rlctl measure mix --report out/
   rlctl measure mix --mix H1,H2 --runs 10 --leftover idle --json result.json

@@ -21,8 +21,6 @@ from rlctl.measure.report import as_json, report_lines, scaling
 from rlctl.measure.table import CellMetrics
 from rlctl.work.progress import progress, say
 
-__all__ = ["add_options", "measure"]
-
 
 def add_options(parser: argparse.ArgumentParser, runs: int, platform: str) -> None:
     """Declare the options that both have, with their defaults of runs and platform."""
@@ -71,7 +69,6 @@ def measure(
     """Make all runs and report them; an end before the last one reports those that are finished.
 
     Args:
-        args: Arguments of the command.
         kind: `mix` or `burst`, for the JSON.
         config: The applications and how they are run.
         cells: What is compared, managed and unmanaged.

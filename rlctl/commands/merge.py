@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
-
 EXAMPLES = """examples:
   rlctl merge runs/ppo/1/bundle runs/ppo/2/bundle runs/ppo/3/bundle --out out/my-policy
   rlctl merge runs/shipped/ppo-*/bundle --out runs/shipped/ppo --name ppo --force

@@ -12,8 +12,6 @@ from pathlib import Path
 from rlctl.envs import whole_file
 from rlctl.envs.errors import ConfigError, PermissionMissing
 
-__all__ = ["add_json", "check_outputs", "print_json", "write_json"]
-
 
 def add_json(parser: argparse.ArgumentParser, what: str = "the result as JSON") -> None:
     """Declare `--json [FILE]`; without FILE its value is `-`, which stands for stdout."""

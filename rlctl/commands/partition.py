@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from rlctl.envs.host.partition.platform import Platform
     from rlctl.envs.host.partition.view import Row
 
-__all__ = ["EXAMPLES", "add_arguments", "run", "undone_as_json", "undone_in_words"]
-
 MOST_NAMES = 6
 """Of tasks that stay for one reason; --json has all."""
 
@@ -87,8 +85,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _apply(args: argparse.Namespace) -> int:
-    from rlctl.envs.host.partition.apply import Wish, apply, plan  # with pydantic, which undo can do without
+    from rlctl.envs.host.partition.apply import apply, plan  # with pydantic, which undo can do without
     from rlctl.envs.host.partition.platform import load_platform
+    from rlctl.envs.host.partition.site import Wish
 
     layout, kernel = Layout.detect(), KernelFiles()
     within = args.within.strip("/")

@@ -22,8 +22,6 @@ from rlctl.safety.verdict import Verdict
 from rlctl.ticklog.logged import read_log, shown
 from rlctl.ticklog.replay import Answer, Contender, Difference, Recheck, replay
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
-
 EXAMPLES = """examples:
   rlctl replay /var/log/rlctl                           # does the shield still rule as it did?
   rlctl replay ticks.jsonl.2 --shield heracles          # what another shield would have changed

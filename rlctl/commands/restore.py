@@ -17,8 +17,6 @@ from rlctl.envs.host.partition.ledger import Stage, read_ledger
 from rlctl.envs.host.partition.undo import Undone, undo
 from rlctl.envs.testbed.janitor import sweep
 
-__all__ = ["DESCRIPTION", "EXAMPLES", "add_arguments", "run"]
-
 DESCRIPTION = """Put back the original values that a controller journalled before it changed them, and remove what a
 testbed that was killed has left. A partition that was left half built or half undone is taken down; one that stands
 is not."""

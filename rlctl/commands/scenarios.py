@@ -7,8 +7,6 @@ import argparse
 from rlctl.commands.outputs import print_json
 from rlctl.scenarios.shipped import shipped_scenarios
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
-
 EXAMPLES = """examples:
   rlctl scenarios
   rlctl scenarios --json

@@ -14,8 +14,6 @@ from rlctl.serve.self_usage import bounded_memory
 from rlctl.serve.service import dry_run, serve
 from rlctl.work.logs import log_to_stderr
 
-__all__ = ["DESCRIPTION", "EXAMPLES", "add_arguments", "run"]
-
 log = logging.getLogger("rlctl.serve")
 
 DESCRIPTION = "Hold best-effort work to what the latency-critical service leaves, under a safety shield."

@@ -8,8 +8,6 @@ from pathlib import Path
 from rlctl.commands.arguments import listed, positive, positive_int
 from rlctl.commands.outputs import add_json
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
-
 EXAMPLES = """examples:
   rlctl shadow watch /var/log/rlctl --policy ppo --policy feedforward
   rlctl shadow report /var/log/rlctl                           # what `watch` wrote beside the log

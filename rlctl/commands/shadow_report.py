@@ -27,8 +27,6 @@ from rlctl.shadow.watching import Shadows
 from rlctl.ticklog.logged import read_log
 from rlctl.work.progress import progress, say
 
-__all__ = ["run"]
-
 MOST_SHOWN = 5
 """Damaged lines that are printed one by one."""
 

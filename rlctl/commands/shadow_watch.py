@@ -26,8 +26,6 @@ from rlctl.shadow.watching import Shadows, Watched
 from rlctl.ticklog.tail import LogTail
 from rlctl.work.logs import log_to_stderr
 
-__all__ = ["policies_of", "run"]
-
 log = logging.getLogger("rlctl.shadow.watching")
 
 POLL_SECONDS = 1.0

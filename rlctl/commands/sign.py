@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
-
 EXAMPLES = """examples:
   ssh-keygen -t ed25519 -f rlctl-key          # once; keep rlctl-key where policies are made
   rlctl sign out/my-policy --key rlctl-key    # writes out/my-policy/bundle.sig

@@ -18,8 +18,6 @@ from rlctl.loop.stopping import Request, stop_on_signals
 from rlctl.ticklog.tail import LogTail
 from rlctl.ticklog.top import BLOCKS, PLAIN_BLOCKS, WORD_COLUMNS, Mood, Row, as_json, rows
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
-
 EXAMPLES = """examples:
   rlctl top                                   # of the log in /var/log/rlctl, until Ctrl-C
   rlctl top --config /etc/rlctl/serve.yaml

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from rlctl.agents.training.training_run import TrainingResult
     from rlctl.training.plan import TrainingOptions, TrainingPlan
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
-
 EXAMPLES = """examples:
   rlctl train --algo ppo --max-seconds 600
   rlctl train --algo dqn --total-timesteps 2000

@@ -18,8 +18,6 @@ from rlctl.work.progress import progress, say
 if TYPE_CHECKING:
     from rlctl.agents.training.rollouts.fine_tuning import Outcome
 
-__all__ = ["run"]
-
 SIMULATOR_ONLY = (
     *("algo", "config", "hosts", "profile", "seeds", "max_seconds", "n_envs", "threads", "resume"),
     *("ray", "ray_wait", "live"),

@@ -20,8 +20,6 @@ from rlctl.work.progress import say
 if TYPE_CHECKING:
     from rlctl.agents.training.offline.training import OfflineOutcome, OfflineRun, Round
 
-__all__ = ["run"]
-
 ONLINE_ONLY = (
     *("hosts", "init", "seeds", "n_envs", "max_seconds", "resume"),
     *("explore", "explore_slack", "ray", "ray_wait", "live"),

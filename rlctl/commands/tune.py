@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from rlctl.training.search_history import SearchOutcome
     from rlctl.training.search_plan import SearchPlan
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
-
 EXAMPLES = """examples:
   rlctl tune --algo ppo --trials 24 --max-seconds 600
   rlctl tune --algo dqn --space mine.yaml --scheduler pbt --trials 8 --total-timesteps 2000000 --ray auto

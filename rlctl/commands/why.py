@@ -14,8 +14,6 @@ from rlctl.envs.ticklog import Damage, log_files
 from rlctl.ticklog.moments import find, parse_moment
 from rlctl.ticklog.why import as_json, in_plain_words
 
-__all__ = ["DESCRIPTION", "EXAMPLES", "add_arguments", "add_log_arguments", "log_path", "run", "tell_damage"]
-
 DESCRIPTION = "What was seen, asked for, allowed, written and read back at a time, and what came of it."
 
 EXAMPLES = """examples:

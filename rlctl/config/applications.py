@@ -13,8 +13,6 @@ from rlctl.envs.host.apps.groups import PARENT
 from rlctl.envs.host.apps.population import PERIOD_SECONDS
 from rlctl.envs.host.apps.registry import DIRECTORY
 
-__all__ = ["ApplicationsSection"]
-
 DISCOVERED = "discovered"
 """As `platform`: the one that `rlctl partition apply` finds by itself."""
 

@@ -6,8 +6,6 @@ import inspect
 import re
 from collections.abc import Iterator
 
-__all__ = ["attributes", "summary"]
-
 _SECTION = re.compile(r"^(Args|Attributes|Raises|Returns):\n", re.MULTILINE)
 _NAMES = re.compile(r"^    (?P<names>[a-z_0-9]+(, [a-z_0-9]+)*): (?P<text>.*)")
 

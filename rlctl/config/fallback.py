@@ -9,8 +9,6 @@ from pydantic import Field, model_validator
 from rlctl.agents.served.standing import Budgets
 from rlctl.config.fields import Described, Name
 
-__all__ = ["FallbackSection"]
-
 
 class FallbackSection(Described):
     """Behind a learned policy: a heuristic, and behind that the safe allocation. Other policies need no section.

@@ -21,8 +21,6 @@ from rlctl.envs.host.cpulist import MOST_CPUS, parse_cpus
 from rlctl.envs.units import Percent
 from rlctl.envs.yaml_edge import Strict
 
-__all__ = ["Cpus", "Described", "GroupPath", "Name", "QuantilePercent", "Url"]
-
 
 def _quantile(value: object) -> Percent:
     """A tail quantile in percent; 0.95 and 950 are both slips of the unit."""

@@ -11,8 +11,6 @@ from pydantic import Field, field_validator, model_validator
 
 from rlctl.config.fields import Described
 
-__all__ = ["LimitsSection", "MetricsSection"]
-
 _ADDRESS = re.compile(r"(?P<host>[0-9.]+|\[[0-9a-fA-F:.]+\]|localhost):(?P<port>[0-9]{1,5})")
 
 

@@ -8,8 +8,6 @@ from pydantic import Field, model_validator
 
 from rlctl.config.fields import Described
 
-__all__ = ["ResctrlSection", "ResourcesSection"]
-
 
 class ResctrlSection(Described):
     """Classes of last-level cache and memory bandwidth; without any share they only count what LC and BE use.

@@ -22,22 +22,6 @@ from rlctl.envs.units import Percent
 from rlctl.envs.workload import SLO
 from rlctl.envs.yaml_edge import load_model, load_yaml
 
-__all__ = [
-    "BeSection",
-    "LcSection",
-    "LogSection",
-    "OwnershipSection",
-    "PolicySection",
-    "ServeConfig",
-    "SloSection",
-    "WatchdogSection",
-    "describe",
-    "load_config",
-    "located",
-    "schema",
-]
-
-
 MOST_LCS = 16
 
 

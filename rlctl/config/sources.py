@@ -10,21 +10,6 @@ from pydantic import Field, model_validator
 from rlctl.config.fields import Described, GroupPath, Name, Url
 from rlctl.envs.host.latency.figures import TimeUnit
 
-__all__ = [
-    "CgroupWorkload",
-    "ContainerWorkload",
-    "CyclictestLatency",
-    "HttpLatency",
-    "JsonlLatency",
-    "KubernetesWorkload",
-    "Latency",
-    "NginxLogLatency",
-    "PidWorkload",
-    "PrometheusLatency",
-    "UnitWorkload",
-    "Workload",
-]
-
 
 class CgroupWorkload(Described):
     """A control group, or several by a pattern.

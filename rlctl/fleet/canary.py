@@ -25,8 +25,6 @@ from rlctl.fleet.plan import RolloutPlan
 from rlctl.fleet.simulation import Tally
 from rlctl.work.workforce import HERE, Workforce
 
-__all__ = ["Look", "RolloutOutcome", "hosts_of_stage", "judge", "roll_out"]
-
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
@@ -42,7 +40,6 @@ class Look:
     """One look at the fleet: what the stage has come to so far.
 
     Attributes:
-        minutes: Time of the day.
         stage: Number of the stage, from 1.
         treated: Number of hosts on the new bundle.
         misses: Missed windows more than among the other hosts, points; None where there are no others.
@@ -187,10 +184,7 @@ class Rollout:
 
     Attributes:
         plan: What is rolled out, and how.
-        roster: The fleet's hosts.
-        workforce: Who simulates them.
         say: Takes a line at each stage and look.
-        looks: All looks so far.
         host_minutes: Time that hosts ran the new bundle, summed over them.
     """
 

@@ -15,8 +15,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CHOICES", "Effect", "compare", "least_chance"]
-
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
@@ -51,7 +49,6 @@ def compare(worse: Array, treated: Flags, kinds: NDArray[np.intp], error: float,
         treated: Hosts that have the new bundle; bool, shape (n,).
         kinds: Kind of each host, shape (n,); a kind without hosts on either side says nothing.
         error: Chance that one look may err by.
-        most: Points that are tolerated.
         seed: Draws the other choices of hosts.
 
     Raises:

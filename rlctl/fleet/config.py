@@ -20,8 +20,6 @@ from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import Strict, load_yaml, validated
 
-__all__ = ["TICK_SECONDS", "CanaryPlan", "Fleet", "FleetKind", "Region", "load_fleet"]
-
 TICK_SECONDS = 1.0
 """Control period of every host: that of the shipped policies."""
 

@@ -19,8 +19,6 @@ from rlctl.envs.sim.seeds import evaluation
 from rlctl.envs.sim.sim_env import episode_keys
 from rlctl.fleet.config import TICK_SECONDS, Fleet
 
-__all__ = ["FleetHosts", "Roster"]
-
 Array = NDArray[np.float64]
 
 GOLDEN = (np.sqrt(5.0) - 1.0) / 2.0
@@ -55,9 +53,7 @@ class Roster:
         """Draw hosts; host k follows from the seed and k alone.
 
         Args:
-            fleet: What hosts are drawn from.
             seed: Seed of the fleet, 0 or more.
-            places: The hosts' numbers.
         """
         numbers = np.asarray(places, np.intp)
         base = np.full(len(numbers), evaluation(seed), np.uint64)

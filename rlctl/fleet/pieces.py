@@ -13,20 +13,13 @@ from rlctl.fleet.plan import RolloutPlan
 from rlctl.fleet.simulation import Controlled, Tally
 from rlctl.work.workforce import Workforce
 
-__all__ = ["SimulatedFleet"]
-
 
 class SimulatedFleet:
     """A fleet in pieces, which travel to whoever simulates them and come back after every stretch of time.
 
     Args:
         plan: What is rolled out, and how.
-        roster: Who the hosts are.
         policies: Names; all hosts begin under the first.
-        workforce: Who simulates the pieces.
-
-    Attributes:
-        minutes: Time of the day.
     """
 
     def __init__(self, plan: RolloutPlan, roster: Roster, policies: tuple[str, ...], workforce: Workforce) -> None:

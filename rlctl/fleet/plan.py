@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from rlctl.fleet.config import TICK_SECONDS, CanaryPlan, Fleet
 from rlctl.safety.profile import Profile
 
-__all__ = ["STRETCH_SECONDS", "FleetPlan", "RolloutPlan"]
-
 STRETCH_SECONDS = 900.0
 """Time that is counted together: one point of the day's curves."""
 
@@ -21,8 +19,6 @@ class FleetPlan:
     """Managers side by side on the same hosts.
 
     Attributes:
-        fleet: What hosts are drawn from.
-        hosts: Number of hosts.
         hours: Simulated time; rounded to whole stretches.
         managers: Names; learned policies by name or folder.
         shield: Guards of those policies that are judged behind a shield.

@@ -23,20 +23,6 @@ from rlctl.fleet.simulation import FleetOutcome, Tally
 from rlctl.statistics.intervals import share_over_seeds
 from rlctl.statistics.paired import bca_interval, expanded_z, resample_weights
 
-__all__ = [
-    "HELD_PERCENT",
-    "Figures",
-    "FleetScore",
-    "Spread",
-    "as_json",
-    "figures_by_manager",
-    "figures_of",
-    "groups_of",
-    "over_hosts",
-    "percent_of_stretches",
-    "score",
-]
-
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
@@ -65,7 +51,6 @@ class Figures:
     """Each host under one manager; arrays of shape (hosts,).
 
     Attributes:
-        qos_percent: Windows that held the target.
         be_percent: BE work as a share of BE running alone on this host.
         load_percent: Load as a share of the LC's maximum.
         machines: BE work in standard machines: work ratio x CPUs that BE keeps busy alone / CPUs of the machine.
@@ -88,9 +73,7 @@ class FleetScore:
     """Some hosts of a fleet under one manager; shares in percent.
 
     Attributes:
-        hosts: Number of hosts.
         qos: Windows that held the target, mean over hosts.
-        be: BE throughput, mean over hosts.
         emu: LC load and BE work together, mean over hosts.
         machines: Standard machines saved, sum over hosts.
         worst_host_percent: QoS of the host with the least.

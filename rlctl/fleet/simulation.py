@@ -19,8 +19,6 @@ from rlctl.fleet.plan import STRETCH_SECONDS, FleetPlan
 from rlctl.safety.profile import Profile
 from rlctl.work.workforce import HERE, Workforce
 
-__all__ = ["Controlled", "Cost", "FleetOutcome", "ManagerResult", "Tally", "run_fleet"]
-
 Array = NDArray[np.float64]
 
 MOST_HOSTS = 1000
@@ -146,8 +144,6 @@ class FleetOutcome:
     """What came of a plan.
 
     Attributes:
-        plan: What was simulated.
-        roster: Who the hosts are.
         alone_cpus: CPUs that BE keeps busy when it runs alone, shape (hosts,).
         results: By manager, in the plan's order.
         wall_seconds: From the first piece of work to the last result.

@@ -22,8 +22,6 @@ from rlctl.fleet.score import (
 from rlctl.fleet.simulation import FleetOutcome
 from rlctl.report.table import render
 
-__all__ = ["caption", "tables"]
-
 HEADER = (
     "manager", "QoS %", "95 %", "worst host %", f"hosts < {HELD_PERCENT:g} %", "worst x", "BE %", "95 %", "EMU %",
     "machines saved", "95 %", "frozen %", "override %",

@@ -21,8 +21,6 @@ from rlctl.loop.record import Recorder, Shares, Tick
 from rlctl.loop.stopping import Request
 from rlctl.safety.shield import Shield
 
-__all__ = ["Controller", "Totals"]
-
 log = logging.getLogger(__name__)
 
 
@@ -60,7 +58,6 @@ class Controller:
 
     Args:
         plant: The host that is controlled, live or simulated.
-        policy: Decides what BE should get.
         shield: Rules on every proposal; None only where a benchmark judges a manager bare, as it was published.
         recorder: Takes each tick.
         lease: Of a watchdog; renewed after each tick that ends with BE where it should be.

@@ -16,8 +16,6 @@ from rlctl.envs.plant import Plant
 from rlctl.envs.telemetry import Missing, Telemetry, Why
 from rlctl.safety.verdict import Verdict
 
-__all__ = ["FAILURES_IN_A_ROW", "Failsafe", "Lease", "stay_in_charge", "unwatched"]
-
 log = logging.getLogger(__name__)
 
 FAILURES_IN_A_ROW = 10

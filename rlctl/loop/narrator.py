@@ -21,8 +21,6 @@ from rlctl.safety.sensors import SensorGuard
 from rlctl.safety.verdict import Bound
 from rlctl.work.logs import takes
 
-__all__ = ["Event", "JsonLines", "Narrator", "be_vanished", "in_words", "say"]
-
 log = logging.getLogger(__name__)
 
 SUMMARY_SECONDS = 60.0
@@ -84,7 +82,6 @@ class Narrator:
 
     Args:
         tell: Takes each event.
-        summary_seconds: Time between two summaries.
     """
 
     def __init__(self, tell: Callable[[Event], None], summary_seconds: float = SUMMARY_SECONDS) -> None:

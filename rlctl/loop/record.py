@@ -17,20 +17,6 @@ from rlctl.envs.ticklog import Damage, read_lines, seal
 from rlctl.loop.sealed_log import SealedLog
 from rlctl.safety.verdict import Verdict
 
-__all__ = [
-    "MemoryRecorder",
-    "NullRecorder",
-    "Recorder",
-    "Shares",
-    "Tee",
-    "Tick",
-    "TickLog",
-    "allocation_as_json",
-    "read_ticks",
-    "tick_as_json",
-    "write_ticks",
-]
-
 log = logging.getLogger(__name__)
 
 Shares = Mapping[str, Placement | None]

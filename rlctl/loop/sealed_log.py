@@ -12,8 +12,6 @@ from typing import IO, Generic, TypeVar
 
 from rlctl.envs.ticklog import last_checksum, seal
 
-__all__ = ["SealedLog"]
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")

@@ -11,8 +11,6 @@ from types import FrameType
 
 from rlctl.work.progress import say
 
-__all__ = ["Request", "signals_noted", "stop_on_signals"]
-
 
 class Request:
     """A `threading.Event` for signal handlers.

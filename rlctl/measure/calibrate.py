@@ -27,8 +27,6 @@ from rlctl.envs.whole_file import write_whole
 from rlctl.envs.workload import Weight
 from rlctl.scenarios.live import LiveScenario
 
-__all__ = ["Point", "Sweep", "cell_rows", "fitted_profile", "regime_rows", "sweep", "write_profile"]
-
 LOADS = (0.2, 0.4, 0.55, 0.7, 0.85)
 """Of the LC's maximum: below, around and above its fair share of a CPU, and near the knee."""
 QUOTAS = (0.1, 0.2, 0.35, 0.5, 0.75, 1.0)

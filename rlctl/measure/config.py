@@ -13,8 +13,6 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.testbed.tunable import MOST_THREADS, TunableWorkload
 from rlctl.envs.yaml_edge import Strict, load_model
 
-__all__ = ["ApplicationSpec", "MeasureConfig", "ModeSpec", "command_config", "load_measure"]
-
 MOST_INSTANCES = 256
 """Of a mix: each is a process with a control group of its own."""
 

@@ -10,8 +10,6 @@ from rlctl.envs.host.resources.node_power import NodePower, power_source
 from rlctl.envs.host.resources.powercap import Energy, rapl_zones
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
-__all__ = ["EnergyMeter"]
-
 INTERVAL_SECONDS = 1.0
 """Between two readings of a power meter; a board controller has none newer."""
 

@@ -24,8 +24,6 @@ from rlctl.loop.record import Tick
 from rlctl.report.table import render
 from rlctl.safety.profile import Profile
 
-__all__ = ["LEGEND", "Cell", "CellResult", "ControlPlan", "Outcome", "Plan", "Run"]
-
 AROUND_SECONDS = 1.0
 """About what goes by before and after each run: groups are made, threads start and are ended."""
 
@@ -55,7 +53,6 @@ class ControlPlan:
         target_us: The task's tail latency that rlctl is to hold; None: twice what the task has alone.
         quantile_ratio: The tail as a quantile, 0.99 for p99.
         warm_up_seconds: Before anything is measured: BE begins with nothing, and grows as fast as the shield lets it.
-        time_scale: Divides published periods.
     """
 
     policy: str
@@ -84,9 +81,7 @@ class Plan:
     Attributes:
         wake_ups: Of each cell, all rounds together.
         rounds: Each measures every cell once, in an order of its own: the machine drifts.
-        interval_us: Time between two wake-ups.
         threads: Number of threads of each load.
-        folder: Where the I/O load writes.
         partition_state: Where CPUs are divided, everybody else leaves the task's CPU too, by a partition that is
             journalled here; None leaves them where they are.
     """

@@ -11,8 +11,6 @@ from rlctl.report.figures import FAINT, INK, new_figure, png
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_histograms", "plot_maxima"]
-
 _LATENCY, _MAXIMUM = "#1f5f99", "#b3261e"
 _MARKS = {"average_us": ("mean", "o", _LATENCY), "p999_us": ("p99.9", "D", "#d9822b"), "max_us": ("max", "^", _MAXIMUM)}
 _TITLES = {"none": "no load", "cpu": "CPU load", "sched": "scheduling load", "io": "I/O load"}

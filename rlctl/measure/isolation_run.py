@@ -36,8 +36,6 @@ from rlctl.loop.stopping import Request
 from rlctl.measure.isolation import Cell, Outcome, Plan, Run
 from rlctl.safety.shield import Shield
 
-__all__ = ["Session", "measure"]
-
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of a name that nobody can guess is made in it
 LOOK_SECONDS = 0.05
 TRIAL_SECONDS = 1.0
@@ -85,7 +83,6 @@ class Session:
     Attributes:
         plan: The plan, with a measured target where it names none.
         missing: Cells that cannot be on this host, with the reason.
-        remarks: How conditions were brought about.
     """
 
     def __init__(self, plan: Plan) -> None:

@@ -18,8 +18,6 @@ from rlctl.measure.platform import Ground
 from rlctl.measure.run import Arena, Instance
 from rlctl.measure.table import CellMetrics, sides_of
 
-__all__ = ["Measurement", "estimated_seconds", "pairs_of", "run_all", "sides_by_cell", "trials"]
-
 RUN_SECONDS, INSTANCE_SECONDS = 0.25, 0.06
 """About what a run takes beside its work, and for each instance: interpreters that hold commands back, perf, groups."""
 
@@ -33,7 +31,6 @@ class Measurement:
     Attributes:
         runs: Pairs of a managed and an unmanaged run of each cell.
         leftover: `share` or `idle`: what becomes of CPU time that chosen modes do not ask for, as in `Sharing`.
-        quota_period_us: Period of the applications' quotas.
         seed: Seed of the order of the runs.
     """
 

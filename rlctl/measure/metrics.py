@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
-__all__ = ["METRICS", "Metric", "metrics_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Metric:

@@ -12,8 +12,6 @@ from typing import Any
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
-__all__ = ["Cell", "Log", "Record", "Turn", "reading_as_json", "turns"]
-
 FORMAT = 1
 
 
@@ -49,7 +47,6 @@ class Record:
     """One run that was made, a line of the log.
 
     Attributes:
-        metrics: By the names of `rlctl.measure.metrics`.
         ended: Seconds from the begin of the run to the end of each instance, in the order of their ends.
         placements: Managed: what the allocator chose, at the seconds when it was something else than before; by
             instance, without those that were deferred, each as [mode, cluster, CPUs].

@@ -12,8 +12,6 @@ from rlctl.envs.host.cpulist import format_cpus
 from rlctl.envs.host.partition.platform import MDEV, load_platform
 from rlctl.envs.host.topology import SYS, read_topology
 
-__all__ = ["CLUSTERINGS", "Ground", "managed_ground"]
-
 CLUSTERINGS = {
     "published": "as many as on the paper's machine, each with an equal part of the CPU time on all CPUs",
     "cores": "one for each core, so that an application stays on it",
@@ -48,8 +46,6 @@ def managed_ground(name: str, published_clusters: int, sys: Path = SYS) -> Groun
 
     Args:
         name: One of CLUSTERINGS, or a platform description: a YAML file or the name of a shipped one.
-        published_clusters: How many clusters `published` makes.
-        sys: Where sysfs is mounted.
 
     Raises:
         ConfigError: There is no such description, or it does not fit this host.

@@ -16,8 +16,6 @@ from rlctl.statistics.intervals import mean_interval
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["PANELS", "benefit_png", "burst_png"]
-
 BENEFIT, LOSS = "#2b7a4b", "#b3261e"
 UNMANAGED, MANAGED = "#d9822b", "#1f5f99"
 MOST_PERCENT = 100.0

@@ -14,8 +14,6 @@ from rlctl.measure.plan import Cell, Log, Record, reading_as_json
 from rlctl.measure.table import CellMetrics, estimates_of, metric_rows, missing_lines, speed_up, speed_up_rows
 from rlctl.report.table import render
 
-__all__ = ["as_json", "report_lines", "scaling"]
-
 MORE_SPEED_UPS = ("ctx", "mig")
 
 LEGEND = (

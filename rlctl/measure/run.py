@@ -31,8 +31,6 @@ from rlctl.measure.plan import Record, Turn
 from rlctl.measure.platform import Ground
 from rlctl.serve.sharing import Sharing
 
-__all__ = ["Arena", "Instance"]
-
 PRIORITY = 40
 """Real-time, as a testbed's controller (`rlctl.envs.testbed.session`); for both kinds of run."""
 

@@ -10,19 +10,6 @@ from rlctl.envs.telemetry import Missing, Reading
 from rlctl.measure.metrics import METRICS, Metric
 from rlctl.statistics.intervals import Estimate, mean_interval
 
-__all__ = [
-    "CellMetrics",
-    "Sides",
-    "SpeedUp",
-    "csv_lines",
-    "estimates_of",
-    "metric_rows",
-    "missing_lines",
-    "sides_of",
-    "speed_up",
-    "speed_up_rows",
-]
-
 METRIC_HEADER = ("metric", "mean U", "mean M", "95 % U", "95 % M", "99 % U", "99 % M")
 SPEED_UPS = ("ctime", "power", "energy")
 """What the paper's tables of speed-ups have."""
@@ -48,7 +35,6 @@ class SpeedUp:
     """How much better managed is than unmanaged, in percent of unmanaged; negative is a loss.
 
     Attributes:
-        percent: By the means.
         half95: Half-width of the 95 % interval, from the differences of the pairs; infinite for a single pair.
     """
 

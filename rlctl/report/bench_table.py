@@ -14,8 +14,6 @@ from rlctl.loop.record import write_ticks
 from rlctl.report.plots import plot_run, plot_summary
 from rlctl.report.table import render, score_rows
 
-__all__ = ["tables", "write_report"]
-
 
 def write_report(outcome: LiveOutcome, folder: Path) -> None:
     """Write `result.json`, `table.md`, `summary.png`, and for every run `MANAGER-REPEAT.{png,jsonl}`.

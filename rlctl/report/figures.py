@@ -13,8 +13,6 @@ from rlctl.envs.errors import RlctlError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["FAINT", "INK", "error_bar", "new_figure", "png", "svg"]
-
 INK, FAINT = "#1c1f25", "#8d949f"
 """Used for nothing else, so that `svg` can replace them by the page's colours for light and dark."""
 

@@ -20,8 +20,6 @@ from rlctl.report.suite_table import paired_rows, summary_rows
 from rlctl.report.table import render
 from rlctl.report.timeline import timeline_svg
 
-__all__ = ["suite_json", "write_suite_report"]
-
 TITLE = "rlctl: managers in the simulator"
 
 OPEN_RUNS = 8

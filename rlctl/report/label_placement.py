@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = ["MARKER_PIXELS", "Box", "place"]
-
 MARKER_PIXELS = 9.0
 """Half the size of a marker with its ring."""
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "MARKERS", "draw_scenario", "draw_suite", "front", "nines", "styles"]
-
 COLOURS = ("#2a78c8", "#c85a11", "#0f8a66", "#b4529b", "#937000", "#7a64cf", "#c23b4e")
 """Told apart by the colour-blind (after Okabe and Ito), each of contrast 3 or more on white and on near-black."""
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_run", "plot_shares", "plot_summary"]
-
 _LC, _BE, _TARGET, _SUSPENDED = "#1f5f99", "#d9822b", "#b3261e", "#e6e1f2"
 _APPLICATIONS = ("#d9822b", "#1f5f99", "#6a9f58", "#8e6bb0", "#b3261e", "#7f7f7f")
 _NAN = float("nan")

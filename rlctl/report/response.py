@@ -27,8 +27,6 @@ from rlctl.safety.profile import Profile
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["HOSTS", "LOADS", "SLACKS", "Host", "Surface", "draw", "surface", "text"]
-
 Array = NDArray[np.float64]
 
 LOADS: Array = np.round(np.arange(0.05, 1.101, 0.05), 2)
@@ -61,7 +59,6 @@ class Surface:
     """A policy on one kind of host.
 
     Attributes:
-        host: The kind of host.
         be_share: What BE may use of its CPUs in the end, 0 where it is frozen; shape (len(SLACKS), len(LOADS)).
         settled: Where nothing changed any more, same shape; elsewhere `be_share` is the mean of a cycle.
     """

@@ -9,8 +9,6 @@ from rlctl.bench.suite import SimOutcome
 from rlctl.report.table import interval
 from rlctl.statistics.paired import Difference
 
-__all__ = ["paired_rows", "percent", "summary_rows"]
-
 Rows = list[tuple[str, ...]]
 
 SUMMARY = (

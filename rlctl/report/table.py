@@ -9,8 +9,6 @@ from rlctl.agents.catalogue import label
 from rlctl.bench.score import Score
 from rlctl.statistics.intervals import Estimate
 
-__all__ = ["LEGEND", "interval", "render", "score_rows", "suite_rows"]
-
 HEADER = (
     "manager", "QoS %", "95 %", "BE %", "95 %", "EMU %", "mean worst x", "recover s", "frozen %", "changes",
     "override %", "decide ms",

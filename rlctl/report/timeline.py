@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from rlctl.bench.suite import Trace
 
-__all__ = ["timeline_svg"]
-
 WIDTH, LEFT, RIGHT = 360.0, 38.0, 352.0
 PANELS = ((14.0, 58.0), (78.0, 146.0), (166.0, 210.0))
 """Top and bottom of load, tail and BE work, in the SVG's units."""

@@ -14,8 +14,6 @@ from rlctl.envs.testbed.traces import Trace, shares_from_config
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import Strict
 
-__all__ = ["LiveScenario"]
-
 
 class LcSection(Strict):
     """The latency-critical service that the testbed starts.

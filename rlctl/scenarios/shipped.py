@@ -10,8 +10,6 @@ from rlctl.envs.yaml_edge import load_yaml, validated
 from rlctl.scenarios.live import LiveScenario
 from rlctl.scenarios.sim import SimScenario
 
-__all__ = ["live_scenario", "load_scenario", "scenarios_folder", "shipped_scenarios", "sim_scenario"]
-
 
 def shipped_scenarios() -> dict[str, LiveScenario | SimScenario]:
     """The scenarios that come with rlctl, live and simulated, by name."""

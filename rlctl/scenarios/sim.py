@@ -14,8 +14,6 @@ from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import Strict
 
-__all__ = ["SUITE", "SimScenario"]
-
 SUITE = ("thesis", "diurnal", "bursty", "flash-crowd", "noisy", "two-core")
 """What `all` means in the simulator, in the order of reports."""
 

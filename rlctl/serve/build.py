@@ -37,8 +37,6 @@ from rlctl.serve.latency import latency_source
 from rlctl.serve.resources import Caretaker, resource_sensors
 from rlctl.serve.workloads import Workloads, groups_of, uncontrolled
 
-__all__ = ["build_live", "unwritable"]
-
 log = logging.getLogger(__name__)
 
 # Ten files of each group stay open, and the usual soft limit is 1024. Nothing here uses select().

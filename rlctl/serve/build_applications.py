@@ -20,8 +20,6 @@ from rlctl.envs.host.partition.platform import Platform, load_platform
 from rlctl.envs.host.partition.view import missing
 from rlctl.serve.sharing import Sharing
 
-__all__ = ["BeGroup", "be_group", "build_sharing"]
-
 
 @dataclass(frozen=True, slots=True)
 class BeGroup:
@@ -46,7 +44,6 @@ def be_group(config: ServeConfig, layout: Layout, *, make: bool) -> BeGroup:
 
     Args:
         config: The configuration in effect.
-        layout: Where the hierarchies are.
         make: Whether that group may be made.
 
     Raises:
@@ -80,7 +77,6 @@ def build_sharing(
 
     Args:
         config: The configuration in effect.
-        be: The groups of best-effort work.
         parent: The group that holds the applications.
         order: CPUs that BE may be given.
         knobs: Reads and writes, with the journal.

@@ -17,8 +17,6 @@ from rlctl.envs.errors import BundleError, PolicyError
 from rlctl.loop.stopping import Request
 from rlctl.safety.profile import Profile, load_profile
 
-__all__ = ["Configuration", "Deciders", "build_policy", "with_fallback"]
-
 log = logging.getLogger("rlctl.serve")
 
 EXCHANGED = ("policy", "fallback", "shield")
@@ -42,7 +40,6 @@ class Configuration:
 
     Attributes:
         config: What the file says, with the policy that was typed.
-        deciders: Who decides by it.
         reload: The request to read the file again.
 
     Raises:

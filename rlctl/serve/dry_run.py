@@ -14,8 +14,6 @@ from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
 from rlctl.loop.narrator import in_words
 
-__all__ = ["DryRun"]
-
 log = logging.getLogger(__name__)
 
 

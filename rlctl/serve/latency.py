@@ -12,8 +12,6 @@ from rlctl.envs.host.latency.prometheus import PrometheusDigest, PrometheusNames
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.workload import SLO
 
-__all__ = ["latency_source"]
-
 
 def latency_source(latency: source.Latency, slo: SLO) -> Sensor:
     """Open the source; one that asks an endpoint begins to at once.

@@ -27,8 +27,6 @@ from rlctl.envs.telemetry import READINGS, Missing, Value
 from rlctl.loop.record import Shares, Tick
 from rlctl.serve.self_usage import SelfUsage, self_usage
 
-__all__ = ["Metrics"]
-
 TICK_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Seconds. 20 ms is the promise for 100 BE groups, 1 s the usual control period."""
 

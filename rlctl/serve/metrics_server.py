@@ -27,8 +27,6 @@ from rlctl.config.metrics import MetricsSection
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError
 from rlctl.serve.metrics import Metrics
 
-__all__ = ["MetricsServer", "check_files"]
-
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 5.0

@@ -8,15 +8,12 @@ from collections.abc import Mapping
 
 from rlctl.loop.record import Tick
 
-__all__ = ["Heartbeat", "notify"]
-
 
 def notify(state: str, environ: Mapping[str, str] = os.environ) -> bool:
     """Tell the service manager something, such as `READY=1` or `STOPPING=1`.
 
     Args:
         state: Assignments, one per line.
-        environ: Where `NOTIFY_SOCKET` is looked up.
 
     Returns:
         False without a service manager, or when it cannot be reached; a daemon goes on either way.

@@ -24,8 +24,6 @@ from rlctl.envs.host.resources.resctrl_monitor import ResctrlMonitor
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.telemetry import Missing, Reading
 
-__all__ = ["LOOK_SECONDS", "Caretaker", "resource_sensors"]
-
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
@@ -58,8 +56,6 @@ class Caretaker:
 
     Args:
         section: The configuration's section `resources`.
-        lcs: The LCs' groups.
-        be_groups: BE's groups now.
         knobs: Journals originals; its dry run is heeded.
     """
 

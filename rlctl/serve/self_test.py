@@ -24,8 +24,6 @@ from rlctl.safety.memory import MemoryBandwidthGuard, MemoryPressureGuard
 from rlctl.safety.profile import Profile
 from rlctl.safety.sensors import NEVER_THERE
 
-__all__ = ["self_test"]
-
 log = logging.getLogger("rlctl.serve")
 
 CLOCK_SECONDS = 0.02
@@ -49,7 +47,6 @@ def self_test(
         host: The host; its knobs are journalled already.
         policy: Who is to decide; to be started afterwards.
         watchdog: The watchdog's process, which has confirmed its plan; None if there is none.
-        dry_run: Leave the knobs alone.
         profile: The shield's, for guards whose sensors this host may lack.
 
     Raises:

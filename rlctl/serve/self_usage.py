@@ -15,8 +15,6 @@ from pathlib import Path
 from rlctl.config.metrics import LimitsSection
 from rlctl.loop.record import Tick
 
-__all__ = ["SelfCheck", "SelfUsage", "bounded_memory", "self_usage"]
-
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 60.0
@@ -34,8 +32,6 @@ class SelfUsage:
 
     Attributes:
         cpu_seconds: User and system time of all threads since the start.
-        resident_bytes: Memory in use now (RSS).
-        open_files: Descriptors open now.
     """
 
     cpu_seconds: float
@@ -89,7 +85,6 @@ class SelfCheck:
 
     Args:
         limits: What rlctl may cost before the log has a warning.
-        measure: Measures this process.
     """
 
     def __init__(self, limits: LimitsSection, measure: Callable[[], SelfUsage] = self_usage) -> None:

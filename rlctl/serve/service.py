@@ -40,8 +40,6 @@ from rlctl.ticklog.header import header_of
 if TYPE_CHECKING:
     from rlctl.serve.metrics import Metrics
 
-__all__ = ["Around", "absent_in_words", "control", "dry_run", "serve", "untrained_shield"]
-
 log = logging.getLogger("rlctl.serve")
 
 
@@ -51,7 +49,6 @@ def serve(configuration: Configuration, stop: Request, *, seconds: float | None 
     Args:
         configuration: What to control, who decides, and who decides after a reload.
         stop: Ends the loop, also amid the wait for a tick.
-        seconds: Ends it too.
         as_json: Tell events as JSON on stdout rather than as text on stderr.
 
     Raises:
@@ -98,7 +95,6 @@ class _HeldHost:
         stop: Ends the host's wait for a tick.
 
     Attributes:
-        host: Open from `__enter__` on.
         lease: The watchdog's; None without a watchdog.
     """
 
@@ -174,12 +170,8 @@ def control(
     """Control a plant until a stop is requested.
 
     Args:
-        plant: What is controlled.
         deciders: Who decides, and the shield's constants.
-        stop: Ends the loop.
-        around: What stands around the loop.
         reloaded: Asked before every tick for others to go on with.
-        seconds: Ends the loop too.
         as_json: Tell events as JSON on stdout rather than as text on stderr.
 
     Raises:
@@ -210,7 +202,6 @@ class _Running:
     """A controller, what tells of it, and what a reload exchanges.
 
     Args:
-        controller: The control loop that runs.
         tick_log, metrics: Records that name policy and shield.
         reloaded: Asked before every tick for others to go on with.
     """

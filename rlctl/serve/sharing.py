@@ -27,8 +27,6 @@ from rlctl.envs.host.cgroup.steps import Step, Turn, carry_out
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.resources.memory import memory_of
 
-__all__ = ["Sharing"]
-
 log = logging.getLogger(__name__)
 
 WORTH_TELLING_RATIO = 0.05
@@ -55,11 +53,9 @@ class Sharing:
             between them; else they all live in the group itself and are told apart by their cpusets.
         parent: BE's group. Its quota and CPUs bound all shares, whatever `share` is told.
         knobs: Reads and writes. With a journal, `restore` puts back every child group's originals.
-        registry: Says what the applications are.
         socket: Where they are told their modes; None tells them by files alone.
         leftover: `share` gives what the allocator leaves to those that are placed, `idle` leaves it.
         period_seconds: They are placed anew at least so often, though nothing has changed.
-        quota_period_us: Period of the quotas.
         events: Takes a line for each application that comes or goes.
         clock: Monotonic seconds, for periods and for how long an application has run.
 

@@ -13,8 +13,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["disposable", "let_go"]
-
 log = logging.getLogger(__name__)
 
 MADV_DONTNEED = 4
@@ -44,9 +42,6 @@ def disposable(smaps: str) -> Iterator[tuple[int, int]]:
     """Address and bytes of every mapping that holds nothing but its file: no page was ever written, nor swapped out.
 
     The linker writes addresses into some pages and then protects them: those look alike but for being counted here.
-
-    Args:
-        smaps: As `/proc/PID/smaps` prints it.
     """
     begin = end = 0
     private: dict[str, str] = {}

@@ -14,21 +14,11 @@ from rlctl.envs.errors import ConfigError, RlctlError
 from rlctl.envs.host.cgroup.group import KNOBS, Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
-from rlctl.envs.host.discovery import (
-    ByCgroup,
-    ByContainer,
-    ByKubernetesPod,
-    ByKubernetesQos,
-    ByPid,
-    ByUnit,
-    WorkloadSpec,
-    discover,
-    selects,
-)
+from rlctl.envs.host.containers import ByContainer
+from rlctl.envs.host.discovery import ByCgroup, ByPid, ByUnit, WorkloadSpec, discover, selects
+from rlctl.envs.host.kubernetes import ByKubernetesPod, ByKubernetesQos
 from rlctl.envs.host.topology import cpu_order
 from rlctl.serve.build_applications import BeGroup, be_group
-
-__all__ = ["Workloads", "groups_of", "lc_of", "spec_of", "uncontrolled", "within_reach"]
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,6 @@ from rlctl.shadow.watching import Answer, Watched
 from rlctl.ticklog.header import limits_in, profile_in
 from rlctl.ticklog.replay import alike, period_in, usable_cpus
 
-__all__ = ["Columns", "Flags", "Floats", "ShadowColumns", "Subject", "columns"]
-
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
@@ -28,9 +26,6 @@ class Subject:
     """What all ticks of a report have in common.
 
     Attributes:
-        acting: Name of the acting policy.
-        acting_hash: Digest of the acting policy.
-        profile: Constants of the shield.
         limits: Range of allocations of the host.
         target_seconds: Target of the LC's tail latency; None when the log does not say.
         shadows: For each shadow by name its digest, and whether it is learned.
@@ -53,7 +48,6 @@ class ShadowColumns:
         got_cpus: CPUs that BE could have used under it.
         same: The shield would have let through what was in force.
         near: The same to one quota level, and frozen alike.
-        overridden, refused, failed, late, strange: As in `rlctl.shadow.watching.Answer`.
         guards: How often each guard overrode it, by the guard's name.
         first_failure: Why it had no answer for the first time; empty when it always had one.
     """
@@ -77,7 +71,6 @@ class Columns:
     Attributes:
         subject: What all of them have in common.
         follows: The tick comes right after the one before it in the array.
-        wall_seconds: Unix time of the tick.
         load_ratio, be_cpus: Load, and CPUs that BE used, in the period before each tick; NaN where they are not known.
         met: That period held the target: 1, did not: 0, was not measured: NaN.
         applied_cpus: CPUs that BE could use from each tick on.
@@ -170,11 +163,7 @@ class _Gathering:
 
 
 def columns(stream: Iterable[Watched]) -> Columns | None:
-    """The ticks of a stream with the subject of its end; None when there is none.
-
-    Args:
-        stream: Watched ticks, oldest first.
-    """
+    """The ticks of a stream with the subject of its end; None when there is none."""
     # A log in which the acting policy, the shield or the shadows were changed holds several experiments; the last one
     # is what a promotion would build on.
     now: _Gathering | None = None

@@ -19,20 +19,6 @@ from numpy.typing import NDArray
 from rlctl.shadow.columns import Columns, Flags, Floats, ShadowColumns
 from rlctl.statistics.intervals import Estimate, student_t, wilson
 
-__all__ = [
-    "APART_SECONDS",
-    "BLOCK_SECONDS",
-    "LEAST_WINDOWS",
-    "MATCH_TICKS",
-    "Gain",
-    "Matching",
-    "be_gain",
-    "blocks_of",
-    "matching",
-    "mean_over_blocks",
-    "share_over_blocks",
-]
-
 BLOCK_SECONDS = 300.0
 """The longest cool-down that ships (Heracles, Hybrid PRM as published)."""
 

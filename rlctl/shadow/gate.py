@@ -13,8 +13,6 @@ from pydantic import Field
 from rlctl.envs.yaml_edge import Strict, load_model
 from rlctl.shadow.report import Report, ShadowFigures
 
-__all__ = ["Check", "Gate", "allows", "load_gate"]
-
 
 class LoadSection(Strict):
     """Where the load must have been.
@@ -105,13 +103,7 @@ def load_gate(path: Path | None = None) -> Gate:
 
 
 def allows(gate: Gate, report: Report, name: str) -> tuple[Check, ...]:
-    """Every reason for and against a shadow; it may be promoted when all have passed.
-
-    Args:
-        gate: Bounds on the figures.
-        report: The figures of all shadows.
-        name: Name of the shadow.
-    """
+    """Every reason for and against a shadow; it may be promoted when all have passed."""
     figures = report.shadows[name]
     return (
         _least("watched", report.hours, gate.least_hours, "h"),

@@ -20,8 +20,6 @@ from rlctl.loop.sealed_log import SealedLog
 from rlctl.shadow.watching import Answer, Watched
 from rlctl.ticklog.logged import finite
 
-__all__ = ["SHADOW_LOG_NAME", "ShadowLog", "answers_from", "read_watched", "shadow_files", "watched_as_json"]
-
 SHADOW_LOG_NAME = "shadow.jsonl"
 """Name of its newest file, which lies beside the tick log by default."""
 

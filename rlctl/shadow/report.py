@@ -27,8 +27,6 @@ from rlctl.statistics.intervals import Estimate
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["Band", "Match", "Report", "ShadowFigures", "report_of"]
-
 BANDS = (0.0, 20.0, 40.0, 60.0, 80.0, 100.0, math.inf)
 """Ends of the load bands, percent of the LC's maximum."""
 
@@ -102,7 +100,6 @@ class Report:
 
     Attributes:
         source: Log or file that it was read from.
-        acting: Name of the acting policy.
         ticks, hours: Number of ticks that were watched, and their length together.
         left_out_ticks: Ticks before them, with another acting policy, shield, host or set of shadows.
         from_seconds, to_seconds: Unix time of the first and the last tick.
@@ -110,7 +107,6 @@ class Report:
         violation_percent: Share of the measured windows that missed the target; None when none was measured.
         be_percent: BE's use in percent of its CPUs; None when it was never measured.
         override_percent: Share of ticks in which the shield overrode the acting policy.
-        load_bands: The ticks by their load.
         shadows: What the log says of each shadow, by its name.
         simulation: All policies in the simulator; None when there is none.
         not_simulated: Why there is none; empty when there is one.

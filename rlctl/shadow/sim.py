@@ -27,8 +27,6 @@ from rlctl.shadow.columns import Columns, Floats, Subject
 from rlctl.statistics.intervals import Estimate, mean_interval, share_over_seeds
 from rlctl.statistics.paired import Difference, paired_difference
 
-__all__ = ["SimulatedRun", "Simulation", "Twin", "load_trace", "simulate"]
-
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
@@ -77,10 +75,7 @@ class Simulation:
     """All policies in the simulator.
 
     Attributes:
-        profile: The simulated host.
         seeds: How many runs of each.
-        acting: The acting policy's run.
-        shadows: The others', by name.
         remarks: What a reader must know.
     """
 
@@ -96,7 +91,6 @@ class Twin:
     """The log's host in the simulator.
 
     Args:
-        profile: The calibrated host.
         subject: Of the log: its limits, shield, target and control period.
         trace: Load in each tick, as a share of the LC's maximum.
         weight: BE's CPU weight on the host, which no log says.
@@ -167,8 +161,6 @@ def simulate(
 
     Args:
         build: Makes the policy, once for each seed.
-        twin: The host and its load.
-        number: How many seeds.
         done: Called when it is done.
     """
     policies = [build() for _ in range(number)]

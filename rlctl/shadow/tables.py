@@ -16,8 +16,6 @@ from rlctl.statistics.intervals import Estimate
 from rlctl.statistics.paired import Difference
 from rlctl.ticklog.logged import shown
 
-__all__ = ["gate_lines", "report_lines"]
-
 LOG_HEADER = (
     "policy", "same %", "95 %", "near %", "overridden %", "refused %", "95 %", "failed", "late", "drift %", "BE gain",
     "95 %", "assumed %",

@@ -33,8 +33,6 @@ from rlctl.ticklog.header import limits_in, profile_in, run_in
 from rlctl.ticklog.logged import LoggedTick
 from rlctl.ticklog.replay import begins_anew, digest_in, period_in
 
-__all__ = ["Answer", "Shadow", "Shadows", "Watched"]
-
 HANG_SECONDS = 2.0
 """Wall clock after which a call is given up. The policy's budget is in CPU time: a shadow runs at the lowest priority,
 and may be late through no fault of its own."""
@@ -179,11 +177,7 @@ class Shadows:
     They share one shield, made from the log's header and apart from the acting loop's: what guards remember depends on
     readings only, so one memory serves any number of them.
 
-    Args:
-        policies: Of different names.
-
     Attributes:
-        ticks: Seen so far.
         unruled: Of these, passed over because no header said under which shield and on what host.
     """
 

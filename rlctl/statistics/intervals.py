@@ -11,8 +11,6 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Estimate", "finite_bounds", "mean_interval", "share_interval", "share_over_seeds", "student_t", "wilson"]
-
 
 @dataclass(frozen=True, slots=True)
 class Estimate:

@@ -18,17 +18,6 @@ from numpy.typing import NDArray
 
 from rlctl.statistics.intervals import finite_bounds, mean_interval, student_t
 
-__all__ = [
-    "RESAMPLES",
-    "Difference",
-    "Ratio",
-    "bca_interval",
-    "expanded_z",
-    "paired_difference",
-    "ratio_of_means",
-    "resample_weights",
-]
-
 RESAMPLES = 10_000
 """Bootstrap samples: the ends of a 95 % interval then rest on 250 samples each."""
 
@@ -85,7 +74,6 @@ def paired_difference(one: NDArray[np.float64], other: NDArray[np.float64], seed
     Args:
         one: Values of a manager, shape (seeds,).
         other: Values of the other on the same seeds in the same order.
-        seed: Seed of the bootstrap's generator.
 
     Raises:
         ValueError: Of different length, or empty.
@@ -157,7 +145,6 @@ def bca_interval(
     """Bias-corrected and accelerated bootstrap interval (Efron 1987).
 
     Args:
-        estimate: The statistic of all seeds.
         samples: The statistic of each bootstrap sample, shape (resamples,).
         left_out: The statistic with one seed left out, shape (seeds,).
         z: Normal quantile of the interval's upper end: 1.96 for the plain one, `expanded_z` for few seeds.

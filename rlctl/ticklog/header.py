@@ -23,8 +23,6 @@ from rlctl.loop.record import Tick
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 
-__all__ = ["header_of", "limits_in", "profile_in", "run_in"]
-
 SCHEMA = 1
 
 

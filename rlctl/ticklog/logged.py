@@ -14,8 +14,6 @@ from rlctl.envs.ticklog import Damage, Line, read_lines
 from rlctl.loop.record import Tick
 from rlctl.safety.verdict import Bound, Reason, Verdict
 
-__all__ = ["LoggedTick", "TickReader", "finite", "read_log", "shown"]
-
 
 @dataclass(frozen=True, slots=True)
 class LoggedTick:

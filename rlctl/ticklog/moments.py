@@ -13,8 +13,6 @@ from pathlib import Path
 from rlctl.envs.ticklog import Damage
 from rlctl.ticklog.logged import LoggedTick, read_log
 
-__all__ = ["Moment", "Nearest", "find", "parse_moment"]
-
 _AGO = re.compile(r"-(\d{1,9}(?:\.\d{1,6})?)([smhd])")
 _INDEX = re.compile(r"(?:tick\s+|#)(\d{1,12})")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -44,7 +42,6 @@ class Nearest:
     """The tick of a log that is nearest to a moment.
 
     Attributes:
-        logged: The tick itself.
         following: The tick after it, if there is one.
         off: How far it is from what was looked for, as `Moment.off`.
     """

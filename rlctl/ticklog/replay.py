@@ -22,20 +22,6 @@ from rlctl.safety.verdict import Verdict
 from rlctl.ticklog.header import limits_in, profile_in, run_in
 from rlctl.ticklog.logged import LoggedTick
 
-__all__ = [
-    "Answer",
-    "Contender",
-    "Difference",
-    "Recheck",
-    "alike",
-    "begins_anew",
-    "differing",
-    "digest_in",
-    "period_in",
-    "replay",
-    "usable_cpus",
-]
-
 TOLERANCE_CPUS = 1e-6
 """Logs from before all digits were kept have six of a quota."""
 

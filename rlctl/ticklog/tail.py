@@ -13,8 +13,6 @@ from rlctl.envs.ticklog import LOG_NAME, MOST_LINE_BYTES, Line, unsealed
 from rlctl.loop.record import Tick
 from rlctl.ticklog.logged import LoggedTick, TickReader
 
-__all__ = ["LogTail"]
-
 HISTORY_TICKS = 600
 """Ten minutes at a tick a second."""
 
@@ -32,7 +30,6 @@ class LogTail:
         log: The log's newest file, or its directory.
 
     Attributes:
-        path: The newest file.
         ticks: The last ticks, oldest first, at most `HISTORY_TICKS`.
         damaged: Number of lines that were no ticks.
 

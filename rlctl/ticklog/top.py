@@ -15,8 +15,6 @@ from rlctl.loop.record import Tick, tick_as_json
 from rlctl.ticklog.logged import shown
 from rlctl.ticklog.why import clock, reading_in_words, shares_in_words
 
-__all__ = ["BLOCKS", "PLAIN_BLOCKS", "Mood", "Row", "as_json", "is_stale", "rows", "sparkline"]
-
 BLOCKS = "▁▂▃▄▅▆▇█"
 PLAIN_BLOCKS = "_.-=+*#@"
 """For a terminal that cannot show the others."""
@@ -57,7 +55,6 @@ def rows(ticks: Sequence[Tick], now_seconds: float, columns: int = 80, blocks: s
     """The whole screen, row by row.
 
     Args:
-        ticks: The last ticks, oldest first.
         now_seconds: Unix time, from which the age of the last tick follows.
         columns: Width of the screen in characters.
         blocks: Characters of the sparkline, lowest first.
@@ -107,8 +104,6 @@ def sparkline(values: Sequence[float | None], most: float, columns: int, blocks:
     Args:
         values: Oldest first; where there are more than columns each bar is the largest of several. None is a gap.
         most: What the highest bar stands for; more is shown as much.
-        columns: Number of bars at most.
-        blocks: The bars, lowest first.
     """
     bars = min(len(values), max(1, columns))
     groups = (values[place * len(values) // bars : (place + 1) * len(values) // bars] for place in range(bars))

@@ -12,8 +12,6 @@ from rlctl.loop.record import Tick, tick_as_json
 from rlctl.ticklog.logged import LoggedTick, shown
 from rlctl.ticklog.moments import Moment, Nearest
 
-__all__ = ["as_json", "clock", "in_plain_words", "reading_in_words", "shares_in_words"]
-
 WIDTH = 9
 """Columns of the words at the left."""
 

@@ -37,8 +37,6 @@ from rlctl.safety.shield import Shield
 from rlctl.scenarios.sim import SimScenario
 from rlctl.training.transitions import Moment, Weaver, recording_of_weavers
 
-__all__ = ["Ground", "grounds_of_hosts", "grounds_of_scenarios", "record"]
-
 RUN_SEED = 1 << 18
 """Whose training seeds recordings take, with their own added: far from those of training runs."""
 
@@ -57,13 +55,10 @@ class Ground:
     """One kind of host and load to record on.
 
     Attributes:
-        name: Name in the dataset's origin.
-        host, load, weight, safety, tick_seconds: As in `rlctl.agents.training.trial.Course`.
         vary: Each seed is another host.
         seeds: Seeds of the hosts, one for each.
         ticks: Control periods of each host.
         policy: Makes a manager by name, as this ground wants it.
-        absent: Sensors that these hosts lack.
         work: What BE's work is worth by a violation to those who learn on such hosts.
     """
 

@@ -26,8 +26,6 @@ from rlctl.ticklog.logged import LoggedTick, read_log
 from rlctl.ticklog.replay import begins_anew, digest_in, period_in
 from rlctl.training.transitions import Cut, Moment, Weaver, move_of, recording_of_weavers
 
-__all__ = ["of_live_run", "of_log", "recording_of"]
-
 TRANSITIONS = "transitions.jsonl"
 """What `rlctl train --plant host` writes into the folder of its run."""
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from rlctl.agents.training.rollouts.fine_tuning import FineTuningTask, Outcome
     from rlctl.training.plan import TrainingOptions
 
-__all__ = ["LivePlan", "Signalled", "fine_tune", "live_testbed", "signals_raised"]
-
 LEAST_TIMESTEPS = 2
 TIMESTEPS = 600
 """Ten minutes, where no number is given."""

@@ -12,8 +12,6 @@ from rlctl.agents.training.evaluations import METRICS
 if TYPE_CHECKING:
     from rlctl.agents.training.training_run import TrainingResult
 
-__all__ = ["rows"]
-
 DIGITS = (2, 1, 1)
 """Behind the point, of each of METRICS."""
 

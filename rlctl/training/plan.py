@@ -26,20 +26,6 @@ from rlctl.safety.profile import load_profile
 from rlctl.scenarios.shipped import sim_scenario
 from rlctl.scenarios.sim import SUITE, SimScenario
 
-__all__ = [
-    "EXPLORE",
-    "EXPLORE_SLACK",
-    "LIBRARIES",
-    "TrainingOptions",
-    "TrainingPlan",
-    "course_of",
-    "courses_of",
-    "new_plan",
-    "next_folder",
-    "require_libraries",
-    "resumed_plan",
-]
-
 LIBRARIES = ("torch", "stable_baselines3", "sb3_contrib", "onnx", "onnxruntime")
 
 EXPLORE, EXPLORE_SLACK = 0.1, 0.5

@@ -17,8 +17,6 @@ from rlctl.work.progress import say
 if TYPE_CHECKING:
     from rlctl.agents.training.training_run import TrainingStatus
 
-__all__ = ["described", "left_seconds", "training_progress"]
-
 LINE_SECONDS = 30.0
 """Between two plain lines when there is no new evaluation."""
 

@@ -23,8 +23,6 @@ from rlctl.agents.training.trial import Trial
 from rlctl.statistics.intervals import Estimate, mean_interval, share_over_seeds
 from rlctl.statistics.paired import Difference, paired_difference
 
-__all__ = ["Lead", "Standing", "lead", "ranked"]
-
 Scores = Mapping[str, Trial]
 """By the course's name."""
 

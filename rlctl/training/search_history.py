@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from rlctl.agents.training.search.tuner import TrialEnd
     from rlctl.training.search_plan import SearchPlan
 
-__all__ = ["HISTORY", "SearchOutcome", "document", "tables", "verdict", "write"]
-
 HISTORY, TRIALS, FIGURE = "history.json", "trials.csv", "search.png"
 
 

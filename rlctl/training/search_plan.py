@@ -21,8 +21,6 @@ from rlctl.envs.yaml_edge import load_model
 from rlctl.scenarios.sim import SUITE
 from rlctl.training.plan import TrainingOptions, new_plan
 
-__all__ = ["SEARCH", "SearchOptions", "SearchPlan", "begin", "check_new", "new_search", "resumed_search"]
-
 SEARCH = "search.json"
 SHIELD = "responsive"
 """Under which policies are judged where the space names no shield."""

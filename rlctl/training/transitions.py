@@ -34,8 +34,6 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.reward import reward
 from rlctl.envs.telemetry import Missing, Telemetry, Value
 
-__all__ = ["LONGEST", "Cut", "Moment", "Weaver", "censored", "move_of", "recording_of_weavers"]
-
 LONGEST = 300
 """Transitions of an episode: a longer one is cut without losing any, so that episodes can be held out."""
 
@@ -100,11 +98,7 @@ def move_of(wanted: Allocation, before: Allocation, limits: Limits, preferred: i
 
 
 def censored(telemetry: Telemetry, before: Allocation, limits: Limits) -> Cut | None:
-    """Why a tick teaches nothing; None when it does.
-
-    Args:
-        before: What was in force.
-    """
+    """Why a tick teaches nothing; None when it does."""
     latency = telemetry.latency_seconds
     if isinstance(latency, Missing) or not math.isfinite(latency.value) or not telemetry.target_seconds > 0.0:
         return Cut.NO_LATENCY

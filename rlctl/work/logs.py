@@ -9,8 +9,6 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
-__all__ = ["NeverWaits", "log_to_stderr", "takes"]
-
 # sd-daemon(3): a line that begins with <n> has the syslog priority n.
 _PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.DEBUG, 7))
 
@@ -44,7 +42,6 @@ def log_to_stderr(level: int = logging.WARNING, environ: Mapping[str, str] = os.
     """Send the log of rlctl to stderr; a later call only changes the level.
 
     Args:
-        level: Least level shown.
         environ: `JOURNAL_STREAM` in it means that systemd reads stderr.
     """
     logger = logging.getLogger("rlctl")

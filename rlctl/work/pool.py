@@ -14,8 +14,6 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
-__all__ = ["begin", "pool_of"]
-
 Result = TypeVar("Result")
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h

@@ -8,8 +8,6 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 
-__all__ = ["progress", "say"]
-
 
 def say(text: str) -> None:
     """Print a line for the person at the terminal: to stderr, at once; stdout is the result's."""
@@ -21,7 +19,6 @@ def progress(total: int, unit: str = "steps") -> Iterator[Callable[[str], None]]
     """Show how far a known number of steps has come.
 
     Args:
-        total: Number of steps.
         unit: What a step is, in the plural.
 
     Yields:

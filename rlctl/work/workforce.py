@@ -14,8 +14,6 @@ from rlctl.agents.training.cluster.connection import connected
 from rlctl.work.pool import pool_of
 from rlctl.work.progress import say
 
-__all__ = ["HERE", "Workforce", "usable_cpus", "workforce"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -28,7 +26,6 @@ class Workforce:
 
     Args:
         count: Items that are worked on at a time.
-        complete: What runs them.
     """
 
     def __init__(self, count: int, complete: Completions) -> None:
@@ -44,7 +41,6 @@ class Workforce:
 
         Args:
             function: Of a module, so that other processes can import it; items and results are pickled.
-            items: What it is run on.
             done: Called after each item, in order of completion.
         """
         results: dict[int, Result] = {}
@@ -65,7 +61,6 @@ def workforce(workers: int | None = None, ray: str | None = None, *, logs: bool 
     Args:
         workers: Processes, or CPUs of a cluster that is started here; None is one for each CPU.
         ray: Address of a Ray cluster as `cluster.connection.connected` takes it; None for processes here.
-        logs: Show what Ray logs.
 
     Raises:
         ConfigError: Ray is not installed, the address is none, or a node has another rlctl.

@@ -24,8 +24,6 @@ from rlctl.safety.profile import Profile
 from rlctl.safety.sensors import SensorGuard, Trust
 from rlctl.safety.shield import bounds
 
-__all__ = ["GUARDS", "Bounding", "Bounds", "Memory", "advance"]
-
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
@@ -50,7 +48,6 @@ class Memory(NamedTuple):
         slack_ratio: The slack last judged by; NaN for none.
         slack_polled_seconds: When the slack was last judged; NaN for never.
         strikes: Number of strikes that are not forgotten yet.
-        clean_seconds: Time since the last strike.
         remaining_seconds: What is left of the cool-down.
         seen_seconds: Time of the last readings; NaN before the first.
         passed_seconds: Time before these readings that earns growth.
@@ -124,7 +121,6 @@ class Bounding:
     """The guards' bounds for one profile.
 
     Args:
-        profile: Constants of the guards.
         limits: Range of allocations, of all hosts or of each.
     """
 

@@ -15,8 +15,6 @@ from rlctl.envs.readings import Readings
 from rlctl.envs.units import Ratio
 from rlctl.safety.profile import Profile
 
-__all__ = ["Beliefs", "Column", "GuardReadings", "believed"]
-
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 

@@ -20,8 +20,6 @@ from rlctl.safety.many.guards import GUARDS, Bounding, Bounds, Memory, advance
 from rlctl.safety.many.readings import Beliefs, GuardReadings, believed
 from rlctl.safety.profile import Profile
 
-__all__ = ["BatchShield", "BatchVerdict"]
-
 Flags = NDArray[np.bool_]
 
 
@@ -53,9 +51,7 @@ class BatchShield:
     fraction.
 
     Args:
-        profile: Constants of the guards.
         limits: Range of allocations, of all hosts or of each.
-        count: Number of hosts.
 
     Attributes:
         verdict: The latest verdict, for statistics of which guard overrides.
@@ -95,7 +91,6 @@ class BatchShield:
 
         Args:
             readings: Readings of this tick, in whatever state; never changed afterwards.
-            current: The allocations in force.
             proposed: What the policies ask for.
 
         Returns:

@@ -13,8 +13,6 @@ from rlctl.agents.served.network import first_line
 from rlctl.agents.training.cluster.nodes import Node, Version, check_version, our_version
 from rlctl.envs.errors import RlctlError
 
-__all__ = ["Lost", "answer", "check_node", "started_on"]
-
 ALIVE_CHILDREN = {"RAY_kill_child_processes_on_worker_exit": "0"}
 """Environment of workers on a live testbed. Ray kills a worker's children otherwise: the keeper too, which is there to
 clear up after it."""
@@ -30,7 +28,6 @@ def started_on(
     """An actor on a node and nowhere else, which is not started again by Ray.
 
     Args:
-        *arguments: What its constructor takes; pickled.
         live: It changes the host, and leaves a process that puts everything back when it dies.
     """
     options: dict[str, Any] = {

@@ -20,8 +20,6 @@ from rlctl.agents.training.cluster.actors import Lost, answer, check_node, start
 from rlctl.agents.training.cluster.nodes import LIVE, TESTBED, Cluster, Node, StepResult, Version, our_version, told_by
 from rlctl.envs.errors import ConfigError, HostError, RlctlError
 
-__all__ = ["LIVE_TESTBED", "map_blocks"]
-
 LIVE_TESTBED: Mapping[str, float] = {TESTBED: 1.0, LIVE: 1.0}
 """What a host offers that may be measured on."""
 

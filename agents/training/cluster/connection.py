@@ -28,8 +28,6 @@ from rlctl.agents import catalogue
 from rlctl.agents.training.cluster.nodes import Cluster, check_nodes
 from rlctl.envs.errors import ConfigError, HostError
 
-__all__ = ["LOCAL", "check_ray", "check_reachable", "connected", "environment", "require_ray", "sweep"]
-
 LOCAL = "local"
 """The address that starts a cluster on this machine, for as long as we are connected."""
 

@@ -10,19 +10,6 @@ from rlctl import __version__
 from rlctl.agents.training.run_folder import code_version
 from rlctl.envs.errors import ConfigError, HostError, RlctlError
 
-__all__ = [
-    "LIVE",
-    "TESTBED",
-    "Cluster",
-    "Node",
-    "StepResult",
-    "Version",
-    "check_nodes",
-    "check_version",
-    "our_version",
-    "told_by",
-]
-
 Result = TypeVar("Result")
 
 Version = tuple[str, str]

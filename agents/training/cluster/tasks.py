@@ -15,8 +15,6 @@ from rlctl.agents.served.network import first_line
 from rlctl.agents.training.cluster.nodes import Cluster, Version, check_version, our_version, told_by
 from rlctl.envs.errors import ConfigError, HostError, RlctlError
 
-__all__ = ["LOST", "RETRIES", "map_tasks"]
-
 RETRIES = 3
 """How often a task that was lost is done again; one that takes its worker down each time must come to an end."""
 

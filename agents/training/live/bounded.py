@@ -27,8 +27,6 @@ from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Reason
 from rlctl.safety.wrapper import ShieldedEnv
 
-__all__ = ["BoundedHost", "Bounds", "Step", "around", "has_room", "nearest"]
-
 Mask = NDArray[np.bool_]
 Logits = Callable[[NDArray[np.float32]], NDArray[np.floating]]
 
@@ -167,11 +165,6 @@ def nearest(wanted: Allocation, before: Allocation, limits: Limits, preferred: i
 
     The freezer counts most, then the quota, then the cpuset. Of moves that do the same it is the preferred one, or else
     the first of the table.
-
-    Args:
-        wanted: What is in force.
-        before: What was in force.
-        preferred: The move that was taken.
     """
 
     def distance(index: int) -> tuple[bool, int, int, bool]:

@@ -38,8 +38,6 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import Observer
 from rlctl.envs.reward import WORK
 
-__all__ = ["Cloner", "ConservativeLearner", "Rows", "choices", "learner_of", "parted", "rewards_of", "teacher_of"]
-
 BLOCKED = -1e9
 """In place of the logit of a move that the shield would not let through."""
 

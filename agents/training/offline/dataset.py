@@ -33,8 +33,6 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import Observer
 
-__all__ = ["Dataset", "Flags", "Floats", "Whole", "read"]
-
 Floats = NDArray[np.float32]
 Whole = NDArray[np.int64]
 Flags = NDArray[np.bool_]

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from rlctl.agents.training.offline.dataset import Dataset
 from rlctl.envs.actions import MOVES
 
-__all__ = ["value_of"]
-
 UNITS, BATCH, RATE, TARGET_UPDATES = 64, 256, 1e-3, 100
 
 Rows = NDArray[np.int64]
@@ -38,7 +36,6 @@ def value_of(
     """A policy's mean value over the states of some transitions.
 
     Args:
-        rows: Transitions that are judged on.
         here: What the policy chooses where these transitions begin, shape (len(rows),).
         after: What it chooses where they end.
         seed: Seed of weights and batches: the same for policies that are compared.

@@ -24,8 +24,6 @@ from rlctl.envs.observation import LAGS, VERSION
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import Strict, validated
 
-__all__ = ["KEY", "TERMS", "Origin", "Place", "PolicyCounts", "Source", "place_of", "read_origin", "require_minari"]
-
 TERMS = ("qos", "severity", "be_work", "reconfiguration", "override")
 """Columns of `reward_terms`, the parts of `rlctl.envs.reward.RewardTerms`."""
 

@@ -16,8 +16,6 @@ from pydantic import Field
 from rlctl.agents.training.recipe import Count, Network, Positive, QuantileNetwork, Schedule, recipe_file
 from rlctl.envs.yaml_edge import Strict
 
-__all__ = ["OFFLINE", "Cloning", "Conservative", "OfflineRecipe", "load_offline_recipe"]
-
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
@@ -75,9 +73,6 @@ OFFLINE: Mapping[str, type[OfflineRecipe]] = MappingProxyType({"bc": Cloning, "c
 
 def load_offline_recipe(algorithm: str, path: Path | None = None) -> OfflineRecipe:
     """The hyperparameters that ship, or those of a file.
-
-    Args:
-        algorithm: A key of OFFLINE.
 
     Raises:
         ConfigError: The file is absent or wrong, with its line and, for an unknown key, the closest one.

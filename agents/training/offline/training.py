@@ -37,8 +37,6 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import LAGS
 from rlctl.envs.whole_file import write_json
 
-__all__ = ["OfflineOutcome", "OfflineRun", "Round", "learn_offline"]
-
 OFFLINE = "offline.json"
 """File in the folder of a run with what came of it."""
 
@@ -58,7 +56,6 @@ class OfflineRun:
     """What a run has to do.
 
     Attributes:
-        algorithm: A key of `recipe.OFFLINE`.
         courses, validation_seeds: Where policies are judged in the simulator; no course judges them by the dataset.
         arguments, command: What the user asked for, to be kept in the folder.
     """

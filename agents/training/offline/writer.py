@@ -27,8 +27,6 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.observation import LAGS, VERSION, Observer
 
-__all__ = ["Episode", "Recording", "write"]
-
 ROOM_BYTES = 64 << 20
 """Free before each episode: more than one of a day takes, with ticks of a second."""
 
@@ -64,7 +62,6 @@ class Recording:
     """What one source gave.
 
     Attributes:
-        episodes: Its transitions, episode by episode.
         censored: Why and how often episodes were cut.
     """
 

@@ -26,8 +26,6 @@ from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.rollouts.testbeds import Arrival, Planned, Testbed, Testbeds
 from rlctl.agents.training.rollouts.worker import SimTestbed
 
-__all__ = ["MOST_BEHIND", "WAIT_SECONDS", "ClusterEnv", "Rollouts", "nth_seed"]
-
 WAIT_SECONDS = 300.0
 """Without anything from any testbed after which a run ends."""
 

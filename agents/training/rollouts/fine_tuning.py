@@ -37,8 +37,6 @@ from rlctl.agents.training.rollouts.worker import Worker
 from rlctl.agents.training.sb3_model import lags_of, load_model, parts_of, recorded
 from rlctl.envs.errors import ConfigError, RlctlError
 
-__all__ = ["TRANSITIONS", "FineTuning", "FineTuningTask", "Outcome", "Phase", "rounds_of"]
-
 TRANSITIONS, OUTCOME = "transitions.jsonl", "live.json"
 
 ROUND_TICKS, ROLLOUT_TICKS = 300, 60
@@ -80,7 +78,6 @@ class Phase:
 
     Attributes:
         name: `before`, `learning 1`, `after 1`, ...
-        ticks, violations, overrides, explored, missed_deadlines: Numbers of control periods.
         be_work: Sum of BE's work, as a share of BE running alone.
     """
 

@@ -29,8 +29,6 @@ from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.wrapper import ShieldedEnv
 
-__all__ = ["LiveRunning", "LiveTestbed", "PatientEnv"]
-
 log = logging.getLogger(__name__)
 
 UNATTENDED_TICKS = 2

@@ -16,8 +16,6 @@ from rlctl.envs.actions import discrete_space
 from rlctl.envs.allocation import Limits
 from rlctl.envs.observation import Observer
 
-__all__ = ["OneHost", "SegmentEnv"]
-
 
 class SegmentEnv(VecEnv):
     """Has the spaces that Stable-Baselines3 asks a vector environment for, and cannot be stepped.

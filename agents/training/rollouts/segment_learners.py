@@ -25,8 +25,6 @@ from rlctl.agents.training.export import as_onnx
 from rlctl.agents.training.rollouts.segments import Segment, Transitions, advantages, transitions
 from rlctl.envs.errors import ConfigError
 
-__all__ = ["OFF_POLICY_STEPS", "ROLLOUT_CLASSES", "extend"]
-
 OFF_POLICY_STEPS = 8
 """Control periods of a segment for a learner that takes them of any version."""
 

@@ -14,8 +14,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Happened", "Orders", "Segment", "Transitions", "advantages", "choose", "steps_for", "transitions"]
-
 Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
 
@@ -45,7 +43,6 @@ class Happened:
     """What a segment says of the hosts of one kind, for the curves.
 
     Attributes:
-        ticks: Control periods of all hosts.
         missed, overridden: Those that missed the target, and those in which the shield changed the move.
         be_work: Sum over those that held it of BE's work, as a share of BE running alone.
     """

@@ -9,8 +9,6 @@ from typing import Any
 
 from rlctl.envs.whole_file import write_json
 
-__all__ = ["FILE", "HostTally", "Tally"]
-
 FILE = "rollouts.json"
 
 
@@ -20,7 +18,6 @@ class HostTally:
 
     Attributes:
         kind: `simulated`, or the scenario of a live one.
-        learned: Transitions that were learned from.
         stale: Those that were dropped, for the policy had gone on too far.
         lost: Those that it was asked for and that never came: what it had of them is gone with it. An upper bound.
         segments, losses: Number of segments that came, and how often the host was lost.

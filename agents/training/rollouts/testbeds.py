@@ -21,8 +21,6 @@ from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.rollouts.worker import Ready, Running, Worker
 from rlctl.envs.errors import HostError, PolicyError, RlctlError
 
-__all__ = ["Arrival", "Planned", "Testbed", "Testbeds"]
-
 LOOK_SECONDS = 2.0
 """Between two looks at which nodes there are."""
 

@@ -26,8 +26,6 @@ from rlctl.agents.training.hosts import Group
 from rlctl.agents.training.rollouts.segments import Happened, Orders, Segment, choose
 from rlctl.envs.errors import BundleError, PolicyError
 
-__all__ = ["Came", "Ready", "Running", "SimTestbed", "Worker"]
-
 Logits = Callable[[NDArray[np.float32]], NDArray[np.floating]]
 
 
@@ -35,7 +33,6 @@ class Came(NamedTuple):
     """What came of a step.
 
     Attributes:
-        observations, rewards, done, finals: As of `host_groups.Stepped`.
         actions: The moves to learn from, shape (hosts,): where the shield stepped in it may be what was done instead.
     """
 

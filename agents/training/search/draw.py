@@ -12,8 +12,6 @@ from pydantic import Field, JsonValue, model_validator
 from rlctl.agents.training.recipe import linear
 from rlctl.envs.yaml_edge import Strict
 
-__all__ = ["Draw", "Margins", "SpaceFile", "folded", "latin_hypercube"]
-
 SIGNIFICANT_DIGITS = 3
 """Precision of a drawn number: more would pretend that a handful of seeds can tell them apart."""
 

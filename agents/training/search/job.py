@@ -19,8 +19,6 @@ from rlctl.agents.training.trial import Course
 from rlctl.envs.allocation import Limits
 from rlctl.envs.observation import Observer
 
-__all__ = ["EVALUATIONS", "GENERATIONS", "REDUCTION", "Job"]
-
 REDUCTION, EVALUATIONS = 3, 9
 """ASHA (Li et al., MLSys 2020) stops all but the best third at each rung. A trial that runs to its end is evaluated
 nine times: the rungs are the first, the third and the last of them."""
@@ -44,7 +42,6 @@ class Job:
     """A search as it is done.
 
     Attributes:
-        algorithm: A key of `rlctl.agents.training.algorithms.CLASSES`.
         recipe: What is searched around, not yet fitted to the budget.
         hosts, courses, validation_seeds: As of `TrainingRun`; courses are under the space's profile as it is.
         timesteps, max_seconds: Budget of each trial; with seconds, the timesteps are the most.

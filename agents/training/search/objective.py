@@ -16,8 +16,6 @@ import math
 
 from rlctl.agents.training.evaluations import ALLOWANCE_POINTS
 
-__all__ = ["RESOLUTION_POINTS", "score", "steps"]
-
 RESOLUTION_POINTS = ALLOWANCE_POINTS
 
 DIGITS = 6
@@ -39,7 +37,6 @@ def score(shortfall_points: float, be_percent: float) -> float:
     """The larger is the better: the steps, negative, and BE as a share of one.
 
     Args:
-        shortfall_points: As in `steps`.
         be_percent: BE work by BE running alone, mean over the courses.
     """
     return min(max(be_percent, 0.0), MOST_BE_PERCENT) / (MOST_BE_PERCENT + 1.0) - steps(shortfall_points)

@@ -19,8 +19,6 @@ from rlctl.agents.training import run_folder as files
 from rlctl.agents.training.search.job import EVALUATIONS, GENERATIONS, REDUCTION, Job
 from rlctl.agents.training.search.space import Space
 
-__all__ = ["REPORTS", "TRIALS", "Asha", "Explore", "Journal", "Pbt", "Told", "journal", "reports", "scheduler_of"]
-
 REPLAYS = 2
 """Checkpoints of a trial that keep their replay buffer: one that is being written is no use."""
 

@@ -33,8 +33,6 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.yaml_edge import Lines, load_yaml, validated
 from rlctl.safety.profile import Profile, load_profile
 
-__all__ = ["MARGINS", "Candidate", "Space", "Values", "load_space", "space_of"]
-
 T = TypeVar("T", bound=Recipe)
 
 Values = Mapping[str, Any]
@@ -116,11 +114,7 @@ class Space:
         return [Candidate(f"t{place:03d}", seed + place, values) for place, values in enumerate([self.base, *drawn])]
 
     def near(self, values: Values, random: np.random.Generator, fixed: frozenset[str] = frozenset()) -> dict[str, Any]:
-        """Values around others, all in their ranges.
-
-        Args:
-            fixed: Keys that stay.
-        """
+        """Values around others, all in their ranges."""
         centre = np.array([one.share(values[name]) for name, one in self.draws.items()])
         step = centre + random.normal(0.0, REACH_RATIO, len(centre))
         anew = np.where(random.random(len(centre)) < ANEW_RATIO, random.random(len(centre)), folded(step))

@@ -18,8 +18,6 @@ from rlctl.agents.training.search.job import Job
 from rlctl.agents.training.search.objective import score
 from rlctl.agents.training.search.space import Values
 
-__all__ = ["drop_strays", "lineage", "train"]
-
 LINEAGE = "lineage.json"
 
 

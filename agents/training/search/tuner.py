@@ -46,8 +46,6 @@ from rlctl.agents.training.trial import score as run_course
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
 
-__all__ = ["WINNER", "Examined", "TrialEnd", "examine", "export_winner", "judge", "search"]
-
 WINNER = "winner"
 """Folder of the winner's run, in the folder of the search."""
 

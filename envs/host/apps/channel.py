@@ -25,8 +25,6 @@ from pathlib import Path
 from rlctl.envs.applications import Placement, WorkingMode
 from rlctl.envs.errors import HostError, PermissionMissing
 
-__all__ = ["MOST_GAP_PERCENT", "SOCKET", "ModeChannel", "mode_line", "parse_gap", "peer_pid"]
-
 log = logging.getLogger(__name__)
 
 SOCKET = Path("/run/rlctl/mode.sock")

@@ -11,8 +11,6 @@ from pydantic import Field, field_validator
 from rlctl.envs.applications import WorkingMode
 from rlctl.envs.yaml_edge import Strict, load_model
 
-__all__ = ["LEAST_PRIORITY", "Description", "Mode", "load_description"]
-
 # Of applications that are served last: those that nobody described.
 LEAST_PRIORITY = 9
 

@@ -12,8 +12,6 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 
-__all__ = ["PARENT", "home_of", "make_group", "make_parent", "move_all", "return_home"]
-
 # BE's group where nobody names another.
 PARENT = "rlctl-be"
 

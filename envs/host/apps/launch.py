@@ -22,8 +22,6 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.process import ancestors, read_task, start_time
 
-__all__ = ["Place", "adopt", "forget", "release", "run"]
-
 CANNOT_EXECUTE, NOT_FOUND = 126, 127  # as a shell has it
 BY_SIGNAL = 128
 # For ended processes to leave a group; it stays while it has processes that outlive the one that was launched.

@@ -22,8 +22,6 @@ from rlctl.envs.host.cgroup.parse import child_groups
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.process import PROC, memberships
 
-__all__ = ["PERIOD_SECONDS", "UNANNOUNCED", "Member", "Population"]
-
 # Applications are placed anew at least so often; who comes and goes is noticed at every tick.
 PERIOD_SECONDS = 5.0
 
@@ -70,9 +68,6 @@ class Population:
     Args:
         clusters: Names of the groups between it and the applications'; none if there are no such.
         knobs: The originals of every group are journalled when it is first seen, with one fsync.
-
-    Attributes:
-        members: Who is there, by name.
     """
 
     def __init__(

@@ -19,8 +19,6 @@ from rlctl.envs.host.apps.description import Description
 from rlctl.envs.host.process import PROC, start_time
 from rlctl.envs.yaml_edge import validated
 
-__all__ = ["DIRECTORY", "MODES", "Registration", "Registry"]
-
 log = logging.getLogger(__name__)
 
 DIRECTORY = Path("/run/rlctl/apps")

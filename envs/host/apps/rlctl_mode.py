@@ -22,8 +22,6 @@ import socket
 import time
 from dataclasses import dataclass
 
-__all__ = ["Mode", "ModeClient", "threads_at_start"]
-
 RETRY_SECONDS = 1.0
 MOST_LINE_BYTES = 512
 

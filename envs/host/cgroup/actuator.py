@@ -20,8 +20,6 @@ from rlctl.envs.host.cgroup.state import Seen, Settings, in_words
 from rlctl.envs.host.cgroup.steps import Outcome, Step, carry_out, plan
 from rlctl.envs.workload import Weight
 
-__all__ = ["BeActuator"]
-
 # How long a freeze may take: far longer than it does, unless a task sleeps in the kernel.
 SETTLE_SECONDS = 0.25
 

@@ -14,8 +14,6 @@ from rlctl.envs.host.cgroup.kernel import Identity, identity_of, refusal
 from rlctl.envs.host.cgroup.members import RESTRICTING
 from rlctl.envs.host.decode import text_of
 
-__all__ = ["Claims"]
-
 
 class Claims:
     """Groups that no other rlctl controls meanwhile, until closed or until the process ends.

@@ -11,8 +11,6 @@ from rlctl.envs.host.cgroup.members import Member
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.state import Seen, Settings
 
-__all__ = ["Division"]
-
 
 class Division:
     """Settings of single groups from an allocation for all, and back.

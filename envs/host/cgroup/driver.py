@@ -19,8 +19,6 @@ from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cpulist import format_cpus
 from rlctl.envs.workload import Weight
 
-__all__ = ["CpuDriver", "CpusetDriver", "FreezerDriver"]
-
 _POLL_SECONDS = 0.0005
 
 # Of fitting a family of groups: a child that was made between listing and writing is met by the next attempt.

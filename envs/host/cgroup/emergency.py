@@ -14,8 +14,6 @@ from rlctl.envs.host.cgroup.kernel import Identity, Kernel
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
 
-__all__ = ["EmergencyPlan", "EmergencyWrite", "emergency_plan"]
-
 # What the drivers read from these files, so that they never take a write for unnecessary.
 _UNLIKE_ANY = {"cpu.cfs_period_us": "1", "cpu.cfs_burst_us": "1000000000", "cpu.max.burst": "1000000000"}
 

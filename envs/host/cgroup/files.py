@@ -12,8 +12,6 @@ from rlctl.envs.host.cgroup.kernel import Kernel
 from rlctl.envs.host.cgroup.schemata import Schemata
 from rlctl.envs.host.cpulist import parse_cpus
 
-__all__ = ["FileKind", "is_made_class", "kind_of", "own_value"]
-
 
 def _same_text(wanted: str, got: str) -> bool:
     return wanted.strip() == got.strip()

@@ -18,8 +18,6 @@ from rlctl.envs.host.cgroup.v1 import CpusetV1, CpuV1, FreezerV1
 from rlctl.envs.host.cgroup.v2 import CpusetV2, CpuV2, FreezerV2
 from rlctl.envs.host.process import PROC, memberships
 
-__all__ = ["KNOBS", "Group"]
-
 # What a BE group may be restricted by, as `Group` names its drivers.
 KNOBS = ("cpu", "cpuset", "freezer")
 

@@ -22,11 +22,6 @@ from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlEr
 from rlctl.envs.host.cgroup.kernel import Identity
 from rlctl.envs.ticklog import seal, unsealed
 
-__all__ = [
-    "STATE_DIR", "Entry", "Journal", "Recorded", "StateLock",
-    "append", "boot_id", "load", "refused", "sealed_line", "unsealed_line",
-]  # fmt: skip
-
 STATE_DIR = Path("/var/lib/rlctl")
 JOURNAL = "journal.jsonl"
 LOCK = "lock"

@@ -12,8 +12,6 @@ from typing import Protocol
 
 from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, CgroupRejected, PermissionMissing, RlctlError
 
-__all__ = ["Identity", "Kernel", "KernelFiles", "identity_of", "refusal"]
-
 Identity = tuple[int, int]
 """Device and inode of a group's directory. kernfs never hands out an inode number twice within a boot."""
 

@@ -13,8 +13,6 @@ from rlctl.envs.host.cgroup.files import kind_of, own_value
 from rlctl.envs.host.cgroup.journal import Entry, Journal
 from rlctl.envs.host.cgroup.kernel import Identity, Kernel, KernelFiles, refusal
 
-__all__ = ["Knobs"]
-
 _log = logging.getLogger(__name__)
 
 _NOTHING: Mapping[Path, str] = MappingProxyType({})

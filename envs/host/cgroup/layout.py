@@ -16,8 +16,6 @@ from rlctl.envs.errors import HostError
 from rlctl.envs.host.capability import Capability
 from rlctl.envs.host.decode import text_of
 
-__all__ = ["Controller", "Layout", "Mount"]
-
 SYS_CGROUP = Path("/sys/fs/cgroup")
 # cgroup.freeze came with Linux 5.2; it belongs to no controller, so no file lists it.
 FIRST_WITH_V2_FREEZER = (5, 2)
@@ -73,7 +71,6 @@ class Layout:
     """The control groups of one host.
 
     Attributes:
-        mounts: Controllers that there are.
         missing: Reasons for those that there are not.
     """
 

@@ -14,8 +14,6 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.ownership import Ownership
 from rlctl.envs.host.cgroup.state import Seen, Settings, see
 
-__all__ = ["RESTRICTING", "Member", "Members"]
-
 # The knobs that hold BE back; their originals are journalled before the first tick.
 RESTRICTING = ("quota", "cpus", "frozen")
 

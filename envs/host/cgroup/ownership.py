@@ -23,8 +23,6 @@ from rlctl.envs.host.cgroup.state import Knob, Settings, in_words, tighter
 from rlctl.envs.host.cgroup.witness import Witness, suspect
 from rlctl.envs.host.events import Events
 
-__all__ = ["Foreign", "Ownership"]
-
 MOST_BACKOFF_TICKS = 60
 # So many times the longest back-off without a foreign write, and the knob counts as undisputed again.
 QUIET_BACKOFFS = 2

@@ -11,8 +11,6 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cpulist import parse_cpus
 
-__all__ = ["child_groups", "cpu_set", "number", "quota_of", "table"]
-
 # As a kernel prints it; `int` takes 01, 1_000 and other scripts' digits too.
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,19})")
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from rlctl.envs.allocation import UNLIMITED
 
-__all__ = ["MAX_PERIOD_US", "MIN_QUOTA_US", "PERIOD_US", "Quota"]
-
 # Default period. The same share in a 100-ms period burns in one burst and doubles the LC's p95 (measured, nginx).
 PERIOD_US = 10_000
 

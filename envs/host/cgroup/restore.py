@@ -15,8 +15,6 @@ from rlctl.envs.host.cgroup.journal import JOURNAL, STATE_DIR, Entry, StateLock,
 from rlctl.envs.host.cgroup.kernel import Kernel, KernelFiles, refusal
 from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 
-__all__ = ["RestoreReport", "Skipped", "restore"]
-
 PATIENCE_SECONDS = 2.0
 _PAUSE_SECONDS = 0.005
 _PARENTS = {

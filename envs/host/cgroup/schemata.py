@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-__all__ = ["CACHES", "Schemata", "high_ways"]
-
 CACHES = ("L3", "L3CODE", "L3DATA")
 BANDWIDTH = "MB"
 

@@ -15,8 +15,6 @@ from rlctl.envs.host.cgroup.layout import Controller
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cpulist import format_cpus
 
-__all__ = ["IDLE", "Knob", "Seen", "Settings", "in_words", "see", "tighter"]
-
 Knob = Quota | frozenset[int] | bool | int
 """A value of one of a group's knobs."""
 

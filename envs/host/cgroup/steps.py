@@ -17,8 +17,6 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.state import Knob, Seen, Settings, in_words
 
-__all__ = ["Outcome", "Step", "Turn", "carry_out", "plan"]
-
 # How long a freeze may take before a tighter quota is written beneath it; most need less.
 # A task must run to reach the point where it stops, and one whose quota has run out does not run before the next
 # period. All groups together have this time; whether they are frozen or not, the quotas come next.

@@ -14,8 +14,6 @@ from rlctl.envs.host.cgroup.parse import child_groups, number, quota_of
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.workload import Weight
 
-__all__ = ["CpuV1", "CpusetV1", "FreezerV1"]
-
 
 class CpuV1(CpuDriver):
     """Quota and weight by `cpu.cfs_*`, `cpu.shares` and `cpu.idle`.

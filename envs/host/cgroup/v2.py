@@ -13,8 +13,6 @@ from rlctl.envs.host.cgroup.parse import number, quota_of, table
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.workload import Weight
 
-__all__ = ["CpuV2", "CpusetV2", "FreezerV2"]
-
 
 class CpuV2(CpuDriver):
     """Quota and weight by `cpu.max`, `cpu.weight` and `cpu.idle`.

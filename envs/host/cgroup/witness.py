@@ -17,8 +17,6 @@ from pathlib import Path
 
 from rlctl.envs.host.cgroup.group import Group
 
-__all__ = ["Witness", "suspect"]
-
 _FAN_CLOEXEC, _FAN_NONBLOCK = 0x1, 0x2
 _FAN_MARK_ADD, _FAN_MARK_EVICTABLE = 0x1, 0x200  # the latter since Linux 5.19, see fanotify_mark(2)
 _FAN_MODIFY = 0x2

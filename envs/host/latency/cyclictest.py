@@ -20,8 +20,6 @@ from rlctl.envs.host.latency.lines import LineSource
 from rlctl.envs.host.latency.window import Requests
 from rlctl.envs.workload import SLO
 
-__all__ = ["CyclictestLines", "wake_ups"]
-
 # Thread, number of the wake-up, latency; and with --smi, how many SMIs there were.
 _WAKE_UP = re.compile(rb"^ *\d+: *\d+: *(\d{1,15})(?: +\d+)?$", re.MULTILINE)
 

@@ -16,8 +16,6 @@ from rlctl.envs.telemetry import Missing, Quantile, Reading, Value, Why
 from rlctl.envs.units import Ratio
 from rlctl.envs.workload import SLO
 
-__all__ = ["LONGEST_SECONDS", "PROVIDES", "UNKNOWN", "Figures", "Reporter", "TimeUnit"]
-
 # Every latency source gives these keys. `tail_is_lower_limit` is 1 while the tail is known to be at least what is
 # reported, but not how much more (a histogram that ends below it).
 PROVIDES = (

@@ -10,8 +10,6 @@ from pathlib import Path
 from rlctl.envs.host.sensors.kernel_file import missing_because
 from rlctl.envs.telemetry import Missing
 
-__all__ = ["GrowingFile"]
-
 READ_BYTES = 1 << 16
 # Per call, about 10 ms of parsing. What a longer burst holds beyond its newest megabyte is skipped: latency of long ago
 # is worth less than a tick in time.

@@ -10,9 +10,6 @@ from rlctl.envs.host.decode import json_or_none, measured
 from rlctl.envs.host.latency.figures import LONGEST_SECONDS, MOST_RPS, UNKNOWN, Figures, TimeUnit
 from rlctl.envs.telemetry import Missing, Why
 
-__all__ = ["FigureKeys", "JsonDigest", "lookup", "members"]
-
-
 # Of a message to the operator; a document may have thousands of members.
 MOST_NAMES, MOST_CHARACTERS = 8, 200
 

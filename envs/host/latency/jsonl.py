@@ -14,15 +14,12 @@ from rlctl.envs.host.latency.window import Requests
 from rlctl.envs.telemetry import Why
 from rlctl.envs.workload import SLO
 
-__all__ = ["JsonlRequests", "RequestKeys", "documents"]
-
 
 @dataclass(frozen=True, slots=True)
 class RequestKeys:
     """Dotted paths into one request's object.
 
     Attributes:
-        latency: How long it took.
         ok: Truthy when it succeeded; None if every line is a success.
     """
 

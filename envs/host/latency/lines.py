@@ -12,8 +12,6 @@ from rlctl.envs.host.latency.window import Requests, SampleWindow
 from rlctl.envs.telemetry import Missing, Reading, Why
 from rlctl.envs.workload import SLO
 
-__all__ = ["LineSource"]
-
 
 class LineSource(ABC):
     """The SLO's quantile over the requests of the last seconds.
@@ -42,7 +40,6 @@ class LineSource(ABC):
 
         Args:
             lines: Whole lines, written since the previous call.
-            seconds: Time since that call.
         """
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:

@@ -17,8 +17,6 @@ from rlctl.envs.host.latency.window import Requests
 from rlctl.envs.telemetry import Why
 from rlctl.envs.workload import SLO
 
-__all__ = ["LOG_FORMAT", "LOG_PATTERN", "NginxLog"]
-
 # The shortest format that says all; give it to `access_log FILE rlctl;` without `buffer=`.
 LOG_FORMAT = "log_format rlctl '$msec $status $request_time';"
 

@@ -16,8 +16,6 @@ from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter
 from rlctl.envs.telemetry import Missing, Reading, Why
 from rlctl.envs.workload import SLO
 
-__all__ = ["Digest", "PolledSource", "fetch"]
-
 Digest = Callable[[bytes, float], Figures | Missing]
 """Turns a body and the monotonic time at which it arrived into figures."""
 

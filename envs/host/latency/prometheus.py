@@ -14,8 +14,6 @@ from rlctl.envs.host.latency.figures import UNKNOWN, Figures, TimeUnit
 from rlctl.envs.telemetry import Missing, Why
 from rlctl.envs.workload import SLO
 
-__all__ = ["BucketQuantile", "PrometheusDigest", "PrometheusNames", "bucket_quantile"]
-
 _Labels = frozenset[tuple[str, str]]
 
 

@@ -10,8 +10,6 @@ from rlctl.envs.host.latency.figures import UNKNOWN, Figures
 from rlctl.envs.quantile import quantile
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
-__all__ = ["Requests", "SampleWindow"]
-
 # Per batch; the newest are kept. At 8 bytes each a burst of any size stays below 2 MB.
 MOST_SAMPLES = 200_000
 
@@ -22,7 +20,6 @@ class Requests:
 
     Attributes:
         latencies: In seconds, oldest first, each finite and not negative.
-        errors: How many of them failed.
         rejected: Lines in which no latency could be found.
     """
 

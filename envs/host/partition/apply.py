@@ -23,8 +23,6 @@ from rlctl.envs.host.partition.platform import HOST, Platform
 from rlctl.envs.host.partition.site import Site, Wish
 from rlctl.envs.host.partition.undo import undo_locked
 
-__all__ = ["Applied", "Wish", "apply", "plan"]
-
 V1_EXCLUSIVE = "cpuset.cpu_exclusive"
 V1_LIMIT = "memory.limit_in_bytes"
 

@@ -20,8 +20,6 @@ from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.journal import append, refused, sealed_line, sync_directory, unsealed_line
 from rlctl.envs.host.cgroup.kernel import Identity
 
-__all__ = ["FOLDER", "Ledger", "Move", "Recorded", "Stage", "read_ledger"]
-
 FOLDER = "partition"
 LEDGER = "ledger.jsonl"
 
@@ -41,7 +39,6 @@ class Move:
     Attributes:
         tid: Thread or process.
         start: When it began, in clock ticks since boot: with `tid` it names one task and no later one.
-        source: The directory of its group.
         cpus: Its own affinity, as the kernel lists it, where that is narrower than its group's CPUs; else empty.
             Kernels before 6.2 forget it when the group changes.
     """

@@ -15,8 +15,6 @@ from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 from rlctl.envs.host.partition.ledger import Ledger, Move
 from rlctl.envs.host.process import Task, affinity, leader, read_task
 
-__all__ = ["REAL_TIME_LEFT", "Choice", "Left", "Mover", "listed", "listing", "tree"]
-
 # Of looking for tasks that were forked meanwhile: a child of a moved task is in the new group already.
 MOST_ROUNDS = 100
 

@@ -34,8 +34,6 @@ from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 from rlctl.envs.host.topology import SYS, CpuPlace, memory_nodes, numa_nodes, read_topology
 from rlctl.envs.yaml_edge import Lines, Strict, load_yaml, validated
 
-__all__ = ["Platform", "discovered", "load_platform", "shipped_platforms"]
-
 # Names of the two groups. They stand side by side in the hierarchy's root and not in one group of ours: a cgroup-v2
 # partition root has to be the child of one (before Linux 6.7), and a v1 cpuset can be exclusive only if its parent is.
 HOST, MDEV = "rlctl-host", "rlctl-mdev"
@@ -231,6 +229,7 @@ class PlatformFile(Strict):
     mdev: _Mdev
 
     def platform(self, within: str, why: str) -> Platform:
+        """The description, checked, as the rest of rlctl takes it."""
         whole = {WHOLE: _Cluster(cpus=self.mdev.cpus)}
         clusters = tuple(one.cluster(name) for name, one in (self.mdev.clusters or whole).items())
         nodes = self.host.memory_nodes, self.mdev.memory_nodes

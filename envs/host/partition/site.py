@@ -12,8 +12,6 @@ from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
 from rlctl.envs.host.partition.moving import Choice, Mover, tree
 from rlctl.envs.host.partition.platform import HOST, MDEV, Platform
 
-__all__ = ["Site", "Wish"]
-
 _USED_FOR_MDEV = (Controller.CPU, Controller.CPUACCT, Controller.CPUSET, Controller.FREEZER, Controller.PRESSURE)
 
 

@@ -22,8 +22,6 @@ from rlctl.envs.host.partition.ledger import FOLDER, Ledger, Move, Recorded, Sta
 from rlctl.envs.host.partition.moving import listed, listing, tree
 from rlctl.envs.host.process import affinity, leader, read_task
 
-__all__ = ["Undone", "undo", "undo_locked"]
-
 PATIENCE_SECONDS = 5.0
 _PAUSE_SECONDS = 0.005
 _MOST_ANCESTORS = 64

@@ -19,8 +19,6 @@ from rlctl.envs.host.partition.moving import REAL_TIME_LEFT, Choice, Left, liste
 from rlctl.envs.host.partition.platform import HOST, MDEV, Platform
 from rlctl.envs.host.process import read_task
 
-__all__ = ["Row", "left_behind", "missing", "rows"]
-
 UNREADABLE = "?"
 LATE = "refused when it was to move, or came later"
 

@@ -22,8 +22,6 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller
 
-__all__ = ["Disk", "IoDriver", "IoV1", "IoV2", "disks", "io_of"]
-
 MOST_BFQ_WEIGHT = 1000  # io.weight goes on to 10000
 
 _ENABLED = re.compile(r"^(\d+:\d+) enable=1\b", re.MULTILINE)
@@ -34,8 +32,6 @@ class Disk:
     """A disk of this host.
 
     Attributes:
-        name: As under /sys/block.
-        device: Its numbers, `major:minor`.
         scheduler: The one in use: `bfq`, `mq-deadline`, `none`, ...
     """
 

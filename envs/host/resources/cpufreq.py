@@ -10,8 +10,6 @@ from rlctl.envs.host.decode import measured
 from rlctl.envs.host.sensors.kernel_file import Gauge, one_number
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
-__all__ = ["MOST_CPUS", "LcFrequency"]
-
 # CPUs looked at: a reading may interrupt the CPU that it is about.
 MOST_CPUS = 8
 

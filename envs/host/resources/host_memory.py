@@ -10,8 +10,6 @@ from rlctl.envs.host.sensors.kernel_file import Gauge
 from rlctl.envs.host.sensors.psi import some_seconds
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
-__all__ = ["HostMemory"]
-
 _AVAILABLE = re.compile(rb"^MemAvailable: +(\d{1,15}) kB$", re.MULTILINE)
 
 

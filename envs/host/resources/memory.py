@@ -23,8 +23,6 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller
 from rlctl.envs.host.cgroup.parse import child_groups, number
 
-__all__ = ["MemoryDriver", "MemoryV1", "MemoryV2", "memory_of"]
-
 
 class MemoryV2:
     """`memory.min`, `memory.low`, `memory.high`, `memory.max`.

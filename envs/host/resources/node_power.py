@@ -20,8 +20,6 @@ from rlctl.envs.host.decode import first_line, measured
 from rlctl.envs.host.sensors.kernel_file import missing_because
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
-__all__ = ["IpmiPower", "NodePower", "hwmon_watts", "ipmi_watts", "meter_file", "power_source"]
-
 INTERVAL_SECONDS = 5.0
 STALE_SECONDS = 30.0
 TIMEOUT_SECONDS = 10.0  # of one ipmitool: a board controller answers within a second, unless it hangs

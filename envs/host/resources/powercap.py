@@ -18,8 +18,6 @@ from rlctl.envs.host.decode import measured, text_of
 from rlctl.envs.host.sensors.kernel_file import Gauge, Rate, one_number
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
-__all__ = ["Energy", "Rapl", "Zone", "rapl_zones"]
-
 _ZONE = re.compile(r"intel-rapl:\d+(:\d+)?")
 _MOST_WATTS = 1e5
 
@@ -30,7 +28,6 @@ class Zone:
 
     Attributes:
         kind: `package` or `dram`.
-        range_joules: Where the counter begins anew.
         limit_watts: What the package may draw for long, its TDP as shipped; None if the kernel does not say.
     """
 

@@ -19,8 +19,6 @@ from rlctl.envs.host.sensors.psi import some_seconds
 from rlctl.envs.host.topology import read_list
 from rlctl.envs.telemetry import Missing
 
-__all__ = ["probe_resources"]
-
 
 def probe_resources(
     layout: Layout, proc: Path = Path("/proc"), sys: Path = Path("/sys"), dev: Path = Path("/dev")

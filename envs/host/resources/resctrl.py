@@ -24,8 +24,6 @@ from rlctl.envs.host.cgroup.parse import number
 from rlctl.envs.host.cgroup.schemata import Schemata, high_ways
 from rlctl.envs.host.decode import text_of
 
-__all__ = ["BE_CLASS", "LC_CLASS", "Classes", "Shares", "mount_options", "task_ids", "why_no_resctrl"]
-
 # AMD counts in eighths of a GB/s, and says so by a least bandwidth of 0.
 _AMD_MEGABYTES = 125.0
 
@@ -105,7 +103,6 @@ class Classes:
 
         Args:
             lc: Thread ids of the LCs; one that has ended meanwhile is passed over.
-            be: Thread ids of BE.
 
         Raises:
             PermissionMissing: Not root.

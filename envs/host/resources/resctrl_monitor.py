@@ -15,8 +15,6 @@ from rlctl.envs.host.resources.resctrl import BE_CLASS, LC_CLASS
 from rlctl.envs.host.sensors.kernel_file import Gauge
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
-__all__ = ["ResctrlMonitor"]
-
 # Between two looks for classes that others made.
 LOOK_SECONDS = 10.0
 

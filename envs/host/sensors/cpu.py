@@ -15,8 +15,6 @@ from rlctl.envs.host.decode import measured
 from rlctl.envs.host.sensors.kernel_file import Gauge, KernelFile, Rate, followed
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
-__all__ = ["GroupCpus", "HostCpus", "LcAlive", "cpu_seconds_per_request", "usage_seconds"]
-
 PROCS_BYTES = 1 << 16  # about 8,000 pids
 _USAGE_USEC = re.compile(rb"^usage_usec (\d+)$", re.MULTILINE)
 _IDLE = ("idle", "iowait")

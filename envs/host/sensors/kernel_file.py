@@ -13,8 +13,6 @@ from pathlib import Path
 from rlctl.envs.host.decode import measured
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
-__all__ = ["Gauge", "KernelFile", "Parse", "Rate", "followed", "missing_because", "one_number"]
-
 Parse = Callable[[bytes], float | Missing]
 """A number in SI units from a file's content, or why there is none."""
 

@@ -15,8 +15,6 @@ from rlctl.envs.host.sensors.schedstat import RunDelay
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.telemetry import READINGS, Missing, Why
 
-__all__ = ["ABSENT", "SENSED", "absent_readings", "follow_groups", "group_sensors", "perf_sensors"]
-
 log = logging.getLogger(__name__)
 
 ABSENT = Missing(Why.NOT_CONFIGURED, "no sensor of this set-up provides it")

@@ -13,8 +13,6 @@ from rlctl.envs.host.sensors.perf_parse import Count, Frame, FrameAssembler
 from rlctl.envs.host.sensors.perf_process import PerfChild, PerfKeeper, Shape
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
-__all__ = ["EVENTS", "PerfSensor", "perf_command", "perf_root"]
-
 # Cycles and instructions first (they form the group); a software event last, as it is one line on every CPU.
 EVENTS = (
     "cycles",

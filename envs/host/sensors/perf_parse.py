@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from rlctl.envs.host.decode import json_or_none, measured
 from rlctl.envs.telemetry import Why
 
-__all__ = ["Count", "Frame", "FrameAssembler", "PerfLine", "parse_line"]
-
 MOST_LINE_BYTES = 4096  # real ones are below 400
 _PMU = re.compile(r"^\w+/([^,/]+).*/\w*$")  # cpu_core/cycles/, as hybrid CPUs print it
 _NO_NUMBER = {"<not supported>": Why.NOT_SUPPORTED, "<not counted>": Why.NOT_COUNTED}
@@ -41,11 +39,7 @@ class PerfLine:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """An event's count over an interval, summed over the PMUs of a hybrid CPU.
-
-    Attributes:
-        running_ratio: The smallest of all.
-    """
+    """An event's count over an interval, summed over the PMUs of a hybrid CPU."""
 
     count: float | Why
     running_ratio: float = 1.0
@@ -59,11 +53,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One interval of perf.
-
-    Attributes:
-        stamp_seconds: Its end, since perf started.
-    """
+    """One interval of perf."""
 
     stamp_seconds: float
     seconds: float

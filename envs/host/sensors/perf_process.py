@@ -17,8 +17,6 @@ from typing import IO
 from rlctl.envs.host.decode import first_line
 from rlctl.envs.telemetry import Missing, Why
 
-__all__ = ["NO_REASON", "PerfChild", "PerfKeeper", "Shape", "start_perf"]
-
 _log = logging.getLogger(__name__)
 
 LEASH = Path(__file__).with_name("leash.py")
@@ -45,7 +43,6 @@ def start_perf(
     """Start perf as a child that dies with the thread that starts it, see `leash`.
 
     Args:
-        pass_fds: Descriptors that its arguments name.
         cpus: CPUs it may run on; empty for those of this process.
 
     Raises:

@@ -17,8 +17,6 @@ from rlctl.envs.host.sensors.perf_parse import Count, parse_line
 from rlctl.envs.host.sensors.perf_process import start_perf
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
-__all__ = ["SPAN_EVENTS", "PerfSpan"]
-
 # Those behind the metrics of BarbequeRTRM's tables.
 SPAN_EVENTS = (
     "task-clock",

@@ -17,8 +17,6 @@ from rlctl.envs.host.sensors.psi import some_seconds
 from rlctl.envs.host.sensors.schedstat import run_delay_seconds
 from rlctl.envs.telemetry import Missing
 
-__all__ = ["NO_PSI", "answers", "probe_host", "probe_perf"]
-
 NO_PSI = " (boot with psi=1)"
 
 TRIAL_SECONDS = 0.02

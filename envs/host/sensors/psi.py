@@ -9,8 +9,6 @@ from pathlib import Path
 from rlctl.envs.host.sensors.kernel_file import Gauge, followed
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
-__all__ = ["Psi", "some_seconds"]
-
 _SOME_TOTAL = re.compile(rb"^some .*\btotal=(\d{1,20})$", re.MULTILINE)  # us, a 64-bit counter
 _NAMES = {"cpu": "{}_pressure_ratio", "memory": "{}_memory_pressure_ratio", "io": "{}_io_pressure_ratio"}
 

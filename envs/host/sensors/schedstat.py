@@ -11,8 +11,6 @@ from rlctl.envs.host.decode import measured
 from rlctl.envs.host.sensors.kernel_file import Gauge, Rate, missing_because
 from rlctl.envs.telemetry import Missing, Reading, Why
 
-__all__ = ["RunDelay", "run_delay_seconds"]
-
 # One open file and one read per thread and tick: beyond this the sensor alone would cost as much as all else.
 MOST_THREADS = 256
 

@@ -7,8 +7,6 @@ from typing import Protocol
 
 from rlctl.envs.telemetry import Reading
 
-__all__ = ["Sensor"]
-
 
 class Sensor(Protocol):
     """Reads some of a tick's telemetry.
