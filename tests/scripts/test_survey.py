@@ -53,6 +53,7 @@ FILES = {
         '    """\n'
         "def test(found): return isinstance(found, Learned)\n"
     ),
+    "agents/served/__init__.py": "",
     "agents/served/worker.py": "",
     "agents/lonely.py": "\n\n\n",
     "envs/__init__.py": "",

@@ -15,7 +15,7 @@ import yaml
 from stable_baselines3.common.save_util import load_from_zip_file
 
 from rlctl.agents.served.bundle import load
-from rlctl.agents.training import warm_start
+from rlctl.agents.training import nearest_move, warm_start
 from rlctl.agents.training.algorithms import logits_of, make, take_weights
 from rlctl.agents.training.hosts import build, load_hosts, present
 from rlctl.agents.training.learn import learn
@@ -200,14 +200,14 @@ def test_the_nearest_move_gives_what_was_asked_for_or_comes_nearest():
     names = [move.name for move in MOVES]
     running = Allocation(5.0, 10)
     frozen = running.but(frozen=True)
-    assert names[warm_start.nearest_move(running, running, limits, None)] == "keep"
-    assert names[warm_start.nearest_move(frozen, running, limits, None)] == "freeze"
-    assert not MOVES[warm_start.nearest_move(running, frozen, limits, None)].of(frozen, limits).frozen
-    assert names[warm_start.nearest_move(limits.minimum, running, limits, None)] == "minimum"
-    up = MOVES[warm_start.nearest_move(Allocation(UNLIMITED, 10), running, limits, None)].of(running, limits)
+    assert names[nearest_move.nearest_move(running, running, limits, None)] == "keep"
+    assert names[nearest_move.nearest_move(frozen, running, limits, None)] == "freeze"
+    assert not MOVES[nearest_move.nearest_move(running, frozen, limits, None)].of(frozen, limits).frozen
+    assert names[nearest_move.nearest_move(limits.minimum, running, limits, None)] == "minimum"
+    up = MOVES[nearest_move.nearest_move(Allocation(UNLIMITED, 10), running, limits, None)].of(running, limits)
     assert up.quota_cpus > 5.0
     only = np.array([name == "freeze" for name in names])
-    assert names[warm_start.nearest_move(running, running, limits, only)] == "freeze"
+    assert names[nearest_move.nearest_move(running, running, limits, only)] == "freeze"
 
 
 def test_schedules_follow_what_is_left_of_the_budget():
