@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import shutil
 import signal
@@ -18,6 +19,9 @@ common = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], p
 settings.register_profile("default", common, max_examples=60, derandomize=True)
 settings.register_profile("random", common, max_examples=400)
 settings.load_profile("default")
+
+LIVE = pytest.StashKey[int]()
+"""Lock held by the session whose live tests run: those of two checkouts on one machine take turns, for they measure it."""
 
 NO_RAY = "Ray is not installed: scripts/install dev,train,data,docs,distributed"
 _CAPABILITY_VERSION_3 = 0x20080522  # linux/capability.h
@@ -42,6 +46,10 @@ def pytest_collection_modifyitems(config, items):
 def pytest_runtest_setup(item):
     if item.get_closest_marker("ray"):
         pytest.importorskip("ray", reason=NO_RAY)
+    if item.get_closest_marker("host") and LIVE not in item.config.stash:
+        file = f"{tempfile.gettempdir()}/rlctl-live-tests-{os.getuid()}.lock"
+        item.config.stash[LIVE] = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.lockf(item.config.stash[LIVE], fcntl.LOCK_EX)  # until this process ends; none that it forks holds it
 
 
 @pytest.hookimpl(wrapper=True)
