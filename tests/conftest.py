@@ -21,7 +21,7 @@ settings.register_profile("random", common, max_examples=400)
 settings.load_profile("default")
 
 LIVE = pytest.StashKey[int]()
-"""Lock held by the session whose live tests run: those of two checkouts on one machine take turns, for they measure it."""
+"""Lock held by the session whose live tests run: those of two checkouts on one machine take turns."""
 
 NO_RAY = "Ray is not installed: scripts/install dev,train,data,docs,distributed"
 _CAPABILITY_VERSION_3 = 0x20080522  # linux/capability.h
