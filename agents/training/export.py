@@ -79,11 +79,7 @@ def export(model: Any, out: Path, *, name: str, card: CardParts, observations: A
 
 
 def as_onnx(model: Any) -> bytes:
-    """The model's network as an ONNX file: observation (n, size) in, logits (n, moves) out, both float32.
-
-    Raises:
-        BundleError: A kind of model or layer that is not known, or one that a bundle does not take.
-    """
+    """The model's network as ONNX, observation (n, size) to logits (n, moves), float32; else BundleError."""
     layers = _layers(model)
     names = ["observation", *(f"layer{place}" for place in range(len(layers) - 1)), "logits"]
     nodes, weights = [], []

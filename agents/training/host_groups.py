@@ -17,26 +17,37 @@ from numpy.typing import NDArray
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
 
-Array = NDArray[np.float64]
-
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """What happened since the counts were taken last; each sum has shape (groups,).
+class Happened:
+    """What happened on the hosts of one kind, for the curves.
 
     Attributes:
-        ticks: Control periods of all hosts of a group.
+        ticks: Control periods of all hosts.
         missed, overridden: Those that missed the target, and those in which the shield changed the move.
         be_work: Sum over those that held it of BE's work, as a share of BE running alone.
-        episode_rewards, episode_steps: Return and length of each episode that ended, shape (episodes,).
     """
 
-    ticks: Array
-    missed: Array
-    be_work: Array
-    overridden: Array
-    episode_rewards: Array
-    episode_steps: Array
+    ticks: float = 0.0
+    missed: float = 0.0
+    be_work: float = 0.0
+    overridden: float = 0.0
+
+    def __add__(self, other: Happened) -> Happened:
+        return Happened(*(getattr(self, name) + getattr(other, name) for name in Happened.__slots__))
+
+
+class Counts(NamedTuple):
+    """What happened since the counts were taken last.
+
+    Attributes:
+        happened: Sums by group or kind of hosts.
+        episode_rewards, episode_steps: Return and length of each episode that ended.
+    """
+
+    happened: Sequence[Happened]
+    episode_rewards: Sequence[float]
+    episode_steps: Sequence[float]
 
 
 class Stepped(NamedTuple):
@@ -95,8 +106,8 @@ class HostGroups:
         self._steps += 1.0
         finals = self._no_finals
         if done.any():
-            self._ended_rewards.append(self._rewards[done])
-            self._ended_steps.append(self._steps[done])
+            self._ended_rewards += self._rewards[done].tolist()
+            self._ended_steps += self._steps[done].tolist()
             self._rewards[done], self._steps[done] = 0.0, 0.0
             ended = zip(truncated, infos, strict=True)
             finals = np.stack([info["final_obs"][host] for which, info in ended for host in np.flatnonzero(which)])
@@ -104,10 +115,10 @@ class HostGroups:
 
     def take_counts(self) -> Counts:
         """What happened since the last call, by group."""
-        rewards, steps = (np.concatenate([[], *parts]) for parts in (self._ended_rewards, self._ended_steps))
-        ticks, missed, be_work, overridden = self._counts.T
+        happened = [Happened(*row) for row in self._counts.tolist()]
+        counts = Counts(happened, self._ended_rewards, self._ended_steps)
         self._clear()
-        return Counts(ticks, missed, be_work, overridden, rewards, steps)
+        return counts
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Moves that the shields let through, or that change something; shape (hosts, moves)."""
@@ -133,5 +144,5 @@ class HostGroups:
 
     def _clear(self) -> None:
         self._counts = np.zeros((len(self.groups), 4))
-        self._ended_rewards: list[Array] = []
-        self._ended_steps: list[Array] = []
+        self._ended_rewards: list[float] = []
+        self._ended_steps: list[float] = []

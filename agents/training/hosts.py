@@ -64,11 +64,7 @@ class Kind(Strict):
     share: float = Field(gt=0.0)
 
     def host(self) -> HostProfile:
-        """The profile with these constants and ranges.
-
-        Raises:
-            ConfigError: There is no such profile, constant or range.
-        """
+        """The profile with these constants and ranges; ConfigError where there is none such."""
         try:
             plain = load_host(self.profile).but(**self.constants)
             data = plain.model_dump() | {"ranges": {**plain.ranges, **self.ranges}}
@@ -77,11 +73,7 @@ class Kind(Strict):
             raise ConfigError(f"hosts {self.name}: {error}") from error
 
     def shield(self) -> Profile | None:
-        """The safety profile, if any.
-
-        Raises:
-            ConfigError: There is no such profile.
-        """
+        """The safety profile, if any; ConfigError where there is none of this name."""
         return load_profile(self.safety) if self.safety else None
 
 
@@ -111,11 +103,7 @@ class Hosts(Strict):
         return {**data, "kinds": list(made.values())}
 
     def with_profile(self, profile: HostProfile, file: str) -> Hosts:
-        """With a calibrated host of the user's own: as many of it as of all others together.
-
-        Raises:
-            ConfigError: There is a kind of this name.
-        """
+        """With a host of the user's own, as many of it as of all others; ConfigError for a name that is taken."""
         if any(kind.name == profile.name for kind in self.kinds):
             raise ConfigError(f"{profile.name}: there is a kind of this name among the hosts; rename the profile", file)
         share = OWN_SHARE * sum(kind.share for kind in self.kinds)
@@ -136,11 +124,7 @@ def _like(made: dict[str, dict[str, Any]], kind: dict[str, Any]) -> dict[str, An
 
 
 def load_hosts(path: Path | None = None) -> Hosts:
-    """The kinds that ship, or those of a file; profiles are looked for beside the file, too.
-
-    Raises:
-        ConfigError: The file is absent or wrong, with its line.
-    """
+    """The kinds that ship, or those of a file, beside which profiles are looked for, too; ConfigError says its line."""
     source = path or Path(str(files("rlctl") / "configs" / "training" / "hosts.yaml"))
     data, lines = load_yaml(source)
     hosts = validated(Hosts, data, source, lines)
@@ -161,11 +145,7 @@ def _beside(folder: Path, kind: Kind) -> dict[str, str]:
 
 
 def spread(count: int, shares: Sequence[float]) -> list[int]:
-    """So many hosts by the positive shares of their kinds.
-
-    Returns:
-        Hosts of each kind, one at least; where they do not suffice, one for the largest shares, and 0 for the others.
-    """
+    """Hosts of each kind by positive shares, one at least; where they do not suffice, one for the largest shares."""
     order = sorted(range(len(shares)), key=lambda place: -shares[place])
     got = [0] * len(shares)
     for place in order[:count]:
@@ -213,19 +193,11 @@ class Group:
 
     @classmethod
     def of(cls, kind: Kind, count: int, episode_steps: int) -> Group:
-        """So many hosts of a kind.
-
-        Raises:
-            ConfigError: The kind's profile is wrong.
-        """
+        """So many hosts of a kind; ConfigError where its profile is wrong."""
         return cls(kind, count, episode_steps, kind.host(), kind.shield())
 
     def simulated(self, lags: Sequence[int]) -> SimHostVectorEnv:
-        """The hosts as an environment.
-
-        Raises:
-            ConfigError: Lags do not descend to 0.
-        """
+        """The hosts as an environment; ConfigError where lags do not descend to 0."""
         options: dict[str, Any] = {
             "max_episode_steps": self.episode_steps,
             "weight": self.kind.weight,
@@ -240,10 +212,7 @@ class Group:
 
 
 def first_seed(seed: int, count: int, block: int = 0) -> int:
-    """The seed of a run's first host; no two runs, nor two blocks of a run, share a host's seed.
-
-    Args:
-        block: As in `build`; after 64 blocks they are the same again.
+    """The seed of a run's first host; no two runs, nor two of a run's 64 blocks, share a host's seed.
 
     Raises:
         ConfigError: A seed or a number of hosts that has no room.

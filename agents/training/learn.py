@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
@@ -26,6 +27,7 @@ from stable_baselines3.common.utils import set_random_seed
 from rlctl.agents.training import run_folder as files
 from rlctl.agents.training.algorithms import CLASSES, logits_of, make, save, take_weights
 from rlctl.agents.training.evaluations import METRICS, Evaluation, History, Judge
+from rlctl.agents.training.host_groups import Happened
 from rlctl.agents.training.hosts import build, present
 from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.run_folder import Checkpoint, State
@@ -86,11 +88,7 @@ def export_best(run: TrainingRun, ending: Ending) -> TrainingResult:
 
 
 class Budget:
-    """What a run may spend, and what it has.
-
-    Args:
-        max_seconds: Seconds at most, or None.
-    """
+    """What a run may spend, and what it has; `max_seconds` None is no limit."""
 
     def __init__(self, timesteps: int, max_seconds: float | None, spent_seconds: float) -> None:
         self._most, self._most_seconds = timesteps, max_seconds
@@ -253,24 +251,19 @@ class _Session(BaseCallback):
 
     def _log(self) -> None:
         """One point of every curve."""
-        counts, record = self.env.take_counts(), self.logger.record
-        if len(counts.episode_rewards):
-            record("rollout/ep_rew_mean", float(counts.episode_rewards.mean()))
-            record("rollout/ep_len_mean", float(counts.episode_steps.mean()))
-        sums = {
-            "slo_violation_ratio": counts.missed,
-            "be_throughput_ratio": counts.be_work,
-            "shield_override_ratio": counts.overridden,
-        }
-        if counts.ticks.sum():
-            for name, values in sums.items():
-                record(f"rlctl/{name}", float(values.sum() / counts.ticks.sum()))
-                for kind, value, ticks in zip(self._kinds, values, counts.ticks, strict=True):
-                    if ticks:
-                        record(f"rlctl/{kind}/{name}", float(value / ticks))
+        (happened, rewards, steps), record = self.env.take_counts(), self.logger.record
+        if rewards:
+            record("rollout/ep_rew_mean", float(np.mean(rewards)))
+            record("rollout/ep_len_mean", float(np.mean(steps)))
+        total = sum(happened, Happened())
+        for prefix, one in (("rlctl", total), *zip((f"rlctl/{kind}" for kind in self._kinds), happened, strict=True)):
+            if one.ticks:
+                record(f"{prefix}/slo_violation_ratio", one.missed / one.ticks)
+                record(f"{prefix}/be_throughput_ratio", one.be_work / one.ticks)
+                record(f"{prefix}/shield_override_ratio", one.overridden / one.ticks)
         if self._tally:
-            for name, total in self._tally.curves().items():
-                record(f"rollouts/{name}", total)
+            for name, point in self._tally.curves().items():
+                record(f"rollouts/{name}", point)
             self._tally.write(self._run.folder)
         self.model.dump_logs()
 
@@ -300,7 +293,7 @@ class _Session(BaseCallback):
                 take_weights(model, self._run.init, policy_only=True)
             self._warm_start()
             return
-        take_weights(model, checkpoint.model)
+        take_weights(model, checkpoint.folder / files.MODEL)
         state = checkpoint.state
         model.num_timesteps = self._budget.timesteps = state.timesteps
         model._n_updates, model._episode_num = state.updates, state.episodes

@@ -55,10 +55,7 @@ def mean_of(policies: Sequence[bytes]) -> bytes:
     """The ONNX file of the mean: the members' layers side by side, their last ones scaled, then added up.
 
     Args:
-        policies: ONNX files as `rlctl.agents.training.export.as_onnx` writes them.
-
-    Raises:
-        BundleError: One of them does not end in a dense layer.
+        policies: ONNX files as `export.as_onnx` writes them; BundleError for one that does not end in a dense layer.
     """
     graphs = [_scaled(one, number, 1.0 / len(policies)) for number, one in enumerate(policies)]
     nodes = [node for graph in graphs for node in graph.node]

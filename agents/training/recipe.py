@@ -36,11 +36,7 @@ _LINEAR = re.compile(r"^lin_(\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)$")
 
 
 def linear(value: str | float) -> tuple[float, bool]:
-    """A number, and whether it falls with the budget that is left: `lin_2e-3` does.
-
-    Raises:
-        ValueError: Neither a positive number nor `lin_` and one.
-    """
+    """A number, and whether it falls with the budget that is left, as `lin_2e-3` does; ValueError for anything else."""
     found = _LINEAR.match(value) if isinstance(value, str) else None
     if isinstance(value, str) and not found:
         raise ValueError(f"{value!r}: give a number, or lin_ and a number (lin_1e-3) for one that falls to its end")
@@ -165,13 +161,7 @@ class Recipe(Strict):
         return self.model_dump(exclude=set(self.OWN))
 
     def fitted(self: T, timesteps: int, seconds: float | None, n_envs: int | None = None) -> tuple[T, dict[str, str]]:
-        """The recipe made to fit its budget, and why each key that was changed was.
-
-        Args:
-            timesteps: Control periods that the run has at most.
-            seconds: Seconds that it has, if limited.
-            n_envs: Hosts, if the user says how many.
-        """
+        """The recipe made to fit its budget and the user's number of hosts, if any, and why each key was changed."""
         tiny = small(timesteps, seconds)
         few = min(self.n_envs, max(self._few(timesteps), ROLLOUTS)) if tiny else self.n_envs
         hosts = {"n_envs": n_envs or few}
@@ -274,28 +264,21 @@ ALGORITHMS: Mapping[str, type[Recipe]] = MappingProxyType(
 
 
 def load_recipe(algorithm: str, path: Path | None = None) -> Recipe:
-    """The hyperparameters that ship, or those of a file.
-
-    Raises:
-        ConfigError: The file is absent or wrong, with its line and, for an unknown key, the closest one.
-    """
+    """The hyperparameters that ship, or those of a file; a ConfigError has its line and the closest key."""
     return recipe_file(ALGORITHMS[algorithm], algorithm, path)
 
 
 def recipe_file(kind: type[R], algorithm: str, path: Path | None) -> R:
     """What a file of hyperparameters says, or the one that ships for an algorithm; see `load_recipe`."""
     source = path or Path(str(files("rlctl") / "configs" / "training" / f"{algorithm}.yaml"))
-    return _recipe_in(kind, load_model(_document(kind), source))
+    recipe: R = load_model(_document(kind), source).recipe
+    return recipe
 
 
 def recipe_from(algorithm: str, data: object, name: str) -> Recipe:
-    """The hyperparameters in data that were read already; `name` stands where a file's path would.
-
-    Raises:
-        ConfigError: They are wrong.
-    """
-    kind = ALGORITHMS[algorithm]
-    return _recipe_in(kind, validated(_document(kind), data, name))
+    """The hyperparameters in data that were read already; `name` stands where a file's path would in a ConfigError."""
+    recipe: Recipe = validated(_document(ALGORITHMS[algorithm]), data, name).recipe
+    return recipe
 
 
 def as_document(recipe: Recipe) -> dict[str, Any]:
@@ -303,13 +286,7 @@ def as_document(recipe: Recipe) -> dict[str, Any]:
     return {ENV_ID: recipe.model_dump(mode="json")}
 
 
-def _document(kind: type[BaseModel]) -> type[BaseModel]:
-    """What a file is: the environment's id above the hyperparameters."""
+def _document(kind: type[BaseModel]) -> Any:
+    """The model of a file: the environment's id above the hyperparameters."""
     recipe: Any = (kind, Field(alias=ENV_ID))
     return create_model("Document", __base__=Strict, recipe=recipe)
-
-
-def _recipe_in(kind: type[R], document: BaseModel) -> R:
-    recipe = document.recipe  # type: ignore[attr-defined]
-    assert isinstance(recipe, kind)
-    return recipe

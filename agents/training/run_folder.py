@@ -60,19 +60,10 @@ class State(BaseModel):
 
 
 class Checkpoint(NamedTuple):
-    """Where a run can go on.
-
-    Attributes:
-        folder: Folder with the model's file and perhaps the replay buffer's.
-    """
+    """Where a run can go on: a folder with the model's file and perhaps the replay buffer's, and the counters there."""
 
     folder: Path
     state: State
-
-    @property
-    def model(self) -> Path:
-        """The file with the model's weights."""
-        return self.folder / MODEL
 
 
 def is_run(folder: Path) -> bool:
@@ -81,14 +72,7 @@ def is_run(folder: Path) -> bool:
 
 
 def begin(folder: Path, recipe: Recipe, hosts: Hosts, arguments: Mapping[str, Any], command: str) -> None:
-    """Make the folder of a new run.
-
-    Args:
-        hosts: Kinds of hosts as they are used; files that they name are copied.
-
-    Raises:
-        ConfigError: There is a run already.
-    """
+    """Make the folder of a new run with copies of files that hosts name; ConfigError where there is a run already."""
     if is_run(folder):
         raise ConfigError("holds a run already; give another --out, or --resume it", folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -143,11 +127,7 @@ def _git(folder: Path, *words: str) -> str:
 
 
 def newest_checkpoint(folder: Path) -> Checkpoint:
-    """From where a run goes on.
-
-    Raises:
-        ConfigError: There is no run, or it has not come to a checkpoint.
-    """
+    """From where a run goes on; ConfigError where there is no run, or it has not come to a checkpoint."""
     if not is_run(folder):
         raise ConfigError("is no folder of a run: there is no config.yml", folder)
     for one in sorted(_checkpoints(folder), key=lambda path: -int(path.name)):

@@ -44,12 +44,7 @@ HOSTS = 8
 
 
 def load_model(path: Path) -> Any:
-    """A trained model from its zip file.
-
-    Raises:
-        ConfigError: It is no model, or one of a learner that cannot be exported.
-        PermissionMissing: It may not be read.
-    """
+    """A trained model from its zip file; ConfigError where it is none, or of a learner that cannot be exported."""
     learner = ALGORITHMS[_learner(path)]
     torch.set_num_threads(1)  # a small network is no faster on more, and what is recorded runs beside it
     try:
@@ -88,11 +83,7 @@ def parts_of(model: Any, path: Path, lags: Sequence[int]) -> CardParts:
 
 
 def lags_of(path: Path, model: Any) -> tuple[int, ...]:
-    """Ticks back that a model sees: as the folder of its run says, or rlctl's own.
-
-    Raises:
-        ConfigError: They are not those of the model.
-    """
+    """Ticks back that a model sees: as the folder of its run says, or rlctl's own; ConfigError where neither fits."""
     configs = (folder / files.CONFIG for folder in path.resolve().parents[:3])
     found = next((file for file in configs if file.is_file()), None)
     lags = _lags_in(found) if found else LAGS
@@ -110,11 +101,7 @@ def _lags_in(config: Path) -> tuple[int, ...]:
 
 
 def recorded(lags: Sequence[int], count: int = 2 * FEWEST) -> NDArray[np.float32]:
-    """Observations of simulated hosts of two kinds under random moves, on training seeds.
-
-    Returns:
-        float32, shape (n, size), n >= count.
-    """
+    """Observations, `count` or more, of simulated hosts of two kinds under random moves, on training seeds; float32."""
     rng = np.random.default_rng(0)
     seen: list[NDArray[np.float32]] = []
     for profile, weight in _GROUNDS:

@@ -94,11 +94,7 @@ class SimVecEnv(VecEnv):
         return [each[host] for host in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Set an attribute of all hosts at once.
-
-        Raises:
-            ValueError: For some hosts only.
-        """
+        """Set an attribute of all hosts at once; ValueError for some hosts only."""
         if len(list(self._get_indices(indices))) != self.num_envs:
             raise ValueError(f"{attr_name} is shared by all hosts and cannot be set for some")
         for group in self.groups:

@@ -39,23 +39,14 @@ SEEDS = 1 << 19
 
 
 class Pairs(NamedTuple):
-    """What the manager did.
-
-    Attributes:
-        observations: float32, shape (n, size).
-        moves: Indices into MOVES, shape (n,).
-    """
+    """What the manager did: observations, float32, shape (n, size), and moves, indices into MOVES, shape (n,)."""
 
     observations: NDArray[np.float32]
     moves: NDArray[np.int64]
 
 
 def pairs_of(hosts: Hosts, manager: str, samples: int, seed: int, lags: tuple[int, ...]) -> Pairs:
-    """Drive hosts of all kinds with a manager.
-
-    Raises:
-        PolicyError: There is no such manager, or it does not fit a host.
-    """
+    """Drive hosts of all kinds with a manager; PolicyError where there is none such, or it does not fit a host."""
     rounds = -(-samples // (HOSTS * TICKS))
     driven = [
         _driven(kind, count, manager, first_seed(SEEDS + seed % SEEDS, HOSTS, number), lags)
@@ -88,9 +79,6 @@ def _driven(kind: Kind, count: int, manager: str, seed: int, lags: tuple[int, ..
 def clone(model: Any, pairs: Pairs, epochs: int) -> float:
     """Teach a model the pairs; its learning goes on from there with an optimiser that has not moved.
 
-    Args:
-        model: PPO, MaskablePPO, DQN or QR-DQN.
-
     Returns:
         Share of the pairs on which the model then prefers the manager's move.
     """
@@ -108,13 +96,8 @@ def clone(model: Any, pairs: Pairs, epochs: int) -> float:
         model.q_net_target.load_state_dict(model.q_net.state_dict())
     elif isinstance(model, QRDQN):
         model.quantile_net_target.load_state_dict(model.quantile_net.state_dict())
-    return agreement(model, pairs)
-
-
-def agreement(model: Any, pairs: Pairs) -> float:
-    """Share of the pairs on which the model prefers the manager's move."""
     with torch.no_grad():
-        preferred = tensor_logits(model, torch.as_tensor(pairs.observations)).argmax(dim=1).numpy()
+        preferred = tensor_logits(model, observations).argmax(dim=1).numpy()
     return float(np.mean(preferred == pairs.moves))
 
 

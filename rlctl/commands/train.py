@@ -248,13 +248,13 @@ def _command(args: argparse.Namespace, options: TrainingOptions, folder: Path) -
 
 def _show(args: argparse.Namespace, results: Sequence[TrainingResult]) -> None:
     from rlctl.report.table import render
-    from rlctl.training.outcomes import rows
+    from rlctl.training.progress import result_rows
 
     runs = [one.as_json() for one in results]
     write_json(args.json, {"schema": 1, "algorithm": results[0].run.algorithm, "runs": runs})
     if args.json == "-":
         return
-    print(render(rows(results)))
+    print(render(result_rows(results)))
     for one in results:
         if one.tally:
             print(f"\n{render(one.tally.rows())}")

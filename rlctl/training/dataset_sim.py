@@ -106,12 +106,7 @@ def grounds_of_scenarios(
 
 
 def grounds_of_hosts(hosts: Hosts, count: int, seed: int) -> Iterator[Ground]:
-    """A ground for each kind of training host.
-
-    Args:
-        count: Number of hosts in all, spread over the kinds by their shares.
-        seed: Seed of the hosts: another one meets other hosts.
-    """
+    """A ground for each kind, `count` hosts in all, spread by the shares; another seed meets other hosts."""
     first = first_seed(RUN_SEED + seed % RUN_SEED, count)
     for kind, number in present(hosts, count):
         yield Ground(
@@ -130,14 +125,10 @@ def grounds_of_hosts(hosts: Hosts, count: int, seed: int) -> Iterator[Ground]:
 
 
 def record(ground: Ground, managers: Sequence[str], explore: float, seed: int) -> Recording:
-    """Let managers drive hosts of a ground, each of them all.
+    """Let managers, or bundles' folders, drive hosts of a ground, each of them all; PolicyError where one does not fit.
 
     Args:
-        managers: Names of managers, or bundles' folders.
         explore: Share of the ticks that take a neighbouring move.
-
-    Raises:
-        PolicyError: There is no such manager, or it does not fit a host.
     """
     told = {"managers": list(managers), "explore": explore, "seed": seed, "seeds": ground.seeds, "ticks": ground.ticks}
     digest = _digest(ground, told)

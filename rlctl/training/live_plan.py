@@ -41,14 +41,7 @@ class Signalled(KeyboardInterrupt):
 
 
 def live_testbed(asked: TrainingOptions, lags: tuple[int, ...] = LAGS) -> LiveTestbed | None:
-    """The live testbed that a learner is to act on, if any is asked for.
-
-    Args:
-        asked: Its scenario, shield, bounds of exploration, and seed.
-
-    Raises:
-        ConfigError: There is no such scenario or shield, or the bounds are none.
-    """
+    """The live testbed that a learner is to act on, if any is asked for; ConfigError for what is not there."""
     if asked.live is None:
         return None
     scenario = live_scenario(asked.live)

@@ -79,12 +79,7 @@ class TrainingOptions(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """A run that can begin once it has a folder.
-
-    Attributes:
-        run: What has to be done.
-        sources: Where a hyperparameter is from, where that is not the recipe's file.
-    """
+    """A run that can begin once it has a folder; `sources` says where a value is from, if not the recipe's file."""
 
     options: TrainingOptions
     run: TrainingRun
@@ -125,11 +120,7 @@ def _yaml(value: object) -> str:
 
 
 def require_libraries(export: bool) -> None:
-    """Check that what training needs is installed.
-
-    Raises:
-        ConfigError: It is not.
-    """
+    """Raise ConfigError where something that training needs is not installed."""
     needed = LIBRARIES if export else LIBRARIES[:3]
     if lacking := [name for name in needed if find_spec(name) is None]:
         raise ConfigError(
@@ -139,11 +130,7 @@ def require_libraries(export: bool) -> None:
 
 
 def new_plan(options: TrainingOptions) -> TrainingPlan:
-    """The plan of a new run, everything checked before anything is started.
-
-    Raises:
-        ConfigError: A file is wrong, or something that is asked for is not there.
-    """
+    """The plan of a new run; a ConfigError comes before anything is started."""
     recipe = load_recipe(options.algorithm, Path(options.config) if options.config else None)
     hosts = load_hosts(Path(options.hosts) if options.hosts else None)
     for file in options.profiles:
@@ -207,11 +194,7 @@ def _of_options(options: TrainingOptions) -> dict[str, Any]:
 
 
 def courses_of(options: TrainingOptions, most_seconds: float = VALIDATION_SECONDS) -> tuple[Course, ...]:
-    """The scenarios, and the user's own hosts under a training load.
-
-    Raises:
-        ConfigError: A scenario is none of the simulator's, or a host's profile or the shield is not there.
-    """
+    """The scenarios, and the user's own hosts under a training load; ConfigError for one that is not there."""
     shield, courses = options.shield, []
     for scenario in map(sim_scenario, options.scenarios):
         ticks = round(min(scenario.duration_seconds, most_seconds) / scenario.tick_seconds)

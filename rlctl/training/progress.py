@@ -1,4 +1,4 @@
-"""How far a training run has come, on stderr: a bar on a terminal that has rich, plain lines everywhere else."""
+"""How far a training run has come, on stderr: a bar or plain lines; and what runs came to, as a table."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from rlctl.agents.training.evaluations import METRICS
 from rlctl.work.progress import say
 
 if TYPE_CHECKING:
-    from rlctl.agents.training.training_run import TrainingStatus
+    from rlctl.agents.training.training_run import TrainingResult, TrainingStatus
 
 LINE_SECONDS = 30.0
 """Between two plain lines when there is no new evaluation."""
 
+DIGITS = (2, 1, 1)
+"""Behind the point, of each of METRICS."""
+
 
 @contextlib.contextmanager
 def training_progress() -> Iterator[Callable[[TrainingStatus], None]]:
-    """Show a run's progress.
-
-    Yields:
-        A function to call with each status.
-    """
+    """Show a run's progress; yields a function to call with each status."""
     fancy = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and "NO_COLOR" not in os.environ
     if not (fancy and find_spec("rich")):
         yield _lines()
@@ -71,3 +72,28 @@ def _lines() -> Callable[[TrainingStatus], None]:
         say(f"{status.done_ratio:.0%}{remaining}: {described(status)}")
 
     return show
+
+
+def result_rows(results: Sequence[TrainingResult]) -> list[tuple[str, ...]]:
+    """QoS %, BE % and overrides % on each course: a row per run, header first, then their mean and spread."""
+    best = [one.best for one in results]
+    names = list(best[0].trials)
+    table: list[tuple[str, ...]] = [("run", *names, "mean", "merit")]
+    for run, one in zip(results, best, strict=True):
+        cells = [_cell(getattr(trial, name).mean() for name in METRICS) for trial in one.trials.values()]
+        table.append((run.run.folder.name, *cells, _cell(map(one.mean, METRICS)), f"{one.merit:.1f}"))
+    if len(best) > 1:
+        spread = [[[getattr(one.trials[name], metric).mean() for one in best] for metric in METRICS] for name in names]
+        spread.append([[one.mean(metric) for one in best] for metric in METRICS])
+        table.append(("mean ± sd", *map(_spread, spread), _spread([[one.merit for one in best]], (1,))))
+    return table
+
+
+def _cell(values: Iterable[float]) -> str:
+    return " / ".join(f"{value:.{digits}f}" for value, digits in zip(values, DIGITS, strict=True))
+
+
+def _spread(values: Sequence[Sequence[float]], digits: Sequence[int] = DIGITS[:2]) -> str:
+    """QoS and BE over runs; of overrides the runs' own cells say enough."""
+    each = zip(values, digits, strict=False)
+    return " / ".join(f"{np.mean(one):.{digit}f} ±{np.std(one, ddof=1):.{digit}f}" for one, digit in each)

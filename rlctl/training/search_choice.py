@@ -3,7 +3,7 @@
 A trial's QoS is compared with that of a BE which is always frozen, seed by seed: no policy can hold more. What counts
 against it in a course is the upper end of the 95 % interval of what it loses there, less the allowance that all
 policies have: not what it seems to lose but what the seeds cannot exclude. The sum over the courses, in the steps of
-`objective`, is its shortfall. The smallest shortfall wins; among equal ones the largest BE throughput.
+`evaluations`, is its shortfall. The smallest shortfall wins; among equal ones the largest BE throughput.
 
 The interval against the runner-up says how sure that is. It holds for that one comparison; that the winner is the best
 of many is a reason to measure it once more, with `rlctl evaluate`, on seeds of a benchmark.
@@ -17,8 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.agents.training.evaluations import ALLOWANCE_POINTS
-from rlctl.agents.training.search.objective import steps
+from rlctl.agents.training.evaluations import ALLOWANCE_POINTS, shortfall_steps
 from rlctl.agents.training.trial import Trial
 from rlctl.statistics.intervals import Estimate, mean_interval, share_over_seeds
 from rlctl.statistics.paired import Difference, paired_difference
@@ -47,7 +46,7 @@ class Standing:
     @property
     def key(self) -> tuple[int, float, str]:
         """The smaller is the better; nothing but the name decides between equal ones."""
-        return steps(self.shortfall_points), -self.be_percent.mean, self.name
+        return shortfall_steps(self.shortfall_points), -self.be_percent.mean, self.name
 
     def as_json(self) -> dict[str, object]:
         """Scores and shortfall by name."""

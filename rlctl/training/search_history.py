@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlctl.agents.training.evaluations import ALLOWANCE_POINTS
-from rlctl.agents.training.search.objective import RESOLUTION_POINTS
 from rlctl.envs.whole_file import write_whole
 from rlctl.report.figures import FAINT, INK, new_figure, png
 from rlctl.report.table import render
@@ -66,7 +65,7 @@ def document(found: SearchOutcome) -> dict[str, Any]:
         "choice": {
             "seeds": list(found.seeds),
             "allowance_points": ALLOWANCE_POINTS,
-            "resolution_points": RESOLUTION_POINTS,
+            "resolution_points": ALLOWANCE_POINTS,
             "winner": found.standings[0].name if found.standings else None,
             "ahead": found.lead.as_json() if found.lead else None,
             "winner_under_the_shield_as_it_ships": found.as_shipped.as_json() if found.as_shipped else None,
@@ -146,11 +145,7 @@ def verdict(found: SearchOutcome) -> list[str]:
 
 
 def write(found: SearchOutcome, out: Path) -> list[str]:
-    """Write history.json, trials.csv and, with matplotlib, search.png.
-
-    Returns:
-        What its reader must know.
-    """
+    """Write history.json, trials.csv and, with matplotlib, search.png; returns what their reader must know."""
     write_whole(out / HISTORY, json.dumps(document(found), indent=1) + "\n")
     keys = list(found.plan.job.space.base)
     header = ("place", "trial", "seed", "qos_percent", "be_percent", "shortfall_points", "timesteps", "seconds")

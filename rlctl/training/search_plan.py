@@ -51,14 +51,6 @@ class SearchOptions(_Kept):
     max_seconds: float | None = None
 
 
-class Drawn(_Kept):
-    """A candidate, as the file has it."""
-
-    name: str
-    seed: int
-    values: dict[str, Any]
-
-
 class SearchFile(_Kept):
     """`search.json`: all that a search that goes on must not take from elsewhere.
 
@@ -73,7 +65,7 @@ class SearchFile(_Kept):
     digest: str
     recipe: dict[str, Any]
     hosts: Hosts
-    trials: tuple[Drawn, ...]
+    trials: tuple[Candidate, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,24 +77,21 @@ class SearchPlan:
 
     def as_file(self) -> dict[str, Any]:
         """As `search.json` has it."""
-        job = self.job
-        return {
-            "schema": 1,
-            "asked": self.options.model_dump(mode="json"),
-            "space": job.space.document.model_dump(mode="json"),
-            "digest": job.space.digest,
-            "recipe": job.recipe.model_dump(mode="json"),
-            "hosts": job.hosts.model_dump(mode="json"),
-            "trials": [{"name": one.name, "seed": one.seed, "values": dict(one.values)} for one in job.candidates],
-        }
+        job, space = self.job, self.job.space
+        content = SearchFile(
+            schema=1,
+            asked=self.options,
+            space=space.document,
+            digest=space.digest,
+            recipe=job.recipe.model_dump(mode="json"),
+            hosts=job.hosts,
+            trials=job.candidates,
+        )
+        return content.model_dump(mode="json", by_alias=True)
 
 
 def new_search(options: SearchOptions, out: Path, command: str = "") -> SearchPlan:
-    """The plan of a new search, everything checked before anything is started.
-
-    Raises:
-        ConfigError: A file is wrong, or something that is asked for is not there.
-    """
+    """The plan of a new search; a ConfigError comes before anything is started."""
     seed, trials = options.seed, options.trials
     if seed + trials > 1 << SEED_BITS:
         most = (1 << SEED_BITS) - trials
@@ -131,8 +120,7 @@ def resumed_search(out: Path, given: Mapping[str, Any], command: str = "") -> Se
     if space.digest != kept.digest:
         raise ConfigError("the safety profile that its margins tighten was changed since; give another --out", out)
     options = kept.asked.model_copy(update={"config": None, "hosts": None})  # what those files said is in the folder
-    candidates = tuple(Candidate(one.name, one.seed, one.values) for one in kept.trials)
-    return _search(options, space, candidates, recipe, kept.hosts, out, command)
+    return _search(options, space, kept.trials, recipe, kept.hosts, out, command)
 
 
 def _search(
@@ -165,21 +153,13 @@ def _search(
 
 
 def begin(plan: SearchPlan) -> None:
-    """Make the folder of a new search.
-
-    Raises:
-        ConfigError: There is one already.
-    """
+    """Make the folder of a new search; ConfigError where there is one already."""
     check_new(plan.job.out)
     write_whole(plan.job.out / SEARCH, json.dumps(plan.as_file(), indent=1) + "\n")
 
 
 def check_new(out: Path) -> None:
-    """Check that a new search may begin in a folder.
-
-    Raises:
-        ConfigError: It holds one already.
-    """
+    """Raise ConfigError where a folder holds a search already."""
     if (out / SEARCH).exists():
         raise ConfigError("holds a search already; --resume goes on with it, or give another --out", out)
 

@@ -120,11 +120,7 @@ def _client_saturated(telemetry: Telemetry) -> bool:
 
 
 class Weaver:
-    """Makes episodes of moments that follow one another.
-
-    Attributes:
-        cuts: Why and how often an episode was cut.
-    """
+    """Makes episodes of moments that follow one another; `cuts` says why and how often one was cut."""
 
     def __init__(self, limits: Limits) -> None:
         self.episodes: list[Episode] = []

@@ -1,7 +1,8 @@
-"""Actors of a Ray cluster that stay on one node each: how they are begun, and what their answers mean."""
+"""Work on a Ray cluster's nodes: how actors that stay on one node are begun, and what answers mean."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,28 +43,27 @@ def started_on(
     return ray.remote(actor).options(**options).remote(*arguments)
 
 
+@functools.cache
 def check_node(drivers: Version) -> None:
-    """On the node: check that it runs the rlctl of the driver.
-
-    Raises:
-        ConfigError: It runs another one.
-    """
+    """On the node, which may have joined after the check of all: ConfigError where the driver's rlctl is another."""
     check_version(ray.util.get_node_ip_address(), our_version(), drivers)
 
 
-def answer(reference: Any) -> Any:
-    """What an actor's method returned.
-
-    Raises:
-        Lost: The actor is gone, or cannot be reached.
-        RlctlError: The method raised it.
-        RayTaskError: The method raised something else.
-    """
+def result_of(reference: Any) -> Any:
+    """What a task returned; an RlctlError that it raised is raised as it was, and any other as Ray's RayTaskError."""
     try:
         return ray.get(reference)
     except exceptions.RayTaskError as error:
         if isinstance(error.cause, RlctlError):
             raise error.cause from None
+        raise
+
+
+def answer(reference: Any) -> Any:
+    """What an actor's method returned or raised, as `result_of`; Lost where the actor is gone or cannot be reached."""
+    try:
+        return result_of(reference)
+    except exceptions.RayTaskError:
         raise
     except exceptions.ActorUnavailableError as error:
         raise Lost("it cannot be reached") from error

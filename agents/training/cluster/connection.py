@@ -57,11 +57,7 @@ PROBE_SECONDS = 3.0
 
 
 def require_ray() -> None:
-    """Check that Ray is installed.
-
-    Raises:
-        ConfigError: It is not.
-    """
+    """Raise ConfigError where Ray is not installed."""
     if find_spec("ray") is None:
         raise ConfigError(
             "Ray is not installed: pip install 'rlctl[distributed]', or in a checkout scripts/install dev,distributed"
@@ -69,14 +65,7 @@ def require_ray() -> None:
 
 
 def check_ray(address: str | None, option: str, processes: int | None) -> None:
-    """Check what would otherwise fail only when the cluster is looked for.
-
-    Args:
-        option: The option that sets the number of processes.
-
-    Raises:
-        ConfigError: Ray is not installed, or the number is for a cluster that others have started.
-    """
+    """Raise ConfigError where Ray is missing, or `option`, a number of processes, is given for a cluster of others."""
     if not address:
         return
     if processes and address != LOCAL:
@@ -85,11 +74,7 @@ def check_ray(address: str | None, option: str, processes: int | None) -> None:
 
 
 def check_reachable(address: str | None, names: Iterable[str]) -> None:
-    """Check that nodes find the bundles among these managers: a relative path is theirs from where `ray start` was.
-
-    Raises:
-        ConfigError: One is relative, and the cluster is not one that we start ourselves.
-    """
+    """ConfigError for a bundle by a relative path: on a cluster of others that starts where `ray start` was."""
     if address in (None, LOCAL):
         return
     for name in names:

@@ -125,13 +125,10 @@ def our_version() -> Version:
 
 
 def check_version(address: str, theirs: Version, ours: Version) -> None:
-    """Check that a node has the rlctl of the driver; commits are compared where both run from a checkout.
+    """Raise ConfigError where a node has no rlctl or not the driver's; commits count where both run from a checkout.
 
     Args:
         theirs: What it has; without a version it has none, and the second says why.
-
-    Raises:
-        ConfigError: It has none, or another.
     """
     (version, code), (wanted, wanted_code) = theirs, ours
     if not version:

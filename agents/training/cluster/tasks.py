@@ -12,7 +12,8 @@ import ray
 from ray import exceptions
 
 from rlctl.agents.served.network import first_line
-from rlctl.agents.training.cluster.nodes import Cluster, Version, check_version, our_version, told_by
+from rlctl.agents.training.cluster.actors import check_node, result_of
+from rlctl.agents.training.cluster.nodes import Cluster, Version, our_version, told_by
 from rlctl.envs.errors import ConfigError, HostError, RlctlError
 
 RETRIES = 3
@@ -84,7 +85,7 @@ def map_tasks(
             done = _next(cluster, running, needed)
             place = running.pop(done)
             try:
-                result = _result(done)
+                result = result_of(done)
             except LOST as error:
                 said = f"task {place + 1} of {len(items)} was lost: {first_line(error)}"
                 tries[place] += 1
@@ -99,25 +100,15 @@ def map_tasks(
 
 
 def _checked(drivers: Version, function: Callable[[Item], Result], item: Item) -> Result:
-    """On the worker: its node may have joined after all others were checked."""
-    _check_once(drivers)
+    check_node(drivers)
     try:
         return function(item)
     except RlctlError as error:
         raise told_by(ray.util.get_node_ip_address(), error) from None
 
 
-@functools.cache
-def _check_once(drivers: Version) -> None:
-    check_version(ray.util.get_node_ip_address(), our_version(), drivers)
-
-
 def _next(cluster: Cluster, running: Mapping[Any, int], needed: Mapping[str, float]) -> Any:
-    """The first that ends, well or not.
-
-    Raises:
-        HostError: None can, for there is no node for it.
-    """
+    """The first that ends, well or not; HostError where none can, for there is no node for it."""
     deadline = None
     while True:
         ended, _ = ray.wait(list(running), timeout=LOOK_SECONDS)
@@ -132,15 +123,6 @@ def _next(cluster: Cluster, running: Mapping[Any, int], needed: Mapping[str, flo
                 f"no node that offers {_amounts(needed)} is left or came back in {ROOM_SECONDS:g} s; "
                 f"{len(running)} tasks are not done"
             )
-
-
-def _result(done: Any) -> Any:
-    try:
-        return ray.get(done)
-    except exceptions.RayTaskError as error:
-        if isinstance(error.cause, RlctlError):
-            raise error.cause from None
-        raise
 
 
 def _cancel(running: list[Any]) -> None:

@@ -222,11 +222,7 @@ class BoundedHost(gym.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], Any
         return self._allowed
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], Any, bool, bool, dict[str, Any]]:
-        """Take an allowed move.
-
-        Raises:
-            PolicyError: It is not allowed now.
-        """
+        """Take an allowed move; PolicyError where it is not allowed now."""
         move, host = int(action), self._shielded.host
         if not self.action_masks()[move]:
             raise PolicyError(f"{MOVES[move].name} is out of the bounds of exploration now")

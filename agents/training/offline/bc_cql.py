@@ -25,9 +25,8 @@ from sb3_contrib import QRDQN, MaskablePPO
 from sb3_contrib.common.utils import quantile_huber_loss
 from torch.nn.functional import cross_entropy
 
-from rlctl.agents.training.algorithms import logits_of, network_of, tensor_logits
+from rlctl.agents.training.algorithms import head_of, logits_of, network_of, share_gradients, tensor_logits
 from rlctl.agents.training.evaluations import ALLOWANCE_POINTS
-from rlctl.agents.training.neighbours import share_gradients
 from rlctl.agents.training.offline.dataset import Dataset
 from rlctl.agents.training.offline.origin import TERMS, Origin
 from rlctl.agents.training.offline.recipe import Conservative, OfflineRecipe
@@ -52,11 +51,7 @@ def teacher_of(origin: Origin) -> str:
 
 
 def rewards_of(data: Dataset, work: float | None) -> NDArray[np.float32]:
-    """Each transition's reward without what it cost to ask for another move, shape (n,).
-
-    Args:
-        work: Worth of BE's work by a violation; None takes each source's own.
-    """
+    """Rewards, shape (n,), without what asking for another move cost; `work` as in `OfflineRecipe`."""
     own = np.repeat([one.work or WORK for one in data.origin.sources], [s.transitions for s in data.origin.sources])
     price = own if work is None else np.full(len(data), work)
     terms = {name: data.terms[:, place] for place, name in enumerate(TERMS)}
@@ -77,7 +72,6 @@ class Cloner:
     def __init__(self, data: Dataset, recipe: OfflineRecipe, seed: int) -> None:
         self.teacher = teacher_of(data.origin)
         self.model = _blank(MaskablePPO, recipe, seed, n_steps=2, batch_size=2)
-        share_gradients(self.model.policy.action_net)
         # What it wanted, also where another move was tried; what happened instead, where the shield stepped in.
         wanted = data.masks[data.state, data.proposed]
         self.labels = np.where(wanted, data.proposed, data.actions)
@@ -100,7 +94,6 @@ class ConservativeLearner:
 
     def __init__(self, data: Dataset, recipe: Conservative, seed: int) -> None:
         self.model = _blank(QRDQN, recipe, seed, buffer_size=1, gamma=recipe.gamma)
-        share_gradients(self.model.quantile_net.quantile_net[-1])
         self.labels = data.actions
         self.train, self.held_out = parted(data, np.arange(len(data)), recipe.held_out, seed)
         self._data, self._recipe, self._count = data, recipe, 0
@@ -157,11 +150,7 @@ def _steps(
 
 
 def parted(data: Dataset, rows: Rows, held_out: float, seed: int) -> tuple[Rows, Rows]:
-    """Rows to learn from and rows to judge on, by whole episodes.
-
-    Raises:
-        ConfigError: There are too few episodes.
-    """
+    """Rows to learn from and rows to judge on, by whole episodes; ConfigError where they are too few."""
     episodes = np.unique(data.episode[rows])
     kept = np.random.default_rng(seed).permutation(episodes)[: round(held_out * len(episodes))]
     out = np.isin(data.episode[rows], kept)
@@ -177,15 +166,12 @@ def _blank(kind: Any, recipe: OfflineRecipe, seed: int, **settings: Any) -> Any:
     model = kind("MlpPolicy", None, _init_setup_model=False, **shared, **settings)
     model.observation_space, model.action_space, model.n_envs = Observer(Limits(1), 1.0).space, discrete_space(), 1
     model._setup_model()
+    share_gradients(head_of(model))
     return model
 
 
 def learner_of(data: Dataset, recipe: OfflineRecipe, seed: int) -> Cloner | ConservativeLearner:
-    """The learner that a recipe is of.
-
-    Raises:
-        ConfigError: The dataset holds too little.
-    """
+    """The learner that a recipe is of; ConfigError where the dataset holds too little."""
     return ConservativeLearner(data, recipe, seed) if isinstance(recipe, Conservative) else Cloner(data, recipe, seed)
 
 

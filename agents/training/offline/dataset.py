@@ -69,11 +69,7 @@ class Dataset:
 
 
 def read(place: Place) -> Dataset:
-    """A dataset of rlctl's, all of it in memory: half a kilobyte for each transition.
-
-    Raises:
-        ConfigError: As `read_origin`; or Minari is not installed, or the data are damaged.
-    """
+    """A dataset of rlctl's in memory, half a kilobyte for each transition; ConfigError where it cannot be read."""
     require_minari()
     origin = read_origin(place)
     from minari import MinariDataset
@@ -98,11 +94,7 @@ def read(place: Place) -> Dataset:
 
 
 def _columns(episode: Any, number: int) -> dict[str, NDArray[Any]]:
-    """One episode's arrays.
-
-    Raises:
-        ValueError: They are not what an episode of ours has.
-    """
+    """One episode's arrays; ValueError where they are not what an episode of ours has."""
     infos, steps = episode.infos, len(episode.actions)
     columns = {
         "observations": np.asarray(episode.observations, np.float32),

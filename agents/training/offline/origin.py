@@ -108,11 +108,7 @@ class Origin(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a dataset is, or is to be.
-
-    Attributes:
-        folder: Its folder; the data are in `data/` below.
-    """
+    """Where a dataset is, or is to be: its folder, with the data in `data/` below."""
 
     name: str
     folder: Path
@@ -124,11 +120,7 @@ class Place:
 
 
 def require_minari() -> None:
-    """Check that Minari is installed.
-
-    Raises:
-        ConfigError: It is not.
-    """
+    """Raise ConfigError where Minari is not installed."""
     if lacking := [name for name in ("minari", "h5py") if find_spec(name) is None]:
         raise ConfigError(
             f"datasets need {' and '.join(lacking)}: pip install 'rlctl[data]', or in a checkout "

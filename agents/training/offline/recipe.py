@@ -72,9 +72,5 @@ OFFLINE: Mapping[str, type[OfflineRecipe]] = MappingProxyType({"bc": Cloning, "c
 
 
 def load_offline_recipe(algorithm: str, path: Path | None = None) -> OfflineRecipe:
-    """The hyperparameters that ship, or those of a file.
-
-    Raises:
-        ConfigError: The file is absent or wrong, with its line and, for an unknown key, the closest one.
-    """
+    """The hyperparameters that ship, or those of a file; a ConfigError has its line and the closest key."""
     return recipe_file(OFFLINE[algorithm], algorithm, path)

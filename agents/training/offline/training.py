@@ -94,12 +94,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class OfflineOutcome:
-    """What came of a run.
-
-    Attributes:
-        selected_by: The criterion in words.
-        teacher: Name of the policy that was cloned; empty where all were learned from.
-    """
+    """What came of a run; `teacher` is who was cloned, empty where all were learned from."""
 
     run: OfflineRun
     rounds: tuple[Round, ...]

@@ -59,11 +59,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What one source gave.
-
-    Attributes:
-        censored: Why and how often episodes were cut.
-    """
+    """What one source gave; `censored` says why and how often episodes were cut."""
 
     source: Source
     tick_seconds: float
@@ -156,11 +152,7 @@ class _Tally:
                 yield self._buffer(episode)
 
     def origin(self, code: str) -> Origin:
-        """What the dataset says of itself.
-
-        Raises:
-            ConfigError: Nothing was.
-        """
+        """What the dataset says of itself; ConfigError where no transition was written."""
         transitions = sum(one.transitions for one in self._sources)
         if not transitions or self._tick_seconds is None:
             why = ", ".join(f"{count} x {reason}" for reason, count in self._censored.most_common(3))

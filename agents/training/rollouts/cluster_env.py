@@ -13,15 +13,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import ray
 
 from rlctl.agents.training.cluster.nodes import LIVE, TESTBED, Cluster, Node
-from rlctl.agents.training.host_groups import Counts
+from rlctl.agents.training.host_groups import Counts, Happened
 from rlctl.agents.training.hosts import BLOCK_BITS, Group, Hosts, first_seed, present
 from rlctl.agents.training.rollouts.live_testbed import LiveTestbed
 from rlctl.agents.training.rollouts.segment_env import SegmentEnv
-from rlctl.agents.training.rollouts.segments import Happened, Orders, Segment, steps_for
+from rlctl.agents.training.rollouts.segments import Orders, Segment, steps_for
 from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.rollouts.testbeds import Arrival, Planned, Testbed, Testbeds
 from rlctl.agents.training.rollouts.worker import SimTestbed
@@ -43,12 +42,7 @@ POLL_SECONDS = 0.5
 
 
 class ClusterEnv(SegmentEnv):
-    """The testbeds of a cluster.
-
-    Args:
-        num_envs: Hosts that a rollout counts as, however many there are.
-        kinds: Names of the kinds of hosts, for the curves.
-    """
+    """The testbeds of a cluster; a rollout counts as `num_envs` hosts, however many there are."""
 
     def __init__(self, testbeds: Testbeds, num_envs: int, lags: Sequence[int], kinds: Sequence[str]) -> None:
         self._testbeds, self.tally, self._policy = testbeds, testbeds.tally, None
@@ -78,35 +72,34 @@ class ClusterEnv(SegmentEnv):
             hosts = sum(one.ready.count for one in self._testbeds if one.idle and one.ready)
             if missing > 0 and hosts:
                 self._ask(Orders(self.version, steps_for(missing, hosts, most_steps), masked=masked))
-            arrivals = self._testbeds.arrivals(POLL_SECONDS)
-            fresh = [one.segment for one in arrivals if not self._note(one, MOST_BEHIND)]
-            if fresh:
-                first = first or time.monotonic()
-                got += sum(one.size for one in fresh)
-            yield from fresh or (None,)
+            before = got
+            for one in self._testbeds.arrivals(POLL_SECONDS):
+                if not self._note(one, MOST_BEHIND):  # as in `stream`, not before it is asked for
+                    first, got = first or time.monotonic(), got + one.segment.size
+                    yield one.segment
+            if got == before:
+                yield None
 
     def stream(self, wanted: int, steps: int, epsilon: float) -> Iterator[Segment | None]:
         """Whatever comes; nobody stands still meanwhile."""
         got, orders = 0, Orders(self.version, steps, epsilon)
         while got < wanted:
             self._ask(orders)
-            came = self._testbeds.arrivals(POLL_SECONDS)
-            for one in came:
+            before = got
+            for one in self._testbeds.arrivals(POLL_SECONDS):
                 self._note(one, None)  # not before it is asked for: whoever stops learns from none of the others
                 got += one.segment.size
                 yield one.segment
-            if not came:
+            if got == before:
                 yield None
         self._ask(orders)
 
     def take_counts(self) -> Counts:
         """What happened since the last call, by kind."""
-        rows = [self._happened.get(name, Happened()) for name in self.kinds]
-        columns = (np.array([getattr(one, name) for one in rows]) for name in Happened.__slots__)
-        by_name = dict(zip(Happened.__slots__, columns, strict=True))
-        made = Counts(**by_name, episode_rewards=np.array(self._rewards), episode_steps=np.array(self._steps))
+        happened = [self._happened.get(name, Happened()) for name in self.kinds]
+        counts = Counts(happened, self._rewards, self._steps)
         self._clear()
-        return made
+        return counts
 
     def close(self) -> None:
         """End all testbeds; live ones put back what they changed."""
@@ -130,10 +123,7 @@ class ClusterEnv(SegmentEnv):
         stale = most_behind is not None and behind > most_behind
         self.tally.came(one.testbed.name, segment.size, behind, one.age_seconds, stale=stale)
         for name, counts in segment.happened.items():
-            before = self._happened.get(name, Happened())
-            self._happened[name] = Happened(
-                *(getattr(before, each) + getattr(counts, each) for each in Happened.__slots__)
-            )
+            self._happened[name] = self._happened.get(name, Happened()) + counts
         self._rewards += segment.episode_rewards
         self._steps += segment.episode_steps
         return stale
@@ -146,12 +136,7 @@ class ClusterEnv(SegmentEnv):
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """Where a run's transitions come from.
-
-    Attributes:
-        live: What runs on nodes that offer `live`; None simulates there, too.
-        wait_seconds: Without anything from any testbed after which the run ends.
-    """
+    """Where a run's transitions come from; nodes that offer `live` simulate, too, where `live` is None."""
 
     cluster: Cluster
     live: LiveTestbed | None = None
@@ -159,11 +144,7 @@ class Rollouts:
     say: Callable[[str], None] = lambda _: None
 
     def env(self, hosts: Hosts, count: int, seed: int, lags: Sequence[int], block: int, tally: Tally) -> ClusterEnv:
-        """The environment that a learner asks.
-
-        Args:
-            count: Simulated hosts in all; each testbed simulates its share of what is there now, with all kinds.
-        """
+        """The environment that a learner asks; of `count` simulated hosts each testbed of now simulates its share."""
         share = -(-count // max(self._simulated(), 1))
         groups = tuple(Group.of(kind, each, hosts.episode_steps) for kind, each in present(hosts, share))
         begun = itertools.count()
@@ -191,11 +172,10 @@ class Rollouts:
 
 
 def nth_seed(seed: int, count: int, block: int, number: int) -> int:
-    """The seed of a testbed's first host, so that no two testbeds of a run share one, whenever they were started.
+    """The seed of the first host of a session's n-th testbed; no two testbeds of a run share one.
 
     Args:
         block: Block of seeds in which the first testbed of this session begins, as in `hosts.build`.
-        number: How many testbeds were started before it.
     """
     blocks, place = divmod(number, (1 << BLOCK_BITS) // count)
     return first_seed(seed, count, block + blocks) + place * count

@@ -159,9 +159,6 @@ def rounds_of(timesteps: int) -> tuple[int, int, int]:
 class FineTuning:
     """A policy that goes on learning; made before anything is started on the host, for loading a model takes seconds.
 
-    Attributes:
-        model: The policy as it is, a model of Stable-Baselines3.
-
     Raises:
         ConfigError: The model does not fit, or the folder holds a run.
     """
@@ -200,11 +197,7 @@ class FineTuning:
         return outcome
 
     def export(self, outcome: Outcome, name: str) -> Path:
-        """Write the bundle of the policy that is kept, when nothing has to be held any more; returns its folder.
-
-        Raises:
-            BundleError: It cannot be exported; the model's file is there.
-        """
+        """Write the bundle of the policy that is kept; returns its folder. The model's file is there anyway."""
         kept, out = self.task.folder / files.BEST, self.task.folder / "bundle"
         model = load_model(kept)
         parts = parts_of(model, kept, self.lags)

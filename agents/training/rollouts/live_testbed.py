@@ -16,9 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.agents.training.host_groups import Happened, Stepped
 from rlctl.agents.training.live.bounded import BoundedHost, Bounds, Step
-from rlctl.agents.training.rollouts.segments import Happened, Orders
-from rlctl.agents.training.rollouts.worker import Came, Logits, Running
+from rlctl.agents.training.rollouts.segments import Orders
+from rlctl.agents.training.rollouts.worker import Logits, Running
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import CgroupBusy, HostError
 from rlctl.envs.host_env import HostEnv
@@ -33,7 +34,6 @@ log = logging.getLogger(__name__)
 
 UNATTENDED_TICKS = 2
 """Control periods after which BE is suspended when nobody asks for a segment."""
-
 
 BUSY_IN_A_ROW = 10
 """So many refused freezes in a row are an error."""
@@ -53,12 +53,7 @@ class LiveTestbed:
     seed: int
 
     def start(self) -> Running:
-        """Start services, load and BE, which takes about a minute; if that fails nothing of it stays.
-
-        Raises:
-            HostError: The testbed could not be run.
-            PermissionMissing: Control groups may not be made.
-        """
+        """Start services, load and BE, which takes about a minute; where that fails, HostError, nothing of it stays."""
         return LiveRunning(self)
 
 
@@ -115,7 +110,7 @@ class LiveRunning:
         """Moves within the bounds, shape (1, moves)."""
         return self.host.action_masks()[np.newaxis]
 
-    def step(self, moves: NDArray[np.int64]) -> Came:
+    def step(self, moves: NDArray[np.int64]) -> tuple[Stepped, NDArray[np.int64]]:
         """One control period. Off-policy the executed move is learned from, without what it cost to ask for another."""
         self._seen, reward, _, _, info = self.host.step(int(moves[0]))
         actions = moves
@@ -123,7 +118,8 @@ class LiveRunning:
             actions = np.array([info["executed_move"]], np.int64)
             reward -= info["reward"]["override"]
         nothing = np.zeros((0, len(self._seen)), np.float32)
-        return Came(self._seen[np.newaxis], np.array([reward], np.float32), np.zeros(1, np.bool_), nothing, actions)
+        stepped = Stepped(self._seen[np.newaxis], np.array([reward], np.float32), np.zeros(1, np.bool_), nothing)
+        return stepped, actions
 
     def stand_still(self) -> None:
         """Nobody may come back for a while."""
@@ -180,11 +176,7 @@ class PatientEnv(HostEnv):
 
 
 class _Attended:
-    """Whether somebody looks after BE.
-
-    Args:
-        seconds: Without anybody after which something is done.
-    """
+    """Whether somebody looks after BE; after so many seconds without anybody something is done."""
 
     def __init__(self, seconds: float, then: Callable[[], None]) -> None:
         self._seconds, self._then = seconds, then

@@ -62,7 +62,7 @@ class SegmentEnv(VecEnv):
 
 
 class OneHost(SegmentEnv):
-    """A worker in this process: nothing is learned while it acts, and it does not act while the learner computes.
+    """A worker in this process, which does not act while the learner computes.
 
     Attributes:
         budget: Control periods that `stream` may still take; the last segment is cut to what is left.

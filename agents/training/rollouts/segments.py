@@ -14,6 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.agents.training.host_groups import Happened
+
 Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
 
@@ -36,21 +38,6 @@ class Orders:
     steps: int
     epsilon: float | None = None
     masked: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Happened:
-    """What a segment says of the hosts of one kind, for the curves.
-
-    Attributes:
-        missed, overridden: Those that missed the target, and those in which the shield changed the move.
-        be_work: Sum over those that held it of BE's work, as a share of BE running alone.
-    """
-
-    ticks: float = 0.0
-    missed: float = 0.0
-    be_work: float = 0.0
-    overridden: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

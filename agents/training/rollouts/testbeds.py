@@ -84,11 +84,7 @@ class Testbed:
 
 
 class Arrival(NamedTuple):
-    """A segment that came.
-
-    Attributes:
-        age_seconds: Since it was asked for: no transition in it is older, whatever any clock elsewhere says.
-    """
+    """A segment that came, by its age in seconds since it was asked for: no transition in it is older."""
 
     testbed: Testbed
     segment: Segment
@@ -144,12 +140,7 @@ class Testbeds:
         self._pending[testbed.actor.segment.remote(orders, policy)] = testbed
 
     def arrivals(self, seconds: float) -> list[Arrival]:
-        """What has come; waits so long at most for something to come. New nodes are begun with, lost ones noted.
-
-        Raises:
-            HostError: Nothing has come for too long.
-            PolicyError: The network is of no use.
-        """
+        """What has come within some seconds, new and lost nodes noted; HostError where nothing came for too long."""
         begun = time.monotonic()
         if begun >= self._look_at:
             self._look()

@@ -14,41 +14,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.agents.served.network import logits_of
 from rlctl.agents.served.onnx_graph import GraphError, read_graph
-from rlctl.agents.training.host_groups import HostGroups
+from rlctl.agents.training.host_groups import Happened, HostGroups, Stepped
 from rlctl.agents.training.hosts import Group
-from rlctl.agents.training.rollouts.segments import Happened, Orders, Segment, choose
+from rlctl.agents.training.rollouts.segments import Orders, Segment, choose
 from rlctl.envs.errors import BundleError, PolicyError
 
 Logits = Callable[[NDArray[np.float32]], NDArray[np.floating]]
 
 
-class Came(NamedTuple):
-    """What came of a step.
-
-    Attributes:
-        actions: The moves to learn from, shape (hosts,): where the shield stepped in it may be what was done instead.
-    """
-
-    observations: NDArray[np.float32]
-    rewards: NDArray[np.float32]
-    done: NDArray[np.bool_]
-    finals: NDArray[np.float32]
-    actions: NDArray[np.int64]
-
-
 class Running(Protocol):
-    """Hosts that have been started; they stand still between two segments.
-
-    Attributes:
-        tick_seconds: Real time that a control period takes; 0 where it is simulated.
-    """
+    """Hosts that have been started; a control period takes `tick_seconds` of real time, 0 where it is simulated."""
 
     count: int
     tick_seconds: float
@@ -62,8 +44,12 @@ class Running(Protocol):
     def allowed(self) -> NDArray[np.bool_] | None:
         """Moves that are allowed now, shape (count, moves); None allows all."""
 
-    def step(self, moves: NDArray[np.int64]) -> Came:
-        """One control period with these moves, shape (count,)."""
+    def step(self, moves: NDArray[np.int64]) -> tuple[Stepped, NDArray[np.int64]]:
+        """One control period with these moves, shape (count,).
+
+        Returns:
+            What came of it, and the moves to learn from: where the shield stepped in it may be what was done instead.
+        """
 
     def stand_still(self) -> None:
         """End a segment; nobody may come back for a while."""
@@ -77,11 +63,7 @@ class Running(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What a worker says once its hosts are there.
-
-    Attributes:
-        tick_seconds: Real time that a control period takes; 0 where it is simulated.
-    """
+    """What a worker says once its hosts are there; `tick_seconds` as of `Running`."""
 
     count: int
     tick_seconds: float
@@ -89,11 +71,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class SimTestbed:
-    """Simulated hosts of several kinds, to be started anywhere.
-
-    Attributes:
-        first_seed: The first host's seed; each other one has the next.
-    """
+    """Simulated hosts of several kinds, to be started anywhere; each host has the next seed from `first_seed` on."""
 
     groups: tuple[Group, ...]
     lags: tuple[int, ...]
@@ -126,31 +104,25 @@ class _SimRunning:
     def allowed(self) -> NDArray[np.bool_] | None:
         return self._hosts.action_masks() if self._orders.masked else None
 
-    def step(self, moves: NDArray[np.int64]) -> Came:
+    def step(self, moves: NDArray[np.int64]) -> tuple[Stepped, NDArray[np.int64]]:
         """What was asked for is learned from, as it is without Ray."""
         stepped = self._hosts.step(moves)
         self._seen = stepped.observations
-        return Came(*stepped, moves)
+        return stepped, moves
 
     def stand_still(self) -> None:
         pass
 
     def happened(self) -> tuple[Mapping[str, Happened], Sequence[float], Sequence[float]]:
-        counts = self._hosts.take_counts()
-        rows = zip(counts.ticks, counts.missed, counts.be_work, counts.overridden, strict=True)
-        by_kind = {name: Happened(*map(float, row)) for name, row in zip(self._names, rows, strict=True)}
-        return by_kind, counts.episode_rewards.tolist(), counts.episode_steps.tolist()
+        happened, rewards, steps = self._hosts.take_counts()
+        return dict(zip(self._names, happened, strict=True)), rewards, steps
 
     def close(self) -> None:
         self._hosts.close()
 
 
 class Worker:
-    """Acts on hosts, segment by segment.
-
-    Args:
-        start: Starts the hosts; pickled, where the worker is on another machine.
-    """
+    """Acts on hosts, segment by segment; `start`, which starts them, is pickled where they are on another machine."""
 
     def __init__(self, start: Callable[[], Running], seed: int) -> None:
         self._start, self._dice = start, np.random.default_rng(seed)
@@ -158,21 +130,12 @@ class Worker:
         self._checked = b""
 
     def begin(self) -> Ready:
-        """Start the hosts, and say how many.
-
-        Raises:
-            RlctlError: They cannot be started.
-        """
+        """Start the hosts, and say how many; RlctlError where they cannot be started."""
         self._running = self._start()
         return Ready(self._running.count, self._running.tick_seconds)
 
     def segment(self, orders: Orders, policy: bytes) -> Segment:
-        """Act for some control periods.
-
-        Raises:
-            PolicyError: The network is none, or its answers are not finite.
-            HostError: A live host failed.
-        """
+        """Act for some control periods; PolicyError where the network is none or not finite; or a live host's error."""
         assert self._running is not None, "begin() comes first"
         self._check(policy)
         try:
@@ -186,16 +149,16 @@ class Worker:
         for _ in range(orders.steps):
             allowed = running.allowed()
             moves, log_probs = choose(_finite(policy, seen[-1]), self._dice, allowed, running.epsilon())
-            came = running.step(moves)
-            seen.append(came.observations)
-            rows.append((came.actions, log_probs, came.rewards, came.done, came.finals))
+            stepped, actions = running.step(moves)
+            seen.append(stepped.observations)
+            rows.append((actions, log_probs, stepped.rewards, stepped.done, stepped.finals))
             masks.append(allowed)
-        actions, probabilities, rewards, dones, finals = zip(*rows, strict=True)
+        executed, probabilities, rewards, dones, finals = zip(*rows, strict=True)
         happened, episode_rewards, episode_steps = running.happened()
         return Segment(
             version=orders.version,
             observations=np.stack(seen),
-            actions=np.stack(actions),
+            actions=np.stack(executed),
             log_probs=np.stack(probabilities),
             rewards=np.stack(rewards),
             dones=np.stack(dones),

@@ -52,12 +52,7 @@ class Draw(Strict):
         return self.uniform or self.log_uniform or self.choice or ()
 
     def at(self, share: float, *, whole: bool = False) -> Any:
-        """The value at a share of the range.
-
-        Args:
-            share: From 0, the lowest value, to 1.
-            whole: Round to a whole number.
-        """
+        """The value at a share of the range, from 0, the lowest, to 1; `whole` rounds it to a whole number."""
         if self.choice is not None:
             return self.choice[min(int(share * len(self.choice)), len(self.choice) - 1)]
         low, high = self.ends

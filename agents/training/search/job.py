@@ -99,11 +99,7 @@ class Job:
         )
 
     def run_of(self, name: str, values: Values, folder: Path) -> TrainingRun:
-        """A trial as a training run; its shield, if it has one of its own, is written into the folder.
-
-        Args:
-            values: What it has now, which population-based training may have changed.
-        """
+        """A trial with its present values as a training run; a shield of its own is written into the folder."""
         candidate = next(one for one in self.candidates if one.name == name)
         return TrainingRun(
             algorithm=self.algorithm,

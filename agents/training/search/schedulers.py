@@ -101,16 +101,15 @@ class Pbt(PopulationBasedTraining):
         self._next_perturbation_sync = (behind // length + 1) * length
 
 
-class Explore:
-    """Changes the values of a trial that was copied, within the space."""
+def explorer(space: Space, seed: int) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """A function that changes the values of a trial that was copied, within the space."""
+    random = np.random.default_rng(seed)
 
-    def __init__(self, space: Space, seed: int) -> None:
-        self._space, self._random = space, np.random.default_rng(seed)
-
-    def __call__(self, config: dict[str, Any]) -> dict[str, Any]:
-        """The configuration with other values."""
+    def explore(config: dict[str, Any]) -> dict[str, Any]:
         drawn = config["drawn"]
-        return {"drawn": {**drawn, "values": self._space.near(drawn["values"], self._random, FIXED)}}
+        return {"drawn": {**drawn, "values": space.near(drawn["values"], random, FIXED)}}
+
+    return explore
 
 
 def scheduler_of(job: Job) -> TrialScheduler:
@@ -122,7 +121,7 @@ def scheduler_of(job: Job) -> TrialScheduler:
         return Pbt(
             time_attr=clock,
             perturbation_interval=most / GENERATIONS,
-            custom_explore_fn=Explore(job.space, job.seed),
+            custom_explore_fn=explorer(job.space, job.seed),
             log_config=False,
             synch=True,
         )

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from rlctl.agents.training.recipe import Recipe
 from rlctl.agents.training.search.draw import Draw, SpaceFile, folded, latin_hypercube
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.yaml_edge import Lines, load_yaml, validated
+from rlctl.envs.yaml_edge import Lines, Strict, load_yaml, validated
 from rlctl.safety.profile import Profile, load_profile
 
 T = TypeVar("T", bound=Recipe)
@@ -64,9 +64,8 @@ REACH_RATIO, ANEW_RATIO = 0.15, 0.25
 often it is drawn anew instead, as Ray has it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One trial as it was drawn.
+class Candidate(Strict):
+    """One trial as it was drawn, and as `search.json` has it.
 
     Attributes:
         name: Such as t003; its folder's name.
@@ -75,7 +74,7 @@ class Candidate:
 
     name: str
     seed: int
-    values: Values
+    values: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -104,14 +103,13 @@ class Space:
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
     def candidates(self, count: int, seed: int) -> list[Candidate]:
-        """All trials of a search: the recipe and the profile as they are, then a Latin hypercube.
-
-        Args:
-            seed: Of the draw, and of the first trial's training; each other trial has the next one.
-        """
+        """All trials: recipe and profile as they are, then a Latin hypercube; each has the next seed from `seed` on."""
         random = np.random.default_rng([seed, len(self.draws), count])
         drawn = [self._values(shares) for shares in latin_hypercube(random, count - 1, len(self.draws))]
-        return [Candidate(f"t{place:03d}", seed + place, values) for place, values in enumerate([self.base, *drawn])]
+        return [
+            Candidate(name=f"t{place:03d}", seed=seed + place, values=values)
+            for place, values in enumerate([dict(self.base), *drawn])
+        ]
 
     def near(self, values: Values, random: np.random.Generator, fixed: frozenset[str] = frozenset()) -> dict[str, Any]:
         """Values around others, all in their ranges."""
@@ -122,11 +120,7 @@ class Space:
         return {name: values[name] if name in fixed else found[name] for name in values}
 
     def recipe(self, base: T, values: Values) -> T:
-        """A recipe with a trial's values.
-
-        Raises:
-            ConfigError: They do not go together.
-        """
+        """A recipe with a trial's values; ConfigError where they do not go together."""
         own = {name: value for name, value in values.items() if not name.startswith(SHIELD)}
         return validated(type(base), base.model_dump() | own, "the trial")
 
@@ -135,11 +129,7 @@ class Space:
         return {key.removeprefix(SHIELD): float(value) for key, value in values.items() if key.startswith(SHIELD)}
 
     def shield(self, values: Values) -> Profile | None:
-        """The profile with a trial's margins, under a name of its own; None where they are the profile's own.
-
-        Raises:
-            ConfigError: They do not go together.
-        """
+        """The profile with a trial's margins, under a name of its own; None where they are the profile's own."""
         margins = self.margins(values)
         if self.profile is None or margins == self.margins(self.base):
             return None
@@ -192,11 +182,7 @@ def load_space(algorithm: str, recipe: Recipe, path: Path | None = None) -> Spac
 def space_of(
     document: SpaceFile, algorithm: str, recipe: Recipe, name: Path | str, lines: Lines = MappingProxyType({})
 ) -> Space:
-    """A document checked against the recipe and the profile; see `load_space`.
-
-    Raises:
-        ConfigError: As there; `name` and `lines` say where.
-    """
+    """A document checked against the recipe and the profile, see `load_space`; `name` and `lines` say where."""
     if document.algorithm != algorithm:
         raise ConfigError(f"is for {document.algorithm}, and --algo is {algorithm}", name, lines.get(("algorithm",)))
     _check_recipe(document.recipe, recipe, name, lines)

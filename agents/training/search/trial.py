@@ -12,10 +12,9 @@ from typing import Any
 from ray import tune
 
 from rlctl.agents.training import run_folder as files
-from rlctl.agents.training.evaluations import Evaluation
+from rlctl.agents.training.evaluations import Evaluation, search_score
 from rlctl.agents.training.learn import learn
 from rlctl.agents.training.search.job import Job
-from rlctl.agents.training.search.objective import score
 from rlctl.agents.training.search.space import Values
 
 LINEAGE = "lineage.json"
@@ -42,7 +41,7 @@ def train(config: Mapping[str, Any], job: Job) -> None:
         told = {
             "timesteps": now.timesteps,
             "seconds": now.seconds,
-            "score": score(now.shortfall_points, now.mean("be_percent")),
+            "score": search_score(now.shortfall_points, now.mean("be_percent")),
             "shortfall_points": now.shortfall_points,
             "qos_percent": now.mean("qos_percent"),
             "be_percent": now.mean("be_percent"),

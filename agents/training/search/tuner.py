@@ -41,7 +41,7 @@ from rlctl.agents.training.search.schedulers import REPORTS, TRIALS, Journal, To
 from rlctl.agents.training.search.space import Candidate, Values
 from rlctl.agents.training.search.trial import drop_strays, train
 from rlctl.agents.training.training_run import Ending, TrainingResult
-from rlctl.agents.training.trial import Course, Trial, always_frozen
+from rlctl.agents.training.trial import Trial, always_frozen
 from rlctl.agents.training.trial import score as run_course
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
@@ -187,55 +187,32 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-@dataclass(frozen=True, slots=True)
-class Examined:
-    """One policy to be judged.
-
-    Attributes:
-        folder: Of its run; None for a BE that is always frozen.
-    """
-
-    folder: Path | None
-    algorithm: str
-    courses: tuple[Course, ...]
-    seeds: tuple[int, ...]
-
-
 def judge(job: Job, examined: Sequence[tuple[Path | None, Values]], cluster: Cluster) -> list[dict[str, Trial]]:
-    """Score policies on the seeds that the winner is chosen on.
+    """Score policies on the seeds that the winner is chosen on; for each, what came of it by the course's name.
 
     Args:
         examined: A run's folder, or None for frozen, with the values whose shield it is scored under.
-
-    Returns:
-        For each, what came of it by the course's name.
     """
-    items = [Examined(folder, job.algorithm, job.courses_of(values), job.choice_seeds) for folder, values in examined]
-    found = dict(map_tasks(cluster, examine, items))
-    return [found[place] for place in range(len(items))]
+    found = dict(map_tasks(cluster, _examined, [(job, *one) for one in examined]))
+    return [found[place] for place in range(len(examined))]
 
 
-def examine(one: Examined) -> dict[str, Trial]:
+def _examined(item: tuple[Job, Path | None, Values]) -> dict[str, Trial]:
     """Score one, on a worker."""
-    if one.folder is None:
-        return {course.name: run_course(course, always_frozen, one.seeds, (0,)) for course in one.courses}
-    recipe, _ = load_recipe(one.algorithm, one.folder / files.CONFIG).fitted(1, None, n_envs=2)
+    job, folder, values = item
+    courses, seeds = job.courses_of(values), job.choice_seeds
+    if folder is None:
+        return {course.name: run_course(course, always_frozen, seeds, (0,)) for course in courses}
+    recipe, _ = load_recipe(job.algorithm, folder / files.CONFIG).fitted(1, None, n_envs=2)
     env = SimVecEnv(SimHostVectorEnv(2, lags=recipe.lags))
-    model = make(one.algorithm, recipe, env, lambda: 1.0)
-    take_weights(model, one.folder / files.BEST, policy_only=True)
+    model = make(job.algorithm, recipe, env, lambda: 1.0)
+    take_weights(model, folder / files.BEST, policy_only=True)
     model.policy.set_training_mode(False)
-    return {course.name: run_course(course, logits_of(model), one.seeds, recipe.lags) for course in one.courses}
+    return {course.name: run_course(course, logits_of(model), seeds, recipe.lags) for course in courses}
 
 
 def export_winner(job: Job, won: TrialEnd) -> TrainingResult:
-    """The winner's run in a folder of its own, with its bundle.
-
-    Args:
-        won: A trial that has a folder.
-
-    Raises:
-        BundleError: The export failed.
-    """
+    """The run of the winner, a trial that has a folder, in a folder of its own with its bundle."""
     assert won.folder is not None
     folder = job.out / WINNER
     shutil.rmtree(folder, ignore_errors=True)

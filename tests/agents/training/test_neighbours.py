@@ -13,7 +13,7 @@ INDEX = {move.name: index for index, move in enumerate(MOVES)}
 
 
 def test_what_one_target_learns_its_neighbours_learn_a_little_less_of():
-    from rlctl.agents.training.neighbours import share_gradients
+    from rlctl.agents.training.algorithms import share_gradients
 
     layer = torch.nn.Linear(3, len(MOVES))
     share_gradients(layer)
@@ -30,7 +30,7 @@ def test_what_one_target_learns_its_neighbours_learn_a_little_less_of():
 
 def test_a_descent_along_shared_gradients_is_a_descent():
     """Sharing by a matrix that is not positive definite could climb."""
-    from rlctl.agents.training.neighbours import kernel
+    from rlctl.agents.training.algorithms import kernel
 
     shared = kernel()
     assert np.array_equal(shared, shared.T)
@@ -38,7 +38,7 @@ def test_a_descent_along_shared_gradients_is_a_descent():
 
 
 def test_every_quantile_shares_with_its_own_kind_only():
-    from rlctl.agents.training.neighbours import share_gradients
+    from rlctl.agents.training.algorithms import share_gradients
 
     layer = torch.nn.Linear(2, 3 * len(MOVES))
     share_gradients(layer)

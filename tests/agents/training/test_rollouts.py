@@ -167,7 +167,7 @@ def test_dqn_keeps_what_any_version_did_and_makes_the_updates_of_its_recipe(scri
     assert env.tally.hosts["t1"].behind_most > 0
     assert env.tally.total("stale") == 0
     counts = env.take_counts()
-    assert counts.ticks.sum() == model.num_timesteps
+    assert sum(one.ticks for one in counts.happened) == model.num_timesteps
     assert set(counts.episode_steps) == {10}
 
 

@@ -93,12 +93,12 @@ def test_groups_that_differ_are_each_what_they_are_alone_and_their_counts_add_up
         work += [one["be_work"].sum() / WORK for one in terms]
         overridden += [(one["override"] < 0.0).sum() for one in terms]
     counts = together.take_counts()
-    assert counts.ticks.tolist() == [3 * STEPS, 2 * STEPS]
-    assert np.array_equal(counts.missed, missed)
-    assert np.allclose(counts.be_work, work)
-    assert np.array_equal(counts.overridden, overridden)
+    assert [one.ticks for one in counts.happened] == [3 * STEPS, 2 * STEPS]
+    assert np.array_equal([one.missed for one in counts.happened], missed)
+    assert np.allclose([one.be_work for one in counts.happened], work)
+    assert np.array_equal([one.overridden for one in counts.happened], overridden)
     assert sorted(counts.episode_steps) == [STEPS - 10] * 2 + [STEPS] * 3
-    assert together.take_counts().ticks.tolist() == [0, 0]
+    assert [one.ticks for one in together.take_counts().happened] == [0, 0]
 
 
 def test_hosts_that_cannot_learn_together_are_refused(env):

@@ -165,7 +165,7 @@ def test_asha_knows_the_rungs_of_a_search_that_goes_on(tmp_path):
 @pytest.mark.ray
 def test_population_based_training_knows_the_generation_of_a_search_that_goes_on():
     on_ray()
-    from rlctl.agents.training.search.schedulers import Explore, Pbt
+    from rlctl.agents.training.search.schedulers import Pbt, explorer
 
     space = load_space("ppo", load_recipe("ppo"))
     scheduler = Pbt(
@@ -173,7 +173,7 @@ def test_population_based_training_knows_the_generation_of_a_search_that_goes_on
         metric="score",
         mode="max",
         perturbation_interval=100,
-        custom_explore_fn=Explore(space, 0),
+        custom_explore_fn=explorer(space, 0),
         synch=True,
     )
     controller = SimpleNamespace(search_alg=None)
