@@ -104,7 +104,7 @@ def _to_safe_once(fault: Callable[[Stage], None]) -> Callable[[Stage], Fault]:
     def act(stage: Stage) -> Fault:
         at = time.monotonic()
         fault(stage)
-        stage.until(lambda: stage.safe_since(at), "BE at the safe allocation")
+        stage.until(lambda: stage.taken_since(at), "BE told to go to the safe allocation")
         stage.trigger.unlink(missing_ok=True)
         stage.until(lambda: stage.free, "BE free again")
         return Fault(at, at, stage.limits.safe, time.monotonic(), stays=False)
