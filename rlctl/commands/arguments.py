@@ -39,15 +39,7 @@ def address(text: str) -> str:
 
 
 def refuse_given(args: argparse.Namespace, names: Sequence[str], why: str) -> None:
-    """Refuse options that mean nothing beside the others, rather than pass them over.
-
-    Args:
-        args: The command's arguments; None is what was not given.
-        names: Options that must not be given.
-
-    Raises:
-        ConfigError: One of them was given.
-    """
+    """Raise ConfigError where an option was given (is not None) that means nothing beside the others."""
     if given := [name for name in names if getattr(args, name) is not None]:
         raise ConfigError(f"--{given[0].replace('_', '-')} {why}")
 

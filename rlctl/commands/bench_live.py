@@ -32,11 +32,7 @@ SOLO_SECONDS = 8.0
 
 
 def run_plans(args: argparse.Namespace, plans: Sequence[LivePlan]) -> int:
-    """Run the plans one after the other and show each; tables go to stdout, all else to stderr.
-
-    Raises:
-        HostError: The testbed could not be run, or not to the end; what was measured until then has been written.
-    """
+    """Run the plans one after the other and show each; HostError at an early end, with all before it written."""
     for plan in plans:
         say(_effective(plan))
     if args.dry_run:
@@ -63,11 +59,7 @@ def run_plans(args: argparse.Namespace, plans: Sequence[LivePlan]) -> int:
 
 
 def plan_of(args: argparse.Namespace, scenario: LiveScenario, managers: tuple[str, ...], _source: str) -> LivePlan:
-    """The live plan that the arguments ask for, all names checked before anything is started.
-
-    Raises:
-        ConfigError: An unknown manager or profile.
-    """
+    """The live plan that the arguments ask for, all names checked before anything is started."""
     shield = load_profile(args.shield).scaled(scenario.time_scale)
     plan = LivePlan(scenario, managers, args.repeats or REPEATS, shield)
     for name in (*plan.managers, *scenario.managers):

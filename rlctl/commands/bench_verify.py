@@ -40,11 +40,7 @@ Difference = tuple[str, str, str]
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command: 0 when everything agrees, 1 when something differs, is left out or is not written by a bench.
-
-    Raises:
-        ConfigError: The file is no such result, or what it was measured with is not what there is now.
-    """
+    """Run the command: 0 when everything agrees, 1 when something differs, is left out or is not written by a bench."""
     claims = read_claims(args.file)
     plans = [plan_of(claim) for claim in claims]  # all of them, before minutes are spent on the first
     require_library([name for plan in plans for name in plan.managers])
@@ -61,11 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def plan_of(claim: Claim) -> SimPlan:
-    """The plan that was run, checked to be the same.
-
-    Raises:
-        ConfigError: Scenario, host profile, shield or tuned constants are not those of the claim, or are not there.
-    """
+    """The plan that was run; ConfigError where scenario, profile, shield or constants are not those of the claim."""
     own.refuse(tuple(claim.managers), f"{claim.scenario}: the file")
     changes = {"duration_seconds": claim.duration_seconds, "time_scale": claim.time_scale}
     scenario = sim_scenario(claim.scenario_source).model_copy(update=changes)
@@ -106,15 +98,10 @@ def _repeatable(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(claimed: object, found: object, where: str = "", tolerance: float = LAST_PLACE) -> Iterator[Difference]:
-    """Every number or text that differs, and every name that only one of the two has.
+    """Every number or text that differs, and every name that only one of two results has, with its place in the file.
 
     Args:
-        claimed: What a file says, of JSON's types.
-        where: The place of both in the file.
         tolerance: By how much numbers may differ, beside their ninth digit.
-
-    Yields:
-        Where it stands, what is claimed, what was found.
     """
     if isinstance(claimed, Mapping) and isinstance(found, Mapping):
         for name in (*claimed, *(name for name in found if name not in claimed)):

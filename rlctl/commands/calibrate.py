@@ -69,11 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; tables go to stdout, all else to stderr.
-
-    Raises:
-        CheckFailed: With --surface: the profiles agree less with the measurement than it does with itself.
-    """
+    """Run the command; CheckFailed: profiles agree less with --surface than the measurement does with itself."""
     if args.config:
         return _sweep(args)
     if args.out or args.loads or args.quotas or args.windows or args.dry_run:

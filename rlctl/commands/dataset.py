@@ -62,12 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; the table goes to stdout, all else to stderr.
-
-    Raises:
-        ConfigError: Something that is asked for cannot be, or Minari is not installed.
-        PermissionMissing: A log may not be read.
-    """
+    """Run the command; the table goes to stdout, all else to stderr."""
     if args.action == "show":
         place = place_of(args.dataset)
         _show(args, place, read_origin(place))

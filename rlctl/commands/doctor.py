@@ -66,12 +66,7 @@ def examine(
     sys: Path = Path("/sys"),
     cgroup: Path = SYS_CGROUP,
 ) -> tuple[Capability, ...]:
-    """Everything that rlctl can make use of, present or not.
-
-    Args:
-        state_dir: Where the journal is to live.
-        layout: The control groups, if they have been looked at already.
-    """
+    """Everything that rlctl can make use of, present or not; `state_dir` is where the journal is to live."""
     layout = layout or Layout.detect(cgroup, proc)
     extras = (_extra(module, *words) for module, words in _EXTRAS.items())
     resources = probe_resources(layout, proc, sys)

@@ -50,11 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; tables go to stdout, all else to stderr.
-
-    Raises:
-        ConfigError: Something that is asked for cannot be, told before anything is run.
-    """
+    """Run the command: what is asked for is checked before anything is run; tables go to stdout, all else to stderr."""
     load(args.bundle)
     if args.write_card and args.duration:
         raise ConfigError("--write-card: a card holds scores of whole runs; leave out --duration")

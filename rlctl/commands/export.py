@@ -35,11 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; the bundle is verified before it is written.
-
-    Raises:
-        ConfigError: The model cannot be exported, a bundle is there already, or rlctl[train] is not installed.
-    """
+    """Run the command; the bundle is verified before it is written."""
     from rlctl.agents.served.bundle import CARD, POLICY
     from rlctl.envs.errors import ConfigError
 

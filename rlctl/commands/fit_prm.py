@@ -31,11 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; FILE is written whole or not at all.
-
-    Raises:
-        ConfigError: FILE exists, the records cannot be used, or scikit-learn is not installed.
-    """
+    """Run the command; FILE is written whole or not at all."""
     from rlctl.agents.training.fit_prm import fit_files
 
     model = fit_files(

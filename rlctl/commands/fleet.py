@@ -129,11 +129,7 @@ def _print(line: str) -> None:
 
 
 def _managers(names: str) -> tuple[str, ...]:
-    """The names, each checked by building it once.
-
-    Raises:
-        ConfigError: None, or one twice, or one that a fleet cannot have.
-    """
+    """The names, each checked by building it once."""
     asked = distinct_policies("--managers", listed(names))
     if lacking := sorted(NEEDS_MODEL & set(asked)):
         raise ConfigError(f"{', '.join(lacking)}: a threshold model for each host is needed, which a fleet has not")

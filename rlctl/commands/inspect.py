@@ -32,12 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command: show the card, and what the policy does.
-
-    Raises:
-        BundleError: The bundle would not be served; with the reason.
-        ConfigError: There is no such shield.
-    """
+    """Run the command: show the card, and what the policy does; BundleError says why the bundle would not be served."""
     from rlctl.agents import catalogue
     from rlctl.agents.served import bundle
 

@@ -65,14 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; the table goes to stdout, all else to stderr.
-
-    Raises:
-        ConfigError: Something that is asked for cannot be, told before anything is started.
-        TestbedError: cyclictest is not installed, or ended.
-        PermissionMissing: It may not be a real-time task.
-        HostError: It ended early; what was measured until then has been written.
-    """
+    """Run the command; HostError means that it ended early, and that what was measured before has been written."""
     plan = plan_of(args)
     check_outputs(args)
     say(_effective(plan))
@@ -87,11 +80,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def plan_of(args: argparse.Namespace) -> Plan:
-    """What the arguments ask for.
-
-    Raises:
-        ConfigError: An unknown name, or numbers that cannot be.
-    """
+    """What the arguments ask for, names and numbers checked."""
     if args.interval_us < FASTEST_US:
         raise ConfigError(f"--interval-us {args.interval_us}: a wake-up takes longer; {FASTEST_US} or more")
     if not 50.0 <= args.quantile_percent < 100.0:

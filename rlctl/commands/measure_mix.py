@@ -44,12 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; tables go to stdout, all else to stderr.
-
-    Raises:
-        TestbedError: An instance of a benchmark failed.
-        CheckFailed: The command that was given did.
-    """
+    """Run the command; TestbedError for an instance of a benchmark that failed, CheckFailed for the command given."""
 
     def draw(cells: Mapping[str, CellMetrics]) -> None:
         if cells:

@@ -70,18 +70,9 @@ def measure(
 
     Args:
         kind: `mix` or `burst`, for the JSON.
-        config: The applications and how they are run.
         cells: What is compared, managed and unmanaged.
         draw: Writes the figures of what was measured, by the cell's name, to the folder of --report.
         tables: Print a table of each cell's metrics, rather than the speed-ups alone.
-
-    Returns:
-        Exit code 0.
-
-    Raises:
-        TestbedError: An instance failed; what was finished before is reported all the same.
-        ConfigError: The log in --report is of another measurement, or a file cannot be written.
-        PermissionMissing: Not root.
     """
     ground = managed_ground(args.platform, config.published_clusters)
     period_us = round(1e3 * args.quota_period_ms)

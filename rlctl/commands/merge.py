@@ -24,12 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command: write the bundle that answers the mean.
-
-    Raises:
-        ConfigError: There are not two members, a bundle is there already, or rlctl[train] is not installed.
-        BundleError: The members do not go together.
-    """
+    """Run the command: write the bundle that answers the mean."""
     from rlctl.agents.served.bundle import CARD, POLICY
     from rlctl.envs.errors import ConfigError
 

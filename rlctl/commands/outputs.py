@@ -36,10 +36,6 @@ def check_outputs(args: argparse.Namespace) -> None:
 
     Args:
         args: Arguments of a command: `json`, and `report` and `dry_run` where it has them.
-
-    Raises:
-        ConfigError: matplotlib is not installed, or a folder cannot be made or written, or a file stands in its place.
-        PermissionMissing: We may not write there.
     """
     report, make = getattr(args, "report", None), not getattr(args, "dry_run", False)
     if report:

@@ -75,12 +75,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command: apply, show or undo.
-
-    Raises:
-        HostError: It cannot be done now; nothing is changed, or all was taken back.
-        CheckFailed: `show` found that no partition stands, or one that is not whole.
-    """
+    """Run the command; CheckFailed means that no partition stands, HostError that all is as before."""
     return {"apply": _apply, "show": _show, "undo": _undo}[args.action](args)
 
 

@@ -57,12 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def policies_of(names: Sequence[str]) -> list[Policy]:
-    """The policies of these names.
-
-    Raises:
-        ConfigError: One that cannot be, or the same name twice.
-        PermissionMissing: A bundle may not be read.
-    """
+    """The policies of these names, no two of which may be the same."""
     return [catalogue.build(name) for name in distinct_policies("--policy", names)]
 
 

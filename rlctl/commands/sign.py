@@ -21,12 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command: write the signature into the bundle.
-
-    Raises:
-        BundleError: It is no bundle that would be served.
-        ConfigError: The key cannot be used, or there is no ssh-keygen.
-    """
+    """Run the command: write the signature into the bundle."""
     from rlctl.agents.served import bundle
 
     card = bundle.sign(args.bundle, args.key)

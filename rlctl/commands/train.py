@@ -112,14 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; the table goes to stdout, all else to stderr.
-
-    Returns:
-        0, or 128 + n when signal n ended it early.
-
-    Raises:
-        ConfigError: Something that is asked for cannot be, or a library is not installed.
-    """
+    """Run the command; 0, or 128 + n when signal n ended it early. The table goes to stdout, all else to stderr."""
     if args.plant == "host":
         from rlctl.commands import train_live
 

@@ -28,15 +28,7 @@ SCENARIO = "live-nginx"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; the table goes to stdout, all else to stderr.
-
-    Returns:
-        0, or 128 + n when signal n ended it early.
-
-    Raises:
-        ConfigError: Something that is asked for cannot be, told before anything is started.
-        HostError: The testbed could not be run, or not to the end; what is there by then has been written.
-    """
+    """Run the command; 0, or 128 + n when signal n ended it early. HostError says what ended the testbed early."""
     refuse_given(args, SIMULATOR_ONLY, "is the simulator's; leave it out with --plant host")
     if not args.init:
         raise ConfigError("--plant host fine-tunes a policy: give --init MODEL.zip, the best_model.zip of a run")

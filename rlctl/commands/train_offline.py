@@ -28,11 +28,7 @@ ONLINE_ONLY = (
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; the table goes to stdout, all else to stderr.
-
-    Raises:
-        ConfigError: Something that is asked for cannot be, or a library is not installed.
-    """
+    """Run the command; the table goes to stdout, all else to stderr."""
     _check(args)
     require_libraries(export=not args.no_export)
     place, recipe = place_of(args.offline), load_offline_recipe(args.algo, Path(args.config) if args.config else None)

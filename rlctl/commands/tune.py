@@ -71,13 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; tables go to stdout, all else to stderr.
-
-    Raises:
-        ConfigError: Something that is asked for cannot be, or a library is not installed.
-        HostError: The cluster does not answer or was lost.
-        CheckFailed: No trial came to a policy.
-    """
+    """Run the command; CheckFailed means that no trial came to a policy. Tables go to stdout, all else to stderr."""
     from rlctl.agents.training.cluster.connection import LOCAL, connected, require_ray
     from rlctl.training.plan import next_folder, require_libraries
     from rlctl.training.search_plan import SEARCH, begin, check_new

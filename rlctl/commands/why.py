@@ -62,11 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def log_path(args: argparse.Namespace) -> Path:
-    """The log that the arguments name.
-
-    Raises:
-        ConfigError: The configuration is wrong, or nothing is named and there is no log in the default place.
-    """
+    """The log that the arguments name; ConfigError where none is named and there is none in the default place."""
     if args.log is not None:
         return Path(args.log)
     if args.config:

@@ -215,25 +215,15 @@ class ServeConfig(Described):
 
 
 def load_config(path: Path) -> ServeConfig:
-    """Read a serve configuration.
-
-    Raises:
-        ConfigError: It cannot be read or is wrong; says file and line.
-        PermissionMissing: It may not be read.
-    """
+    """Read a serve configuration; what is wrong with it is told with file and line."""
     return load_model(ServeConfig, path)
 
 
 @contextlib.contextmanager
 def located(path: Path, *keys: str) -> Iterator[None]:
-    """Give what is found wrong with a key after loading the same place as what was found while loading.
+    """Give a ConfigError that is raised within the file, the line and the key, unless it names a file of its own.
 
-    Args:
-        path: The configuration's file.
-        keys: The key's path from the top.
-
-    Raises:
-        ConfigError: As raised within, with file, line and key, unless it names a file of its own.
+    So what is wrong with a key (`keys` is its path from the top) is told as what is found while loading.
     """
     try:
         yield

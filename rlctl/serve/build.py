@@ -136,12 +136,7 @@ class _Originals:
 
 
 def unwritable(config: ServeConfig) -> tuple[Path, ...]:
-    """What a run that is not dry would write and this user may not: knobs of BE, state and log directory.
-
-    Raises:
-        ConfigError: As `build_live`.
-        HostError: As `build_live`.
-    """
+    """What a run that is not dry would write and this user may not: knobs of BE, state and log directory."""
     layout, knobs = Layout.detect(), Knobs(None, dry_run=True)
     best_effort = be_group(config, layout, make=False)
     be = [group for workload in best_effort.workloads for group in groups_of(workload, layout, knobs)]

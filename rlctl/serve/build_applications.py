@@ -40,16 +40,11 @@ class BeGroup:
 
 
 def be_group(config: ServeConfig, layout: Layout, *, make: bool) -> BeGroup:
-    """Find BE's groups; the applications' group is made when it is not there.
-
-    Args:
-        config: The configuration in effect.
-        make: Whether that group may be made.
+    """Find BE's groups; with `make` the applications' group is made when it is not there.
 
     Raises:
         ConfigError: The platform is wrong or does not fit this host.
-        HostError: Its partitions do not stand or cannot be shared out, or its group may not be made and is not there.
-        PermissionMissing: The group cannot be made.
+        HostError: Its partitions do not stand or cannot be shared out, or its group is not there and not made.
     """
     section, knobs = config.be.applications, Knobs(None)
     if section is None:
@@ -76,15 +71,9 @@ def build_sharing(
     """What divides BE's budget among its applications; None where BE has none.
 
     Args:
-        config: The configuration in effect.
         parent: The group that holds the applications.
         order: CPUs that BE may be given.
-        knobs: Reads and writes, with the journal.
         events: Takes a line for each application that comes or goes.
-
-    Raises:
-        HostError: Another service has the socket.
-        PermissionMissing: The socket cannot be made.
     """
     section = config.be.applications
     if section is None:

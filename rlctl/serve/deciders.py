@@ -34,17 +34,12 @@ class Configuration:
     """The configuration in effect and who decides by it: read at the start, and again when a signal asks for it.
 
     Args:
-        path: The configuration's file.
         policy: Another policy than the file's, as typed for --policy; None for the file's.
         strict: A bundle that is refused is an error even where the file has a fallback section.
 
     Attributes:
         config: What the file says, with the policy that was typed.
         reload: The request to read the file again.
-
-    Raises:
-        ConfigError: The file, its policy or its shield profile is wrong; with file, line and key.
-        PermissionMissing: One of them may not be read.
     """
 
     def __init__(self, path: Path, policy: str | None = None, *, strict: bool = False) -> None:
@@ -103,12 +98,7 @@ class Configuration:
 
 
 def build_policy(section: PolicySection) -> Policy:
-    """The policy that a configuration names.
-
-    Raises:
-        ConfigError: An unknown name or option, a value that cannot be, or a model that cannot be read.
-        PermissionMissing: The model may not be read.
-    """
+    """The policy that a configuration names; ConfigError for an unknown name or option or an unreadable model."""
     if section.name in catalogue.BOUNDS:
         raise PolicyError(f"policy '{section.name}' exists in the simulator only; see `rlctl managers`")
     if taken := catalogue.NOT_OPTIONS & section.options.keys():
@@ -126,14 +116,9 @@ def with_fallback(
     """A learned policy with its chain behind it; a heuristic as it is, behind which there is the safe allocation.
 
     Args:
-        policy: The policy that the configuration names.
         section: The heuristic that decides otherwise, and the budgets of failures.
         tick_seconds: Control period, of which an answer may take a quarter.
         threshold_model: PRM's model, for a heuristic that uses one.
-
-    Raises:
-        ConfigError: The heuristic is none, or does not take its options, or its model cannot be read.
-        PermissionMissing: The model may not be read.
     """
     if section.name not in catalogue.NAMES:
         raise PolicyError(f"'{section.name}' is no heuristic to fall back to; there are {', '.join(catalogue.NAMES)}")

@@ -14,11 +14,7 @@ from rlctl.envs.workload import SLO
 
 
 def latency_source(latency: source.Latency, slo: SLO) -> Sensor:
-    """Open the source; one that asks an endpoint begins to at once.
-
-    Raises:
-        ConfigError: An address or a pattern is none.
-    """
+    """Open the source; one that asks an endpoint begins to at once."""
     match latency:
         case source.PrometheusLatency():
             names = PrometheusNames(latency.histogram, latency.labels, latency.oldest, latency.in_flight, latency.unit)

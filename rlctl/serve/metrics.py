@@ -97,9 +97,7 @@ class Metrics(Collector):
         policy: Name of the policy that is meant to act.
         shield: Name and digest of the shield's profile.
         limits: The host's range of allocations: a lifted quota is shown as all of its CPUs.
-        tick_seconds: Control period, shown as a metric.
         counted: Counts since the start that others keep, by the ending of the metric's name; asked for each scrape.
-        measure: Measures this process.
         clock: Monotonic seconds, for the age of the last tick.
     """
 

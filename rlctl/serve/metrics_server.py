@@ -50,13 +50,8 @@ Answer = tuple[int, bytes, str]
 class MetricsServer:
     """Serves metrics from construction until `close`.
 
-    `/healthz` says whether ticks are completed, and needs no token: kubelet has none. Certificate, key and token are
-    read again when their files have changed, so that they may be rotated.
-
-    Args:
-        metrics: What to serve.
-        section: Where and to whom.
-        fresh_seconds: Age of the last tick up to which /healthz answers 200.
+    `/healthz` says whether ticks are completed, the last one at most `fresh_seconds` ago, and needs no token: kubelet
+    has none. Certificate, key and token are read again when their files have changed, so that they may be rotated.
 
     Raises:
         ConfigError: There is no such address here, or the certificate, its key or the token is none.

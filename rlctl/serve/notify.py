@@ -10,13 +10,9 @@ from rlctl.loop.record import Tick
 
 
 def notify(state: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Tell the service manager something, such as `READY=1` or `STOPPING=1`.
+    """Tell the service manager something, such as `READY=1` or `STOPPING=1`: assignments, one per line.
 
-    Args:
-        state: Assignments, one per line.
-
-    Returns:
-        False without a service manager, or when it cannot be reached; a daemon goes on either way.
+    False without a service manager, or when it cannot be reached; a daemon goes on either way.
     """
     address = environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):

@@ -50,13 +50,9 @@ OF_BE: Mapping[str, Put] = {
 
 
 class Caretaker:
-    """Puts the section into effect, and later on for groups and tasks that come.
+    """Puts the section into effect, and later on for groups and tasks that come; a dry run of the knobs is heeded.
 
     It is a sensor without readings, so that it is called each tick, when the others have been read.
-
-    Args:
-        section: The configuration's section `resources`.
-        knobs: Journals originals; its dry run is heeded.
     """
 
     name = "resources"
@@ -72,12 +68,7 @@ class Caretaker:
         self._next_seconds = float("-inf")
 
     def begin(self) -> None:
-        """Write everything, once; what this host lacks is a warning each.
-
-        Raises:
-            HostError: It lacks something, and the section is strict; or originals cannot be journalled.
-            PermissionMissing: Something may not be written, and the section is strict.
-        """
+        """Write everything, once; what this host lacks is a warning each, or with `strict` raised as an error."""
         self._served = tuple(self._be_groups())
         lacking = [*self._put(self._made_anew(), OF_LC), *self._put(self._served, OF_BE), *self._divide()]
         for key, error in lacking:
@@ -160,9 +151,7 @@ def _limit_disks(group: Group, knobs: Knobs, read: int | None, write: int | None
 def resource_sensors(section: ResourcesSection, lc_cpus: Iterable[int]) -> list[Sensor]:
     """Readings beside CPUs that this host has, and those that the section asks for: the latter with the reason if not.
 
-    Args:
-        section: Of the configuration.
-        lc_cpus: CPUs of the LC, whose frequency is read.
+    The CPUs are the LC's, whose frequency is read.
     """
     sensors: list[Sensor] = [HostMemory()]
     if rapl_zones():

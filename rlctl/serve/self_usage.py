@@ -40,14 +40,7 @@ class SelfUsage:
 
 
 def self_usage(process: Path = Path("/proc/self")) -> SelfUsage:
-    """Measure what this process has used.
-
-    Args:
-        process: Its directory in procfs.
-
-    Raises:
-        OSError: procfs is not mounted.
-    """
+    """Measure what a process has used by its directory in procfs; OSError where that is not mounted."""
     return SelfUsage(time.process_time(), _memory_bytes(process, 1), len(os.listdir(process / "fd")))
 
 
@@ -57,9 +50,6 @@ def bounded_memory(most_bytes: int) -> Iterator[None]:
 
     RLIMIT_DATA counts what is private and writable, touched or not: libraries that map a buffer for each CPU of a
     large host may have taken more already, so `ROOM_BYTES` are left in any case. RLIMIT_AS would count every library.
-
-    Args:
-        most_bytes: The bound; MemoryError is what comes beyond it.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     try:
@@ -81,11 +71,7 @@ def _memory_bytes(process: Path, field: int) -> int:
 
 
 class SelfCheck:
-    """A recorder that looks once a minute at what rlctl costs, and warns when that is too much.
-
-    Args:
-        limits: What rlctl may cost before the log has a warning.
-    """
+    """A recorder that looks once a minute at what rlctl costs, and warns when that is above its limits."""
 
     def __init__(self, limits: LimitsSection, measure: Callable[[], SelfUsage] = self_usage) -> None:
         self._limits = limits

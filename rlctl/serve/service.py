@@ -47,7 +47,6 @@ def serve(configuration: Configuration, stop: Request, *, seconds: float | None 
     """Control this host as configured until a stop is requested, then put everything back, whatever happened.
 
     Args:
-        configuration: What to control, who decides, and who decides after a reload.
         stop: Ends the loop, also amid the wait for a tick.
         as_json: Tell events as JSON on stdout rather than as text on stderr.
 
@@ -89,10 +88,6 @@ def dry_run(
 
 class _HeldHost:
     """The live host and its watchdog, from their opening until everything is put back. A context manager.
-
-    Args:
-        config: What to control.
-        stop: Ends the host's wait for a tick.
 
     Attributes:
         lease: The watchdog's; None without a watchdog.
@@ -170,13 +165,8 @@ def control(
     """Control a plant until a stop is requested.
 
     Args:
-        deciders: Who decides, and the shield's constants.
         reloaded: Asked before every tick for others to go on with.
         as_json: Tell events as JSON on stdout rather than as text on stderr.
-
-    Raises:
-        ConfigError: The metrics endpoint cannot be opened as configured.
-        HostError: The host refuses every write, or another process has the endpoint's port.
     """
     around, lines = around or Around(), JsonLines() if as_json else None
     shield = Shield(deciders.profile, plant.limits)
@@ -199,12 +189,7 @@ def control(
 
 
 class _Running:
-    """A controller, what tells of it, and what a reload exchanges.
-
-    Args:
-        tick_log, metrics: Records that name policy and shield.
-        reloaded: Asked before every tick for others to go on with.
-    """
+    """A controller, the records that name its policy and shield, and what a reload exchanges."""
 
     def __init__(
         self,

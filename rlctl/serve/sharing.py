@@ -126,11 +126,8 @@ class Sharing:
     def share(self, budget: Allocation) -> Mapping[str, Placement]:
         """Divide a budget that is in force, as far as it or the applications are others than at the last call.
 
-        Args:
-            budget: Of all applications together. While it is frozen nobody runs, and all stays as it is.
-
-        Returns:
-            Placements by application; one without a placement is deferred: frozen until there is room.
+        While it is frozen nobody runs, and all stays as it is. An application without a placement is deferred, which is
+        to say frozen until there is room.
         """
         self.look()
         if self._channel:

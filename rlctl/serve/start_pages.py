@@ -24,8 +24,7 @@ _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) r-[-x]p \S+ \S+ [1-9]\d* +/\S+\.
 def let_go(process: Path = Path("/proc/self")) -> int:
     """Unmap the pages of shared libraries; what is used again comes back from the page cache, without reading a disk.
 
-    Returns:
-        Bytes of address space that were looked through; 0 where procfs does not tell.
+    Gives the bytes of address space that were looked through; 0 where procfs does not tell.
     """
     try:
         ranges = list(disposable((process / "smaps").read_text()))

@@ -42,10 +42,7 @@ class Workloads:
 
     @classmethod
     def find(cls, config: ServeConfig, layout: Layout, knobs: Knobs, *, make: bool) -> Workloads:
-        """Find all groups, each seen through all hierarchies in which it exists.
-
-        Args:
-            make: Whether the applications' group may be made where it is not there.
+        """Find all groups; with `make` the applications' group is made where it is not there.
 
         Raises:
             ConfigError: A workload cannot be what is named, or LC and BE overlap.
@@ -95,12 +92,7 @@ class Workloads:
 
 
 def groups_of(workload: source.Workload, layout: Layout, knobs: Knobs) -> list[Group]:
-    """Every group of a workload, each seen through all hierarchies in which it exists.
-
-    Raises:
-        ConfigError: The workload cannot be what is named.
-        HostError: It does not run.
-    """
+    """Every group of a workload, each seen through all hierarchies that it is in; HostError where it does not run."""
     if isinstance(workload, source.PidWorkload):
         return [Group.of_process(layout, workload.pid, knobs)]
     found = discover(spec_of(workload), layout)

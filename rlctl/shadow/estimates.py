@@ -77,15 +77,9 @@ def blocks_of(columns: Columns) -> Blocks:
 
 
 def mean_over_blocks(values: Floats, blocks: Blocks, low: float = -math.inf) -> Estimate:
-    """Mean of a column with Student's t over blocks; with fewer than two blocks the interval is endless.
+    """Mean of a column (NaN where a tick has no value) with Student's t over blocks, not below `low`.
 
-    Args:
-        values: One for each tick; NaN where there is none.
-        blocks: Number of each tick's block.
-        low: Least that the mean can be.
-
-    Raises:
-        ValueError: No value.
+    With fewer than two blocks the interval is endless.
     """
     mean, error, number = _spread(values, blocks)
     if number < 2:
@@ -98,13 +92,7 @@ def mean_over_blocks(values: Floats, blocks: Blocks, low: float = -math.inf) -> 
 def share_over_blocks(values: Floats, blocks: Blocks, apart: float) -> Estimate:
     """Share of a column of 0 and 1 in percent, with Wilson's interval at the effective number of ticks.
 
-    Args:
-        values: One for each tick; NaN where there is none.
-        blocks: Number of each tick's block.
-        apart: Number of ticks of which at most one counts.
-
-    Raises:
-        ValueError: No value.
+    Of `apart` ticks in a row at most one counts; NaN stands where a tick has no value.
     """
     share, error, number = _spread(values, blocks)
     most = max(float(np.isfinite(values).sum()) / max(apart, 1.0), 1.0)

@@ -93,12 +93,7 @@ class Check:
 
 
 def load_gate(path: Path | None = None) -> Gate:
-    """A gate from a file; the one that ships when none is named.
-
-    Raises:
-        ConfigError: The file is absent or wrong.
-        PermissionMissing: It may not be read.
-    """
+    """A gate from a file; the one that ships when none is named."""
     return load_model(Gate, path or Path(str(files("rlctl") / "configs" / "shadow" / "gate.yaml")))
 
 

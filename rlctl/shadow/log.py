@@ -25,14 +25,7 @@ SHADOW_LOG_NAME = "shadow.jsonl"
 
 
 class ShadowLog(SealedLog[Watched]):
-    """The log of every watched tick.
-
-    Args:
-        path, most_bytes, keep: As of `rlctl.loop.sealed_log.SealedLog`.
-
-    Raises:
-        OSError: The file cannot be opened at the start.
-    """
+    """The log of every watched tick; what its arguments are `rlctl.loop.sealed_log.SealedLog` says."""
 
     def __init__(self, path: Path, most_bytes: int = 16 << 20, keep: int = 4) -> None:
         super().__init__(path, watched_as_json, most_bytes, keep)
@@ -64,14 +57,7 @@ def watched_as_json(watched: Watched) -> dict[str, object]:
 
 
 def shadow_files(path: Path) -> tuple[Path, ...]:
-    """The files of a shadow log, oldest first.
-
-    Args:
-        path: Its newest file, or the directory with `shadow.jsonl`.
-
-    Raises:
-        ConfigError: There is none.
-    """
+    """The files of a shadow log, oldest first, by its newest file or the directory that holds it."""
     newest = path / SHADOW_LOG_NAME if path.is_dir() else path
     if not newest.exists():
         raise ConfigError("there is no shadow log; `rlctl shadow watch` writes one, or name policies to ask", newest)
@@ -80,16 +66,7 @@ def shadow_files(path: Path) -> tuple[Path, ...]:
 
 
 def read_watched(paths: Iterable[Path], damaged: Callable[[Damage], None]) -> Iterator[Watched]:
-    """Every watched tick of a shadow log; damage is reported and left out.
-
-    Args:
-        paths: Files of the log, oldest first.
-        damaged: Takes every line that is damaged or no watched tick, and of every gap.
-
-    Raises:
-        ConfigError: None of the files is there, or one cannot be read.
-        PermissionMissing: One may not be read.
-    """
+    """Every watched tick of a shadow log, oldest file first; damaged lines and gaps are reported and left out."""
     header: Mapping[str, Any] = {}
     for line in read_lines(paths, damaged):
         if line.is_header:
@@ -102,11 +79,7 @@ def read_watched(paths: Iterable[Path], damaged: Callable[[Damage], None]) -> It
 
 
 def answers_from(header: Mapping[str, Any]) -> dict[str, tuple[str, bool]]:
-    """The shadows that a header names: their hash, and whether they are learned.
-
-    Raises:
-        ValueError: It names none that can be.
-    """
+    """The shadows that a header names: their hash, and whether they are learned; ValueError where it names none."""
     try:
         return {str(name): (str(one["hash"]), one["learned"] is True) for name, one in header["shadows"].items()}
     except (KeyError, TypeError, AttributeError) as error:

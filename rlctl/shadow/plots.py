@@ -25,11 +25,7 @@ MOST_POINTS = 2000
 
 
 def figures(report: Report, columns: Columns) -> dict[str, bytes]:
-    """PNG files by name.
-
-    Raises:
-        RlctlError: matplotlib is not installed.
-    """
+    """PNG files by name."""
     drawn = {"stream.png": _stream(report, columns), "agreement.png": _agreement(report)}
     if report.simulation is not None:
         drawn["simulator.png"] = _simulator(report.acting, report.simulation)

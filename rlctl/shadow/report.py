@@ -168,14 +168,7 @@ class Report:
 
 
 def report_of(columns: Columns, source: str, simulation: Simulation | None, not_simulated: str) -> Report:
-    """The report on some ticks.
-
-    Args:
-        columns: The watched ticks, at least one.
-        source: Log or file that they were read from.
-        simulation: All policies in the simulator, or None.
-        not_simulated: Why there is no simulation.
-    """
+    """The report on watched ticks, at least one; without a simulation `not_simulated` says why there is none."""
     blocks, apart = blocks_of(columns), APART_SECONDS / columns.subject.tick_seconds
 
     def share(flags: Flags) -> Estimate:

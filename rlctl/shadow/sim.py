@@ -88,15 +88,12 @@ class Simulation:
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """The log's host in the simulator.
+    """The log's host in the simulator; ConfigError for a profile of a host of another size.
 
     Args:
         subject: Of the log: its limits, shield, target and control period.
         trace: Load in each tick, as a share of the LC's maximum.
         weight: BE's CPU weight on the host, which no log says.
-
-    Raises:
-        ConfigError: The profile is of a host of another size.
     """
 
     profile: HostProfile
@@ -157,12 +154,7 @@ def load_trace(columns: Columns) -> Floats | None:
 def simulate(
     build: Callable[[], Policy], twin: Twin, number: int, done: Callable[[], None] = lambda: None
 ) -> SimulatedRun:
-    """Run one policy on the twin.
-
-    Args:
-        build: Makes the policy, once for each seed.
-        done: Called when it is done.
-    """
+    """Run one policy on the twin, built anew for each of so many seeds; `done` is called at the end."""
     policies = [build() for _ in range(number)]
     batch = twin.batch(number, twin.weight_of(policies[0]))
     limits = twin.subject.limits

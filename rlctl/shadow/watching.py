@@ -108,12 +108,9 @@ class Watched:
 
 
 class Shadow(Policy):
-    """One policy that watches, in a Seat that nobody obeys.
+    """One policy that watches, in a Seat that nobody obeys, started anew with each run of the log.
 
     It answers from a thread of its own: it may raise, hang or leave, and the others go on.
-
-    Args:
-        policy: Started anew with each run of the log.
     """
 
     shielded, weight, note, remarks = True, Weight.EQUAL, "", ()
@@ -130,11 +127,7 @@ class Shadow(Policy):
         return limits.safe
 
     def act(self, observation: Observation) -> Allocation:
-        """What the policy asks for, as the control loop would ask it.
-
-        Raises:
-            CallFailed: It has no usable answer, or took too long for it.
-        """
+        """What the policy asks for, as the control loop would ask it; CallFailed without a usable answer in time."""
         self._unlike = self.policy.strange(observation)
         self._late, self._cpu_seconds = False, 0.0
         try:
@@ -190,11 +183,7 @@ class Shadows:
         self._headers: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
 
     def see(self, logged: LoggedTick) -> Watched | None:
-        """Ask all about a tick; None where nothing can be said of it.
-
-        Args:
-            logged: The next one of the log.
-        """
+        """Ask all about the next tick of the log; None where nothing can be said of it."""
         if self._last is None or begins_anew(self._last, logged):
             self._begin(logged.header)
         self._last = logged

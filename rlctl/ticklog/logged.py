@@ -49,11 +49,7 @@ class TickReader:
         self._first, self._unbroken = False, True
 
     def read(self, line: Line) -> LoggedTick | None:
-        """The tick of a line; None for a header.
-
-        Raises:
-            ValueError: It is no tick, with what is wrong.
-        """
+        """The tick of a line, None for a header; ValueError says what is wrong with a line that is no tick."""
         self._unbroken = self._unbroken and line.unbroken
         if line.is_header:
             self.pass_header(line.content)
@@ -79,16 +75,7 @@ class TickReader:
 
 
 def read_log(paths: Iterable[Path], damaged: Callable[[Damage], None]) -> Iterator[LoggedTick]:
-    """Every tick of a log; damage is reported and left out.
-
-    Args:
-        paths: Files of the log, oldest first.
-        damaged: Takes every line that is damaged or no tick, and every gap.
-
-    Raises:
-        ConfigError: None of the files is there, or one cannot be read.
-        PermissionMissing: One may not be read.
-    """
+    """Every tick of a log, oldest file first; damaged lines and gaps are reported and left out."""
     reader = TickReader()
     for line in read_lines(paths, damaged):
         try:
@@ -106,11 +93,7 @@ def shown(text: str) -> str:
 
 
 def finite(value: object) -> float:
-    """A number of a log.
-
-    Raises:
-        ValueError, TypeError: It is none, or not finite, or larger than anything that is recorded.
-    """
+    """A number of a log; ValueError or TypeError if it is none, not finite, or larger than what is recorded."""
     number = float(value)  # type: ignore[arg-type]
     if not math.isfinite(number) or abs(number) >= 1e15:
         raise ValueError(f"{value!r} is no such number")

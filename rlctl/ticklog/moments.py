@@ -54,12 +54,7 @@ class Nearest:
 def parse_moment(text: str, now_seconds: float | None = None) -> Moment:
     """`14:03:22` (the last time it was so), an ISO date and time, `-90s`, `tick 1234` or `#1234`; empty is the last.
 
-    Args:
-        text: Times without a zone are local.
-        now_seconds: Unix time; None asks the clock.
-
-    Raises:
-        ValueError: It is none of these.
+    Times without a zone are local; now is Unix time, None asks the clock. ValueError if the text is none of these.
     """
     text, now = text.strip(), time.time() if now_seconds is None else now_seconds
     if not text:
@@ -81,12 +76,7 @@ def find(paths: Sequence[Path], moment: Moment, damaged: Callable[[Damage], None
 
     Args:
         paths: Files, oldest first. They are read newest first, and only as far as need be.
-        moment: What to look for.
         damaged: Takes every damaged line of what was read.
-
-    Raises:
-        ConfigError: A file cannot be read.
-        PermissionMissing: One may not be read.
     """
     best: Nearest | None = None
     newer: LoggedTick | None = None  # the first tick of the file after

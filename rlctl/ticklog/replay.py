@@ -78,11 +78,7 @@ class Answer:
 
 
 class Contender:
-    """A policy that decides every tick of a log; `answers` has what it would have asked for and got.
-
-    Args:
-        policy: Started anew with each run of the log.
-    """
+    """A policy that decides every tick of a log, begun anew with each run; `answers` has what it asked for and got."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -101,15 +97,10 @@ class Contender:
 
 
 def replay(ticks: Iterable[LoggedTick], profile: Profile | None, contenders: Sequence[Contender] = ()) -> Recheck:
-    """Run a log again.
+    """Run a log again, oldest tick first, through the shield and through policies that decide every tick, too.
 
     Args:
-        ticks: The ticks of a log, oldest first.
-        profile: Constants of the shield; None takes those under which each run was recorded.
-        contenders: Policies that decide every tick, too.
-
-    Raises:
-        ConfigError: The log does not say under which shield it was recorded.
+        profile: Constants of the shield; None takes those under which each run was recorded, ConfigError if none are.
     """
     recheck = Recheck()
     for run in _runs(ticks):

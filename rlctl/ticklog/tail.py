@@ -24,18 +24,11 @@ HEADER = b'{"log":'
 
 
 class LogTail:
-    """The last ticks of a log, and each new one, through rotations, restarts and damage.
-
-    Args:
-        log: The log's newest file, or its directory.
+    """The last ticks of a log, and each new one, through rotations, restarts and damage; ConfigError if there is none.
 
     Attributes:
         ticks: The last ticks, oldest first, at most `HISTORY_TICKS`.
         damaged: Number of lines that were no ticks.
-
-    Raises:
-        ConfigError: There is no log.
-        PermissionMissing: It may not be read.
     """
 
     def __init__(self, log: Path) -> None:

@@ -52,13 +52,7 @@ class Row:
 
 
 def rows(ticks: Sequence[Tick], now_seconds: float, columns: int = 80, blocks: str = BLOCKS) -> list[Row]:
-    """The whole screen, row by row.
-
-    Args:
-        now_seconds: Unix time, from which the age of the last tick follows.
-        columns: Width of the screen in characters.
-        blocks: Characters of the sparkline, lowest first.
-    """
+    """The whole screen, row by row, so many characters wide; the age of the last tick follows from Unix time now."""
     if not ticks:
         return [Row("tick", "none is recorded yet", Mood.WARN)]
     last = ticks[-1]

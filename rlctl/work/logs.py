@@ -41,8 +41,7 @@ def takes(stream: TextIO) -> bool:
 def log_to_stderr(level: int = logging.WARNING, environ: Mapping[str, str] = os.environ) -> None:
     """Send the log of rlctl to stderr; a later call only changes the level.
 
-    Args:
-        environ: `JOURNAL_STREAM` in it means that systemd reads stderr.
+    `JOURNAL_STREAM` in the environment means that systemd reads stderr.
     """
     logger = logging.getLogger("rlctl")
     logger.setLevel(min(level, logger.level or level))

@@ -21,11 +21,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 @contextlib.contextmanager
 def pool_of(count: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool that any exception ends at once, with what its processes do; SIGTERM ends this process in order, too.
-
-    Args:
-        count: Processes at most; they start as work comes.
-    """
+    """A pool that any exception ends at once, with what its processes do; SIGTERM ends this process in order, too."""
     others = set(multiprocessing.active_children())
     # Spawned, not forked: a progress bar's thread may hold a lock at the moment of a fork.
     context = multiprocessing.get_context("spawn")

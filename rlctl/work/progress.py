@@ -16,14 +16,7 @@ def say(text: str) -> None:
 
 @contextlib.contextmanager
 def progress(total: int, unit: str = "steps") -> Iterator[Callable[[str], None]]:
-    """Show how far a known number of steps has come.
-
-    Args:
-        unit: What a step is, in the plural.
-
-    Yields:
-        A function to call after each step with its name.
-    """
+    """Show how far a number of steps, of a unit in the plural, has come: gives what to call after each."""
     fancy = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and "NO_COLOR" not in os.environ
     with (_bar if fancy and find_spec("rich") else _lines)(total, unit) as advance:
         yield advance

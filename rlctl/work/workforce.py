@@ -22,11 +22,7 @@ Completions = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[tuple[int
 
 
 class Workforce:
-    """Whoever runs a function on many items; the results are the same whoever it is.
-
-    Args:
-        count: Items that are worked on at a time.
-    """
+    """Whoever runs a function on many items, `count` at a time; the results are the same whoever it is."""
 
     def __init__(self, count: int, complete: Completions) -> None:
         self.count, self._complete = count, complete
@@ -61,10 +57,6 @@ def workforce(workers: int | None = None, ray: str | None = None, *, logs: bool 
     Args:
         workers: Processes, or CPUs of a cluster that is started here; None is one for each CPU.
         ray: Address of a Ray cluster as `cluster.connection.connected` takes it; None for processes here.
-
-    Raises:
-        ConfigError: Ray is not installed, the address is none, or a node has another rlctl.
-        HostError: Nobody answers there.
     """
     if ray is not None:
         with _on_ray(ray, workers, logs=logs) as cluster:
