@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlctl.commands.outputs import print_json
-from rlctl.config.applications import ApplicationsSection
+from rlctl.config.sections import ApplicationsSection
 from rlctl.envs.errors import ConfigError, RlctlError
 from rlctl.envs.host.apps.description import load_description
 from rlctl.envs.host.apps.launch import Place, adopt, forget, release

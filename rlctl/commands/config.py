@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from rlctl.config.metrics import MetricsSection
+from rlctl.config.sections import MetricsSection
 from rlctl.config.serve import describe, load_config, schema
 from rlctl.envs.errors import ConfigError, PermissionMissing
 from rlctl.serve.deciders import Configuration

@@ -85,6 +85,14 @@ def measure(
     _check(args)
     log = Log(args.report, measurement.as_plan(), resume=args.resume)
     tried = trials(measurement)
+
+    def report() -> None:
+        if args.json != "-":
+            print("\n".join(report_lines(measurement, log, tables=tables)))
+        write_json(args.json, as_json(measurement, log, kind))
+        if args.report:
+            draw(sides_by_cell(measurement, log))
+
     total = 2 * measurement.runs * len(measurement.cells)
     seconds = estimated_seconds(measurement, tried)
     left = "" if not log.records else f", {len(log.records)} of them recorded"
@@ -95,28 +103,12 @@ def measure(
     except BaseException:
         if log.records:
             say(f"ended early, after {len(log.records)} of {total} runs")
-            _report(args, kind, measurement, log, draw, tables=tables)
+            report()
         if args.report:
             say(f"go on with --resume --report {shlex.quote(str(args.report))} and the same options")
         raise
-    _report(args, kind, measurement, log, draw, tables=tables)
+    report()
     return 0
-
-
-def _report(
-    args: argparse.Namespace,
-    kind: str,
-    measurement: Measurement,
-    log: Log,
-    draw: Callable[[Mapping[str, CellMetrics]], None],
-    *,
-    tables: bool,
-) -> None:
-    if args.json != "-":
-        print("\n".join(report_lines(measurement, log, tables=tables)))
-    write_json(args.json, as_json(measurement, log, kind))
-    if args.report:
-        draw(sides_by_cell(measurement, log))
 
 
 def _period(text: str) -> float:

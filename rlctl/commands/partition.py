@@ -116,7 +116,9 @@ def _show(args: argparse.Namespace) -> int:
     choice = Choice(frozenset(description["leave"]), description["kernel_threads"])
     left, others = left_behind(recorded.mounts, layout, kernel, choice, Path("/proc"))
     if args.json:
-        groups = [asdict(row) | {"quota_cpus": _finite(row.quota_cpus)} for row in found]
+        groups = [
+            asdict(row) | {"quota_cpus": row.quota_cpus if math.isfinite(row.quota_cpus) else None} for row in found
+        ]
         by_group = [{"group": group, "tasks": count} for group, count in others]
         print_json({"stage": recorded.stage, "groups": groups, "left": list(map(asdict, left)), "others": by_group})
     else:
@@ -205,7 +207,3 @@ def _cells(row: Row) -> tuple[str, ...]:
     memory = "-" if row.memory_bytes is None else f"{row.memory_bytes >> 20}"
     shown = row.cpus, row.memory_nodes or "-", quota, memory, "yes" if row.exclusive else "no", str(row.processes)
     return (row.group, *shown)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -156,18 +156,15 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError("--live lets a policy act on a live host: give a trained one, --init MODEL.zip")
 
 
-@contextlib.contextmanager
-def _cluster(args: argparse.Namespace) -> Iterator[Cluster | None]:
+def _cluster(args: argparse.Namespace) -> AbstractContextManager[Cluster | None]:
     """The one that is asked for; one of this machine's own offers a testbed for each CPU."""
     if not args.ray:
-        yield None
-        return
+        return nullcontext()
     from rlctl.agents.training.cluster.connection import LOCAL, connected
 
     cpus = len(os.sched_getaffinity(0))
     resources = {"testbed": cpus, "live": 1} if args.ray == LOCAL else {}
-    with connected(args.ray, resources=resources) as cluster:
-        yield cluster
+    return connected(args.ray, resources=resources)
 
 
 def _plans(args: argparse.Namespace) -> list[TrainingPlan]:

@@ -10,11 +10,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
-from rlctl.config.applications import ApplicationsSection
-from rlctl.config.fallback import FallbackSection
 from rlctl.config.fields import Cpus, Described, Name, QuantilePercent
-from rlctl.config.metrics import LimitsSection, MetricsSection
-from rlctl.config.resources import ResourcesSection
+from rlctl.config.sections import ApplicationsSection, FallbackSection, LimitsSection, MetricsSection, ResourcesSection
 from rlctl.config.sources import Latency, Workload
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cgroup.ownership import Foreign

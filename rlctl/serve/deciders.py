@@ -11,7 +11,7 @@ from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.policy import Policy
 from rlctl.agents.served.fallback import Fallback
 from rlctl.agents.served.refused import Refused
-from rlctl.config.fallback import FallbackSection
+from rlctl.config.sections import FallbackSection
 from rlctl.config.serve import PolicySection, ServeConfig, load_config, located
 from rlctl.envs.errors import BundleError, PolicyError
 from rlctl.loop.stopping import Request

@@ -38,13 +38,8 @@ class DryRun:
         self._plant, self._plan = plant, plan
         self.limits = plant.limits
         self.tick_seconds = plant.tick_seconds
-        self._current = plant.current
+        self.current = plant.current  # what would be in force
         self._controls = frozenset(controls)
-
-    @property
-    def current(self) -> Allocation:
-        """What would be in force."""
-        return self._current
 
     def reset(self, seed: int | None = None) -> None:
         """As the plant beneath."""
@@ -56,24 +51,20 @@ class DryRun:
 
     def apply(self, allocation: Allocation) -> Allocation:
         """Say what would be written, when that is a change."""
-        wanted = self._possible(self.limits.clip(allocation))
-        now, then = in_words(self._current), in_words(wanted)
+        full = self.limits.full
+        wanted = self.limits.clip(allocation).but(  # what would read back
+            quota_cpus=None if "cpu" in self._controls else full.quota_cpus,
+            cpuset_cpus=None if "cpuset" in self._controls else full.cpuset_cpus,
+            frozen=None if "freezer" in self._controls else False,
+        )
+        now, then = in_words(self.current), in_words(wanted)
         if now != then:
             log.info("dry run: would set BE from %s to %s", now, then)
             with contextlib.suppress(RlctlError):  # no group is left to write to
                 for step in self._plan(wanted):
                     log.info("dry run: would %s", step)
-        self._current = wanted
+        self.current = wanted
         return wanted
-
-    def _possible(self, allocation: Allocation) -> Allocation:
-        """What would read back."""
-        full = self.limits.full
-        return allocation.but(
-            quota_cpus=None if "cpu" in self._controls else full.quota_cpus,
-            cpuset_cpus=None if "cpuset" in self._controls else full.cpuset_cpus,
-            frozen=None if "freezer" in self._controls else False,
-        )
 
     def set_weight(self, weight: Weight) -> None:
         """Say what would be written."""

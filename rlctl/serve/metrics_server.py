@@ -23,7 +23,7 @@ from pathlib import Path
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
-from rlctl.config.metrics import MetricsSection
+from rlctl.config.sections import MetricsSection
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError
 from rlctl.serve.metrics import Metrics
 
@@ -183,16 +183,7 @@ class MetricsServer:
 
 
 class _Secrets:
-    """Certificate with key, and token, as their files hold them; the last good ones while those have a mistake.
-
-    Attributes:
-        tls: None for plain HTTP.
-        token: None if there is to be none.
-
-    Raises:
-        ConfigError: At the start there are no last good ones.
-        PermissionMissing: Likewise.
-    """
+    """Certificate with key (`tls`), and `token`, as their files hold them; the last good ones while those are wrong."""
 
     def __init__(self, section: MetricsSection) -> None:
         self._section = section
@@ -222,15 +213,8 @@ class _Secrets:
 
 
 def check_files(section: MetricsSection) -> None:
-    """Look at certificate, key and token as a start does; nothing listens.
-
-    Raises:
-        ConfigError: One of them is absent or is none, or everybody may read the token.
-        PermissionMissing: One of them may not be read.
-    """
-    _tls(section)
-    if section.bearer_token_file is not None:
-        _token(section.bearer_token_file)
+    """Look at certificate, key and token as a start does, and raise what that would; nothing listens."""
+    _Secrets(section)
 
 
 def _stamp(path: Path | None) -> tuple[int, int, int] | None:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rlctl.config.resources import ResourcesSection
+from rlctl.config.sections import ResourcesSection
 from rlctl.envs.errors import CgroupError, CgroupGone, PermissionMissing
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import Identity

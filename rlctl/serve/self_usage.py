@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlctl.config.metrics import LimitsSection
+from rlctl.config.sections import LimitsSection
 from rlctl.loop.record import Tick
 
 log = logging.getLogger(__name__)

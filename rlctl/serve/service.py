@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rlctl.agents.policy import Policy
-from rlctl.config.metrics import LimitsSection, MetricsSection
+from rlctl.config.sections import LimitsSection, MetricsSection
 from rlctl.config.serve import LogSection, ServeConfig
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError, PermissionMissing, RlctlError
@@ -58,7 +58,7 @@ def serve(configuration: Configuration, stop: Request, *, seconds: float | None 
     config, deciders = configuration.config, configuration.deciders
     with _HeldHost(config, stop) as held:
         host, lease = held.host, held.lease
-        _tell_absent(host.absent, deciders.policy)
+        tell_absent(host.absent, deciders.policy)
         self_test(host, deciders.policy, lease.pid if lease else None, profile=deciders.profile)
         with contextlib.closing(_tick_log(config.log)) as tick_log:
             around = Around(
@@ -74,7 +74,7 @@ def dry_run(
     """As `serve`, but everything is only read, decided and said; what could not be done in earnest is said too."""
     config, deciders = configuration.config, configuration.deciders
     with contextlib.closing(build_live(config, dry_run=True, sleep=stop.wait)) as host:
-        _tell_absent(host.absent, deciders.policy)
+        tell_absent(host.absent, deciders.policy)
         _check_metrics(config.metrics)
         self_test(host, deciders.policy, None, dry_run=True, profile=deciders.profile)
         plant, around = DryRun(host, host.controls, host.plan), Around(limits=config.limits)
@@ -283,22 +283,17 @@ def _check_metrics(section: MetricsSection | None) -> None:
             log.warning("%s: whoever serves has to read it", error)
 
 
-def _tell_absent(absent: Mapping[str, str], policy: Policy) -> None:
-    for level, line in absent_in_words(absent, policy):
-        log.log(level, "%s", line)
-
-
-def absent_in_words(absent: Mapping[str, str], policy: Policy) -> Iterator[tuple[int, str]]:
-    """Level and line on the readings that there will never be, and on those of them that the policy needs."""
+def tell_absent(absent: Mapping[str, str], policy: Policy) -> None:
+    """Log the readings that there will never be, and those of them that the policy needs."""
     by_reason: dict[str, list[str]] = {}
     for name in sorted(absent):
         by_reason.setdefault(absent[name], []).append(name)
     if by_reason:
         reasons = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
-        yield logging.INFO, f"missing readings: {reasons}"
+        log.info("missing readings: %s", reasons)
     for name in policy.needs:
         if name in absent:
-            yield logging.WARNING, f"policy {policy.name} needs {name}, which is missing: {absent[name]}"
+            log.warning("policy %s needs %s, which is missing: %s", policy.name, name, absent[name])
 
 
 def untrained_shield(policy: Policy, shield: Shield) -> str:

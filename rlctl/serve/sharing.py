@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rlctl.agents.allocator import allocate, stretched
@@ -31,14 +31,6 @@ log = logging.getLogger(__name__)
 
 WORTH_TELLING_RATIO = 0.05
 """A smaller change of its CPU time alone is not told to an application: a policy moves the budget every tick."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Room:
-    """What there is to divide: CPU time, and the clusters as far as BE may have their CPUs."""
-
-    cpus: float
-    clusters: tuple[Cluster, ...]
 
 
 class Sharing:
@@ -133,7 +125,7 @@ class Sharing:
         if self._channel:
             self._channel.poll()
         if not budget.frozen:
-            self._place(self._room(budget))
+            self._place(*self._room(budget))
             self._carry_out()
             self._tell()
         self.shares = {name: self._placed.get(name) for name in self._population.members}
@@ -149,33 +141,32 @@ class Sharing:
         if self._channel:
             self._channel.close()
 
-    def _room(self, budget: Allocation) -> _Room:
+    def _room(self, budget: Allocation) -> tuple[float, tuple[Cluster, ...]]:
+        """What there is to divide: CPU time, and the clusters as far as BE may have their CPUs."""
         parent = self._parent
         ceiling = min(parent.cpu.quota().cpus, parent.cpu.ceiling_cpus()) if parent.cpu else budget.quota_cpus
         allowed = parent.cpuset.effective() if parent.cpuset else None
         clusters = []
         for cluster in self._clusters.values():
             if cpus := cluster.cpus if allowed is None else cluster.cpus & allowed:
-                quota = min(cluster.quota_cpus, float(len(cpus)), self._quota_of(cluster))
+                group = self._groups.get(cluster.name)
+                own = group.cpu.quota().cpus if group and group.cpu else cluster.quota_cpus
+                quota = min(cluster.quota_cpus, float(len(cpus)), own)
                 clusters.append(replace(cluster, cpus=cpus, quota_cpus=quota))
         total = sum(cluster.quota_cpus for cluster in clusters)
-        return _Room(min(budget.quota_cpus, ceiling, total), tuple(clusters))
+        return min(budget.quota_cpus, ceiling, total), tuple(clusters)
 
-    def _quota_of(self, cluster: Cluster) -> float:
-        group = self._groups.get(cluster.name)
-        return group.cpu.quota().cpus if group and group.cpu else cluster.quota_cpus
-
-    def _place(self, room: _Room) -> None:
+    def _place(self, cpus: float, clusters: tuple[Cluster, ...]) -> None:
         """Ask the allocator, if anything is other than when it was last asked."""
         applications = self.applications
-        question = room, [(one.name, one.modes, one.priority, round(one.gap_percent)) for one in applications]
+        question = cpus, clusters, [(one.name, one.modes, one.priority, round(one.gap_percent)) for one in applications]
         if question == self._settled and self._clock() < self._next_seconds:
             return
         placed: Mapping[str, Placement] = {}
-        if room.clusters and applications:
-            placed = allocate(applications, room.clusters, room.cpus)
+        if clusters and applications:
+            placed = allocate(applications, clusters, cpus)
             if self._leftover == "share":
-                placed = stretched(placed, applications, room.clusters, room.cpus)
+                placed = stretched(placed, applications, clusters, cpus)
         now = self._clock()
         self._since |= {one.name: now for one in applications if (one.name in placed) != (one.name in self._placed)}
         self._placed = dict(placed)

@@ -189,22 +189,17 @@ def _arrays(kind: type[Columns] | type[ShadowColumns], rows: Sequence[tuple[obje
 
 def _subject(header: Mapping[str, Any]) -> Subject | None:
     """What a shadow log's header says; None when it does not say it all."""
-    from rlctl.shadow.log import answers_from
-
     limits, profile, period = limits_in(header), profile_in(header), period_in(header)
     try:
-        shadows = answers_from(header)
+        shadows = {str(name): (str(one["hash"]), one["learned"] is True) for name, one in header["shadows"].items()}
         acting, its_hash = str(header["policy"]["name"]), str(header["policy"]["hash"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, AttributeError):
         return None
     if limits is None or profile is None or period is None or not shadows:
         return None
-    return Subject(acting, its_hash, profile, limits, period, _target(header), shadows)
-
-
-def _target(header: Mapping[str, Any]) -> float | None:
-    target = header.get("target_seconds")
-    return float(target) if isinstance(target, (int, float)) and 0.0 < target < math.inf else None
+    said = header.get("target_seconds")
+    target = float(said) if isinstance(said, (int, float)) and 0.0 < said < math.inf else None
+    return Subject(acting, its_hash, profile, limits, period, target, shadows)
 
 
 def _or_nan(value: float | None) -> float:

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.shadow.columns import Columns, Flags, Floats, ShadowColumns
-from rlctl.statistics.intervals import Estimate, student_t, wilson
+from rlctl.statistics.intervals import Estimate, clustered_share, student_t
 
 BLOCK_SECONDS = 300.0
 """The longest cool-down that ships (Heracles, Hybrid PRM as published)."""
@@ -96,8 +95,9 @@ def share_over_blocks(values: Floats, blocks: Blocks, apart: float) -> Estimate:
     """
     share, error, number = _spread(values, blocks)
     most = max(float(np.isfinite(values).sum()) / max(apart, 1.0), 1.0)
-    intervals = [wilson(share, _effective(share, error, number, most, c), c) for c in (0.95, 0.99)]
-    return Estimate(100.0 * share, intervals[0], intervals[1])
+    if number < 2:  # one block shows no spread: a share between 0 and 1 may be that of a single event
+        most, error = (1.0 if 0.0 < share < 1.0 else most), 0.0
+    return clustered_share(share, error**2, number, most, least=1.0)
 
 
 def be_gain(columns: Columns, shadow: ShadowColumns) -> Gain | None:
@@ -187,16 +187,3 @@ def _spread(values: Floats, blocks: Blocks) -> tuple[float, float, int]:
     residuals = sums - mean * counts
     variance = number / (number - 1) * float((residuals**2).sum()) / float(known.sum()) ** 2
     return mean, math.sqrt(variance), number
-
-
-def _effective(share: float, error: float, number: int, most: float, confidence: float) -> float:
-    """Independent ticks that would leave as much doubt; as in `share_over_seeds`, blocks in place of seeds."""
-    chance = share * (1.0 - share)
-    if chance <= 0.0:
-        return most  # all alike: between blocks there is nothing to see
-    if number < 2:
-        return 1.0
-    if error**2 <= chance / most:
-        return most
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    return max(min(most, chance / error**2 * (z / student_t(confidence, number - 1)) ** 2), 1.0)

@@ -163,11 +163,9 @@ def _simulated(gate: Gate, report: Report, name: str) -> Iterator[Check]:
         passed = not bound.needed
         yield Check(passed, f"not judged in the simulator: {report.not_simulated}", math.nan, math.nan)
         return
-    own, acting, match = simulation.shadows[name], simulation.acting, report.match
-    for what, off, most in (
-        ("violations", match.violations_off_points, bound.most_violations_off_points),
-        ("BE's use", match.be_off_points, bound.most_be_off_points),
-    ):
+    own, acting = simulation.shadows[name], simulation.acting
+    most_off = bound.most_violations_off_points, bound.most_be_off_points
+    for what, off, most in zip(("violations", "BE's use"), report.off_points(acting), most_off, strict=True):
         yield _most(f"simulator off the log in {what}, acting policy", abs(off), most, "points")
     if own.failed:
         yield Check(False, f"failed in {own.failed} simulated ticks (> 0)", own.failed, 0.0)

@@ -78,14 +78,6 @@ def read_watched(paths: Iterable[Path], damaged: Callable[[Damage], None]) -> It
             damaged(Damage(line.path, line.number, f"is no line of a shadow log: {error}"))
 
 
-def answers_from(header: Mapping[str, Any]) -> dict[str, tuple[str, bool]]:
-    """The shadows that a header names: their hash, and whether they are learned; ValueError where it names none."""
-    try:
-        return {str(name): (str(one["hash"]), one["learned"] is True) for name, one in header["shadows"].items()}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError("its header names no shadows") from error
-
-
 def _answer_as_json(answer: Answer) -> dict[str, object]:
     plain: dict[str, object] = {
         "asked": allocation_as_json(answer.proposed),

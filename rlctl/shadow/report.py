@@ -82,19 +82,6 @@ class ShadowFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
-    """The acting policy's simulated run against the log.
-
-    Attributes:
-        violations_off_points: Points of violations that the simulator has more; NaN when the log measured none.
-        be_off_points: Points of BE's CPUs that BE uses more there; NaN when the log does not say.
-    """
-
-    violations_off_points: float
-    be_off_points: float
-
-
-@dataclass(frozen=True, slots=True)
 class Report:
     """What was found out about each shadow; the fields stand in the JSON by the same names.
 
@@ -129,13 +116,9 @@ class Report:
     simulation: Simulation | None = None
     not_simulated: str = ""
 
-    @property
-    def match(self) -> Match:
-        """The simulator against the log; NaN throughout without a simulation."""
-        if self.simulation is None:
-            return Match(math.nan, math.nan)
-        acting = self.simulation.acting
-        return Match(_off(acting.violations, self.violation_percent), _off(acting.be, self.be_percent))
+    def off_points(self, acting: SimulatedRun) -> tuple[float, float]:
+        """Points of violations and of BE's use that the acting policy's run has more than the log; NaN if unknown."""
+        return _off(acting.violations, self.violation_percent), _off(acting.be, self.be_percent)
 
     def as_json(self) -> dict[str, object]:
         """Everything as plain data; what is not known is null."""
@@ -148,13 +131,15 @@ class Report:
         simulation = self.simulation
         if simulation is None:
             return {"ran": False, "why": self.not_simulated}
+        violations, be = self.off_points(simulation.acting)
         return {
             "ran": True,
             "profile": simulation.profile.name,
             "profile_digest": simulation.profile.digest,
             "seeds": simulation.seeds,
             "remarks": list(simulation.remarks),
-            **_fields(self.match),
+            "violations_off_points": _plain(violations),
+            "be_off_points": _plain(be),
             "acting": _run_as_json(simulation.acting),
             "shadows": {
                 name: _run_as_json(run)

@@ -124,19 +124,6 @@ class Twin:
         """BE's CPU weight under a policy: some lower the host's, none raises it."""
         return Weight.MINIMUM if Weight.MINIMUM in (policy.weight, self.weight) else Weight.EQUAL
 
-    def batch(self, number: int, weight: Weight) -> SimBatch:
-        """So many such hosts, of different seeds, with this weight for BE."""
-        taken = [seeds.evaluation(seed) for seed in range(number)]
-        return SimBatch(
-            self.host,
-            taken,
-            lambda *_: self.trace,
-            len(self.trace),
-            self.subject.tick_seconds,
-            weight=weight,
-            limits=self.subject.limits,
-        )
-
 
 def load_trace(columns: Columns) -> Floats | None:
     """The load in each tick, shape (ticks,); None when no tick has one.
@@ -156,12 +143,15 @@ def simulate(
 ) -> SimulatedRun:
     """Run one policy on the twin, built anew for each of so many seeds; `done` is called at the end."""
     policies = [build() for _ in range(number)]
-    batch = twin.batch(number, twin.weight_of(policies[0]))
-    limits = twin.subject.limits
-    seats = [
-        Seat(policy, Shield(twin.subject.profile, limits), limits, twin.subject.tick_seconds) for policy in policies
-    ]
-    ticks = len(twin.trace)
+    weight, taken = twin.weight_of(policies[0]), [seeds.evaluation(seed) for seed in range(number)]
+    profile, limits, period, ticks = (
+        twin.subject.profile,
+        twin.subject.limits,
+        twin.subject.tick_seconds,
+        len(twin.trace),
+    )
+    batch = SimBatch(twin.host, taken, lambda *_: twin.trace, ticks, period, weight=weight, limits=limits)
+    seats = [Seat(policy, Shield(profile, limits), limits, period) for policy in policies]
     violated, used, overridden, failed = np.zeros(number), np.zeros(number), np.zeros(number), 0
     batch.apply([seat.start() for seat in seats])
     for _ in range(ticks):

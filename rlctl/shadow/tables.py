@@ -151,12 +151,9 @@ def _simulated(report: Report, simulation: Simulation) -> Iterator[str]:
         for name, run in simulation.shadows.items()
     ]
     yield render([header, *rows])
-    profile, match = simulation.profile, report.match
+    profile, (violations, be) = simulation.profile, report.off_points(acting)
     yield f"{profile.name} ({profile.digest}), {simulation.seeds} seeds x {acting.windows} windows"
-    yield (
-        f"acting there against the log: violations {_signed(match.violations_off_points)} points, BE's use "
-        f"{_signed(match.be_off_points)} points"
-    )
+    yield f"acting there against the log: violations {_signed(violations)} points, BE's use {_signed(be)} points"
     yield from simulation.remarks
     yield SIM_LEGEND
 

@@ -71,21 +71,31 @@ def share_over_seeds(percent: NDArray[np.float64], windows_per_seed: int) -> Est
     """
     if not len(percent) or windows_per_seed < 1:
         raise ValueError("a share of no windows")
-    share = float(np.mean(percent)) / 100.0
-    intervals = [wilson(share, _effective_windows(percent, windows_per_seed, c), c) for c in (0.95, 0.99)]
-    return Estimate(100.0 * share, intervals[0], intervals[1])
-
-
-def _effective_windows(percent: NDArray[np.float64], windows_per_seed: int, confidence: float) -> float:
     seeds, total = len(percent), float(len(percent) * windows_per_seed)
-    if seeds == 1:
-        return float(windows_per_seed)  # nothing is known of the spread between seeds
     share = float(np.mean(percent)) / 100.0
-    variance = float(np.var(percent, ddof=1)) / 1e4 / seeds
-    if variance <= share * (1.0 - share) / total:
-        return total
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    return min(total, share * (1.0 - share) / variance * (z / student_t(confidence, seeds - 1)) ** 2)
+    # Of a single seed nothing is known of the spread between seeds.
+    variance = float(np.var(percent, ddof=1)) / 1e4 / seeds if seeds > 1 else 0.0
+    return clustered_share(share, variance, seeds, total)
+
+
+def clustered_share(share: float, variance: float, clusters: int, most: float, least: float = 0.0) -> Estimate:
+    """A share in percent with Wilson's interval at the effective number of trials, which depend on one another.
+
+    Args:
+        variance: Of the share, by the spread between clusters: seeds, or blocks of ticks.
+        most: The effective number if all trials were independent.
+        least: Below it that number does not go.
+    """
+
+    def effective(confidence: float) -> float:
+        if variance <= share * (1.0 - share) / most:
+            return most
+        z = NormalDist().inv_cdf(0.5 + confidence / 2)
+        fewer = share * (1.0 - share) / variance * (z / student_t(confidence, clusters - 1)) ** 2
+        return max(min(most, fewer), least)
+
+    ci95, ci99 = (wilson(share, effective(confidence), confidence) for confidence in (0.95, 0.99))
+    return Estimate(100.0 * share, ci95, ci99)
 
 
 def wilson(share: float, number: float, confidence: float) -> tuple[float, float]:

@@ -64,7 +64,9 @@ def parse_moment(text: str, now_seconds: float | None = None) -> Moment:
     if match := _AGO.fullmatch(text):
         return Moment(wall_seconds=now - float(match[1]) * _UNITS[match[2]])
     try:
-        return Moment(wall_seconds=_clock(text, now) if re.match(r"\d\d?:", text) else _iso(text))
+        return Moment(
+            wall_seconds=_clock(text, now) if re.match(r"\d\d?:", text) else datetime.fromisoformat(text).timestamp()
+        )
     except (ValueError, OverflowError):
         raise ValueError(
             f"'{text}' is no time: give 14:03:22, 2026-01-31T14:03:22, -90s (s, m, h or d), or `tick 1234`"
@@ -109,7 +111,3 @@ def _clock(text: str, now_seconds: float) -> float:
     )
     then = now.replace(hour=clock.hour, minute=clock.minute, second=clock.second, microsecond=clock.microsecond)
     return (then if then <= now else then - timedelta(days=1)).timestamp()
-
-
-def _iso(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()

@@ -51,7 +51,10 @@ class LogTail:
         newest = self._opened(self.path)
         if newest is not None and _same(newest, self._file):
             newest.close()
-            self._follow_truncation()
+            if os.fstat(self._file.fileno()).st_size < self._file.tell():  # truncated: begin anew
+                self._file.seek(0)
+                self._part = b""
+                self._take()
         elif newest is not None:
             self._take()  # what came just before the rotation
             for file in (*self._between(newest), newest):
@@ -125,12 +128,6 @@ class LogTail:
                 except ValueError:
                     self.damaged += 1
         self._forget_place()
-
-    def _follow_truncation(self) -> None:
-        if os.fstat(self._file.fileno()).st_size < self._file.tell():
-            self._file.seek(0)
-            self._part = b""
-            self._take()
 
     def _take(self) -> None:
         while data := self._file.read(TAIL_BYTES):

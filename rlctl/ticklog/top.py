@@ -66,7 +66,7 @@ def rows(ticks: Sequence[Tick], now_seconds: float, columns: int = 80, blocks: s
         *(Row("" if number else "shares", line) for number, line in enumerate(shares_in_words(last))),
         Row("asked", in_words(last.proposed) + (f" ({shown(last.note)})" if last.note else "")),
         *_verdict(last),
-        *_trouble(last),
+        *([Row("error", shown(last.error), Mood.BAD)] if last.error else ()),
         *_counters(ticks),
     ]
 
@@ -178,11 +178,6 @@ def _verdict(last: Tick) -> Iterator[Row]:
     yield Row("verdict", f"{in_words(last.verdict.allocation)}, overridden", Mood.WARN)
     for bound in last.verdict.decisive:
         yield Row("", f"{shown(bound.guard)}: {bound.reason}" + (f" ({shown(bound.detail)})" if bound.detail else ""))
-
-
-def _trouble(last: Tick) -> Iterator[Row]:
-    if last.error:
-        yield Row("error", shown(last.error), Mood.BAD)
 
 
 _COUNTS: dict[str, Callable[[Tick], bool]] = {

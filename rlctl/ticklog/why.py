@@ -114,14 +114,12 @@ def _seen(telemetry: Telemetry) -> Iterator[str]:
     target = f"{telemetry.target_seconds * 1e3:g} ms"
     yield f"slack {slack * 100.0:.1f} % of the target of {target}" if slack is not None else f"no slack to {target}"
     for name, reading in _readings(telemetry):
-        if not isinstance(reading, Missing):
-            yield f"{shown(name)} {_quantity(name, reading.value)}{_basis(reading)}, {reading.age_seconds:.2f} s old"
-
-
-def _basis(reading: Reading) -> str:
-    if not isinstance(reading, Quantile):
-        return ""
-    return f" of {reading.samples} requests in {reading.window_seconds:g} s"
+        if isinstance(reading, Missing):
+            continue
+        basis = ""
+        if isinstance(reading, Quantile):
+            basis = f" of {reading.samples} requests in {reading.window_seconds:g} s"
+        yield f"{shown(name)} {_quantity(name, reading.value)}{basis}, {reading.age_seconds:.2f} s old"
 
 
 def _missing(telemetry: Telemetry) -> Iterator[str]:

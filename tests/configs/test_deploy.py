@@ -19,7 +19,7 @@ import yaml
 from prometheus_client import generate_latest
 
 from rlctl.cli import _parser
-from rlctl.config.metrics import LimitsSection
+from rlctl.config.sections import LimitsSection
 from rlctl.config.serve import load_config
 from rlctl.envs.allocation import Limits
 from rlctl.envs.host.cgroup.group import Group

@@ -18,7 +18,7 @@ from rlctl.envs.host.cgroup.ownership import Foreign
 from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors
 from rlctl.serve.build import _check_online, build_live, unwritable
 from rlctl.serve.dry_run import DryRun
-from rlctl.serve.service import absent_in_words
+from rlctl.serve.service import tell_absent
 from rlctl.serve.workloads import uncontrolled
 from tests.doubles.cgroup_kernel import FakeKernel
 
@@ -57,7 +57,7 @@ def test_a_dry_run_does_not_claim_what_is_not_controlled():
     assert plant.apply(Allocation(0.5, 1, frozen=True)) == Allocation(0.5, 2)
 
 
-def test_readings_that_will_never_come_have_their_reason_and_the_policy_hears_of_them(v1, always):
+def test_readings_that_will_never_come_have_their_reason_and_the_policy_hears_of_them(v1, always, caplog):
     lc = with_only(v1, Controller.CPU)
     absent = absent_readings(lc, [lc], group_sensors(lc, [lc]), perf=False)
     assert absent["lc_cpus"] == "the LC has no cpuacct group"
@@ -66,9 +66,10 @@ def test_readings_that_will_never_come_have_their_reason_and_the_policy_hears_of
     assert all(absent.values())
     policy = always(lambda o: o.current)
     policy.needs = ("lc_cpus", "host_cpus")
-    lines = list(absent_in_words(absent, policy))
-    assert [level for level, _ in lines] == [logging.INFO, logging.WARNING]
-    assert "policy always needs lc_cpus, which is missing: the LC has no cpuacct group" in lines[1][1]
+    with caplog.at_level(logging.INFO, "rlctl.serve"):
+        tell_absent(absent, policy)
+    assert [record.levelno for record in caplog.records] == [logging.INFO, logging.WARNING]
+    assert caplog.messages[1] == "policy always needs lc_cpus, which is missing: the LC has no cpuacct group"
 
 
 def test_a_cpu_that_is_not_online_is_refused_before_anything_is_touched(tmp_path):

@@ -6,7 +6,7 @@ from rlctl.agents.catalogue import build
 from rlctl.agents.served.card import TrainedOn
 from rlctl.agents.served.fallback import Fallback
 from rlctl.agents.served.standing import Budgets
-from rlctl.config.fallback import FallbackSection
+from rlctl.config.sections import FallbackSection
 from rlctl.config.serve import PolicySection
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import PolicyError

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 import rlctl.serve.metrics_server
 from rlctl.cli import main
-from rlctl.config.metrics import LimitsSection, MetricsSection
+from rlctl.config.sections import LimitsSection, MetricsSection
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
 from rlctl.envs.telemetry import Telemetry

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlctl.agents.managers.heracles_loops import Bandwidth, Power
-from rlctl.config.resources import ResctrlSection, ResourcesSection
+from rlctl.config.sections import ResctrlSection, ResourcesSection
 from rlctl.config.serve import describe, load_config
 from rlctl.envs.errors import CgroupError, ConfigError, HostError
 from rlctl.envs.host.cgroup.group import Group

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from rlctl.config.metrics import LimitsSection
+from rlctl.config.sections import LimitsSection
 from rlctl.envs.allocation import Limits
 from rlctl.envs.telemetry import Telemetry
 from rlctl.loop.record import Tick

@@ -14,7 +14,7 @@ DAEMON = """
 import json, sys
 from pathlib import Path
 import rlctl.commands.serve, rlctl.cli
-from rlctl.config.metrics import MetricsSection
+from rlctl.config.sections import MetricsSection
 from rlctl.serve.deciders import Configuration
 from rlctl.serve.service import Around, control
 from rlctl.envs.fake import FakePlant

@@ -1,0 +1,237 @@
+"""Sections of the serve configuration of one concern each: fallback, applications, resources, metrics, limits."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from rlctl.agents.served.standing import Budgets
+from rlctl.config.fields import Described, GroupPath, Name
+from rlctl.envs.host.apps.channel import SOCKET
+from rlctl.envs.host.apps.groups import PARENT
+from rlctl.envs.host.apps.population import PERIOD_SECONDS
+from rlctl.envs.host.apps.registry import DIRECTORY
+
+
+class FallbackSection(Described):
+    """Behind a learned policy: a heuristic, and behind that the safe allocation. Other policies need no section.
+
+    It decides when a policy that runs fails. A bundle that is refused at the start ends that start, unless the file
+    has this section: then the heuristic decides in its place.
+
+    The default heuristic is that of `policy`: one control law to know. `rlctl bench` compares it with the others; it
+    holds about as many windows as Heracles, with more BE.
+
+    Attributes:
+        name: The heuristic, from `rlctl managers`.
+        options: Its constructor options.
+        answer_milliseconds: Time that the policy has for an answer; a quarter of the tick where that is less. A tick
+            without a usable answer in time is the heuristic's.
+        failure_percent: Share of the ticks of `failure_window_seconds` that may be without a usable answer; with more
+            the policy is demoted: the heuristic decides.
+        failure_window_seconds: The window of `failure_percent`.
+        override_percent: Share of the ticks of `window_seconds` that the shield may override; with more the policy is
+            demoted.
+        drift_percent: Share of the ticks of `window_seconds` that may be unlike the policy's training; with more it is
+            demoted, until that is over.
+        window_seconds: The window of `override_percent` and `drift_percent`.
+        hold_seconds: How long it stays demoted the first time; twice as long each time it must be demoted again within
+            `failure_window_seconds` of its return.
+        most_hold_seconds: The longest that it stays demoted.
+    """
+
+    name: Name = "prm-hybrid-tuned"
+    options: dict[str, Any] = Field(default_factory=dict)
+    answer_milliseconds: float = Field(default=100.0, ge=1.0, le=10_000.0)
+    failure_percent: float = Field(default=1.0, ge=0.0, le=100.0)
+    failure_window_seconds: float = Field(default=600.0, ge=1.0, le=86_400.0)
+    override_percent: float = Field(default=50.0, ge=0.0, le=100.0)
+    drift_percent: float = Field(default=50.0, ge=0.0, le=100.0)
+    window_seconds: float = Field(default=60.0, ge=1.0, le=86_400.0)
+    hold_seconds: float = Field(default=60.0, ge=1.0, le=86_400.0)
+    most_hold_seconds: float = Field(default=3600.0, ge=1.0, le=864_000.0)
+
+    @model_validator(mode="after")
+    def _grows(self) -> FallbackSection:
+        if self.most_hold_seconds < self.hold_seconds:
+            raise ValueError(f"most_hold_seconds is less than hold_seconds, {self.hold_seconds:g}")
+        return self
+
+    @property
+    def budgets(self) -> Budgets:
+        """The same in seconds and ratios."""
+        return Budgets(
+            answer_seconds=self.answer_milliseconds / 1e3,
+            failure_ratio=self.failure_percent / 1e2,
+            failure_window_seconds=self.failure_window_seconds,
+            override_ratio=self.override_percent / 1e2,
+            drift_ratio=self.drift_percent / 1e2,
+            window_seconds=self.window_seconds,
+            hold_seconds=self.hold_seconds,
+            most_hold_seconds=self.most_hold_seconds,
+        )
+
+
+DISCOVERED = "discovered"
+"""As `platform`: the one that `rlctl partition apply` finds by itself."""
+
+
+class ApplicationsSection(Described):
+    """BE is one group, and the applications below it share its budget.
+
+    Attributes:
+        group: BE's group, made when it is not there; with a platform it is the managed device's, and not set here.
+        platform: A platform whose partitions stand: its clusters hold the applications. See `rlctl partition`.
+        directory: Holds the registrations of `rlctl app`.
+        socket: Where applications are told their modes.
+        period_seconds: They are placed anew at least so often.
+        leftover: What the allocator leaves of the budget goes to those placed (`share`), or to nobody (`idle`).
+    """
+
+    group: GroupPath = f"/{PARENT}"
+    platform: Name | None = None
+    directory: Path = DIRECTORY
+    socket: Path = SOCKET
+    period_seconds: float = Field(default=PERIOD_SECONDS, ge=0.1, le=3600.0)
+    leftover: Literal["share", "idle"] = "share"
+
+    @property
+    def platform_source(self) -> str | None:
+        """The platform's name or file; None is the one that `rlctl partition apply` finds by itself."""
+        return None if self.platform == DISCOVERED else self.platform
+
+    @field_validator("group")
+    @classmethod
+    def _one_group(cls, group: str) -> str:
+        if any(letter in group for letter in "*?["):
+            raise ValueError(f"{group!r} is no group below the root; write it as in /proc/PID/cgroup")
+        return group
+
+
+class ResctrlSection(Described):
+    """Classes of last-level cache and memory bandwidth; without any share they only count what LC and BE use.
+
+    Attributes:
+        be_cache_ratio: BE's share of the ways of each last-level cache; the LC gets the others.
+        be_bandwidth_percent: BE's share of each socket's memory bandwidth.
+        be_bandwidth_megabytes_per_second: The same where resctrl is mounted with mba_MBps, and on AMD.
+    """
+
+    be_cache_ratio: float | None = Field(default=None, gt=0.0, lt=1.0)
+    be_bandwidth_percent: float | None = Field(default=None, gt=0.0, le=100.0)
+    be_bandwidth_megabytes_per_second: float | None = Field(default=None, gt=0.0, le=1e7)
+
+    @model_validator(mode="after")
+    def _one_unit(self) -> Self:
+        if self.be_bandwidth_percent is not None and self.be_bandwidth_megabytes_per_second is not None:
+            raise ValueError("'be_bandwidth_percent' and 'be_bandwidth_megabytes_per_second' exclude each other")
+        return self
+
+
+class ResourcesSection(Described):
+    """Written once at the start, journalled, and put back at the end; what the host lacks is a warning.
+
+    Attributes:
+        strict: What the host lacks ends the start instead.
+        lc_memory_min_bytes: Memory of each LC that is never reclaimed (cgroup v2).
+        lc_memory_low_bytes: Memory of each LC that is reclaimed last (cgroup v2).
+        be_memory_high_bytes: Memory from which on each BE group is reclaimed; with cgroup v1 only when the host runs
+            short.
+        be_memory_max_bytes: The most memory of each BE group; beyond it the kernel ends processes of it.
+        be_io_weight: BE's share of disks whose scheduler heeds weights; every group has 100 by default.
+        be_disk_read_bytes_per_second: The most that each BE group reads from each disk.
+        be_disk_write_bytes_per_second: The most that each BE group writes to each disk; what cgroup v1 writes back
+            later is not counted.
+        resctrl: Classes of cache and memory bandwidth; None makes none.
+        dram_peak_bytes_per_second: What one socket's memory can do; makes shares of what is counted, for guards and
+            policies.
+        node_power: Ask the machine's power meter or board controller every few seconds.
+    """
+
+    strict: bool = False
+    lc_memory_min_bytes: int | None = Field(default=None, ge=1 << 20)
+    lc_memory_low_bytes: int | None = Field(default=None, ge=1 << 20)
+    be_memory_high_bytes: int | None = Field(default=None, ge=1 << 20)
+    be_memory_max_bytes: int | None = Field(default=None, ge=1 << 20)
+    be_io_weight: int | None = Field(default=None, ge=1, le=10000)
+    be_disk_read_bytes_per_second: int | None = Field(default=None, ge=1 << 12)
+    be_disk_write_bytes_per_second: int | None = Field(default=None, ge=1 << 12)
+    resctrl: ResctrlSection | None = None
+    dram_peak_bytes_per_second: float | None = Field(default=None, gt=0.0, le=1e13)
+    node_power: bool = False
+
+    @model_validator(mode="after")
+    def _high_before_max(self) -> Self:
+        high, most = self.be_memory_high_bytes, self.be_memory_max_bytes
+        if high is not None and most is not None and high > most:
+            raise ValueError("'be_memory_high_bytes' is above 'be_memory_max_bytes': BE would be killed, not slowed")
+        return self
+
+
+_ADDRESS = re.compile(r"(?P<host>[0-9.]+|\[[0-9a-fA-F:.]+\]|localhost):(?P<port>[0-9]{1,5})")
+
+
+class MetricsSection(Described):
+    """The Prometheus endpoint; without this section nothing listens.
+
+    Attributes:
+        listen: Address and port, `127.0.0.1:9842` or `[::1]:9842`. Anything but loopback needs all of what follows.
+        tls_certificate: PEM file with the certificate and its chain.
+        tls_key: PEM file with the certificate's key, without a passphrase.
+        bearer_token_file: One line that a scraper has to send as `Authorization: Bearer ...` to read /metrics; not
+            readable by everybody. The files are read again when they have changed.
+    """
+
+    listen: str = "127.0.0.1:9842"
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    bearer_token_file: Path | None = None
+
+    @field_validator("listen")
+    @classmethod
+    def _listenable(cls, listen: str) -> str:
+        parts = _ADDRESS.fullmatch(listen)
+        if parts is None or not 0 <= int(parts["port"]) <= 65535:
+            raise ValueError(f"{listen!r} is no IP address and port, such as 127.0.0.1:9842 or [::1]:9842")
+        if parts["host"] != "localhost":
+            ipaddress.ip_address(parts["host"].strip("[]"))
+        return listen
+
+    @model_validator(mode="after")
+    def _closed_to_strangers(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("'tls_certificate' and 'tls_key' go together")
+        if not self.loopback and (self.tls_certificate is None or self.bearer_token_file is None):
+            raise ValueError(
+                f"{self.listen} is not loopback: it needs 'tls_certificate', 'tls_key' and 'bearer_token_file'"
+            )
+        return self
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """IP address and port; port 0 is any free one."""
+        host, _, port = self.listen.rpartition(":")
+        return "127.0.0.1" if host == "localhost" else host.strip("[]"), int(port)
+
+    @property
+    def loopback(self) -> bool:
+        """True when only this host can reach it."""
+        return ipaddress.ip_address(self.address[0]).is_loopback
+
+
+class LimitsSection(Described):
+    """What rlctl itself may cost; a service manager bounds it from outside too (configs/deploy/rlctl.slice).
+
+    Attributes:
+        memory_bytes: The kernel refuses memory beyond this, for rlctl and each of its children (RLIMIT_DATA).
+        warn_resident_bytes: Memory in use (RSS) from which the log has a warning.
+        warn_cpu_ratio: CPU time per second, over a minute, from which the log has a warning.
+    """
+
+    memory_bytes: int = Field(default=512 << 20, ge=128 << 20)
+    warn_resident_bytes: int = Field(default=128 << 20, ge=16 << 20)
+    warn_cpu_ratio: float = Field(default=0.1, gt=0.0, le=1024.0)
