@@ -38,6 +38,11 @@ def address(text: str) -> str:
     return text
 
 
+def add_ray(parser: argparse.ArgumentParser, text: str, default: str | None = None) -> None:
+    """Declare `--ray`, which cluster the work is done on."""
+    parser.add_argument("--ray", type=address, metavar="ADDRESS", default=default, help=text)
+
+
 def refuse_given(args: argparse.Namespace, names: Sequence[str], why: str) -> None:
     """Raise ConfigError where an option was given (is not None) that means nothing beside the others."""
     if given := [name for name in names if getattr(args, name) is not None]:

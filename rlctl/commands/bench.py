@@ -12,7 +12,7 @@ from rlctl.agents.training.cluster.connection import check_ray, check_reachable
 from rlctl.bench.lineup import left_out, require_library
 from rlctl.bench.suite import BOUNDS
 from rlctl.commands import bench_live, bench_sim, bench_verify
-from rlctl.commands.arguments import address, distinct_policies, listed, positive, positive_int
+from rlctl.commands.arguments import add_ray, distinct_policies, listed, positive, positive_int
 from rlctl.commands.outputs import add_json, check_outputs
 from rlctl.envs.errors import ConfigError
 from rlctl.scenarios.live import LiveScenario
@@ -43,6 +43,11 @@ MANAGERS = (
     "all, the default; X-bare is the learned policy X without shield and mask"
 )
 
+RAY = (
+    "on a Ray cluster: local starts one here, auto is this machine's, or HOST:PORT; sim: the result is the same; "
+    "host: repeats are shared out to all its live testbeds"
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
@@ -51,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--managers", default="all", metavar="A,B,...", help=MANAGERS)
     parser.add_argument("--seeds", type=positive_int, metavar="N", help="sim: evaluation seeds (default: 30)")
     parser.add_argument("--jobs", type=positive_int, metavar="N", help="sim: processes (default: one for each CPU)")
-    _add_ray(parser)
+    add_ray(parser, RAY)
     parser.add_argument("--repeats", type=positive_int, metavar="N", help="host: runs of each (default: 3)")
     parser.add_argument("--duration", type=positive, metavar="SECONDS", help="of one run (default: the scenario's)")
     parser.add_argument("--shield", default="responsive", metavar="NAME|FILE", help="default: responsive")
@@ -76,18 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="processes (default: one for each CPU)",
     )  # suppressed: the default of a subcommand would overwrite what the command was given
-    _add_ray(verify, default=argparse.SUPPRESS)
-
-
-def _add_ray(parser: argparse.ArgumentParser, default: str | None = None) -> None:
-    parser.add_argument(
-        "--ray",
-        type=address,
-        metavar="ADDRESS",
-        default=default,
-        help="on a Ray cluster: local starts one here, auto is this machine's, or HOST:PORT; sim: the result is the "
-        "same; host: repeats are shared out to all its live testbeds",
-    )
+    add_ray(verify, RAY, default=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from rlctl.agents import catalogue
 from rlctl.agents.training.cluster.connection import check_ray, check_reachable
 from rlctl.bench.lineup import NEEDS_MODEL
-from rlctl.commands.arguments import address, distinct_policies, listed, positive, positive_int
+from rlctl.commands.arguments import add_ray, distinct_policies, listed, positive, positive_int
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import ConfigError
 from rlctl.fleet.canary import RolloutOutcome, roll_out
@@ -33,6 +33,7 @@ EXAMPLES = """examples:
 """
 
 MANAGERS = "prm-hybrid-tuned,greedy-shield,ppo,frozen"
+RAY = "on a Ray cluster, with the same result: local starts one here, auto is this machine's, or HOST:PORT"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,12 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         one.add_argument("--shield", metavar="NAME|FILE", help="default: the fleet's")
         one.add_argument("--seed", type=seed, default=0, metavar="N", help="of the fleet (default: 0)")
         one.add_argument("--workers", type=positive_int, metavar="N", help="processes (default: one for each CPU)")
-        one.add_argument(
-            "--ray",
-            type=address,
-            metavar="ADDRESS",
-            help="on a Ray cluster, with the same result: local starts one here, auto is this machine's, or HOST:PORT",
-        )
+        add_ray(one, RAY)
         add_json(one)
 
 

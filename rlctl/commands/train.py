@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.commands.arguments import address, command_line, positive, positive_int, refuse_given
+from rlctl.commands.arguments import add_ray, command_line, positive, positive_int, refuse_given
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import ConfigError
 from rlctl.loop.stopping import signals_noted
@@ -93,12 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--explore-slack", type=float, metavar="SHARE", help="live: slack from which on they may (default: 0.5)"
     )
-    parser.add_argument(
-        "--ray",
-        type=address,
-        metavar="ADDRESS",
-        help="learn from a Ray cluster's testbeds: local starts one here, auto is this machine's, or HOST:PORT",
-    )
+    add_ray(parser, "learn from a Ray cluster's testbeds: local starts one here, auto is this machine's, or HOST:PORT")
     parser.add_argument(
         "--ray-wait",
         type=positive,

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.commands.arguments import address, command_line, positive, positive_int
+from rlctl.commands.arguments import add_ray, command_line, positive, positive_int
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import CheckFailed, ConfigError
 from rlctl.work.progress import say
@@ -53,13 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", help="hyperparameters around which (default: as `rlctl train`)")
     parser.add_argument("--hosts", metavar="FILE", help="hosts to learn on (default: as `rlctl train`)")
     parser.add_argument("--scenario", metavar="A,B,...|all", help="compare trials on these (default: all)")
-    parser.add_argument(
-        "--ray",
-        type=address,
-        metavar="ADDRESS",
-        default="local",
-        help="local starts one here (default), auto is this machine's, or HOST:PORT",
-    )
+    add_ray(parser, "local starts one here (default), auto is this machine's, or HOST:PORT", default="local")
     parser.add_argument(
         "--jobs", type=positive_int, metavar="N", help="local: trials at a time (default: each CPU one)"
     )

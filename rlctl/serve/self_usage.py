@@ -28,11 +28,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class SelfUsage:
-    """What this process has used; not its children, which their cgroup counts.
-
-    Attributes:
-        cpu_seconds: User and system time of all threads since the start.
-    """
+    """What this process has used, all threads since the start; not its children, which their cgroup counts."""
 
     cpu_seconds: float
     resident_bytes: int

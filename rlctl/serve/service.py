@@ -87,11 +87,7 @@ def dry_run(
 
 
 class _HeldHost:
-    """The live host and its watchdog, from their opening until everything is put back. A context manager.
-
-    Attributes:
-        lease: The watchdog's; None without a watchdog.
-    """
+    """The live host and its watchdog's lease, if there is one, until everything is put back. A context manager."""
 
     def __init__(self, config: ServeConfig, stop: Request) -> None:
         self._config, self._stop = config, stop

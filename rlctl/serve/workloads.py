@@ -28,12 +28,7 @@ _LEFT = {"cpu": "the quota", "cpuset": "the cpuset", "freezer": "the freezer"}
 
 @dataclass(frozen=True, slots=True)
 class Workloads:
-    """What a configuration's LC and BE are on this host now.
-
-    Attributes:
-        lcs: Group of each LC, by its name; the first one is the main one.
-        be: BE's groups, apart from the LCs'.
-    """
+    """What a configuration's LC and BE are on this host now: the LCs' groups by name, the main one first, and BE's."""
 
     config: ServeConfig
     best_effort: BeGroup

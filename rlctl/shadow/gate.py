@@ -77,14 +77,7 @@ class Gate(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One reason for or against a promotion.
-
-    Attributes:
-        passed: It speaks for the shadow.
-        text: The figure beside its bound, in plain words.
-        figure: The figure that was looked at; NaN when there is none.
-        bound: What the figure may be at most, or must be at least.
-    """
+    """One reason for or against a promotion, in plain words; the figure is NaN when there is none."""
 
     passed: bool
     text: str

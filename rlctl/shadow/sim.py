@@ -72,12 +72,7 @@ class SimulatedRun:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """All policies in the simulator.
-
-    Attributes:
-        seeds: How many runs of each.
-        remarks: What a reader must know.
-    """
+    """All policies in the simulator, with so many seeds each, and the remarks that a reader must know."""
 
     profile: HostProfile
     seeds: int

@@ -78,19 +78,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """One tick of the stream, and every shadow's answer to it.
+    """One tick of the stream, and every shadow's answer to it, by the shadow's name.
 
     Attributes:
         run: A few letters that tell runs of the service apart.
-        index: Number of the tick in its run.
         wall_seconds: Wall clock, Unix time in seconds.
-        acting: Name of the policy that decided.
-        load_ratio: Load of the period before; None when it is not known.
+        load_ratio, be_cpus: Load, and CPUs that BE used, in the period before; None when they are not known.
         met: The window before held the target; None when nothing was measured.
-        be_cpus: CPUs that BE used in the period before; None when it is not known.
         applied: Allocation in force from this tick on.
         overridden: The shield did not let the acting policy's proposal through as it was.
-        answers: Each shadow's answer by the shadow's name.
         header: Header of the tick log, with the shadows in it.
     """
 
@@ -165,13 +161,10 @@ class Shadow(Policy):
 
 
 class Shadows:
-    """Any number of shadows over one stream.
+    """Any number of shadows over one stream; `unruled` ticks are those under no known shield, or on no known host.
 
     They share one shield, made from the log's header and apart from the acting loop's: what guards remember depends on
     readings only, so one memory serves any number of them.
-
-    Attributes:
-        unruled: Of these, passed over because no header said under which shield and on what host.
     """
 
     def __init__(self, policies: Sequence[Policy]) -> None:

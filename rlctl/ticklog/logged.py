@@ -17,12 +17,10 @@ from rlctl.safety.verdict import Bound, Reason, Verdict
 
 @dataclass(frozen=True, slots=True)
 class LoggedTick:
-    """One tick of a log.
+    """One tick of a log, with the place of its line.
 
     Attributes:
         tick: The tick; of the shield's bounds only those that the proposal exceeded are recorded.
-        path: File of the log that it stands in.
-        number: Number of its line in the file, from 1.
         header: Content of the last header before it; empty when there is none.
         first: It is the first tick after its header.
         unbroken: Nothing is known to be damaged or missing between it and the line before.

@@ -20,12 +20,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What to look for in a log; with neither attribute the last tick.
-
-    Attributes:
-        wall_seconds: Unix time in seconds.
-        index: Number of a tick in its run.
-    """
+    """What to look for in a log: a Unix time in seconds, or a tick's number in its run; with neither the last tick."""
 
     wall_seconds: float | None = None
     index: int | None = None
@@ -39,12 +34,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """The tick of a log that is nearest to a moment.
-
-    Attributes:
-        following: The tick after it, if there is one.
-        off: How far it is from what was looked for, as `Moment.off`.
-    """
+    """The tick of a log that is nearest to a moment, how far off it is (`Moment.off`), and the tick after it."""
 
     logged: LoggedTick
     following: LoggedTick | None

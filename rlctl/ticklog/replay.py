@@ -28,12 +28,7 @@ TOLERANCE_CPUS = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A verdict that is not the recorded one.
-
-    Attributes:
-        logged: The tick as it was recorded.
-        verdict: What the shield rules on the recorded proposal now.
-    """
+    """A verdict of the shield on a recorded proposal that is not the recorded one."""
 
     logged: LoggedTick
     verdict: Verdict

@@ -26,9 +26,7 @@ HEADER = b'{"log":'
 class LogTail:
     """The last ticks of a log, and each new one, through rotations, restarts and damage; ConfigError if there is none.
 
-    Attributes:
-        ticks: The last ticks, oldest first, at most `HISTORY_TICKS`.
-        damaged: Number of lines that were no ticks.
+    `ticks` are the last ones, oldest first, at most `HISTORY_TICKS`; `damaged` counts the lines that were none.
     """
 
     def __init__(self, log: Path) -> None:
