@@ -167,15 +167,13 @@ def save(model: Any, path: Path) -> None:
 
 
 def take_weights(model: Any, path: Path, *, policy_only: bool = False) -> None:
-    """Give a model the weights of a file: tensors only, no pickle is opened.
+    """Give a model the weights of a file that `save` or Stable-Baselines3 wrote: tensors only, no pickle is opened.
 
     Args:
-        model: Of the same algorithm and network.
-        path: What `save` or Stable-Baselines3 wrote.
         policy_only: Without the optimiser's state.
 
     Raises:
-        ConfigError: The file is no model, or one of another shape.
+        ConfigError: The file is no model, or one of another algorithm or shape.
     """
     try:
         _, parameters, _ = load_from_zip_file(path, device="cpu", load_data=False)

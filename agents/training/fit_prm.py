@@ -41,12 +41,7 @@ def fit_files(
     interval_seconds: float = 18.5,
     overwrite: bool = False,
 ) -> PrmModel:
-    """Read records, fit, write the model.
-
-    Raises:
-        ConfigError: Records that cannot be used, or `out` exists and `overwrite` is not given.
-        PermissionMissing: A record may not be read.
-    """
+    """Read records, fit, write the model; ConfigError for records of no use, or where `out` is not free."""
     check_free(out, overwrite=overwrite)
     rows = [row for path in records for row in read_rows(path)]
     model = fit(rows, lc_cpus=lc_cpus, method=method, span_sigmas=span_sigmas, interval_seconds=interval_seconds)

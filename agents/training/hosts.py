@@ -78,12 +78,7 @@ class Kind(Strict):
 
 
 class Hosts(Strict):
-    """A file of kinds.
-
-    Attributes:
-        episode_steps: Control periods after which an episode is cut off.
-        kinds: Kinds of hosts; in a file, one may be `like` an earlier one.
-    """
+    """A file of kinds, where one may be `like` an earlier one; after `episode_steps` ticks an episode is cut off."""
 
     episode_steps: int = Field(300, ge=1)
     kinds: tuple[Kind, ...] = Field(min_length=1)
@@ -212,11 +207,7 @@ class Group:
 
 
 def first_seed(seed: int, count: int, block: int = 0) -> int:
-    """The seed of a run's first host; no two runs, nor two of a run's 64 blocks, share a host's seed.
-
-    Raises:
-        ConfigError: A seed or a number of hosts that has no room.
-    """
+    """The seed of a run's first host, which no other run or block has; ConfigError for numbers without room."""
     if not 0 <= seed < 1 << SEED_BITS:
         raise ConfigError(f"seed {seed}: give 0 to {(1 << SEED_BITS) - 1}")
     if not 1 <= count <= 1 << BLOCK_BITS:

@@ -75,12 +75,7 @@ def learn(
 
 
 def export_best(run: TrainingRun, ending: Ending) -> TrainingResult:
-    """The best model of a run that goes on no more, judged and exported.
-
-    Raises:
-        ConfigError: There is no checkpoint, or something does not fit it.
-        BundleError: The export failed.
-    """
+    """The best model of a run that goes on no more, judged and exported; ConfigError where there is none that fits."""
     session = _Session(run, files.newest_checkpoint(run.folder))
     session.ending = ending
     with contextlib.closing(session.env):

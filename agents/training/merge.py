@@ -27,14 +27,10 @@ SAME = ("algorithm", "tick_seconds", "lags")
 
 
 def merge(members: Sequence[Path], out: Path, name: str) -> Card:
-    """Make one bundle of several; what is in the folder by its names is replaced.
-
-    Args:
-        members: Folders of bundles, two or more.
+    """Make one bundle of two or more; what is in the folder by its names is replaced, or nothing is written.
 
     Raises:
-        BundleError: A member is refused, they do not go together, or the network does not answer their mean. Nothing
-            is written then.
+        BundleError: A member is refused, they do not go together, or the network does not answer their mean.
     """
     cards, policies = zip(*(bundle.read(folder) for folder in members), strict=True)
     for key in SAME:
@@ -52,11 +48,7 @@ def merge(members: Sequence[Path], out: Path, name: str) -> Card:
 
 
 def mean_of(policies: Sequence[bytes]) -> bytes:
-    """The ONNX file of the mean: the members' layers side by side, their last ones scaled, then added up.
-
-    Args:
-        policies: ONNX files as `export.as_onnx` writes them; BundleError for one that does not end in a dense layer.
-    """
+    """The ONNX file of the mean, the last layers scaled and added up; BundleError where one is no dense layer."""
     graphs = [_scaled(one, number, 1.0 / len(policies)) for number, one in enumerate(policies)]
     nodes = [node for graph in graphs for node in graph.node]
     total = graphs[0].output[0].name

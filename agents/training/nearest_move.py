@@ -20,12 +20,7 @@ COUNTS = 0.01
 
 
 class InMoves(Policy):
-    """A policy in a network's place: whatever it asks for, the answer is one of the moves.
-
-    Attributes:
-        observation: Of the last tick.
-        chosen: Index into MOVES of the last answer.
-    """
+    """A policy in a network's place: its answer, `chosen`, is always one of the moves, an index into MOVES."""
 
     masked = True
     observation: Observation
@@ -63,12 +58,7 @@ class InMoves(Policy):
 
 
 def nearest_move(wanted: Allocation, current: Allocation, limits: Limits, allowed: NDArray[np.bool_] | None) -> int:
-    """The move that comes nearest to what a manager asks for.
-
-    Args:
-        wanted: What it asks for.
-        allowed: Moves to choose among, bool, shape (len(MOVES),); None for all.
-    """
+    """The move, among those `allowed` if that is given, that comes nearest to what a manager asks for."""
     distances = [_distance(move.of(current, limits), wanted, limits) for move in MOVES]
     if allowed is not None:
         distances = [far if may else np.inf for far, may in zip(distances, allowed, strict=True)]

@@ -40,12 +40,7 @@ class Row:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The records of a CSV file or a tick log; of the latter only ticks in which BE did not run.
-
-    Raises:
-        ConfigError: The file cannot be read, or a line is wrong.
-        PermissionMissing: The file may not be read.
-    """
+    """The records of a CSV file, or of a tick log the ticks in which BE did not run; ConfigError names a wrong line."""
     try:
         with reading(path):
             lines = path.read_text(encoding="utf-8-sig").splitlines()

@@ -90,12 +90,7 @@ class Arms(Strict):
 
 
 class Network(Strict):
-    """`policy_kwargs` of PPO and MaskablePPO.
-
-    Attributes:
-        net_arch: Hidden units, layer by layer; PPO may have `{pi: [...], vf: [...]}`.
-        activation_fn: Name of the activation between layers.
-    """
+    """`policy_kwargs` of PPO and MaskablePPO; PPO may have `{pi: [...], vf: [...]}` as its layers."""
 
     net_arch: tuple[Count, ...] | Arms = (64, 64)
     activation_fn: Activation = "tanh"

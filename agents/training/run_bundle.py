@@ -22,11 +22,7 @@ TICK_SECONDS = 1.0
 
 
 def write_bundle(run: TrainingRun, model: Any, seconds: float, tally: Tally | None) -> Path:
-    """Export a run's model after seconds of wall-clock time over all sessions; returns the bundle's folder.
-
-    Raises:
-        BundleError: It cannot be exported, or the network and the model disagree.
-    """
+    """Export a run's model; returns the bundle's folder. BundleError where network and model disagree."""
     rollouts = {"rollouts": tally.as_json()} if tally else {}
     card = CardParts(
         algorithm=CLASSES[run.algorithm].__name__,

@@ -43,11 +43,7 @@ class SimVecEnv(VecEnv):
         super().__init__(self._hosts.count, first.single_observation_space, first.single_action_space)
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
-        """Seeds of the next reset: host i of all gets seed + i, so that no two groups meet.
-
-        Raises:
-            ConfigError: An evaluation seed: what learns on it could not be judged on it.
-        """
+        """Seeds of the next reset, seed + i for host i of all; ConfigError for one that policies are judged on."""
         if seed is not None and kind_of(seed) is not Kind.TRAINING:
             raise ConfigError(f"{seed} is an evaluation seed; policies learn on training seeds only")
         seeds: Sequence[int | None] = super().seed(seed)
@@ -79,10 +75,6 @@ class SimVecEnv(VecEnv):
     def take_counts(self) -> Counts:
         """What happened since the last call, by group."""
         return self._hosts.take_counts()
-
-    def action_masks(self) -> NDArray[np.bool_]:
-        """Moves that the shields let through, or that change something; shape (hosts, moves)."""
-        return self._hosts.action_masks()
 
     def close(self) -> None:
         """Close the hosts of all groups."""

@@ -77,11 +77,7 @@ def _driven(kind: Kind, count: int, manager: str, seed: int, lags: tuple[int, ..
 
 
 def clone(model: Any, pairs: Pairs, epochs: int) -> float:
-    """Teach a model the pairs; its learning goes on from there with an optimiser that has not moved.
-
-    Returns:
-        Share of the pairs on which the model then prefers the manager's move.
-    """
+    """Teach a model the pairs, with an optimiser of its own; returns the share in which it then does the same."""
     observations, moves = torch.as_tensor(pairs.observations), torch.as_tensor(pairs.moves)
     optimizer = torch.optim.Adam(model.policy.parameters(), lr=LEARNING_RATE)
     by_margin = isinstance(model, DQN | QRDQN)

@@ -79,12 +79,7 @@ class Ground:
 def grounds_of_scenarios(
     scenarios: list[SimScenario], seeds: int, safety: Profile, most_seconds: float | None = None
 ) -> Iterator[Ground]:
-    """A ground for each scenario, on the first training seeds.
-
-    Args:
-        safety: The shield's profile; follows a scenario's time scale.
-        most_seconds: Longest run; None for the scenarios' own.
-    """
+    """A ground for each scenario, `most_seconds` long at most, on the first training seeds and its time scale."""
     for one in scenarios:
         seconds = min(one.duration_seconds, most_seconds or one.duration_seconds)
 
@@ -125,11 +120,7 @@ def grounds_of_hosts(hosts: Hosts, count: int, seed: int) -> Iterator[Ground]:
 
 
 def record(ground: Ground, managers: Sequence[str], explore: float, seed: int) -> Recording:
-    """Let managers, or bundles' folders, drive hosts of a ground, each of them all; PolicyError where one does not fit.
-
-    Args:
-        explore: Share of the ticks that take a neighbouring move.
-    """
+    """Let each manager drive hosts of a ground, taking a neighbouring move in a share `explore` of the ticks."""
     told = {"managers": list(managers), "explore": explore, "seed": seed, "seeds": ground.seeds, "ticks": ground.ticks}
     digest = _digest(ground, told)
     keys = ground.seeds * len(managers)

@@ -51,14 +51,10 @@ def recording_of(path: Path, safety: Profile | None, damaged: Callable[[Damage],
 
 
 def of_log(path: Path, safety: Profile | None, damaged: Callable[[Damage], None]) -> Recording:
-    """The transitions of a tick log.
+    """The transitions of a tick log; ConfigError where it is none, or does not say under which shield.
 
     The shield's masks are computed anew, as `rlctl replay` does. Where lines are missing its guards and the history
     that the policy saw are not known: both begin anew there.
-
-    Raises:
-        ConfigError: There is no log, or it does not say under which shield it was recorded.
-        PermissionMissing: It may not be read.
     """
     files = log_files(path)
     reader, last = _LogReader(safety, path), None
@@ -180,14 +176,7 @@ def _settings(decision: LoggedTick) -> tuple[object, ...]:
 def of_live_run(file: Path, damaged: Callable[[Damage], None]) -> Recording:
     """The transitions of a live training run; a phase begins with the host at the safe allocation.
 
-    Its lines hold what the policy saw, and of the readings what the reward is made of.
-
-    Args:
-        damaged: Told of every line that cannot be believed.
-
-    Raises:
-        ConfigError: It cannot be read, or holds no step.
-        PermissionMissing: It may not be read.
+    Its lines hold what the policy saw, and of the readings what the reward is made of; ConfigError where none does.
     """
     steps = list(_steps(file, damaged))
     if not steps:

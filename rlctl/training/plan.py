@@ -139,10 +139,7 @@ def new_plan(options: TrainingOptions) -> TrainingPlan:
 
 
 def resumed_plan(folder: Path, changes: Mapping[str, Any]) -> TrainingPlan:
-    """The plan of a run that goes on: what stands in its folder, with another budget if one is given.
-
-    Args:
-        changes: `total_timesteps`, `max_seconds`, `threads`.
+    """The plan of a run that goes on: what stands in its folder, with `changes` of its budget or threads.
 
     Raises:
         ConfigError: There is no run, or a file in it is wrong.
@@ -206,16 +203,7 @@ def courses_of(options: TrainingOptions, most_seconds: float = VALIDATION_SECOND
 
 
 def course_of(scenario: SimScenario, shield: str | None, ticks: int | None = None) -> Course:
-    """A scenario to score policies on.
-
-    Args:
-        scenario: With its time scale, which the shield's profile follows.
-        shield: Name or file of the profile; None for none.
-        ticks: Length in control periods; None for the scenario's own.
-
-    Raises:
-        ConfigError: There is no such host or profile.
-    """
+    """A scenario of so many ticks, or its own, to score policies on, under a shield that follows its time scale."""
     safety = load_profile(shield).scaled(scenario.time_scale) if shield else None
     host, load, weight = scenario.host(), scenario.load_model, scenario.be.weight
     return Course(scenario.name, host, load, weight, ticks or scenario.ticks, scenario.tick_seconds, safety)

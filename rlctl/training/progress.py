@@ -51,12 +51,6 @@ def described(status: TrainingStatus) -> str:
     return ", ".join([*words, status.activity] if status.activity else words)
 
 
-def left_seconds(first: TrainingStatus, now: TrainingStatus) -> float | None:
-    """Time left at the pace since the first status; None while there is none."""
-    done = now.done_ratio - first.done_ratio
-    return (now.seconds - first.seconds) * (1.0 - now.done_ratio) / done if done > 0.0 else None
-
-
 def _lines() -> Callable[[TrainingStatus], None]:
     first: TrainingStatus | None = None
     shown_at, shown = -LINE_SECONDS, None
@@ -67,8 +61,10 @@ def _lines() -> Callable[[TrainingStatus], None]:
         if status.evaluation is shown and now - shown_at < LINE_SECONDS:
             return
         shown_at, shown = now, status.evaluation
-        left = left_seconds(first, status)
-        remaining = "" if left is None else f", {timedelta(seconds=round(left))} left"
+        remaining = ""
+        if (done := status.done_ratio - first.done_ratio) > 0.0:  # at the pace since the first status
+            left = (status.seconds - first.seconds) * (1.0 - status.done_ratio) / done
+            remaining = f", {timedelta(seconds=round(left))} left"
         say(f"{status.done_ratio:.0%}{remaining}: {described(status)}")
 
     return show

@@ -52,12 +52,7 @@ class SearchOptions(_Kept):
 
 
 class SearchFile(_Kept):
-    """`search.json`: all that a search that goes on must not take from elsewhere.
-
-    Attributes:
-        schema_version: Version of the file's form; `schema` in the file.
-        digest: sha256 over it and what it is searched around.
-    """
+    """`search.json`: all that a search that goes on must not take from elsewhere, and a digest of what is searched."""
 
     schema_version: Literal[1] = Field(1, alias="schema")
     asked: SearchOptions
@@ -102,10 +97,7 @@ def new_search(options: SearchOptions, out: Path, command: str = "") -> SearchPl
 
 
 def resumed_search(out: Path, given: Mapping[str, Any], command: str = "") -> SearchPlan:
-    """The plan of a search that goes on: what stands in its folder.
-
-    Args:
-        given: What the user gave again; it must be the same.
+    """The plan of a search that goes on: what stands in its folder, and `given` again must be the same.
 
     Raises:
         ConfigError: There is no search, what is given is another one, or the shield that it tightens was changed.

@@ -155,12 +155,7 @@ class Weaver:
 
 
 def recording_of_weavers(weavers: Sequence[Weaver], tick_seconds: float, **origin: Any) -> Recording:
-    """What some weavers have made.
-
-    Args:
-        weavers: One for each host or run; what is open in them is completed.
-        **origin: Fields of `Source` but for the counts.
-    """
+    """What weavers, one for each host or run, have made and what is open in them; `origin` are fields of `Source`."""
     cuts: Counter[str] = Counter()
     for weaver in weavers:
         weaver.end()

@@ -26,11 +26,7 @@ class Lost(Exception):
 def started_on(
     node: Node, actor: type, *arguments: Any, cpus: float, resources: Mapping[str, float], live: bool
 ) -> Any:
-    """An actor on a node and nowhere else, which is not started again by Ray.
-
-    Args:
-        live: It changes the host, and leaves a process that puts everything back when it dies.
-    """
+    """An actor on a node, not started again by Ray; a `live` one changes the host, and leaves who puts all back."""
     options: dict[str, Any] = {
         "num_cpus": cpus,
         "resources": dict(resources),

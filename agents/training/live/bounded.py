@@ -48,14 +48,11 @@ SAME_CPUS = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """When a policy may try something else than its best move.
+    """When a policy may try something else than its best move; ConfigError for a number outside 0 to 1.
 
     Attributes:
-        probability: Share of the ticks in which it may, 0 to 1.
-        least_slack_ratio: Believed slack from which on it may, up to 1.
-
-    Raises:
-        ConfigError: A number outside 0 to 1.
+        probability: Share of the ticks in which it may.
+        least_slack_ratio: Believed slack from which on it may.
     """
 
     probability: float = 0.1

@@ -143,11 +143,7 @@ def place_of(named: str) -> Place:
 
 
 def read_origin(place: Place) -> Origin:
-    """What a dataset says of itself; needs no Minari.
-
-    Raises:
-        ConfigError: There is none, it is not of rlctl, or of an rlctl with other observations or moves.
-    """
+    """What a dataset says of itself; ConfigError where it is none of an rlctl with these observations and moves."""
     file = place.data / "metadata.json"
     if not file.is_file():
         raise ConfigError("holds no dataset; `rlctl dataset export` and `record` write them", place.folder)

@@ -128,12 +128,7 @@ class OfflineOutcome:
 
 
 def learn_offline(run: OfflineRun, watch: Callable[[Round], None] = lambda _: None) -> OfflineOutcome:
-    """Learn from a dataset, judge and export the best policy.
-
-    Raises:
-        ConfigError: The folder holds a run, or the dataset holds too little.
-        BundleError: The export failed; the model's file is there.
-    """
+    """Learn from a dataset, judge and export the best policy; ConfigError where a folder or the data are of no use."""
     if (run.folder / OFFLINE).exists() or files.is_run(run.folder):
         raise ConfigError("holds a run already; give another --out", run.folder)
     run.folder.mkdir(parents=True, exist_ok=True)

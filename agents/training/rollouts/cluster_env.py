@@ -45,15 +45,14 @@ class ClusterEnv(SegmentEnv):
     """The testbeds of a cluster; a rollout counts as `num_envs` hosts, however many there are."""
 
     def __init__(self, testbeds: Testbeds, num_envs: int, lags: Sequence[int], kinds: Sequence[str]) -> None:
-        self._testbeds, self.tally, self._policy = testbeds, testbeds.tally, None
+        self._testbeds, self.tally = testbeds, testbeds.tally
         self.kinds = list(kinds)
         self._clear()
         super().__init__(num_envs, lags)
 
     def publish(self, policy: bytes) -> None:
         """Let the next version of the policy, an ONNX file, act in what is asked for from now on."""
-        self.version += 1
-        self._policy = ray.put(policy)
+        super().publish(ray.put(policy))
 
     def rollout(self, wanted: int, most_steps: int, *, masked: bool) -> Iterator[Segment | None]:
         """Segments of this version and those not far behind.
@@ -164,18 +163,12 @@ class Rollouts:
 
     def _simulated(self) -> int:
         """Testbeds of now that simulate."""
-        each = [
-            (node.resources.get(TESTBED, 0.0), node.resources.get(LIVE, 0.0) if self.live else 0.0)
-            for node in self.cluster.nodes
-        ]
-        return sum(int(max(testbeds - live, 0.0)) for testbeds, live in each)
+        each = [node.resources for node in self.cluster.nodes]
+        taken = [offered.get(LIVE, 0.0) if self.live else 0.0 for offered in each]
+        return sum(int(max(offered.get(TESTBED, 0.0) - live, 0.0)) for offered, live in zip(each, taken, strict=True))
 
 
 def nth_seed(seed: int, count: int, block: int, number: int) -> int:
-    """The seed of the first host of a session's n-th testbed; no two testbeds of a run share one.
-
-    Args:
-        block: Block of seeds in which the first testbed of this session begins, as in `hosts.build`.
-    """
+    """The seed of the first host of a session's n-th testbed, which no other one has; `block` as in `hosts.build`."""
     blocks, place = divmod(number, (1 << BLOCK_BITS) // count)
     return first_seed(seed, count, block + blocks) + place * count

@@ -16,7 +16,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -107,19 +107,14 @@ class Phase:
     def as_json(self) -> dict[str, object]:
         """Counts and percentages by name."""
         qos, be = self.rank
-        counts = ("name", "ticks", "violations", "overrides", "explored", "missed_deadlines")
-        named = {name: getattr(self, name) for name in counts}
+        named = asdict(self)
+        del named["be_work"]
         return {**named, "qos_guarantee_percent": round(qos, 4), "be_throughput_percent": round(be, 4)}
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a fine-tuning.
-
-    Attributes:
-        best: The measurement of the policy that is kept.
-        interrupted: Why it ended early; empty when it did not.
-    """
+    """What came of a fine-tuning: `best` measured the policy that is kept; `interrupted` says why it ended early."""
 
     task: FineTuningTask
     phases: tuple[Phase, ...]
@@ -157,11 +152,7 @@ def rounds_of(timesteps: int) -> tuple[int, int, int]:
 
 
 class FineTuning:
-    """A policy that goes on learning; made before anything is started on the host, for loading a model takes seconds.
-
-    Raises:
-        ConfigError: The model does not fit, or the folder holds a run.
-    """
+    """A policy that goes on learning; made before anything starts on the host, for loading a model takes seconds."""
 
     def __init__(self, task: FineTuningTask) -> None:
         self.task, self.model = task, load_model(task.init)

@@ -58,12 +58,7 @@ class LiveTestbed:
 
 
 class LiveRunning:
-    """A testbed at work.
-
-    Attributes:
-        host: The host within its bounds of exploration; `host.exploring` is True from the start.
-        note: Called with each step as soon as it is taken.
-    """
+    """A testbed at work, its host within the bounds of exploration; `note` is called with each step that is taken."""
 
     count = 1
 

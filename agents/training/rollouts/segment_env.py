@@ -29,11 +29,12 @@ class SegmentEnv(VecEnv):
 
     def __init__(self, num_envs: int, lags: Sequence[int]) -> None:
         self.version = 0
+        self._policy: Any = None
         super().__init__(num_envs, Observer(Limits(1), 1.0, lags).space, discrete_space())
 
-    @abstractmethod
-    def publish(self, policy: bytes) -> None:
+    def publish(self, policy: Any) -> None:
         """Let the next version of the policy, an ONNX file, act from now on."""
+        self.version, self._policy = self.version + 1, policy
 
     @abstractmethod
     def rollout(self, wanted: int, most_steps: int, *, masked: bool) -> Iterator[Segment | None]:
@@ -69,12 +70,8 @@ class OneHost(SegmentEnv):
     """
 
     def __init__(self, worker: Worker, lags: Sequence[int]) -> None:
-        self._worker, self._policy, self.budget = worker, b"", 0
+        self._worker, self.budget = worker, 0
         super().__init__(1, lags)
-
-    def publish(self, policy: bytes) -> None:
-        """Let the next version of the policy, an ONNX file, act from now on."""
-        self.version, self._policy = self.version + 1, policy
 
     def segment(self, steps: int, epsilon: float | None = None, *, masked: bool = False) -> Segment:
         """So many control periods under the published policy; see `Orders`."""

@@ -107,12 +107,7 @@ class _Trouble(NamedTuple):
 
 
 class Testbeds:
-    """All testbeds that are there now.
-
-    Args:
-        plan: What runs on a node's n-th testbed, counted from 0.
-        wait_seconds: How long nothing may come until there is no use in waiting.
-    """
+    """All testbeds that are there now; `plan` says what runs on a node's n-th one, counted from 0."""
 
     __test__ = False
 

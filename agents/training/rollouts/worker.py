@@ -45,11 +45,7 @@ class Running(Protocol):
         """Moves that are allowed now, shape (count, moves); None allows all."""
 
     def step(self, moves: NDArray[np.int64]) -> tuple[Stepped, NDArray[np.int64]]:
-        """One control period with these moves, shape (count,).
-
-        Returns:
-            What came of it, and the moves to learn from: where the shield stepped in it may be what was done instead.
-        """
+        """One control period; what came of it, and the moves to learn from: what the shield did where it stepped in."""
 
     def stand_still(self) -> None:
         """End a segment; nobody may come back for a while."""

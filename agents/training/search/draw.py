@@ -74,12 +74,7 @@ class Draw(Strict):
 
 
 class Margins(Strict):
-    """The shield's part of a file.
-
-    Attributes:
-        profile: A safety profile, by name or file, which policies are judged under.
-        margins: What is searched of it; its other constants stay.
-    """
+    """The shield's part of a file: a profile, by name or file, and what is searched of it; its other constants stay."""
 
     profile: str
     margins: dict[str, Draw] = Field(default_factory=dict)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -209,16 +209,9 @@ def _check_recipe(draws: Mapping[str, Draw], recipe: Recipe, name: Path | str, l
             raise ConfigError(f"recipe.{key} follows from the budget and cannot be searched; leave it out", name, line)
         if key not in known:
             raise ConfigError(f"unknown hyperparameter '{key}'" + _meant(key, known), name, line)
-        for value in _probes(draw, whole=_is_whole(plain[key])):
+        whole = _is_whole(plain[key])  # probed: the ends of a range, all of a choice
+        for value in draw.choice or (draw.at(share, whole=whole) for share in (0.0, 1.0)):
             validated(type(recipe), {**plain, key: value}, name, {(key,): line} if line else None)
-
-
-def _probes(draw: Draw, *, whole: bool) -> Iterator[Any]:
-    """What the recipe must accept: the ends of a range, all of a choice."""
-    if draw.choice is not None:
-        yield from draw.choice
-    else:
-        yield from (draw.at(share, whole=whole) for share in (0.0, 1.0))
 
 
 def _check_margins(draws: Mapping[str, Draw], profile: Profile, name: Path | str, lines: Lines) -> None:

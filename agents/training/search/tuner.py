@@ -188,11 +188,7 @@ def _quiet() -> Iterator[None]:
 
 
 def judge(job: Job, examined: Sequence[tuple[Path | None, Values]], cluster: Cluster) -> list[dict[str, Trial]]:
-    """Score policies on the seeds that the winner is chosen on; for each, what came of it by the course's name.
-
-    Args:
-        examined: A run's folder, or None for frozen, with the values whose shield it is scored under.
-    """
+    """Score runs' folders, None for frozen, each under its values' shield, on the winner's seeds; by course's name."""
     found = dict(map_tasks(cluster, _examined, [(job, *one) for one in examined]))
     return [found[place] for place in range(len(examined))]
 
