@@ -205,7 +205,7 @@ class BeActuator:
             if (cpu := group.cpu) is None or self._weight is None:
                 continue
             try:
-                native = cpu.native_weight(self._weight) if lc is None else lc.weight()
+                native = cpu.weights[self._weight] if lc is None else lc.weight()
                 if cpu.weight() != native or cpu.idle():
                     cpu.set_weight(native)
             except CgroupGone as gone:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -38,8 +38,11 @@ class CpuDriver(ABC):
         burst_file: Name of the file with what the group may save up of its quota (Linux 5.14 and later).
         throttled: Key of the throttled time in `cpu.stat`, and its unit in seconds.
         weights: The kernel's number for each weight.
+        quota_files, weight_files: What `set_quota`, `set_weight` and `set_idle` write.
     """
 
+    quota_files: tuple[Path, ...]
+    weight_files: tuple[Path, ...]
     weight_file: ClassVar[str]
     burst_file: ClassVar[str]
     throttled: ClassVar[tuple[str, float]]
@@ -52,11 +55,7 @@ class CpuDriver(ABC):
         self._weight = group / self.weight_file
         self._idle = group / "cpu.idle"
         self._has_idle, self._has_burst = self._idle.exists(), self._burst.exists()
-
-    @property
-    @abstractmethod
-    def quota_files(self) -> tuple[Path, ...]:
-        """The files that `set_quota` writes."""
+        self.weight_files = (self._weight, self._idle) if self._has_idle else (self._weight,)
 
     @abstractmethod
     def quota(self) -> Quota:
@@ -85,15 +84,7 @@ class CpuDriver(ABC):
             CgroupRejected: The parent's quota is less.
             CgroupError: The kernel refused it for another reason.
         """
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                if self.subordinates():
-                    return self._fit_family(quota, quota)
-                return self.set_quota(quota)
-            except (CgroupBusy, CgroupRejected):
-                if not _may_try_again(attempt, self):
-                    raise
-        return None
+        _attempt(self, lambda: self._fit_family(quota, quota) if self.subordinates() else self.set_quota(quota))
 
     def _fit_family(self, quota: Quota, ceiling: Quota) -> None:
         children = self.subordinates()
@@ -107,18 +98,9 @@ class CpuDriver(ABC):
         if children and not self.quota().same(quota):
             self.set_quota(quota)
 
-    @property
-    def weight_files(self) -> tuple[Path, ...]:
-        """The files that `set_weight` and `set_idle` write."""
-        return (self._weight, self._idle) if self._has_idle else (self._weight,)
-
     def weight(self) -> int:
         """The number in cpu.shares or cpu.weight."""
         return number(self._knobs.read(self._weight), self._weight)
-
-    def native_weight(self, weight: Weight) -> int:
-        """The kernel's number for a weight."""
-        return self.weights[weight]
 
     def set_weight(self, weight: Weight | int) -> None:
         """Write cpu.shares (2 to 262144) or cpu.weight (1 to 10000); lifts cpu.idle."""
@@ -156,6 +138,7 @@ class CpusetDriver(ABC):
 
     Attributes:
         effective_file: Name of the file with the CPUs that the group's tasks may really run on.
+        cpus_files: What `set_cpus` writes.
     """
 
     effective_file: ClassVar[str]
@@ -164,15 +147,11 @@ class CpusetDriver(ABC):
         self.group = group
         self._knobs = knobs
         self._cpus, self._effective = group / "cpuset.cpus", group / self.effective_file
+        self.cpus_files = (self._cpus,)
 
     @abstractmethod
     def subordinates(self) -> Sequence[CpusetDriver]:
         """Child groups whose CPUs the kernel wants within this one's; none in v2."""
-
-    @property
-    def cpus_files(self) -> tuple[Path, ...]:
-        """The files that `set_cpus` writes."""
-        return (self._cpus,)
 
     def cpus(self) -> frozenset[int]:
         """CPUs as configured; empty means the parent's (v2), or that no task may join (v1)."""
@@ -201,13 +180,7 @@ class CpusetDriver(ABC):
             CgroupBusy: Descendants come faster than they can be moved, or an exclusive sibling holds the CPUs.
             CgroupError: The kernel refused it for another reason.
         """
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                return self._fit_family(cpus) if self.subordinates() else self.set_cpus(cpus)
-            except (CgroupBusy, CgroupRejected):
-                if not _may_try_again(attempt, self):
-                    raise
-        return None
+        _attempt(self, lambda: self._fit_family(cpus) if self.subordinates() else self.set_cpus(cpus))
 
     def _fit_family(self, cpus: frozenset[int]) -> None:
         before, children = self.cpus(), self.subordinates()
@@ -236,6 +209,7 @@ class FreezerDriver(ABC):
         order_file, state_file: Names of the file that is written, and of the one that tells what came of it.
         orders: What is written to thaw and to freeze.
         waits_for_thaw: Whether the kernel tells when a thaw is complete.
+        freezer_files: What `order` writes.
     """
 
     order_file: ClassVar[str]
@@ -246,11 +220,7 @@ class FreezerDriver(ABC):
     def __init__(self, knobs: Knobs, group: Path) -> None:
         self._knobs = knobs
         self._order, self._state = group / self.order_file, group / self.state_file
-
-    @property
-    def freezer_files(self) -> tuple[Path, ...]:
-        """The files that `order` writes."""
-        return (self._order,)
+        self.freezer_files = (self._order,)
 
     @abstractmethod
     def ordered(self) -> bool:
@@ -285,8 +255,13 @@ class FreezerDriver(ABC):
                 self.order(frozen)
 
 
-def _may_try_again(attempt: int, group: CpuDriver | CpusetDriver) -> bool:
-    if attempt == ATTEMPTS or not group.subordinates():
-        return False
-    time.sleep(_PAUSE_SECONDS)
-    return True
+def _attempt(group: CpuDriver | CpusetDriver, fit: Callable[[], None]) -> None:
+    """Fit a group and its descendants; once more where it has some, which may be others by then."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return fit()
+        except (CgroupBusy, CgroupRejected):
+            if attempt == ATTEMPTS or not group.subordinates():
+                raise
+        time.sleep(_PAUSE_SECONDS)
+    return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,6 +37,10 @@ class EmergencyWrite:
     probe: str
     wanted: str
 
+    def __str__(self) -> str:
+        where = f"{self.identity[0]}:{self.identity[1]}", str(self.path.parent), self.path.name
+        return "\0".join((*where, self.text, self.probe, self.wanted))
+
 
 @dataclass(frozen=True, slots=True)
 class EmergencyPlan:
@@ -58,9 +62,8 @@ class EmergencyPlan:
 
         No control group has a newline in its name: the kernel refuses to make one.
         """
-        return "\n\n".join("\n".join(map(_line, stage)) for stage in self.stages if stage).encode(
-            errors="surrogateescape"
-        )
+        stages = ("\n".join(map(str, stage)) for stage in self.stages if stage)
+        return "\n\n".join(stages).encode(errors="surrogateescape")
 
 
 def emergency_plan(
@@ -161,11 +164,4 @@ def _deepest_first(driver: T | None) -> Iterator[T]:
 def _stopped(order: EmergencyWrite) -> EmergencyWrite:
     """The order once more until all tasks stand still; v1 needs that for tasks that were forked meanwhile."""
     probe, wanted = _STOPPED[order.path.name]
-    return EmergencyWrite(order.path, order.text, order.identity, probe, wanted)
-
-
-def _line(step: EmergencyWrite) -> str:
-    device, inode = step.identity
-    return "\0".join(
-        (f"{device}:{inode}", str(step.path.parent), step.path.name, step.text, step.probe, step.wanted),
-    )
+    return replace(order, probe=probe, wanted=wanted)

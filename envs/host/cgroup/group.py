@@ -39,7 +39,7 @@ class Group:
     def __init__(self, name: str, paths: Mapping[Controller, Path], layout: Layout, knobs: Knobs) -> None:
         self.name = name
         self.paths = dict(paths)
-        self._layout = layout
+        self.layout = layout
         self._knobs = knobs
         self.cpu: CpuDriver | None = None
         self.cpuset: CpusetDriver | None = None
@@ -69,7 +69,9 @@ class Group:
                 wanted = [str(name) for name, mount in mounts.items() if mount.path == root and mount.version == 2]
                 _make(knobs, root, parts, wanted, made)
         except BaseException:
-            _remove_all(knobs.kernel, made)
+            for group in reversed(made):
+                with contextlib.suppress(OSError):
+                    knobs.kernel.remove_group(group)
             raise
         paths = {controller: mount.path.joinpath(*parts) for controller, mount in mounts.items()}
         return cls("/".join(parts), paths, layout, knobs)
@@ -113,17 +115,12 @@ class Group:
 
     def using(self, knobs: Knobs) -> Group:
         """The same group, read and written with other knobs."""
-        return Group(self.name, self.paths, self._layout, knobs)
-
-    @property
-    def layout(self) -> Layout:
-        """Where the hierarchies are."""
-        return self._layout
+        return Group(self.name, self.paths, self.layout, knobs)
 
     def rest(self) -> Group | None:
         """The same group in those hierarchies that still have it; None if it is gone, or in none that restricts."""
         left = {controller: path for controller, path in self.paths.items() if path.is_dir()}
-        rest = Group(self.name, left, self._layout, self._knobs)
+        rest = Group(self.name, left, self.layout, self._knobs)
         return rest if len(left) < len(self.paths) and (rest.cpu or rest.cpuset or rest.freezer) else None
 
     @property
@@ -162,8 +159,8 @@ class Group:
         Raises:
             CgroupError: This host has no such controller, or the group is not in its hierarchy.
         """
-        if (mount := self._layout.mounts.get(controller)) is None:
-            raise CgroupError(f"cgroup {controller}: {self._layout.missing[controller]}")
+        if (mount := self.layout.mounts.get(controller)) is None:
+            raise CgroupError(f"cgroup {controller}: {self.layout.missing[controller]}")
         if (path := self.paths.get(controller)) is None:
             raise CgroupError(f"{self.name} has no group in the {controller} hierarchy at {mount.path}")
         return mount, path
@@ -240,7 +237,7 @@ class Group:
 
     def _bind(self) -> None:
         for controller, path in self.paths.items():
-            mount = self._layout.mounts[controller]
+            mount = self.layout.mounts[controller]
             first = mount.version == 1
             if controller is Controller.CPU and (path / ("cpu.shares" if first else "cpu.weight")).exists():
                 self.cpu = (CpuV1 if first else CpuV2)(self._knobs, path, mount.path)
@@ -252,7 +249,7 @@ class Group:
     def _file(self, controller: Controller, in_v1: str, in_v2: str) -> Path | None:
         if controller not in self.paths:
             return None
-        return self.paths[controller] / (in_v1 if self._layout.mounts[controller].version == 1 else in_v2)
+        return self.paths[controller] / (in_v1 if self.layout.mounts[controller].version == 1 else in_v2)
 
 
 def _make(knobs: Knobs, root: Path, parts: tuple[str, ...], v2_controllers: list[str], made: list[Path]) -> None:
@@ -263,10 +260,7 @@ def _make(knobs: Knobs, root: Path, parts: tuple[str, ...], v2_controllers: list
         group = group / part
         if knobs.dry_run or (depth < len(parts) and group.is_dir()):
             continue
-        try:
-            knobs.kernel.make_group(group)
-        except OSError as error:
-            raise refusal(error, group, "make it", group=True) from error
+        knobs.make_group(group)
         made.append(group)
         if (group / "cpuset.effective_mems").exists():  # v1, which gives a new group neither CPUs nor memory
             CpusetV1(knobs, group).inherit()
@@ -287,12 +281,6 @@ def _enable(knobs: Knobs, group: Path, controllers: list[str]) -> None:
     absent = [f"+{name}" for name in real if name not in enabled]
     if absent:
         knobs.write(group / "cgroup.subtree_control", " ".join(absent))
-
-
-def _remove_all(kernel: Kernel, groups: list[Path]) -> None:
-    for group in reversed(groups):
-        with contextlib.suppress(OSError):
-            kernel.remove_group(group)
 
 
 def _remove_tree(kernel: Kernel, group: Path) -> OSError | None:

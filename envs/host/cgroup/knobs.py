@@ -93,37 +93,22 @@ class Knobs:
             CgroupError: It reads back as something else.
             HostError: The original could not be journalled.
         """
-        if self.dry_run:
-            _log.info("dry run: would write %r to %s", text, path)
-            return
         # The original is on the disk before the first write, whatever happens after it.
         self.remember([path])
-        try:
-            self.kernel.write(path, text)
-        except OSError as error:
-            raise refusal(error, path, f"write {text.strip()!r}") from error
+        self.poke(path, text)
         # Read back: a kernel may take a write and do something else, and so may another program.
-        got = self._own(path)
-        if not kind_of(path).same(text, got):
+        if not self.dry_run and not kind_of(path).same(text, got := self._own(path)):
             raise CgroupError(
                 f"{path}: wanted {text.strip()!r}, reads back {got.strip()!r}: another program writes it too"
             )
 
     def rewrite(self, path: Path) -> None:
-        """Write the value that the file has: whether it takes one.
-
-        Raises:
-            PermissionMissing, CgroupError, HostError: As `write`.
-        """
+        """Write the value that the file has: whether it takes one. Raises as `write` does."""
         own = self._own(path)
         self.write(path, kind_of(path).to_write(own, own))
 
     def poke(self, path: Path, text: str) -> None:
-        """Write what is no setting and cannot be read back, such as a pid to cgroup.procs.
-
-        Raises:
-            PermissionMissing, CgroupError: As `write`.
-        """
+        """Write what is no setting and cannot be read back, such as a pid to cgroup.procs. Raises as `write` does."""
         if self.dry_run:
             _log.info("dry run: would write %r to %s", text, path)
             return
@@ -151,6 +136,13 @@ class Knobs:
     def close(self) -> None:
         """Close the kernel's files; the journal stays with whoever opened it. Idempotent."""
         self.kernel.close()
+
+    def make_group(self, group: Path) -> None:
+        """Make a group's directory, with the errors of `write`; also in a dry run, unlike the files."""
+        try:
+            self.kernel.make_group(group)
+        except OSError as error:
+            raise refusal(error, group, "make it", group=True) from error
 
     def _identity(self, group: Path) -> Identity | None:
         try:

@@ -16,11 +16,7 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,19})")
 
 
 def number(content: str, path: Path) -> int:
-    """The whole number that a file holds.
-
-    Raises:
-        CgroupError: It holds something else.
-    """
+    """The whole number that a file holds."""
     text = content.strip()
     if not _NUMBER.fullmatch(text):
         raise CgroupError(f"{path}: {text[:60]!r} is no number")
@@ -28,11 +24,7 @@ def number(content: str, path: Path) -> int:
 
 
 def quota_of(quota_us: int | None, period_us: int, path: Path) -> Quota:
-    """A quota that can be: of no CPU time, or in no time, there is none.
-
-    Raises:
-        CgroupError: It cannot be.
-    """
+    """A quota that can be: of no CPU time, or in no time, there is none."""
     # A torn or foreign file must not be taken for a tight quota.
     if quota_us is not None and not (quota_us > 0 and period_us > 0):
         raise CgroupError(f"{path}: {quota_us} us in {period_us} us is no quota")
@@ -40,11 +32,7 @@ def quota_of(quota_us: int | None, period_us: int, path: Path) -> Quota:
 
 
 def table(content: str, path: Path) -> dict[str, int]:
-    """The `key number` lines of cpu.stat and the like.
-
-    Raises:
-        CgroupError: A line is of another form.
-    """
+    """The `key number` lines of cpu.stat and the like."""
     try:
         return {key: number(value, path) for key, value in map(str.split, content.splitlines())}
     except (ValueError, CgroupError):
@@ -52,11 +40,7 @@ def table(content: str, path: Path) -> dict[str, int]:
 
 
 def cpu_set(content: str, path: Path) -> frozenset[int]:
-    """The CPUs that a file lists.
-
-    Raises:
-        CgroupError: It holds something else.
-    """
+    """The CPUs that a file lists."""
     try:
         return parse_cpus(content)
     except ValueError as error:

@@ -105,14 +105,14 @@ def see(group: Group, *, weighed: bool, ceilings: dict[Path, float]) -> Seen:
     cpu, cpuset, freezer = group.cpu, group.cpuset, group.freezer
     errors: list[RlctlError] = []
     settings = Settings(
-        _or(errors, None, _quota(cpu)) if cpu else None,
+        _or(errors, None, lambda: _quota(cpu)) if cpu else None,
         _or(errors, None, cpuset.cpus) if cpuset else None,
         _or(errors, None, freezer.ordered) if freezer else None,
-        _or(errors, None, _weight(cpu)) if cpu and weighed else None,
+        _or(errors, None, lambda: IDLE if cpu.idle() else cpu.weight()) if cpu and weighed else None,
     )
     return Seen(
         settings,
-        _or(errors, UNLIMITED, _ceiling(group, cpu, ceilings)) if cpu else UNLIMITED,
+        _or(errors, UNLIMITED, lambda: _ceiling_cpus(group, cpu, ceilings)) if cpu else UNLIMITED,
         _or(errors, frozenset(), cpuset.effective) if cpuset else frozenset(),
         _or(errors, False, freezer.frozen) if freezer else False,
         tuple(errors),
@@ -129,29 +129,17 @@ def _or(errors: list[RlctlError], wide_open: T, read: Callable[[], T]) -> T:
         return wide_open
 
 
-def _quota(cpu: CpuDriver) -> Callable[[], Quota]:
+def _quota(cpu: CpuDriver) -> Quota:
     # A lifted quota's period means nothing, and must not make two of them differ.
-
-    def read() -> Quota:
-        quota = cpu.quota()
-        return _LIFTED if quota.quota_us is None else quota
-
-    return read
+    quota = cpu.quota()
+    return _LIFTED if quota.quota_us is None else quota
 
 
 _LIFTED = Quota(None)
 
 
-def _weight(cpu: CpuDriver) -> Callable[[], int]:
-    return lambda: IDLE if cpu.idle() else cpu.weight()
-
-
-def _ceiling(group: Group, cpu: CpuDriver, ceilings: dict[Path, float]) -> Callable[[], float]:
+def _ceiling_cpus(group: Group, cpu: CpuDriver, ceilings: dict[Path, float]) -> float:
     parent = group.paths[Controller.CPU].parent
-
-    def read() -> float:
-        if parent not in ceilings:
-            ceilings[parent] = cpu.ceiling_cpus()
-        return ceilings[parent]
-
-    return read
+    if parent not in ceilings:
+        ceilings[parent] = cpu.ceiling_cpus()
+    return ceilings[parent]

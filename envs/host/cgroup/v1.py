@@ -32,13 +32,9 @@ class CpuV1(CpuDriver):
         self._mount = mount
         self._quota = group / "cpu.cfs_quota_us"
         self._period = group / "cpu.cfs_period_us"
+        self.quota_files = self._quota, self._period
         above = [parent for parent in group.parents if mount in parent.parents]
         self._above = [CpuV1(knobs, parent, parent.parent) for parent in above]
-
-    @property
-    def quota_files(self) -> tuple[Path, ...]:
-        """The files that `set_quota` writes."""
-        return self._quota, self._period
 
     def quota(self) -> Quota:
         """The group's own quota."""

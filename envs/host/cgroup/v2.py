@@ -29,13 +29,9 @@ class CpuV2(CpuDriver):
     def __init__(self, knobs: Knobs, group: Path, mount: Path) -> None:
         super().__init__(knobs, group)
         self._max = group / "cpu.max"
+        self.quota_files = (self._max,)
         above = [parent / "cpu.max" for parent in group.parents if mount in parent.parents]
         self._above = [path for path in above if path.exists()]
-
-    @property
-    def quota_files(self) -> tuple[Path, ...]:
-        """The file that `set_quota` writes."""
-        return (self._max,)
 
     def quota(self) -> Quota:
         """The group's own quota."""

@@ -11,7 +11,7 @@ from typing import Any
 from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupRejected, RlctlError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import Journal, StateLock, boot_id
-from rlctl.envs.host.cgroup.kernel import Identity, Kernel, refusal
+from rlctl.envs.host.cgroup.kernel import Kernel
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
 from rlctl.envs.host.cgroup.quota import Quota
@@ -104,9 +104,8 @@ class _Builder:
     """The steps, in an order that each of the kernels takes."""
 
     def __init__(self, site: Site, ledger: Ledger, theirs: Knobs, mover: Mover, say: Callable[[str], None]) -> None:
-        self._site, self._ledger, self._theirs, self._mover, self._say = site, ledger, theirs, mover, say
-        self._kernel = _Noting(site.kernel, ledger)
-        self._ours = Knobs(None, self._kernel)
+        self._site, self._theirs, self._mover, self._say = site, theirs, mover, say
+        self._ours = _Noting(site.kernel, ledger)
 
     def build(self) -> None:
         """Make the groups and move the tasks."""
@@ -122,14 +121,11 @@ class _Builder:
 
     def report(self) -> Applied:
         """The groups made, and the tasks moved and left."""
-        return Applied(tuple(self._kernel.made), dict(self._mover.moved), tuple(self._mover.left.values()))
+        return Applied(tuple(self._ours.made), dict(self._mover.moved), tuple(self._mover.left.values()))
 
     def _make_host(self, mount: Mount) -> None:
         base, host = self._site.base(mount), self._site.base(mount) / HOST
-        try:
-            self._kernel.make_group(host)
-        except OSError as error:
-            raise refusal(error, host, "make it", group=True) from error
+        self._ours.make_group(host)
         if mount.version == 1:
             if mount == self._site.layout.mounts[Controller.CPUSET]:
                 CpusetV1(self._ours, host).inherit()
@@ -220,37 +216,21 @@ class _Builder:
         return f" ({', '.join(rivals)} has some of them)" if rivals else ""
 
 
-class _Noting:
-    """A kernel whose groups are in the ledger before they are made."""
+class _Noting(Knobs):
+    """Whose groups are in the ledger before they are made; their originals are nobody's."""
 
     def __init__(self, kernel: Kernel, ledger: Ledger) -> None:
+        super().__init__(None, kernel)
         self.made: list[Path] = []
-        self._kernel, self._ledger = kernel, ledger
-
-    def read(self, path: Path) -> str:
-        return self._kernel.read(path)
-
-    def write(self, path: Path, text: str) -> None:
-        self._kernel.write(path, text)
-
-    def identity(self, group: Path) -> Identity:
-        return self._kernel.identity(group)
+        self._ledger = ledger
 
     def make_group(self, group: Path) -> None:
         """First on disk, then in the kernel, then on disk how to know it again."""
         self._ledger.make(group)
-        self._kernel.make_group(group)
-        self._ledger.made(group, self._kernel.identity(group))
+        super().make_group(group)
+        if (identity := self._identity(group)) is not None:
+            self._ledger.made(group, identity)
         self.made.append(group)
-
-    def remove_group(self, group: Path) -> None:
-        self._kernel.remove_group(group)
-
-    def subgroups(self, group: Path) -> tuple[Path, ...]:
-        return self._kernel.subgroups(group)
-
-    def close(self) -> None:
-        """The one beneath stays open for whoever opened it."""
 
 
 def _described(platform: Platform, wish: Wish) -> dict[str, Any]:

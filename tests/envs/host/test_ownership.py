@@ -123,7 +123,7 @@ def test_other_cpus_are_no_restriction(fake: Bench) -> None:
 
 def test_weights_that_we_set_are_ours(bench: Bench) -> None:
     contest = Contest(bench, Foreign.REASSERT)
-    least = contest.group.cpu.native_weight(Weight.MINIMUM)
+    least = contest.group.cpu.weights[Weight.MINIMUM]
     contest.other.cpu.set_weight(500)
     contest.be.apply(HALF)
     assert contest.other.cpu.weight() == 500, "not ours yet"
