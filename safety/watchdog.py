@@ -116,21 +116,16 @@ class Plan:
 
 def _reads(folder: int, step: Step) -> bool:
     try:
-        file = os.open(step.probe, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
-        try:
-            return step.wanted in os.read(file, 4096).split(b"\n")
-        finally:
-            os.close(file)
+        with open(os.open(step.probe, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder), "rb", buffering=0) as file:
+            return step.wanted in (file.read(4096) or b"").split(b"\n")
     except OSError:
         return False
 
 
 def _write(folder: int, step: Step) -> None:
-    file = os.open(step.name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        os.write(file, step.text)
-    finally:
-        os.close(file)
+    # Neither made nor truncated, and in one write: a kernel file takes its value whole.
+    with open(os.open(step.name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=folder), "wb", buffering=0) as file:
+        file.write(step.text)
 
 
 class Link:
@@ -188,8 +183,9 @@ class Link:
     def _heed(self, word: bytes, ancillary: list[tuple[int, int, bytes]]) -> None:
         verb, _, number = word.partition(b" ")
         if verb == b"plan":
-            file = int.from_bytes(ancillary[0][2][:4], sys.byteorder)
-            plan = Plan(_content(file))
+            with open(int.from_bytes(ancillary[0][2][:4], sys.byteorder), "rb") as file:
+                file.seek(0)  # the controller wrote it through the same description
+                plan = Plan(file.read())
             self.plan.close()
             self.plan = plan
         self.leaving = self.leaving or verb == b"leave"
@@ -206,13 +202,6 @@ def _pidfd(pid: int) -> int:
     except OSError:
         return -1
     return handle if os.getppid() == pid else -1
-
-
-def _content(file: int) -> bytes:
-    try:
-        return os.pread(file, os.fstat(file).st_size, 0)
-    finally:
-        os.close(file)
 
 
 def guard(link: Link, lease_seconds: float) -> str:
@@ -258,11 +247,8 @@ def absent(path: str) -> bool:
 def successor(lock: str, pid: int) -> int:
     """Pid of another live process that holds the state directory, and with it BE; 0 if there is none."""
     try:
-        file = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            holder = int(os.read(file, 32))
-        finally:
-            os.close(file)
+        with open(lock, "rb", buffering=0) as file:
+            holder = int(file.read(32))
     except (OSError, ValueError):
         return 0
     return holder if holder not in (pid, os.getpid()) and os.path.exists(f"/proc/{holder}") else 0
@@ -333,11 +319,8 @@ def _prepare() -> None:
     except OSError:  # not root, or a v1 group without real-time budget
         pass
     try:
-        score = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.write(score, OOM_SCORE)
-        finally:
-            os.close(score)
+        with open("/proc/self/oom_score_adj", "wb", buffering=0) as score:
+            score.write(OOM_SCORE)
     except OSError:  # lowering it takes CAP_SYS_RESOURCE
         pass
 

@@ -10,7 +10,6 @@ from rlctl.config.serve import ServeConfig
 from rlctl.config.sources import CgroupWorkload, Workload
 from rlctl.envs.applications import Cluster
 from rlctl.envs.errors import CgroupGone, HostError
-from rlctl.envs.host.apps.groups import make_parent
 from rlctl.envs.host.apps.registry import Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
@@ -61,7 +60,7 @@ def be_group(config: ServeConfig, layout: Layout, *, make: bool) -> BeGroup:
         if not make:
             way_out = "a start without --dry-run makes it, and `rlctl app run`"
             raise HostError(f"be.applications: group {section.group} is not there yet; {way_out}") from error
-        make_parent(layout, section.group, knobs)
+        Group.create(layout, section.group, knobs, also=(Controller.MEMORY,))
     return BeGroup((CgroupWorkload(kind="cgroup", path=section.group),))
 
 

@@ -33,10 +33,6 @@ class Mode(Strict):
     value: float = Field(default=1.0, ge=0.0, le=1.0)
     memory_bytes: int = Field(default=0, ge=0, le=1 << 50)
 
-    def working_mode(self) -> WorkingMode:
-        """The same in the allocator's terms."""
-        return WorkingMode(self.cpus, self.threads, self.value, self.memory_bytes)
-
 
 class Description(Strict):
     """A best-effort application and its modes.
@@ -63,7 +59,7 @@ class Description(Strict):
     @property
     def working_modes(self) -> tuple[WorkingMode, ...]:
         """The modes in the allocator's terms."""
-        return tuple(mode.working_mode() for mode in self.modes)
+        return tuple(WorkingMode(mode.cpus, mode.threads, mode.value, mode.memory_bytes) for mode in self.modes)
 
 
 def load_description(path: Path) -> Description:

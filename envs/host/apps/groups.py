@@ -34,23 +34,13 @@ def make_group(layout: Layout, parent: str, name: str, knobs: Knobs) -> Group:
     try:
         Group.open(layout, above, knobs)
     except CgroupGone:
-        make_parent(layout, above, knobs)
+        Group.create(layout, above, knobs, also=(Controller.MEMORY,))
     # Nothing is made on the way where the group above has no part: nobody would know to remove it.
     holds_memory = memory is not None and (memory.path / above).is_dir()
     return Group.create(layout, f"{above}/{name}", knobs, also=(Controller.MEMORY,) if holds_memory else ())
 
 
-def make_parent(layout: Layout, name: str, knobs: Knobs) -> Group:
-    """BE's group, with room for applications.
-
-    Raises:
-        CgroupBusy: It is there already.
-        PermissionMissing: Not root.
-    """
-    return Group.create(layout, name, knobs, also=(Controller.MEMORY,))
-
-
-def move_all(source: Group, target: Group, patience_seconds: float = PATIENCE_SECONDS) -> None:
+def move_all(source: Group, target: Group) -> None:
     """Move every process of a group, with all its threads, until none is left.
 
     Raises:
@@ -58,7 +48,7 @@ def move_all(source: Group, target: Group, patience_seconds: float = PATIENCE_SE
         CgroupError: The other group does not take one.
         CgroupGone: One of the groups vanished.
     """
-    deadline = time.monotonic() + patience_seconds
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while pids := source.pids():
         refused: CgroupError | None = None
         for pid in sorted(pids):

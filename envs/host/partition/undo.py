@@ -9,13 +9,13 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.journal import StateLock, boot_id
-from rlctl.envs.host.cgroup.kernel import Kernel, refusal
+from rlctl.envs.host.cgroup.kernel import Identity, Kernel, refusal
 from rlctl.envs.host.cgroup.restore import RestoreReport, restore
 from rlctl.envs.host.cpulist import parse_cpus
 from rlctl.envs.host.partition.ledger import FOLDER, Ledger, Move, Recorded, Stage, read_ledger
@@ -96,7 +96,7 @@ def undo_locked(state_dir: Path, kernel: Kernel, proc: Path, patience_seconds: f
         else:
             with contextlib.suppress(HostError):  # a full disk hinders nobody from going back
                 ledger.reached(Stage.UNDOING)
-            _Demolition(recorded, kernel, proc, undone).work(patience_seconds, lambda: _knobs(state_dir, kernel, proc))
+            _Demolition(recorded, kernel, proc, undone).work(patience_seconds, state_dir / FOLDER)
         if undone.ok:
             ledger.remove()
         else:
@@ -104,19 +104,19 @@ def undo_locked(state_dir: Path, kernel: Kernel, proc: Path, patience_seconds: f
     return undone
 
 
-def _knobs(state_dir: Path, kernel: Kernel, proc: Path) -> RestoreReport:
-    return restore(state_dir / FOLDER, kernel=kernel, proc=proc)
-
-
 class _Demolition:
     """The steps of going back."""
 
     def __init__(self, recorded: Recorded, kernel: Kernel, proc: Path, undone: Undone) -> None:
         self._kernel, self._proc, self._undone = kernel, proc, undone
-        self._bases = {mount: self._outside(base, recorded) for mount, base in recorded.mounts.items()}
-        self._tops = [
-            group for group in recorded.made if self._is_top(group, recorded) and self._is_ours(group, recorded)
-        ]
+        # Of each hierarchy the nearest group that is not ours: where nobody ran before, the base itself was made with
+        # the partitions.
+        self._bases = {
+            mount: next(group for group in (base, *base.parents) if group not in recorded.made)
+            for mount, base in recorded.mounts.items()
+        }
+        tops = [group for group in recorded.made if group.parent not in recorded.made]
+        self._tops = [group for group in tops if self._is_ours(group, recorded.made[group])]
         self._homes: dict[tuple[Path, int, int], Move] = {}
         for move in recorded.moves:
             self._homes.setdefault((self._mount(move.source), move.tid, move.start), move)
@@ -124,7 +124,7 @@ class _Demolition:
             f"line {n} of the ledger is damaged: a task may have lost its group" for n in recorded.damaged
         ]
 
-    def work(self, patience_seconds: float, put_back_knobs: Callable[[], RestoreReport]) -> None:
+    def work(self, patience_seconds: float, journal_dir: Path) -> None:
         """Take the partition down, step by step.
 
         A v2 group below the root takes no tasks back while its children have controllers: these go first.
@@ -132,7 +132,7 @@ class _Demolition:
         for group in self._groups():
             self._quietly(group / "cpuset.cpus.partition", "member")
             self._release_controllers(group)
-        self._undone.knobs = put_back_knobs()
+        self._undone.knobs = restore(journal_dir, kernel=self._kernel, proc=self._proc)
         self._undone.failed += [f"{one.path}: {one.why}" for one in self._undone.knobs.failed]
         deadline = time.monotonic() + patience_seconds
         while groups := list(self._groups()):
@@ -152,16 +152,8 @@ class _Demolition:
                 if group.is_dir():
                     yield group
 
-    def _outside(self, base: Path, recorded: Recorded) -> Path:
-        """The nearest group that is not ours: where nobody ran before, the base itself was made with the partitions."""
-        return next(group for group in (base, *base.parents) if group not in recorded.made)
-
-    def _is_top(self, group: Path, recorded: Recorded) -> bool:
-        return group.parent not in recorded.made
-
-    def _is_ours(self, group: Path, recorded: Recorded) -> bool:
+    def _is_ours(self, group: Path, identity: Identity | None) -> bool:
         """Still the one that we made. Of one that was made just before a kill nobody knows; it has our name."""
-        identity = recorded.made[group]
         with contextlib.suppress(OSError):
             return identity is None or self._kernel.identity(group) == identity
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rlctl.envs.errors import SensorError
@@ -73,8 +73,6 @@ class PerfSensor:
         be: The BE cgroups; those that do not exist are left out until they do.
         root: Where perf looks up names, see `perf_root`.
         interval_seconds: Perf's print interval; the control period, or a fraction of it.
-        nice: Niceness to add to perf's own.
-        cpus: CPUs perf may wait on; empty for those of this process.
         start: Starts a child; tests give another.
 
     Raises:
@@ -92,15 +90,13 @@ class PerfSensor:
         interval_seconds: float = 1.0,
         events: Sequence[str] = EVENTS,
         perf: str = "perf",
-        nice: int = 0,
-        cpus: Collection[int] = (),
         start: Callable[[Sequence[str]], PerfChild] | None = None,
     ) -> None:
         self.root = root
         self.follow(lc, be)
         self._perf = perf
         self._interval_seconds, self._events = interval_seconds, tuple(events)
-        self._start = start or (lambda command: PerfChild(command, nice, cpus))
+        self._start = start or PerfChild
         self._keys = {(role, event): _name(role, event) for role in self._roles for event in self._events}
         self.provides = ("cpi", *self._keys.values())
         self._keeper = PerfKeeper(self._launch, Shape(grouped={"cycles", "instructions"} <= set(events)))

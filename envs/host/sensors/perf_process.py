@@ -33,24 +33,14 @@ MOST_WAIT_SECONDS = 60.0
 NO_REASON = "Error:"  # a line of its own above the reason
 
 
-def start_perf(
-    command: Sequence[str],
-    stderr: IO[bytes],
-    pass_fds: Collection[int],
-    nice: int = 0,
-    cpus: Collection[int] = (),
-) -> subprocess.Popen[bytes]:
+def start_perf(command: Sequence[str], stderr: IO[bytes], pass_fds: Collection[int]) -> subprocess.Popen[bytes]:
     """Start perf as a child that dies with the thread that starts it, see `leash`.
-
-    Args:
-        cpus: CPUs it may run on; empty for those of this process.
 
     Raises:
         OSError: No process can be started at all.
     """
-    leash = [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), str(nice), ",".join(map(str, cpus))]
     return subprocess.Popen(
-        [*leash, *command],
+        [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=stderr,
@@ -64,18 +54,16 @@ class PerfChild:
     """A running perf, which writes its intervals to a pipe that is read without ever waiting.
 
     The kernel ends it when the *thread* that started it ends (PDEATHSIG); should it have lost that (a perf with file
-    capabilities does), its next line into the closed pipe ends it by SIGPIPE. perf visits every CPU to read its
-    counters, so `cpus` only holds between intervals.
+    capabilities does), its next line into the closed pipe ends it by SIGPIPE.
 
     Args:
         command: perf with its arguments, `--log-fd` left out.
-        cpus: CPUs it may run on; empty for those of this process.
 
     Raises:
         OSError: No process can be started at all.
     """
 
-    def __init__(self, command: Sequence[str], nice: int = 0, cpus: Collection[int] = ()) -> None:
+    def __init__(self, command: Sequence[str]) -> None:
         out, log = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(out, False)
         with contextlib.suppress(OSError):  # above /proc/sys/fs/pipe-max-size: the ordinary size will do
@@ -83,7 +71,7 @@ class PerfChild:
         self._out: int | None = out
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `stop`
         try:
-            self._process = start_perf([*command, "--log-fd", str(log)], self._words, [log], nice, cpus)
+            self._process = start_perf([*command, "--log-fd", str(log)], self._words, [log])
         except OSError:
             os.close(out)
             self._words.close()

@@ -9,12 +9,7 @@ from rlctl.envs.telemetry import Reading
 
 
 class Sensor(Protocol):
-    """Reads some of a tick's telemetry.
-
-    Attributes:
-        provides: Every key that `read` can return. Keys that are Telemetry fields fill them; the others are counters,
-            per second.
-    """
+    """Reads some of a tick's telemetry."""
 
     @property
     def name(self) -> str:
@@ -22,7 +17,7 @@ class Sensor(Protocol):
 
     @property
     def provides(self) -> tuple[str, ...]:
-        """Every key that `read` can return."""
+        """Every key that `read` can return: names of Telemetry's fields, which it fills, and of counters per second."""
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """All readings; a missing one is a `Missing`. Never raises for a missing reading and never blocks.

@@ -14,7 +14,6 @@ from rlctl.envs.allocation import Allocation
 from rlctl.envs.applications import Cluster
 from rlctl.envs.errors import RlctlError
 from rlctl.envs.host.apps.description import Description, Mode
-from rlctl.envs.host.apps.groups import make_parent
 from rlctl.envs.host.apps.launch import Place, adopt, release
 from rlctl.envs.host.apps.registry import Registry
 from rlctl.envs.host.cgroup.group import Group
@@ -271,10 +270,11 @@ def knobs(groups):
 def test_applications_are_moved_to_clusters_of_their_own_and_released_from_there(scene):
     """On two clusters of one CPU each: all that the two cores here can be divided into."""
     layout, free = Layout.detect(), Knobs(None)
-    be = make_parent(layout, f"{scene.name}/be", free)
+    be = Group.create(layout, f"{scene.name}/be", free, also=(Controller.MEMORY,))
     clusters = [Cluster(f"c{number}", frozenset({number}), 1.0) for number in range(2)]
     for cluster in clusters:
-        make_parent(layout, f"{be.name}/{cluster.name}", free).cpuset.set_cpus(cluster.cpus)
+        group = Group.create(layout, f"{be.name}/{cluster.name}", free, also=(Controller.MEMORY,))
+        group.cpuset.set_cpus(cluster.cpus)
     place = Place(layout, f"{be.name}/c0", scene.registry, scene.folder / "mode.sock", free)
     description = Description(name="app", modes=(Mode(cpus=0.9, threads=1),))
     with contextlib.ExitStack() as stack:
