@@ -76,11 +76,7 @@ class Watchdog:
         return True
 
     def give(self, plan: bytes, now_seconds: float) -> None:
-        """Another plan: a file in memory, so that its length does not matter.
-
-        Raises:
-            OSError: It was not taken.
-        """
+        """Another plan: a file in memory, so that its length does not matter. Raises OSError where it was not taken."""
         with open(os.memfd_create("emergency-plan", os.MFD_CLOEXEC), "wb", buffering=0) as file:
             file.write(plan)
             socket.send_fds(self._channel, [f"plan {self._said + 1}".encode()], [file.fileno()])
@@ -219,6 +215,8 @@ class Lease:
             safe: BE is no freer than the safe allocation, which does not grow old however long the tick took.
         """
         now = self._clock()
+        # A tick that took longer than the lease wrote on a verdict that the watchdog has overruled meanwhile: it must
+        # not renew.
         in_time = safe or now - self._checked <= self.lease_seconds
         if in_time and self._watchdog and self._watchdog.say("renew", now):
             self._renewed = now

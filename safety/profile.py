@@ -151,6 +151,7 @@ class Profile(BaseModel):
         """
         if not (math.isfinite(time_scale) and time_scale > 0.0):
             raise ConfigError(f"a time scale of {time_scale} is not positive; 1 is real time")
+        # seconds / time_scale: the load moves so much faster, and a poll or a cool-down covers the same stretch of it.
         return self.model_copy(
             update={
                 "poll_seconds": self.poll_seconds / time_scale,

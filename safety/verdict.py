@@ -70,6 +70,8 @@ class Verdict:
         bounds: Every guard's bound of this tick, whether or not it changed anything.
     """
 
+    # Knob by knob: allocation <= proposed, and allocation <= most of every bound.
+
     allocation: Allocation
     proposed: Allocation
     bounds: tuple[Bound, ...] = field(default_factory=tuple)
@@ -82,4 +84,5 @@ class Verdict:
     @property
     def decisive(self) -> tuple[Bound, ...]:
         """The bounds that the proposal exceeded."""
+        # Decisive is what the proposal exceeds, not what is tightest: two guards that each forbid it both have a say.
         return tuple(bound for bound in self.bounds if not self.proposed.at_most(bound.most))

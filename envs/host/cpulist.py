@@ -11,11 +11,7 @@ MOST_CPUS = 8192
 
 @functools.lru_cache(maxsize=64)  # the same few lists of every group, at every tick
 def parse_cpus(text: str) -> frozenset[int]:
-    """The numbers in a kernel list (of CPUs or memory nodes); an empty list has none.
-
-    Raises:
-        ValueError: It is no such list.
-    """
+    """The numbers in a kernel list (of CPUs or memory nodes); an empty list has none."""
     numbers: set[int] = set()
     if not text.isascii():  # other scripts have digits too, but no kernel writes them
         raise ValueError(f"{text.strip()!r} is no list of CPUs such as 0-2,5")

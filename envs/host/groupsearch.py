@@ -44,9 +44,6 @@ def find_groups(matches: Callable[[str], bool], what: str, name: str, layout: La
     Args:
         what: Kind of thing looked for, for the message.
         name: Its name, for the message and the names near it.
-
-    Raises:
-        HostError: No group matches.
     """
     paths: dict[str, tuple[str, ...]] = {}
     folders: list[Path] = []

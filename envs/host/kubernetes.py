@@ -57,11 +57,7 @@ def qos_matcher(spec: ByKubernetesQos) -> Callable[[str], bool]:
 
 
 def pod_matcher(spec: ByKubernetesPod) -> Callable[[str], bool]:
-    """Tells the group of a pod, or of a container in it.
-
-    Raises:
-        ConfigError: That is no uid.
-    """
+    """Tells the group of a pod, or of a container in it. Raises ConfigError where the uid is none."""
     if not re.fullmatch(r"[0-9a-f]+(-[0-9a-f]+)*", spec.uid):  # static pods have a hash without dashes
         raise ConfigError(f"{spec.uid!r} is no pod uid; `kubectl get pod NAME -o jsonpath={{.metadata.uid}}` tells it")
     pods = (f"/pod{spec.uid}", rf"/{_PREFIX}kubepods-(?:[a-z]+-)?pod{spec.uid.replace('-', '_')}\.slice")

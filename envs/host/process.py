@@ -101,11 +101,7 @@ def affinity(tid: int, proc: Path = PROC) -> frozenset[int]:
 
 
 def memberships(pid: int, proc: Path = PROC) -> dict[str, str]:
-    """The groups of a process: path below the hierarchy's root by v1 controller, "" standing for cgroup2.
-
-    Raises:
-        HostError: There is no such process.
-    """
+    """The groups of a process: path below the hierarchy's root by v1 controller, "" standing for cgroup2."""
     try:
         lines = (proc / str(pid) / "cgroup").read_text(errors="surrogateescape").splitlines()
     except OSError as error:

@@ -85,11 +85,7 @@ def cpu_order(lc_cpus: Iterable[int], candidates: Iterable[int] | None = None, s
 
 
 def read_topology(sys: Path = SYS) -> Mapping[int, CpuPlace]:
-    """Every online CPU with its place.
-
-    Raises:
-        HostError: sysfs does not list any CPU.
-    """
+    """Every online CPU with its place. Raises HostError where sysfs does not list any CPU."""
     folder = sys / "devices/system/cpu"
     online = read_list(folder / "online") or _present(folder)
     if not online:

@@ -155,6 +155,7 @@ class Bounding:
 
     def _grown(self, passed_seconds: Array, current: Allocations) -> tuple[Array, Array]:
         """GrowthRate: quota and cpuset in force and a step more for the time passed; frozen BE resumes at least."""
+        # most = in force + rate * time, in CPUs; as `GrowthRate.bound`, to the same nano-CPU.
         p, limits, least = self.profile, self.limits, self.limits.minimum
         base_cpus = np.where(current.frozen, least.quota_cpus, current.quota_cpus)
         quota_cpus = _nano_rounded(base_cpus + p.growth_ratio_per_second * limits.cpus * passed_seconds)
@@ -181,6 +182,8 @@ def _counted(
     memory: Memory, passed_seconds: Array, struck: Flags, polled: Flags, profile: Profile
 ) -> tuple[Array, Array, Array]:
     """Strikes, clean time and remaining cool-down after a tick, as `SlackGate` counts them."""
+    # min and max in the order of `SlackGate.advance`: a strike starts the cool-down anew, whatever is left of it, and
+    # only a tick without one can forget the others.
     clean = np.minimum(memory.clean_seconds + passed_seconds, profile.forget_strikes_seconds)
     remaining = np.maximum(memory.remaining_seconds - passed_seconds, 0.0)
     more = np.minimum(memory.strikes + 1.0, profile.suspend_after_strikes)

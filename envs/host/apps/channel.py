@@ -64,11 +64,7 @@ def parse_gap(line: bytes) -> float | None:
 
 
 def peer_pid(end: socket.socket) -> int:
-    """Pid of the process at the other end, as the kernel says; 0 in a pid namespace that we cannot look into.
-
-    Raises:
-        OSError: It is not connected.
-    """
+    """Pid of the process at the other end, as the kernel says; 0 in a pid namespace that we cannot look into."""
     credentials = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(credentials)[0])
 

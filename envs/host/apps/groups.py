@@ -63,11 +63,7 @@ def move_all(source: Group, target: Group) -> None:
 
 
 def home_of(pid: int, layout: Layout, knobs: Knobs) -> tuple[Path, ...]:
-    """The directories of the groups that a process is in now; a hierarchy's root counts too.
-
-    Raises:
-        HostError: There is no such process.
-    """
+    """The directories of the groups that a process is in now; a hierarchy's root counts too."""
     roots = {mount.path for mount in layout.mounts.values()}
     try:
         inside = Group.of_process(layout, pid, knobs).paths.items()
@@ -78,12 +74,7 @@ def home_of(pid: int, layout: Layout, knobs: Knobs) -> tuple[Path, ...]:
 
 
 def return_home(group: Group, home: Iterable[Path], layout: Layout, knobs: Knobs) -> None:
-    """Move an application's processes back to where it was taken from; to the root where that is gone.
-
-    Raises:
-        CgroupError: A process could not be moved.
-        CgroupGone: The application's group is gone.
-    """
+    """Move an application's processes back to where it was taken from; to the root where that is gone."""
     for mount in {mount.path: mount for mount in layout.mounts.values()}.values():
         source = next((folder for folder in group.directories if folder.is_relative_to(mount.path)), None)
         target = next((folder for folder in home if folder.is_relative_to(mount.path)), mount.path)

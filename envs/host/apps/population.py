@@ -20,7 +20,7 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller
 from rlctl.envs.host.cgroup.parse import child_groups
 from rlctl.envs.host.events import Events
-from rlctl.envs.host.process import PROC, memberships
+from rlctl.envs.host.process import memberships
 
 # Applications are placed anew at least so often; who comes and goes is noticed at every tick.
 PERIOD_SECONDS = 5.0
@@ -77,7 +77,6 @@ class Population:
         registry: Registry,
         knobs: Knobs,
         events: Events,
-        proc: Path = PROC,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.members: dict[str, Member] = {}
@@ -85,7 +84,7 @@ class Population:
         self._clusters = tuple(clusters)
         self._registry, self._knobs, self._events = registry, knobs, events
         self._unjournalled = Knobs(None, knobs.kernel, dry_run=knobs.dry_run)
-        self._proc, self._clock = proc, clock
+        self._clock = clock
         self._check_at = float("-inf")
         self._unsure: frozenset[str] = frozenset()
         self._empty: frozenset[str] = frozenset()
@@ -116,7 +115,7 @@ class Population:
     def named(self, pid: int) -> str | None:
         """The application that a process belongs to: by the group that it is in, or by one above that."""
         with contextlib.suppress(HostError):
-            inside = memberships(pid, self._proc)
+            inside = memberships(pid)
             where = PurePosixPath(inside.get("cpu", inside.get("", "/")))
             for path in (where, *where.parents):
                 if name := self._by_path.get(str(path).strip("/")):
@@ -171,13 +170,13 @@ class Population:
             group = Group.open(self._parent.layout, path, self._unjournalled)
             if self._anybody(group.directories[0]):
                 return True
-            if registration is not None and not registration.runs(self._proc):
+            if registration is not None and not registration.runs():
                 group.remove(0.0)
         except CgroupGone:
             pass
         except RlctlError:
             return True
-        if registration is not None and not registration.runs(self._proc):
+        if registration is not None and not registration.runs():
             self._registry.remove(registration.key)
         return False
 

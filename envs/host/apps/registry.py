@@ -147,12 +147,7 @@ class Registry:
 
 
 def _loaded(path: Path) -> Registration | None:
-    """One file; None if it is gone.
-
-    Raises:
-        ConfigError: It is not as `Registry.add` writes it.
-        PermissionMissing: Others may have written it.
-    """
+    """One file; None if it is gone."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             status = os.fstat(file.fileno())

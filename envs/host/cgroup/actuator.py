@@ -31,7 +31,7 @@ class BeActuator:
     group whose restriction failed is not given more in the same call. What another program wrote is `Ownership`'s
     business; it can only restrict further. A group that runs elsewhere than on its CPUs is frozen. So is one that was
     removed from the hierarchy of a controller (v1) while BE may not have all of what that restricts. A host without a
-    controller reports its knob as wide open.
+    controller reports its knob as wide open. Once all groups have vanished every method raises CgroupGone.
 
     Args:
         groups: BE's groups, none within another. One that vanishes is left out from then on.
@@ -91,19 +91,11 @@ class BeActuator:
         return frozenset(knob for knob in KNOBS if all(getattr(group, knob) for group in self.groups))
 
     def read(self) -> Allocation:
-        """What is in force now; a knob that cannot be read counts as wide open.
-
-        Raises:
-            CgroupGone: All groups have vanished.
-        """
+        """What is in force now; a knob that cannot be read counts as wide open."""
         return self._in_force(self._members.look(self.groups))
 
     def plan(self, allocation: Allocation) -> list[Step]:
-        """The steps that `apply` would take now; nothing is written.
-
-        Raises:
-            CgroupGone: All groups have vanished.
-        """
+        """The steps that `apply` would take now; nothing is written."""
         seen = self._members.look(self.groups)
         target = self.limits.clip(allocation)
         share = self._division.share(target.quota_cpus, len(seen))

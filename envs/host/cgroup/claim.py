@@ -21,12 +21,9 @@ class Claims:
     A claim is a flock on a knob of the group in each hierarchy. Every process sees it, whatever its state directory,
     and only who may write the knob can take it.
 
-    Args:
-        proc: Where procfs is mounted; it knows who has a lock.
     """
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
-        self._proc = proc
+    def __init__(self) -> None:
         self._held: dict[Identity, int] = {}
 
     def take(self, group: Group) -> None:
@@ -51,7 +48,7 @@ class Claims:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 os.close(file)
-                owner = self._owner(status) or "unknown"
+                owner = _owner(status) or "unknown"
                 raise HostError(
                     f"BE group {group.name} is controlled by a running rlctl (pid {owner}): "
                     "stop it first, or name other groups"
@@ -74,9 +71,10 @@ class Claims:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _owner(self, status: os.stat_result) -> str:
-        """The pid that the kernel names for a lock on this file; empty if it names none."""
-        # A row of /proc/locks: number, FLOCK, kind, mode, pid, major:minor:inode, range (proc(5)).
-        file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-        rows = (line.split() for line in text_of(self._proc / "locks").splitlines())
-        return next((row[4] for row in rows if len(row) > 5 and row[1] == "FLOCK" and row[5] == file), "")
+
+def _owner(status: os.stat_result) -> str:
+    """The pid that the kernel names for a lock on this file; empty if it names none."""
+    # A row of /proc/locks: number, FLOCK, kind, mode, pid, major:minor:inode, range (proc(5)).
+    file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    rows = (line.split() for line in text_of(Path("/proc/locks")).splitlines())
+    return next((row[4] for row in rows if len(row) > 5 and row[1] == "FLOCK" and row[5] == file), "")

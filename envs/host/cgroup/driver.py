@@ -78,12 +78,7 @@ class CpuDriver(ABC):
         """Child groups whose quota the kernel wants below this one's; none in v2."""
 
     def fit(self, quota: Quota) -> None:
-        """Set the quota and keep descendants' below it: each gets its original quota or this one, whichever is less.
-
-        Raises:
-            CgroupRejected: The parent's quota is less.
-            CgroupError: The kernel refused it for another reason.
-        """
+        """Set the quota and keep descendants' below it: each gets its original quota or this one, whichever is less."""
         _attempt(self, lambda: self._fit_family(quota, quota) if self.subordinates() else self.set_quota(quota))
 
     def _fit_family(self, quota: Quota, ceiling: Quota) -> None:
@@ -175,10 +170,6 @@ class CpusetDriver(ABC):
 
         A descendant gets what it had originally, as far as that is within `cpus`, or else all of them; one that was
         never in the way is left alone.
-
-        Raises:
-            CgroupBusy: Descendants come faster than they can be moved, or an exclusive sibling holds the CPUs.
-            CgroupError: The kernel refused it for another reason.
         """
         _attempt(self, lambda: self._fit_family(cpus) if self.subordinates() else self.set_cpus(cpus))
 

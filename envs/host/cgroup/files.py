@@ -158,9 +158,6 @@ def own_value(kernel: Kernel, path: Path) -> str:
 
     That is its content, but for v1 `freezer.state`, which shows FROZEN when only an ancestor is frozen and FREEZING on
     the way. Written back literally, the former would leave a group frozen that nobody had frozen.
-
-    Raises:
-        OSError: As `Kernel.read`.
     """
     if path.name != "freezer.state":
         return kernel.read(path)

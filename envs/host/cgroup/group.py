@@ -29,6 +29,8 @@ _USED = (Controller.CPU, Controller.CPUACCT, Controller.CPUSET, Controller.FREEZ
 class Group:
     """A group seen through the drivers of its controllers. Use `create`, `open` or `of_process`.
 
+    Its methods raise the errors of `Knobs`, among them CgroupGone once it was removed from one of its hierarchies.
+
     Args:
         paths: Its directory in the hierarchy of each controller; they may differ.
 
@@ -143,22 +145,14 @@ class Group:
         return tuple(file for knob in knobs for file in files[knob])
 
     def identity(self) -> tuple[Identity, ...]:
-        """Tells this group from a later one of its name.
-
-        Raises:
-            CgroupGone: It was removed, from one of its hierarchies at least.
-        """
+        """Tells this group from a later one of its name."""
         try:
             return tuple(self._knobs.kernel.identity(directory) for directory in self.directories)
         except OSError as error:
             raise refusal(error, self.directories[0], "find it", group=True) from error
 
     def part(self, controller: Controller) -> tuple[Mount, Path]:
-        """The hierarchy of a controller, and this group's directory in it.
-
-        Raises:
-            CgroupError: This host has no such controller, or the group is not in its hierarchy.
-        """
+        """The hierarchy of a controller, and this group's directory in it."""
         if (mount := self.layout.mounts.get(controller)) is None:
             raise CgroupError(f"cgroup {controller}: {self.layout.missing[controller]}")
         if (path := self.paths.get(controller)) is None:
@@ -204,12 +198,7 @@ class Group:
             self._knobs.poke(directory / "cgroup.procs", str(pid))
 
     def pids(self) -> frozenset[int]:
-        """Processes in the group itself, in whichever of its hierarchies.
-
-        Raises:
-            CgroupGone: It was removed.
-            CgroupError: A list holds something else than processes.
-        """
+        """Processes in the group itself, in whichever of its hierarchies."""
         files = (directory / "cgroup.procs" for directory in self.directories)
         return frozenset(number(word, file) for file in files for word in self._knobs.read(file).split())
 

@@ -101,11 +101,7 @@ def refused(path: Path, error: OSError) -> RlctlError:
 
 
 def boot_id(proc: Path = Path("/proc")) -> str:
-    """The kernel's id of this boot.
-
-    Raises:
-        HostError: /proc is not mounted.
-    """
+    """The kernel's id of this boot. Raises HostError where /proc is not mounted."""
     try:
         return (proc / "sys/kernel/random/boot_id").read_text().strip()
     except OSError as error:
@@ -149,11 +145,7 @@ def sealed_line(record: Mapping[str, object]) -> bytes:
 
 
 def unsealed_line(line: bytes) -> Mapping[str, Any]:
-    """The record in a line.
-
-    Raises:
-        ValueError: The line is none, or not as it was written.
-    """
+    """The record in a line. Raises ValueError where the line is none, or not as it was written."""
     record, prev, _ = unsealed(line)
     if prev is None:
         raise ValueError(f"no checksum: {line[:80]!r}")
@@ -161,11 +153,7 @@ def unsealed_line(line: bytes) -> Mapping[str, Any]:
 
 
 def append(file: int, data: bytes, at_bytes: int) -> None:
-    """Write behind the end of a file; all of it is on the disk when this returns, and nothing of it when it raises.
-
-    Raises:
-        OSError: The disk is full or broken.
-    """
+    """Write behind the end of a file; all of it is on the disk when this returns, and nothing of it when it raises."""
     try:
         _write_whole(file, data, at_bytes)
         os.fdatasync(file)
@@ -379,11 +367,7 @@ def _storing(path: Path) -> Iterator[None]:
 
 
 def archive(state_dir: Path, why: str) -> str:
-    """Move the journal out of the way, over an older one of the same kind; returns a line for the operator.
-
-    Raises:
-        OSError: It stays where it is.
-    """
+    """Move the journal out of the way, over an older one of the same kind; returns a line for the operator."""
     aside = state_dir / f"{JOURNAL}.{why}"
     os.replace(state_dir / JOURNAL, aside)
     with contextlib.suppress(OSError):  # after a power failure it is of an earlier boot in any case

@@ -104,11 +104,7 @@ class Layout:
         return "hybrid" if len(mounted) > 1 else f"v{versions.pop()}"
 
     def mount(self, controller: Controller) -> Mount:
-        """The mount that serves a controller.
-
-        Raises:
-            HostError: There is none, and why.
-        """
+        """The mount that serves a controller. Raises HostError where there is none, with the reason."""
         if controller in self.mounts:
             return self.mounts[controller]
         raise HostError(

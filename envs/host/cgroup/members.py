@@ -38,6 +38,8 @@ class Member:
 class Members:
     """The groups under control, by the order in which they came.
 
+    Methods raise CgroupGone when none is left, and HostError when originals cannot be journalled.
+
     Args:
         knobs: Reads and writes, whatever the groups were opened with.
         ownership: Learns which groups come and go, and what other programs wrote.
@@ -55,20 +57,12 @@ class Members:
         return tuple(self.known)
 
     def require_any(self) -> None:
-        """Refuse to go on without any group.
-
-        Raises:
-            CgroupGone: None is left.
-        """
+        """Refuse to go on without any group. Raises CgroupGone where none is left."""
         if not self.known:
             raise CgroupGone("all BE groups have vanished: has the best-effort work ended?")
 
     def take(self, groups: Iterable[Group]) -> list[Group]:
-        """Put those groups under control that exist; their originals are journalled first, with one fsync.
-
-        Raises:
-            HostError: The journal cannot be written; they then are not under control.
-        """
+        """Put those groups under control that exist; their originals are journalled first, with one fsync."""
         # The identity first: a group that takes the name between the two is then noticed as another one.
         fresh: dict[Group, Member] = {}
         for group in (group.using(self._knobs) for group in groups):
@@ -116,11 +110,7 @@ class Members:
         return rest
 
     def look(self, groups: Iterable[Group]) -> dict[Group, Seen]:
-        """Read groups; one that vanished is dropped, and what is left of it is read in its place.
-
-        Raises:
-            CgroupGone: No group is left.
-        """
+        """Read groups; one that vanished is dropped, and what is left of it is read in its place."""
         seen: dict[Group, Seen] = {}
         ceilings: dict[Path, float] = {}
         for group in groups:
@@ -138,9 +128,6 @@ class Members:
         Args:
             seen: What each group reads back; one that vanishes meanwhile is taken out.
             is_ours: Whether a group is as our own watchdog would have left it.
-
-        Raises:
-            CgroupGone: No group is left.
         """
         for group, member in tuple(self.known.items()):
             left, now = member.left, seen[group].settings

@@ -31,11 +31,7 @@ class Schemata:
 
     @classmethod
     def parse(cls, text: str) -> Schemata:
-        """From a file's content; resources that rlctl has no use for (L2, SMBA) are left out.
-
-        Raises:
-            ValueError: A line is of another form.
-        """
+        """From a file's content; resources that rlctl has no use for (L2, SMBA) are left out."""
         caches: dict[str, Mapping[int, int]] = {}
         bandwidth: Mapping[int, int] = {}
         for line in text.splitlines():

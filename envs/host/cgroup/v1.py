@@ -45,11 +45,7 @@ class CpuV1(CpuDriver):
         return min((parent.quota().cpus for parent in self._above), default=UNLIMITED)
 
     def set_quota(self, quota: Quota) -> None:
-        """Write the group's own quota.
-
-        Raises:
-            CgroupRejected: An ancestor has less, or a child more.
-        """
+        """Write the group's own quota. Raises CgroupRejected where an ancestor has less, or a child more."""
         # Both originals with one fsync, before the first of the two writes.
         self._knobs.remember(self.quota_files)
         before = self.quota()

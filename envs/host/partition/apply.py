@@ -88,11 +88,7 @@ def apply(
 
 
 def plan(platform: Platform, wish: Wish, *, layout: Layout, kernel: Kernel, proc: Path = Path("/proc")) -> Applied:
-    """What `apply` would do now: the groups, and where tasks would go or stay. Nothing is changed.
-
-    Raises:
-        HostError, ConfigError: As `apply`, where that can be told beforehand.
-    """
+    """What `apply` would do now: the groups, and where tasks would go or stay. Nothing is changed."""
     site = Site(platform, wish, layout, kernel)
     site.check()
     mover = Mover(kernel, None, proc, wish.choice)

@@ -59,11 +59,7 @@ class Choice:
 
 
 def listed(kernel: Kernel, group: Path) -> Sequence[int]:
-    """Tasks in a group itself: threads of v1, processes of v2, which moves no thread apart from its process.
-
-    Raises:
-        OSError: As `Kernel.read`.
-    """
+    """Tasks in a group itself: threads of v1, processes of v2, which moves no thread apart from its process."""
     return [int(word) for word in kernel.read(listing(group)).split()]
 
 

@@ -107,11 +107,6 @@ def load_platform(
     return description.platform(within, f"as {path} says")
 
 
-def shipped_platforms() -> tuple[str, ...]:
-    """Names of the descriptions that come with rlctl."""
-    return tuple(sorted(path.stem for path in _folder().glob("*.yaml")))
-
-
 def discovered(*, within: str = "", cpus: frozenset[int] | None = None, sys: Path = SYS) -> Platform:
     """The platform as the topology suggests it.
 
@@ -273,14 +268,11 @@ def _line(lines: Lines, key: tuple[str, ...]) -> int | None:
     return lines.get(key)
 
 
-def _folder() -> Path:
-    return Path(str(files("rlctl") / "configs" / "platform"))
-
-
 def _found(name_or_file: str) -> Path:
-    shipped = _folder() / f"{name_or_file}.yaml"
-    if shipped.is_file():
+    folder = Path(str(files("rlctl") / "configs" / "platform"))
+    if (shipped := folder / f"{name_or_file}.yaml").is_file():
         return shipped
     if Path(name_or_file).suffix in (".yaml", ".yml"):
         return Path(name_or_file)
-    raise ConfigError(f"no platform {name_or_file!r}; there are {', '.join(shipped_platforms())}, or give a .yaml file")
+    names = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
+    raise ConfigError(f"no platform {name_or_file!r}; there are {names}, or give a .yaml file")

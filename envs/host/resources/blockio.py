@@ -142,11 +142,7 @@ IoDriver = IoV1 | IoV2
 
 
 def io_of(group: Group, knobs: Knobs, sys: Path = Path("/sys")) -> IoDriver:
-    """The driver for a group.
-
-    Raises:
-        CgroupError: This host has no such controller, or the group is not in its hierarchy.
-    """
+    """The driver for a group."""
     mount, path = group.part(Controller.IO)
     return IoV1(knobs, path, sys) if mount.version == 1 else IoV2(knobs, path, mount.path, sys)
 

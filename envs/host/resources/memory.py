@@ -96,11 +96,7 @@ class MemoryV1:
         self._group = group
 
     def keep(self, guaranteed_bytes: int | None = None, preferred_bytes: int | None = None) -> None:
-        """Refuse: this version has no protection.
-
-        Raises:
-            CgroupError: A protection is wanted.
-        """
+        """Refuse: this version has no protection. Raises CgroupError where a protection is wanted."""
         if guaranteed_bytes is not None or preferred_bytes is not None:
             raise CgroupError(
                 f"{self._group}: cgroup v1 protects no memory; limit BE instead, or boot with cgroup_no_v1=memory"
@@ -117,11 +113,7 @@ MemoryDriver = MemoryV1 | MemoryV2
 
 
 def memory_of(group: Group, knobs: Knobs) -> MemoryDriver:
-    """The driver for a group.
-
-    Raises:
-        CgroupError: This host has no memory controller, or the group is not in its hierarchy.
-    """
+    """The driver for a group."""
     mount, path = group.part(Controller.MEMORY)
     return MemoryV1(knobs, path) if mount.version == 1 else MemoryV2(knobs, path, mount.path)
 

@@ -103,9 +103,6 @@ class Classes:
 
         Args:
             lc: Thread ids of the LCs; one that has ended meanwhile is passed over.
-
-        Raises:
-            PermissionMissing: Not root.
         """
         moved = 0
         for name, wanted in ((LC_CLASS, lc), (BE_CLASS, be)):

@@ -34,11 +34,7 @@ NO_REASON = "Error:"  # a line of its own above the reason
 
 
 def start_perf(command: Sequence[str], stderr: IO[bytes], pass_fds: Collection[int]) -> subprocess.Popen[bytes]:
-    """Start perf as a child that dies with the thread that starts it, see `leash`.
-
-    Raises:
-        OSError: No process can be started at all.
-    """
+    """Start perf as a child that dies with the thread that starts it, see `leash`."""
     return subprocess.Popen(
         [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), *command],
         stdin=subprocess.DEVNULL,

@@ -43,22 +43,18 @@ def probe_host(proc: Path = Path("/proc"), run: Run | None = None) -> tuple[Capa
         run: Runs a command; tests give another.
     """
     return (
-        *probe_perf(proc, run),
+        _paranoid(proc),
+        _cgroup_names(proc),
+        *(_event(event, run or _run) for event in EVENTS),
         answers("PSI", proc / "pressure/cpu", some_seconds, "pressure readings and the guards that use them", NO_PSI),
         answers("schedstat", proc / "self/schedstat", run_delay_seconds, "the LC's run delay"),
         *(_tool(name, disables) for name, disables in _TOOLS.items()),
     )
 
 
-def probe_perf(proc: Path = Path("/proc"), run: Run | None = None, perf: str = "perf") -> tuple[Capability, ...]:
-    """`perf_event_paranoid`, where cgroup names resolve, and each event, by counting it for 20 ms on all CPUs."""
-    events = [_event(event, run or _run, perf) for event in EVENTS]
-    return (_paranoid(proc), _cgroup_names(proc), *events)
-
-
-def _event(event: str, run: Run, perf: str) -> Capability:
+def _event(event: str, run: Run) -> Capability:
     name, disables = f"perf {event}", _NEEDED_FOR.get(event, f"counters lc_/be_{event.lower().replace('-', '_')}")
-    code, words = run([perf, "stat", "-x;", "-a", "-e", event, "--", "sleep", str(TRIAL_SECONDS)])
+    code, words = run(["perf", "stat", "-x;", "-a", "-e", event, "--", "sleep", str(TRIAL_SECONDS)])
     if code != 0:
         return Capability(name, False, first_line(words, NO_REASON), disables)
     if "<not supported>" in words:
