@@ -18,11 +18,7 @@ from rlctl.safety.verdict import Bound, Reason
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Memory of the load gate.
-
-    Attributes:
-        load_ratio: Load of the last judgement; None before the first.
-    """
+    """Memory of the load gate: whether it is closed, and the load of the last judgement, None before the first."""
 
     closed: bool = True
     load_ratio: float | None = None

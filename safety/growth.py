@@ -19,11 +19,7 @@ from rlctl.safety.verdict import Bound, Reason
 
 @dataclass(frozen=True, slots=True)
 class SeenSlack:
-    """Memory of the guards that hold by slack.
-
-    Attributes:
-        slack_ratio: Slack of the last judgement; None before the first.
-    """
+    """Memory of the guards that hold by slack: that of the last judgement, None before the first."""
 
     slack_ratio: float | None = None
     polled_seconds: float | None = None
@@ -110,11 +106,7 @@ class SlackFloor(_BySlack):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Memory of the growth rate.
-
-    Attributes:
-        passed_seconds: Time between it and the one before, as far as it earns growth.
-    """
+    """Memory of the growth rate: the time of the last reading, and the time before it that earns growth."""
 
     seen_seconds: float | None = None
     passed_seconds: float = 0.0
@@ -163,11 +155,7 @@ class GrowthRate:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling(Memoryless):
-    """BE never has more than a share of the host.
-
-    Attributes:
-        ratio: Share of the host's CPUs; at 1.0 the quota may be lifted altogether.
-    """
+    """BE never has more than a share of the host's CPUs; at a ratio of 1.0 the quota may be lifted altogether."""
 
     ratio: float
     name: ClassVar[str] = "ceiling"

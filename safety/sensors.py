@@ -29,11 +29,7 @@ NEVER_THERE = frozenset({Why.NOT_CONFIGURED, Why.NOT_SUPPORTED})
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """When a reading is believed.
-
-    Attributes:
-        min_samples: Fewest completed requests behind a tail latency that counts.
-    """
+    """When a reading is believed: not too old, and a tail latency only with enough completed requests behind it."""
 
     max_age_seconds: float
     min_samples: int

@@ -22,11 +22,7 @@ from rlctl.safety.verdict import Bound, Verdict
 
 @dataclass(frozen=True, slots=True)
 class EachLc:
-    """What a guard remembers of each of several LCs: as if each had a shield of its own.
-
-    Attributes:
-        lcs: The guard's memories by the LCs' names.
-    """
+    """What a guard remembers of each of several LCs, by name: as if each had a shield of its own."""
 
     lcs: Mapping[str, Any]
 

@@ -21,11 +21,7 @@ def text_of(path: Path) -> str:
 
 
 def first_line(words: str, passed_over: str = "") -> str:
-    """The first line of a program's output that holds something, cut to 200 characters, for a message.
-
-    Args:
-        passed_over: A line that says nothing, such as perf's "Error:".
-    """
+    """The first line of a program's output that says something and is not `passed_over`, at most 200 characters."""
     lines = (line.strip() for line in words.splitlines())
     return next((line for line in lines if line not in ("", passed_over)), "it said nothing")[:200]
 

@@ -41,11 +41,7 @@ class Events:
         self._kept: deque[str] = deque(maxlen=MOST_KEPT)
 
     def tell(self, kind: str, text: str, level: int | None = logging.WARNING) -> None:
-        """Keep an event, and log it.
-
-        Args:
-            level: Of the log line; None for an event that was logged often enough.
-        """
+        """Keep an event, and log it; at no level one that was logged often enough."""
         self._kept.append(f"{kind}: {text}")
         if level is not None:
             _log.log(level, "%s", text)

@@ -70,11 +70,7 @@ class Follower:
         self._learn(self._known)
 
     def follow(self, now_seconds: float) -> bool:
-        """Look, if it is time, and take over what is new; call it when the sensors of the tick have been read.
-
-        Returns:
-            True when BE's groups are others than at the last call.
-        """
+        """Look, if it is time, once the tick's sensors have been read; True when BE's groups are others than before."""
         lc = self._lc
         if now_seconds >= self._next_seconds:
             self._next_seconds = now_seconds + LOOK_SECONDS

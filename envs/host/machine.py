@@ -17,11 +17,7 @@ ENOUGH_BYTES = 256 << 20
 def probe_machine(
     proc: Path = Path("/proc"), sys: Path = Path("/sys"), state_dir: Path | None = None
 ) -> tuple[Capability, ...]:
-    """Facts about the machine; never raises.
-
-    Args:
-        state_dir: Where the journal is to live; None leaves that out.
-    """
+    """Facts about the machine, and about where the journal is to live unless that is None; never raises."""
     facts = (_cpus(sys), _smt(sys), _numa(sys), _memory(proc), _root())
     return facts if state_dir is None else (*facts, _state(state_dir))
 

@@ -118,11 +118,7 @@ class Bounds(NamedTuple):
 
 
 class Bounding:
-    """The guards' bounds for one profile.
-
-    Args:
-        limits: Range of allocations, of all hosts or of each.
-    """
+    """The guards' bounds for one profile, within the limits of all hosts or of each."""
 
     def __init__(self, profile: Profile, limits: Limits | VectorLimits) -> None:
         self.profile, self.limits = profile, limits

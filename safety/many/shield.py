@@ -71,11 +71,7 @@ class BatchShield:
         return self.profile.digest
 
     def reset(self, which: Flags | None = None) -> None:
-        """Forget everything, or everything about some hosts.
-
-        Args:
-            which: Hosts to forget, bool, shape (n,); None for all.
-        """
+        """Forget everything, or everything about some hosts: `which` is bool, shape (n,)."""
         self._latest: tuple[GuardReadings | Readings, Allocations, Bounds] | None = None
         fresh = Memory.start(self.count)
         if which is None:

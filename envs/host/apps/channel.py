@@ -130,11 +130,7 @@ class ModeChannel:
                     self.gaps[client.application] = gap
 
     def tell(self, lines: Mapping[str, str]) -> None:
-        """Tell the applications whose line has changed.
-
-        Args:
-            lines: As `mode_line` writes them, by application; others are left alone.
-        """
+        """Tell applications whose line, by name and as `mode_line` writes it, has changed; others are left alone."""
         changed = {name: line for name, line in lines.items() if self._lines.get(name) != line}
         self._lines |= changed
         for client in tuple(self._clients):

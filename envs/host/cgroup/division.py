@@ -13,11 +13,7 @@ from rlctl.envs.host.cgroup.state import Seen, Settings
 
 
 class Division:
-    """Settings of single groups from an allocation for all, and back.
-
-    Attributes:
-        wanted_cpus: The quota that was last wanted, for all groups together.
-    """
+    """Settings of single groups from an allocation for all, and back; `wanted_cpus` is the quota last wanted."""
 
     def __init__(self, order: Sequence[int], limits: Limits, period_us: int) -> None:
         self.order = tuple(order)

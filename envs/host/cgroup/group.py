@@ -131,11 +131,7 @@ class Group:
         return tuple(dict.fromkeys(self.paths[one] for one in Controller if one in self.paths))
 
     def knob_files(self, *knobs: str) -> tuple[Path, ...]:
-        """What setting some knobs writes; those that this group lacks are left out.
-
-        Args:
-            knobs: `quota`, `cpus`, `frozen`, `weight`, as in `Settings`.
-        """
+        """What setting some knobs writes, named as in `Settings`; those that this group lacks are left out."""
         files = {
             "quota": self.cpu.quota_files if self.cpu else (),
             "cpus": self.cpuset.cpus_files if self.cpuset else (),

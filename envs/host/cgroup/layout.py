@@ -55,11 +55,7 @@ _V2_ONLY = "cpu.weight, memory.low and memory.high, delegation to a user; v1 doe
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """Where a hierarchy is mounted.
-
-    Attributes:
-        writable: Mounted read-write, and this process may make groups in it.
-    """
+    """Where a hierarchy is mounted; writable if it is so read-write and this process may make groups in it."""
 
     path: Path
     version: int
@@ -68,22 +64,14 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The control groups of one host.
-
-    Attributes:
-        missing: Reasons for those that there are not.
-    """
+    """The control groups of one host, and why those are missing that there are not."""
 
     mounts: Mapping[Controller, Mount]
     missing: Mapping[Controller, str]
 
     @classmethod
     def detect(cls, root: Path = SYS_CGROUP, proc: Path = Path("/proc")) -> Layout:
-        """Look at the mounts.
-
-        Args:
-            root: Stands for /sys/fs/cgroup; a captured tree lies elsewhere.
-        """
+        """Look at the mounts; `root` stands for /sys/fs/cgroup, as a captured tree lies elsewhere."""
         first: dict[str, Mount] = {}
         for name, mount in _hierarchies(proc, root):
             first.setdefault(name, mount)

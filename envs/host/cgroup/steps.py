@@ -85,11 +85,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a plan.
-
-    Attributes:
-        gone: Groups that vanished meanwhile, and how that showed.
-    """
+    """What became of a plan: steps that failed, and groups that vanished meanwhile with how that showed."""
 
     failed: list[tuple[Step, RlctlError]] = field(default_factory=list)
     gone: dict[Group, CgroupGone] = field(default_factory=dict)

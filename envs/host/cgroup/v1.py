@@ -16,11 +16,7 @@ from rlctl.envs.workload import Weight
 
 
 class CpuV1(CpuDriver):
-    """Quota and weight by `cpu.cfs_*`, `cpu.shares` and `cpu.idle`.
-
-    Args:
-        mount: The hierarchy's root; ancestors are looked for up to there.
-    """
+    """Quota and weight by `cpu.cfs_*`, `cpu.shares` and `cpu.idle`; ancestors are looked for up to `mount`."""
 
     weight_file = "cpu.shares"
     burst_file = "cpu.cfs_burst_us"

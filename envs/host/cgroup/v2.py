@@ -15,11 +15,7 @@ from rlctl.envs.workload import Weight
 
 
 class CpuV2(CpuDriver):
-    """Quota and weight by `cpu.max`, `cpu.weight` and `cpu.idle`.
-
-    Args:
-        mount: The hierarchy's root; ancestors are looked for up to there.
-    """
+    """Quota and weight by `cpu.max`, `cpu.weight` and `cpu.idle`; ancestors are looked for up to `mount`, the root."""
 
     weight_file = "cpu.weight"
     burst_file = "cpu.max.burst"

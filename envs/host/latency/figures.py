@@ -76,11 +76,7 @@ class Figures:
 
 
 class Reporter:
-    """Turns a source's figures into readings, tick by tick.
-
-    Args:
-        stale_seconds: Figures older than this are missing.
-    """
+    """Turns a source's figures into readings, tick by tick; those older than `stale_seconds` are missing."""
 
     def __init__(self, source: str, slo: SLO, stale_seconds: float) -> None:
         self.source, self.slo, self.stale_seconds = source, slo, stale_seconds

@@ -118,11 +118,7 @@ class JsonDigest:
         self._stamp_seconds = 0.0
 
     def __call__(self, body: bytes, now_seconds: float) -> Figures | Missing:
-        """Figures as old as their stamp.
-
-        Args:
-            now_seconds: Monotonic time at which it arrived.
-        """
+        """Figures of an answer that arrived at a monotonic time, as old as their stamp."""
         document = json_or_none(body)
         stamp = None if self._keys.stamp is None else lookup(document, self._keys.stamp)
         if stamp is None or stamp != self._stamp:

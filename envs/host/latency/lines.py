@@ -36,11 +36,7 @@ class LineSource(ABC):
 
     @abstractmethod
     def parse(self, lines: bytes, seconds: float) -> Requests:
-        """The requests in some lines.
-
-        Args:
-            lines: Whole lines, written since the previous call.
-        """
+        """The requests in some whole lines, written since the previous call."""
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """The window's figures as readings; `rejected_rps` counts lines without a latency."""

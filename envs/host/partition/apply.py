@@ -29,11 +29,7 @@ V1_LIMIT = "memory.limit_in_bytes"
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What an `apply` did.
-
-    Attributes:
-        moved: How many tasks left each directory.
-    """
+    """What an `apply` did: groups made, tasks moved by the directory that they left, tasks that stayed."""
 
     made: tuple[Path, ...]
     moved: dict[Path, int]

@@ -29,11 +29,7 @@ _ENABLED = re.compile(r"^(\d+:\d+) enable=1\b", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A disk of this host.
-
-    Attributes:
-        scheduler: The one in use: `bfq`, `mq-deadline`, `none`, ...
-    """
+    """A disk of this host, with the scheduler in use: `bfq`, `mq-deadline`, `none`, ..."""
 
     name: str
     device: str
@@ -58,11 +54,7 @@ def _disks(sys: Path) -> Iterator[Disk]:
 
 
 class IoV2:
-    """`io.weight`, `io.bfq.weight` and `io.max`.
-
-    Args:
-        mount: The hierarchy's root, which says where io.cost is enabled.
-    """
+    """`io.weight`, `io.bfq.weight` and `io.max`; the hierarchy's root, `mount`, says where io.cost is enabled."""
 
     def __init__(self, knobs: Knobs, group: Path, mount: Path, sys: Path = Path("/sys")) -> None:
         self._knobs = knobs

@@ -77,11 +77,7 @@ class NodePower:
 
 
 class IpmiPower:
-    """Asks the board controller by `ipmitool`; the child is ended when it takes too long, and by `cancel`.
-
-    Args:
-        command: Prints what `ipmitool dcmi power reading` prints.
-    """
+    """Asks the board controller by `ipmitool` or the like, which is ended when it takes too long, and by `cancel`."""
 
     def __init__(self, command: Sequence[str] = IPMITOOL, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self._command, self._timeout_seconds = command, timeout_seconds

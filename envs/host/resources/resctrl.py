@@ -99,11 +99,7 @@ class Classes:
                 self._knobs.write(self.root / name / "schemata", text)
 
     def gather(self, lc: Iterable[int], be: Iterable[int]) -> int:
-        """Move tasks into their class; how many were not in it.
-
-        Args:
-            lc: Thread ids of the LCs; one that has ended meanwhile is passed over.
-        """
+        """Move threads into their class; how many were not in it. One that has ended meanwhile is passed over."""
         moved = 0
         for name, wanted in ((LC_CLASS, lc), (BE_CLASS, be)):
             path = self.root / name / "tasks"

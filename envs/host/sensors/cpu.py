@@ -22,11 +22,7 @@ _NOT_OURS = ("steal", "guest", "guest_nice")  # guest time is already in user ti
 
 
 def usage_seconds(content: bytes) -> float | Missing:
-    """CPU time in `cpuacct.usage` (v1, one number of ns) or `cpu.stat` (v2, a table with usage_usec).
-
-    Args:
-        content: Either file's; which of the two it is shows by itself.
-    """
+    """CPU time in `cpuacct.usage` (v1, one number of ns) or `cpu.stat` (v2, a table), whichever the content is."""
     # Nanoseconds in v1 (cgroup-v1/cpuacct.rst), microseconds in v2 (cgroup-v2.rst, "cpu.stat").
     table = _USAGE_USEC.search(content)
     number, unit_seconds = (table[1], 1e-6) if table else (content.strip(), 1e-9)
@@ -163,11 +159,7 @@ class LcAlive:
 
 
 def cpu_seconds_per_request(lc_cpus: Reading, done_rps: Reading) -> Reading:
-    """CPU time per completed request, the stand-in for CPI where there is no PMU.
-
-    Returns:
-        Seconds per request, as old as the older of the two; NO_DATA when nothing was completed.
-    """
+    """CPU time per completed request, the stand-in for CPI where there is no PMU; as old as the older of the two."""
     for reading in (lc_cpus, done_rps):
         if isinstance(reading, Missing):
             return reading

@@ -137,11 +137,7 @@ def one_number(unit: float, what: str) -> Parse:
 
 
 class Gauge:
-    """A number in a kernel file.
-
-    Args:
-        most: Largest growth per second that physics allows, see `Rate`.
-    """
+    """A number in a kernel file; `most` is the largest growth per second that physics allows, see `Rate`."""
 
     def __init__(self, path: Path, parse: Parse, most: float = math.inf, *, follow_name: bool = True) -> None:
         self.path = path

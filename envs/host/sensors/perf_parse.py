@@ -61,11 +61,7 @@ class Frame:
 
 
 def parse_line(line: bytes) -> PerfLine | None:
-    """One line of `perf stat -I -j` or `perf stat -I -x;` with cgroups.
-
-    Returns:
-        None for comments, blank lines, lines that hold only a metric, and anything else that is no count.
-    """
+    """One line of `perf stat -I -j` or `-x;` with cgroups; None for a comment, a metric, and whatever is no count."""
     if len(line) > MOST_LINE_BYTES:
         return None
     text = line.decode(errors="replace").strip()

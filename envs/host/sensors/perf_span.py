@@ -63,11 +63,7 @@ class PerfSpan:
         self._order(b"enable\n")
 
     def end(self) -> Mapping[str, Reading]:
-        """Stop counting, and end perf.
-
-        Returns:
-            Every event: how often it was counted; seconds for task-clock.
-        """
+        """Stop counting, and end perf; how often every event was counted, or seconds for task-clock."""
         self._order(b"disable\n")
         if self._missing is None:
             self._finish()

@@ -37,11 +37,7 @@ Run = Callable[[Sequence[str]], tuple[int, str]]
 
 
 def probe_host(proc: Path = Path("/proc"), run: Run | None = None) -> tuple[Capability, ...]:
-    """Everything that sensors and testbed can use; each perf event is counted for a moment. Never raises.
-
-    Args:
-        run: Runs a command; tests give another.
-    """
+    """Everything that sensors and testbed can use; each perf event is counted, by `run`, for a moment. Never raises."""
     return (
         _paranoid(proc),
         _cgroup_names(proc),
@@ -99,11 +95,7 @@ def _cgroup_names(proc: Path) -> Capability:
 
 
 def answers(name: str, path: Path, parse: Parse, disables: str, way_out: str = "") -> Capability:
-    """Whether a kernel file answers with a number.
-
-    Args:
-        way_out: How to come by it, for the reason.
-    """
+    """Whether a kernel file answers with a number; `way_out` tells how to come by it."""
     gauge = Gauge(path, parse)
     number = gauge.now()
     gauge.close()
