@@ -32,10 +32,9 @@ from rlctl.envs.host.sensors.cpu import HostCpus
 from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors, perf_sensors
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.host.topology import SYS, read_list
-from rlctl.serve.build_applications import be_group, build_sharing
 from rlctl.serve.latency import latency_source
 from rlctl.serve.resources import Caretaker, resource_sensors
-from rlctl.serve.workloads import Workloads, groups_of, uncontrolled
+from rlctl.serve.workloads import Workloads, be_group, build_sharing, groups_of, uncontrolled
 
 log = logging.getLogger(__name__)
 

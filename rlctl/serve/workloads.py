@@ -1,4 +1,4 @@
-"""The groups of LC and BE that a configuration names: found, kept apart, and what they lack told."""
+"""The groups of LC and BE that a configuration names, found and kept apart, and who divides BE among applications."""
 
 from __future__ import annotations
 
@@ -7,23 +7,42 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rlctl.config import sources as source
 from rlctl.config.serve import ServeConfig
-from rlctl.envs.errors import ConfigError, RlctlError
+from rlctl.envs.applications import Cluster
+from rlctl.envs.errors import CgroupGone, ConfigError, HostError, RlctlError
+from rlctl.envs.host.apps.registry import Registry
 from rlctl.envs.host.cgroup.group import KNOBS, Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.containers import ByContainer
 from rlctl.envs.host.discovery import ByCgroup, ByPid, ByUnit, WorkloadSpec, discover, selects
+from rlctl.envs.host.events import Events
 from rlctl.envs.host.kubernetes import ByKubernetesPod, ByKubernetesQos
+from rlctl.envs.host.partition.platform import Platform, load_platform
+from rlctl.envs.host.partition.view import missing
 from rlctl.envs.host.topology import cpu_order
-from rlctl.serve.build_applications import BeGroup, be_group
+from rlctl.serve.sharing import Sharing
 
 log = logging.getLogger(__name__)
 
 _MEANS = {"cpu": "held to a quota", "cpuset": "confined to CPUs", "freezer": "suspended"}
 _LEFT = {"cpu": "the quota", "cpuset": "the cpuset", "freezer": "the freezer"}
+
+
+@dataclass(frozen=True, slots=True)
+class BeGroup:
+    """The groups of best-effort work.
+
+    Attributes:
+        workloads: As configured, or the one group whose child groups are the applications.
+        platform: The platform whose managed device that group is; None if it is a group like others.
+    """
+
+    workloads: tuple[source.Workload, ...]
+    platform: Platform | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +90,9 @@ class Workloads:
 
     def be_cpus(self, lc_cpus: Iterable[int]) -> tuple[int, ...]:
         """CPUs that BE may get, the safest for the LCs first."""
-        configured = self.config.be.cpus
-        return tuple(configured or cpu_order(lc_cpus, self.best_effort.reach or within_reach(self.be)))
+        configured, platform = self.config.be.cpus, self.best_effort.platform
+        reach = (platform and platform.mdev_cpus) or within_reach(self.be)
+        return tuple(configured or cpu_order(lc_cpus, reach))
 
     def lc_selects(self) -> Callable[[str], bool] | None:
         """How the main LC's group is known when it is made anew; None if it cannot be."""
@@ -161,3 +181,70 @@ def _one_group(workload: source.Workload, layout: Layout, knobs: Knobs) -> Group
     if len(groups) > 1:
         raise ConfigError(f"lc.workload names {len(groups)} groups, among them {groups[0].name}; name one")
     return groups[0]
+
+
+def be_group(config: ServeConfig, layout: Layout, *, make: bool) -> BeGroup:
+    """Find BE's groups; with `make` the applications' group is made when it is not there.
+
+    Raises:
+        ConfigError: The platform is wrong or does not fit this host.
+        HostError: Its partitions do not stand or cannot be shared out, or its group is not there and not made.
+    """
+    section, knobs = config.be.applications, Knobs(None)
+    if section is None:
+        return BeGroup(config.be.workloads or ())
+    if section.platform is not None:
+        platform = load_platform(section.platform_source)
+        if lacks := missing(platform, layout, knobs):
+            raise HostError(f"be.applications.platform: {lacks}")
+        _shared(platform, layout, knobs)
+        return BeGroup((source.CgroupWorkload(kind="cgroup", path=f"/{platform.mdev_group}"),), platform)
+    try:
+        Group.open(layout, section.group, knobs)
+    except CgroupGone as error:
+        if not make:
+            way_out = "a start without --dry-run makes it, and `rlctl app run`"
+            raise HostError(f"be.applications: group {section.group} is not there yet; {way_out}") from error
+        Group.create(layout, section.group, knobs, also=(Controller.MEMORY,))
+    return BeGroup((source.CgroupWorkload(kind="cgroup", path=section.group),))
+
+
+def build_sharing(
+    config: ServeConfig, be: BeGroup, parent: Group, order: Sequence[int], knobs: Knobs, events: Events
+) -> Sharing | None:
+    """What divides BE's budget among its applications; None where BE has none.
+
+    Args:
+        parent: The group that holds the applications.
+        order: CPUs that BE may be given.
+        events: Takes a line for each application that comes or goes.
+    """
+    section = config.be.applications
+    if section is None:
+        return None
+    whole = Cluster("all", frozenset(order), float(len(order)))
+    return Sharing(
+        be.platform.clusters if be.platform else (whole,),
+        parent,
+        knobs,
+        registry=Registry(section.directory),
+        socket=section.socket,
+        leftover=section.leftover,
+        period_seconds=section.period_seconds,
+        quota_period_us=round(config.quota_period_milliseconds * 1e3),
+        events=events,
+    )
+
+
+def _shared(platform: Platform, layout: Layout, knobs: Knobs) -> None:
+    """Clusters that are exclusive cannot all be confined to the CPUs that the shield leaves to BE."""
+    if len(platform.clusters) < 2:
+        return
+    for one in platform.clusters:
+        folder = Group.open(layout, platform.cluster_group(one.name), knobs).paths.get(Controller.CPUSET, Path())
+        flag = folder / "cpuset.cpu_exclusive"
+        if flag.exists() and knobs.read(flag).strip() == "1":
+            raise HostError(
+                f"{folder} is exclusive, and so BE could not be confined to fewer CPUs: "
+                "`rlctl partition undo`, then `apply` without --exclusive"
+            )
