@@ -153,14 +153,14 @@ def test_a_refused_write_is_an_error_and_current_tells_the_truth(be):
 
 
 def test_deadlines_that_have_gone_by_are_counted_not_queued(be):
-    plant = host(be, tick_seconds=0.02)
+    plant = host(be, tick_seconds=0.3)  # longer than a busy machine leaves this thread alone
     plant.reset()
     assert plant.wait() == 0
-    time.sleep(0.07)
-    begun = time.monotonic()
+    time.sleep(0.7)
     assert plant.wait() >= 2
+    begun = time.monotonic()
     assert plant.wait() == 0
-    assert time.monotonic() - begun < 0.2
+    assert time.monotonic() - begun > 0.1
 
 
 def test_a_wait_may_be_cut_short(be):
