@@ -193,5 +193,5 @@ def _v1_table(proc: Path) -> dict[str, tuple[int, bool]]:
 
 
 def _release(proc: Path) -> tuple[int, ...]:
-    numbers = re.match(r"(\d+)\.(\d+)", text_of(proc / "sys/kernel/osrelease"))
+    numbers = re.match(r"(\d{1,9})\.(\d{1,9})", text_of(proc / "sys/kernel/osrelease"))
     return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
