@@ -22,10 +22,6 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-MOST_CHARACTERS = 200
-"""Of the line of an error that is not ours."""
-
-
 MOST_CHARACTERS = 2000
 """Of a message: a file may hold a key of a megabyte."""
 

@@ -103,7 +103,7 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
         self.missed_deadlines += self.plant.wait()
         self.telemetry = self.plant.read()
         terms = reward(self.telemetry, before, self.plant.current, overridden=self.overridden)
-        info = self._info() | {"reward": terms.as_info()}
+        info = self._info() | {"reward": terms._asdict()}
         return self._observation(), terms.total, False, False, info
 
     def action_masks(self) -> NDArray[np.bool_]:

@@ -18,8 +18,7 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host_env import HostEnv
 from rlctl.envs.observation import LAGS
-from rlctl.envs.several import OF_EACH_LC, worst_of
-from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
+from rlctl.envs.telemetry import OF_EACH_LC, Missing, Quantile, Reading, Telemetry, Value, Why, worst_of
 from rlctl.envs.ticklog import Damage, log_files, read_lines
 from rlctl.envs.workload import Weight
 

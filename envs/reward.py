@@ -8,10 +8,18 @@ does not ensure. Every term stays within [-1, 1].
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Allocation
+from rlctl.envs.readings import Readings
 from rlctl.envs.telemetry import Missing, Telemetry, Value
+
+Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Number = TypeVar("Number", float, Array)
 
 WORK = 0.12
 """Worth of a tick in which BE does what it would do alone, by a violation. At the margin a policy accepts a violation
@@ -28,9 +36,8 @@ OVERRIDE_COST = 0.004
 """Cost of asking for what the shield must refuse: a thirtieth of a tick of BE work."""
 
 
-@dataclass(frozen=True, slots=True)
-class RewardTerms:
-    """The parts of one tick's reward; `total` is their sum.
+class RewardTerms(NamedTuple, Generic[Number]):
+    """The parts of one tick's reward, of one host or in arrays of shape (n,); `total` is their sum.
 
     Attributes:
         qos: -1 when the target was missed or nobody knows; else from -NEAR_COST (at the target) to 0.
@@ -40,29 +47,21 @@ class RewardTerms:
         override: 0 or -OVERRIDE_COST.
     """
 
-    qos: float
-    severity: float
-    be_work: float
-    reconfiguration: float
-    override: float
+    qos: Number
+    severity: Number
+    be_work: Number
+    reconfiguration: Number
+    override: Number
 
     @property
-    def total(self) -> float:
-        """The scalar that a learner gets."""
+    def total(self) -> Number:
+        """What a learner gets."""
         return self.qos + self.severity + self.be_work + self.reconfiguration + self.override
 
-    def as_info(self) -> dict[str, float]:
-        """The terms by name, for `info["reward"]`."""
-        return {
-            "qos": self.qos,
-            "severity": self.severity,
-            "be_work": self.be_work,
-            "reconfiguration": self.reconfiguration,
-            "override": self.override,
-        }
 
-
-def reward(telemetry: Telemetry, before: Allocation, after: Allocation, *, overridden: bool = False) -> RewardTerms:
+def reward(
+    telemetry: Telemetry, before: Allocation, after: Allocation, *, overridden: bool = False
+) -> RewardTerms[float]:
     """The reward of a tick.
 
     Args:
@@ -91,3 +90,31 @@ def _qos(telemetry: Telemetry) -> tuple[float, float]:
         return -1.0, -min(over, 1.0)
     near = max(1.0 + over - NEAR, 0.0) / (1.0 - NEAR)
     return -NEAR_COST * near * near, 0.0
+
+
+def rewards(
+    readings: Readings, changed: Flags, overridden: Flags, *, truly: bool = False, work: float = WORK
+) -> RewardTerms[Array]:
+    """The rewards of a tick on many hosts: the twin of `reward`, to the bit (`tests/envs/test_array_twins.py`).
+
+    Args:
+        readings: Of the period in which the new allocations were in force.
+        changed: Where the allocation is another than before, shape (n,).
+        overridden: Where the shield changed what was asked for, shape (n,).
+        truly: Judge by what happened rather than by what the sensors say of it, late or never: for training, where a
+            lost window is no fault of the policy's and a late one only blurs which action it was.
+        work: Worth of BE's work on these hosts in place of WORK: the price of a violation, upside down.
+    """
+    latency = readings.true_latency_seconds if truly else readings.latency_seconds
+    over = latency / readings.target_seconds - 1.0
+    unknown = (readings.lost & (not truly)) | ~np.isfinite(latency)
+    missed = unknown | (over > 0.0)
+    near = np.maximum(1.0 + over - NEAR, 0.0) / (1.0 - NEAR)
+    be_work = work * np.minimum(np.fmax(readings.be_work_rate, 0.0), 1.0)
+    return RewardTerms(
+        qos=np.where(missed, -1.0, -NEAR_COST * near * near),
+        severity=np.where(unknown, -1.0, -np.minimum(np.maximum(over, 0.0), 1.0)),
+        be_work=np.where(missed, 0.0, be_work),
+        reconfiguration=np.where(changed, -RECONFIGURATION_COST, 0.0),
+        override=np.where(overridden, -OVERRIDE_COST, 0.0),
+    )

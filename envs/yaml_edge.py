@@ -11,6 +11,7 @@ import json
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -38,6 +39,7 @@ MOST_DIGITS = 400
 """Of a whole number: Python refuses to print those of some thousands, though it reads them when they are in hex."""
 
 
+YAML = frozenset({".yaml", ".yml"})
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 _PYTHONS_WORDS = re.compile(r"^[A-Z]\w+ (?=should )| after validation")
@@ -81,6 +83,32 @@ def load_model(model: type[T], path: Path) -> T:
     """
     data, lines = load_yaml(path)
     return validated(model, data, path, lines)
+
+
+def configs_folder(name: str) -> Path:
+    """A folder of the files that ship with rlctl."""
+    # From the package, not from `rlctl.configs`: a folder without __init__ has no single place to look in.
+    return Path(str(files("rlctl") / "configs" / name))
+
+
+def shipped_or_own(source: str | Path, folder: str, what: str) -> Path:
+    """A file that ships in a folder of configs, by its name, or one of the user's by its path.
+
+    Raises:
+        ConfigError: None that ships has this name, and it is no YAML file's.
+    """
+    shipped = configs_folder(folder) / f"{source}.yaml"
+    path = shipped if shipped.is_file() else Path(source)
+    if path.suffix not in YAML:
+        names = ", ".join(sorted(file.stem for file in configs_folder(folder).glob("*.yaml")))
+        raise ConfigError(f"no {what} {str(source)!r}; there are {names}, or give a .yaml file")
+    return path
+
+
+def beside(folder: Path, name: object) -> Any:
+    """The path of a YAML file that stands in this folder; anything else as it is."""
+    path = folder / name if isinstance(name, str) else folder
+    return str(path) if path.suffix in YAML and path.is_file() else name
 
 
 def load_text(model: type[T], text: str, name: str) -> T:

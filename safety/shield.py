@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits, most_restrictive
-from rlctl.envs.several import SeveralTelemetry
-from rlctl.envs.telemetry import Telemetry
+from rlctl.envs.telemetry import SeveralTelemetry, Telemetry
 from rlctl.safety.guard import Guard
 from rlctl.safety.profile import Profile
 from rlctl.safety.verdict import Bound, Verdict

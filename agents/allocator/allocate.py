@@ -5,8 +5,8 @@ other: every (application, mode, cluster) gets a metric from the four contributi
 top each application gets the first that still fits. As in the source the metrics are computed once per level, not
 after each pick, and once more when all applications with a goal gap are placed. Equal metrics are told apart by goal
 gap, then mode value, then cluster, so that like applications fill one cluster before the next and leave the last idle,
-as in the paper (5.3). Ours are the budget over all clusters, turns among deferred applications (`turns`), and that BE's
-budget never lies wholly unused. What the chosen modes leave of it is `stretch`'s.
+as in the paper (5.3). Ours are the budget over all clusters, turns among deferred applications, and that BE's budget
+never lies wholly unused. What the chosen modes leave of it is `stretch`'s.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from rlctl.agents.allocator.contributions import metric
+from rlctl.agents.allocator.contributions import AS_PUBLISHED, Weights, metric
 from rlctl.agents.allocator.ledger import Ledger
-from rlctl.agents.allocator.turns import Turn, is_due, turns
-from rlctl.agents.allocator.weights import AS_PUBLISHED, Weights
 from rlctl.envs.applications import Application, Cluster, Placement
 from rlctl.envs.errors import ConfigError
 
@@ -162,3 +160,39 @@ def squeeze(
             where = min(held, key=lambda name: (-ledger.available_cpus(name), name != stay, name))
             placed[application.name] = Placement(0, where, ledger.take(least, where))
             return
+
+
+TURN_SECONDS = 60.0
+"""Long against what a change of mode costs, short against a batch job."""
+
+Turn = tuple[int, float]
+"""Sorts applications of a level: who is in its turn, who has waited for one (the longest first), all others."""
+
+IN_TURN, DUE, OTHER = 0, 1, 2
+
+
+def turns(level: Sequence[Application]) -> dict[str, Turn]:
+    """The turn of each application of a priority level, by name, so that none is deferred for ever.
+
+    In BarbequeRTRM a deferred application can wait as long as those in place run, for whom the reconfiguration
+    contribution speaks. Here who has waited for a turn goes before those that have had theirs, the longest waiting
+    first; who has not had a whole turn yet stays before them. As long as nobody has waited so long, the metric decides.
+    """
+    anyone_due = any(_has_waited(application) for application in level)
+    return {application.name: _turn(application, anyone_due) for application in level}
+
+
+def is_due(turn: Turn) -> bool:
+    """Whether the application has waited for a turn."""
+    return turn[0] == DUE
+
+
+def _turn(application: Application, anyone_due: bool) -> Turn:
+    if _has_waited(application):
+        return DUE, -application.since_seconds
+    is_running = application.current is not None
+    return (IN_TURN if anyone_due and is_running and application.since_seconds < TURN_SECONDS else OTHER), 0.0
+
+
+def _has_waited(application: Application) -> bool:
+    return application.current is None and application.since_seconds >= TURN_SECONDS

@@ -9,7 +9,6 @@ what fewer CPUs could add.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,6 @@ from rlctl.envs.allocation import Allocation
 from rlctl.envs.sim.hosts import Hosts, Orders
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.sharing import fair_share
-from rlctl.envs.workload import Weight
 
 Array = NDArray[np.float64]
 
@@ -39,17 +37,12 @@ class Bound(ABC):
     """A bound on some hosts of a batch. Call `act_all`, apply what it says, step the batch, again and again.
 
     Args:
-        batch: As it stands at the start of a run; after its `reset` build a new bound.
-        hosts: Which of its hosts, by number. Set their BE weight first, to `weight` unless the scenario fixes it.
+        batch: As it stands at the start of a run, with BE's weights set.
     """
 
-    name: str
-    shielded: bool = False
-    weight: Weight = Weight.MINIMUM
-
-    def __init__(self, batch: SimBatch, hosts: slice | Sequence[int] = slice(None)) -> None:
+    def __init__(self, batch: SimBatch) -> None:
         self._batch = batch
-        self._which = np.arange(batch.count)[hosts]
+        self._which = np.arange(batch.count)
         self._weights = batch.weights[self._which]
         self._now = Hosts.branched(batch.hosts, self._which)
         c = self._now.constants

@@ -18,7 +18,6 @@ the grids lose against a finer search is tested (tests/agents/bounds/test_oracle
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -56,10 +55,8 @@ class _Ahead:
 class Oracle(Bound):
     """Clairvoyant: tries its choices on copies of the hosts, with the noise that will come."""
 
-    name = "oracle"
-
-    def __init__(self, batch: SimBatch, hosts: slice | Sequence[int] = slice(None)) -> None:
-        super().__init__(batch, hosts)
+    def __init__(self, batch: SimBatch) -> None:
+        super().__init__(batch)
         self._alone = _Trial.branched(batch.hosts, self._which)
         self._begin = self._end = self._now.tick
         parts = np.linspace(0.0, 1.0, PLAN_QUOTAS)[:, None]

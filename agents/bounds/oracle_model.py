@@ -7,7 +7,6 @@ leaves next to no backlog.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,24 +26,15 @@ SHOCKS = np.arange(-1.5, 4.6, 0.5)
 
 
 class OracleModel(Bound):
-    """Knows the model: the largest choice whose risk of a miss that BE-frozen would avoid stays below a bound.
+    """Knows the model: the largest choice whose risk of a miss that BE-frozen would avoid stays below RISK_RATIO.
 
     The states of drift, rate and phase at the end of the last window count as known, as does the backlog: all of them
     show in what a perfect sensor reads. What is new in the next window is not known, nor are spikes, nor pauses of BE.
     In a window that is lost either way, BE runs only where it leaves no larger backlog.
-
-    Args:
-        batch, hosts: As in `Bound`.
-        risk_ratio: That bound, per window.
     """
 
-    name = "oracle-model"
-
-    def __init__(
-        self, batch: SimBatch, hosts: slice | Sequence[int] = slice(None), *, risk_ratio: float = RISK_RATIO
-    ) -> None:
-        super().__init__(batch, hosts)
-        self._risk_ratio = risk_ratio
+    def __init__(self, batch: SimBatch) -> None:
+        super().__init__(batch)
         density = np.exp(-0.5 * SHOCKS * SHOCKS)
         self._chances = (density / density.sum())[:, None, None, None]
 
@@ -58,7 +48,7 @@ class OracleModel(Bound):
         missed, backlog, work = self._model.foreseen(self._rate, self._orders(quota_cpus))
         blame = missed - self._lost + self._lost * (backlog > self._backlog)
         risk = (self._chances * blame).sum(axis=0)
-        return np.where(risk <= self._risk_ratio, (self._chances * work).sum(axis=0), NEVER)
+        return np.where(risk <= RISK_RATIO, (self._chances * work).sum(axis=0), NEVER)
 
 
 class _Foreseen(Hosts):

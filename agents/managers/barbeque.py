@@ -10,10 +10,8 @@ import math
 from dataclasses import dataclass, replace
 
 from rlctl.agents.allocator import Weights, allocate
-from rlctl.agents.allocator.weights import AS_PUBLISHED
-from rlctl.agents.managers.manager import HAIR, Manager, require
-from rlctl.agents.managers.readings import number, slack_of
-from rlctl.agents.managers.timers import Every
+from rlctl.agents.allocator.contributions import AS_PUBLISHED
+from rlctl.agents.managers.manager import HAIR, Every, Manager, number, require, slack_of
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.applications import Application, Cluster, Placement, WorkingMode
 from rlctl.envs.errors import PolicyError

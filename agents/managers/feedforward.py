@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlctl.agents.managers.manager import Manager, require
-from rlctl.agents.managers.readings import number, slack_of
+from rlctl.agents.managers.manager import Manager, number, require, slack_of
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from rlctl.agents.managers.manager import HAIR
-from rlctl.agents.managers.readings import number
+from rlctl.agents.managers.manager import HAIR, number
 from rlctl.envs.telemetry import Missing, Reading, Why
 
 _ABSENT = Missing(Why.NOT_CONFIGURED)

@@ -15,9 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlctl.agents.managers.manager import HAIR, Manager, require
-from rlctl.agents.managers.readings import number, slack_of
-from rlctl.agents.managers.timers import Every
+from rlctl.agents.managers.manager import HAIR, Every, Manager, number, require, slack_of
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry

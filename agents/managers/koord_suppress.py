@@ -10,9 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from rlctl.agents.managers.manager import HAIR, Manager, require
-from rlctl.agents.managers.readings import number
-from rlctl.agents.managers.timers import Every
+from rlctl.agents.managers.manager import HAIR, Every, Manager, number, require
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import repeat
 
-from rlctl.agents.managers.manager import HAIR, Manager, require
-from rlctl.agents.managers.readings import slack_of
-from rlctl.agents.managers.timers import Every, almost
+from rlctl.agents.managers.manager import HAIR, Every, Manager, almost, require, slack_of
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Telemetry
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlctl.agents.managers.manager import Manager, require
+from rlctl.agents.managers.manager import Every, Manager, Mean, require
 from rlctl.agents.managers.prm_model import PrmModel
-from rlctl.agents.managers.readings import Mean
-from rlctl.agents.managers.timers import Every
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight

@@ -13,9 +13,7 @@ from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import Literal
 
-from rlctl.agents.managers.manager import HAIR, Manager, require
-from rlctl.agents.managers.readings import number, slack_of
-from rlctl.agents.managers.timers import Every
+from rlctl.agents.managers.manager import HAIR, Every, Manager, number, require, slack_of
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry
@@ -41,22 +39,7 @@ class State(Enum):
     SUSPENDED = "does not run"
 
 
-@dataclass(frozen=True, slots=True)
-class Gates:
-    """Thresholds of the top-level controller.
-
-    Attributes:
-        suspend_load_ratio: Load above which BE is suspended.
-        enable_load_ratio: Load below which BE is enabled.
-        hold_slack_ratio: Slack up to which BE does not grow; one of exactly 0.10, undefined in the thesis, included.
-    """
-
-    suspend_load_ratio: float = 0.85
-    enable_load_ratio: float = 0.80
-    hold_slack_ratio: float = 0.10
-
-
-def prose(slack: float | None, load: float | None, state: State, gates: Gates) -> Branch:
+def prose(slack: float | None, load: float | None, state: State, gates: PrmHybrid) -> Branch:
     """One poll as section 3.3 tells it. Each suspension needs only its own reading, growth needs both."""
     # slack < 0: suspend BE, cool down for 300 s.
     if slack is not None and slack < 0.0:
@@ -74,7 +57,7 @@ def prose(slack: float | None, load: float | None, state: State, gates: Gates) -
     return Branch.GROW if slack > gates.hold_slack_ratio + HAIR else Branch.HOLD
 
 
-def listing_as_printed(slack: float | None, load: float | None, gates: Gates) -> Branch:
+def listing_as_printed(slack: float | None, load: float | None, gates: PrmHybrid) -> Branch:
     """One poll as code listing 3.1 prints it, with its fault: branch 3 compares the slack with the load's gate."""
     if slack is None or load is None:
         return Branch.KEEP
@@ -102,7 +85,8 @@ class PrmHybrid(Manager):
         poll_seconds: Period of the top-level controller (3.3).
         grow_seconds: Period of the sub-controller (3.3).
         cool_down_seconds: How long BE stays suspended after a negative slack (3.3: 5 minutes).
-        suspend_load_ratio, enable_load_ratio, hold_slack_ratio: The gates (3.3, listing 3.1).
+        suspend_load_ratio, enable_load_ratio, hold_slack_ratio: The gates (3.3, listing 3.1); a slack of
+            exactly 0.10, which the thesis leaves open, does not grow.
         host_levels: The step is this fraction of the host's CPUs instead of a core (3.3.1).
         suspend: "freeze" with the freezer, or "minimum" for the smallest quota.
         resume_level: Quota after a suspension: "minimum", or the "last" one.
@@ -136,7 +120,6 @@ class PrmHybrid(Manager):
 
     def begin(self) -> Allocation:
         """BE begins at a quota of 1000 us, running (4.3)."""
-        self._gates = Gates(self.suspend_load_ratio, self.enable_load_ratio, self.hold_slack_ratio)
         self._top = Every(self.poll_seconds / self.time_scale)
         self._sub = Every(self.grow_seconds / self.time_scale)
         self._state, self._growing = State.STARTED, False
@@ -171,8 +154,8 @@ class PrmHybrid(Manager):
 
     def _poll(self, slack: float | None, load: float | None) -> Branch:
         if self.literal_listing:
-            return listing_as_printed(slack, load, self._gates)
-        return prose(slack, load, self._state, self._gates)
+            return listing_as_printed(slack, load, self)
+        return prose(slack, load, self._state, self)
 
     def _follow(self, branch: Branch, now_seconds: float) -> None:
         if branch in (Branch.COOL_DOWN, Branch.SUSPEND):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlctl.agents.managers.manager import Manager, require
-from rlctl.agents.managers.readings import slack_of
-from rlctl.agents.managers.timers import Every
+from rlctl.agents.managers.manager import Every, Manager, require, slack_of
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight

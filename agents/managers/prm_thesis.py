@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlctl.agents.managers.manager import require
+from rlctl.agents.managers.manager import Every, Mean, require
 from rlctl.agents.managers.prm_eris import PrmEris
-from rlctl.agents.managers.readings import Mean
-from rlctl.agents.managers.timers import Every
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Telemetry
 

@@ -11,54 +11,46 @@ from rlctl.envs.workload import Weight
 
 
 @dataclass(kw_only=True, eq=False)
-class Unmanaged(Manager):
-    """BE runs as containers are deployed: equal weight, no quota, all its CPUs."""
+class Fixed(Manager):
+    """Asks for the same allocation in every tick, whatever the sensors say."""
 
-    name = "none"
+    why = ""
 
     def begin(self) -> Allocation:
-        """BE may use all its CPUs, without a quota."""
+        """All its CPUs, without a quota."""
         return self.limits.full
 
     def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:  # noqa: ARG002
-        """The same, whatever the sensors say."""
-        return self.limits.full, "unmanaged"
+        """The same as at the begin."""
+        return self.begin(), self.why
 
 
-@dataclass(kw_only=True, eq=False)
-class Weights(Unmanaged):
+class Unmanaged(Fixed):
+    """BE runs as containers are deployed: equal weight, no quota, all its CPUs."""
+
+    name, why = "none", "unmanaged"
+
+
+class Weights(Fixed):
     """Only the kernel's weights: BE at the minimum. What any manager must beat where weights are ours to set."""
 
-    name = "weights"
+    name, why = "weights", "minimum weight, nothing else"
     weight = Weight.MINIMUM
-
-    def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:  # noqa: ARG002
-        """All CPUs and no quota; the kernel's scheduler does the rest."""
-        return self.limits.full, "minimum weight, nothing else"
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """The one advantage that it has over the others."""
-        return ("BE runs at the kernel's minimum weight here, whatever the scenario sets for the others",)
+    remarks = ("BE runs at the kernel's minimum weight here, whatever the scenario sets for the others",)
 
 
-@dataclass(kw_only=True, eq=False)
-class Frozen(Manager):
+class Frozen(Fixed):
     """BE never runs: the LC alone, the best QoS that the host can give."""
 
-    name = "frozen"
+    name, why = "frozen", "always frozen"
 
     def begin(self) -> Allocation:
-        """BE begins suspended by the freezer."""
+        """BE is suspended by the freezer."""
         return self.limits.safe
-
-    def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:  # noqa: ARG002
-        """BE stays suspended, whatever the sensors say."""
-        return self.limits.safe, "always frozen"
 
 
 @dataclass(kw_only=True, eq=False)
-class Static(Manager):
+class Static(Fixed):
     """One quota for ever, as an operator would set it by hand.
 
     Args:
@@ -85,18 +77,9 @@ class Static(Manager):
         return (f"quota fixed at {self.quota_ratio:.0%} of BE's CPUs",)
 
 
-@dataclass(kw_only=True, eq=False)
-class GreedyShield(Unmanaged):
+class GreedyShield(Fixed):
     """Asks for everything in every tick: its row shows what the shield alone achieves, the bar for learned policies."""
 
-    name = "greedy-shield"
+    name, why = "greedy-shield", "asks for everything"
     shielded = True
-
-    def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:  # noqa: ARG002
-        """All CPUs and no quota; the shield's guards limit level, growth and suspension."""
-        return self.limits.full, "asks for everything"
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """Whose achievement the results are."""
-        return ("decides nothing itself: its row shows what the shield alone achieves",)
+    remarks = ("decides nothing itself: its row shows what the shield alone achieves",)

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from rlctl.agents.managers.manager import HAIR, Manager, require
-from rlctl.agents.managers.readings import number
-from rlctl.agents.managers.timers import Every, almost
+from rlctl.agents.managers.manager import HAIR, Every, Manager, almost, number, require
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Telemetry
 

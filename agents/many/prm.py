@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.agents.managers.manager import HAIR
+from rlctl.agents.managers.manager import HAIR, early_seconds
 from rlctl.agents.managers.prm_hybrid import PrmHybrid
-from rlctl.agents.managers.timers import early_seconds
-from rlctl.agents.many.seen import Answer, Flags, Seen
+from rlctl.agents.seats import Answer, Flags, Seen
 from rlctl.envs.allocations import Allocations, VectorLimits
 
 Array = NDArray[np.float64]
@@ -17,7 +16,7 @@ STARTED, ENABLED, SUSPENDED = range(3)
 
 
 class BatchEvery:
-    """`rlctl.agents.managers.timers.Every` for n hosts on a simulated clock, which neither jumps nor goes back.
+    """`rlctl.agents.managers.manager.Every` for n hosts on a simulated clock, which neither jumps nor goes back.
 
     Args:
         period_seconds: Time from one firing to the next.

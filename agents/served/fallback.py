@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Literal
+from typing import Literal, NoReturn
 
 from rlctl.agents.policy import Policy
 from rlctl.agents.seat import SAFE, propose
 from rlctl.agents.served.standing import Budgets, Standing
 from rlctl.agents.served.worker import CallFailed, Worker
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.errors import in_one_line
+from rlctl.envs.errors import PolicyError, in_one_line
 from rlctl.envs.observation import Observation
 from rlctl.envs.workload import Weight
 from rlctl.safety.verdict import Verdict
@@ -188,3 +188,38 @@ class Fallback(Policy):
         until = f", for {retry:g} s or more" if retry else ""
         who = "BE gets the safe allocation" if self._role == "safe" else f"{self.acting} decides"
         log.warning("%s instead of policy %s%s: %s", who, self.name, until, self.fallback)
+
+
+class Refused(Policy):
+    """A policy that never answers. In the log, in metrics, `why` and `top` it is the policy that it stands for.
+
+    Args:
+        name: Name of the policy that was configured.
+        why: What is wrong with its bundle.
+    """
+
+    shielded, masked = True, False
+    weight: Weight = Weight.EQUAL
+    needs: tuple[str, ...] = ()
+    learned: bool = True
+    note = ""
+
+    def __init__(self, name: str, why: str) -> None:
+        self.name, self.why = name, why
+
+    def start(self, limits: Limits) -> Allocation:
+        """BE begins at the safe allocation."""
+        return limits.safe
+
+    def act(self, observation: Observation) -> NoReturn:  # noqa: ARG002 - it looks at nothing
+        """Fail in every tick.
+
+        Raises:
+            PolicyError: Always.
+        """
+        raise PolicyError(f"refused: {self.why}")
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """That it was refused."""
+        return (f"refused: {self.why}",)

@@ -18,7 +18,7 @@ from rlctl.agents.many.learned import BatchLearned, Logits
 from rlctl.agents.seats import Seats
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocations import VectorLimits
-from rlctl.envs.rewards import rewards
+from rlctl.envs.reward import rewards
 from rlctl.envs.score import Windows, per_run
 from rlctl.envs.sim.plant import LoadModel, SimBatch
 from rlctl.envs.sim.profile import HostProfile

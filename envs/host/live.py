@@ -18,8 +18,7 @@ from rlctl.envs.host.events import BE_VANISHED, Events
 from rlctl.envs.host.sensors.cpu import cpu_seconds_per_request
 from rlctl.envs.host.sensors.of_groups import ABSENT, SENSED
 from rlctl.envs.host.sensors.sensor import Sensor
-from rlctl.envs.several import OF_EACH_LC, worst_of
-from rlctl.envs.telemetry import READINGS, Missing, Reading, Telemetry, Value, Why
+from rlctl.envs.telemetry import OF_EACH_LC, READINGS, Missing, Reading, Telemetry, Value, Why, worst_of
 from rlctl.envs.workload import SLO, Weight
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from pydantic import Field, model_validator
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.noise import uniforms
-from rlctl.envs.yaml_edge import Strict, load_model, validated
+from rlctl.envs.yaml_edge import Strict, configs_folder, load_model, shipped_or_own, validated
 
 Array = NDArray[np.float64]
 
@@ -241,7 +239,7 @@ class Constants:
 
 def shipped_profiles() -> dict[str, HostProfile]:
     """The profiles that come with rlctl, by name."""
-    return {path.stem: load_model(HostProfile, path) for path in sorted(_folder().glob("*.yaml"))}
+    return {path.stem: load_model(HostProfile, path) for path in sorted(configs_folder("plants").glob("*.yaml"))}
 
 
 def load_profile(name_or_file: str) -> HostProfile:
@@ -250,13 +248,4 @@ def load_profile(name_or_file: str) -> HostProfile:
     Raises:
         ConfigError: Neither exists, or the file is wrong.
     """
-    shipped = _folder() / f"{name_or_file}.yaml"
-    path = shipped if shipped.is_file() else Path(name_or_file)
-    if path.suffix in {".yaml", ".yml"}:
-        return load_model(HostProfile, path)
-    names = ", ".join(sorted(one.stem for one in _folder().glob("*.yaml")))
-    raise ConfigError(f"no host profile {name_or_file!r}; there are {names}, or give a .yaml file")
-
-
-def _folder() -> Path:
-    return Path(str(files("rlctl") / "configs" / "plants"))
+    return load_model(HostProfile, shipped_or_own(name_or_file, "plants", "host profile"))

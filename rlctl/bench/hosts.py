@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from rlctl.agents.training.cluster.connection import connected, require_ray
 from rlctl.agents.training.cluster.nodes import StepResult
 from rlctl.bench.score import LiveRun, Score, score
+from rlctl.bench.suite import SimOutcome
 from rlctl.bench.testbed import Alone, LivePlan, Measured, OnTestbed
 from rlctl.envs.errors import RlctlError
 from rlctl.work.progress import say
@@ -265,3 +266,10 @@ def _add(repeats: dict[int, list[Repeat]], step: Step) -> None:
     if step.host != THIS_HOST and all(repeat.host != step.host for tries in repeats.values() for repeat in tries):
         say(f"{step.host}: maximum load {result.max_load_rps:.0f} rps")
     repeats.setdefault(step.block, []).append(Repeat(step.host, result))
+
+
+def results_as_json(outcomes: Sequence[LiveOutcome | SimOutcome]) -> dict[str, object]:
+    """The contract's JSON: one scenario by itself, several under `scenarios` by name."""
+    if len(outcomes) == 1:
+        return outcomes[0].as_json()
+    return {"schema": 1, "scenarios": {outcome.scenario: outcome.as_json() for outcome in outcomes}}

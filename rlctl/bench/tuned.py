@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from importlib.resources import files
 from pathlib import Path
 
 from pydantic import Field, model_validator
 
 from rlctl.agents import catalogue
 from rlctl.envs.sim.profile import HostProfile
-from rlctl.envs.yaml_edge import Strict, load_model
+from rlctl.envs.yaml_edge import Strict, configs_folder, load_model
 from rlctl.safety.profile import Profile
 from rlctl.scenarios.sim import SimScenario
 
@@ -151,5 +150,5 @@ def load_tuned(source: str = SHIPPED) -> Tuned:
     Raises:
         ConfigError: There is no such file, or it is wrong.
     """
-    shipped = Path(str(files("rlctl") / "configs" / "managers" / f"{SHIPPED}.yaml"))
+    shipped = configs_folder("managers") / f"{SHIPPED}.yaml"
     return load_model(Tuned, shipped if source == SHIPPED else Path(source))

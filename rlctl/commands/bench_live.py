@@ -6,9 +6,8 @@ import argparse
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
-from rlctl.bench.hosts import LiveOutcome, live_hosts
+from rlctl.bench.hosts import LiveOutcome, live_hosts, results_as_json
 from rlctl.bench.lineup import NEEDS_MODEL
-from rlctl.bench.results import results_as_json
 from rlctl.bench.testbed import LivePlan
 from rlctl.commands.outputs import write_json
 from rlctl.envs.errors import HostError

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from rlctl.bench.results import results_as_json
+from rlctl.bench.hosts import results_as_json
 from rlctl.bench.sim import SimPlan, run_sim
 from rlctl.bench.suite import SimOutcome
 from rlctl.commands.arguments import command_line
 from rlctl.commands.outputs import write_json
-from rlctl.envs.sim.region import outside
+from rlctl.envs.sim.surface import outside
 from rlctl.report.html import write_suite_report
 from rlctl.report.table import LEGEND, render, score_rows, suite_rows
 from rlctl.scenarios.sim import SimScenario

@@ -20,9 +20,8 @@ from rlctl.envs.sim.noise import uniforms
 from rlctl.fleet.compare import Effect, compare, least_chance
 from rlctl.fleet.config import TICK_SECONDS, CanaryPlan
 from rlctl.fleet.hosts import Roster
-from rlctl.fleet.pieces import SimulatedFleet
 from rlctl.fleet.plan import RolloutPlan
-from rlctl.fleet.simulation import Tally
+from rlctl.fleet.simulation import SimulatedFleet, Tally
 from rlctl.work.workforce import HERE, Workforce
 
 Array = NDArray[np.float64]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from functools import cache, cached_property
-from importlib.resources import files
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from pydantic import Field, field_validator, model_validator
@@ -18,7 +16,7 @@ from rlctl.envs.sim.loads_day import DayLoad
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.workload import Weight
-from rlctl.envs.yaml_edge import Strict, load_yaml, validated
+from rlctl.envs.yaml_edge import Strict, beside, load_yaml, shipped_or_own, validated
 
 TICK_SECONDS = 1.0
 """Control period of every host: that of the shipped policies."""
@@ -195,24 +193,12 @@ def load_fleet(source: str = "default") -> Fleet:
     Raises:
         ConfigError: Neither exists, or the file is wrong, with its line.
     """
-    shipped = _folder() / f"{source}.yaml"
-    path = shipped if shipped.is_file() else Path(source)
-    if path.suffix not in {".yaml", ".yml"}:
-        names = ", ".join(sorted(path.stem for path in _folder().glob("*.yaml")))
-        raise ConfigError(f"no fleet {source!r}; there are {names}, or give a .yaml file")
+    path = shipped_or_own(source, "fleet", "fleet")
     data, lines = load_yaml(path)
     for kind in data["kinds"] if isinstance(data.get("kinds"), list) else ():
-        _look_beside(path.parent, kind)
+        if isinstance(kind, dict) and "profile" in kind:
+            kind["profile"] = beside(path.parent, kind["profile"])
     return validated(Fleet, data, path, lines)
-
-
-def _look_beside(folder: Path, kind: object) -> None:
-    """A profile that is a file may stand beside the fleet's."""
-    if not isinstance(kind, dict) or Path(str(kind.get("profile"))).suffix not in {".yaml", ".yml"}:
-        return
-    beside = folder / str(kind["profile"])
-    if beside.is_file():
-        kind["profile"] = str(beside)
 
 
 def _like(made: Mapping[str, Mapping[str, Any]], kind: Mapping[str, Any]) -> dict[str, Any]:
@@ -241,7 +227,3 @@ def _spans(host: HostProfile, weight: Weight) -> dict[str, tuple[float, float]]:
     """Every constant's range, and the weight as one; without a range it is the value alone."""
     equal = float(weight is Weight.EQUAL)
     return {name: (value, value) for name, value in host.values().items()} | host.ranges | {"weight": (equal, equal)}
-
-
-def _folder() -> Path:
-    return Path(str(files("rlctl") / "configs" / "fleet"))

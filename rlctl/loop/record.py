@@ -11,8 +11,7 @@ from typing import Any, Protocol
 
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.applications import Placement
-from rlctl.envs.several import OF_EACH_LC, SeveralTelemetry
-from rlctl.envs.telemetry import READINGS, Missing, Quantile, Reading, Telemetry
+from rlctl.envs.telemetry import OF_EACH_LC, READINGS, Missing, Quantile, Reading, SeveralTelemetry, Telemetry
 from rlctl.envs.ticklog import Damage, read_lines, seal
 from rlctl.loop.sealed_log import SealedLog
 from rlctl.safety.verdict import Verdict

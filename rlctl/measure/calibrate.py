@@ -17,9 +17,8 @@ from rlctl.envs.host.cgroup.quota import PERIOD_US
 from rlctl.envs.host.cpulist import format_cpus
 from rlctl.envs.sim.fit import OWN, SHARED, fit
 from rlctl.envs.sim.profile import HostProfile, load_profile
-from rlctl.envs.sim.region import region_of
 from rlctl.envs.sim.residuals import Residual, agreement, by_regime
-from rlctl.envs.sim.surface import Cell, read_surface, set_aside, write_surface
+from rlctl.envs.sim.surface import Cell, read_surface, region_of, set_aside, write_surface
 from rlctl.envs.telemetry import Reading, Telemetry, Value
 from rlctl.envs.testbed.session import Testbed
 from rlctl.envs.testbed.traces import constant

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ from pydantic import Field, model_validator
 from rlctl.envs.applications import WorkingMode
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.testbed.tunable import MOST_THREADS, TunableWorkload
-from rlctl.envs.yaml_edge import Strict, load_model
+from rlctl.envs.yaml_edge import Strict, load_model, shipped_or_own
 
 MOST_INSTANCES = 256
 """Of a mix: each is a process with a control group of its own."""
@@ -109,13 +108,7 @@ def load_measure(name_or_file: str | Path) -> MeasureConfig:
     Raises:
         ConfigError: There is none, or it is wrong, with its line.
     """
-    folder = Path(str(files("rlctl") / "configs" / "measure"))
-    shipped = folder / f"{name_or_file}.yaml"
-    path = shipped if shipped.is_file() else Path(name_or_file)
-    if path.suffix not in {".yaml", ".yml"}:
-        names = ", ".join(sorted(file.stem for file in folder.glob("*.yaml")))
-        raise ConfigError(f"no measurement {str(name_or_file)!r}; there are {names}, or give a .yaml file")
-    return load_model(MeasureConfig, path)
+    return load_model(MeasureConfig, shipped_or_own(name_or_file, "measure", "measurement"))
 
 
 def command_config(command: tuple[str, ...], instances: int) -> MeasureConfig:

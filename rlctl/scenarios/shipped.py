@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.yaml_edge import load_yaml, validated
+from rlctl.envs.yaml_edge import beside, configs_folder, load_yaml, shipped_or_own, validated
 from rlctl.scenarios.live import LiveScenario
 from rlctl.scenarios.sim import SimScenario
 
@@ -24,14 +23,7 @@ def load_scenario(name_or_file: str) -> LiveScenario | SimScenario:
     Raises:
         ConfigError: Neither exists, or the file is wrong.
     """
-    shipped = scenarios_folder() / f"{name_or_file}.yaml"
-    if shipped.is_file():
-        return _load(shipped)
-    path = Path(name_or_file)
-    if path.suffix in {".yaml", ".yml"}:
-        return _load(path)
-    names = ", ".join(sorted(path.stem for path in scenarios_folder().glob("*.yaml")))
-    raise ConfigError(f"no scenario {name_or_file!r}; there are {names}, or give a .yaml file")
+    return _load(shipped_or_own(name_or_file, "scenarios", "scenario"))
 
 
 def live_scenario(name_or_file: str) -> LiveScenario:
@@ -60,7 +52,7 @@ def sim_scenario(name_or_file: str) -> SimScenario:
 
 def scenarios_folder() -> Path:
     """The folder of the scenarios that ship."""
-    return Path(str(files("rlctl") / "configs" / "scenarios"))
+    return configs_folder("scenarios")
 
 
 def _load(path: Path) -> LiveScenario | SimScenario:
@@ -68,13 +60,6 @@ def _load(path: Path) -> LiveScenario | SimScenario:
     if data.get("plant") == "host":
         return validated(LiveScenario, data, path, lines)
     if data.get("plant") == "sim":
-        return validated(SimScenario, {**data, **_profile_beside(path, data.get("profile"))}, path, lines)
+        own = {"profile": beside(path.parent, data["profile"])} if "profile" in data else {}
+        return validated(SimScenario, data | own, path, lines)
     raise ConfigError("plant: host or sim is needed: a live scenario or a simulated one", path, lines.get(("plant",)))
-
-
-def _profile_beside(path: Path, profile: object) -> dict[str, str]:
-    """The scenario's `profile` key with the folder of the scenario's file before it, when the profile is there."""
-    if not isinstance(profile, str) or Path(profile).suffix not in {".yaml", ".yml"}:
-        return {}
-    beside = path.parent / profile
-    return {"profile": str(beside)} if beside.is_file() else {}

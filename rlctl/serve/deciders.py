@@ -9,8 +9,7 @@ from typing import NamedTuple
 from rlctl.agents import catalogue
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.policy import Policy
-from rlctl.agents.served.fallback import Fallback
-from rlctl.agents.served.refused import Refused
+from rlctl.agents.served.fallback import Fallback, Refused
 from rlctl.config.sections import FallbackSection
 from rlctl.config.serve import PolicySection, ServeConfig, load_config, located
 from rlctl.envs.errors import BundleError, PolicyError

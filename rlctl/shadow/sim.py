@@ -20,7 +20,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim import seeds
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import HostProfile
-from rlctl.envs.sim.region import outside
+from rlctl.envs.sim.surface import outside
 from rlctl.envs.workload import Weight
 from rlctl.safety.shield import Shield
 from rlctl.shadow.columns import Columns, Floats, Subject

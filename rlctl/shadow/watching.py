@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlctl.agents.managers.readings import number, slack_of
+from rlctl.agents.managers.manager import number, slack_of
 from rlctl.agents.policy import Policy
 from rlctl.agents.seat import Decision, Seat, propose
 from rlctl.agents.served.standing import Budgets

@@ -169,7 +169,7 @@ def recording_of_weavers(weavers: Sequence[Weaver], tick_seconds: float, **origi
 def _episode(moments: Sequence[Moment]) -> Episode:
     steps = moments[:-1]
     terms = [
-        reward(after.telemetry, one.before, one.applied, overridden=one.overridden).as_info()
+        reward(after.telemetry, one.before, one.applied, overridden=one.overridden)._asdict()
         for one, after in zip(steps, moments[1:], strict=True)
     ]
     return Episode(

@@ -22,9 +22,8 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 
 from rlctl.agents.allocator.allocate import DIGITS, levels, squeeze
-from rlctl.agents.allocator.contributions import HAIR, Room, Stock, metric
+from rlctl.agents.allocator.contributions import AS_PUBLISHED, HAIR, Room, Stock, Weights, metric
 from rlctl.agents.allocator.ledger import Ledger
-from rlctl.agents.allocator.weights import AS_PUBLISHED, Weights
 from rlctl.envs.applications import Application, Cluster, Placement
 
 __all__ = ["best", "gap", "totals"]

@@ -12,8 +12,7 @@ from rlctl.envs.allocations import Allocations, Decoder
 from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.observation import FEATURES, LAGS, Observer
 from rlctl.envs.observations import VectorObserver
-from rlctl.envs.reward import WORK, reward
-from rlctl.envs.rewards import rewards
+from rlctl.envs.reward import WORK, reward, rewards
 from rlctl.envs.sim.loads_training import training_load, training_loads
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import load_profile
@@ -152,7 +151,7 @@ def test_observation_and_reward_are_those_of_the_telemetry(delay_ticks, lags, ab
             after = batch.allocations[host]
             assert np.array_equal(vectors[host], single[host].observe(unsensed, after).vector)
             expected = reward(telemetry, before[host], after, overridden=bool(overridden[host]))
-            assert [float(part[host]) for part in terms] == list(expected.as_info().values())
+            assert [float(part[host]) for part in terms] == list(expected._asdict().values())
             assert terms.total[host] == expected.total
         priced = rewards(readings, Allocations.of(before).differ(current), overridden, work=2.0 * WORK)
         for name, one in terms._asdict().items():

@@ -75,7 +75,7 @@ def test_more_work_is_worth_more_up_to_all_that_be_could_do(some, more):
 @pytest.mark.parametrize("work", [Missing(Why.NO_DATA), Value(math.nan), Value(-1.0)])
 def test_unknown_work_earns_nothing(work):
     """L3: a BE that has no work, or whose counter is lost, is not a BE that is well served."""
-    assert reward(telemetry(0.001, 0.0, be_work_rate=work), B, B).as_info()["be_work"] == 0.0
+    assert reward(telemetry(0.001, 0.0, be_work_rate=work), B, B)._asdict()["be_work"] == 0.0
 
 
 @given(READINGS, READINGS, READINGS)
@@ -107,9 +107,9 @@ def test_every_term_is_a_fraction(tail, oldest, work, before, after, overridden,
     """L14: a percentage where a fraction belongs, a NaN or a zero target would drown every other term."""
     seen = Telemetry(0.0, target, tail_latency_seconds=tail, oldest_request_seconds=oldest, be_work_rate=work)
     terms = reward(seen, before, after, overridden=overridden)
-    assert set(terms.as_info()) == set(RewardTerms.__slots__)
-    assert all(-1.0 <= term <= 1.0 for term in terms.as_info().values())
-    assert terms.total == pytest.approx(sum(terms.as_info().values()))
+    assert set(terms._asdict()) == set(RewardTerms._fields)
+    assert all(-1.0 <= term <= 1.0 for term in terms._asdict().values())
+    assert terms.total == pytest.approx(sum(terms._asdict().values()))
     if not target > 0.0:
         assert (terms.qos, terms.severity, terms.be_work) == (-1.0, -1.0, 0.0)
 

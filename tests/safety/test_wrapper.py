@@ -56,7 +56,7 @@ def test_leaning_on_the_shield_costs_once_and_both_allocations_are_told():
         assert info["executed"] == plant.current
         assert (info["proposed"] != info["executed"]) == overridden
         asked_the_shield = reward(env.host.telemetry, before, plant.current, overridden=overridden)
-        assert info["reward"] == asked_the_shield.as_info()
+        assert info["reward"] == asked_the_shield._asdict()
         assert info["reward"]["override"] == (-OVERRIDE_COST if overridden else 0.0)
         assert total == asked_the_shield.total
     env.close()

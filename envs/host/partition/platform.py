@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
@@ -32,7 +31,7 @@ from rlctl.envs.applications import Cluster
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 from rlctl.envs.host.topology import SYS, CpuPlace, memory_nodes, numa_nodes, read_topology
-from rlctl.envs.yaml_edge import Lines, Strict, load_yaml, validated
+from rlctl.envs.yaml_edge import Lines, Strict, load_yaml, shipped_or_own, validated
 
 # Names of the two groups. They stand side by side in the hierarchy's root and not in one group of ours: a cgroup-v2
 # partition root has to be the child of one (before Linux 6.7), and a v1 cpuset can be exclusive only if its parent is.
@@ -98,7 +97,7 @@ def load_platform(
     """
     if file is None:
         return discovered(within=within, cpus=cpus, sys=sys)
-    path = _found(str(file))
+    path = shipped_or_own(file, "platform", "platform")
     data, lines = load_yaml(path)
     description = validated(PlatformFile, data, path, lines)
     topology = _topology(cpus, sys)
@@ -266,13 +265,3 @@ def _line(lines: Lines, key: tuple[str, ...]) -> int | None:
     while key and key not in lines:
         key = key[:-1]
     return lines.get(key)
-
-
-def _found(name_or_file: str) -> Path:
-    folder = Path(str(files("rlctl") / "configs" / "platform"))
-    if (shipped := folder / f"{name_or_file}.yaml").is_file():
-        return shipped
-    if Path(name_or_file).suffix in (".yaml", ".yml"):
-        return Path(name_or_file)
-    names = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
-    raise ConfigError(f"no platform {name_or_file!r}; there are {names}, or give a .yaml file")

@@ -14,13 +14,13 @@ from rlctl.agents.allocator.contributions import (
     MEMORY_SATURATION,
     Room,
     Stock,
+    Weights,
     congestion,
     fair_part,
     fairness,
     reconfiguration,
     value,
 )
-from rlctl.agents.allocator.weights import Weights
 from rlctl.envs.applications import Application, Placement, WorkingMode
 from rlctl.envs.errors import ConfigError
 

@@ -15,6 +15,7 @@ from rlctl.agents.bounds.bound import Bound
 from rlctl.agents.bounds.oracle import Oracle
 from rlctl.agents.bounds.oracle_model import OracleModel
 from rlctl.agents.catalogue import BOUNDS, NAMES, build, describe
+from rlctl.bench.simulation import FORESEEING
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.sim.hosts import Hosts, Orders, Window
@@ -229,7 +230,7 @@ def test_only_the_oracle_looks_at_noise_to_come(profile: HostProfile) -> None:
 
 
 def test_bounds_are_listed_apart_and_not_built() -> None:
-    assert set(BOUNDS) == {Oracle.name, OracleModel.name, "oracle-shielded"}
+    assert set(BOUNDS) == set(FORESEEING)
     assert not set(BOUNDS) & set(NAMES)
     for name in BOUNDS:
         assert describe(name).startswith(f"{name}: ")

@@ -5,7 +5,7 @@ import pytest
 
 from rlctl.agents.catalogue import build
 from rlctl.agents.managers.manager import Manager
-from rlctl.agents.managers.prm_hybrid import Branch, Gates, PrmHybrid, State, listing_as_printed, prose
+from rlctl.agents.managers.prm_hybrid import Branch, PrmHybrid, State, listing_as_printed, prose
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry
@@ -145,7 +145,7 @@ def test_a_loop_faster_than_the_tick_keeps_its_rate(drive: Drive, tell: Tell, th
 class TestErratumOfListing31:
     """Branch 3 of code listing 3.1 tests `slack < 0.80` where the prose of 3.3 says load below 80 %."""
 
-    GATES = Gates()
+    GATES = PrmHybrid()
 
     @pytest.mark.parametrize("slack", [0.0, 0.05, 0.10, 0.5, 0.79])
     def test_branch_3_takes_every_slack_below_080_so_hold_is_unreachable(self, slack: float) -> None:

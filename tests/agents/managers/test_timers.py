@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from rlctl.agents.managers.timers import Every
+from rlctl.agents.managers.manager import Every
 
 
 def fired(timer: Every, times: list[float]) -> list[int]:

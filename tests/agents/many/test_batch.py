@@ -5,7 +5,7 @@ import pytest
 
 from rlctl.agents import catalogue
 from rlctl.agents.many.batch import EachHost, batch_policy
-from rlctl.agents.many.seen import Seen
+from rlctl.agents.seats import Seen
 from rlctl.envs.observation import Observer
 from rlctl.fleet.config import TICK_SECONDS, load_fleet
 from rlctl.fleet.hosts import FleetHosts, Roster

@@ -4,7 +4,7 @@ import pytest
 
 from rlctl.agents.catalogue import build
 from rlctl.agents.served.card import CardParts, TrainedOn, Training
-from rlctl.agents.served.drift import ENDS, SENSORS, Drift
+from rlctl.agents.served.learned import ENDS, SENSORS, Drift
 from rlctl.envs.allocation import Limits
 from rlctl.envs.observation import FEATURES, Observation, Observer
 from rlctl.envs.sim.loads_training import training_load

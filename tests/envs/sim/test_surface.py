@@ -9,9 +9,8 @@ import pytest
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.fit import fit, nelder_mead
 from rlctl.envs.sim.profile import load_profile
-from rlctl.envs.sim.region import outside, region_of
 from rlctl.envs.sim.residuals import MANY_SEEDS, Regime, agreement, by_regime, residuals
-from rlctl.envs.sim.surface import read_surface, set_aside, write_surface
+from rlctl.envs.sim.surface import outside, read_surface, region_of, set_aside, write_surface
 from tests.doubles.knee_model import held_ratio, knee_rps
 
 SHARED = Path(__file__).parents[2] / "fixtures" / "surface" / "host_surface.csv"

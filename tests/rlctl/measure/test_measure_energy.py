@@ -3,8 +3,8 @@
 import pytest
 
 from rlctl.envs.telemetry import Missing, Value, Why
-from rlctl.measure import energy as measure_energy
-from rlctl.measure.energy import EnergyMeter
+from rlctl.measure import run as measure_energy
+from rlctl.measure.run import EnergyMeter
 
 ABSENT = Missing(Why.NOT_SUPPORTED, "no such RAPL zone")
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from rlctl.bench.suite import SimOutcome
 from rlctl.envs.score import METRICS
 from rlctl.report.figures import png, svg
-from rlctl.report.label_placement import Box, place
-from rlctl.report.pareto import COLOURS, MARKERS, draw_scenario, draw_suite, front, nines, styles
+from rlctl.report.pareto import COLOURS, MARKERS, Box, draw_scenario, draw_suite, front, nines, place, styles
 
 pytest.importorskip("matplotlib", reason="figures need rlctl[cli]")
 
