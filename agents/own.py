@@ -70,13 +70,7 @@ def refuse(names: tuple[str, ...], who: str) -> None:
 
 
 class OwnPolicy(Policy):
-    """A user's policy as one Policy; what its code raises becomes one line with file and line.
-
-    Args:
-        policy: An instance of the user's class.
-        name: What it is called on the command line.
-        path: The file that it is from.
-    """
+    """A user's policy as one Policy; what its code raises becomes one line with file and line."""
 
     def __init__(self, policy: Any, name: str, path: Path) -> None:
         self._policy, self._path, self._class = policy, path, type(policy).__name__

@@ -61,12 +61,7 @@ class Answer(NamedTuple):
 
 
 class BatchPolicy(Protocol):
-    """A `rlctl.agents.policy.Policy` of n hosts of any sizes.
-
-    Attributes:
-        shielded: True when it is judged behind the shield.
-        masked: True when it wants the shield's mask.
-    """
+    """A `rlctl.agents.policy.Policy` of n hosts of any sizes."""
 
     shielded: bool
     masked: bool

@@ -20,13 +20,7 @@ Flags = NDArray[np.bool_]
 
 
 class Allocations(NamedTuple):
-    """What BE may use on each of n hosts; nothing in it is ever changed in place.
-
-    Attributes:
-        quota_cpus: float64, shape (n,); infinite where the quota is lifted.
-        cpuset_cpus: int64, shape (n,).
-        frozen: bool, shape (n,).
-    """
+    """What BE may use on each of n hosts, arrays of shape (n,) that never change; a lifted quota is infinite."""
 
     quota_cpus: NDArray[np.float64]
     cpuset_cpus: NDArray[np.int64]
@@ -75,12 +69,7 @@ class Allocations(NamedTuple):
 
 
 class VectorLimits:
-    """The ranges of allocations on n hosts of different sizes: `Limits` in arrays, by the same names.
-
-    Attributes:
-        cpus, lc_cpus, min_quota_cpus: float64, shape (n,).
-        full, safe, minimum: As of each host's `Limits`.
-    """
+    """The ranges of allocations on n hosts of different sizes: `Limits` in arrays of shape (n,), by the same names."""
 
     def __init__(self, each: Sequence[Limits]) -> None:
         self.each = tuple(each)
@@ -93,11 +82,7 @@ class VectorLimits:
 
 
 class Decoder:
-    """Turns the actions of n hosts into allocations, each as `rlctl.envs.actions.decode` would.
-
-    Args:
-        limits: Range of allocations, the same on all hosts.
-    """
+    """Turns the actions of n hosts into allocations, each as `rlctl.envs.actions.decode` would."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits

@@ -135,11 +135,7 @@ def log_files(path: Path) -> tuple[Path, ...]:
 
 
 def read_lines(paths: Iterable[Path], damaged: Callable[[Damage], None]) -> Iterator[Line]:
-    """The whole lines of a log; damage is reported and passed over.
-
-    Args:
-        paths: The files of the log, oldest first.
-        damaged: Called with every damaged line and every gap.
+    """The whole lines of a log, oldest file first; damaged lines and gaps are reported and passed over.
 
     Raises:
         ConfigError: None of the files is there, or one cannot be read.

@@ -71,11 +71,7 @@ _Loader.add_implicit_resolver(
 
 
 def load_model(model: type[T], path: Path) -> T:
-    """Read and check a YAML file.
-
-    Args:
-        model: What the file has to be; `extra="forbid"` makes unknown keys an error with a suggestion.
-        path: The file to read.
+    """Read and check a YAML file; unknown keys are an error with a suggestion where the model forbids them.
 
     Raises:
         ConfigError: The file is absent, is no YAML, or does not fit the model.
@@ -195,7 +191,6 @@ def validated(model: type[T], data: object, name: Path | str, lines: Lines | Non
     """Check data against a model.
 
     Args:
-        model: What the data has to be.
         name: The file, for the message.
         lines: Line of every key, from `load_yaml`.
 

@@ -97,12 +97,7 @@ class Stock:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What one cluster has at the time of an evaluation.
-
-    Attributes:
-        cpus: The cluster's CPU time.
-        memory: The cluster's memory; None where the cluster sets no limit.
-    """
+    """What one cluster has at the time of an evaluation; no memory where it sets no limit."""
 
     cluster: str
     cpus: Stock
@@ -110,12 +105,7 @@ class Room:
 
 
 def metric(application: Application, index: int, room: Room, weights: Weights) -> float:
-    """How good a choice is, from 0 to 1: the four contributions, weighted.
-
-    Args:
-        application: The one to be placed.
-        room: The cluster, with what is left of it.
-    """
+    """How good a choice for an application is, from 0 to 1: the four contributions, weighted."""
     mode = application.modes[index]
     of_value, of_reconfiguration, of_congestion, of_fairness = weights.normalised
     return (

@@ -12,9 +12,6 @@ from rlctl.envs.errors import ConfigError
 class Ledger:
     """Free CPU time and memory by cluster, and the rest of the budget.
 
-    Args:
-        clusters: In any order.
-
     Raises:
         ConfigError: Two clusters of one name.
     """

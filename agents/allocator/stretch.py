@@ -23,11 +23,6 @@ def stretched(
     its mode has threads while another could use it. BarbequeRTRM leaves what its modes do not ask for idle, to save
     power; that is `placements` as it is.
 
-    Args:
-        applications: The same as for `allocate`.
-        clusters: The same as for `allocate`.
-        budget_cpus: The same as for `allocate`.
-
     Returns:
         The same applications: none has less, and neither the budget nor a cluster's quota is exceeded.
     """

@@ -34,11 +34,7 @@ CONTENTION_CPUS = 0.1
 
 
 class Bound(ABC):
-    """A bound on some hosts of a batch. Call `act_all`, apply what it says, step the batch, again and again.
-
-    Args:
-        batch: As it stands at the start of a run, with BE's weights set.
-    """
+    """A bound on a batch of hosts, from the start of a run: `act_all`, apply what it says, step the batch, repeat."""
 
     def __init__(self, batch: SimBatch) -> None:
         self._batch = batch

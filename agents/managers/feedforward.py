@@ -38,13 +38,7 @@ class Demand:
     _time_seconds: float = 0.0
 
     def learn(self, load: float | None, use_cpus: float | None, starved: bool) -> None:
-        """Learn from one tick.
-
-        Args:
-            load: Share of the LC's maximum, or None.
-            use_cpus: CPUs that the LC used, or None.
-            starved: The LC had less CPU than it needed.
-        """
+        """Learn from one tick, in which a starved LC had less CPU than it needed."""
         # A starved LC uses less than it needs: such a sample is censored, and would teach too small a demand.
         if load is None or use_cpus is None or starved or load < LEAST_LOAD:
             return
@@ -72,9 +66,7 @@ def spare(limits: Limits, shared_cpus: float, use_cpus: float, margin_ratio: flo
     """The larger of two allocations that leave the LC what it uses and a margin.
 
     Args:
-        limits: The host's range; its CPU order begins with the CPUs that the LC does not use.
         shared_cpus: CPUs that LC and BE share.
-        use_cpus: CPUs that the LC will use.
         margin_ratio: Share of each shared CPU that stays idle.
     """
     # Choice 1: the CPUs that the LC does not use, all of their time.

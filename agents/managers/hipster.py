@@ -30,13 +30,7 @@ def bucket_of(load_ratio: float, width_ratio: float) -> int:
 
 
 def reward(latency_ratio: float, be_ratio: float, alert_ratio: float, warning: float) -> float:
-    """What a configuration earns.
-
-    Args:
-        be_ratio: BE throughput as a share of its largest.
-        alert_ratio: Latency over target at which the danger zone begins.
-        warning: A draw from [0, 1).
-    """
+    """What a configuration earns; BE throughput as a share of its largest, the warning a draw from [0, 1)."""
     # With r = latency / target and a term for BE's throughput: -1 - r + BE above the target; 1 + r + BE below it, the
     # nearer the better, for then BE has more; less a random draw in the danger zone, which makes it risky.
     if latency_ratio >= 1.0:

@@ -26,11 +26,7 @@ class Use:
 
 
 class History:
-    """CPUs that BE used and that were idle, over the last seconds.
-
-    Args:
-        seconds: Longest time that a mean is taken over.
-    """
+    """CPUs that BE used and that were idle, over the last `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

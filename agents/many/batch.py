@@ -27,7 +27,6 @@ def batch_policy(name: str, limits: VectorLimits, tick_seconds: float) -> BatchP
 
     Args:
         name: As `rlctl.agents.catalogue.build` takes it; the policy has its published constants.
-        limits: Range of allocations of each host.
 
     Raises:
         PolicyError: An unknown name, a bound, or a bundle that cannot be served.
@@ -45,11 +44,7 @@ def batch_policy(name: str, limits: VectorLimits, tick_seconds: float) -> BatchP
 
 
 class Constant:
-    """Those who ask for the same allocation whatever they see.
-
-    Args:
-        limits: Range of allocations of each host.
-    """
+    """Those who ask for the same allocation whatever they see."""
 
     def __init__(self, policy: Policy, limits: VectorLimits) -> None:
         self.shielded, self.masked, self.remarks = policy.shielded, policy.masked, policy.remarks
@@ -65,12 +60,7 @@ class Constant:
 
 
 class EachHost:
-    """Policies of one host each, which decide host by host.
-
-    Args:
-        policies: One for each host.
-        limits: Range of allocations of each host.
-    """
+    """Policies of one host each, which decide host by host."""
 
     def __init__(self, policies: list[Policy], limits: VectorLimits, tick_seconds: float) -> None:
         self.shielded, self.masked = policies[0].shielded, policies[0].masked

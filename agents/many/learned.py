@@ -26,12 +26,8 @@ class BatchLearned:
     Where the network's answer is no number the host gets the safe allocation, and the answer counts as failed.
 
     Args:
-        logits: Values of the moves by the network, as `Logits` says.
         lags: Ticks back that it sees, as in `rlctl.envs.observation.Observer`.
-        limits: Range of allocations of each host.
-        shielded: Whether it is judged behind the shield.
         masked: Whether it chooses among the moves that the shield lets through; otherwise among all.
-        remarks: What a reader of its results must know.
     """
 
     def __init__(

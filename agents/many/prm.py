@@ -16,11 +16,7 @@ STARTED, ENABLED, SUSPENDED = range(3)
 
 
 class BatchEvery:
-    """`rlctl.agents.managers.manager.Every` for n hosts on a simulated clock, which neither jumps nor goes back.
-
-    Args:
-        period_seconds: Time from one firing to the next.
-    """
+    """`rlctl.agents.managers.manager.Every` for n hosts on a simulated clock, which neither jumps nor goes back."""
 
     def __init__(self, period_seconds: float, count: int) -> None:
         self._period = period_seconds
@@ -52,7 +48,6 @@ class BatchPrmHybrid:
 
     Args:
         manager: Holds the constants; it must not follow the listing as printed.
-        limits: Range of allocations of each host.
     """
 
     def __init__(self, manager: PrmHybrid, limits: VectorLimits) -> None:

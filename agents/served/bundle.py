@@ -44,7 +44,6 @@ class Bundle:
 
     Attributes:
         folder: Folder that it was loaded from, all links followed.
-        policy: The bytes of policy.onnx.
     """
 
     folder: Path
@@ -71,10 +70,7 @@ class Bundle:
 
 
 def load(path: Path, trusted: Sequence[Path] = ()) -> Bundle:
-    """A bundle, verified, its network run once.
-
-    Args:
-        trusted: Files with public keys, as in `read`.
+    """A bundle, verified as in `read`, its network run once.
 
     Raises:
         BundleError: Something in it is not as it must be, or onnxruntime is not installed.
@@ -120,9 +116,6 @@ def read(path: Path, trusted: Sequence[Path] = ()) -> tuple[Card, bytes]:
 def sign(path: Path, key: Path) -> Card:
     """Sign a valid bundle; whatever changes it afterwards takes the signature away.
 
-    Args:
-        key: The key's file, as in `rlctl.agents.served.signature.sign`.
-
     Raises:
         BundleError: It is no valid bundle, or changed meanwhile.
         ConfigError: The key cannot be used.
@@ -137,12 +130,6 @@ def sign(path: Path, key: Path) -> Card:
 
 def save(path: Path, name: str, parts: CardParts, policy: bytes) -> Card:
     """Write a bundle; files of these names are replaced. The card comes last, so a half-written one is refused.
-
-    Args:
-        path: Folder of the bundle, made if need be.
-        name: Name of the policy, such as ppo.
-        parts: What the training run knows of it.
-        policy: Bytes of the ONNX file.
 
     Raises:
         BundleError: Network or card would not load again.
@@ -169,10 +156,7 @@ def save(path: Path, name: str, parts: CardParts, policy: bytes) -> Card:
 
 
 def add_scores(path: Path, scores: Mapping[str, Mapping[str, Score]]) -> Card:
-    """Put the scores of an evaluation into a bundle's card, in place of older ones; a signature is removed.
-
-    Args:
-        scores: For each scenario the score under each shield.
+    """Put an evaluation's scores by scenario and shield into the card, for older ones; a signature is removed.
 
     Raises:
         BundleError: It is no valid bundle.

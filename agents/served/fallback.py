@@ -41,9 +41,6 @@ class Fallback(Policy):
         heuristic: Decides while the policy may not, and when it fails.
         tick_seconds: Length of the control period.
         budgets: How often the policy may fail before it is demoted.
-
-    Attributes:
-        standing: Whether the policy may act, and the failures that count.
     """
 
     heuristic: Policy
@@ -191,12 +188,7 @@ class Fallback(Policy):
 
 
 class Refused(Policy):
-    """A policy that never answers. In the log, in metrics, `why` and `top` it is the policy that it stands for.
-
-    Args:
-        name: Name of the policy that was configured.
-        why: What is wrong with its bundle.
-    """
+    """A policy that never answers. In the log, in metrics, `why` and `top` it is the policy that it stands for."""
 
     shielded, masked = True, False
     weight: Weight = Weight.EQUAL

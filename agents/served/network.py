@@ -17,11 +17,7 @@ MOST_LETTERS = 200
 
 
 def logits_of(policy: bytes, observations: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Run a network once for some observations.
-
-    Args:
-        policy: An ONNX file that `read_graph` takes.
-        observations: float32, shape (n, size).
+    """Run a network that `read_graph` takes once for some observations, float32 of shape (n, size).
 
     Raises:
         BundleError: It does not run, or onnxruntime is not installed.

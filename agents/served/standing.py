@@ -45,13 +45,7 @@ class Budgets:
 
 
 class Meter:
-    """Counts the marked ticks among the last ones.
-
-    Args:
-        ticks: Length of the window in ticks.
-        ratio: Share of them that may be marked.
-        least: Number of ticks that may be marked in any case.
-    """
+    """Counts the marked ticks among the last `ticks`: a share of `ratio`, or `least` of them, may be marked."""
 
     def __init__(self, ticks: int, ratio: float, least: int = 0) -> None:
         self.ticks = ticks
@@ -79,10 +73,6 @@ class Meter:
 
 class Standing:
     """A policy's standing: may it act, and if not, why and for how long.
-
-    Args:
-        budgets: How often it may fail, and how long a demotion lasts.
-        tick_seconds: Control period, which turns the budgets' seconds into ticks.
 
     Attributes:
         demoted: Why it may not act; empty while it may.
@@ -114,12 +104,7 @@ class Standing:
         return max(self._until - self._tick, 1) if self.demoted else 0
 
     def next(self, strange: str, busy: bool) -> None:
-        """Begin a tick: demote for drift, or let the policy act again.
-
-        Args:
-            strange: What of the tick is unlike the policy's training, or empty.
-            busy: A call of the policy still hangs.
-        """
+        """Begin a tick: demote for drift, or let the policy act again unless a call of it still hangs."""
         self._tick += 1
         if strange:
             self._strange.mark(self._tick)

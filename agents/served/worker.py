@@ -31,9 +31,6 @@ class Worker(Generic[T]):
 
     One caller at a time. A process that is forked starts a thread of its own. The thread is a daemon: one that hangs
     does not keep the process from leaving.
-
-    Args:
-        name: Of the thread, as `top -H` shows it.
     """
 
     def __init__(self, name: str) -> None:

@@ -108,10 +108,6 @@ def nelder_mead(
 ) -> tuple[Array, float, int]:
     """The downhill simplex (Nelder and Mead 1965), with the coefficients of Gao and Han (2012) for many dimensions.
 
-    Args:
-        cost: To be made small.
-        enough: Stop when the corners' costs differ by less.
-
     Returns:
         The best point, its cost, and the number of evaluations.
     """

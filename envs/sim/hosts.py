@@ -85,7 +85,6 @@ class Hosts:
     """The state of n simulated hosts, and what a control period makes of it.
 
     Args:
-        constants: The constants of each host.
         seeds: One per host, shape (n,), uint64: all chance follows from it.
         tick_seconds: Length of a control period, which is also the window of the tail latency.
     """
@@ -129,12 +128,7 @@ class Hosts:
         return branch
 
     def step(self, rate_rps: Array, orders: Orders) -> Window:
-        """Let one control period pass.
-
-        Args:
-            rate_rps: Configured arrivals per second, shape (n,).
-            orders: What BE may use in the period.
-        """
+        """Let one control period pass with these arrivals per second, shape (n,), and orders."""
         c = self.constants
         z = normals(self.seeds, self.tick, 6)
         u = uniforms(self.seeds, self.tick, 2, UNIFORMS)

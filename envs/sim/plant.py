@@ -30,7 +30,6 @@ class SimHosts(ABC):
     """n simulated hosts under one clock, with their load and their sensors: `step` and `read`, again and again.
 
     Args:
-        constants: The constants of each host.
         seeds: One per host, shape (n,): its noise follows from it.
         weights: BE's CPU weight by the LC's on each host, shape (n,), from `weight_ratios`.
 

@@ -24,10 +24,6 @@ _ALIVE = Value(1.0)
 class Sensors:
     """The sensors of n hosts: the LC's figures may arrive late or never, the host's own come at once.
 
-    Args:
-        constants: The constants of each host.
-        tick_seconds: Length of a control period, which is also the window of the tail latency.
-
     Attributes:
         seen: The readings of `LATE` as they arrived last, shape (5, n), in that order; `lost` is 1.0 where the latest
             did not arrive.

@@ -51,13 +51,7 @@ EVERY = 3
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one settled window of a cell showed.
-
-    Attributes:
-        sent_rps: Requests that arrived, per second.
-        tail_latency_seconds: The window's p95.
-        lc_cpus, be_cpus: CPUs kept busy.
-    """
+    """What one settled window of a cell showed: arrivals per second, its p95, and CPUs kept busy."""
 
     sent_rps: float
     tail_latency_seconds: float

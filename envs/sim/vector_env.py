@@ -27,14 +27,10 @@ from rlctl.envs.workload import Weight
 
 
 class Cohort:
-    """Hosts under one clock.
+    """Hosts of a vector environment that began their episodes together, so that one clock serves them all.
 
     A host that is reset before the others leaves for a new cohort; its place here computes on in vain until the others'
     episode ends. So each host lives exactly the run that it would live alone.
-
-    Args:
-        places: Their numbers in the environment, shape (m,).
-        batch: The hosts, before their first period.
     """
 
     def __init__(self, places: NDArray[np.int64], batch: SimHosts) -> None:

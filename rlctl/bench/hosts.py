@@ -38,7 +38,6 @@ class HostResult:
     """What one host measured.
 
     Attributes:
-        plan: What was to be measured.
         repeats: All repeats that this host began, at least one; in their order.
     """
 
@@ -82,7 +81,6 @@ class LiveOutcome:
     """What came of a plan.
 
     Attributes:
-        plan: What was to be measured.
         hosts: What each host measured, by its name; without a cluster THIS_HOST alone.
         interrupted: Why it ended early; empty when it is complete.
         notes: What became of hosts that were lost or not used.

@@ -37,9 +37,7 @@ class SimPlan:
     """What to measure on simulated hosts.
 
     Attributes:
-        scenario: The scenario, with duration and time scale as they are to be.
         host: Its host profile, with the scenario's constants in place.
-        managers: Names, in the order of the table.
         seeds: How many evaluation seeds; seed i is the same host, noise and load for every manager.
         profile: Shield profile for shielded policies, already on the scenario's time scale.
         scenario_source, shield_source: Name or file that they were loaded from, for `bench verify`.
@@ -67,9 +65,6 @@ class SimPlan:
 
         Args:
             scenario: With duration and time scale as they are to be.
-            managers: Names of managers, in the order of the table.
-            shield: Name or file of the shield's profile.
-            source: Name or file of the scenario.
             tuned: Name or file of tuned constants; empty for published ones.
 
         Raises:

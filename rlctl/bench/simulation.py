@@ -37,8 +37,6 @@ class SimTask:
         scenario: With duration and time scale as they are to be.
         first: Place of the first seed among all seeds of the plan.
         seeds: One simulated host for each.
-        weight: BE's CPU weight.
-        profile: Constants of the shield, on the scenario's time scale.
         threshold_model: PRM's model, for managers that need it.
         options: Constants of the manager in place of its published ones, a mapping for each seed; empty for none.
     """
@@ -56,13 +54,7 @@ class SimTask:
 
 @dataclass(frozen=True, slots=True)
 class SimResult:
-    """What came of a task.
-
-    Attributes:
-        values: Every metric of `rlctl.envs.score`, each of shape (seeds,).
-        trace: The run on the task's first seed.
-        remarks: What a reader of the manager's row must know.
-    """
+    """What came of a task: every metric of `rlctl.envs.score`, shape (seeds,), and the run on its first seed."""
 
     task: SimTask
     values: dict[str, np.ndarray]

@@ -31,8 +31,6 @@ class LivePlan:
     """What to measure on a live testbed.
 
     Attributes:
-        scenario: The scenario, with duration and time scale as they are to be.
-        managers: Names, in the order of the table.
         repeats: Runs of each manager; runs are interleaved, each repeat beginning with another manager.
         profile: Constants of the shield for shielded policies, already on the scenario's time scale.
         threshold_model: PRM's model; None where it is not needed or not recorded yet.
@@ -73,12 +71,7 @@ class LivePlan:
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """What begins a repeat: BE running alone, since a host's speed drifts.
-
-    Attributes:
-        max_load_rps: The LC's maximum load, searched with BE absent.
-        host: What it was measured on, as `this_host` has it.
-    """
+    """What begins a repeat: BE running alone, since a host's speed drifts, and the LC's maximum load with BE absent."""
 
     work: Work
     max_load_rps: float

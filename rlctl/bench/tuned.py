@@ -125,13 +125,7 @@ class Tuned(Strict):
 
 
 def ground_of(scenario: SimScenario, host: HostProfile, shield: Profile) -> Ground:
-    """What a scenario is: its digests and duration.
-
-    Args:
-        scenario: With the duration and time scale that it runs with.
-        host: Its host, with the scenario's constants in place.
-        shield: The profile, already on the scenario's time scale.
-    """
+    """What a scenario is: its digests and duration, with host and shield as it runs with them."""
     return Ground(
         duration_seconds=scenario.duration_seconds,
         scenario_digest=scenario.digest,
@@ -142,10 +136,7 @@ def ground_of(scenario: SimScenario, host: HostProfile, shield: Profile) -> Grou
 
 
 def load_tuned(source: str = SHIPPED) -> Tuned:
-    """The constants that ship, or those of a file.
-
-    Args:
-        source: `tuned` or a path.
+    """The constants that ship, or those of a file by its path.
 
     Raises:
         ConfigError: There is no such file, or it is wrong.

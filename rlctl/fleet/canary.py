@@ -158,12 +158,7 @@ def judge(look: Look, canary: CanaryPlan, error: float) -> str:
 def roll_out(
     plan: RolloutPlan, workforce: Workforce = HERE, say: Callable[[str], None] = lambda _: None
 ) -> RolloutOutcome:
-    """Roll a bundle out.
-
-    Args:
-        plan: What is rolled out, and how.
-        workforce: Who simulates the fleet's pieces; no number depends on it.
-        say: Takes a line at each stage and look.
+    """Roll a bundle out; `say` takes a line at each stage and look, and no number depends on who simulates.
 
     Raises:
         PolicyError: Either side is no manager, or a bundle that is refused; it has run nowhere then.
@@ -179,13 +174,7 @@ def roll_out(
 
 @dataclass
 class Rollout:
-    """A rollout under way.
-
-    Attributes:
-        plan: What is rolled out, and how.
-        say: Takes a line at each stage and look.
-        host_minutes: Time that hosts ran the new bundle, summed over them.
-    """
+    """A rollout under way, with the time that hosts ran the new bundle, summed over them."""
 
     plan: RolloutPlan
     roster: Roster

@@ -50,11 +50,7 @@ class Roster:
 
     @classmethod
     def drawn(cls, fleet: Fleet, seed: int, places: Sequence[int] | NDArray[np.intp]) -> Self:
-        """Draw hosts; host k follows from the seed and k alone.
-
-        Args:
-            seed: Seed of the fleet, 0 or more.
-        """
+        """Draw hosts; host k follows from the seed and k alone."""
         numbers = np.asarray(places, np.intp)
         base = np.full(len(numbers), evaluation(seed), np.uint64)
         keys = episode_keys(base, numbers.astype(np.uint64))
@@ -84,13 +80,8 @@ class FleetHosts(SimHosts):
     """Some hosts of a fleet under one clock.
 
     Args:
-        fleet: What the hosts were drawn from.
-        roster: Who the hosts are.
         begin_seconds: Time of the day when the simulation begins.
         manager: Who decides on the hosts; BE's weight is a few managers' own, see `catalogue.OWN_WEIGHTS`.
-
-    Attributes:
-        limits: Range of allocations of each host.
     """
 
     def __init__(self, fleet: Fleet, roster: Roster, begin_seconds: float = 0.0, manager: str = "") -> None:

@@ -21,7 +21,6 @@ class FleetPlan:
     Attributes:
         hours: Simulated time; rounded to whole stretches.
         managers: Names; learned policies by name or folder.
-        shield: Guards of those policies that are judged behind a shield.
         seed: Draws the hosts and their loads.
     """
 
@@ -48,10 +47,7 @@ class RolloutPlan:
     """What to roll out.
 
     Attributes:
-        fleet: The fleet, with its canary section.
-        hosts: Number of hosts that are drawn from the fleet's kinds.
         old, new: Names of managers, or folders of bundles.
-        shield: Guards of those policies that are judged behind a shield.
         seed: Draws the hosts, their loads and the order in which they get the new bundle.
     """
 

@@ -107,13 +107,7 @@ class FleetScore:
 
 
 def figures_of(tally: Tally, alone_cpus: Array, machine_cpus: float) -> Figures:
-    """Each host's figures from a tally.
-
-    Args:
-        tally: Arrays of shape (stretches, hosts).
-        alone_cpus: CPUs that BE keeps busy alone, shape (hosts,).
-        machine_cpus: CPUs of the standard machine.
-    """
+    """Each host's figures from a tally of shape (stretches, hosts); alone BE keeps `alone_cpus` busy, (hosts,)."""
     windows = round(len(tally.missed) * STRETCH_SECONDS / TICK_SECONDS)
 
     def percent(sums: Array) -> Array:

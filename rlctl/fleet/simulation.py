@@ -114,12 +114,7 @@ class Controlled:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a piece of work took, which no two runs share.
-
-    Attributes:
-        cpu_seconds: CPU time of the process, for this piece.
-        peak_bytes: Most memory that the process ever had resident.
-    """
+    """What a piece of work took, which no two runs share; of memory the most that the process ever had resident."""
 
     cpu_seconds: float
     peak_bytes: int
@@ -127,13 +122,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class ManagerResult:
-    """A manager on all hosts, or on those of one piece of work.
-
-    Attributes:
-        tally: What happened; arrays of shape (stretches, hosts).
-        remarks: What a reader of the manager's row must know.
-        costs: One for each piece of work.
-    """
+    """A manager on all hosts, or on those of one piece of work; the tally has the shape (stretches, hosts)."""
 
     tally: Tally
     remarks: tuple[str, ...]
@@ -217,12 +206,7 @@ def run_piece(piece: Piece) -> ManagerResult:
 
 
 class SimulatedFleet:
-    """A fleet in pieces, which travel to whoever simulates them and come back after every stretch of time.
-
-    Args:
-        plan: What is rolled out, and how.
-        policies: Names; all hosts begin under the first.
-    """
+    """A fleet in pieces that travel to whoever simulates them and back; all hosts begin under the first policy."""
 
     def __init__(self, plan: RolloutPlan, roster: Roster, policies: tuple[str, ...], workforce: Workforce) -> None:
         self.minutes, self._workforce = plan.begin_minutes, workforce

@@ -62,9 +62,6 @@ def unwatched(lease: Lease | None) -> str:
 class Failsafe:
     """The steps of a tick on a plant that may fail at any, and the end of the loop when that lasts too long.
 
-    Args:
-        plant: The host, live or simulated.
-
     Attributes:
         unwritten_in_a_row: Number of the last ticks in which not even the safe allocation could be written.
     """
@@ -121,10 +118,7 @@ class Failsafe:
         return applied, ""
 
     def count(self, fault: str) -> None:
-        """Count one more tick.
-
-        Args:
-            fault: What failed before the write; empty if nothing did.
+        """Count one more tick, and what failed in it before the write; empty if nothing did.
 
         Raises:
             HostError: One tick too many in a row went wrong; BE is at the safe allocation.

@@ -78,11 +78,7 @@ class _Minute:
 
 
 class Narrator:
-    """A recorder that turns ticks into the few events worth a line.
-
-    Args:
-        tell: Takes each event.
-    """
+    """A recorder that turns ticks into the few events worth a line."""
 
     def __init__(self, tell: Callable[[Event], None], summary_seconds: float = SUMMARY_SECONDS) -> None:
         self._tell = tell

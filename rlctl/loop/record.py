@@ -104,10 +104,7 @@ class Tee:
 
 
 class TickLog(SealedLog[Tick]):
-    """The log of every tick.
-
-    Args:
-        path, most_bytes, keep: As in `rlctl.loop.sealed_log.SealedLog`.
+    """The log of every tick; see `rlctl.loop.sealed_log.SealedLog`.
 
     Raises:
         OSError: The file cannot be opened at the start.

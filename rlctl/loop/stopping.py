@@ -46,11 +46,7 @@ class Request:
 
 @contextlib.contextmanager
 def stop_on_signals(reread: Request | None = None) -> Iterator[Request]:
-    """SIGTERM and SIGINT make the request, however often they come: nothing may interrupt the restoring.
-
-    Args:
-        reread: The request that SIGHUP makes; without one SIGHUP stops, too.
-    """
+    """SIGTERM and SIGINT make the request, SIGHUP too unless it makes `reread`: none interrupts the restoring."""
     stop = Request()
 
     def ask(number: int, _frame: FrameType | None) -> None:
@@ -66,11 +62,7 @@ def stop_on_signals(reread: Request | None = None) -> Iterator[Request]:
 
 @contextlib.contextmanager
 def signals_noted(message: str) -> Iterator[list[int]]:
-    """The first SIGINT or SIGTERM is noted in the list, a second one does what it always does.
-
-    Args:
-        message: Printed on stderr when the first one comes.
-    """
+    """The first SIGINT or SIGTERM is noted in the list, with a message on stderr; a second does what it always does."""
     caught: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield caught

@@ -129,13 +129,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One measurement of one cell.
-
-    Attributes:
-        latencies_ns: Of each wake-up, shape (n,), n >= 1.
-        work_rate: Rounds of the load per second.
-        ticks: rlctl's ticks of the same time.
-    """
+    """One measurement of one cell: at least one latency, rounds of the load per second, and rlctl's ticks."""
 
     cell: Cell
     latencies_ns: NDArray[np.int64]

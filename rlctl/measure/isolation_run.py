@@ -82,7 +82,6 @@ class Session:
 
     Attributes:
         plan: The plan, with a measured target where it names none.
-        missing: Cells that cannot be on this host, with the reason.
     """
 
     def __init__(self, plan: Plan) -> None:

@@ -57,13 +57,7 @@ _NOTHING = Missing(Why.NOT_COUNTED, "nothing was counted")
 
 
 def metrics_of(seconds: float, energy_joules: Reading, counts: Mapping[str, Reading]) -> dict[str, Reading]:
-    """All metrics of one run; one that needs a number that is missing is missing for the same reason.
-
-    Args:
-        seconds: From the begin of all instances to the end of the last one.
-        energy_joules: What the machine drew in that time.
-        counts: By perf event; task-clock in seconds.
-    """
+    """All metrics of a run from counts by perf event; one that needs what is missing is missing for the same reason."""
     known: dict[str, Reading] = {metric.name: counts[metric.event] for metric in METRICS if metric.event}
     known |= {"ctime": Value(seconds), "energy": energy_joules, "wall": Value(seconds), "cpu": counts["task-clock"]}
 

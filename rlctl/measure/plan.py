@@ -17,12 +17,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is compared managed and unmanaged: a mix, or a number of instances.
-
-    Attributes:
-        name: The row's name in tables.
-        instances: How many of each application.
-    """
+    """A row of the tables, compared managed and unmanaged: how many instances of each application."""
 
     name: str
     instances: Mapping[str, int]

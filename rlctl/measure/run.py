@@ -95,13 +95,7 @@ TICK_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A process of a run.
-
-    Attributes:
-        name: Unique in a run; its files and its group have it too.
-        command: Program and arguments; the same managed and not.
-        description: Its working modes, for the managed runs.
-    """
+    """A process of a run under a unique name: the same command managed and not, with modes for the managed runs."""
 
     name: str
     command: tuple[str, ...]
@@ -115,9 +109,7 @@ class Arena:
     the kernel schedules them as it likes; managed, each has a group of its own, which `Sharing` restricts.
 
     Args:
-        ground: The managed CPUs, and the group below which the arena is made.
         leftover: As in `Sharing`: what becomes of CPU time that the chosen modes do not ask for.
-        quota_period_us: Period of the quotas of applications.
     """
 
     def __init__(self, ground: Ground, leftover: str = "share", quota_period_us: int = PERIOD_US) -> None:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LC, _BE, _TARGET, _SUSPENDED = "#1f5f99", "#d9822b", "#b3261e", "#e6e1f2"
-_APPLICATIONS = ("#d9822b", "#1f5f99", "#6a9f58", "#8e6bb0", "#b3261e", "#7f7f7f")
 _NAN = float("nan")
 
 
@@ -26,47 +25,13 @@ def plot_run(run: LiveRun, path: Path, cpus: int) -> None:
 
     BE could have `cpus`, the top of the allocation's axis.
     """
-    figure, axes, seconds = _panels(run.ticks, 4, 8.0)
+    figure, axes, seconds = panels(run.ticks, 4, 8.0)
     _load(axes[0], seconds, run.ticks)
-    _latency(axes[1], seconds, run.ticks)
+    draw_latency(axes[1], seconds, run.ticks)
     _use(axes[2], seconds, run.ticks)
     _allocation(axes[3], seconds, run.ticks, cpus)
     axes[0].set_title(f"{run.manager}: BE {100 * run.be_work_ratio:.1f} % of running alone", loc="left")
     figure.savefig(path, dpi=110)
-
-
-def plot_shares(ticks: Sequence[Tick], threads: Mapping[float, Mapping[str, int]], path: Path, title: str) -> None:
-    """Latency against the target, and each application's share of BE's budget over time, as PNG.
-
-    Applications that have the same name but for their pids are one. Threads that were counted, by application, by time
-    on the ticks' clock, have a panel of their own.
-    """
-    figure, axes, seconds = _panels(ticks, 3 if threads else 2, 7.0 if threads else 5.5)
-    begin = ticks[0].telemetry.time_seconds
-    shares = [_cpus_by_name(tick) for tick in ticks]
-    names = list(dict.fromkeys(name for share in shares for name in share))
-    _latency(axes[0], seconds, ticks)
-    each = [[share.get(name, 0.0) for share in shares] for name in names]
-    axes[1].stackplot(seconds, *each, labels=names, step="post", colors=_APPLICATIONS, alpha=0.8)
-    axes[1].set_ylabel("share of BE's budget, CPUs")
-    axes[1].legend(loc="upper right", fontsize=8)
-    for name in dict.fromkeys(name for counts in threads.values() for name in counts):
-        counted = [(time - begin, one[name]) for time, one in threads.items() if name in one]
-        axes[-1].step(*zip(*counted, strict=True), where="post", label=f"{name}: threads in /proc", color=_LC)
-        axes[-1].set_ylabel("threads")
-        axes[-1].legend(loc="upper right", fontsize=8)
-    axes[0].set_title(title, loc="left", fontsize=10)
-    figure.savefig(path, dpi=110)
-
-
-def _cpus_by_name(tick: Tick) -> dict[str, float]:
-    """CPUs by application, nothing while BE is suspended."""
-    total: dict[str, float] = {}
-    for key, placement in tick.shares.items():
-        name = key.rpartition(":")[2]
-        cpus = 0.0 if placement is None or tick.applied.frozen else placement.cpus
-        total[name] = total.get(name, 0.0) + cpus
-    return total
 
 
 def plot_summary(scores: Mapping[str, Score], path: Path, title: str) -> None:
@@ -94,7 +59,8 @@ def _load(axis: Axes, seconds: list[float], ticks: Sequence[Tick]) -> None:
     axis.set_ylim(0, 115)
 
 
-def _latency(axis: Axes, seconds: list[float], ticks: Sequence[Tick]) -> None:
+def draw_latency(axis: Axes, seconds: list[float], ticks: Sequence[Tick]) -> None:
+    """The tail latency over time on a log axis, and the target as a dashed line."""
     target = ticks[0].telemetry.target_seconds * 1e3
     axis.plot(seconds, [1e3 * _number(tick.telemetry.latency_seconds) for tick in ticks], color=_LC)
     axis.axhline(target, color=_TARGET, lw=1, ls="--", label=f"target {target:g} ms")
@@ -126,7 +92,7 @@ def _allocation(axis: Axes, seconds: list[float], ticks: Sequence[Tick], cpus: i
     axis.legend(loc="upper right", fontsize=8)
 
 
-def _panels(ticks: Sequence[Tick], number: int, height_inches: float) -> tuple[Figure, Sequence[Axes], list[float]]:
+def panels(ticks: Sequence[Tick], number: int, height_inches: float) -> tuple[Figure, Sequence[Axes], list[float]]:
     """Panels over the seconds since the first tick, shaded from a tick that froze BE to the one that let it go."""
     figure = new_figure(9, height_inches)
     axes: Sequence[Axes] = figure.subplots(number, 1, sharex=True)

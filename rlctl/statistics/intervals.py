@@ -120,9 +120,6 @@ def mean_interval(
     """Mean over repeats with Student's t intervals, clipped to [low, high]; one repeat has an infinite interval.
 
     Args:
-        samples: One for each repeat.
-        low: The least that a value can be.
-        high: The most that a value can be.
         strata: Where each sample was taken, such as its host; empty is all in one place. What differs between them is
             no doubt about the mean over these: only the spread within counts, and each costs a degree of freedom.
 

@@ -53,11 +53,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Mean of one manager by the mean of the other, NaN when that is zero.
-
-    Attributes:
-        bootstrap95: BCa bootstrap interval, 95 %, seeds drawn in pairs.
-    """
+    """Mean of one manager by that of the other, NaN when that is zero, with its BCa bootstrap interval, 95 %."""
 
     ratio: float
     bootstrap95: Interval
@@ -69,11 +65,7 @@ class Ratio:
 
 
 def paired_difference(one: NDArray[np.float64], other: NDArray[np.float64], seed: int = 0) -> Difference:
-    """Mean of `one - other` with its intervals, endless for a single seed.
-
-    Args:
-        one: Values of a manager, shape (seeds,).
-        other: Values of the other on the same seeds in the same order.
+    """Mean of `one - other` on the same seeds, with its intervals; endless for a single seed.
 
     Raises:
         ValueError: Of different length, or empty.
