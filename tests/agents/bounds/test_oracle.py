@@ -204,11 +204,11 @@ def test_who_does_not_know_the_noise_does_less_and_misses_few(profile: HostProfi
 def test_a_host_gets_the_same_alone_and_among_others_twice(kind: type[Bound]) -> None:
     first, second = run(THESIS, kind, ticks=20), _run(THESIS, kind, steps, 20, Weight.MINIMUM)
     assert first.allocations == second.allocations
-    batch = begun(THESIS, steps, 20, Weight.MINIMUM)
-    some = kind(batch, [2, 0])
+    batch = SimBatch(THESIS, [SEEDS[2], SEEDS[0]], steps, 20, weight=Weight.MINIMUM)
+    some = kind(batch)
     for tick in range(20):
-        allocations = list(first.allocations[tick])
-        assert [allocations[2], allocations[0]] == some.act_all()
+        allocations = [first.allocations[tick][2], first.allocations[tick][0]]
+        assert allocations == some.act_all()
         batch.apply(allocations)
         batch.step()
 
