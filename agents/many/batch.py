@@ -7,6 +7,8 @@ decides host by host.
 
 from __future__ import annotations
 
+from functools import singledispatch
+
 import numpy as np
 
 from rlctl.agents import catalogue
@@ -31,16 +33,31 @@ def batch_policy(name: str, limits: VectorLimits, tick_seconds: float) -> BatchP
     Raises:
         PolicyError: An unknown name, a bound, or a bundle that cannot be served.
     """
-    policy = catalogue.build(name)
-    if isinstance(policy, LearnedPolicy):
-        card, logits = policy.bundle.card, policy.bundle.logits
-        judged = {"shielded": policy.shielded, "masked": policy.masked}
-        return BatchLearned(logits, card.lags, limits, tick_seconds, **judged, remarks=policy.remarks)
-    if isinstance(policy, PrmHybrid) and not policy.literal_listing:
-        return BatchPrmHybrid(policy, limits)
-    if isinstance(policy, Fixed):
-        return Constant(policy, limits)
-    return EachHost([catalogue.build(name) for _ in limits.each], limits, tick_seconds)
+    in_arrays = _in_arrays(catalogue.build(name), limits, tick_seconds)
+    return in_arrays or EachHost([catalogue.build(name) for _ in limits.each], limits, tick_seconds)
+
+
+@singledispatch
+def _in_arrays(policy: object, limits: VectorLimits, tick_seconds: float) -> BatchPolicy | None:  # noqa: ARG001
+    """The version of a policy for many hosts, by its class; None where there is none, and it decides host by host."""
+    return None
+
+
+@_in_arrays.register
+def _(policy: LearnedPolicy, limits: VectorLimits, tick_seconds: float) -> BatchPolicy:
+    card, logits = policy.bundle.card, policy.bundle.logits
+    judged = {"shielded": policy.shielded, "masked": policy.masked}
+    return BatchLearned(logits, card.lags, limits, tick_seconds, **judged, remarks=policy.remarks)
+
+
+@_in_arrays.register
+def _(policy: PrmHybrid, limits: VectorLimits, tick_seconds: float) -> BatchPolicy | None:  # noqa: ARG001
+    return None if policy.literal_listing else BatchPrmHybrid(policy, limits)
+
+
+@_in_arrays.register
+def _(policy: Fixed, limits: VectorLimits, tick_seconds: float) -> BatchPolicy:  # noqa: ARG001
+    return Constant(policy, limits)
 
 
 class Constant:

@@ -10,7 +10,7 @@ from typing import Self
 
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.kernel import Identity, identity_of, refusal
+from rlctl.envs.host.cgroup.kernel import Identity, identity_of, refusing
 from rlctl.envs.host.cgroup.members import RESTRICTING
 from rlctl.envs.host.decode import text_of
 
@@ -35,10 +35,8 @@ class Claims:
             PermissionMissing: Its knobs may not be written.
         """
         for knob in {file.parent: file for file in group.knob_files(*RESTRICTING)}.values():
-            try:
+            with refusing(knob, "open it"):
                 file = os.open(knob, os.O_RDWR | os.O_CLOEXEC)
-            except OSError as error:
-                raise refusal(error, knob, "open it") from error
             status = os.fstat(file)
             key = status.st_dev, status.st_ino
             if key in self._held:

@@ -79,7 +79,9 @@ class CpuDriver(ABC):
 
     def fit(self, quota: Quota) -> None:
         """Set the quota and keep descendants' below it: each gets its original quota or this one, whichever is less."""
-        _attempt(self, lambda: self._fit_family(quota, quota) if self.subordinates() else self.set_quota(quota))
+        if not self.subordinates():
+            return self.set_quota(quota)
+        return _attempt(lambda: self._fit_family(quota, quota))
 
     def _fit_family(self, quota: Quota, ceiling: Quota) -> None:
         children = self.subordinates()
@@ -171,7 +173,9 @@ class CpusetDriver(ABC):
         A descendant gets what it had originally, as far as that is within `cpus`, or else all of them; one that was
         never in the way is left alone.
         """
-        _attempt(self, lambda: self._fit_family(cpus) if self.subordinates() else self.set_cpus(cpus))
+        if not self.subordinates():
+            return self.set_cpus(cpus)
+        return _attempt(lambda: self._fit_family(cpus))
 
     def _fit_family(self, cpus: frozenset[int]) -> None:
         before, children = self.cpus(), self.subordinates()
@@ -246,13 +250,13 @@ class FreezerDriver(ABC):
                 self.order(frozen)
 
 
-def _attempt(group: CpuDriver | CpusetDriver, fit: Callable[[], None]) -> None:
-    """Fit a group and its descendants; once more where it has some, which may be others by then."""
+def _attempt(fit: Callable[[], None]) -> None:
+    """Fit a group and its descendants; more than once, for they may be others by then."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return fit()
         except (CgroupBusy, CgroupRejected):
-            if attempt == ATTEMPTS or not group.subordinates():
+            if attempt == ATTEMPTS:
                 raise
         time.sleep(_PAUSE_SECONDS)
     return None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, ConfigError, HostError
 from rlctl.envs.host.cgroup.driver import CpuDriver, CpusetDriver, FreezerDriver
-from rlctl.envs.host.cgroup.kernel import Identity, Kernel, refusal
+from rlctl.envs.host.cgroup.kernel import Identity, Kernel, refusal, refusing
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
 from rlctl.envs.host.cgroup.parse import number
@@ -142,10 +142,8 @@ class Group:
 
     def identity(self) -> tuple[Identity, ...]:
         """Tells this group from a later one of its name."""
-        try:
+        with refusing(self.directories[0], "find it", group=True):
             return tuple(self._knobs.kernel.identity(directory) for directory in self.directories)
-        except OSError as error:
-            raise refusal(error, self.directories[0], "find it", group=True) from error
 
     def part(self, controller: Controller) -> tuple[Mount, Path]:
         """The hierarchy of a controller, and this group's directory in it."""

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -178,3 +178,12 @@ def refusal(error: OSError, path: Path, doing: str, *, group: bool = False) -> R
         kind, way_out = CgroupError, "this kernel lacks it, or its controller is not enabled for this group"
     name = errno.errorcode.get(error.errno or 0, "?")
     return kind(f"{path}: cannot {doing}: {name} ({error.strerror or error}): {way_out}")
+
+
+@contextlib.contextmanager
+def refusing(path: Path, doing: str, *, group: bool = False) -> Iterator[None]:
+    """What the kernel refuses within, as `refusal` says it."""
+    try:
+        yield
+    except OSError as error:
+        raise refusal(error, path, doing, group=group) from error

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from rlctl.envs.errors import CgroupError
 from rlctl.envs.host.cgroup.files import kind_of, own_value
 from rlctl.envs.host.cgroup.journal import Entry, Journal
-from rlctl.envs.host.cgroup.kernel import Identity, Kernel, KernelFiles, refusal
+from rlctl.envs.host.cgroup.kernel import Identity, Kernel, KernelFiles, refusal, refusing
 
 _log = logging.getLogger(__name__)
 
@@ -95,9 +95,13 @@ class Knobs:
         """
         # The original is on the disk before the first write, whatever happens after it.
         self.remember([path])
-        self.poke(path, text)
+        if self.dry_run:
+            _would_write(path, text)
+            return
+        with refusing(path, f"write {text.strip()!r}"):
+            self.kernel.write(path, text)
         # Read back: a kernel may take a write and do something else, and so may another program.
-        if not self.dry_run and not kind_of(path).same(text, got := self._own(path)):
+        if not kind_of(path).same(text, got := self._own(path)):
             raise CgroupError(
                 f"{path}: wanted {text.strip()!r}, reads back {got.strip()!r}: another program writes it too"
             )
@@ -110,12 +114,10 @@ class Knobs:
     def poke(self, path: Path, text: str) -> None:
         """Write what is no setting and cannot be read back, such as a pid to cgroup.procs. Raises as `write` does."""
         if self.dry_run:
-            _log.info("dry run: would write %r to %s", text, path)
+            _would_write(path, text)
             return
-        try:
+        with refusing(path, f"write {text.strip()!r}"):
             self.kernel.write(path, text)
-        except OSError as error:
-            raise refusal(error, path, f"write {text.strip()!r}") from error
 
     def forget(self, groups: Iterable[Path]) -> None:
         """Groups were removed, with all below them: their files are let go, and their originals are nobody's any more.
@@ -139,10 +141,8 @@ class Knobs:
 
     def make_group(self, group: Path) -> None:
         """Make a group's directory, with the errors of `write`; also in a dry run, unlike the files."""
-        try:
+        with refusing(group, "make it", group=True):
             self.kernel.make_group(group)
-        except OSError as error:
-            raise refusal(error, group, "make it", group=True) from error
 
     def _identity(self, group: Path) -> Identity | None:
         try:
@@ -151,14 +151,14 @@ class Knobs:
             return None
 
     def _own(self, path: Path) -> str:
-        try:
+        with refusing(path, "read it"):
             return own_value(self.kernel, path)
-        except OSError as error:
-            raise refusal(error, path, "read it") from error
 
     def _entry(self, path: Path, original: str | None) -> Entry:
-        try:
+        with refusing(path, "read it"):
             own = own_value(self.kernel, path) if original is None else original
             return Entry(path, own, self.kernel.identity(path.parent))
-        except OSError as error:
-            raise refusal(error, path, "read it") from error
+
+
+def _would_write(path: Path, text: str) -> None:
+    _log.info("dry run: would write %r to %s", text, path)

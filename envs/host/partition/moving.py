@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlctl.envs.errors import HostError
-from rlctl.envs.host.cgroup.kernel import Kernel, refusal
+from rlctl.envs.host.cgroup.kernel import Kernel, refusal, refusing
 from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 from rlctl.envs.host.partition.ledger import Ledger, Move
 from rlctl.envs.host.process import Task, affinity, leader, read_task
@@ -120,10 +120,8 @@ class Mover:
         raise HostError(f"{source}: tasks appear faster than they can be moved: end what forks them")
 
     def _tasks(self, source: Path) -> Iterator[Task]:
-        try:
+        with refusing(listing(source), "read it"):
             numbers = listed(self._kernel, source)
-        except OSError as error:
-            raise refusal(error, listing(source), "read it") from error
         for number in numbers:
             if (task := read_task(number, self._proc)) is not None:
                 yield task
