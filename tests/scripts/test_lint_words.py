@@ -77,6 +77,6 @@ def test_other_sections_are_left_alone(refused):
     assert refused(text) == []
 
 
-def test_without_folders_this_checkout_is_clean_but_for_what_is_still_to_do():
+def test_without_folders_this_checkout_is_clean():
     code, out = lint(SCRIPT.parents[1])
     assert code == 0, out
