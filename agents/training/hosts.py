@@ -78,7 +78,12 @@ class Kind(Strict):
 
 
 class Hosts(Strict):
-    """A file of kinds, where one may be `like` an earlier one; after `episode_steps` ticks an episode is cut off."""
+    """A file of kinds.
+
+    Attributes:
+        episode_steps: Control periods after which an episode is cut off.
+        kinds: Kinds of hosts; in a file, one may be `like` an earlier one.
+    """
 
     episode_steps: int = Field(300, ge=1)
     kinds: tuple[Kind, ...] = Field(min_length=1)

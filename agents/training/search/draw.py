@@ -74,7 +74,11 @@ class Draw(Strict):
 
 
 class Margins(Strict):
-    """The shield's part of a file: a profile, by name or file, and what is searched of it; its other constants stay."""
+    """The shield's part of a file: what is searched of a profile, whose other constants stay.
+
+    Attributes:
+        profile: A safety profile, by name or file, which policies are judged under.
+    """
 
     profile: str
     margins: dict[str, Draw] = Field(default_factory=dict)
