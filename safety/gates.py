@@ -12,7 +12,7 @@ from typing import ClassVar
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.guard import elapsed_seconds, poll_due
-from rlctl.safety.sensors import Trust
+from rlctl.safety.trust import Trust
 from rlctl.safety.verdict import Bound, Reason
 
 

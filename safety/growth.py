@@ -13,7 +13,7 @@ from typing import ClassVar
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.guard import Memoryless, elapsed_seconds, poll_due
-from rlctl.safety.sensors import Trust
+from rlctl.safety.trust import Trust
 from rlctl.safety.verdict import Bound, Reason
 
 

@@ -18,8 +18,8 @@ from rlctl.envs.yaml_edge import load_model, load_text
 from rlctl.safety.gates import LoadGate, SlackGate
 from rlctl.safety.growth import Ceiling, GrowthRate, SlackFloor, SlackHold
 from rlctl.safety.guard import Guard
-from rlctl.safety.memory import MemoryBandwidthGuard, MemoryPressureGuard
-from rlctl.safety.sensors import SensorGuard, Trust
+from rlctl.safety.memory_guards import MemoryBandwidthGuard, MemoryPressureGuard
+from rlctl.safety.trust import SensorGuard, Trust
 
 SEMANTICS = 1
 """Bumped when a guard forbids something else under the same constants; part of every digest."""
@@ -32,7 +32,7 @@ _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=Fal
 
 
 class MemoryPressure(BaseModel):
-    """Constants of the guard against an LC that waits for memory; see `rlctl.safety.memory.MemoryPressureGuard`.
+    """Constants of the guard against an LC that waits for memory; see `rlctl.safety.memory_guards.MemoryPressureGuard`.
 
     Attributes:
         hold_ratio: Share of the time with the LC stalled above which nothing grows, and after `after_ticks` BE shrinks.

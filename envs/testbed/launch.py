@@ -16,7 +16,7 @@ from typing import Self
 from rlctl.envs.errors import RlctlError, TestbedError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cpulist import MOST_CPUS
-from rlctl.envs.testbed import gate, leftovers
+from rlctl.envs.testbed import launch_barrier, leftovers
 from rlctl.envs.testbed.janitor import Janitor
 
 GRACE_SECONDS = 1.0
@@ -75,8 +75,8 @@ class Process:
         if self._popen.stdin.closed:
             return
         try:
-            with self._popen.stdin as gate_pipe:
-                gate_pipe.write(b"\n")
+            with self._popen.stdin as barrier:
+                barrier.write(b"\n")
         except OSError as error:
             raise TestbedError(f"{self.name} ended before it had begun: {self.tail()}") from error
 
@@ -240,7 +240,7 @@ class Launcher:
     ) -> subprocess.Popen[bytes]:
         output, errors = _log_files(self.folder, name)
         launcher = str(os.getpid()) if ready is None else f"{os.getpid()}:{ready}"
-        held = [sys.executable, "-I", "-S", gate.__file__, launcher, *command]
+        held = [sys.executable, "-I", "-S", launch_barrier.__file__, launcher, *command]
         try:
             with output.open("wb") as out, errors.open("wb") as err, _interrupts_waiting():
                 return subprocess.Popen(

@@ -1,6 +1,7 @@
 """The control loop: read, decide, rule, write, record, once per control period.
 
-What happens in a tick in which one of these fails stands in `rlctl.loop.failsafe`.
+What happens in a tick in which one of these fails stands in `rlctl.loop.failsafe`; who can overrule a policy, and where
+each of them is recorded, in `docs/concepts/shield.md`.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rlctl.agents.policy import Policy
 from rlctl.agents.seat import SAFE, Seat
 from rlctl.envs.allocation import Allocation, most_restrictive
 from rlctl.envs.errors import CgroupBusy, in_one_line
 from rlctl.envs.plant import Plant
-from rlctl.loop.failsafe import Failsafe, Lease, stay_in_charge, unwatched
+from rlctl.loop.failsafe import Failsafe, stay_in_charge, unwatched
 from rlctl.loop.record import Recorder, Shares, Tick
 from rlctl.loop.stopping import Request
 from rlctl.safety.shield import Shield
+
+if TYPE_CHECKING:
+    from rlctl.safety.lease import Lease
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +65,7 @@ class Controller:
         plant: The host that is controlled, live or simulated.
         shield: Rules on every proposal; None only where a benchmark judges a manager bare, as it was published.
         recorder: Takes each tick.
-        lease: Of a watchdog; renewed after each tick that ends with BE where it should be.
+        lease: Of the watchdog, if there is one; renewed after each tick that ends with BE where it should be.
         events: Answers what happened to the host since the last call, a line for each event; recorded with the tick.
         shares: Answers how BE's applications divide what was applied; recorded with the tick.
     """
@@ -161,8 +166,8 @@ class Controller:
         # step above failed, or where no watchdog would step in if this process died.
         stay_in_charge(self.lease)
         fault, why_unwatched = read_fault or decision_fault, unwatched(self.lease)
-        held = fault or why_unwatched
-        applied, failure = self._failsafe.apply(self._tightened(decision.verdict.allocation, held))
+        why_safe = fault or why_unwatched
+        applied, failure = self._failsafe.apply(self._tightened(decision.verdict.allocation, why_safe))
         # 4. Record what was seen, asked for, allowed and read back.
         tick = Tick(
             index=self.totals.ticks,
@@ -173,26 +178,26 @@ class Controller:
             verdict=decision.verdict,
             applied=applied,
             policy=self.seat.policy.name,
-            note=held or decision.note,
+            note=why_safe or decision.note,
             error=failure,
             read_seconds=read - begun,
             decision_seconds=decided - read,
             tick_seconds=time.perf_counter() - begun,
             missed_deadlines=self.totals.missed_deadlines,
-            acting=SAFE if held else decision.acting,
-            fallback=held or decision.fallback,
+            acting=SAFE if why_safe else decision.acting,
+            fallback=why_safe or decision.fallback,
             events=self.events(),
             shares=self.shares(),
         )
         self._finish(tick, fault, policy_failed=decision.failed)
         return tick
 
-    def _tightened(self, allocation: Allocation, held: str) -> Allocation:
+    def _tightened(self, allocation: Allocation, why_safe: str) -> Allocation:
         """The safe allocation where there is a reason to hold BE there, which is logged once; else the allocation."""
-        if held and held != self._reported:
-            log.error("BE goes to the safe allocation: %s", held)
-        self._reported = held
-        return most_restrictive(allocation, self.plant.limits.safe) if held else allocation
+        if why_safe and why_safe != self._reported:
+            log.error("BE goes to the safe allocation: %s", why_safe)
+        self._reported = why_safe
+        return most_restrictive(allocation, self.plant.limits.safe) if why_safe else allocation
 
     def _finish(self, tick: Tick, fault: str, *, policy_failed: bool) -> None:
         """Count and record the tick, and renew the lease if BE is where it should be.

@@ -7,7 +7,7 @@ that cannot be asked, a write that is refused. Only failures that last end the l
 from __future__ import annotations
 
 import logging
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from rlctl.agents.seat import SAFE, Decision, Seat
 from rlctl.envs.allocation import Allocation
@@ -16,27 +16,14 @@ from rlctl.envs.plant import Plant
 from rlctl.envs.telemetry import Missing, Telemetry, Why
 from rlctl.safety.verdict import Verdict
 
+if TYPE_CHECKING:
+    from rlctl.safety.lease import Lease
+
 log = logging.getLogger(__name__)
 
 FAILURES_IN_A_ROW = 10
 """Ticks in a row that could not be written, or in which reading or deciding failed, after which the loop ends: what
 lasts for so long does not heal by itself."""
-
-
-class Lease(Protocol):
-    """What a watchdog lends the loop: while it is renewed, the watchdog leaves BE to the loop."""
-
-    def check(self) -> str:
-        """Why BE must be at the safe allocation in this tick; empty if all is well."""
-        ...
-
-    def renew(self, *, safe: bool = False) -> None:
-        """A tick is complete: the shield's verdict is in force; with `safe`, BE is frozen or at the safe allocation."""
-        ...
-
-    def lost(self) -> str:
-        """Why the loop is no longer in charge, for example since the originals were restored; empty while it is."""
-        ...
 
 
 def stay_in_charge(lease: Lease | None) -> None:

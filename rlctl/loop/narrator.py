@@ -17,7 +17,7 @@ from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.host.events import BE_VANISHED
 from rlctl.envs.telemetry import Missing, Telemetry, Value, Why
 from rlctl.loop.record import Tick, allocation_as_json
-from rlctl.safety.sensors import SensorGuard
+from rlctl.safety.trust import SensorGuard
 from rlctl.safety.verdict import Bound
 from rlctl.work.logs import takes
 

@@ -20,9 +20,9 @@ from rlctl.envs.errors import HostError, in_one_line
 from rlctl.envs.host.live import LiveHost
 from rlctl.envs.observation import Observation, Observer
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
-from rlctl.safety.memory import MemoryBandwidthGuard, MemoryPressureGuard
+from rlctl.safety.memory_guards import MemoryBandwidthGuard, MemoryPressureGuard
 from rlctl.safety.profile import Profile
-from rlctl.safety.sensors import NEVER_THERE
+from rlctl.safety.trust import NEVER_THERE
 
 log = logging.getLogger("rlctl.serve")
 

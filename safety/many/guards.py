@@ -21,8 +21,8 @@ from rlctl.safety.growth import Ceiling, GrowthRate, SlackFloor, SlackHold
 from rlctl.safety.guard import POLL_TOLERANCE
 from rlctl.safety.many.readings import Beliefs
 from rlctl.safety.profile import Profile
-from rlctl.safety.sensors import SensorGuard, Trust
 from rlctl.safety.shield import bounds
+from rlctl.safety.trust import SensorGuard, Trust
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -1,4 +1,4 @@
-"""What the shield of many hosts reads, and which of its readings may be believed: `rlctl.safety.sensors` in arrays.
+"""What the shield of many hosts reads, and which of its readings may be believed: `rlctl.safety.trust` in arrays.
 
 `Trust` there has the rules with their reasons. `tests/safety/many/test_shield.py` holds both equal to the last bit.
 """

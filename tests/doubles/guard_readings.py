@@ -8,7 +8,7 @@ import numpy as np
 
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Why
 from rlctl.safety.many.readings import Column, GuardReadings
-from rlctl.safety.sensors import NEVER_THERE
+from rlctl.safety.trust import NEVER_THERE
 
 
 def guard_readings(telemetries: Sequence[Telemetry]) -> GuardReadings:

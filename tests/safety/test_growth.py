@@ -14,8 +14,8 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.growth import Ceiling, GrowthRate, Pace, SeenSlack, SlackFloor
 from rlctl.safety.profile import Profile, load_profile
-from rlctl.safety.sensors import Trust
 from rlctl.safety.shield import Shield
+from rlctl.safety.trust import Trust
 
 Calm = Callable[..., Telemetry]
 

@@ -18,10 +18,10 @@ from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
 from rlctl.safety.many.shield import BatchShield
-from rlctl.safety.memory import Level, MemoryBandwidthGuard, MemoryPressureGuard, Stalls
+from rlctl.safety.memory_guards import Level, MemoryBandwidthGuard, MemoryPressureGuard, Stalls
 from rlctl.safety.profile import MemoryBandwidth, MemoryPressure, Profile, load_profile
-from rlctl.safety.sensors import NEVER_THERE, Trust
 from rlctl.safety.shield import Shield, _memory
+from rlctl.safety.trust import NEVER_THERE, Trust
 from rlctl.safety.verdict import Reason
 from tests.doubles.guard_readings import guard_readings
 

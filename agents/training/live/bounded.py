@@ -22,8 +22,8 @@ from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.telemetry import Telemetry, Value
-from rlctl.safety.sensors import Trust
 from rlctl.safety.shield import Shield
+from rlctl.safety.trust import Trust
 from rlctl.safety.verdict import Reason
 from rlctl.safety.wrapper import ShieldedEnv
 

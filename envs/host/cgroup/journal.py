@@ -247,7 +247,7 @@ class Journal:
         """
         pending = [*self.held, *entries]
         try:
-            self._append(b"".join(entry.to_line() for entry in pending))
+            self._append(b"".join(entry.to_line() for entry in pending), hold=hold)
         except HostError as error:
             if not hold:
                 raise
@@ -314,11 +314,11 @@ class Journal:
             self._damaged = bool(recorded.unreadable)
             self._reserve()
 
-    def _append(self, data: bytes) -> None:
+    def _append(self, data: bytes, *, hold: bool = False) -> None:
         # Behind the last whole line, over what is reserved or was torn.
         if self._file is None:
             raise HostError(f"{self.state_dir / JOURNAL}: is closed")
-        with _storing(self.state_dir / JOURNAL):
+        with _storing(self.state_dir / JOURNAL, hold=hold):
             try:
                 append(self._file, data, self._end_bytes)
             except OSError:
@@ -359,11 +359,13 @@ def _write_whole(file: int, data: bytes, at_bytes: int) -> None:
 
 
 @contextlib.contextmanager
-def _storing(path: Path) -> Iterator[None]:
+def _storing(path: Path, *, hold: bool = False) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise HostError(f"{path}: cannot store the originals ({error.strerror}): nothing is changed") from error
+        # With `hold` BE is restricted all the same, and the originals wait in memory.
+        effect = "" if hold else ": nothing is changed"
+        raise HostError(f"{path}: cannot store the originals ({error.strerror}){effect}") from error
 
 
 def archive(state_dir: Path, why: str) -> str:

@@ -21,8 +21,8 @@ from rlctl.envs.host.cgroup.layout import Controller, Mount
 from rlctl.envs.host.resources.memory import MemoryV2, memory_of
 from rlctl.envs.host.sensors.psi import Psi
 from rlctl.envs.telemetry import Telemetry
-from rlctl.safety.memory import MemoryPressureGuard
-from rlctl.safety.sensors import Trust
+from rlctl.safety.memory_guards import MemoryPressureGuard
+from rlctl.safety.trust import Trust
 from rlctl.safety.verdict import Bound
 from tests.waiting import PATIENCE_SECONDS
 

@@ -55,7 +55,7 @@ def test_command_runs_nothing_before_it_is_in_its_group(tmp_path: Path) -> None:
         assert process.exit_code == process.stop() == 3
     (pid, was_running) = group.attached[0]
     assert pid == process.pid
-    assert "gate.py" in was_running
+    assert "launch_barrier.py" in was_running
     assert process.pids() == ()
 
 

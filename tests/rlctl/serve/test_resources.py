@@ -24,7 +24,7 @@ from rlctl.envs.host.resources.powercap import Rapl
 from rlctl.envs.host.resources.resctrl_monitor import ResctrlMonitor
 from rlctl.envs.host.sensors.psi import Psi
 from rlctl.envs.telemetry import Telemetry, Value
-from rlctl.safety.memory import MemoryBandwidthGuard, MemoryPressureGuard
+from rlctl.safety.memory_guards import MemoryBandwidthGuard, MemoryPressureGuard
 from rlctl.serve.resources import LOOK_SECONDS, Caretaker, resource_sensors
 from tests.doubles.cgroup_kernel import FakeKernel
 

@@ -9,7 +9,7 @@ import pytest
 
 from rlctl.envs.allocation import Limits
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
-from rlctl.safety.sensors import SensorGuard, Trust
+from rlctl.safety.trust import SensorGuard, Trust
 from rlctl.safety.verdict import Reason
 
 Calm = Callable[..., Telemetry]

@@ -14,7 +14,7 @@ from typing import ClassVar
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Why
 from rlctl.safety.guard import Memoryless, elapsed_seconds
-from rlctl.safety.sensors import NEVER_THERE, Trust
+from rlctl.safety.trust import NEVER_THERE, Trust
 from rlctl.safety.verdict import Bound, Reason
 
 _ABSENT = Missing(Why.NOT_CONFIGURED, "no sensor of this set-up provides it")
