@@ -21,7 +21,7 @@ SHARED = ("slice_seconds", "slice_weight_exponent", "crowd_exponent", "period_ex
 # What a service and its client cost: a value for each profile.
 OWN = ("service_seconds", "wake_seconds", "service_scv", "client_cpus", "client_cpu_seconds")
 FIRST_STEP = 0.25  # of a logarithm: constants are tried a quarter above where they begin
-MOST_RATIO = 8.0  # a cell at the edge of overload jumps by more from repeat to repeat (host.md, 3)
+MOST_RATIO = 8.0  # at the edge of overload a cell jumps by more from repeat to repeat (docs/measured/simulator.md, 3)
 SIDE = 1.5  # the target's wrong side counts as much as a factor of 4.5 in the p95
 EDGE = 0.2  # of a logarithm: nearer to the target the wrong side counts less
 CPUS = 0.1  # an error of CPUs that counts as much as a factor of e in the p95

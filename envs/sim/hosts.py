@@ -186,7 +186,7 @@ class Hosts:
         if c.pause_ratio.any():
             job = np.floor(self.tick * self.tick_seconds / c.pause_seconds)
             threads = threads * (_hashed(self.seeds, job) >= c.pause_ratio)
-        # A freeze takes some milliseconds (host.md: .4-7 ms until the freezer reads FROZEN), in which BE runs on.
+        # A freeze takes some milliseconds (docs/measured/simulator.md, 8), in which BE runs on.
         lingering = np.where(self._was_frozen, 0.0, np.minimum(c.freeze_seconds / self.tick_seconds, 1.0))
         running: Array = threads * np.where(frozen, lingering, 1.0)
         return running
@@ -239,8 +239,8 @@ class Hosts:
     def _slices(self, rho: Array, share: Share) -> Array:
         """Seconds that waiting for BE's slices adds to the tail latency.
 
-        An empirical law, whose constants are fitted to host_surface.csv (host.md, facts 1 to 3). Slices count only
-        where more requests meet BE than the quantile leaves out.
+        An empirical law, whose constants are fitted to host_surface.csv (docs/measured/simulator.md, 1 to 3). Slices
+        count only where more requests meet BE than the quantile leaves out.
         """
         c = self.constants
         met = share.burst_ratio * np.minimum(c.shared_cpus / c.lc_cpus, 1.0)

@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 LATE = ("tail_latency_seconds", "oldest_request_seconds", "load_ratio", "samples", "lost")
 """What comes from the LC's side and may arrive late or not at all."""
 
-# The LC's PSI with BE frozen (host.md: .001-.003); the host's own work is never nothing.
+# The LC's PSI with BE frozen (.001-.003: docs/measured/simulator.md, 9); the host's own work is never nothing.
 QUIET_PRESSURE_RATIO = 0.002
 
 _ALIVE = Value(1.0)

@@ -40,7 +40,7 @@ def fair_share(weight_ratio: Array, lc_cpus: Array, be_spread_cpus: Array) -> Ar
         be_spread_cpus: CPUs that BE runs on.
     """
     # The kernel divides a group's weight over the CPUs that it runs on (Documentation/scheduler/sched-design-CFS):
-    # on two CPUs BE presses half as hard on each. An LC on one of them was measured to hold 2/3 (host.md, cpuset 0-1).
+    # on two CPUs BE presses half as hard on each. An LC on one of them held 2/3 (docs/measured/simulator.md, 4).
     return 1.0 / (1.0 + weight_ratio * lc_cpus / np.maximum(be_spread_cpus, 1e-9))
 
 

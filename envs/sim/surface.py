@@ -1,7 +1,7 @@
 """A measured surface: windows of co-location on a real host, cell by cell, as CSV.
 
 A cell is one service under one load beside one BE allocation; its windows follow each other from an empty queue. The
-columns, in the unit that the sweep of /work/shared/reference/host.md wrote them in:
+columns, in the unit that the sweep of docs/measured/simulator.md wrote them in:
 
 ========== ===========================================================================================================
 cfg        name of the service; cells are matched with a host profile by how it begins

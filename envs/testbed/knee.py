@@ -17,7 +17,7 @@ from rlctl.envs.testbed.generator import LoadGenerator
 
 RESOLUTION_RATIO = 0.03
 MOST_STEPS = 1000  # beyond it the step is a slip of the pen
-CLEAR_RATIO = 0.5  # p95 of a 1-s window varies by 18 % (host.md): half the target is no chance result
+CLEAR_RATIO = 0.5  # p95 of a 1-s window varies by 18 % (docs/measured/simulator.md, 7): half the target is no chance
 SETTLE_SECONDS = 1.0
 WINDOW_SECONDS = 1.5
 DRAIN_SECONDS = 10.0

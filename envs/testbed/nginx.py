@@ -48,7 +48,7 @@ class NginxConfig:
     """How much work a request is.
 
     Attributes:
-        text_bytes: Length of the text; 35 kB at level 6 take about 1.2 ms of CPU time (host.md).
+        text_bytes: Length of the text; 35 kB at level 6 take about 1.2 ms of CPU time (docs/measured/simulator.md).
         gzip_level: 1 to 9.
         access_log: Log each request in the format of `rlctl.envs.host.latency.nginx_log`.
 

@@ -30,9 +30,9 @@ from rlctl.envs.workload import SLO
 
 log = logging.getLogger(__name__)
 
-GENERATOR_PRIORITY = 50  # SCHED_FIFO: a normal-priority sender is late by milliseconds beside a busy BE (host.md)
-CONTROLLER_PRIORITY = 40  # a normal-priority controller waited 43 ms at the median, 780 ms at worst (host.md)
-TOP_WEIGHT = {1: 262144, 2: 10000}  # the kernel's largest: the rest of the box must not disturb (host.md)
+GENERATOR_PRIORITY = 50  # SCHED_FIFO: else late by milliseconds (docs/measured/simulator.md, 10)
+CONTROLLER_PRIORITY = 40  # else it waits for 43 ms at the median (docs/measured/simulator.md, 10)
+TOP_WEIGHT = {1: 262144, 2: 10000}  # the kernel's largest: the rest of the box must not disturb (the same)
 SOLO_SECONDS = 8.0
 SETTLE_SECONDS = 0.5
 DRAIN_SECONDS = 20.0

@@ -36,7 +36,7 @@ START_SECONDS = 100.0  # the search for the maximum load, and BE's start
 START = {"memcached": "two-core-host", "nginx": "two-core-nginx"}
 """Profile from which a fit begins, by the LC's kind."""
 RANGES = {"service_seconds": 0.1, "slice_seconds": 0.3}
-"""Constants that differ from host to host in training, and by how much either way: the drift that host.md measured."""
+"""Constants that differ from host to host in training, and by how much either way (docs/measured/simulator.md, 6)."""
 RESIDUALS = (
     "cells", "number", "p95 within 2x %", "side of target %", "BE within .1 CPU %", "LC within .1 CPU %", "median x",
 )  # fmt: skip

@@ -47,7 +47,7 @@ def tree(
 
 
 def vm(sys: Path) -> Path:
-    """Two vCPUs, no SMT, one cache, one node: the machine of host.md."""
+    """Two vCPUs, no SMT, one cache, one node: the machine of docs/measured/simulator.md."""
     return tree(sys, {0: 0, 1: 1}, {0: 0, 1: 0}, {0: 0, 1: 0})
 
 

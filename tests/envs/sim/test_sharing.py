@@ -1,4 +1,4 @@
-"""Who gets which CPU: the facts that were measured on a two-core host (shared/reference/host.md)."""
+"""Who gets which CPU: the facts that were measured on a two-core host (docs/measured/simulator.md)."""
 
 from __future__ import annotations
 
