@@ -166,8 +166,10 @@ class Hosts:
 
     def _advance(self, z: Array) -> None:
         """Move the slow noises on: each a first-order autoregression of unit variance with its correlation time."""
-        for name, place, channel in (("_drift", 0, DRIFT), ("_rate", 1, RATE), ("_phase", 2, PHASE)):
-            setattr(self, name, self._keep[place] * getattr(self, name) + self._fresh[place] * z[channel])
+        keep, fresh = self._keep, self._fresh
+        self._drift = keep[0] * self._drift + fresh[0] * z[DRIFT]
+        self._rate = keep[1] * self._rate + fresh[1] * z[RATE]
+        self._phase = keep[2] * self._phase + fresh[2] * z[PHASE]
 
     def _offered(self, rate_rps: Array, z: Array) -> Array:
         """Arrivals per second in the window: the configured rate with slow noise, and the chance of a finite window.

@@ -32,7 +32,7 @@ class Share(NamedTuple):
     fair: Array
 
 
-def fair_share(weight_ratio: Array, lc_cpus: Array, be_spread_cpus: Array) -> Array:
+def fair_share(weight_ratio: Array | float, lc_cpus: Array, be_spread_cpus: Array) -> Array:
     """The LC's part of a CPU on which both always want to run.
 
     Args:
@@ -74,8 +74,8 @@ class Contest(NamedTuple):
             threads: Threads that BE has ready to run.
         """
         own = np.minimum(own, threads)
-        fair, fair_equal = (fair_share(w, lc_cpus, be_spread_cpus) for w in (weight_ratio, np.ones(1)))
-        return cls(lc_cpus, fair, fair_equal, own, np.minimum(shared, threads - own))
+        fair, equal = fair_share(weight_ratio, lc_cpus, be_spread_cpus), fair_share(1.0, lc_cpus, be_spread_cpus)
+        return cls(lc_cpus, fair, equal, own, np.minimum(shared, threads - own))
 
     def most(self, lc_wants: Array) -> Array:
         """CPUs that BE keeps busy without a quota.
@@ -121,10 +121,11 @@ def share_out(contest: Contest, wants: Array, quota: Array) -> Share:
     duty, duty_pressed, duty_equal = (
         np.minimum(1.0, quota / np.maximum(cpus, 1e-9)) for cpus in (most, pressed, contest.most_at_equal_weight(wants))
     )
+    meet = contest.shared > 0.0
     return Share(
         be_cpus=duty * most,
         lc_capacity_cpus=contest.lc_cpus - duty_pressed * (1.0 - contest.fair) * contest.shared,
-        contended_ratio=np.where(contest.shared > 0.0, duty, 0.0),
-        burst_ratio=np.where(contest.shared > 0.0, duty_equal, 0.0),
+        contended_ratio=np.where(meet, duty, 0.0),
+        burst_ratio=np.where(meet, duty_equal, 0.0),
         fair=contest.fair,
     )

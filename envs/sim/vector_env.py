@@ -292,5 +292,8 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
 
 def _masked(infos: dict[str, Any], which: Flags) -> dict[str, Any]:
     """Infos in Gymnasium's form: beside every array stands `_NAME`, the mask of the hosts that it is about."""
-    values = {name: _masked(value, which) if isinstance(value, dict) else value for name, value in infos.items()}
-    return values | {f"_{name}": which for name in infos}
+    masked: dict[str, Any] = {}
+    for name, value in infos.items():
+        masked[name] = _masked(value, which) if isinstance(value, dict) else value
+        masked["_" + name] = which
+    return masked
