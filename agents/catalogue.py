@@ -25,6 +25,7 @@ from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.managers.prm_thesis import PrmThesis
 from rlctl.agents.managers.references import Frozen, GreedyShield, Static, Unmanaged, Weights
 from rlctl.agents.managers.sideload import Sideload
+from rlctl.agents.managers.table import Table
 from rlctl.agents.policy import Policy
 from rlctl.agents.served import bundle
 from rlctl.agents.served.learned import BARE, LearnedPolicy
@@ -133,6 +134,9 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
         ),
         "feedforward": Entry(
             Feedforward, "quota = CPUs - 10 % - LC use foreseen from the load, every tick; shielded", "rlctl"
+        ),
+        "table": Entry(
+            Table, "the largest quota that a sweep of this host found to hold .8 of the target at this load", "rlctl"
         ),
         "greedy-shield": Entry(GreedyShield, "asks for everything; the shield rules", "rlctl"),
     }

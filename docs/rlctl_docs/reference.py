@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from rlctl import cli
 from rlctl.agents import catalogue
+from rlctl.agents.managers.table import QuotaTable
 from rlctl.agents.training.hosts import Hosts
 from rlctl.agents.training.recipe import ALGORITHMS
 from rlctl.agents.training.search.draw import SpaceFile
@@ -124,6 +125,7 @@ FILES: tuple[tuple[str, str, type[BaseModel]], ...] = (
     ("Scenarios, simulated", "`configs/scenarios/*.yaml` with `plant: sim`; for `rlctl bench` and `rlctl evaluate`.", SimScenario),
     ("Safety profiles", "`configs/safety/*.yaml`: the shield's constants; key `shield` of a serve configuration, `--shield`.", Profile),
     ("Host profiles", "`configs/plants/*.yaml`: the simulated hosts, or what `rlctl calibrate` has fitted.", HostProfile),
+    ("Quota tables", "`PROFILE.table.yaml` of `rlctl calibrate`: what the manager `table` looks up.", QuotaTable),
     ("Training hosts", "`configs/training/hosts.yaml`: what `rlctl train` learns on.", Hosts),
     ("Search spaces", "`configs/tuning/*.yaml`: what `rlctl tune` searches.", SpaceFile),
     ("Tuned managers", "`configs/managers/tuned.yaml`, which `scripts/tune-managers` writes.", Tuned),

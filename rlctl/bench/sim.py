@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from rlctl import __version__
 from rlctl.agents import catalogue
 from rlctl.agents.managers.prm_model import PrmModel
+from rlctl.agents.managers.table import Levels
+from rlctl.bench.held import needs_sweep, simulated_levels, table_options
 from rlctl.bench.lineup import NEEDS_MODEL, fitted, policy_for
 from rlctl.bench.simulation import SimResult, SimTask, simulate
 from rlctl.bench.suite import BOUNDS, SHIELDED_BOUNDS, SimOutcome
@@ -44,6 +46,7 @@ class SimPlan:
         threshold_model: PRM's model, or None.
         tuned: Constants that managers run with in place of their published ones, or None.
         tuned_source: Name or file that these were loaded from.
+        levels: What `table` looks up; of a sweep of the simulated host, where `table` takes part.
     """
 
     scenario: SimScenario
@@ -56,6 +59,7 @@ class SimPlan:
     threshold_model: PrmModel | None = None
     tuned: Tuned | None = None
     tuned_source: str = ""
+    levels: Levels = ()
 
     @classmethod
     def of(
@@ -102,8 +106,9 @@ class SimPlan:
         return policy_for(name, self.scenario, self.threshold_model, self.options(name)).shielded
 
     def options(self, name: str) -> Mapping[str, object]:
-        """Tuned constants of a manager; none where it runs with its published ones."""
-        return self.tuned.options(name) if self.tuned else {}
+        """Tuned constants of a manager, none where it runs with its published ones; for `table` what was swept."""
+        tuned = self.tuned.options(name) if self.tuned else {}
+        return {**tuned, **table_options(name, self.scenario, self.levels)}
 
     def weight(self, name: str) -> Weight:
         """BE's CPU weight under a manager."""
@@ -188,7 +193,8 @@ def run_sim(
     """Run every manager of a plan on every seed.
 
     Args:
-        plan: What to measure; PRM's threshold model is recorded first if a manager needs one and there is none.
+        plan: What to measure; first PRM's threshold model is recorded and the host swept for `table`, if a manager
+            needs that and the plan lacks it.
         workforce: Who does the pieces of work; no number in the result depends on it.
         done: Called after each piece of work with the manager's name, for progress.
         chunk: Seeds of one piece of work, as in `SimPlan.tasks`.
@@ -198,6 +204,8 @@ def run_sim(
     """
     if NEEDS_MODEL & set(plan.managers) and plan.threshold_model is None:
         plan = replace(plan, threshold_model=record_model(plan))
+    if needs_sweep(plan.managers, plan.scenario) and not plan.levels:
+        plan = replace(plan, levels=simulated_levels(plan.host, plan.scenario.be.weight))
     results = workforce.map(simulate, plan.tasks(workforce.count, chunk), lambda task: done(task.manager))
     names = {catalogue.label(name): name for name in plan.managers}
     parts = {label: [part for part in results if part.task.manager == name] for label, name in names.items()}

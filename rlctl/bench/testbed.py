@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from rlctl import __version__
 from rlctl.agents import catalogue
 from rlctl.agents.managers.prm_model import PrmModel
+from rlctl.agents.managers.table import Levels
 from rlctl.agents.policy import Policy
+from rlctl.bench.held import bench_sweep, needs_sweep, swept_levels, table_options
 from rlctl.bench.lineup import NEEDS_MODEL, fitted, policy_for
 from rlctl.bench.score import LiveRun
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
@@ -34,6 +36,7 @@ class LivePlan:
         repeats: Runs of each manager; runs are interleaved, each repeat beginning with another manager.
         profile: Constants of the shield for shielded policies, already on the scenario's time scale.
         threshold_model: PRM's model; None where it is not needed or not recorded yet.
+        levels: What `table` looks up; none where it is not needed or not swept yet.
     """
 
     scenario: LiveScenario
@@ -41,6 +44,7 @@ class LivePlan:
     repeats: int
     profile: Profile
     threshold_model: PrmModel | None = None
+    levels: Levels = ()
 
     def order(self, repeat: int) -> tuple[str, ...]:
         """Managers of one repeat, rotated so that none is always measured first."""
@@ -49,7 +53,8 @@ class LivePlan:
 
     def policy(self, name: str) -> Policy:
         """A new policy of this name, as this scenario wants it."""
-        return policy_for(name, self.scenario, self.threshold_model)
+        swept = table_options(name, self.scenario, self.levels)
+        return policy_for(name, self.scenario, self.threshold_model, swept)
 
     def weight(self, policy: Policy) -> Weight:
         """BE's CPU weight: the scenario's, but for `weights`, which is nothing else."""
@@ -100,7 +105,7 @@ class OnTestbed:
         On a cluster its messages go to the worker's log, which `rlctl -v` shows on the driver.
         """
         with self.testbed(self.plan.scenario.testbed(), say) as bed:
-            plan, alone = with_model(self.plan, bed), Work(0.0, 0.0)
+            plan, alone = with_levels(with_model(self.plan, bed), bed), Work(0.0, 0.0)
 
             def step(manager: str) -> Alone | Measured:
                 nonlocal alone
@@ -132,6 +137,17 @@ def with_model(plan: LivePlan, bed: Testbed) -> LivePlan:
     bed.follow(scenario.trace)
     Controller(bed.plant, catalogue.build("frozen"), None, recorder).run(seconds=scenario.duration_seconds)
     return replace(plan, threshold_model=fitted(recorder.ticks, bed.plant.limits.lc_cpus, scenario.time_scale))
+
+
+def with_levels(plan: LivePlan, bed: Testbed) -> LivePlan:
+    """The plan with what `table` looks up, swept on this very testbed if it takes part: a host's capacity moves."""
+    scenario = plan.scenario
+    if not needs_sweep(plan.managers, scenario):
+        return plan
+    plan_of_sweep = bench_sweep(scenario)
+    minutes = plan_of_sweep.measuring_seconds / 60.0
+    say(f"sweeping the host for `table`, {len(plan_of_sweep.points)} cells, about {minutes:.0f} min ...")
+    return replace(plan, levels=swept_levels(scenario, bed))
 
 
 def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work) -> LiveRun:

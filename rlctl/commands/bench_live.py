@@ -6,6 +6,7 @@ import argparse
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
+from rlctl.bench.held import bench_sweep, needs_sweep
 from rlctl.bench.hosts import LiveOutcome, live_hosts, results_as_json
 from rlctl.bench.lineup import NEEDS_MODEL
 from rlctl.bench.testbed import LivePlan
@@ -85,6 +86,8 @@ def _minutes(plan: LivePlan) -> int:
     recordings = 1 if NEEDS_MODEL & set(plan.managers) else 0
     seconds = SEARCH_SECONDS + plan.repeats * (SOLO_SECONDS + SETTLE_SECONDS)
     seconds += (plan.repeats * len(plan.managers) + recordings) * run_seconds
+    if needs_sweep(plan.managers, plan.scenario):
+        seconds += bench_sweep(plan.scenario).measuring_seconds
     return max(1, round(seconds / 60.0))
 
 

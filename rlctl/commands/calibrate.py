@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from rlctl.bench.held import measured_table
+from rlctl.bench.sweep import LOADS, QUOTAS, WINDOWS, Sweep, sweep
 from rlctl.commands.outputs import add_json, write_json
 from rlctl.envs.errors import CheckFailed, ConfigError
 from rlctl.envs.sim.fit import OWN, SHARED, fit
@@ -15,17 +17,7 @@ from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.sim.residuals import MANY_SEEDS, Residual, agreement, by_regime, residuals, service_of
 from rlctl.envs.sim.surface import Cell, read_surface, set_aside
 from rlctl.envs.testbed.session import Testbed
-from rlctl.measure.calibrate import (
-    LOADS,
-    QUOTAS,
-    WINDOWS,
-    Sweep,
-    cell_rows,
-    fitted_profile,
-    regime_rows,
-    sweep,
-    write_profile,
-)
+from rlctl.measure.calibrate import cell_rows, fitted_profile, regime_rows, write_profile
 from rlctl.report.table import render
 from rlctl.scenarios.shipped import live_scenario
 from rlctl.work.progress import progress, say
@@ -36,9 +28,9 @@ EXAMPLES = """examples:
   rlctl calibrate --surface host_surface.csv
   rlctl calibrate --surface nginx.csv --profile nginx=nginx.yaml --cells
 
-With --config a live testbed is swept (load x BE quota x cpuset), a profile is fitted to two cells of three, and the
-residuals of these and of the third kept aside are printed. With --surface nothing is swept: those of a
-file are printed.
+With --config a live testbed is swept (load x BE quota x cpuset), the table of the manager `table` is written, a
+profile is fitted to two cells of three, and the residuals of these and of the third kept aside are printed. With
+--surface nothing is swept: those of a file are printed.
 """
 
 PROFILES = ("mc=two-core-host", "memcached=two-core-host", "nginx=two-core-nginx")
@@ -95,6 +87,9 @@ def _sweep(args: argparse.Namespace) -> int:
         with progress(len(plan.points), "cells") as done:
             sweep(plan, bed, table, done)
         most = bed.slo.max_load_rps
+    quotas = args.out.with_suffix(".table.yaml")
+    measured_table(table, plan.scenario, most).write(quotas)
+    say(f"{quotas}: for the manager `table`, the largest quota that held at each load")
     say(f"{table}: {len(plan.points)} cells; fitting ...")
     _, profile = fitted_profile(table, plan.scenario, most, args.out.stem)
     write_profile(profile, args.out)

@@ -19,6 +19,9 @@ from rlctl.envs.observation import Observation
 from rlctl.envs.telemetry import Telemetry
 
 Make = Callable[[], Policy]
+OPTIONS = {"table": {"levels": ((0.5, 2.0, 2), (0.9, 0.25, 1))}}
+"""What a manager cannot do without."""
+
 Ticks = st.SearchStrategy[list[tuple[Telemetry, Allocation]]]
 
 HOSTS = (Limits(cpus=1), Limits(cpus=2), Limits(cpus=36, lc_cpus=17), Limits(cpus=3, lc_cpus=0.5, min_quota_cpus=0.2))
@@ -46,7 +49,7 @@ def is_legal(allocation: Allocation, limits: Limits) -> bool:
 def test_any_telemetry_gets_a_legal_allocation_and_a_note(name: str, data: st.DataObject, ticks: Ticks) -> None:
     limits = data.draw(st.sampled_from(HOSTS))
     scale, model = data.draw(st.sampled_from([1.0, 15.0])), data.draw(st.sampled_from([None, MODEL]))
-    policy, twin = (build(name, time_scale=scale, model=model) for _ in range(2))
+    policy, twin = (build(name, time_scale=scale, model=model, **OPTIONS.get(name, {})) for _ in range(2))
     assert is_legal(policy.start(limits), limits)
     twin.start(limits)
     for tick, current in data.draw(ticks):
@@ -60,4 +63,4 @@ def test_any_telemetry_gets_a_legal_allocation_and_a_note(name: str, data: st.Da
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 @pytest.mark.parametrize("name", NAMES)
 def test_keeps_what_the_public_checks_ask_of_anybodys_manager(name: str, check: Callable[[Make], None]) -> None:
-    check(lambda: build(name, model=MODEL))
+    check(lambda: build(name, model=MODEL, **OPTIONS.get(name, {})))

@@ -8,6 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from rlctl.agents.managers.table import Table
+from rlctl.bench.held import measured_table, swept_levels
+from rlctl.bench.sweep import Sweep, sweep
 from rlctl.commands import calibrate as command
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CheckFailed, ConfigError, HostError, TestbedError
@@ -16,7 +19,7 @@ from rlctl.envs.sim.profile import Constants, load_profile
 from rlctl.envs.sim.surface import read_surface
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.envs.workload import SLO, Weight
-from rlctl.measure.calibrate import Sweep, fitted_profile, sweep, write_profile
+from rlctl.measure.calibrate import fitted_profile, write_profile
 from rlctl.scenarios.shipped import load_scenario
 
 MOST_RPS = 550.0
@@ -169,6 +172,27 @@ def test_the_profile_is_near_the_host_and_says_where_it_was_fitted(swept, scenar
     assert "live-nginx" in found.source
     write_profile(found, tmp_path / "mine.yaml")
     assert load_profile(str(tmp_path / "mine.yaml")) == found
+
+
+def test_the_table_of_a_sweep_is_what_its_manager_reads(swept, scenario, tmp_path):
+    plan, _, path = swept
+    table = measured_table(path, scenario, MOST_RPS)
+    table.write(tmp_path / "mine.table.yaml")
+    manager = Table(file=str(tmp_path / "mine.table.yaml"))
+    manager.start(Limits(cpus=1, lc_cpus=1.0))
+    assert [load for load, _, _ in manager.levels] == pytest.approx(plan.loads, abs=0.001)
+    quotas = [quota for _, quota, _ in manager.levels]
+    assert quotas == sorted(quotas, reverse=True)
+    assert 0.0 < sum(quotas) < len(quotas), "some of it, and not all"
+    assert "live-nginx" in manager.remarks[0]
+
+
+def test_a_benchmark_sweeps_the_testbed_that_it_runs_on(scenario, truth):
+    bed = FakeBed(truth)
+    levels = swept_levels(scenario, bed)
+    assert len(levels) == 6
+    assert levels[0][1] > levels[-1][1]
+    assert bed.diary[-1] == "stop BE"
 
 
 def arguments(**changes):

@@ -1,0 +1,160 @@
+"""Sweep a live testbed cell by cell: the LC's latency and BE's work at each load beside each of BE's allocations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rlctl.envs.allocation import UNLIMITED, Allocation
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.host.cgroup.quota import PERIOD_US
+from rlctl.envs.host.cpulist import format_cpus
+from rlctl.envs.sim.surface import write_surface
+from rlctl.envs.telemetry import Reading, Telemetry, Value
+from rlctl.envs.testbed.session import Testbed
+from rlctl.envs.testbed.traces import constant
+from rlctl.envs.workload import Weight
+from rlctl.scenarios.live import LiveScenario
+
+LOADS = (0.2, 0.4, 0.55, 0.7, 0.85)
+"""Of the LC's maximum: below, around and above its fair share of a CPU, and near the knee."""
+QUOTAS = (0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
+"""Of BE's CPUs; 1 lifts the quota."""
+WINDOWS = 6
+OVERHEAD_SECONDS = 2.0  # per cell, until the queue of the last one is empty
+START_SECONDS = 100.0  # the search for the maximum load, and BE's start
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One cell to measure: a load as a share of the LC's maximum, beside one allocation."""
+
+    load_ratio: float
+    allocation: Allocation
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The grid of loads and BE allocations to measure.
+
+    Attributes:
+        scenario: The testbed, with its tick and BE's weight.
+        loads: Shares of the LC's maximum load.
+        quotas: Shares of BE's CPUs; 1 lifts the quota. BE absent is measured at every load besides.
+        windows: Per cell; the first is not settled and is left out of the fit.
+
+    Raises:
+        ConfigError: Numbers that cannot be.
+    """
+
+    scenario: LiveScenario
+    loads: tuple[float, ...] = LOADS
+    quotas: tuple[float, ...] = QUOTAS
+    windows: int = WINDOWS
+
+    def __post_init__(self) -> None:
+        if not self.loads or not all(0.0 < load <= 1.5 for load in self.loads):
+            raise ConfigError("--loads are shares of the LC's maximum load, such as 0.2,0.5,0.8")
+        if not all(0.0 < quota <= 1.0 for quota in self.quotas):
+            raise ConfigError("--quotas are shares of BE's CPUs, above 0 and up to 1, such as 0.1,0.5,1")
+        if self.windows < 2:
+            raise ConfigError("--windows must be 2 at least: the first of a cell is not settled")
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """All cells in the order of measuring: shuffled, so that the host's drift is not taken for the load's doing."""
+        cpus = len(self.scenario.be.cpus)
+        running = [
+            Allocation(UNLIMITED if quota == 1.0 else quota * size, size)
+            for size in range(1, cpus + 1)
+            for quota in self.quotas
+        ]
+        allocations = [Allocation(UNLIMITED, cpus, frozen=True), *running]
+        grid = [Point(load, allocation) for load in self.loads for allocation in allocations]
+        return tuple(grid[place] for place in np.random.default_rng(0).permutation(len(grid)))
+
+    @property
+    def seconds(self) -> float:
+        """About how long it takes, the search for the maximum load included."""
+        return START_SECONDS + self.measuring_seconds
+
+    @property
+    def measuring_seconds(self) -> float:
+        """About how long all cells take on a testbed that runs."""
+        return len(self.points) * (self.windows * self.scenario.tick_seconds + OVERHEAD_SECONDS)
+
+
+def sweep(plan: Sweep, bed: Testbed, path: Path, done: Callable[[str], None] = lambda _: None) -> None:
+    """Measure all cells and write them as CSV, after each cell anew: what is measured is not lost.
+
+    The testbed runs, without BE. `done` is called after each cell with its name, for progress.
+    """
+    rows: list[dict[str, object]] = []
+    bed.plant.set_weight(plan.scenario.be.weight)
+    bed.start_be()
+    try:
+        for point in plan.points:
+            rows += _measured(plan, point, bed)
+            write_surface(path, rows)
+            done(f"{point.load_ratio:g} of the maximum load, BE {point.allocation}")
+    finally:
+        bed.stop_be()
+
+
+def _measured(plan: Sweep, point: Point, bed: Testbed) -> list[dict[str, object]]:
+    """The windows of one cell, from an empty queue: BE frozen, the queue drained, then load and BE at once."""
+    plant = bed.plant
+    plant.apply(point.allocation.but(frozen=True))
+    bed.settle(constant(0.0))
+    plant.apply(point.allocation)
+    bed.follow(constant(point.load_ratio))
+    plant.reset()
+    rows = []
+    for window in range(plan.windows):
+        plant.wait()
+        row = _row(plant.read(), window)
+        if row is not None:
+            rows.append({**_place(plan.scenario, point, bed.slo.max_load_rps), **row})
+    return rows
+
+
+def _place(scenario: LiveScenario, point: Point, max_load_rps: float) -> dict[str, object]:
+    """The columns that say which cell; CPUs are renumbered with the LC's first."""
+    allocation, lc = point.allocation, scenario.lc.cpus
+    others = [cpu for cpu in scenario.be.cpus if cpu not in lc]
+    number = {cpu: place for place, cpu in enumerate((*lc, *others))}
+    lifted = math.isinf(allocation.quota_cpus)
+    return {
+        "cfg": scenario.lc.kind,
+        "rate": round(point.load_ratio * max_load_rps, 1),
+        "be": "none" if allocation.frozen else scenario.be.kind,
+        "cpuset": "-"
+        if allocation.frozen
+        else format_cpus(number[cpu] for cpu in scenario.be.cpus[: allocation.cpuset_cpus]),
+        "quota": 0 if allocation.frozen else -1 if lifted else round(100.0 * allocation.quota_cpus, 3),
+        "period": PERIOD_US,
+        "shares": 1024 if scenario.be.weight is Weight.EQUAL else 2,
+        "lc_cpus": len(lc),
+    }
+
+
+def _row(telemetry: Telemetry, window: int) -> dict[str, object] | None:
+    """One window's figures; None when the load, the latency or a CPU time did not arrive."""
+    tail = telemetry.tail_latency_seconds
+    latency = tail if isinstance(tail, Value) else telemetry.latency_seconds
+    offered = telemetry.counters.get("offered_rps")
+    figures = [_value(reading) for reading in (offered, latency, telemetry.lc_cpus, telemetry.be_cpus)]
+    if None in figures:
+        return None
+    sent, p95, lc, be = (number or 0.0 for number in figures)
+    oldest = _value(telemetry.oldest_request_seconds) or 0.0
+    latencies = {"sent": round(sent, 1), "p95": round(1e6 * p95, 1), "oldest": round(1e6 * oldest, 1)}
+    return {"rep": 0, "win": window, **latencies, "lc_cpu": round(lc, 4), "be_cpu": round(be, 4)}
+
+
+def _value(reading: Reading | None) -> float | None:
+    return reading.value if isinstance(reading, Value) else None
