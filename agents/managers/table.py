@@ -61,7 +61,7 @@ class QuotaTable(Strict):
         target_milliseconds: Tail latency of which each level held .8.
         max_load_rps: Load that counts as 1.0; the serve configuration's has to be the same.
         be_weight: BE's CPU weight in the sweep; with another one the levels say nothing.
-        lc_cpus: CPUs of the LC.
+        lc_cpus: CPUs that the LC ran on.
         be_cpus: CPUs that BE may be given.
         levels: By ascending load.
     """
