@@ -65,12 +65,11 @@ class _Foreseen(Hosts):
             offered, np.exp(c.drift_cv * trial._drift), trial._threads(orders.frozen), orders
         )
         rho = offered * service * c.imbalance_ratio / share.lc_capacity_cpus
-        capacity = share.lc_capacity_cpus / (service * c.imbalance_ratio)
-        backlog, waited, oldest = self.backlog.after(self._quantile, offered, capacity)
+        backlog, waited, oldest = self.backlog.after(self._quantile, offered, trial._capacity_rps(share, service))
         tails = (trial._tail(offered, rho, service, share, z) for z in (_ZERO, _ONE))
         missed = self._beyond(c.target_seconds - waited, *tails)
         late = oldest + 0.5 * service > c.target_seconds
-        return np.where(late, 1.0, missed), backlog.requests, share.be_cpus
+        return np.where(late, 1.0, missed), backlog.requests, trial._carried(offered, share.be_cpus)
 
     def _beyond(self, room: Array, median: Array, upper: Array) -> Array:
         """P(tail > room), from the tail at its noise's median and one standard deviation above: it is lognormal."""

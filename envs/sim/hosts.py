@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.envs.sim import queueing
+from rlctl.envs.sim import link, queueing
 from rlctl.envs.sim.noise import normals, uniforms
 from rlctl.envs.sim.profile import Constants
 from rlctl.envs.sim.sharing import Contest, Share, lc_wants, share_out
@@ -55,7 +55,7 @@ class Window:
         offered_rps, done_rps: Arrivals and completions per second.
         utilisation_ratio: Of the LC's busiest queues, by what they could get; above 1 a backlog grows.
         lc_cpus, be_cpus, host_cpus: CPUs kept busy.
-        be_work_ratio: BE work, as a share of BE running alone.
+        be_work_ratio: BE work, as a share of BE running alone; what a shared link does not carry is none.
         contended_ratio: Share of the time in which BE ran on the LC's CPUs.
         cpi: The LC's cycles per instruction.
         missing: The latency and load of this window never reach a sensor.
@@ -97,7 +97,10 @@ class Hosts:
         self._keep = tuple(np.exp(-tick_seconds / tau) for tau in (c.drift_seconds, c.rate_seconds, c.phase_seconds))
         self._fresh = tuple(np.sqrt(1.0 - keep * keep) for keep in self._keep)
         self._spike_chance = c.spikes_per_hour * tick_seconds / 3600.0
-        self._solo_cpus = np.minimum(c.threads, c.own_cpus + c.shared_cpus)
+        nothing = np.zeros(1)
+        self._linked = bool(np.isfinite(c.link_bytes_per_second).any())  # saves the others the arithmetic
+        most_cpus = np.minimum(c.threads, c.own_cpus + c.shared_cpus)
+        self._solo_cpus = link.be_cpus_carried(c, most_cpus, nothing, c.link_bytes_per_second)
         self.reset(seeds)
 
     @property
@@ -112,6 +115,7 @@ class Hosts:
         self.backlog = queueing.Backlog.none(self.count, self.tick_seconds)
         self._drift, self._rate, self._phase = normals(self.seeds, 0, 4, AT_START)[:3]
         self._was_frozen = np.ones(self.count, bool)
+        self._credit_bytes = self.constants.link_credit_bytes
 
     @classmethod
     def branched(cls, hosts: Hosts, which: NDArray[np.intp]) -> Self:
@@ -123,7 +127,7 @@ class Hosts:
         branch = cls(hosts.constants.take(which), hosts.seeds[which], hosts.tick_seconds)
         branch.tick = hosts.tick
         branch.backlog = hosts.backlog.of(which)
-        for name in ("_drift", "_rate", "_phase", "_was_frozen"):
+        for name in ("_drift", "_rate", "_phase", "_was_frozen", "_credit_bytes"):
             setattr(branch, name, getattr(hosts, name)[which])
         return branch
 
@@ -140,12 +144,13 @@ class Hosts:
         rho = offered * service * c.imbalance_ratio / share.lc_capacity_cpus
         tail = self._tail(offered, rho, service, share, z[TAIL])
         before = self.backlog.requests
-        capacity = share.lc_capacity_cpus / (service * c.imbalance_ratio)
+        capacity = self._capacity_rps(share, service)
         self.backlog, waited, oldest = self.backlog.after(self._quantile, offered, capacity)
         done = np.maximum(offered - (self.backlog.requests - before) / self.tick_seconds, 0.0)
         lc_cpus, be_cpus, host_cpus = self._busy(share, rho, service, offered, done)
         use = np.minimum(lc_cpus / c.lc_cpus, 1.0)
         cpi = c.cpi * (1.0 + c.cpi_load_ratio * use + c.cpi_interference_ratio * inflation)
+        be_cpus_carried = self._carried(offered, be_cpus)
         self._was_frozen = orders.frozen
         self.tick += 1
         return Window(
@@ -157,7 +162,7 @@ class Hosts:
             lc_cpus=lc_cpus,
             be_cpus=be_cpus,
             host_cpus=host_cpus,
-            be_work_ratio=be_cpus / (1.0 + c.be_inflation * use) / self._solo_cpus,
+            be_work_ratio=be_cpus_carried / (1.0 + c.be_inflation * use) / self._solo_cpus,
             contended_ratio=share.contended_ratio,
             cpi=cpi * (1.0 + c.cpi_cv * z[CPI]),
             watts=c.idle_watts + c.watts_per_cpu * host_cpus,
@@ -232,6 +237,9 @@ class Hosts:
         # is E[I] at any rate of arrivals.
         tail = queueing.sojourn_quantile(self._quantile, delayed, wait, slowed + c.wake_seconds, c.service_scv)
         tail = tail + self._slices(steady, share)
+        if self._linked:
+            lc, be = offered * c.link_lc_bytes, share.be_cpus * c.link_be_bytes
+            tail = tail + link.queue_seconds(self._quantile, c, lc, be, self._link_rate())
         # A quantile of n samples has a relative error of 1.45 / sqrt(n) for the p95 of an exponential tail
         # (asymptotic variance q (1 - q) / (n f^2) of a sample quantile); 2.1 is its square.
         cv = np.sqrt(c.tail_cv * c.tail_cv + 2.1 / np.maximum(offered * self.tick_seconds, 1.0))
@@ -253,6 +261,27 @@ class Hosts:
         burst = np.power(c.period_seconds / 0.010, c.period_exponent)  # 1 at a quota's period of 10 ms
         added: Array = c.slice_seconds * often * press * crowd * burst
         return added
+
+    def _capacity_rps(self, share: Share, service: Array) -> Array:
+        """Requests per second that the LC can work off, and the link carry."""
+        c = self.constants
+        capacity = share.lc_capacity_cpus / (service * c.imbalance_ratio)
+        return np.minimum(capacity, self._link_rate() / np.maximum(c.link_lc_bytes, 1e-9)) if self._linked else capacity
+
+    def _link_rate(self) -> Array:
+        """Bytes per second that the shared link takes in this period."""
+        return link.link_rate(self.constants, self.tick * self.tick_seconds, self.tick_seconds, self._credit_bytes)
+
+    def _carried(self, offered: Array, be_cpus: Array) -> Array:
+        """BE's CPUs whose output the shared link lets through; what flows is taken off its credits."""
+        if not self._linked:
+            return be_cpus
+        c, rate = self.constants, self._link_rate()
+        lc = offered * c.link_lc_bytes
+        carried = link.be_cpus_carried(c, be_cpus, lc, rate)
+        sent = np.minimum(lc, rate) + carried * c.link_be_bytes
+        self._credit_bytes = link.credits_after(c, self._credit_bytes, sent, self.tick_seconds)
+        return carried
 
     def _busy(
         self, share: Share, rho: Array, service: Array, offered: Array, done: Array

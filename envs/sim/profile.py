@@ -7,6 +7,7 @@ differ, as training wants it.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -115,6 +116,37 @@ class InterferenceConstants(Strict):
     """Noise of CPI."""
 
 
+class LinkConstants(Strict):
+    """A network link or disk with a provisioned rate that LC and BE share, see `link`."""
+
+    link_bytes_per_second: float = Field(gt=0.0)
+    """Its full rate."""
+    link_lc_bytes: float = Field(ge=0.0)
+    """What a request of the LC puts on it."""
+    link_be_bytes: float = Field(ge=0.0)
+    """What a second of BE's CPU time puts on it."""
+    link_burst_bytes: float = Field(gt=0.0)
+    """Mean length of what BE writes at once."""
+    link_bucket_bytes: float = Field(0.0, ge=0.0)
+    """Burst that passes without delay: the token bucket's depth."""
+    link_queue_bytes: float = Field(gt=0.0)
+    """A full queue: the bucket's own limit, and what the senders' TCP adds when packets are lost."""
+    link_step_ratio: float = Field(1.0, gt=0.0, le=1.0)
+    """Rate in every second stretch of time, by the full rate; 1 is a constant rate."""
+    link_step_seconds: float = Field(60.0, gt=0.0)
+    """Length of such a stretch."""
+    link_base_ratio: float = Field(1.0, gt=0.0, le=1.0)
+    """Rate that is left when the credits have run out, and at which they refill, by the full rate."""
+    link_credit_bytes: float = Field(0.0, ge=0.0)
+    """Credits that a full account holds, as at the start: bytes that may flow beyond the base rate."""
+
+
+# Of a host without such a resource: whatever flows, the queue is empty. No file can say so, for infinity is refused.
+NO_LINK = LinkConstants.model_construct(
+    link_bytes_per_second=math.inf, link_lc_bytes=0.0, link_be_bytes=0.0, link_burst_bytes=1.0, link_queue_bytes=1.0
+)
+
+
 class RealityConstants(Strict):
     """What a measured host adds to a textbook."""
 
@@ -149,6 +181,7 @@ class HostProfile(Strict):
         name: Shown in tables and results.
         description: In a line.
         source: Where its constants are from.
+        link: What LC and BE share behind the CPU; none where nothing of it is ever short.
         fitted: The region in which they were fitted: name of a quantity to [low, high].
         ranges: Constants that differ from host to host in training: name to [low, high].
     """
@@ -160,6 +193,7 @@ class HostProfile(Strict):
     be: BeConstants
     sharing: SharingConstants = Field(default_factory=lambda: SharingConstants.model_validate({}))
     interference: InterferenceConstants = Field(default_factory=lambda: InterferenceConstants.model_validate({}))
+    link: LinkConstants | None = None
     reality: RealityConstants = Field(default_factory=lambda: RealityConstants.model_validate({}))
     fitted: dict[str, tuple[float, float]] = Field(default_factory=dict)
     ranges: dict[str, tuple[float, float]] = Field(default_factory=dict)
@@ -181,13 +215,13 @@ class HostProfile(Strict):
 
     def values(self) -> dict[str, float]:
         """Every constant by its name."""
-        sections = (self.lc, self.be, self.sharing, self.interference, self.reality)
+        sections = (self.lc, self.be, self.sharing, self.interference, self.link or NO_LINK, self.reality)
         return {name: value for section in sections for name, value in section.model_dump().items()}
 
     @property
     def digest(self) -> str:
         """Hash of all constants, which stands in every result."""
-        text = self.model_dump_json(exclude={"name", "description", "source"})
+        text = self.model_dump_json(exclude={"name", "description", "source"}, exclude_none=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def limits(self, levels: int = 20) -> Limits:

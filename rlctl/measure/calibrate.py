@@ -48,7 +48,7 @@ def fitted_profile(
 
 def write_profile(profile: HostProfile, path: Path) -> None:
     """Write a profile as YAML, whole or not at all."""
-    data = profile.model_dump(mode="json")
+    data = profile.model_dump(mode="json", exclude_none=True)
     write_whole(path, "# Written by `rlctl calibrate`.\n" + yaml.safe_dump(data, sort_keys=False, width=120))
 
 

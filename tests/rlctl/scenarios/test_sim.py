@@ -19,7 +19,14 @@ def simulated():
 
 
 def test_what_ships_is_what_the_contract_names():
-    assert set(simulated()) == {*SUITE, "thesis-up-down", "thesis-shuffled", "two-core-nginx"}
+    assert set(simulated()) == {
+        *SUITE,
+        "thesis-up-down",
+        "thesis-shuffled",
+        "two-core-nginx",
+        "capped-link",
+        "capped-link-credits",
+    }
     for name, scenario in simulated().items():
         assert scenario.name == name
         assert scenario.host().limits(scenario.levels).cpus >= 1

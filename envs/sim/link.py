@@ -1,0 +1,77 @@
+"""A network link or disk with a provisioned rate that LC and BE share: it lies behind the CPU, where no weight reaches.
+
+Both write into one queue that a server of constant rate empties. Below saturation it is the M/G/1 queue with the LC's
+replies and BE's longer bursts as jobs; at saturation the flow control of BE (TCP's, or a bounded queue depth) keeps the
+utilisation at 1, and the queue wanders over all of its buffer. So the delay is bounded in any case.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from rlctl.envs.sim.profile import Constants
+
+Array = NDArray[np.float64]
+
+
+def link_rate(c: Constants, seconds: float, tick_seconds: float, credit_bytes: Array) -> Array:
+    """Bytes per second that the link takes in a control period.
+
+    Args:
+        seconds: When the period begins, since the start of the run.
+        credit_bytes: Credits that are left then, shape (..., n).
+    """
+    stepped = np.floor(seconds / c.link_step_seconds) % 2 == 1
+    top = c.link_bytes_per_second * np.where(stepped, c.link_step_ratio, 1.0)
+    # A token bucket with a peak rate (RFC 2698): what flows beyond the base rate is paid for by credits.
+    base = c.link_bytes_per_second * c.link_base_ratio
+    rate: Array = np.minimum(top, base + credit_bytes / tick_seconds)
+    return rate
+
+
+def credits_after(c: Constants, credit_bytes: Array, sent_bytes_per_second: Array, tick_seconds: float) -> Array:
+    """Credits after a control period in which so much was sent; they refill at the base rate."""
+    refilled = c.link_bytes_per_second * c.link_base_ratio
+    left: Array = np.clip(credit_bytes + (refilled - sent_bytes_per_second) * tick_seconds, 0.0, c.link_credit_bytes)
+    return left
+
+
+def queue_seconds(q: float, c: Constants, lc: Array, be: Array, rate: Array) -> Array:
+    """The q-quantile of what a reply of the LC waits in the queue.
+
+    Args:
+        q: The quantile, in (0, 1).
+        lc, be: Bytes per second that both offer.
+        rate: Bytes per second that the link takes.
+    """
+    # Work in an M/G/1 queue with jobs of exponential size of two kinds (Pollaczek and Khinchine; Kleinrock 1975,
+    # Queueing Systems I, section 5.6): there is some with probability rho, and then it is about exponential with mean
+    # J / (1 - rho), where J is the mean job as an arriving byte sees it. A write of BE's is no shorter than a reply.
+    rho = (lc + be) / rate
+    burst = np.maximum(c.link_burst_bytes, c.link_lc_bytes)
+    job = np.maximum((lc * c.link_lc_bytes + be * burst) / np.maximum(lc + be, 1e-9), 1.0)
+    # A finite buffer M cuts that distribution off: P(work > x) = rho (e^-ax - e^-aM) / (1 - e^-aM) with
+    # a = (1 - rho) / J, exact for M/M/1 in heavy traffic (Kleinrock, section 3.6). At rho = 1 it is uniform over the
+    # buffer, and it stays so beyond: loss makes TCP back off until the link is just full, and its windows then saw
+    # between a half and the whole (Appenzeller, Keslassy, McKeown 2004, Sizing router buffers).
+    most = c.link_queue_bytes + c.link_bucket_bytes
+    fall = np.maximum((1.0 - rho) / job, 1e-9 / most)
+    met = 1.0 - (1.0 - q) / np.maximum(np.minimum(rho, 1.0), 1.0 - q)  # 0 where fewer meet a queue than q leaves out
+    work = -np.log1p(met * np.expm1(-fall * most)) / fall
+    # Bursts that fit into a token bucket pass at once: its delay is that of the plain queue less the bucket
+    # (Berger and Whitt 1992, The impact of a job buffer in a token-bank rate-control throttle).
+    seconds: Array = np.maximum(work - c.link_bucket_bytes, 0.0) / rate
+    return seconds
+
+
+def be_cpus_carried(c: Constants, be_cpus: Array, lc: Array, rate: Array) -> Array:
+    """Of BE's CPU time per second that whose output the link lets through beside so many bytes of the LC."""
+    # The LC asks for less than its flows' fair part, so it gets what it asks for and BE what is left: max-min
+    # fairness, to which TCP's flows of one round trip time come near (Bertsekas and Gallager 1992, section 6.5).
+    room = np.maximum(rate - lc, 0.0) / np.maximum(c.link_be_bytes, 1e-9)
+    carried: Array = np.minimum(be_cpus, room)
+    return carried

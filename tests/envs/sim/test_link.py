@@ -1,0 +1,243 @@
+"""A link that LC and BE share: what holds whatever its constants are, and how near the shipped one is to the sweep."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.agents.training.hosts import Group, load_hosts
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.sim.hosts import Hosts, Orders, Window
+from rlctl.envs.sim.plant import SimBatch
+from rlctl.envs.sim.profile import Constants, HostProfile, load_profile
+from rlctl.envs.sim.seeds import evaluation
+from rlctl.envs.workload import Weight
+from rlctl.measure.calibrate import write_profile
+from rlctl.scenarios.shipped import load_scenario
+from scripts.studies.link_residuals import Regime, by_regime, read_sweep, simulated, tails_of, within
+
+LINK = load_profile("capped-link")
+PLAIN = load_profile("two-core-nginx")
+SEEDS = st.integers(0, 2**64 - 1)
+LOADS = st.floats(0.0, 1.6)
+QUOTAS = st.floats(0.01, 2.0)
+DEPTHS = st.floats(0.0, 1e6)
+
+
+@st.composite
+def links(draw: st.DrawFn) -> HostProfile:
+    """Any link, with any of its schedules, on a host whose CPU time is measured."""
+    rate = draw(st.floats(1e6, 1e9))
+    return LINK.but(
+        link_bytes_per_second=rate,
+        link_lc_bytes=draw(st.floats(0.0, 1e5)),
+        link_be_bytes=draw(st.floats(0.0, 1e9)),
+        link_burst_bytes=draw(st.floats(1.0, 1e6)),
+        link_bucket_bytes=draw(DEPTHS),
+        link_queue_bytes=draw(st.floats(1e3, 1e8)),
+        link_step_ratio=draw(st.floats(0.1, 1.0)),
+        link_step_seconds=draw(st.sampled_from([1.0, 2.0, 60.0])),
+        link_base_ratio=draw(st.floats(0.1, 1.0)),
+        link_credit_bytes=draw(st.sampled_from([0.0, rate])),
+        freeze_seconds=0.0,
+    )
+
+
+def order(quota: float, frozen: bool = False, count: int = 1) -> Orders:
+    return Orders(np.full(count, quota), np.ones(count), np.full(count, frozen), np.full(count, 2 / 1024))
+
+
+def made(*profiles: HostProfile, seed: int = 0) -> Hosts:
+    return Hosts(Constants.stack(profiles), np.full(len(profiles), seed, np.uint64))
+
+
+def rate_of(profile: HostProfile, load: float) -> np.ndarray:
+    return np.array([load * profile.lc.max_load_rps])
+
+
+def columns(window: Window) -> dict[str, Any]:
+    return {one.name: getattr(window, one.name) for one in fields(window)}
+
+
+def constant(load: float) -> Any:
+    return lambda seed, ticks, seconds: np.full(ticks, load)
+
+
+@given(links(), SEEDS, LOADS, QUOTAS, QUOTAS)
+def test_more_quota_never_lowers_the_tail_nor_be_s_work(
+    profile: HostProfile, seed: int, load: float, quota: float, more: float
+) -> None:
+    less, much = (made(profile, seed=seed).step(rate_of(profile, load), order(some)) for some in (quota, quota + more))
+    assert much.tail_latency_seconds >= less.tail_latency_seconds * (1.0 - 1e-9)
+    assert much.be_work_ratio >= less.be_work_ratio - 1e-9
+
+
+@given(links(), SEEDS, LOADS, QUOTAS, st.floats(1.0, 20.0))
+def test_a_faster_link_never_raises_the_tail_nor_lowers_be_s_work(
+    profile: HostProfile, seed: int, load: float, quota: float, times: float
+) -> None:
+    assert profile.link
+    fast = profile.but(link_bytes_per_second=profile.link.link_bytes_per_second * times)
+    slow_hosts, fast_hosts = made(profile, seed=seed), made(fast, seed=seed)
+    slow, better = (hosts.step(rate_of(profile, load), order(quota)) for hosts in (slow_hosts, fast_hosts))
+    assert better.latency_seconds <= slow.latency_seconds * (1.0 + 1e-9)
+    done_slow, done_fast = (
+        window.be_work_ratio * hosts._solo_cpus for window, hosts in ((slow, slow_hosts), (better, fast_hosts))
+    )
+    assert done_fast >= done_slow * (1.0 - 1e-9)
+
+
+@given(links(), SEEDS, LOADS, QUOTAS)
+def test_the_delay_is_bounded_and_the_link_carries_no_more_than_its_rate(
+    profile: HostProfile, seed: int, load: float, quota: float
+) -> None:
+    quiet = profile.but(tail_cv=0.0)
+    hosts, bare = made(quiet, seed=seed), made(quiet.model_copy(update={"link": None}), seed=seed)
+    for _ in range(3):
+        rate = hosts._link_rate()
+        window, alone = (one.step(rate_of(profile, load), order(quota)) for one in (hosts, bare))
+        assert all(np.isfinite(column).all() for column in columns(window).values())
+        added = window.tail_latency_seconds - alone.tail_latency_seconds
+        if hosts.backlog.requests == 0.0 and alone.offered_rps > 100.0:
+            noise = np.exp(6.0 * np.sqrt(2.1 / alone.offered_rps))  # of a sample's quantile
+            assert added <= hosts.constants.link_queue_bytes / rate * noise + 1e-9
+        sent = window.be_work_ratio * hosts._solo_cpus * hosts.constants.link_be_bytes
+        assert sent <= np.maximum(rate - window.offered_rps * hosts.constants.link_lc_bytes, 0.0) + 1e-3
+        assert 0.0 <= hosts._credit_bytes <= hosts.constants.link_credit_bytes
+
+
+@given(st.lists(links(), min_size=1, max_size=3), SEEDS, st.lists(st.tuples(LOADS, QUOTAS), min_size=1, max_size=5))
+def test_a_batch_is_its_hosts_one_by_one_to_the_bit_with_and_without_a_link(
+    profiles: list[HostProfile], seed: int, run: list[tuple[float, float]]
+) -> None:
+    profiles = [*profiles, PLAIN]
+    together, alone = made(*profiles, seed=seed), [made(profile, seed=seed) for profile in profiles]
+    for load, quota in run:
+        batch = columns(together.step(np.full(len(profiles), load * 500.0), order(quota, count=len(profiles))))
+        for place, host in enumerate(alone):
+            single = columns(host.step(np.array([load * 500.0]), order(quota)))
+            assert all(batch[name][place] == single[name][0] for name in batch)
+
+
+@pytest.mark.parametrize("schedule", [{}, {"link_step_ratio": 0.5, "link_step_seconds": 3.0}, {"link_base_ratio": 0.6}])
+def test_the_vector_environment_is_the_single_one_number_for_number(schedule: dict[str, float]) -> None:
+    profile = LINK.but(**schedule, link_credit_bytes=30e6)
+    many = gym.make_vec("rlctl/SimHost-v0", num_envs=3, max_episode_steps=14, profile=profile, weight=Weight.MINIMUM)
+    singles = [gym.make("rlctl/SimHost-v0", profile=profile, weight=Weight.MINIMUM) for _ in range(3)]
+    rows, _ = many.reset(seed=7)
+    assert all((one.reset(seed=7 + place)[0] == rows[place]).all() for place, one in enumerate(singles))
+    moves = np.random.default_rng(0).integers(many.single_action_space.n, size=(12, 3))  # type: ignore[attr-defined]
+    for row in moves:
+        observed, reward, *_ = many.step(row)
+        for place, one in enumerate(singles):
+            seen, gained, *_ = one.step(row[place])
+            assert (seen == observed[place]).all()
+            assert gained == reward[place]
+
+
+def test_the_rate_steps_down_in_every_second_stretch() -> None:
+    hosts = made(LINK.but(link_step_ratio=0.5, link_step_seconds=2.0))
+    rates = []
+    for _ in range(6):
+        rates.append(hosts._link_rate()[0])
+        hosts.step(rate_of(LINK, 0.3), order(0.2))
+    assert rates == [37.5e6, 37.5e6, 18.75e6, 18.75e6, 37.5e6, 37.5e6]
+
+
+def test_credits_run_out_beside_a_full_link_and_refill_without_be() -> None:
+    hosts = made(LINK.but(link_base_ratio=0.5, link_credit_bytes=40e6))
+
+    def passed(ticks: int, frozen: bool) -> list[float]:
+        rates = []
+        for _ in range(ticks):
+            rates.append(float(hosts._link_rate()[0] / 37.5e6))
+            hosts.step(rate_of(LINK, 0.3), order(1.0, frozen))
+        return rates
+
+    spent = passed(5, frozen=False)
+    assert spent[:2] == [1.0, 1.0], "40 MB last for two seconds at 18.75 MB beyond the base rate"
+    assert spent[-1] == 0.5
+    assert passed(6, frozen=True)[-1] == 1.0
+    assert hosts._credit_bytes == 40e6
+
+
+def test_a_trial_on_branched_hosts_leaves_the_credits_of_the_hosts_alone() -> None:
+    hosts = made(*[LINK.but(link_base_ratio=0.5, link_credit_bytes=40e6)] * 2)
+    branch = Hosts.branched(hosts, np.array([1]))
+    branch.step(rate_of(LINK, 0.3), order(1.0))
+    assert (hosts._credit_bytes == 40e6).all()
+    assert (branch._credit_bytes < 40e6).all()
+
+
+@pytest.mark.parametrize("name", ["capped-link", "capped-link-credits"])
+def test_weights_do_not_hold_the_shipped_scenarios_and_a_frozen_be_does(name: str) -> None:
+    scenario = load_scenario(name)
+
+    def held(quota: float, frozen: bool) -> float:
+        batch = SimBatch(scenario.host(), [evaluation(0)], scenario.load_model, scenario.ticks, weight=Weight.MINIMUM)
+        batch.apply([batch.limits.full.but(quota_cpus=quota, frozen=frozen)])
+        target = scenario.host().lc.target_seconds
+        return float(np.mean([batch.step().latency_seconds <= target for _ in range(scenario.ticks)]))
+
+    assert held(1.0, frozen=False) < 0.6
+    assert held(1.0, frozen=True) > 0.97
+
+
+def test_a_smaller_quota_holds_where_a_larger_one_does_not() -> None:
+    """At 1500 requests a second, as measured: 30 % hold 10 ms and 60 % do not."""
+    tails = {}
+    for quota in (0.3, 0.6):
+        batch = SimBatch(LINK, [1], constant(0.75), 50, weight=Weight.MINIMUM)
+        batch.apply([batch.limits.full.but(quota_cpus=quota)])
+        tails[quota] = np.median([batch.step().latency_seconds for _ in range(50)])
+    assert tails[0.3] < LINK.lc.target_seconds < 50 * LINK.lc.target_seconds < tails[0.6]
+
+
+def test_the_shipped_link_is_as_near_to_the_sweep_as_its_page_says() -> None:
+    rows = read_sweep()
+    tails = tails_of(LINK, rows)
+    good = within(tails, rows)
+    assert good.sum() >= 32, "of 36 figures within a factor of two"
+    measured = np.array([row.tails[1] for row in rows])
+    assert ((tails[1] <= LINK.lc.target_seconds) == (measured <= LINK.lc.target_seconds)).all()
+    places = by_regime(rows)
+    assert good[:, places[Regime.SATURATED]].all()
+    assert good[:, places[Regime.BELOW]].sum() >= 17
+    _, cpus, _ = simulated(LINK, rows, 0.95)
+    below = places[Regime.BELOW]
+    assert cpus[below] == pytest.approx([rows[place].be_cpus for place in below], abs=0.02)
+
+
+def test_a_host_without_a_link_has_no_constants_of_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no constant 'link_base_ratio'"):
+        PLAIN.but(link_base_ratio=0.5)
+    write_profile(PLAIN, tmp_path / "plain.yaml")
+    assert "link" not in (tmp_path / "plain.yaml").read_text()
+    assert load_profile(str(tmp_path / "plain.yaml")).digest == PLAIN.digest == "d636bda8bde7", "stands in results"
+    write_profile(LINK, tmp_path / "linked.yaml")
+    assert load_profile(str(tmp_path / "linked.yaml")) == LINK
+
+
+def test_training_hosts_draw_their_links_from_ranges(tmp_path: Path) -> None:
+    """Not in the shipped recipes: those who want it write a kind."""
+    assert all(kind.host().link is None for kind in load_hosts().kinds)
+    file = tmp_path / "hosts.yaml"
+    file.write_text(
+        "kinds: [{name: linked, profile: capped-link, ranges: {link_step_ratio: [0.5, 1.0]}, weight: minimum, "
+        "safety: null, share: 1}]"
+    )
+    (kind,) = load_hosts(file).kinds
+    drawn = Constants.drawn(kind.host(), np.arange(200, dtype=np.uint64))
+    for name, low, high in (("link_step_ratio", 0.5, 1.0), ("link_bytes_per_second", 30e6, 60e6)):
+        column = getattr(drawn, name)
+        assert low <= column.min() < column.max() <= high
+        assert len(np.unique(column)) > 150
+    env = Group.of(kind, 2, 50).simulated((1, 0))
+    assert env.reset(seed=0)[0].shape[0] == 2
