@@ -55,8 +55,8 @@ def queue_seconds(q: float, c: Constants, lc: Array, be: Array, rate: Array) -> 
     burst = np.maximum(c.link_burst_bytes, c.link_lc_bytes)
     job = np.maximum((lc * c.link_lc_bytes + be * burst) / np.maximum(lc + be, 1e-9), 1.0)
     # A finite buffer M cuts that distribution off: P(work > x) = rho (e^-ax - e^-aM) / (1 - e^-aM) with
-    # a = (1 - rho) / J, as in M/M/1/K (Kleinrock, section 3.6). At rho = 1 it is uniform over the buffer, and it is taken
-    # to stay so beyond: loss makes TCP back off until the link is just full, and the sawtooth of its windows takes the
+    # a = (1 - rho) / J, as in M/M/1/K (Kleinrock, section 3.6). At rho = 1 it is uniform over the buffer, and is
+    # taken to stay so beyond: loss makes TCP back off until the link is just full, and its windows' sawtooth takes the
     # queue from empty to full and back (Appenzeller, Keslassy and McKeown 2004, Sizing router buffers).
     most = c.link_queue_bytes + c.link_bucket_bytes
     fall = np.maximum((1.0 - rho) / job, 1e-9 / most)
@@ -71,7 +71,7 @@ def queue_seconds(q: float, c: Constants, lc: Array, be: Array, rate: Array) -> 
 def be_cpus_carried(c: Constants, be_cpus: Array, lc: Array, rate: Array) -> Array:
     """Of BE's CPU time per second that whose output the link lets through beside so many bytes of the LC."""
     # The LC asks for less than its flows' fair part, so it gets what it asks for and BE what is left: max-min
-    # fairness, to which TCP's flows of one round trip time come near (Bertsekas and Gallager 1992, Data Networks, chapter 6).
+    # fairness (Bertsekas and Gallager 1992, Data Networks, chapter 6), to which TCP's flows come near.
     room = np.maximum(rate - lc, 0.0) / np.maximum(c.link_be_bytes, 1e-9)
     carried: Array = np.minimum(be_cpus, room)
     return carried
