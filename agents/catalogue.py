@@ -248,7 +248,7 @@ def is_known(name: str) -> bool:
 
 
 def is_own(name: str) -> bool:
-    """True for `FILE.py:CLASS`, which `rlctl.agents.own` loads, and nothing else may."""
+    """True for `FILE.py:CLASS`, which `rlctl.agents.user_manager` loads, and nothing else may."""
     return name.endswith(".py") or ".py:" in name
 
 

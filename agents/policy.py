@@ -17,8 +17,8 @@ from rlctl.safety.verdict import Verdict
 class Policy(Protocol):
     """Decides once per control period what BE should get. A `rlctl.agents.seat.Seat` asks it.
 
-    A policy derives from this class and writes the five attributes, `start`, `act`, `note` and `remarks`; all else has
-    an answer here that is right for a policy which decides alone and learned nothing.
+    A policy derives from this class and writes `name`, `shielded`, `weight`, `masked`, `needs`, `start`, `act`, `note`,
+    `remarks`; all else has an answer here that is right for a policy which decides alone and learned nothing.
 
     Attributes:
         shielded: True when a benchmark judges it behind the shield. Managers that were published with guards of

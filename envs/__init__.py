@@ -1,7 +1,7 @@
-"""What is controlled: vocabulary, live and simulated hosts, the testbed, and the Gymnasium environments over them.
+"""What is controlled: vocabulary, the live host with its cgroup drivers and sensors, simulated hosts, and the testbed.
 
-Importing this package makes `rlctl/LiveHost-v0`, `rlctl/SimHost-v0` and `rlctl/ReplayHost-v0` known to Gymnasium; the
-environments themselves are loaded on first use. Gymnasium is not imported here: the daemon needs none of it.
+Importing this package makes environments over them known to Gymnasium, `rlctl/LiveHost-v0`, `rlctl/SimHost-v0` and
+`rlctl/ReplayHost-v0`; they are loaded on first use. Gymnasium is not imported here: the daemon needs none of it.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """What BE may use of the host, and the order of being more or less restricted.
 
 An Allocation is in physical units (CPUs), so that a manager's published step of "one core" or "1000 us" is exact
-on any host. The host-relative *quota level* of learned policies is a grid over it, kept by `Limits`.
+on any host. `Limits` has the host's range, and a grid of *quota levels* over it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def most_restrictive(first: Allocation, *others: Allocation) -> Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The range of allocations on one host, and the grid of quota levels that learned policies move on.
+    """The range of allocations on one host, and a grid of quota levels: what a `MultiDiscrete` action names.
 
     Attributes:
         cpus: CPUs that BE could ever be given: the length of its CPU order.

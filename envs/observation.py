@@ -83,7 +83,8 @@ class Feature:
     Attributes:
         unit: Unit before scaling.
         low, high: Range that is mapped to [-1, 1]; values beyond it are clipped.
-        of: Reads the number, or a Missing; a missing one is 0 in the vector, with its validity flag at -1.
+        of: Reads the number, or a Missing, from (t) telemetry, (a) the allocation in force and (m) the host's limits; a
+            missing one is 0 in the vector, with its validity flag at -1.
         scale: Bends the range: a tail grows by factors, and a small BE share matters as a large one does.
         optional: A sensor that some hosts lack; it gets a validity flag of its own.
     """
@@ -124,6 +125,7 @@ def _share(reading: Reading, of_cpus: float) -> Reading:
     return reading if isinstance(reading, Missing) else Value(reading.value / of_cpus, reading.age_seconds)
 
 
+# In the order in which the vector has them.
 FEATURES: tuple[Feature, ...] = (
     Feature("slack", "share of target", -1.0, 1.0, _slack, optional=True),
     Feature("latency", "target", 1e-3, 10.0, _latency_ratio, Scale.LOG10, optional=True),

@@ -44,7 +44,7 @@ class Plant(Protocol):
         """
 
     def wait(self) -> int:
-        """Let the current control period end; returns how many deadlines have been missed."""
+        """Let the current control period end; returns how many deadlines were missed since the last call."""
 
     def close(self) -> None:
         """Put back every knob that was touched. Idempotent."""

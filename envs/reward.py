@@ -23,7 +23,8 @@ Number = TypeVar("Number", float, Array)
 
 WORK = 0.12
 """Worth of a tick in which BE does what it would do alone, by a violation. At the margin a policy accepts a violation
-for as much BE work as that buys, so it sets how near to the knee policies go."""
+for as much BE work as that buys, so it sets how near to the knee policies go. Training has one for each kind of host,
+`work` in `configs/training/hosts.yaml`."""
 
 NEAR, NEAR_COST = 0.5, 0.04
 """Beyond this share of the target latency costs, by the square, up to NEAR_COST at the target: near the knee the next

@@ -1,4 +1,4 @@
-"""What the sensors say: every reading is a value with its age, or missing with a reason."""
+"""What the sensors say of a host with one LC or several: a reading has a value and its age, or why it is missing."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Telemetry:
         """The latency that counts: the larger of the tail quantile and the oldest outstanding request's age.
 
         In overload the quantile of *completed* requests lies; an LC that completes nothing has no quantile at all,
-        yet its oldest request says enough.
+        yet its oldest request says enough once it is older than the target; a younger one leaves the latency missing.
         """
         tail, oldest = self.tail_latency_seconds, self.oldest_request_seconds
         if isinstance(oldest, Value) and (isinstance(tail, Missing) or oldest.value > tail.value):

@@ -20,7 +20,7 @@ class Budgets:
     """How often a policy may fail before it is demoted, and for how long then.
 
     Attributes:
-        answer_seconds: Time for one answer; a quarter of the tick where that is less.
+        answer_seconds: Time for one answer, its deadline; a quarter of the tick where that is less.
         failure_ratio: Share of the failure window's ticks that may go without a usable answer.
         failure_window_seconds: Length of that window; after so long without a demotion earlier ones are forgiven.
         override_ratio: Share of the window's ticks in which the shield may override it.

@@ -132,7 +132,7 @@ class LiveOutcome:
         return " ".join(filter(None, sentences))
 
     def as_json(self) -> dict[str, object]:
-        """The contract's JSON; of a cluster pooled, and under `hosts` what each measured by itself."""
+        """For `rlctl bench --json`; of a cluster pooled, and under `hosts` what each measured by itself."""
         plan, scenario = self.plan, self.plan.scenario
         shared: dict[str, object] = {
             "schema": 1,
@@ -267,7 +267,7 @@ def _add(repeats: dict[int, list[Repeat]], step: Step) -> None:
 
 
 def results_as_json(outcomes: Sequence[LiveOutcome | SimOutcome]) -> dict[str, object]:
-    """The contract's JSON: one scenario by itself, several under `scenarios` by name."""
+    """For `rlctl bench --json`: one scenario by itself, several under `scenarios` by name."""
     if len(outcomes) == 1:
         return outcomes[0].as_json()
     return {"schema": 1, "scenarios": {outcome.scenario: outcome.as_json() for outcome in outcomes}}

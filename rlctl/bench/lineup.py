@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from rlctl.agents import catalogue, own
+from rlctl.agents import catalogue, user_manager
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.policy import Policy
 from rlctl.envs.errors import ConfigError
@@ -66,13 +66,13 @@ def policy_for(
         ConfigError: The scenario sets what is not a manager's to set.
         PolicyError: An unknown manager or option, a bundle that cannot be served, or a file whose code fails.
     """
-    own.refuse(tuple(scenario.managers), f"scenario {scenario.name}")
+    user_manager.refuse(tuple(scenario.managers), f"scenario {scenario.name}")
     options = {**tuned, **scenario.managers.get(name, {})}
     if refused := catalogue.NOT_OPTIONS & options.keys():
         raise ConfigError(f"scenario {scenario.name}: managers.{name} may not set {', '.join(sorted(refused))}")
     if name in CORE_STEPPED or catalogue.is_own(name):
         options.setdefault("core_cpus", scenario.core_cpus)
-    return own.build(name, time_scale=scenario.time_scale, model=model, **options)
+    return user_manager.build(name, time_scale=scenario.time_scale, model=model, **options)
 
 
 def lacking_library(names: Collection[str]) -> tuple[str, ...]:

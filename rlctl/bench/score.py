@@ -31,7 +31,7 @@ class LiveRun:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One manager over all repeats or seeds; the field names and units are those of the contract's JSON.
+    """One manager over all repeats or seeds; the field names and units are those of `rlctl bench --json`.
 
     EMU adds the load offered to the LC, also in overload. `frozen_percent` and `lc_cpus` are there to see why a score
     is what it is. Only simulated runs are long enough for `qos_15s_percent`.

@@ -137,7 +137,7 @@ class SimOutcome:
         return {name: self.score(name) for name in self.managers}
 
     def as_json(self) -> dict[str, object]:
-        """The contract's JSON, with what `bench verify` and paired statistics need; managers by their names."""
+        """For `rlctl bench --json`, with what `bench verify` and paired statistics need; managers by their names."""
         managers = {self.names.get(label, label): self._manager_as_json(label) for label in self.managers}
         return {"schema": 1, "plant": "sim", "scenario": self.scenario, **self.facts, "managers": managers}
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlctl import __version__
-from rlctl.agents import own
+from rlctl.agents import user_manager
 from rlctl.agents.training.cluster.connection import check_reachable
 from rlctl.bench.claims import Claim, read_claims
 from rlctl.bench.lineup import require_library
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 def plan_of(claim: Claim) -> SimPlan:
     """The plan that was run; ConfigError where scenario, profile, shield or constants are not those of the claim."""
-    own.refuse(tuple(claim.managers), f"{claim.scenario}: the file")
+    user_manager.refuse(tuple(claim.managers), f"{claim.scenario}: the file")
     changes = {"duration_seconds": claim.duration_seconds, "time_scale": claim.time_scale}
     scenario = sim_scenario(claim.scenario_source).model_copy(update=changes)
     tuned = claim.tuned_source if claim.tuned else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from rlctl.agents import catalogue, own
+from rlctl.agents import catalogue, user_manager
 from rlctl.agents.conformance import broken
 from rlctl.agents.served.learned import BARE
 from rlctl.commands.outputs import print_json
@@ -58,8 +58,8 @@ def run(args: argparse.Namespace) -> int:
 def _check(name: str, *, as_json: bool) -> int:
     if name in catalogue.LEARNED or ("/" in name and catalogue.is_known(name)):
         raise PolicyError(f"{name} is a learned policy, which promises nothing by itself: see `rlctl evaluate`")
-    own.build(name)  # what cannot be made at all is told as such
-    found = list(broken(lambda: own.build(name)))
+    user_manager.build(name)  # what cannot be made at all is told as such
+    found = list(broken(lambda: user_manager.build(name)))
     if as_json:
         checks = [{"name": check, "promise": promise, "broken": what} for check, promise, what in found]
         print_json({"manager": name, "checks": checks})

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlctl.agents import own
+from rlctl.agents import user_manager
 from rlctl.agents.catalogue import label
 from rlctl.commands.arguments import listed
 from rlctl.commands.outputs import print_json
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command; CheckFailed means that a verdict differs under the same shield, or that no tick is recorded."""
     profile = load_profile(args.shield) if args.shield else None
-    contenders = [Contender(own.build(name)) for name in args.policy]
+    contenders = [Contender(user_manager.build(name)) for name in args.policy]
     damages: list[Damage] = []
 
     def damaged(damage: Damage) -> None:

@@ -43,7 +43,7 @@ TIMELINE_NOTE = (
 
 
 def suite_json(results: Sequence[SimOutcome], command: str = "") -> dict[str, object]:
-    """The contract's JSON, one scenario by itself and several by name, each with its paired comparisons."""
+    """The JSON of `rlctl bench`, one scenario by itself and several by name, each with its paired comparisons."""
     by_label = [replace(result, names={}) for result in results]
     by_name = {result.scenario: {**result.as_json(), "paired": _paired_json(result)} for result in by_label}
     origin: dict[str, object] = {"command": command, "rlctl": __version__}

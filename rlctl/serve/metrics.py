@@ -173,7 +173,10 @@ class Metrics(Collector):
         yield _by("rlctl_acting_policy_ticks", "Completed ticks, by who decided.", ("policy",), counts.acting)
         yield _by("rlctl_readings_missing", "Readings that a tick went without.", ("reading", "reason"), counts.missing)
         yield _by(
-            "rlctl_shield_bounds", "Bounds that a proposal exceeded, by guard.", ("guard", "reason"), counts.bounds
+            "rlctl_shield_bounds",
+            "Bounds that a proposal exceeded, by guard; one that it kept to does not count.",
+            ("guard", "reason"),
+            counts.bounds,
         )
         yield _by("rlctl_host_events", "What others did to the groups under control.", ("kind",), counts.events)
         for name, text, value in (

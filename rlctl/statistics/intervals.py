@@ -31,7 +31,7 @@ class Estimate:
         return self.ci99[1] - self.mean
 
     def as_json(self) -> dict[str, float | list[float | None]]:
-        """As the contract's JSON wants it; an infinite bound (a single repeat) is null."""
+        """As in the JSON of `rlctl bench`; an infinite bound (a single repeat) is null."""
         return {
             "mean": round(self.mean, 4),
             "ci95": finite_bounds(self.ci95, 4),

@@ -1,4 +1,4 @@
-"""What a latency source knows, and the one place that turns it into readings.
+"""What a latency source knows, unchecked, and the one place that checks it and makes readings of it.
 
 The rule: a stalled client or a dead LC is not good latency. No completed request gives no tail latency, whatever the
 source says; outstanding requests then speak through their age; and figures that grow old become missing.
@@ -76,7 +76,7 @@ class Figures:
 
 
 class Reporter:
-    """Turns a source's figures into readings, tick by tick; those older than `stale_seconds` are missing."""
+    """Checks a source's figures, tick by tick, for its readings; those older than `stale_seconds` are missing."""
 
     def __init__(self, source: str, slo: SLO, stale_seconds: float) -> None:
         self.source, self.slo, self.stale_seconds = source, slo, stale_seconds

@@ -39,7 +39,7 @@ class LineSource(ABC):
         """The requests in some whole lines, written since the previous call."""
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
-        """The window's figures as readings; `rejected_rps` counts lines without a latency."""
+        """The window's figures, checked, as readings; `rejected_rps` counts lines without a latency."""
         lines = self._file.read()
         if isinstance(lines, Missing):
             self._window.add(now_seconds, Requests())

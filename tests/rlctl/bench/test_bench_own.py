@@ -65,7 +65,7 @@ def test_what_it_raises_in_another_process_is_one_line(toy: str, capsys: pytest.
 
 
 def test_neither_a_scenario_nor_a_configuration_names_code(toy: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from rlctl.agents.own import build
+    from rlctl.agents.user_manager import build
     from rlctl.config.serve import PolicySection
     from rlctl.envs.errors import PolicyError
     from rlctl.serve.deciders import build_policy

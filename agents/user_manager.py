@@ -1,4 +1,4 @@
-"""A manager of one's own, named `FILE.py:CLASS`: loaded from a file by commands that are given its name, by no others.
+"""A manager of a user, named `FILE.py:CLASS`: loaded from a file by commands that are given its name, by no others.
 
 A file of Python is code that runs as whoever loads it. So only a command line may name one: `rlctl bench`,
 `rlctl replay` and `rlctl managers check`. `rlctl.agents.catalogue.build`, which the service uses, refuses it, and

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.agents import catalogue, own
+from rlctl.agents import catalogue, user_manager
 from rlctl.agents.conformance import CHECKS, broken
 from rlctl.agents.managers.manager import Manager
 from rlctl.envs.allocation import Allocation, Limits
@@ -43,13 +43,13 @@ def written(folder: Path, answer: str = ALWAYS) -> str:
 
 def error(name: str) -> str:
     with pytest.raises(PolicyError) as caught:
-        own.build(name)
+        user_manager.build(name)
     return str(caught.value)
 
 
 def test_a_class_in_a_file_is_a_policy_by_the_name_it_was_asked_for(tmp_path: Path) -> None:
     name = written(tmp_path)
-    policy = own.build(name, time_scale=15.0, core_cpus=0.5, margin_ratio=0.1)
+    policy = user_manager.build(name, time_scale=15.0, core_cpus=0.5, margin_ratio=0.1)
     assert policy.name == name
     assert catalogue.label(name) == "Toy"
     assert policy.start(Limits(cpus=2)) == Limits(cpus=2).minimum
@@ -58,14 +58,14 @@ def test_a_class_in_a_file_is_a_policy_by_the_name_it_was_asked_for(tmp_path: Pa
 
 def test_its_constructor_is_told_what_it_has_a_parameter_for(tmp_path: Path) -> None:
     name = written(tmp_path, "return self.limits.minimum, f'{self.time_scale} {self.core_cpus}'")
-    policy = own.build(name, time_scale=15.0, core_cpus=0.5)
+    policy = user_manager.build(name, time_scale=15.0, core_cpus=0.5)
     policy.start(Limits(cpus=2))
     policy.act(Observation(Telemetry(time_seconds=0.0, target_seconds=0.01), Limits(cpus=2).minimum))
     assert policy.note == "15.0 0.5"
 
 
 def test_other_names_are_the_catalogues() -> None:
-    assert own.build("heracles", time_scale=15.0).name == "heracles"
+    assert user_manager.build("heracles", time_scale=15.0).name == "heracles"
 
 
 def test_the_catalogue_that_serves_runs_no_file(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_each_mistake_in_a_file_is_one_line(tmp_path: Path, text: str | None, na
     if text is not None:
         (tmp_path / "toy.py").write_text(text)
     with pytest.raises(PolicyError, match=said):
-        own.build(f"{tmp_path}/{name}")
+        user_manager.build(f"{tmp_path}/{name}")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_each_mistake_in_a_file_is_one_line(tmp_path: Path, text: str | None, na
     ],
 )
 def test_what_its_code_raises_is_one_line_with_the_place(tmp_path: Path, answer: str, said: str) -> None:
-    policy = own.build(written(tmp_path, answer))
+    policy = user_manager.build(written(tmp_path, answer))
     policy.start(Limits(cpus=2))
     with pytest.raises(PolicyError, match=said):
         policy.act(Observation(Telemetry(time_seconds=0.0, target_seconds=0.01), Limits(cpus=2).minimum))
@@ -131,7 +131,7 @@ def test_a_policy_that_answers_nothing_is_told_so(tmp_path: Path) -> None:
         "    def start(self, limits): return limits.minimum\n"
         "    def act(self, observation): pass\n"
     )
-    policy = own.build(f"{tmp_path}/toy.py:Toy")
+    policy = user_manager.build(f"{tmp_path}/toy.py:Toy")
     policy.start(Limits(cpus=2))
     with pytest.raises(PolicyError, match=r"Toy\.act returned nothing"):
         policy.act(Observation(Telemetry(time_seconds=0.0, target_seconds=0.01), Limits(cpus=2).minimum))
@@ -151,7 +151,7 @@ def test_a_text_where_a_tuple_belongs_is_not_taken_letter_by_letter(tmp_path: Pa
     name = written(tmp_path)
     (tmp_path / "toy.py").write_text(f"{TOY.format(answer=ALWAYS)}\n    {member}\n")
     with pytest.raises(PolicyError, match=rf"Toy\.{member.split()[0]} is a text; give a tuple"):
-        assert not own.build(name).remarks
+        assert not user_manager.build(name).remarks
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_forgotten_file_or_its_py_is_hinted_at(name: str, hint: str, capsys: p
     from rlctl.cli import main
 
     with pytest.raises(PolicyError, match=hint):
-        own.build(name)
+        user_manager.build(name)
     assert main(["managers", "check", name]) == 78
     assert "learned policy" not in capsys.readouterr().err
 
