@@ -172,12 +172,8 @@ class Metrics(Collector):
         yield _by("rlctl_ticks", "Completed ticks, by whether the LC met its target.", ("slo",), counts.slo)
         yield _by("rlctl_acting_policy_ticks", "Completed ticks, by who decided.", ("policy",), counts.acting)
         yield _by("rlctl_readings_missing", "Readings that a tick went without.", ("reading", "reason"), counts.missing)
-        yield _by(
-            "rlctl_shield_bounds",
-            "Bounds that a proposal exceeded, by guard; one that it kept to does not count.",
-            ("guard", "reason"),
-            counts.bounds,
-        )
+        exceeded = "Bounds that a proposal exceeded, by guard; those that it kept to do not count."
+        yield _by("rlctl_shield_bounds", exceeded, ("guard", "reason"), counts.bounds)
         yield _by("rlctl_host_events", "What others did to the groups under control.", ("kind",), counts.events)
         for name, text, value in (
             ("shield_overrides", "Ticks whose proposal was not let through as it was.", counts.overrides),
