@@ -1,6 +1,6 @@
 """Who has the last word: guards, the shield over them, its profiles, and the watchdog. Pure where it rules.
 
-The guards by their names in `rlctl why`: `sensors` is in `trust`; `load-gate` and `slack-gate` in `gates`; `slack-hold`,
+Guards by their names in `rlctl why`: `sensors` is in `trust`; `load-gate` and `slack-gate` in `gates`; `slack-hold`,
 `slack-floor`, `growth-rate` and `ceiling` in `growth`; `memory-pressure` and `memory-bandwidth` in `memory_guards`.
 Their constants are in `profile`. What one remembers is the memory that its `advance` returns, which the `Shield` holds
 and no restart keeps. `many` has the same guards for hosts in arrays.
