@@ -139,8 +139,8 @@ class Table(Manager):
         if swept and telemetry.target_seconds < swept.target_milliseconds / 1e3 * (1.0 - MOST_SHORTER):
             return self.limits.safe, f"swept for a target of {swept.target_milliseconds:g} ms, not for less: frozen"
         # quota = min(quota at the next swept load above, at the next one below): between two loads the interference
-        # may set in anywhere (docs/measured/simulator.md, 1), so no straight line is drawn. Below the lowest the LC needs
-        # less than there; above the highest nothing is known.
+        # may set in anywhere (docs/measured/simulator.md, 1), so no straight line is drawn. Below the lowest the LC
+        # needs less than there; above the highest nothing is known.
         above = bisect_left(self._loads, load)
         if above == len(self._levels):
             return self.limits.safe, f"load {load:.2f} is above all that were swept: frozen"

@@ -24,7 +24,7 @@ from rlctl.envs.workload import Weight
 from rlctl.scenarios.live import LiveScenario
 
 HOLD_RATIO = 0.8
-"""Of the target: a window's p95 varies by 18 % (docs/measured/simulator.md, 7), so what is nearer misses it now and then."""
+"""Of the target: a window's p95 varies by 18 % (docs/measured/simulator.md, 7), so what is nearer may miss it."""
 HELD_WINDOWS_RATIO = 0.8
 """Share of a cell's windows that must hold. In `two-core` and `two-core-nginx` `table` then keeps 99 % of the windows
 behind the shield; with half of the cell's 96-98 % at a quarter more BE work, with .95 99.9 % at a quarter less."""
