@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rlctl.agents.training.hosts import Group, load_hosts
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.hosts import Hosts, Orders, Window
+from rlctl.envs.sim.link import queue_seconds
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import Constants, HostProfile, load_profile
 from rlctl.envs.sim.seeds import evaluation
@@ -101,16 +102,25 @@ def test_the_delay_is_bounded_and_the_link_carries_no_more_than_its_rate(
     quiet = profile.but(tail_cv=0.0)
     hosts, bare = made(quiet, seed=seed), made(quiet.model_copy(update={"link": None}), seed=seed)
     for _ in range(3):
-        rate = hosts._link_rate()
+        rate, queued = hosts._link_rate(), hosts.backlog.requests
         window, alone = (one.step(rate_of(profile, load), order(quota)) for one in (hosts, bare))
         assert all(np.isfinite(column).all() for column in columns(window).values())
         added = window.tail_latency_seconds - alone.tail_latency_seconds
-        if hosts.backlog.requests == 0.0 and alone.offered_rps > 100.0:
+        if queued == hosts.backlog.requests == 0.0 and alone.offered_rps > 100.0:  # the LC's own backlog has no bound
             noise = np.exp(6.0 * np.sqrt(2.1 / alone.offered_rps))  # of a sample's quantile
             assert added <= hosts.constants.link_queue_bytes / rate * noise + 1e-9
         sent = window.be_work_ratio * hosts._solo_cpus * hosts.constants.link_be_bytes
         assert sent <= np.maximum(rate - window.offered_rps * hosts.constants.link_lc_bytes, 0.0) + 1e-3
         assert 0.0 <= hosts._credit_bytes <= hosts.constants.link_credit_bytes
+
+
+@given(links(), st.sampled_from([0.5, 0.95, 0.99]), st.floats(0.0, 1e9), st.floats(0.0, 1e9), st.floats(1e5, 1e9))
+def test_whatever_is_offered_a_reply_waits_for_a_full_queue_at_most(
+    profile: HostProfile, q: float, lc: float, be: float, rate: float
+) -> None:
+    constants = Constants.stack([profile])
+    waited = queue_seconds(q, constants, np.array([lc]), np.array([be]), np.array([rate]))
+    assert 0.0 <= waited <= constants.link_queue_bytes / rate * (1.0 + 1e-9)
 
 
 @given(st.lists(links(), min_size=1, max_size=3), SEEDS, st.lists(st.tuples(LOADS, QUOTAS), min_size=1, max_size=5))
