@@ -23,7 +23,7 @@ from rlctl.agents.managers.prm_hybrid import TUNED, PrmHybrid
 from rlctl.agents.managers.prm_latency import PrmLatency
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.managers.prm_thesis import PrmThesis
-from rlctl.agents.managers.references import Frozen, GreedyShield, Static, Unmanaged, Weights
+from rlctl.agents.managers.references import CpuIdle, Frozen, GreedyShield, Static, Unmanaged, Weights
 from rlctl.agents.managers.sideload import Sideload
 from rlctl.agents.managers.table import Table
 from rlctl.agents.policy import Policy
@@ -69,6 +69,11 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
     {
         "none": Entry(Unmanaged, "BE unmanaged: no quota, equal weight (on a live host the scenario's)", "reference"),
         "weights": Entry(Weights, "kernel weights only, BE at the minimum", "reference"),
+        "cpu-idle": Entry(
+            CpuIdle,
+            "the kernel's idle class only, `cpu.idle` (simulated hosts know none: as weights)",
+            "reference; Linux 5.15",
+        ),
         "frozen": Entry(Frozen, "BE never runs", "reference"),
         "static": Entry(Static, "one fixed quota, 25 % of BE's CPUs", "reference"),
         "prm-eris": Entry(
@@ -156,7 +161,9 @@ BOUNDS: Mapping[str, Named] = MappingProxyType(
 )
 """What no manager can beat, simulator only: not in NAMES, and not for `build`."""
 
-OWN_WEIGHTS: Mapping[str, Weight] = MappingProxyType({"weights": Weight.MINIMUM, "none": Weight.EQUAL})
+OWN_WEIGHTS: Mapping[str, Weight] = MappingProxyType(
+    {"weights": Weight.MINIMUM, "cpu-idle": Weight.IDLE, "none": Weight.EQUAL}
+)
 """BE's CPU weight on simulated hosts under those managers whose point it is; under all others it is the scenario's."""
 
 

@@ -34,3 +34,4 @@ class Weight(StrEnum):
 
     EQUAL = "equal"  # as containers are deployed
     MINIMUM = "minimum"  # cpu.shares 2, cpu.weight 1
+    IDLE = "idle"  # cpu.idle, since Linux 5.15: BE runs when nobody else wants the CPU

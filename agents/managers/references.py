@@ -39,6 +39,14 @@ class Weights(Fixed):
     remarks = ("BE runs at the kernel's minimum weight here, whatever the scenario sets for the others",)
 
 
+class CpuIdle(Fixed):
+    """Only the kernel's idle class: BE runs when nobody else wants a CPU, and is preempted when somebody does."""
+
+    name, why = "cpu-idle", "cpu.idle, nothing else"
+    weight = Weight.IDLE
+    remarks = ("BE runs in the kernel's idle class here, whatever the scenario sets for the others",)
+
+
 class Frozen(Fixed):
     """BE never runs: the LC alone, the best QoS that the host can give."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import re
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from importlib.util import find_spec
@@ -81,9 +83,19 @@ def lacking_library(names: Collection[str]) -> tuple[str, ...]:
     return needing if needing and find_spec("sklearn") is None else ()
 
 
-def left_out(names: Collection[str]) -> dict[str, str]:
+def no_idle_class(*, live: bool, release: str = platform.release()) -> str:
+    """Why `cpu-idle` would show nothing here; empty where the kernel has `cpu.idle`."""
+    if not live:
+        return "the simulated hosts know no idle class: it would be the row of weights again"
+    version = tuple(int(part) for part in re.findall(r"\d+", release)[:2])
+    return "" if version >= (5, 15) else f"cpu.idle came with Linux 5.15, this is {release}"
+
+
+def left_out(names: Collection[str], *, live: bool) -> dict[str, str]:
     """Those that cannot run here, with the reason: PRM without scikit-learn, a learned policy without its bundle."""
     missing = dict.fromkeys(lacking_library(names), MODEL_WAY_OUT)
+    if "cpu-idle" in names and (why := no_idle_class(live=live)):
+        missing["cpu-idle"] = why
     return missing | {name: reason for name in names if (reason := catalogue.lacking(name))}
 
 

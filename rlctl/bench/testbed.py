@@ -57,8 +57,8 @@ class LivePlan:
         return policy_for(name, self.scenario, self.threshold_model, swept)
 
     def weight(self, policy: Policy) -> Weight:
-        """BE's CPU weight: the scenario's, but for `weights`, which is nothing else."""
-        return policy.weight if policy.name == "weights" else self.scenario.be.weight
+        """BE's CPU weight: the scenario's, but for `weights` and `cpu-idle`, which are nothing else."""
+        return policy.weight if policy.name in {"weights", "cpu-idle"} else self.scenario.be.weight
 
     def described(self, load: str) -> str:
         """What a table has to say beneath it, with a phrase on the maximum load."""
@@ -156,6 +156,7 @@ def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work) -> LiveR
     shield = Shield(plan.profile, plant.limits) if policy.shielded else None
     recorder = MemoryRecorder()
     bed.settle(scenario.trace)
+    plant.set_weight(Weight.EQUAL)  # a lower one leaves the idle class of the run before
     plant.set_weight(plan.weight(policy))
     bed.start_be()
     bed.follow(scenario.trace)

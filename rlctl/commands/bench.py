@@ -9,7 +9,7 @@ from pathlib import Path
 from rlctl.agents import catalogue
 from rlctl.agents.served.learned import BARE
 from rlctl.agents.training.cluster.connection import check_ray, check_reachable
-from rlctl.bench.lineup import left_out, require_library
+from rlctl.bench.lineup import left_out, no_idle_class, require_library
 from rlctl.bench.suite import BOUNDS
 from rlctl.commands import bench_live, bench_sim, bench_verify
 from rlctl.commands.arguments import add_ray, distinct_policies, listed, positive, positive_int
@@ -138,10 +138,12 @@ def _managers(names: str, *, live: bool) -> tuple[tuple[str, ...], dict[str, str
     if names == "all":
         learned = [name for name in catalogue.LEARNED if not name.endswith(BARE)]
         every = [*catalogue.NAMES, *learned, *([] if live else sorted(BOUNDS))]
-        missing = left_out(every)
+        missing = left_out(every, live=live)
         return tuple(name for name in every if name not in missing), missing
     asked = distinct_policies("--managers", listed(names))
     require_library(asked)
     if live and (bounds := BOUNDS & set(asked)):
         raise ConfigError(f"{', '.join(sorted(bounds))}: in the simulator only; leave out --plant host")
+    if live and "cpu-idle" in asked and (why := no_idle_class(live=True)):
+        raise ConfigError(f"cpu-idle: {why}; leave it out")
     return asked, {}

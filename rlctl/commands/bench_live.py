@@ -6,6 +6,7 @@ import argparse
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
+from rlctl.agents import catalogue
 from rlctl.bench.held import bench_sweep, needs_sweep
 from rlctl.bench.hosts import LiveOutcome, live_hosts, results_as_json
 from rlctl.bench.lineup import NEEDS_MODEL
@@ -69,7 +70,8 @@ def plan_of(args: argparse.Namespace, scenario: LiveScenario, managers: tuple[st
 
 def _effective(plan: LivePlan) -> str:
     s = plan.scenario
-    others = " (weights: minimum)" if "weights" in plan.managers else ""
+    own = [f"{name}: {catalogue.OWN_WEIGHTS[name]}" for name in ("weights", "cpu-idle") if name in plan.managers]
+    others = f" ({', '.join(own)})" if own else ""
     return (
         f"{s.name}: {s.description}\n"
         f"managers {', '.join(plan.managers)}; {plan.repeats} x {s.duration_seconds:g} s each, interleaved, "

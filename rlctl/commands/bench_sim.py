@@ -109,5 +109,5 @@ def _effective(plan: SimPlan) -> str:
 
 def _others(plan: SimPlan) -> str:
     """The weights of those whose weight is their point, as they are run."""
-    weights = [f"{name}: {plan.weight(name)}" for name in ("none", "weights") if name in plan.managers]
+    weights = [f"{name}: {plan.weight(name)}" for name in ("none", "weights", "cpu-idle") if name in plan.managers]
     return f" ({', '.join(weights)})" if weights else ""

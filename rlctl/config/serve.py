@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
@@ -70,6 +70,9 @@ Lc = Annotated[
 ]
 
 
+BeWeight = Literal["minimum", "idle", "leave"]
+
+
 class BeSection(Described):
     """The best-effort work (BE), in one group or several.
 
@@ -79,6 +82,9 @@ class BeSection(Described):
         cpus: CPUs that BE may be given, safest first; by default all, those that the LC does not use first.
         quota_levels: Steps of the quota that learned policies move on.
         min_quota_cpus: The smallest quota ever written.
+        weight: BE's CPU weight under every policy, put back at the end: the kernel's `minimum`; `idle`, its class for
+            what runs when nobody else wants the CPU, where the kernel has it; or `leave` it as it is. A group that has
+            less keeps it.
     """
 
     workloads: Annotated[tuple[Workload, ...], Field(min_length=1)] | None = None
@@ -86,6 +92,7 @@ class BeSection(Described):
     cpus: Cpus | None = None
     quota_levels: int = Field(default=20, ge=1, le=1000)
     min_quota_cpus: float = Field(default=0.01, ge=0.001, le=1.0)
+    weight: BeWeight = "minimum"
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:

@@ -27,6 +27,7 @@ class DryRun:
         plant: The plant beneath; it is read, never written.
         controls: What BE can be restricted by; another knob stays wide open, as it would.
         plan: The steps that would bring an allocation about, each of them a write to a group or the wait for it.
+        weigh: Says what giving BE a weight would write.
     """
 
     def __init__(
@@ -34,8 +35,9 @@ class DryRun:
         plant: Plant,
         controls: Collection[str] = KNOBS,
         plan: Callable[[Allocation], Sequence[object]] = lambda _: (),
+        weigh: Callable[[Weight], object] = lambda _: None,
     ) -> None:
-        self._plant, self._plan = plant, plan
+        self._plant, self._plan, self._weigh = plant, plan, weigh
         self.limits = plant.limits
         self.tick_seconds = plant.tick_seconds
         self.current = plant.current  # what would be in force
@@ -69,6 +71,7 @@ class DryRun:
     def set_weight(self, weight: Weight) -> None:
         """Say what would be written."""
         log.info("dry run: would give BE %s weight", weight)
+        self._weigh(weight)
 
     def wait(self) -> int:
         """As the plant beneath."""

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Self
 
 from rlctl.agents.policy import Policy
 from rlctl.config.sections import LimitsSection, MetricsSection
-from rlctl.config.serve import LogSection, ServeConfig
+from rlctl.config.serve import BeWeight, LogSection, ServeConfig
 from rlctl.envs.allocation import Limits
-from rlctl.envs.errors import ConfigError, PermissionMissing, RlctlError
+from rlctl.envs.errors import CgroupError, ConfigError, PermissionMissing, RlctlError
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.plant import Plant
 from rlctl.envs.workload import Weight
@@ -62,8 +62,9 @@ def serve(configuration: Configuration, stop: Request, *, seconds: float | None 
         self_test(host, deciders.policy, lease.pid if lease else None, profile=deciders.profile)
         with contextlib.closing(_tick_log(config.log)) as tick_log:
             around = Around(
-                lease, host.events, lambda: host.shares, tick_log, config.metrics, config.limits, held.abandon
-            )
+                lease, host.events, lambda: host.shares, tick_log, config.metrics, config.limits, held.abandon,
+                config.be.weight,
+            )  # fmt: skip
             reloaded = configuration.reloaded
             control(host, deciders, stop, around, reloaded=reloaded, seconds=seconds, as_json=as_json)
 
@@ -77,7 +78,8 @@ def dry_run(
         tell_absent(host.absent, deciders.policy)
         _check_metrics(config.metrics)
         self_test(host, deciders.policy, None, dry_run=True, profile=deciders.profile)
-        plant, around = DryRun(host, host.controls, host.plan), Around(limits=config.limits)
+        plant = DryRun(host, host.controls, host.plan, host.set_weight)
+        around = Around(limits=config.limits, weight=config.be.weight)
         control(plant, deciders, stop, around, reloaded=configuration.reloaded, seconds=seconds, as_json=as_json)
     if os.geteuid() != 0:
         with contextlib.suppress(RlctlError):  # a group that has gone meanwhile
@@ -137,6 +139,7 @@ class Around:
         metrics: Section of the metrics endpoint; None listens nowhere.
         limits: What rlctl itself may cost before the log has a warning.
         failed: Called when the loop ends with an error, before anything is closed.
+        weight: BE's CPU weight, as the configuration says it.
     """
 
     lease: Lease | None = None
@@ -146,6 +149,7 @@ class Around:
     metrics: MetricsSection | None = None
     limits: LimitsSection = field(default_factory=LimitsSection)
     failed: Callable[[], None] = lambda: None
+    weight: BeWeight = "minimum"
 
 
 def control(
@@ -171,9 +175,10 @@ def control(
     with contextlib.ExitStack() as opened:
         opened.callback(notify, "STOPPING=1")
         opened.callback(lambda: controller.seat.policy.close())
-        running = _Running(controller, around.tick_log, _exposed(controller, shield, around, opened), reloaded)
+        metrics = _exposed(controller, shield, around, opened)
+        running = _Running(controller, around.tick_log, metrics, around.weight, reloaded)
         running.announce(deciders.policy, shield)
-        _weigh(plant, deciders.policy)
+        _weigh(plant, deciders.policy, around.weight)
         let_go()
         try:
             controller.run(seconds=seconds, stop=stop, between=running.exchange)
@@ -192,9 +197,11 @@ class _Running:
         controller: Controller,
         tick_log: TickLog | None,
         metrics: Metrics | None,
+        weight: BeWeight,
         reloaded: Callable[[], Deciders | None],
     ) -> None:
-        self._controller, self._tick_log, self._metrics, self._reloaded = controller, tick_log, metrics, reloaded
+        self._controller, self._tick_log, self._metrics = controller, tick_log, metrics
+        self._weight, self._reloaded = weight, reloaded
 
     def announce(self, policy: Policy, shield: Shield) -> None:
         """Say who decides from now on, before the first tick of theirs."""
@@ -216,7 +223,7 @@ class _Running:
         controller, policy = self._controller, deciders.policy
         before, shield = controller.seat.policy, Shield(deciders.profile, controller.plant.limits)
         try:
-            _weigh(controller.plant, policy)
+            _weigh(controller.plant, policy, self._weight)
         except RlctlError as error:
             log.error("not reloaded, all stays as it was: %s", error)
             policy.close()
@@ -251,10 +258,22 @@ def _exposed(controller: Controller, shield: Shield, around: Around, opened: con
     return metrics
 
 
-def _weigh(plant: Plant, policy: Policy) -> None:
-    """Give BE the weight that a policy runs with; never raise one that an operator has lowered."""
-    if policy.weight is Weight.MINIMUM:
-        plant.set_weight(policy.weight)
+def _weigh(plant: Plant, policy: Policy, wanted: BeWeight) -> None:
+    """Give BE the weight that the configuration says, or the policy's own where that is less."""
+    if wanted == "leave":
+        log.info("BE keeps the CPU weight that it has (be.weight: leave)")
+        if policy.weight is not Weight.EQUAL:
+            log.warning("policy %s reckons with %s CPU weight for BE", policy.name, policy.weight)
+        return
+    weight = Weight.IDLE if Weight.IDLE in (wanted, policy.weight) else Weight.MINIMUM
+    log.info("BE's CPU weight: %s, unless a group has less (be.weight: %s)", weight, wanted)
+    try:
+        plant.set_weight(weight)
+    except CgroupError as error:
+        if weight is Weight.MINIMUM:
+            raise
+        log.warning("%s: BE gets the minimum CPU weight instead", error)
+        plant.set_weight(Weight.MINIMUM)
 
 
 def _tick_log(section: LogSection) -> TickLog:

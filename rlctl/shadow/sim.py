@@ -117,7 +117,7 @@ class Twin:
 
     def weight_of(self, policy: Policy) -> Weight:
         """BE's CPU weight under a policy: some lower the host's, none raises it."""
-        return Weight.MINIMUM if Weight.MINIMUM in (policy.weight, self.weight) else Weight.EQUAL
+        return max(policy.weight, self.weight, key=list(Weight).index)  # the lowest stands last
 
 
 def load_trace(columns: Columns) -> Floats | None:

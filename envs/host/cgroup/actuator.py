@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupGone, ConfigError, RlctlError
 from rlctl.envs.host.cgroup.division import Division
+from rlctl.envs.host.cgroup.driver import IDLE, CpuDriver
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan, emergency_plan
 from rlctl.envs.host.cgroup.group import KNOBS, Group
 from rlctl.envs.host.cgroup.knobs import Knobs
@@ -19,6 +21,8 @@ from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
 from rlctl.envs.host.cgroup.state import Seen, Settings, in_words
 from rlctl.envs.host.cgroup.steps import Outcome, Step, carry_out, plan
 from rlctl.envs.workload import Weight
+
+log = logging.getLogger(__name__)
 
 # How long a freeze may take: far longer than it does, unless a task sleeps in the kernel.
 SETTLE_SECONDS = 0.25
@@ -155,9 +159,11 @@ class BeActuator:
     def set_weight(self, weight: Weight) -> None:
         """Set the CPU weight of every BE group against the LC's, and keep it so from now on.
 
+        EQUAL is set whatever a group had; under the others one that has less, `cpu.idle`, keeps it.
+
         Raises:
             CgroupGone: All groups have vanished.
-            CgroupError: A write failed; the others were tried.
+            CgroupError: A write failed, or there is no cpu.idle; the other groups were tried.
         """
         self._weight = weight
         _raise_first(Outcome(), self._weigh(self.groups))
@@ -198,18 +204,28 @@ class BeActuator:
                 continue
             try:
                 native = cpu.weights[self._weight] if lc is None else lc.weight()
-                if cpu.weight() != native or cpu.idle():
-                    cpu.set_weight(native)
+                native = self._set_weight(group, cpu, native)
             except CgroupGone as gone:
                 self._members.drop(group, gone)
             except RlctlError as error:
                 errors.append(error)
             else:
                 member = self._members.known[group]
-                member.weight = native
+                member.weight = None if self._knobs.dry_run else native
                 if member.left:  # what we wrote ourselves is no other program's
                     member.left = replace(member.left, weight=native)
         return errors
+
+    def _set_weight(self, group: Group, cpu: CpuDriver, native: int) -> int:
+        """Write a group's weight where it has another; the weight that it then has."""
+        before = IDLE if cpu.idle() else cpu.weight()
+        # Who asks for a low weight makes nobody freer than it was: an operator's cpu.idle stays.
+        if before == native or (before < native and self._weight is not Weight.EQUAL):
+            return before
+        cpu.set_weight(native)
+        if not self._knobs.dry_run:
+            log.info("BE group %s: CPU weight %s, was %s", group.name, in_words(native), in_words(before))
+        return native
 
     def _wanted(self, target: Allocation, share: Quota, seen: Mapping[Group, Seen]) -> dict[Group, Settings]:
         """What each group may have: its part of the target, within what other programs claim."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from rlctl.envs.errors import CgroupBusy, CgroupGone, CgroupRejected
+from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, CgroupRejected
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.parse import cpu_set, number, table
 from rlctl.envs.host.cgroup.quota import Quota
@@ -20,6 +20,9 @@ from rlctl.envs.host.cpulist import format_cpus
 from rlctl.envs.workload import Weight
 
 _POLL_SECONDS = 0.0005
+
+# As a weight: `cpu.idle`, under which a group runs only when nobody else wants the CPU.
+IDLE = 0
 
 # Of fitting a family of groups: a child that was made between listing and writing is met by the next attempt.
 ATTEMPTS = 3
@@ -37,7 +40,7 @@ class CpuDriver(ABC):
         weight_file: Name of the file with the weight.
         burst_file: Name of the file with what the group may save up of its quota (Linux 5.14 and later).
         throttled: Key of the throttled time in `cpu.stat`, and its unit in seconds.
-        weights: The kernel's number for each weight.
+        weights: The kernel's number for each weight; IDLE is written to another file.
         quota_files, weight_files: What `set_quota`, `set_weight` and `set_idle` write.
     """
 
@@ -100,12 +103,20 @@ class CpuDriver(ABC):
         return number(self._knobs.read(self._weight), self._weight)
 
     def set_weight(self, weight: Weight | int) -> None:
-        """Write cpu.shares (2 to 262144) or cpu.weight (1 to 10000); lifts cpu.idle."""
+        """Write cpu.shares (2 to 262144) or cpu.weight (1 to 10000), which lifts cpu.idle; or write that, for IDLE.
+
+        Raises:
+            CgroupError: IDLE, and the kernel has no cpu.idle; or as `Knobs.write` does.
+        """
         native = self.weights[weight] if isinstance(weight, Weight) else weight
+        if native == IDLE:
+            if not self._has_idle:
+                raise CgroupError(f"{self.group} has no cpu.idle, which came with Linux 5.15")
+            return self.set_idle(True)
         # An idle group takes no weight: EINVAL from sched_group_set_shares in kernel/sched/fair.c.
         if self.idle():
             self.set_idle(False)
-        self._knobs.write(self._weight, str(native))
+        return self._knobs.write(self._weight, str(native))
 
     def idle(self) -> bool | None:
         """Whether the group runs only when nobody else wants the CPU; None before Linux 5.15."""

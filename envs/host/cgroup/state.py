@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from rlctl.envs.allocation import UNLIMITED
 from rlctl.envs.errors import CgroupGone, RlctlError
-from rlctl.envs.host.cgroup.driver import CpuDriver
+from rlctl.envs.host.cgroup.driver import IDLE, CpuDriver
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.layout import Controller
 from rlctl.envs.host.cgroup.quota import Quota
@@ -17,9 +17,6 @@ from rlctl.envs.host.cpulist import format_cpus
 
 Knob = Quota | frozenset[int] | bool | int
 """A value of one of a group's knobs."""
-
-# As a weight: `cpu.idle`, under which a group runs only when nobody else wants the CPU.
-IDLE = 0
 
 T = TypeVar("T")
 

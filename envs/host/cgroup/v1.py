@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlctl.envs.allocation import UNLIMITED
 from rlctl.envs.errors import CgroupError, CgroupRejected
-from rlctl.envs.host.cgroup.driver import CpuDriver, CpusetDriver, FreezerDriver
+from rlctl.envs.host.cgroup.driver import IDLE, CpuDriver, CpusetDriver, FreezerDriver
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.parse import child_groups, number, quota_of
 from rlctl.envs.host.cgroup.quota import Quota
@@ -21,7 +21,8 @@ class CpuV1(CpuDriver):
     weight_file = "cpu.shares"
     burst_file = "cpu.cfs_burst_us"
     throttled = "throttled_time", 1e-9
-    weights = {Weight.EQUAL: 1024, Weight.MINIMUM: 2}  # noqa: RUF012 - the kernel's default and its minimum
+    # The kernel's default, its minimum, and what stands for cpu.idle.
+    weights = {Weight.EQUAL: 1024, Weight.MINIMUM: 2, Weight.IDLE: IDLE}  # noqa: RUF012
 
     def __init__(self, knobs: Knobs, group: Path, mount: Path) -> None:
         super().__init__(knobs, group)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlctl.envs.allocation import UNLIMITED
 from rlctl.envs.errors import CgroupError
-from rlctl.envs.host.cgroup.driver import CpuDriver, CpusetDriver, FreezerDriver
+from rlctl.envs.host.cgroup.driver import IDLE, CpuDriver, CpusetDriver, FreezerDriver
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.parse import number, quota_of, table
 from rlctl.envs.host.cgroup.quota import Quota
@@ -20,7 +20,8 @@ class CpuV2(CpuDriver):
     weight_file = "cpu.weight"
     burst_file = "cpu.max.burst"
     throttled = "throttled_usec", 1e-6
-    weights = {Weight.EQUAL: 100, Weight.MINIMUM: 1}  # noqa: RUF012 - the kernel's default and its minimum
+    # The kernel's default, its minimum, and what stands for cpu.idle.
+    weights = {Weight.EQUAL: 100, Weight.MINIMUM: 1, Weight.IDLE: IDLE}  # noqa: RUF012
 
     def __init__(self, knobs: Knobs, group: Path, mount: Path) -> None:
         super().__init__(knobs, group)

@@ -171,8 +171,47 @@ def test_idle_groups_take_a_weight_again(bench: Bench) -> None:
         pytest.skip("this kernel has no cpu.idle")
     group.cpu.set_idle(True)
     assert group.cpu.idle()
-    actuator(bench, group).set_weight(Weight.MINIMUM)
+    actuator(bench, group).set_weight(Weight.EQUAL)
     assert group.cpu.idle() is False
+
+
+def test_who_asks_for_the_minimum_makes_nobody_freer(bench: Bench) -> None:
+    group = bench.group()
+    assert group.cpu is not None
+    if group.cpu.idle() is None:
+        pytest.skip("this kernel has no cpu.idle")
+    group.cpu.set_idle(True)
+    be = actuator(bench, group)
+    be.set_weight(Weight.MINIMUM)
+    be.apply(LIMITS.full)
+    assert group.cpu.idle()
+
+
+def test_the_idle_class_is_kept_and_put_back(bench: Bench) -> None:
+    group = bench.group()
+    assert group.cpu is not None
+    if group.cpu.idle() is None:
+        pytest.skip("this kernel has no cpu.idle")
+    group.cpu.set_weight(700)
+    be = actuator(bench, group)
+    be.set_weight(Weight.IDLE)
+    be.apply(LIMITS.full)
+    assert group.cpu.idle()
+    other = Group.open(bench.layout, group.name, Knobs(None)).cpu
+    assert other is not None
+    other.set_weight(500)  # another program's, and freer
+    be.apply(LIMITS.full)
+    assert group.cpu.idle()
+    assert bench.restore().ok
+    assert (group.cpu.weight(), group.cpu.idle()) == (700, False)
+
+
+def test_without_cpu_idle_the_idle_class_is_refused_and_nothing_written(fake: Bench) -> None:
+    group = fake.group()
+    (group.directories[0] / "cpu.idle").unlink(missing_ok=True)
+    be = actuator(fake, Group.open(fake.layout, group.name, fake.knobs()))
+    with pytest.raises(CgroupError, match=r"has no cpu\.idle, which came with Linux 5\.15"):
+        be.set_weight(Weight.IDLE)
 
 
 def test_a_burst_does_not_keep_be_from_being_restricted(bench: Bench) -> None:

@@ -134,6 +134,37 @@ def test_a_blind_controller_freezes_be_and_a_signal_puts_everything_back(groups,
     assert all(tick["applied"]["frozen"] for tick in read_ticks(ticks))
 
 
+@pytest.mark.parametrize("weight", ["minimum", "idle", "leave"])
+def test_be_has_the_configured_weight_while_it_is_served_and_its_own_afterwards(groups, tmp_path, weight):
+    parent, folders = groups
+    be = Group.open(Layout.detect(), f"{parent}/be", Knobs(None)).cpu
+    if weight == "idle" and be.idle() is None:
+        pytest.skip("this kernel has no cpu.idle")
+    be.set_weight(700)
+    before, config = knobs(folders), written(parent, tmp_path)
+    dry = start("--config", config, "--dry-run", "--duration", "0.2")
+    _, err = dry.communicate(timeout=PATIENCE_SECONDS)
+    assert "dry run: would give BE minimum weight" in err
+    assert "dry run: would write '2' to" in err or "dry run: would write '1' to" in err, err
+    assert knobs(folders) == before
+    config.write_text(config.read_text().replace("be:\n", f"be:\n  weight: {weight}\n"))
+    process = start("--config", config)
+    try:
+        until(lambda: process.poll() is not None or has_ticks(tmp_path / "log" / "ticks.jsonl", 1))
+        during = be.idle(), be.weight()
+        process.terminate()
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    idle, number = during
+    assert bool(idle) == (weight == "idle")
+    assert number == 700 if weight == "leave" else idle or number <= 2
+    assert f"be.weight: {weight}" in err
+    assert ("was 700" in err) == (weight != "leave")
+    assert knobs(folders) == before
+
+
 def test_a_second_controller_of_the_same_group_is_refused_and_names_the_first_one(groups, tmp_path):
     parent, _ = groups
     (tmp_path / "other").mkdir()

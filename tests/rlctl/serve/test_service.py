@@ -173,6 +173,39 @@ def test_a_dry_run_writes_nothing_and_says_what_it_would_write(always, shown):
     assert "dry run: would give BE minimum weight" in shown.text
 
 
+@pytest.mark.parametrize(
+    ("wanted", "own", "weight"),
+    [
+        ("minimum", Weight.EQUAL, Weight.MINIMUM),
+        ("minimum", Weight.IDLE, Weight.IDLE),
+        ("idle", Weight.MINIMUM, Weight.IDLE),
+        ("leave", Weight.MINIMUM, Weight.EQUAL),
+    ],
+)
+def test_be_has_the_configured_weight_under_every_policy(always, shown, wanted, own, weight):
+    plant, policy = FakePlant(LIMITS, loads=(0.1,)), always(lambda o: o.current)
+    policy.weight = own
+    control(plant, Deciders(policy, load_profile("responsive")), Countdown(2), Around(weight=wanted))
+    assert plant.weight is weight
+    assert f"be.weight: {wanted}" in shown.text
+    assert ("reckons with minimum CPU weight" in shown.text) == (wanted == "leave")
+
+
+def test_without_an_idle_class_be_gets_the_minimum_and_the_log_says_so(always, shown):
+    plant, given = FakePlant(LIMITS, loads=(0.1,)), []
+
+    def set_weight(weight):
+        if weight is Weight.IDLE:
+            raise CgroupError("/be has no cpu.idle, which came with Linux 5.15")
+        given.append(weight)
+
+    plant.set_weight = set_weight
+    deciders = Deciders(always(lambda o: o.current), load_profile("responsive"))
+    control(plant, deciders, Countdown(2), Around(weight="idle"))
+    assert given == [Weight.MINIMUM]
+    assert "has no cpu.idle, which came with Linux 5.15: BE gets the minimum CPU weight instead" in shown.text
+
+
 def test_a_weight_that_the_operator_set_is_never_raised(always):
     plant = FakePlant(LIMITS)
     plant.set_weight(Weight.MINIMUM)
