@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
+from rlctl.bench.lineup import no_idle_class
 from rlctl.bench.sim import SimPlan, record_model, run_sim
 from rlctl.bench.suite import SimOutcome
 from rlctl.cli import main
@@ -191,6 +192,21 @@ def test_all_managers_leave_out_those_whose_library_is_missing(plant, capsys, mo
     assert "scripts/install cli,baselines" in lines[0]
     assert "prm-latency" in "".join(lines[1:])
     assert "prm-eris" not in "".join(lines[1:])
+
+
+@pytest.mark.parametrize(("release", "told"), [("6.18.0-rc1", ""), ("5.15.0", ""), ("5.4.0-1", "this is 5.4.0-1")])
+def test_the_idle_class_came_with_a_kernel(release, told):
+    reason = no_idle_class(live=True, release=release)
+    assert told in reason
+    assert bool(reason) == bool(told)
+
+
+def test_cpu_idle_is_a_row_of_the_live_bench_alone(capsys):
+    assert main(["bench", "--plant", "sim", "--dry-run"]) == 0
+    lines = capsys.readouterr().err
+    assert "left out cpu-idle: the simulated hosts know no idle class" in lines
+    assert main(["bench", "--plant", "host", "--managers", "weights,cpu-idle,frozen", "--dry-run"]) == 0
+    assert "BE weight equal (weights: minimum, cpu-idle: idle)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("plant", ["sim", "host"])
