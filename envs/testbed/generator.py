@@ -32,7 +32,10 @@ class GeneratorConfig:
 
     Attributes:
         protocol: HTTP/1.1 GET with keep-alive and `Accept-Encoding: gzip`, or memcached multi-get in the text protocol.
-        port: TCP port of the server on 127.0.0.1; there is no way to aim at another host.
+        port: TCP port of the server.
+        address: IPv4 address of that port, one of 127/8 or of 169.254/16, which no router passes on; there is no way
+            to aim at another one.
+        inside: Command before the generator's own that enters a network namespace, see `rlctl.envs.testbed.link`.
         connections: Requests outstanding at most; the others wait in the generator with their intended time.
         keys_per_get: Keys of one memcached request, drawn evenly from the key space.
         preload_keys: Size of the key space, written to memcached before the first request; with 0,
@@ -47,6 +50,8 @@ class GeneratorConfig:
     protocol: Literal["http", "memcached"]
     unix_path: Path | str | None = None
     port: int | None = None
+    address: str = "127.0.0.1"
+    inside: tuple[str, ...] = ()
     connections: int = 32
     http_path: str = "/"
     keys_per_get: int = 100
@@ -63,6 +68,7 @@ class GeneratorConfig:
             "protocol": self.protocol,
             "unix": self.unix_path,
             "port": self.port,
+            "address": None if self.port is None else self.address,
             "connections": self.connections,
             "seed": self.seed,
             "queue-limit": self.queue_limit,
@@ -165,7 +171,7 @@ class LoadGenerator:
         self._serial = 0
         with contextlib.ExitStack() as on_failure:
             self._notes = on_failure.enter_context(tempfile.TemporaryFile())
-            self._process = _start([str(binary), *config.arguments(), "--interval=0"], self._notes)
+            self._process = _start([*config.inside, str(binary), *config.arguments(), "--interval=0"], self._notes)
             assert self._process.stdin is not None
             assert self._process.stdout is not None
             self._commands, self._answers = self._process.stdin, self._process.stdout

@@ -143,11 +143,19 @@ class Launcher:
         folder: Working directory of the commands; takes their output. The janitor makes and removes one.
         group: Where they go; None leaves them in this process's groups.
         janitor: Records the commands, so that they end also when this process dies.
+        inside: Put before every command, such as what enters a network namespace and becomes the command there.
     """
 
-    def __init__(self, folder: Path, group: Group | None = None, janitor: Janitor | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        group: Group | None = None,
+        janitor: Janitor | None = None,
+        inside: Sequence[str] = (),
+    ) -> None:
         self.folder = folder
         self.group = group
+        self._inside = tuple(inside)
         self._janitor = janitor
         self._processes: list[Process] = []
 
@@ -240,7 +248,7 @@ class Launcher:
     ) -> subprocess.Popen[bytes]:
         output, errors = _log_files(self.folder, name)
         launcher = str(os.getpid()) if ready is None else f"{os.getpid()}:{ready}"
-        held = [sys.executable, "-I", "-S", launch_barrier.__file__, launcher, *command]
+        held = [sys.executable, "-I", "-S", launch_barrier.__file__, launcher, *self._inside, *command]
         try:
             with output.open("wb") as out, errors.open("wb") as err, _interrupts_waiting():
                 return subprocess.Popen(

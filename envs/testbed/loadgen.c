@@ -52,6 +52,7 @@
 static struct {
     bool memcached;
     const char *unix_path, *http_path;
+    in_addr_t address;         /* network byte order */
     int port, connections, cpu, fifo;
     unsigned keys, gets, preload, value_bytes, queue_limit;
     uint64_t seed;
@@ -385,7 +386,7 @@ static int connect_socket(int fd)
         return connect(fd, (struct sockaddr *)&address, sizeof address);
     }
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)opt.port),
-                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+                                  .sin_addr.s_addr = opt.address};
     int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     return connect(fd, (struct sockaddr *)&address, sizeof address);
@@ -752,13 +753,15 @@ static const struct option long_options[] = {
     {"path", 1, 0, 'H'},     {"gets", 1, 0, 'g'},        {"keys", 1, 0, 'k'},        {"preload", 1, 0, 'l'},
     {"rate", 1, 0, 'r'},     {"value-bytes", 1, 0, 'b'}, {"interval", 1, 0, 'i'},    {"queue-limit", 1, 0, 'q'},
     {"fifo", 1, 0, 'f'},     {"cpu", 1, 0, 'C'},         {"seed", 1, 0, 's'},        {"snapshot-on-request", 0, 0, 'S'},
-    {"help", 0, 0, 'h'},     {0}};
+    {"address", 1, 0, 'A'},  {"help", 0, 0, 'h'},    {0}};
 
 static const char usage[] =
-    "loadgen --protocol http|memcached (--unix PATH | --port N) [--rate RPS] [--connections 32] [--interval 1]\n"
+    "loadgen --protocol http|memcached (--unix PATH | --port N [--address 127.0.0.1]) [--rate RPS]\n"
+    "        [--connections 32] [--interval 1]\n"
     "        [--snapshot-on-request] [--path /] [--gets 100] [--preload N] [--value-bytes 100] [--keys N]\n"
     "        [--queue-limit 200000] [--fifo PRIORITY] [--cpu N] [--seed 1]\n"
-    "Commands on stdin: rate RPS, stats [ID], quit. A TCP port is always one of 127.0.0.1.\n";
+    "Commands on stdin: rate RPS, stats [ID], quit. An address is one of loopback (127/8) or of the link itself\n"
+    "(169.254/16, which no router passes on): no load leaves this machine's own links.\n";
 
 static double number(double smallest, double largest)
 {
@@ -767,6 +770,18 @@ static double number(double smallest, double largest)
     if (end == optarg || *end || !(value >= smallest && value <= largest))
         die(2, "%s: a number from %g to %g is needed", optarg, smallest, largest);
     return value;
+}
+
+/* RFC 3927: no router forwards 169.254/16. So nobody's network can be flooded by a slip of the pen. */
+static in_addr_t near_address(const char *text)
+{
+    struct in_addr address;
+    if (inet_pton(AF_INET, text, &address) != 1)
+        die(2, "%s: an IPv4 address is needed", text);
+    uint32_t host = ntohl(address.s_addr);
+    if (host >> 24 != 127 && host >> 16 != 0xa9fe)
+        die(2, "%s: only addresses of 127/8 and 169.254/16 can be aimed at", text);
+    return address.s_addr;
 }
 
 static void set_option(int name)
@@ -779,6 +794,7 @@ static void set_option(int name)
         break;
     case 'u': opt.unix_path = optarg; break;
     case 'H': opt.http_path = optarg; break;
+    case 'A': opt.address = near_address(optarg); break;
     case 'p': opt.port = (int)number(1, 65535); break;
     case 'c': opt.connections = (int)number(1, 1000); break;
     case 'g': opt.gets = (unsigned)number(1, 10000); break;
@@ -799,6 +815,7 @@ static void set_option(int name)
 
 static void read_options(int argc, char **argv)
 {
+    opt.address = htonl(INADDR_LOOPBACK);
     for (int name; (name = getopt_long(argc, argv, "", long_options, NULL)) != -1;)
         set_option(name);
     if (optind < argc || !opt.unix_path == !opt.port)

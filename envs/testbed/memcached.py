@@ -44,17 +44,20 @@ class Memcached(Service):
     request = b"version\r\n"
     answer = b"VERSION"
 
-    def __init__(self, config: MemcachedConfig | None = None) -> None:
+    def __init__(self, config: MemcachedConfig | None = None, address: tuple[str, int] | None = None) -> None:
+        super().__init__(address)
         self.config = config or MemcachedConfig()
 
     def load(self) -> GeneratorConfig:
-        """Multi-key gets over the unix socket, of items that the generator writes first."""
-        return GeneratorConfig(
-            "memcached",
-            unix_path=self.socket,
-            keys_per_get=self.config.keys_per_get,
-            preload_keys=self.config.preload_keys,
-            value_bytes=self.config.value_bytes,
+        """Multi-key gets of items that the generator writes first."""
+        config = self.config
+        return self._aimed(
+            GeneratorConfig(
+                "memcached",
+                keys_per_get=config.keys_per_get,
+                preload_keys=config.preload_keys,
+                value_bytes=config.value_bytes,
+            )
         )
 
     def stop(self) -> None:
@@ -67,7 +70,10 @@ class Memcached(Service):
         program = find_program("memcached", "memcached")
         self._make_folder(launcher)
         command = [program, f"--threads={self.config.threads}", f"--memory-limit={self.config.memory_megabytes}"]
-        command += [f"--unix-socket={self.socket}", "--unix-mask=0700"]
+        if self.address is None:
+            command += [f"--unix-socket={self.socket}", "--unix-mask=0700"]
+        else:
+            command += [f"--listen={self.address[0]}", f"--port={self.address[1]}"]
         if os.geteuid() == 0:
             command.append("--user=root")  # as nobody it could not make its socket in our folder
         return command

@@ -36,7 +36,7 @@ http {{
     keepalive_requests 1000000000;
     keepalive_timeout 1h;
     server {{
-        listen unix:{socket};
+        listen {listen};
         root {folder};
     }}
 }}
@@ -72,7 +72,8 @@ class Nginx(Service):
     request = f"GET /{PAGE} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode()
     answer = b" 200 "
 
-    def __init__(self, config: NginxConfig | None = None) -> None:
+    def __init__(self, config: NginxConfig | None = None, address: tuple[str, int] | None = None) -> None:
+        super().__init__(address)
         self.config = config or NginxConfig()
 
     @property
@@ -81,8 +82,8 @@ class Nginx(Service):
         return self.folder / "access.log" if self.config.access_log else None
 
     def load(self) -> GeneratorConfig:
-        """GET of the text over the unix socket."""
-        return GeneratorConfig("http", unix_path=self.socket, http_path=f"/{PAGE}")
+        """GET of the text."""
+        return self._aimed(GeneratorConfig("http", http_path=f"/{PAGE}"))
 
     def _command(self, launcher: Launcher) -> list[str]:
         program = find_program("nginx", "nginx-light")
@@ -95,7 +96,7 @@ class Nginx(Service):
     def _configuration(self, folder: Path) -> str:
         return CONFIGURATION.format(
             folder=folder,
-            socket=self.socket,
+            listen=f"unix:{self.socket}" if self.address is None else "{}:{}".format(*self.address),
             user="user root root;" if os.geteuid() == 0 else "",  # its folder is ours alone
             log_format=LOG_FORMAT,
             access_log="access.log rlctl" if self.config.access_log else "off",

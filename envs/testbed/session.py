@@ -23,9 +23,11 @@ from rlctl.envs.testbed.generator_source import GeneratorSource
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.knee import find_knee, probe_with
 from rlctl.envs.testbed.launch import Launcher
+from rlctl.envs.testbed.network.link import Link, LinkConfig
+from rlctl.envs.testbed.network.upload import Upload, UploadConfig
 from rlctl.envs.testbed.stress import StressConfig, StressNg
 from rlctl.envs.testbed.traces import Trace
-from rlctl.envs.testbed.workloads import Service, Work
+from rlctl.envs.testbed.workloads import Job, Service, Work
 from rlctl.envs.workload import SLO
 
 log = logging.getLogger(__name__)
@@ -36,9 +38,7 @@ TOP_WEIGHT = {1: 262144, 2: 10000}  # the kernel's largest: the rest of the box 
 SOLO_SECONDS = 8.0
 SETTLE_SECONDS = 0.5
 DRAIN_SECONDS = 20.0
-BE_START_SECONDS = 5.0
-# Time for stress-ng to fill its arrays: a task that clears pages in the kernel cannot be frozen.
-FILL_SECONDS = {"cpu": 0.0, "memory": 1.0, "mixed": 1.0}
+SINK_PRIORITY = 45  # the client is a machine of its own: its side waits for nobody but the generator
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,30 +48,33 @@ class TestbedSpec:
     Attributes:
         lc: The LC, not started.
         lc_cpus: CPUs that it is pinned to.
+        be: The best-effort job; an upload needs a link.
         be_cpus: CPUs that BE may get, the safest for the LC first.
         quantile: Which quantile, as a ratio.
         knee_rps: First load, step and top of the search for the LC's maximum load.
+        link: What was provisioned between LC and client; None where they talk over a unix socket.
     """
 
     __test__ = False
 
     lc: Service
     lc_cpus: tuple[int, ...]
-    be: StressConfig
+    be: StressConfig | UploadConfig
     be_cpus: tuple[int, ...]
     target_seconds: float
     quantile: float
     tick_seconds: float
     knee_rps: tuple[float, float, float]
+    link: LinkConfig | None = None
 
 
 class DrivenHost(LiveHost):
-    """A live host whose load follows a trace: the rate is set at the beginning of each period."""
+    """A live host whose load follows a trace: what changes in a run is set at the beginning of each period."""
 
     drive: Callable[[], None] = staticmethod(lambda: None)
 
     def wait(self) -> int:
-        """Set the rate for the period that begins, then let it pass."""
+        """Set what the period that begins shall have, then let it pass."""
         self.drive()
         return super().wait()
 
@@ -101,7 +104,9 @@ class Testbed:
         self._generator: LoadGenerator
         self._be_group: Group
         self._launcher: Launcher
-        self._be: StressNg | None = None
+        self._link: Link | None = None
+        self._new_be: Callable[[], Job]
+        self._be: Job | None = None
 
     def __enter__(self) -> Self:
         """Start everything but BE.
@@ -127,12 +132,10 @@ class Testbed:
     def start_be(self) -> None:
         """Start BE, unrestricted: under the smallest quota the start alone takes seconds, and a freeze as well."""
         self.plant.apply(self.plant.limits.full)
-        be = StressNg(self.spec.be)
+        be = self._new_be()
         be.start(self._launcher)
         self._be = be
-        workers = self.spec.be.workers
-        be.await_that(lambda: len(be.pids()) > workers, f"start its {workers} workers", BE_START_SECONDS)
-        time.sleep(FILL_SECONDS[self.spec.be.kind])
+        be.ready()
 
     def stop_be(self) -> Work:
         """End BE, and what it has done since its start. The quota is lifted first, or the end would take seconds."""
@@ -144,7 +147,7 @@ class Testbed:
 
     def solo(self) -> Work:
         """BE running alone: all its CPUs, no load on the LC."""
-        self._drive(lambda: 0.0)
+        self._drive(lambda _: 0.0)
         self.start_be()
         time.sleep(SOLO_SECONDS)
         return self.stop_be()
@@ -155,7 +158,7 @@ class Testbed:
         Raises:
             TestbedError: The LC does not get rid of its backlog.
         """
-        self._drive(lambda: trace.rate(0.0))
+        self._drive(trace.rate)
         deadline = time.monotonic() + DRAIN_SECONDS
         while True:
             time.sleep(SETTLE_SECONDS)
@@ -167,11 +170,19 @@ class Testbed:
     def follow(self, trace: Trace) -> None:
         """Let the load follow a trace (shares of the maximum load) from now on."""
         begun = time.monotonic()
-        self._drive(lambda: trace.rate(time.monotonic() - begun))
+        self._drive(trace.rate, lambda: time.monotonic() - begun)
 
-    def _drive(self, load_ratio: Callable[[], float]) -> None:
-        self.plant.drive = lambda: self._generator.set_rate(load_ratio() * self.slo.max_load_rps)
-        self.plant.drive()
+    def _drive(self, load_ratio: Callable[[float], float], t_seconds: Callable[[], float] = lambda: 0.0) -> None:
+        """Let load and link be what they are so long after the beginning of a run; without a clock, at it."""
+
+        def drive() -> None:
+            now_seconds = t_seconds()
+            self._generator.set_rate(load_ratio(now_seconds) * self.slo.max_load_rps)
+            if self._link is not None:
+                self._link.be_at(now_seconds)
+
+        self.plant.drive = drive
+        drive()
 
     def _start(self, stack: contextlib.ExitStack) -> None:
         spec, layout = self.spec, Layout.detect()
@@ -184,12 +195,19 @@ class Testbed:
         if lc.cpuset:
             lc.cpuset.set_cpus(spec.lc_cpus)
         folder = janitor.make_folder()
-        self._be_group, self._launcher = be, stack.enter_context(Launcher(folder, be, janitor))
-        services = stack.enter_context(Launcher(folder, lc, janitor))
+        inside: tuple[str, ...] = ()
+        client: tuple[str, ...] = ()
+        if spec.link is not None:
+            holders = stack.enter_context(Launcher(folder, None, janitor))
+            self._link = stack.enter_context(Link(spec.link, holders))
+            inside, client = self._link.host.inside, self._link.client.inside
+        self._be_group, self._launcher = be, stack.enter_context(Launcher(folder, be, janitor, inside))
+        services = stack.enter_context(Launcher(folder, lc, janitor, inside))
         generator_cpu = stack.enter_context(out_of_the_way(spec.lc_cpus))
+        self._new_be = self._jobs(stack.enter_context(Launcher(folder, None, janitor, _remote(client, generator_cpu))))
         spec.lc.start(services)
         spec.lc.ready()
-        load = replace(spec.lc.load(), cpu=generator_cpu, fifo_priority=GENERATOR_PRIORITY)
+        load = replace(spec.lc.load(), cpu=generator_cpu, fifo_priority=GENERATOR_PRIORITY, inside=client)
         self._generator = stack.enter_context(LoadGenerator(load))
         self.slo = SLO(spec.target_seconds, spec.quantile, self._max_load_rps())
         limits = Limits(len(spec.be_cpus), lc_cpus=float(len(spec.lc_cpus)))
@@ -198,6 +216,22 @@ class Testbed:
         watched = Lc("lc", self.slo, [source, *group_sensors(lc, [be])])
         self.plant = DrivenHost([watched], actuator, spec.tick_seconds, close=lambda: None)
         stack.callback(self.plant.close)
+
+    def _jobs(self, client: Launcher) -> Callable[[], Job]:
+        """What makes a new BE job.
+
+        Args:
+            client: Starts programs at the other end of the link.
+
+        Raises:
+            TestbedError: An upload without a link.
+        """
+        be = self.spec.be
+        if isinstance(be, StressConfig):
+            return lambda: StressNg(be)
+        if self._link is None:
+            raise TestbedError("an upload needs a link, and this testbed has none")
+        return lambda: Upload(be, client)
 
     def _max_load_rps(self) -> float:
         start, step, top = self.spec.knee_rps
@@ -225,6 +259,12 @@ def _make_groups(
         janitor.note_group(*group.directories)
         groups.append(group)
     return groups[0], groups[1], groups[2]
+
+
+def _remote(client: tuple[str, ...], cpu: int | None) -> tuple[str, ...]:
+    """Put before the commands of the client's side, which stands for another machine: they disturb nobody here."""
+    place = () if cpu is None else ("taskset", "--cpu-list", str(cpu))
+    return (*client, "chrt", "--fifo", str(SINK_PRIORITY), *place)
 
 
 @contextlib.contextmanager

@@ -13,11 +13,14 @@ from typing import Literal
 
 from rlctl.envs.errors import ConfigError, TestbedError
 from rlctl.envs.testbed.launch import Launcher, Process, find_program
-from rlctl.envs.testbed.workloads import Program, Work
+from rlctl.envs.testbed.workloads import Job, Work
 
 # Limit for the end, which waits for the last round and the report: seconds under the smallest quota (0.01 CPU), and
 # half a minute for `stream`, whose arrays are larger than the cache, on a busy machine with a large one.
 STOP_SECONDS = 60.0
+START_SECONDS = 5.0
+# Time to fill the arrays: a task that clears pages in the kernel cannot be frozen.
+FILL_SECONDS = {"cpu": 0.0, "memory": 1.0, "mixed": 1.0}
 
 _METRIC = re.compile(r"- stressor: (\S+)\s+bogo-ops: (\d+)")
 
@@ -64,7 +67,7 @@ _CORRUPT = "fail:"
 ALL_ZERO = "all bogo-op counters are zero"
 
 
-class StressNg(Program):
+class StressNg(Job):
     """A stress-ng that runs until it is stopped."""
 
     name = "stress-ng"
@@ -82,6 +85,16 @@ class StressNg(Program):
         """
         super().start(launcher)
         self._begin_seconds = time.monotonic()
+
+    def ready(self) -> None:
+        """Wait until all workers run and have filled their arrays.
+
+        Raises:
+            TestbedError: They do not, or it ended; with its last words.
+        """
+        workers = self.config.workers
+        self.await_that(lambda: len(self.pids()) > workers, f"start its {workers} workers", START_SECONDS)
+        time.sleep(FILL_SECONDS[self.config.kind])
 
     def stop(self, timeout_seconds: float = STOP_SECONDS) -> Work:
         """Thaw it, ask it to end, and read what it has done. Afterwards it is gone, also when this raises.

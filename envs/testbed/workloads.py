@@ -8,7 +8,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rlctl.envs.errors import TestbedError
@@ -94,13 +94,20 @@ class Program(ABC):
 
 
 class Service(Program):
-    """A latency-critical service on a unix socket in a folder of its own, apart from any that the host runs."""
+    """A latency-critical service on a unix socket in a folder of its own, apart from any that the host runs.
+
+    Args:
+        address: IPv4 address and TCP port to serve at instead, in a network namespace of the testbed's.
+    """
 
     request: bytes
     """Asks it whether it serves."""
     answer: bytes
     """Stands in its reply when it does."""
     _folder: Path | None = None
+
+    def __init__(self, address: tuple[str, int] | None = None) -> None:
+        self.address = address
 
     @property
     def folder(self) -> Path:
@@ -124,11 +131,21 @@ class Service(Program):
         Raises:
             TestbedError: It has not been started, ended, or does not answer in time; with its last words.
         """
-        self.await_that(lambda: self.answer in talk(self.socket, self.request), "answer", timeout_seconds)
+        if self.address is not None:  # in another namespace: nobody here can talk to it
+            port = self.address[1]
+            self.await_that(lambda: _listens(self.process.pid, port), f"listen on port {port}", timeout_seconds)
+        else:
+            self.await_that(lambda: self.answer in talk(self.socket, self.request), "answer", timeout_seconds)
 
     @abstractmethod
     def load(self) -> GeneratorConfig:
         """What the load generator has to aim at; replace what concerns the generator itself."""
+
+    def _aimed(self, load: GeneratorConfig) -> GeneratorConfig:
+        """The load, aimed at where this service listens."""
+        if self.address is None:
+            return replace(load, unix_path=self.socket)
+        return replace(load, address=self.address[0], port=self.address[1])
 
     def _make_folder(self, launcher: Launcher) -> Path:
         """A new folder below the launcher's whose path leaves room for a socket."""
@@ -139,14 +156,34 @@ class Service(Program):
         return self._folder
 
 
+class Job(Program):
+    """A best-effort job that counts what it does."""
+
+    @abstractmethod
+    def ready(self) -> None:
+        """Wait until it is at its work; the start takes CPU time.
+
+        Raises:
+            TestbedError: It does not get there, or ended; with its last words.
+        """
+
+    @abstractmethod
+    def stop(self) -> Work:
+        """End it; what it has done. Afterwards it is gone, also when this raises.
+
+        Raises:
+            TestbedError: It does not run, had ended before, or did not report.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a BE job has done.
 
     Attributes:
-        bogo_ops: Rounds of its loops, all stressors together; comparable between runs of the same job only.
+        bogo_ops: Rounds of its loops, all stressors together, or bytes; comparable between runs of the same job only.
         seconds: Wall-clock time from its start to the order to end, whatever it was allowed to do in it.
-        by_stressor: Rounds of each stressor.
+        by_stressor: Rounds of each stressor, or bytes.
     """
 
     bogo_ops: float
@@ -181,6 +218,12 @@ def talk(path: Path, request: bytes, timeout_seconds: float = 1.0) -> bytes:
         connection.connect(str(path))
         connection.sendall(request)
         return connection.recv(4096)
+
+
+def _listens(pid: int, port: int) -> bool:
+    """Whether somebody listens on a TCP port in a process's network namespace, as /proc/PID/net/tcp has it."""
+    rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)  # 0A: TCP_LISTEN of tcp_states.h
 
 
 def _succeeds(condition: Callable[[], bool]) -> bool:

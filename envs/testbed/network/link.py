@@ -1,0 +1,197 @@
+"""A link with a provisioned rate: LC and BE on its one side, the client on the other, a token bucket in between.
+
+```
+namespace of LC and BE                                                  namespace of the client
+  host (macvlan; HTB, if the kernel's answer is asked for) > uplink (veth; TBF: the provider's shaper) > client (veth)
+```
+
+What a provider shapes lies beyond the host, and tells nobody its rate. So the host's own queueing has an interface of
+its own, in front of the bucket: a class there helps only as far as the rate that it was given is right.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+from rlctl.envs.errors import ConfigError
+from rlctl.envs.testbed.launch import Launcher
+from rlctl.envs.testbed.network.namespace import Namespace, require_tools
+
+HOST_ADDRESS, CLIENT_ADDRESS = "169.254.77.1", "169.254.77.2"  # RFC 3927: no router passes them on
+LC_PORT = 7001
+SINK_PORT = 7002
+
+Command = tuple[str, ...]
+
+MOST_MBIT = 100_000.0
+"""Beyond it the rate is a slip of the pen: no processor fills such a link through one token bucket."""
+
+# A class must be narrower than the bucket behind it, or the queue forms in the bucket (tc-htb(8), LARTC 9.5.5.1).
+HTB_RATIO = 0.95
+# What is the LC's for certain; it may borrow the rest, before BE does.
+LC_RATIO = 0.8
+# One packet of 64 kB at a time, or a class that was passed over sends its whole deficit at once.
+QUANTUM_BYTES = 65_536
+LEAF_PACKETS = 1000  # as many as a plain interface queues
+
+
+@dataclass(frozen=True, slots=True)
+class LinkConfig:
+    """What was provisioned.
+
+    Attributes:
+        rates: Pairs of a time (s since the beginning of a run) and the rate from then on (Mbit/s); the first is at 0.
+        burst_kilobytes: Size of the bucket: what may pass at the full speed of the machine.
+        queue_milliseconds: Longest time in the bucket's queue; what comes in addition is dropped.
+
+    Raises:
+        ConfigError: A rate or time that cannot be.
+    """
+
+    rates: tuple[tuple[float, float], ...]
+    burst_kilobytes: int = 128
+    queue_milliseconds: int = 50
+
+    def __post_init__(self) -> None:
+        times, rates = [time for time, _ in self.rates], [rate for _, rate in self.rates]
+        if not times or times[0] != 0.0 or sorted(set(times)) != times:
+            raise ConfigError(f"rates of a link at {times} s: the first is at 0, and each comes after the one before")
+        for rate in rates:
+            if not 1.0 <= rate <= MOST_MBIT:
+                raise ConfigError(f"a link of {rate:g} Mbit/s: 1 to {MOST_MBIT:g} are possible")
+        if self.burst_kilobytes < 64 or self.queue_milliseconds < 1:  # the largest packet of the kernel has 64 kB
+            raise ConfigError(f"impossible link: {self}: burst_kilobytes is 64 or more, queue_milliseconds 1 or more")
+
+    def rate_mbit(self, t_seconds: float) -> float:
+        """The rate in Mbit/s, so long after the beginning of a run."""
+        return self.rates[bisect.bisect_right(self.rates, t_seconds, key=lambda pair: pair[0]) - 1][1]
+
+    def shaper(self, verb: str, rate_mbit: float) -> Command:
+        """The provider's token bucket, to `add` or to `change`."""
+        bucket = ("rate", f"{rate_mbit:g}mbit", "burst", f"{self.burst_kilobytes}kb")
+        return ("tc", "qdisc", verb, "dev", "uplink", "root", "tbf", *bucket, "latency", f"{self.queue_milliseconds}ms")
+
+    def host_side(self, client_pid: int) -> Iterator[Command]:
+        """Commands for the namespace of LC and BE; the other end of the pair goes to the client's."""
+        yield ("ip", "link", "set", "lo", "up")
+        yield ("ip", "link", "add", "uplink", "type", "veth", "peer", "name", "client", "netns", str(client_pid))
+        yield ("ip", "link", "set", "uplink", "up")
+        yield self.shaper("add", self.rate_mbit(0.0))
+        yield ("ip", "link", "add", "link", "uplink", "name", "host", "type", "macvlan", "mode", "private")
+        yield from _up("host", HOST_ADDRESS)
+
+
+def client_side() -> Iterator[Command]:
+    """Commands for the client's namespace, when the pair is there."""
+    yield from _up("client", CLIENT_ADDRESS)
+
+
+def classes(rate_mbit: float) -> Iterator[Command]:
+    """HTB on the host's own interface: a class for what the LC answers, and one for the rest.
+
+    Args:
+        rate_mbit: Rate that the operator takes the link to have.
+    """
+    whole = HTB_RATIO * rate_mbit
+    shape = ("burst", "64kb", "cburst", "64kb", "quantum", str(QUANTUM_BYTES))
+    yield ("tc", "qdisc", "replace", "dev", "host", "root", "handle", "1:", "htb", "default", "20")
+    for parent, number, rate, priority in (
+        ("1:", "1:1", whole, ()),
+        ("1:1", "1:10", LC_RATIO * whole, ("prio", "0")),
+        ("1:1", "1:20", (1.0 - LC_RATIO) * whole, ("prio", "1")),
+    ):
+        rates = ("rate", f"{rate:.3f}mbit", "ceil", f"{whole:.3f}mbit")
+        yield (
+            "tc",
+            "class",
+            "add",
+            "dev",
+            "host",
+            "parent",
+            parent,
+            "classid",
+            number,
+            "htb",
+            *rates,
+            *priority,
+            *shape,
+        )
+    for leaf in ("1:10", "1:20"):
+        yield ("tc", "qdisc", "add", "dev", "host", "parent", leaf, "pfifo", "limit", str(LEAF_PACKETS))
+    match = ("match", "ip", "sport", str(LC_PORT), "0xffff")
+    yield ("tc", "filter", "add", "dev", "host", "parent", "1:", "protocol", "ip", "u32", *match, "flowid", "1:10")
+
+
+NO_CLASSES: Command = ("tc", "qdisc", "del", "dev", "host", "root")
+"""Takes `classes` back."""
+
+
+class Link:
+    """The link, there from entry to exit, or until this process dies.
+
+    Args:
+        config: What was provisioned.
+        launcher: Starts what holds the namespaces; in no control group.
+
+    Attributes:
+        host: The namespace of LC and BE.
+        client: The namespace of whoever sends requests and takes uploads.
+    """
+
+    def __init__(self, config: LinkConfig, launcher: Launcher) -> None:
+        self.config, self._launcher = config, launcher
+        self.host, self.client = Namespace("namespace of LC and BE"), Namespace("namespace of the client")
+        self._rate_mbit = config.rate_mbit(0.0)
+
+    def __enter__(self) -> Self:
+        """Make it.
+
+        Raises:
+            TestbedError: A program is not installed, or the kernel lacks a part (VETH, MACVLAN, NET_SCH_TBF).
+            PermissionMissing: Not root.
+        """
+        require_tools()
+        self.host.start(self._launcher)
+        self.client.start(self._launcher)
+        self.host.run(self.config.host_side(self.client.pid))
+        self.client.run(client_side())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End both namespaces; with them goes all that is in them."""
+        self.client.stop()
+        self.host.stop()
+
+    def be_at(self, t_seconds: float) -> None:
+        """Let the link have the rate that it has so long after the beginning of a run.
+
+        Raises:
+            TestbedError: The kernel does not take it.
+        """
+        rate_mbit = self.config.rate_mbit(t_seconds)
+        if rate_mbit != self._rate_mbit:
+            self.host.run([self.config.shaper("change", rate_mbit)])
+            self._rate_mbit = rate_mbit
+
+    def divide(self, rate_ratio: float) -> None:
+        """Give the LC a class of its own on the host's interface.
+
+        Args:
+            rate_ratio: Rate that the operator takes the link to have, as a share of the one that a run begins with.
+
+        Raises:
+            TestbedError: The kernel lacks a part (NET_SCH_HTB, NET_CLS_U32).
+        """
+        self.host.run(classes(rate_ratio * self.config.rate_mbit(0.0)))
+
+    def unite(self) -> None:
+        """Take the classes back."""
+        self.host.run([NO_CLASSES])
+
+
+def _up(interface: str, address: str) -> Iterator[Command]:
+    yield ("ip", "address", "add", f"{address}/30", "dev", interface)
+    yield ("ip", "link", "set", interface, "up")

@@ -1,0 +1,125 @@
+"""The upload as a best-effort job: the program that sends, and the one at the link's other end that counts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+
+from rlctl.envs.errors import ConfigError, TestbedError
+from rlctl.envs.testbed.launch import Launcher
+from rlctl.envs.testbed.network import sink, uploader
+from rlctl.envs.testbed.network.link import CLIENT_ADDRESS, SINK_PORT
+from rlctl.envs.testbed.workloads import Job, Program, Work
+
+CONNECT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class UploadConfig:
+    """How the upload is spread.
+
+    Attributes:
+        workers: Processes that compress; each has its part of the connections.
+        connections: TCP connections, all told. With a few of them the kernel's limit on what a connection may queue on
+            its own host (tcp_limit_output_bytes) keeps the link's queue short, whatever BE does.
+
+    Raises:
+        ConfigError: Fewer connections than workers.
+    """
+
+    workers: int = 1
+    connections: int = 32
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.workers <= self.connections:
+            raise ConfigError(f"impossible upload: {self}: 1 or more workers, and no fewer connections")
+
+
+class Sink(Program):
+    """Takes the uploads."""
+
+    name = "sink"
+
+    def ready(self) -> None:
+        """Wait until it listens.
+
+        Raises:
+            TestbedError: It does not, or ended; with its last words.
+        """
+        self.await_that(lambda: "ready" in self.process.output.read_text(), "listen")
+
+    def stop(self) -> int:
+        """End it; the bytes that arrived.
+
+        Raises:
+            TestbedError: It does not run, or had ended before.
+        """
+        process, self._process = self.process, None
+        code = process.stop()
+        words = process.output.read_text().split()
+        if code != os.EX_OK or not words[-1].isdecimal():
+            raise TestbedError(f"the sink of the upload ended with code {code}: {process.tail()}")
+        return int(words[-1])
+
+    def _command(self, launcher: Launcher) -> list[str]:  # noqa: ARG002
+        return [sys.executable, "-I", "-S", sink.__file__, CLIENT_ADDRESS, str(SINK_PORT)]
+
+
+class Upload(Job):
+    """An upload that runs until it is stopped; its work is bytes delivered.
+
+    Args:
+        client: Starts the sink, at the other end of the link.
+    """
+
+    name = "upload"
+
+    def __init__(self, config: UploadConfig, client: Launcher) -> None:
+        self.config, self._client, self._sink = config, client, Sink()
+        self._begin_seconds = 0.0
+
+    def start(self, launcher: Launcher) -> None:
+        """Start the sink, then the upload.
+
+        Raises:
+            TestbedError: It runs already, or cannot be run.
+        """
+        self._sink.start(self._client)
+        self._sink.ready()
+        super().start(launcher)
+        self._begin_seconds = time.monotonic()
+
+    def ready(self) -> None:
+        """Wait until all connections stand.
+
+        Raises:
+            TestbedError: They do not, or it ended; with its last words.
+        """
+        count = self.config.connections
+        self.await_that(
+            lambda: "connected" in self.process.output.read_text(), f"make its {count} connections", CONNECT_SECONDS
+        )
+
+    def stop(self) -> Work:
+        """End it; what was delivered until now. Afterwards it is gone, also when this raises.
+
+        Raises:
+            TestbedError: It does not run, or had ended before.
+        """
+        seconds = time.monotonic() - self._begin_seconds
+        process, self._process = self.process, None
+        ended = process.exit_code
+        try:
+            delivered = float(self._sink.stop())
+        finally:
+            process.stop(signal.SIGKILL)  # there is nothing to save, and a throttled one would take its time
+        if ended is not None:
+            raise TestbedError(f"the upload ended with code {ended}: {process.tail()}")
+        return Work(delivered, seconds, {"bytes": delivered})
+
+    def _command(self, launcher: Launcher) -> list[str]:  # noqa: ARG002
+        numbers = (SINK_PORT, self.config.connections, self.config.workers)
+        return [sys.executable, "-I", "-S", uploader.__file__, CLIENT_ADDRESS, *map(str, numbers)]
