@@ -65,6 +65,17 @@ class Named:
     source: str = "rlctl"
 
 
+@dataclass(frozen=True, slots=True)
+class Answer(Named):
+    """The kernel's own means against an interference, set once and for all; BE runs at the minimum weight.
+
+    Attributes:
+        link_ratio: Rate that whoever set it takes the link to have, as a share of its first one.
+    """
+
+    link_ratio: float = 1.0
+
+
 TABLE: Mapping[str, Entry] = MappingProxyType(
     {
         "none": Entry(Unmanaged, "BE unmanaged: no quota, equal weight (on a live host the scenario's)", "reference"),
@@ -161,6 +172,15 @@ BOUNDS: Mapping[str, Named] = MappingProxyType(
 )
 """What no manager can beat, simulator only: not in NAMES, and not for `build`."""
 
+ANSWERS: Mapping[str, Answer] = MappingProxyType(
+    {
+        "htb": Answer("an HTB class for the LC on the link, set by who knows the link's first rate", "tc-htb(8)"),
+        "htb-wrong": Answer("as htb, set by who takes the link to be a third faster than it is", "tc-htb(8)", 4 / 3),
+    }
+)
+"""What the kernel can do where the bottleneck is known, live scenarios with a link only: not in NAMES, and not for
+`build`."""
+
 OWN_WEIGHTS: Mapping[str, Weight] = MappingProxyType(
     {"weights": Weight.MINIMUM, "cpu-idle": Weight.IDLE, "none": Weight.EQUAL}
 )
@@ -221,7 +241,7 @@ def describe(name: str) -> str:
     Raises:
         PolicyError: An unknown name.
     """
-    entry = BOUNDS.get(name) or LEARNED.get(name) or _entry(name)
+    entry = BOUNDS.get(name) or ANSWERS.get(name) or LEARNED.get(name) or _entry(name)
     return f"{name}: {entry.law} [{entry.source}]"
 
 
@@ -250,8 +270,8 @@ def label(name: str) -> str:
 
 
 def is_known(name: str) -> bool:
-    """True for a name of this catalogue, a bound's too, and for a folder that is there, whatever is in it."""
-    return name in TABLE or name in LEARNED or name in BOUNDS or Path(name.removesuffix(BARE)).is_dir()
+    """True for a name of this catalogue, a bound's and an answer's too, and for a folder, whatever is in it."""
+    return name in {*TABLE, *LEARNED, *BOUNDS, *ANSWERS} or Path(name.removesuffix(BARE)).is_dir()
 
 
 def is_own(name: str) -> bool:
@@ -307,6 +327,8 @@ def _learned(name: str, options: Mapping[str, object], trusted: Sequence[Path]) 
 def _entry(name: str) -> Entry:
     if name in BOUNDS:
         raise PolicyError(f"'{name}' is a bound, simulator only; give it to `rlctl bench --plant sim`")
+    if name in ANSWERS:
+        raise PolicyError(f"'{name}' is a setting of the kernel; give it to `rlctl bench --scenario live-network`")
     if name not in TABLE:
         if Path(name).is_dir():
             raise PolicyError(f"no manager '{name}'; a bundle's folder has a slash in it: ./{name}")

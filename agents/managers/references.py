@@ -47,6 +47,20 @@ class CpuIdle(Fixed):
     remarks = ("BE runs in the kernel's idle class here, whatever the scenario sets for the others",)
 
 
+class KernelAnswer(Weights):
+    """Nothing is decided: the kernel was told once what it needs to know. Its row is what such knowledge is worth.
+
+    Args:
+        name: Name of the answer in `rlctl.agents.catalogue.ANSWERS`.
+        law: What the kernel was told.
+    """
+
+    def __init__(self, name: str, law: str) -> None:
+        self.name = name
+        self.why = law
+        self.remarks = (f"{law}; BE at the kernel's minimum weight",)
+
+
 class Frozen(Fixed):
     """BE never runs: the LC alone, the best QoS that the host can give."""
 

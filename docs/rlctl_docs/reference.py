@@ -306,6 +306,10 @@ def _managers() -> str:
     parts += [
         f"## {name}\n\n{one.law} (a bound, simulator only; {one.source})\n" for name, one in catalogue.BOUNDS.items()
     ]
+    parts += [
+        f"## {name}\n\n{one.law} (a setting of the kernel, live scenarios with a link only; {one.source})\n"
+        for name, one in catalogue.ANSWERS.items()
+    ]
     return "\n".join(parts)
 
 

@@ -149,6 +149,7 @@ class Testbed:
         """BE running alone: all its CPUs, no load on the LC."""
         self._drive(lambda _: 0.0)
         self.start_be()
+        self._begin_be()
         time.sleep(SOLO_SECONDS)
         return self.stop_be()
 
@@ -167,8 +168,32 @@ class Testbed:
             if time.monotonic() > deadline:
                 raise TestbedError(f"the LC still has a backlog {DRAIN_SECONDS:g} s after BE was stopped")
 
+    @contextlib.contextmanager
+    def classes(self, link_ratio: float | None) -> Iterator[None]:
+        """Give the LC a class of its own on the link for as long as the context lasts.
+
+        Args:
+            link_ratio: Rate that the operator takes the link to have, as a share of its first one; None for no class.
+
+        Raises:
+            TestbedError: There is no link, or the kernel has no such class.
+        """
+        if link_ratio is None:
+            yield
+            return
+        if self._link is None:
+            raise TestbedError("there is no link to divide into classes")
+        self._link.divide(link_ratio)
+        try:
+            yield
+        finally:
+            self._link.unite()
+
     def follow(self, trace: Trace) -> None:
-        """Let the load follow a trace (shares of the maximum load) from now on."""
+        """Let load (shares of the maximum load) and link go through a run from now on.
+
+        BE that waits for it begins with the first control period, when an allocation is in force.
+        """
         begun = time.monotonic()
         self._drive(trace.rate, lambda: time.monotonic() - begun)
 
@@ -181,8 +206,16 @@ class Testbed:
             if self._link is not None:
                 self._link.be_at(now_seconds)
 
-        self.plant.drive = drive
+        def begin_period() -> None:
+            self._begin_be()
+            drive()
+
+        self.plant.drive = begin_period
         drive()
+
+    def _begin_be(self) -> None:
+        if self._be is not None:
+            self._be.begin()
 
     def _start(self, stack: contextlib.ExitStack) -> None:
         spec, layout = self.spec, Layout.detect()

@@ -161,11 +161,14 @@ class Job(Program):
 
     @abstractmethod
     def ready(self) -> None:
-        """Wait until it is at its work; the start takes CPU time.
+        """Wait until it is at its work, or could begin; the start takes CPU time.
 
         Raises:
             TestbedError: It does not get there, or ended; with its last words.
         """
+
+    def begin(self) -> None:
+        """Let it begin in earnest: a run begins, and the first allocation is in force."""
 
     @abstractmethod
     def stop(self) -> Work:

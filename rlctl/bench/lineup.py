@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from rlctl.agents import catalogue, user_manager
 from rlctl.agents.managers.prm_model import PrmModel
+from rlctl.agents.managers.references import KernelAnswer
 from rlctl.agents.policy import Policy
 from rlctl.envs.errors import ConfigError
 from rlctl.loop.record import Tick, write_ticks
@@ -69,6 +70,8 @@ def policy_for(
         PolicyError: An unknown manager or option, a bundle that cannot be served, or a file whose code fails.
     """
     user_manager.refuse(tuple(scenario.managers), f"scenario {scenario.name}")
+    if answer := catalogue.ANSWERS.get(name):
+        return KernelAnswer(name=name, law=answer.law)
     options = {**tuned, **scenario.managers.get(name, {})}
     if refused := catalogue.NOT_OPTIONS & options.keys():
         raise ConfigError(f"scenario {scenario.name}: managers.{name} may not set {', '.join(sorted(refused))}")

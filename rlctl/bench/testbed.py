@@ -57,8 +57,9 @@ class LivePlan:
         return policy_for(name, self.scenario, self.threshold_model, swept)
 
     def weight(self, policy: Policy) -> Weight:
-        """BE's CPU weight: the scenario's, but for `weights` and `cpu-idle`, which are nothing else."""
-        return policy.weight if policy.name in {"weights", "cpu-idle"} else self.scenario.be.weight
+        """BE's CPU weight: the scenario's, but for `weights` and other answers of the kernel, which are nothing else."""
+        of_kernel = policy.name in {"weights", "cpu-idle"} | catalogue.ANSWERS.keys()
+        return policy.weight if of_kernel else self.scenario.be.weight
 
     def described(self, load: str) -> str:
         """What a table has to say beneath it, with a phrase on the maximum load."""
@@ -158,9 +159,12 @@ def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work) -> LiveR
     bed.settle(scenario.trace)
     plant.set_weight(Weight.EQUAL)  # a lower one leaves the idle class of the run before
     plant.set_weight(plan.weight(policy))
-    bed.start_be()
-    bed.follow(scenario.trace)
-    cpu_seconds, begun = time.process_time(), time.monotonic()
-    Controller(plant, policy, shield, recorder).run(seconds=scenario.duration_seconds)
-    used_ratio = (time.process_time() - cpu_seconds) / (time.monotonic() - begun)
-    return LiveRun(policy.name, tuple(recorder.ticks), bed.stop_be().share_of(alone), used_ratio)
+    answer = catalogue.ANSWERS.get(policy.name)
+    with bed.classes(answer.link_ratio if answer else None):
+        bed.start_be()
+        bed.follow(scenario.trace)
+        cpu_seconds, begun = time.process_time(), time.monotonic()
+        Controller(plant, policy, shield, recorder).run(seconds=scenario.duration_seconds)
+        used_ratio = (time.process_time() - cpu_seconds) / (time.monotonic() - begun)
+        work = bed.stop_be()
+    return LiveRun(policy.name, tuple(recorder.ticks), work.share_of(alone), used_ratio)

@@ -15,6 +15,7 @@ from rlctl.commands import bench_live, bench_sim, bench_verify
 from rlctl.commands.arguments import add_ray, distinct_policies, listed, positive, positive_int
 from rlctl.commands.outputs import add_json, check_outputs
 from rlctl.envs.errors import ConfigError
+from rlctl.envs.workload import Weight
 from rlctl.scenarios.live import LiveScenario
 from rlctl.scenarios.shipped import load_scenario, shipped_scenarios
 from rlctl.scenarios.sim import SUITE, SimScenario
@@ -30,6 +31,8 @@ EXAMPLES = """examples:
   rlctl bench --managers ./toy.py:Toy,prm-hybrid-tuned,feedforward --report out/
   rlctl bench --plant host --scenario live-nginx --managers none,weights,frozen,greedy-shield
   rlctl bench --plant host --repeats 6 --ray auto --json out.json
+  rlctl bench --plant host --scenario live-nginx --be-weight minimum --managers frozen,weights,ppo
+  rlctl bench --plant host --scenario live-network --managers none,frozen,htb,htb-wrong,prm-hybrid-tuned,ppo
   rlctl bench --plant host --scenario live-memcached --managers all --repeats 3 --json out.json --report out/
 """
 
@@ -59,6 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_ray(parser, RAY)
     parser.add_argument("--repeats", type=positive_int, metavar="N", help="host: runs of each (default: 3)")
     parser.add_argument("--duration", type=positive, metavar="SECONDS", help="of one run (default: the scenario's)")
+    parser.add_argument(
+        "--be-weight",
+        choices=[str(weight) for weight in Weight],
+        help="BE's CPU weight under all managers but those that are about it (default: the scenario's)",
+    )
     parser.add_argument("--shield", default="responsive", metavar="NAME|FILE", help="default: responsive")
     parser.add_argument(
         "--tuned",
@@ -95,7 +103,8 @@ def run(args: argparse.Namespace) -> int:
     scenarios = _scenarios(args)
     live = any(isinstance(scenario, LiveScenario) for scenario in scenarios.values())
     _check_options(args, live=live)
-    names, missing = _managers(args.managers, live=live)
+    linked = all(isinstance(scenario, LiveScenario) and scenario.link for scenario in scenarios.values())
+    names, missing = _managers(args.managers, live=live, linked=linked)
     check_reachable(args.ray, names)
     plant = bench_live if live else bench_sim
     plans = [plant.plan_of(args, scenario, names, source) for source, scenario in scenarios.items()]
@@ -114,13 +123,20 @@ def _scenarios(args: argparse.Namespace) -> dict[str, LiveScenario | SimScenario
         names = (args.scenario or ("live-nginx" if args.plant == "host" else "thesis"),)
     given = {"duration_seconds": args.duration, "time_scale": args.time_scale}
     changes = {key: value for key, value in given.items() if value is not None}
-    scenarios = {name: load_scenario(name).model_copy(update=changes) for name in names}
+    scenarios = {name: _weighed(load_scenario(name), args.be_weight).model_copy(update=changes) for name in names}
     for name, scenario in scenarios.items():
         if args.plant not in (None, scenario.plant):
             raise ConfigError(f"scenario {name} is for --plant {scenario.plant}; `rlctl scenarios` lists the others")
         if scenario.duration_seconds < 2.0 * scenario.tick_seconds:
             raise ConfigError(f"a run of {scenario.duration_seconds:g} s has less than two ticks; make it longer")
     return scenarios
+
+
+def _weighed(scenario: LiveScenario | SimScenario, weight: str | None) -> LiveScenario | SimScenario:
+    """The scenario with this CPU weight of BE; None for its own."""
+    if weight is None:
+        return scenario
+    return scenario.model_copy(update={"be": scenario.be.model_copy(update={"weight": Weight(weight)})})
 
 
 def _check_options(args: argparse.Namespace, *, live: bool) -> None:
@@ -133,11 +149,11 @@ def _check_options(args: argparse.Namespace, *, live: bool) -> None:
         raise ConfigError("--repeats is the live host's; in the simulator give --seeds")
 
 
-def _managers(names: str, *, live: bool) -> tuple[tuple[str, ...], dict[str, str]]:
+def _managers(names: str, *, live: bool, linked: bool) -> tuple[tuple[str, ...], dict[str, str]]:
     """The names asked for; and for `all` those that are left out as they cannot run here, with the reason."""
     if names == "all":
         learned = [name for name in catalogue.LEARNED if not name.endswith(BARE)]
-        every = [*catalogue.NAMES, *learned, *([] if live else sorted(BOUNDS))]
+        every = [*catalogue.NAMES, *learned, *([] if live else sorted(BOUNDS)), *(catalogue.ANSWERS if linked else ())]
         missing = left_out(every, live=live)
         return tuple(name for name in every if name not in missing), missing
     asked = distinct_policies("--managers", listed(names))
@@ -146,4 +162,6 @@ def _managers(names: str, *, live: bool) -> tuple[tuple[str, ...], dict[str, str
         raise ConfigError(f"{', '.join(sorted(bounds))}: in the simulator only; leave out --plant host")
     if live and "cpu-idle" in asked and (why := no_idle_class(live=True)):
         raise ConfigError(f"cpu-idle: {why}; leave it out")
+    if not linked and (answers := [name for name in asked if name in catalogue.ANSWERS]):
+        raise ConfigError(f"{', '.join(answers)}: only where there is a link, as in --scenario live-network")
     return asked, {}

@@ -70,7 +70,8 @@ def plan_of(args: argparse.Namespace, scenario: LiveScenario, managers: tuple[st
 
 def _effective(plan: LivePlan) -> str:
     s = plan.scenario
-    own = [f"{name}: {catalogue.OWN_WEIGHTS[name]}" for name in ("weights", "cpu-idle") if name in plan.managers]
+    of_kernel = [name for name in ("weights", "cpu-idle", *catalogue.ANSWERS) if name in plan.managers]
+    own = [f"{name}: {catalogue.OWN_WEIGHTS.get(name, Weight.MINIMUM)}" for name in of_kernel]
     others = f" ({', '.join(own)})" if own else ""
     return (
         f"{s.name}: {s.description}\n"

@@ -18,6 +18,7 @@ EXAMPLES = """examples:
 
 A benchmark judges the `shielded` ones behind the shield and the others bare, as they were published;
 `rlctl serve` shields every one of them. A `bound` needs the plant itself and runs in the simulator only.
+A `kernel` row is a setting of the kernel with nobody deciding, for live scenarios with a link.
 A `learned` policy is shielded, its `-bare` twin is for benchmarks; the path of any other bundle's folder, with a slash
 in it, is a name as well. A class of your own is FILE.py:CLASS, for `rlctl bench`, `rlctl replay` and `check`, which
 runs it through odd readings and exits with 1 where it breaks a promise.
@@ -40,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
     listing = {
         "managers": [_heuristic(name, entry) for name, entry in catalogue.TABLE.items()],
         "learned": [_learned(name, policy) for name, policy in catalogue.LEARNED.items()],
+        "answers": [{"name": name, **asdict(answer)} for name, answer in catalogue.ANSWERS.items()],
         "bounds": [{"name": name, **asdict(bound)} for name, bound in catalogue.BOUNDS.items()],
     }
     if args.json:
@@ -48,8 +50,9 @@ def run(args: argparse.Namespace) -> int:
     width = max(len(str(row["name"])) for rows in listing.values() for row in rows)
     for kind, rows in listing.items():
         for row in rows:
-            shown = {"learned": "learned", "bounds": "bound"}.get(kind, "shielded" if row.get("shielded") else "bare")
-            note = "; simulator only" if kind == "bounds" else ""
+            kinds = {"learned": "learned", "bounds": "bound", "answers": "kernel"}
+            shown = kinds.get(kind, "shielded" if row.get("shielded") else "bare")
+            note = {"bounds": "; simulator only", "answers": "; live scenarios with a link only"}.get(kind, "")
             lacking = f"; not here: {row['missing']}" if row.get("missing") else ""
             print(f"{row['name']:{width}}  {shown:8}  {row['law']} [{row['source']}{note}]{lacking}")
     return 0

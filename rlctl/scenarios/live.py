@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from rlctl.envs.testbed.memcached import Memcached
+from rlctl.envs.testbed.network.link import HOST_ADDRESS, LC_PORT, LinkConfig
+from rlctl.envs.testbed.network.upload import UploadConfig
 from rlctl.envs.testbed.nginx import Nginx
 from rlctl.envs.testbed.session import TestbedSpec
 from rlctl.envs.testbed.stress import StressConfig
@@ -31,17 +33,40 @@ class BeSection(Strict):
     """The best-effort job that the testbed starts.
 
     Attributes:
-        kind: stress-ng's work: computing, streaming through memory, or both.
+        kind: stress-ng's work: computing, streaming through memory, or both; or an upload over the scenario's link.
         workers: Number of its processes.
         cpus: CPUs that it is confined to.
         weight: BE's CPU weight for every manager but `weights`, whose point it is. Equal is how containers are
             deployed.
     """
 
-    kind: Literal["cpu", "memory", "mixed"]
+    kind: Literal["cpu", "memory", "mixed", "upload"]
     workers: int = Field(2, ge=1)
     cpus: tuple[int, ...] = (0,)
     weight: Weight = Weight.EQUAL
+
+
+class LinkSection(Strict):
+    """A network link between LC and BE on the one side and the client on the other, each in a namespace of its own.
+
+    Attributes:
+        rates: Pairs of a time (s since the beginning of a run) and the link's rate from then on (Mbit/s).
+        burst_kilobytes: Size of its token bucket.
+        queue_milliseconds: Longest time in its queue; what comes in addition is dropped.
+    """
+
+    rates: tuple[tuple[float, float], ...]
+    burst_kilobytes: int = 128
+    queue_milliseconds: int = 50
+
+    @model_validator(mode="after")
+    def _is_a_link(self) -> Self:
+        self.config()
+        return self
+
+    def config(self) -> LinkConfig:
+        """As the testbed takes it."""
+        return LinkConfig(self.rates, self.burst_kilobytes, self.queue_milliseconds)
 
 
 class SloSection(Strict):
@@ -79,6 +104,7 @@ class LiveScenario(Strict):
         plant: `host` makes it a live one.
         duration_seconds: Length of one run.
         tick_seconds: Control period: one decision per tick.
+        link: What is provisioned between LC and client; without it they talk over a unix socket.
         load: Arguments of a trace of `rlctl.envs.testbed.traces`, with rates as shares of the LC's maximum load.
         core_cpus: How many CPUs here stand for one core of the machine that a manager was published for; the thesis'
             host has 36 cores, so on a single shared CPU a "core" is 1/36 of it. Managers whose step is a share of the
@@ -94,6 +120,7 @@ class LiveScenario(Strict):
     be: BeSection
     slo: SloSection
     knee: KneeSection
+    link: LinkSection | None = None
     load: dict[str, Any]
     duration_seconds: float = Field(60.0, gt=0.0)
     tick_seconds: float = Field(1.0, gt=0.0)
@@ -107,12 +134,21 @@ class LiveScenario(Strict):
         shares_from_config(load)
         return load
 
+    @model_validator(mode="after")
+    def _uploads_somewhere(self) -> Self:
+        if self.be.kind == "upload" and self.link is None:
+            raise ValueError("an upload needs a link: {rates: [[0, 300]]} is one of 300 Mbit/s")
+        return self
+
     def testbed(self) -> TestbedSpec:
         """What the testbed has to start."""
+        kind, workers = self.be.kind, self.be.workers
+        lc = {"nginx": Nginx, "memcached": Memcached}[self.lc.kind]
         return TestbedSpec(
-            lc={"nginx": Nginx, "memcached": Memcached}[self.lc.kind](),
+            lc=lc(address=None if self.link is None else (HOST_ADDRESS, LC_PORT)),
             lc_cpus=self.lc.cpus,
-            be=StressConfig(self.be.kind, self.be.workers),
+            be=UploadConfig(workers) if kind == "upload" else StressConfig(kind, workers),
+            link=None if self.link is None else self.link.config(),
             be_cpus=self.be.cpus,
             target_seconds=self.slo.target_milliseconds / 1e3,
             quantile=self.slo.quantile_percent / 100.0,

@@ -31,8 +31,8 @@ MOST_MBIT = 100_000.0
 
 # A class must be narrower than the bucket behind it, or the queue forms in the bucket (tc-htb(8), LARTC 9.5.5.1).
 HTB_RATIO = 0.95
-# What is the LC's for certain; it may borrow the rest, before BE does.
-LC_RATIO = 0.8
+# What is the LC's for certain. A class's own rate is served before anybody borrows, so BE has next to none of its own.
+LC_RATIO = 0.98
 # One packet of 64 kB at a time, or a class that was passed over sends its whole deficit at once.
 QUANTUM_BYTES = 65_536
 LEAF_PACKETS = 1000  # as many as a plain interface queues

@@ -103,6 +103,10 @@ class Upload(Job):
             lambda: "connected" in self.process.output.read_text(), f"make its {count} connections", CONNECT_SECONDS
         )
 
+    def begin(self) -> None:
+        """Upload from now on. Further calls change nothing."""
+        os.kill(self.process.pid, signal.SIGUSR1)  # not reaped before `stop`, so the number is its own
+
     def stop(self) -> Work:
         """End it; what was delivered until now. Afterwards it is gone, also when this raises.
 

@@ -1,7 +1,8 @@
 """Compresses blocks and sends them over many connections, for ever: `python -I -S uploader.py ADDRESS PORT N WORKERS`.
 
 A best-effort upload as backups and log shippers are: its CPU time is compression, its work what arrives. It is a file
-of its own in a bare interpreter, and uses nothing outside the standard library. It says `connected` when it begins.
+of its own in a bare interpreter, and uses nothing outside the standard library. It says `connected` when it could
+begin, and begins at SIGUSR1: what it sends while nobody has restricted it yet is in the link's queue for a second.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import itertools
 import os
 import random
 import select
+import signal
 import socket
 import sys
 import zlib
@@ -27,9 +29,11 @@ def blocks() -> list[bytes]:
 
 def main(arguments: list[str]) -> int:
     """Connect, share the connections out to the workers, and upload; the arguments are those of the command line."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     address, port, count, workers = arguments[0], *map(int, arguments[1:])
     connections = [socket.create_connection((address, port)) for _ in range(count)]
     print("connected", flush=True)
+    signal.sigwait({signal.SIGUSR1})
     worker = next((number for number in range(1, workers) if os.fork() == 0), 0)
     upload(connections[worker::workers])
     return 0
