@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from rlctl.envs.errors import ConfigError
 from rlctl.envs.testbed.memcached import Memcached
 from rlctl.envs.testbed.network.link import HOST_ADDRESS, LC_PORT, LinkConfig
 from rlctl.envs.testbed.network.upload import UploadConfig
@@ -61,7 +62,10 @@ class LinkSection(Strict):
 
     @model_validator(mode="after")
     def _is_a_link(self) -> Self:
-        self.config()
+        try:
+            self.config()
+        except ConfigError as error:
+            raise ValueError(str(error)) from error  # which pydantic reports with its place in the file
         return self
 
     def config(self) -> LinkConfig:

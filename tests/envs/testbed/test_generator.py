@@ -355,6 +355,9 @@ def test_killed_or_closed_generator_is_an_error(load: Any) -> None:
         ({"port": 1, "connections": 0}, "a number from 1 to 1000"),
         ({"port": 1, "http_path": "/a b"}, "hold no space"),
         ({"unix_path": "/" + "x" * 200}, "too long"),
+        ({"port": 1, "address": "10.0.0.1"}, r"only addresses of 127/8 and 169\.254/16"),
+        ({"port": 1, "address": "8.8.8.8"}, r"only addresses of 127/8 and 169\.254/16"),
+        ({"port": 1, "address": "localhost"}, "an IPv4 address is needed"),
     ],
 )
 def test_impossible_configuration_is_refused_in_words(options: Any, words: str) -> None:

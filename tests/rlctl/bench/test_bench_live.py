@@ -65,11 +65,43 @@ def test_two_managers_side_by_side(scenario, tmp_path):
 
 
 @pytest.mark.host
+def test_what_no_weight_holds_a_quota_and_a_class_on_the_link_do(scenario, tmp_path):
+    if missing := [name for name in ("ip", "tc", "memcached") if shutil.which(name) is None]:
+        pytest.skip(f"needs {missing}")
+    before = left_behind()
+    text = (scenarios_folder() / "live-network.yaml").read_text()
+    changes = {
+        "knee:": "knee: {start_rps: 2000, step_rps: 100, top_rps: 2000}",
+        "load:": "load: {kind: constant, rate: 0.3}",
+    }
+    lines = [next((new for key, new in changes.items() if line.startswith(key)), line) for line in text.splitlines()]
+    path, result = tmp_path / "network.yaml", tmp_path / "result.json"
+    path.write_text("\n".join(lines))
+    done = rlctl("bench", "--scenario", str(path), "--managers", "weights,static,htb,frozen", "--duration", "6",
+                 "--repeats", "1", "--json", str(result))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(result.read_text())
+    qos = {name: one["qos_guarantee_percent"]["mean"] for name, one in found["managers"].items()}
+    work = {name: one["be_throughput_percent"]["mean"] for name, one in found["managers"].items()}
+    assert qos["weights"] < 50.0 < 80.0 < min(qos["static"], qos["htb"], qos["frozen"])
+    assert work["frozen"] < 5.0 < 10.0 < work["static"] < work["htb"]
+    assert left_behind() <= before
+
+
+@pytest.mark.host
 def test_dry_run_says_what_it_would_do_and_does_nothing(scenario):
     done = rlctl("bench", "--scenario", str(scenario), "--managers", "heracles", "--dry-run")
     assert done.returncode == 0
     assert "a published core is 0.0278 CPU" in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("name", ["live-nginx", "two-core"])
+def test_the_weight_of_be_is_the_scenario_s_unless_it_is_given(name):
+    own, least = (rlctl("bench", "--scenario", name, "--managers", "frozen", "--dry-run", *given)
+                  for given in ((), ("--be-weight", "minimum")))  # fmt: skip
+    assert "BE weight equal" in own.stderr
+    assert "BE weight minimum" in least.stderr
 
 
 @pytest.mark.parametrize(
@@ -78,6 +110,9 @@ def test_dry_run_says_what_it_would_do_and_does_nothing(scenario):
         (("--managers", "heracels"), 78, "did you mean 'heracles'?"),
         (("--managers", "frozen,frozen"), 78, "twice"),
         (("--scenario", "live-ngnix"), 78, "live-nginx"),
+        (("--scenario", "live-nginx", "--managers", "frozen,htb"), 78, "only where there is a link"),
+        (("--managers", "htb"), 78, "only where there is a link"),
+        (("--be-weight", "huge"), 2, "be-weight"),
         (("--shield", "none"), 78, "none"),
         (("--repeats", "0"), 2, "positive"),
         (("--time-scale", "x"), 2, "time-scale"),

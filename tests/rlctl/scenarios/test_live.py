@@ -2,18 +2,19 @@
 
 import pytest
 
+from rlctl.agents import catalogue
 from rlctl.bench.testbed import LivePlan
 from rlctl.commands.bench_live import _minutes
-from rlctl.envs.errors import ConfigError
+from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import load_profile
 from rlctl.scenarios.live import LiveScenario
-from rlctl.scenarios.shipped import load_scenario, shipped_scenarios
+from rlctl.scenarios.shipped import load_scenario, scenarios_folder, shipped_scenarios
 
 
 def test_what_ships_is_what_the_contract_names():
     live = {name: one for name, one in shipped_scenarios().items() if isinstance(one, LiveScenario)}
-    assert set(live) == {"live-nginx", "live-memcached", "live-memory"}
+    assert set(live) == {"live-nginx", "live-memcached", "live-memory", "live-network", "live-network-credits"}
     for name, scenario in live.items():
         assert scenario.name == name
         assert 0.0 < scenario.trace.rate(0.0) < 1.0
@@ -38,14 +39,52 @@ def test_an_unknown_scenario_lists_what_there_is():
     ],
 )
 def test_a_wrong_scenario_says_where(tmp_path, change, said):
-    from rlctl.scenarios.shipped import scenarios_folder
-
     text = (scenarios_folder() / "live-nginx.yaml").read_text()
     assert change[0] in text
     path = tmp_path / "mine.yaml"
     path.write_text(text.replace(*change))
     with pytest.raises(ConfigError, match=rf"mine\.yaml:\d+: .*{said}"):
         load_scenario(str(path))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("link: {rates: [[0, 300]]}", "# no link"), "an upload needs a link"),
+        (("[[0, 300]]", "[[5, 300]]"), "the first is at 0"),
+        (("[[0, 300]]", "[[0, 0.3]]"), "a link of 0.3 Mbit/s"),
+        (("[[0, 300]]", "[300]"), "rates"),
+        (("rates: [[0, 300]]", "rates: [[0, 300]], burst: 3"), "burst"),
+        (("kind: upload", "kind: uplaod"), "upload"),
+    ],
+)
+def test_a_wrong_link_says_where(tmp_path, change, said):
+    text = (scenarios_folder() / "live-network.yaml").read_text()
+    assert change[0] in text
+    path = tmp_path / "mine.yaml"
+    path.write_text(text.replace(*change))
+    with pytest.raises(ConfigError, match=rf"mine\.yaml(:\d+)?: .*{said}"):
+        load_scenario(str(path))
+
+
+def test_a_link_is_what_the_testbed_serves_and_uploads_over():
+    spec = load_scenario("live-network-credits").testbed()
+    assert spec.lc.address == ("169.254.77.1", 7001)
+    assert [spec.link.rate_mbit(t) for t in (0.0, 25.0, 59.0)] == [300.0, 150.0, 300.0]
+    assert spec.be.connections == 32
+    assert load_scenario("live-nginx").testbed().link is None
+
+
+def test_the_kernel_s_answers_run_unmanaged_at_the_least_weight_and_are_none_of_the_catalogue_s_managers():
+    one = LivePlan(load_scenario("live-network"), ("htb", "htb-wrong"), 1, load_profile("responsive"))
+    equal = LivePlan(load_scenario("live-nginx"), ("htb",), 1, load_profile("responsive"))
+    policy = one.policy("htb-wrong")
+    assert (policy.name, policy.shielded) == ("htb-wrong", False)
+    assert equal.weight(policy) is Weight.MINIMUM
+    assert "a third faster" in policy.remarks[0]
+    assert not set(catalogue.ANSWERS) & {*catalogue.NAMES, *catalogue.LEARNED, *catalogue.BOUNDS}
+    with pytest.raises(PolicyError, match="setting of the kernel"):
+        catalogue.build("htb")
 
 
 def plan(*managers, repeats=3):

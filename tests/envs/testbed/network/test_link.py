@@ -1,0 +1,209 @@
+"""A provisioned link: what can be none is refused, what is run is what `ip` and `tc` take, and nothing of it stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlctl.envs.errors import ConfigError, PermissionMissing, RlctlError, TestbedError
+from rlctl.envs.testbed import launch
+from rlctl.envs.testbed.janitor import Janitor, sweep
+from rlctl.envs.testbed.launch import Launcher
+from rlctl.envs.testbed.network.link import NO_CLASSES, Link, LinkConfig, classes
+from rlctl.envs.testbed.network.namespace import Namespace, require_tools
+from rlctl.envs.testbed.network.upload import Upload, UploadConfig
+from tests.waiting import until
+
+CREDITS = LinkConfig(((0.0, 300.0), (20.0, 150.0), (40.0, 300.0)))
+
+
+@pytest.mark.parametrize(
+    ("rates", "words"),
+    [
+        ((), "the first is at 0"),
+        (((5.0, 300.0),), "the first is at 0"),
+        (((0.0, 300.0), (20.0, 150.0), (20.0, 300.0)), "each comes after the one before"),
+        (((0.0, 300.0), (20.0, 0.0)), "a link of 0 Mbit/s"),
+        (((0.0, 3e8),), "1 to 100000 are possible"),
+        (((0.0, float("nan")),), "a link of nan"),
+    ],
+)
+def test_impossible_rates_are_refused_in_words(rates: tuple[tuple[float, float], ...], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        LinkConfig(rates)
+
+
+@pytest.mark.parametrize("one", [{"burst_kilobytes": 32}, {"queue_milliseconds": 0}])
+def test_a_bucket_that_takes_no_packet_is_refused(one: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match="64 or more"):
+        LinkConfig(((0.0, 300.0),), **one)
+
+
+def test_the_rate_is_the_last_one_that_has_begun() -> None:
+    times = (0.0, 19.9, 20.0, 39.9, 40.0, 1e6)
+    assert [CREDITS.rate_mbit(time) for time in times] == [300.0, 300.0, 150.0, 150.0, 300.0, 300.0]
+
+
+def test_commands_are_those_that_a_person_would_type() -> None:
+    host = [" ".join(command) for command in CREDITS.host_side(77)]
+    assert "ip link add uplink type veth peer name client netns 77" in host
+    assert "tc qdisc add dev uplink root tbf rate 300mbit burst 128kb latency 50ms" in host
+    assert " ".join(CREDITS.shaper("change", 150.0)).startswith("tc qdisc change dev uplink root tbf rate 150mbit ")
+
+
+def test_the_classes_stay_below_the_rate_that_their_owner_believes_in() -> None:
+    commands = [" ".join(command) for command in classes(400.0)]
+    assert sum("ceil 380.000mbit" in command for command in commands) == 3
+    assert any("classid 1:10 htb rate 372.400mbit" in command and "prio 0" in command for command in commands)
+    assert any("match ip sport 7001 0xffff flowid 1:10" in command for command in commands)
+    assert NO_CLASSES[:3] == ("tc", "qdisc", "del")
+
+
+def test_a_missing_program_is_told_with_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(launch, "SYSTEM_PROGRAMS", str(tmp_path))
+    with pytest.raises(TestbedError, match=r"^ip is not installed: apt-get install iproute2$"):
+        require_tools()
+
+
+# ---- live ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tools() -> None:
+    try:
+        require_tools()
+    except RlctlError as error:
+        pytest.skip(str(error))
+
+
+def names(*inside: str) -> set[str]:
+    """Interfaces of a namespace; without one, of this process's."""
+    lines = subprocess.run([*inside, "ip", "-brief", "link"], capture_output=True, text=True, check=True).stdout
+    return {line.split()[0].partition("@")[0] for line in lines.splitlines()}
+
+
+def populated(*namespaces: str) -> bool:
+    """Whether a process is in one of these namespaces; the kernel keeps none that nobody is in."""
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/ns/net"):
+        try:
+            found.add(os.readlink(link))
+        except OSError:
+            continue
+    return bool(found & set(namespaces))
+
+
+@pytest.mark.host
+def test_a_link_is_in_namespaces_of_its_own_and_gone_afterwards(tools: None, launcher: Launcher) -> None:
+    before = names()
+    with Link(CREDITS, launcher) as link:
+        ids = [os.readlink(f"/proc/{one.pid}/ns/net") for one in (link.host, link.client)]
+        assert names(*link.host.inside) >= {"lo", "uplink", "host"}
+        assert names(*link.client.inside) >= {"lo", "client"}
+        assert names() == before
+        link.divide(1.0)
+        link.unite()
+        with pytest.raises(TestbedError, match=r"`tc qdisc del dev host root` in namespace of LC and BE: .+"):
+            link.unite()
+    assert not populated(*ids)
+    assert names() == before
+
+
+@pytest.mark.host
+def test_an_upload_counts_what_arrives_and_the_link_has_the_rate_of_its_time(tools: None, launcher: Launcher) -> None:
+    config = LinkConfig(((0.0, 40.0), (1.0, 160.0)))
+    with Link(config, launcher) as link:
+        inside, client = (Launcher(launcher.folder, inside=one.inside) for one in (link.host, link.client))
+        rates = []
+        with inside, client:
+            for t_seconds in (0.0, 1.0):
+                link.be_at(t_seconds)
+                job = Upload(UploadConfig(workers=2), client)
+                job.start(inside)
+                job.ready()
+                assert len(job.pids()) == 1, "it has begun before it was told to"
+                job.begin()
+                time.sleep(2.0)
+                work = job.stop()
+                assert work.bogo_ops == work.by_stressor["bytes"]
+                rates.append(work.rate * 8e-6)
+    assert 20.0 < rates[0] < 48.0
+    assert 2.0 * rates[0] < rates[1] < 190.0
+
+
+@pytest.mark.host
+def test_an_upload_that_died_is_an_error(tools: None, launcher: Launcher) -> None:
+    with Link(CREDITS, launcher) as link:
+        inside, client = (Launcher(launcher.folder, inside=one.inside) for one in (link.host, link.client))
+        with inside, client:
+            job = Upload(UploadConfig(), client)
+            job.start(inside)
+            job.ready()
+            os.kill(job.process.pid, signal.SIGKILL)
+            job.process.wait(5.0)
+            with pytest.raises(TestbedError, match="upload ended with code -9"):
+                job.stop()
+
+
+@pytest.mark.host
+def test_what_the_kernel_refuses_is_told(tools: None, monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> None:
+    one = Namespace("test")
+    one.start(launcher)
+    with pytest.raises(TestbedError, match=r"`ip link add x type nothing` in test: .*Unknown device type"):
+        one.run([("ip", "link", "add", "x", "type", "nothing")])
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(PermissionMissing, match="needs root"):
+        require_tools()
+
+
+OWNER = """
+import os, sys, time
+from pathlib import Path
+from rlctl.envs.testbed.janitor import Janitor
+from rlctl.envs.testbed.launch import Launcher
+from rlctl.envs.testbed.network.link import Link, LinkConfig
+from rlctl.envs.testbed.network.upload import Upload, UploadConfig
+
+with Janitor(Path(sys.argv[1]), keeper=sys.argv[2] == "keeper") as janitor:
+    folder = janitor.make_folder()
+    with Launcher(folder, None, janitor) as holders, Link(LinkConfig(((0.0, 100.0),)), holders) as link:
+        inside, client = (Launcher(folder, None, janitor, one.inside) for one in (link.host, link.client))
+        with inside, client:
+            link.divide(1.0)
+            job = Upload(UploadConfig(), client)
+            job.start(inside)
+            job.ready()
+            job.begin()
+            print(*(os.readlink(f"/proc/{one.pid}/ns/net") for one in (link.host, link.client)), flush=True)
+            time.sleep(60)
+"""
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "state"
+    sweep(tmp_path / "state")
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("keeper", ["keeper", "none"])
+def test_after_a_kill_of_its_owner_no_namespace_is_left(tools: None, state: Path, keeper: str) -> None:
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(state), keeper], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    namespaces = owner.stdout.readline().split()
+    assert len(namespaces) == 2
+    assert populated(*namespaces)
+    owner.kill()
+    owner.communicate()
+    if keeper == "none":
+        with Janitor(state):
+            assert not populated(*namespaces)
+    until(lambda: not populated(*namespaces) and not list(state.glob("testbed-*")))
