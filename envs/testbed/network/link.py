@@ -40,7 +40,7 @@ LEAF_PACKETS = 1000  # as many as a plain interface queues
 
 @dataclass(frozen=True, slots=True)
 class LinkConfig:
-    """What was provisioned.
+    """A provisioned link: its rate over time, and the token bucket that holds it to that.
 
     Attributes:
         rates: Pairs of a time (s since the beginning of a run) and the rate from then on (Mbit/s); the first is at 0.

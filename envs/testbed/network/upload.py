@@ -39,7 +39,7 @@ class UploadConfig:
 
 
 class Sink(Program):
-    """Takes the uploads."""
+    """The program at the client's end that takes the uploads and counts their bytes."""
 
     name = "sink"
 

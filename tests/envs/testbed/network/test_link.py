@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -187,6 +188,16 @@ with Janitor(Path(sys.argv[1]), keeper=sys.argv[2] == "keeper") as janitor:
 """
 
 
+def marked(mark: str) -> list[int]:
+    """Processes with this in their environment, which all children of an owner inherit."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # ended meanwhile
+            if mark.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
+
+
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "state"
@@ -207,3 +218,18 @@ def test_after_a_kill_of_its_owner_no_namespace_is_left(tools: None, state: Path
         with Janitor(state):
             assert not populated(*namespaces)
     until(lambda: not populated(*namespaces) and not list(state.glob("testbed-*")))
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("seconds", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.2])
+def test_whenever_its_owner_is_killed_nobody_is_left_in_a_namespace(tools: None, state: Path, seconds: float) -> None:
+    mark = f"RLCTL_TEST_MARK={os.getpid()}-{seconds}"
+    environment = {**os.environ, "RLCTL_TEST_MARK": mark.partition("=")[2]}
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(state), "keeper"], env=environment, stdout=subprocess.PIPE
+    )
+    until(lambda: marked(mark))
+    time.sleep(seconds)
+    owner.kill()
+    owner.communicate()
+    until(lambda: not marked(mark))
