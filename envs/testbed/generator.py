@@ -201,6 +201,14 @@ class LoadGenerator:
             raise ValueError(f"{rate_rps!r} is no rate: 0 to {HIGHEST_RATE_RPS:g} requests per second")
         self._send(f"rate {float(rate_rps)!r}\n")
 
+    def forget(self) -> None:
+        """Drop the requests that were not sent yet; they count as dropped.
+
+        Raises:
+            TestbedError: The generator is gone or stuck.
+        """
+        self._send("forget\n")
+
     def stats(self, timeout_seconds: float = 2.0) -> GeneratorStats:
         """Figures of the interval since the previous call (or since the start).
 

@@ -4,7 +4,7 @@
  * server cannot slow the arrivals down and so hide its own delay ("coordinated omission"). A request that fails
  * goes back to the queue under its old time, hence a dead server shows as an ever older request, never as silence.
  *
- * stdin    rate RPS | stats [ID] | quit      one per line; end of file means quit
+ * stdin    rate RPS | stats [ID] | forget | quit      one per line; end of file means quit
  * stdout   one JSON object per line, every --interval seconds and after every `stats`
  * stderr   notes for people
  * exit     0 asked to leave, 1 the server never became ready, 2 usage
@@ -662,7 +662,10 @@ static void obey(const char *line)
     char rest;
     if (strcmp(line, "quit") == 0)
         exit(0);
-    if (strcmp(line, "stats") == 0) {
+    if (strcmp(line, "forget") == 0) {
+        tally.dropped += queue.length;
+        queue.length = 0;
+    } else if (strcmp(line, "stats") == 0) {
         report("null");
     } else if (strncmp(line, "stats ", 6) == 0 && line[6] && strspn(line + 6, "0123456789") == strlen(line + 6)) {
         report(line + 6);
@@ -760,7 +763,7 @@ static const char usage[] =
     "        [--connections 32] [--interval 1]\n"
     "        [--snapshot-on-request] [--path /] [--gets 100] [--preload N] [--value-bytes 100] [--keys N]\n"
     "        [--queue-limit 200000] [--fifo PRIORITY] [--cpu N] [--seed 1]\n"
-    "Commands on stdin: rate RPS, stats [ID], quit. An address is one of loopback (127/8) or of the link itself\n"
+    "Commands on stdin: rate RPS, stats [ID], forget (what was not sent yet), quit. An address is one of loopback (127/8) or of the link itself\n"
     "(169.254/16, which no router passes on): no load leaves this machine's own links.\n";
 
 static double number(double smallest, double largest)

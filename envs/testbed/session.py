@@ -26,7 +26,7 @@ from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.network.link import Link, LinkConfig
 from rlctl.envs.testbed.network.upload import Upload, UploadConfig
 from rlctl.envs.testbed.stress import StressConfig, StressNg
-from rlctl.envs.testbed.traces import Trace
+from rlctl.envs.testbed.traces import Trace, constant
 from rlctl.envs.testbed.workloads import Job, Service, Work
 from rlctl.envs.workload import SLO
 
@@ -146,8 +146,12 @@ class Testbed:
         return be.stop()
 
     def solo(self) -> Work:
-        """BE running alone: all its CPUs, no load on the LC."""
-        self._drive(lambda _: 0.0)
+        """BE running alone: all its CPUs, no load on the LC.
+
+        Raises:
+            TestbedError: The LC does not get rid of what it was sent before.
+        """
+        self.settle(constant(0.0))
         self.start_be()
         self._begin_be()
         time.sleep(SOLO_SECONDS)
@@ -159,6 +163,7 @@ class Testbed:
         Raises:
             TestbedError: The LC does not get rid of its backlog.
         """
+        self._generator.forget()  # of a run that is over, and that may have left more than a minute's work
         self._drive(trace.rate)
         deadline = time.monotonic() + DRAIN_SECONDS
         while True:

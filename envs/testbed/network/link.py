@@ -76,6 +76,7 @@ class LinkConfig:
 
     def host_side(self, client_pid: int) -> Iterator[Command]:
         """Commands for the namespace of LC and BE; the other end of the pair goes to the client's."""
+        yield FRESH_TCP
         yield ("ip", "link", "set", "lo", "up")
         yield ("ip", "link", "add", "uplink", "type", "veth", "peer", "name", "client", "netns", str(client_pid))
         yield ("ip", "link", "set", "uplink", "up")
@@ -86,6 +87,7 @@ class LinkConfig:
 
 def client_side() -> Iterator[Command]:
     """Commands for the client's namespace, when the pair is there."""
+    yield FRESH_TCP
     yield from _up("client", CLIENT_ADDRESS)
 
 
@@ -124,6 +126,9 @@ def classes(rate_mbit: float) -> Iterator[Command]:
     match = ("match", "ip", "sport", str(LC_PORT), "0xffff")
     yield ("tc", "filter", "add", "dev", "host", "parent", "1:", "protocol", "ip", "u32", *match, "flowid", "1:10")
 
+
+# Or a run's connections would begin with the window that those of the run before ended with (tcp_metrics(8)).
+FRESH_TCP: Command = ("sysctl", "-qw", "net.ipv4.tcp_no_metrics_save=1")
 
 NO_CLASSES: Command = ("tc", "qdisc", "del", "dev", "host", "root")
 """Takes `classes` back."""

@@ -16,7 +16,7 @@ from rlctl.envs.testbed.workloads import Program
 
 COMMAND_SECONDS = 10.0  # ip and tc take milliseconds
 
-PACKAGES = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
+PACKAGES = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux", "sysctl": "procps"}
 """Debian's package of each program that makes namespaces and links."""
 
 
