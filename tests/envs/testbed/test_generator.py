@@ -322,6 +322,20 @@ def test_full_queue_keeps_the_oldest_and_drops_the_newest(load: Any) -> None:
     assert finish(generator).oldest_seconds >= stats.oldest_seconds + 0.2
 
 
+def test_what_was_not_sent_yet_can_be_forgotten(serve: Any, load: Any) -> None:
+    server = serve(lambda _: OK)
+    server.open_gate.clear()
+    generator = load(port=server.port, rate_rps=1000.0)
+    assert until(lambda: generator.stats().outstanding > 100)
+    generator.set_rate(0.0)
+    generator.forget()
+    stats = generator.stats()
+    assert stats.outstanding == 2, "those that were sent are answered as ever"
+    assert stats.dropped > 90
+    server.open_gate.set()
+    assert until(lambda: generator.stats().outstanding == 0)
+
+
 def test_hung_generator_is_an_error_and_its_late_answer_is_not_mistaken(load: Any) -> None:
     generator = load(port=free_port(), rate_rps=0.0)
     os.kill(generator.pid, signal.SIGSTOP)
