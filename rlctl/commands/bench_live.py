@@ -13,6 +13,7 @@ from rlctl.bench.lineup import NEEDS_MODEL
 from rlctl.bench.testbed import LivePlan
 from rlctl.commands.outputs import write_json
 from rlctl.envs.errors import HostError
+from rlctl.envs.workload import Weight
 from rlctl.report.bench_table import tables, write_report
 from rlctl.report.table import LEGEND
 from rlctl.safety.profile import load_profile
