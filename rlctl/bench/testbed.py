@@ -57,7 +57,7 @@ class LivePlan:
         return policy_for(name, self.scenario, self.threshold_model, swept)
 
     def weight(self, policy: Policy) -> Weight:
-        """BE's CPU weight: the scenario's, but for `weights` and other answers of the kernel, which are nothing else."""
+        """BE's CPU weight: the scenario's, but for `weights` and other answers of the kernel, who are that alone."""
         of_kernel = policy.name in {"weights", "cpu-idle"} | catalogue.ANSWERS.keys()
         return policy.weight if of_kernel else self.scenario.be.weight
 
