@@ -123,9 +123,7 @@ def lose(ray_cluster, node):
     workers = [one for one in raylet.children(recursive=True) if one.cmdline()[0].startswith("ray::")]
     groups = [path for one in workers for path in Path("/sys/fs/cgroup").glob(f"*/rlctl-testbed-{one.pid}")]
     begun = [one for worker in workers for one in worker.children(recursive=True)]
-    for one in (raylet, *workers):
-        one.kill()
-    ray_cluster.kill(node)
+    ray_cluster.crash(node)
     return begun, groups
 
 
