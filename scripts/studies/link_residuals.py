@@ -79,7 +79,7 @@ def simulated(profile: HostProfile, rows: list[Row], q: float, seeds: int = SEED
     """The q-quantile in seconds, BE's CPUs and BE's bytes of input per second of each cell: medians over hosts."""
     count = len(rows) * seeds
     constants = Constants.stack([profile] * count)
-    constants.quantile_ratio = np.full(count, q)
+    vars(constants)["quantile_ratio"] = np.full(count, q)
     hosts = Hosts(constants, np.tile(np.arange(1, seeds + 1, dtype=np.uint64), len(rows)))
     quota = np.repeat([row.quota_cpus for row in rows], seeds)
     orders = Orders(quota, np.ones(count), quota == 0.0, constants.minimum_weight_ratio)
@@ -105,7 +105,7 @@ def tails_of(profile: HostProfile, rows: list[Row], seeds: int = SEEDS) -> Array
 
 def within(tails: Array, rows: list[Row]) -> NDArray[np.bool_]:
     """Which simulated figures are right within a factor of two, shape (3, cells)."""
-    return np.abs(np.log(tails / _measured(rows))) <= np.log(WITHIN_RATIO)
+    return np.asarray(np.abs(np.log(tails / _measured(rows))) <= np.log(WITHIN_RATIO))
 
 
 def by_regime(rows: list[Row]) -> dict[Regime, list[int]]:
