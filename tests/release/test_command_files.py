@@ -45,7 +45,7 @@ def test_bash_completes_commands_options_and_names():
     assert {"run", "adopt", "list"} <= bash("rlctl app ")
     assert {"--managers", "--scenario"} <= bash("rlctl bench --")
     assert {"prm-latency", "prm-hybrid"} <= bash("rlctl bench --managers prm-")
-    assert bash("rlctl bench --scenario live-n") == {"live-nginx"}
+    assert bash("rlctl bench --scenario live-ng") == {"live-nginx"}
     assert bash("rlctl bench --shield kne") == {"knee"}
 
 
