@@ -186,6 +186,9 @@ OWN_WEIGHTS: Mapping[str, Weight] = MappingProxyType(
 )
 """BE's CPU weight on simulated hosts under those managers whose point it is; under all others it is the scenario's."""
 
+OF_KERNEL = ("weights", "cpu-idle", *ANSWERS)
+"""Rows that are a setting of the kernel and nothing else: theirs is BE's CPU weight on a live host, too."""
+
 
 LEARNED: Mapping[str, Named] = MappingProxyType(
     {

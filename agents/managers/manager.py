@@ -15,12 +15,13 @@ from rlctl.envs.observation import Observation
 from rlctl.envs.telemetry import Reading, Telemetry, Value
 from rlctl.envs.workload import Weight
 
+MOST = 1e15
+"""More than any reading of a host can be, in any unit; sums and products of such numbers stay finite."""
+
 
 def number(reading: Reading) -> float | None:
-    """The reading's number; None when it is missing, not finite or negative."""
-    if isinstance(reading, Value) and math.isfinite(reading.value) and reading.value >= 0.0:
-        return reading.value
-    return None
+    """The reading's number; None when it is missing, or none from 0 to MOST."""
+    return reading.value if isinstance(reading, Value) and 0.0 <= reading.value <= MOST else None
 
 
 def slack_of(telemetry: Telemetry) -> float | None:

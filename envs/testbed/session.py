@@ -242,7 +242,13 @@ class Testbed:
         self._be_group, self._launcher = be, stack.enter_context(Launcher(folder, be, janitor, inside))
         services = stack.enter_context(Launcher(folder, lc, janitor, inside))
         generator_cpu = stack.enter_context(out_of_the_way(spec.lc_cpus))
-        self._new_be = self._jobs(stack.enter_context(Launcher(folder, None, janitor, _remote(client, generator_cpu))))
+        if isinstance(be_config := spec.be, StressConfig):
+            self._new_be = lambda: StressNg(be_config)
+        elif client:
+            sinks = stack.enter_context(Launcher(folder, None, janitor, _remote(client, generator_cpu)))
+            self._new_be = lambda: Upload(be_config, sinks)
+        else:
+            raise TestbedError("an upload needs a link, and this testbed has none")
         spec.lc.start(services)
         spec.lc.ready()
         load = replace(spec.lc.load(), cpu=generator_cpu, fifo_priority=GENERATOR_PRIORITY, inside=client)
@@ -254,22 +260,6 @@ class Testbed:
         watched = Lc("lc", self.slo, [source, *group_sensors(lc, [be])])
         self.plant = DrivenHost([watched], actuator, spec.tick_seconds, close=lambda: None)
         stack.callback(self.plant.close)
-
-    def _jobs(self, client: Launcher) -> Callable[[], Job]:
-        """What makes a new BE job.
-
-        Args:
-            client: Starts programs at the other end of the link.
-
-        Raises:
-            TestbedError: An upload without a link.
-        """
-        be = self.spec.be
-        if isinstance(be, StressConfig):
-            return lambda: StressNg(be)
-        if self._link is None:
-            raise TestbedError("an upload needs a link, and this testbed has none")
-        return lambda: Upload(be, client)
 
     def _max_load_rps(self) -> float:
         start, step, top = self.spec.knee_rps

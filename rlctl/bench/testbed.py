@@ -58,8 +58,7 @@ class LivePlan:
 
     def weight(self, policy: Policy) -> Weight:
         """BE's CPU weight: the scenario's, but for `weights` and other answers of the kernel, who are that alone."""
-        of_kernel = policy.name in {"weights", "cpu-idle"} | catalogue.ANSWERS.keys()
-        return policy.weight if of_kernel else self.scenario.be.weight
+        return policy.weight if policy.name in catalogue.OF_KERNEL else self.scenario.be.weight
 
     def described(self, load: str) -> str:
         """What a table has to say beneath it, with a phrase on the maximum load."""

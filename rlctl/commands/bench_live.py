@@ -13,7 +13,6 @@ from rlctl.bench.lineup import NEEDS_MODEL
 from rlctl.bench.testbed import LivePlan
 from rlctl.commands.outputs import write_json
 from rlctl.envs.errors import HostError
-from rlctl.envs.workload import Weight
 from rlctl.report.bench_table import tables, write_report
 from rlctl.report.table import LEGEND
 from rlctl.safety.profile import load_profile
@@ -71,8 +70,7 @@ def plan_of(args: argparse.Namespace, scenario: LiveScenario, managers: tuple[st
 
 def _effective(plan: LivePlan) -> str:
     s = plan.scenario
-    of_kernel = [name for name in ("weights", "cpu-idle", *catalogue.ANSWERS) if name in plan.managers]
-    own = [f"{name}: {catalogue.OWN_WEIGHTS.get(name, Weight.MINIMUM)}" for name in of_kernel]
+    own = [f"{name}: {plan.weight(plan.policy(name))}" for name in catalogue.OF_KERNEL if name in plan.managers]
     others = f" ({', '.join(own)})" if own else ""
     return (
         f"{s.name}: {s.description}\n"

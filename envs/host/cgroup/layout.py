@@ -161,7 +161,7 @@ def _served_by(name: Controller, first: Mapping[str, Mount], proc: Path) -> Moun
     if name is Controller.PRESSURE:
         return unified if (proc / "pressure/cpu").exists() else None
     if name is Controller.FREEZER:
-        return unified if _release(proc) >= FIRST_WITH_V2_FREEZER else None
+        return unified if kernel_version(text_of(proc / "sys/kernel/osrelease")) >= FIRST_WITH_V2_FREEZER else None
     # cpu.stat has the usage of every group, whether the controller is enabled or not (cgroup-v2.rst, "cpu.stat").
     if name is Controller.CPUACCT:
         return unified
@@ -192,6 +192,7 @@ def _v1_table(proc: Path) -> dict[str, tuple[int, bool]]:
     }
 
 
-def _release(proc: Path) -> tuple[int, ...]:
-    numbers = re.match(r"(\d{1,9})\.(\d{1,9})", text_of(proc / "sys/kernel/osrelease"))
+def kernel_version(release: str) -> tuple[int, int]:
+    """Major and minor number of a kernel's release; 0.0 where there is none in it."""
+    numbers = re.match(r"(\d{1,9})\.(\d{1,9})", release)
     return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)

@@ -105,22 +105,9 @@ def classes(rate_mbit: float) -> Iterator[Command]:
         ("1:1", "1:10", LC_RATIO * whole, ("prio", "0")),
         ("1:1", "1:20", (1.0 - LC_RATIO) * whole, ("prio", "1")),
     ):
+        place = ("dev", "host", "parent", parent, "classid", number)
         rates = ("rate", f"{rate:.3f}mbit", "ceil", f"{whole:.3f}mbit")
-        yield (
-            "tc",
-            "class",
-            "add",
-            "dev",
-            "host",
-            "parent",
-            parent,
-            "classid",
-            number,
-            "htb",
-            *rates,
-            *priority,
-            *shape,
-        )
+        yield ("tc", "class", "add", *place, "htb", *rates, *priority, *shape)
     for leaf in ("1:10", "1:20"):
         yield ("tc", "qdisc", "add", "dev", "host", "parent", leaf, "pfifo", "limit", str(LEAF_PACKETS))
     match = ("match", "ip", "sport", str(LC_PORT), "0xffff")

@@ -112,3 +112,8 @@ def test_a_core_of_a_small_host_scales_the_margin(drive: Drive, tell: Tell, thes
     # 16.95 + 0.5 / 36 = 16.964 is below 17.
     ticks = [tell(now, lc_cpus=16.95, be_cpus=0.0) for now in range(0, 14, 2)]
     assert drive(PrmEris(model=MODEL, core_cpus=1 / 36), thesis_host, ticks)[-1].quota_cpus == 0.85
+
+
+def test_a_use_that_no_host_has_is_as_good_as_missing(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
+    ticks = [tell(2 * i, lc_cpus=1.797693134862316e303, be_cpus=0.0) for i in range(8)]
+    assert quotas(drive(PrmEris(model=MODEL), thesis_host, ticks)) == [0.01] * 8
