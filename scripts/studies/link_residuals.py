@@ -78,7 +78,8 @@ def read_sweep(path: Path = SWEEP) -> list[Row]:
 def simulated(profile: HostProfile, rows: list[Row], q: float, seeds: int = SEEDS) -> tuple[Array, Array, Array]:
     """The q-quantile in seconds, BE's CPUs and BE's bytes of input per second of each cell: medians over hosts."""
     count = len(rows) * seeds
-    constants = Constants.stack([profile.but(quantile_ratio=q)] * count)
+    constants = Constants.stack([profile] * count)
+    vars(constants)["quantile_ratio"] = np.full(count, q)
     hosts = Hosts(constants, np.tile(np.arange(1, seeds + 1, dtype=np.uint64), len(rows)))
     quota = np.repeat([row.quota_cpus for row in rows], seeds)
     orders = Orders(quota, np.ones(count), quota == 0.0, constants.minimum_weight_ratio)
