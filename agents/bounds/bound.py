@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Allocation
-from rlctl.envs.sim.hosts import Hosts, Orders
+from rlctl.envs.sim.physics import Hosts, Orders
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.sharing import fair_share
 

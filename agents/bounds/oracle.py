@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.agents.bounds.bound import NEVER, Bound
-from rlctl.envs.sim.hosts import Hosts, Orders, Window
+from rlctl.envs.sim.physics import Hosts, Orders, Window
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.queueing import REMEMBERED
 

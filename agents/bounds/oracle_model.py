@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.agents.bounds.bound import NEVER, Bound
-from rlctl.envs.sim.hosts import ARRIVALS, DRIFT, PHASE, RATE, Hosts, Orders
+from rlctl.envs.sim.physics import ARRIVALS, DRIFT, PHASE, RATE, Hosts, Orders
 from rlctl.envs.sim.plant import SimBatch
 
 Array = NDArray[np.float64]

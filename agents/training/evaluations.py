@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.agents.many.learned import Logits
-from rlctl.agents.training.hosts import validation_seed
+from rlctl.agents.training.host_kinds import validation_seed
 from rlctl.agents.training.trial import Course, Trial, always_frozen, score
 
 METRICS = ("qos_percent", "be_percent", "override_percent")

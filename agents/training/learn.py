@@ -28,7 +28,7 @@ from rlctl.agents.training import run_folder as files
 from rlctl.agents.training.algorithms import CLASSES, logits_of, make, save, take_weights
 from rlctl.agents.training.evaluations import METRICS, Evaluation, History, Judge
 from rlctl.agents.training.host_groups import Happened
-from rlctl.agents.training.hosts import build, present
+from rlctl.agents.training.host_kinds import build, present
 from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.run_folder import Checkpoint, State
 from rlctl.agents.training.training_run import Ending, TrainingResult, TrainingRun, TrainingStatus

@@ -11,7 +11,7 @@ from rlctl.agents.served.card import CardParts, TrainedOn, Training
 from rlctl.agents.training import run_folder as files
 from rlctl.agents.training.algorithms import CLASSES
 from rlctl.agents.training.export import export
-from rlctl.agents.training.hosts import Kind, present
+from rlctl.agents.training.host_kinds import Kind, present
 from rlctl.agents.training.recipe import as_document
 from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.sb3_model import recorded

@@ -24,7 +24,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from rlctl import __version__
-from rlctl.agents.training.hosts import Hosts
+from rlctl.agents.training.host_kinds import Hosts
 from rlctl.agents.training.recipe import Recipe, as_document
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.whole_file import write_whole

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlctl.agents.served.card import SearchOrigin
 from rlctl.agents.training.evaluations import METRICS, Evaluation
-from rlctl.agents.training.hosts import Hosts
+from rlctl.agents.training.host_kinds import Hosts
 from rlctl.agents.training.recipe import Recipe
 from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.trial import Course

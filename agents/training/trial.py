@@ -19,7 +19,7 @@ from rlctl.agents.seats import Seats
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocations import VectorLimits
 from rlctl.envs.reward import rewards
-from rlctl.envs.score import Windows, per_run
+from rlctl.envs.run_metrics import Windows, per_run
 from rlctl.envs.sim.plant import LoadModel, SimBatch
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.workload import Weight

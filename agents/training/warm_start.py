@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from rlctl.agents import catalogue
 from rlctl.agents.seat import Seat
 from rlctl.agents.training.algorithms import tensor_logits
-from rlctl.agents.training.hosts import Hosts, Kind, first_seed, present
+from rlctl.agents.training.host_kinds import Hosts, Kind, first_seed, present
 from rlctl.agents.training.nearest_move import InMoves
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.loads_training import training_load

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from rlctl import cli
 from rlctl.agents import catalogue
 from rlctl.agents.managers.table import QuotaTable
-from rlctl.agents.training.hosts import Hosts
+from rlctl.agents.training.host_kinds import Hosts
 from rlctl.agents.training.recipe import ALGORITHMS
 from rlctl.agents.training.search.draw import SpaceFile
 from rlctl.bench.tuned import Tuned

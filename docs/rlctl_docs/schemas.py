@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from rlctl.agents.training.hosts import load_hosts
+from rlctl.agents.training.host_kinds import load_hosts
 from rlctl.agents.training.recipe import ALGORITHMS, load_recipe
 from rlctl.agents.training.search.space import load_space
 from rlctl.bench.tuned import load_tuned

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.allocations import Allocations
 from rlctl.envs.readings import Readings
-from rlctl.envs.score import Truth
-from rlctl.envs.sim.hosts import Hosts, Orders, Window
+from rlctl.envs.run_metrics import Truth
 from rlctl.envs.sim.loads_training import training_load, training_loads
+from rlctl.envs.sim.physics import Hosts, Orders, Window
 from rlctl.envs.sim.profile import Constants, HostProfile
 from rlctl.envs.sim.sensing import Sensors
 from rlctl.envs.telemetry import Telemetry

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.sim.hosts import Hosts, Orders
+from rlctl.envs.sim.physics import Hosts, Orders
 from rlctl.envs.sim.profile import Constants, HostProfile
 from rlctl.envs.sim.sharing import fair_share
 from rlctl.envs.sim.surface import Cell

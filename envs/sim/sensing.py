@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.readings import Readings
-from rlctl.envs.sim.hosts import Window
+from rlctl.envs.sim.physics import Window
 from rlctl.envs.sim.profile import Constants
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
 

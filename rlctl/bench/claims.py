@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from rlctl.agents import catalogue
 from rlctl.envs.errors import ConfigError, PermissionMissing
-from rlctl.envs.score import METRICS
+from rlctl.envs.run_metrics import METRICS
 
 MOST_QUOTED = 40
 """Characters of a wrong value that are quoted."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.bench.suite import SimOutcome
+from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.statistics.paired import Difference, Ratio, paired_difference, ratio_of_means
 
 LEAST_BE_PERCENT = 0.5

@@ -1,4 +1,4 @@
-"""Scores of managers: the metrics of `rlctl.envs.score` over repeats of a live scenario, each with its intervals."""
+"""Scores of managers: the metrics of `rlctl.envs.run_metrics` over live repeats, each with its intervals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from rlctl.envs.score import METRICS, Windows, per_run
+from rlctl.envs.run_metrics import METRICS, Windows, per_run
 from rlctl.envs.telemetry import Missing, Reading
 from rlctl.loop.record import Tick
 from rlctl.statistics.intervals import Estimate, mean_interval, share_interval

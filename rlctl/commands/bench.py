@@ -10,7 +10,7 @@ from rlctl.agents import catalogue
 from rlctl.agents.served.learned import BARE
 from rlctl.agents.training.cluster.connection import check_ray, check_reachable
 from rlctl.bench.lineup import left_out, no_idle_class, require_library
-from rlctl.bench.suite import BOUNDS
+from rlctl.bench.sim_outcome import BOUNDS
 from rlctl.commands import bench_live, bench_sim, bench_verify
 from rlctl.commands.arguments import add_ray, distinct_policies, listed, positive, positive_int
 from rlctl.commands.outputs import add_json, check_outputs

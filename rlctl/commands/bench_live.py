@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from rlctl.agents import catalogue
 from rlctl.bench.held import bench_sweep, needs_sweep
-from rlctl.bench.hosts import LiveOutcome, live_hosts, results_as_json
 from rlctl.bench.lineup import NEEDS_MODEL
+from rlctl.bench.live_repeats import LiveOutcome, live_hosts, results_as_json
 from rlctl.bench.testbed import LivePlan
 from rlctl.commands.outputs import write_json
 from rlctl.envs.errors import HostError

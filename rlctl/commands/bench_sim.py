@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from rlctl.bench.hosts import results_as_json
-from rlctl.bench.sim import SimPlan, run_sim
-from rlctl.bench.suite import SimOutcome
+from rlctl.bench.live_repeats import results_as_json
+from rlctl.bench.sim_outcome import SimOutcome
+from rlctl.bench.sim_plan import SimPlan, run_sim
 from rlctl.commands.arguments import command_line
 from rlctl.commands.outputs import write_json
 from rlctl.envs.sim.surface import outside

@@ -13,7 +13,7 @@ from rlctl.agents import user_manager
 from rlctl.agents.training.cluster.connection import check_reachable
 from rlctl.bench.claims import Claim, read_claims
 from rlctl.bench.lineup import require_library
-from rlctl.bench.sim import SimPlan
+from rlctl.bench.sim_plan import SimPlan
 from rlctl.commands.bench_sim import simulated
 from rlctl.envs.errors import ConfigError
 from rlctl.scenarios.shipped import sim_scenario

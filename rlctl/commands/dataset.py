@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from rlctl.agents.training.hosts import load_hosts
+from rlctl.agents.training.host_kinds import load_hosts
 from rlctl.agents.training.offline.origin import Origin, Place, place_of, read_origin, require_minari
 from rlctl.agents.training.offline.writer import Recording, write
 from rlctl.agents.training.run_folder import code_version

@@ -12,8 +12,8 @@ from rlctl.agents.served.bundle import add_scores, load
 from rlctl.agents.served.card import Estimate, Score
 from rlctl.bench.comparison import Comparison, compare
 from rlctl.bench.lineup import require_library
-from rlctl.bench.sim import SimPlan, run_sim
-from rlctl.bench.suite import SimOutcome
+from rlctl.bench.sim_outcome import SimOutcome
+from rlctl.bench.sim_plan import SimPlan, run_sim
 from rlctl.commands.arguments import listed, positive, positive_int
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import ConfigError

@@ -13,9 +13,9 @@ from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import ConfigError
 from rlctl.fleet.canary import RolloutOutcome, roll_out
 from rlctl.fleet.config import Fleet, load_fleet
+from rlctl.fleet.fleet_score import as_json
 from rlctl.fleet.plan import FleetPlan, RolloutPlan
 from rlctl.fleet.report import write_report
-from rlctl.fleet.score import as_json
 from rlctl.fleet.simulation import run_fleet
 from rlctl.fleet.table import tables
 from rlctl.safety.profile import load_profile

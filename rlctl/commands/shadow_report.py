@@ -21,8 +21,8 @@ from rlctl.shadow.columns import Columns, Subject, columns
 from rlctl.shadow.gate import Check, allows, load_gate
 from rlctl.shadow.log import read_watched, shadow_files
 from rlctl.shadow.report import Report, report_of
-from rlctl.shadow.sim import Simulation, Twin, load_trace, simulate
 from rlctl.shadow.tables import gate_lines, report_lines
+from rlctl.shadow.twin import Simulation, Twin, load_trace, simulate
 from rlctl.shadow.watching import Shadows
 from rlctl.ticklog.logged import read_log
 from rlctl.work.progress import progress, say

@@ -19,8 +19,8 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.noise import uniforms
 from rlctl.fleet.compare import Effect, compare, least_chance
 from rlctl.fleet.config import TICK_SECONDS, CanaryPlan
-from rlctl.fleet.hosts import Roster
 from rlctl.fleet.plan import RolloutPlan
+from rlctl.fleet.roster import Roster
 from rlctl.fleet.simulation import SimulatedFleet, Tally
 from rlctl.work.workforce import HERE, Workforce
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from rlctl.agents.training.hosts import Kind, load_hosts
+from rlctl.agents.training.host_kinds import Kind, load_hosts
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.loads_day import DayLoad
 from rlctl.envs.sim.profile import HostProfile

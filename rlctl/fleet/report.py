@@ -11,8 +11,8 @@ import numpy as np
 
 from rlctl.agents.catalogue import label
 from rlctl.envs.whole_file import write_json
+from rlctl.fleet.fleet_score import as_json, percent_of_stretches
 from rlctl.fleet.plan import STRETCH_SECONDS
-from rlctl.fleet.score import as_json, percent_of_stretches
 from rlctl.fleet.simulation import FleetOutcome
 from rlctl.fleet.table import tables
 from rlctl.report.figures import FAINT, new_figure, png

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from rlctl.agents.many.batch import batch_policy
 from rlctl.agents.seats import Decisions, Seats
-from rlctl.envs.score import Truth
+from rlctl.envs.run_metrics import Truth
 from rlctl.fleet.config import TICK_SECONDS
-from rlctl.fleet.hosts import FleetHosts, Roster
 from rlctl.fleet.plan import STRETCH_SECONDS, FleetPlan, RolloutPlan
+from rlctl.fleet.roster import FleetHosts, Roster
 from rlctl.safety.profile import Profile
 from rlctl.work.workforce import HERE, Workforce
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rlctl.agents.catalogue import label
-from rlctl.fleet.plan import STRETCH_SECONDS
-from rlctl.fleet.score import (
+from rlctl.fleet.fleet_score import (
     HELD_PERCENT,
     Figures,
     FleetScore,
@@ -19,6 +18,7 @@ from rlctl.fleet.score import (
     over_hosts,
     score,
 )
+from rlctl.fleet.plan import STRETCH_SECONDS
 from rlctl.fleet.simulation import FleetOutcome
 from rlctl.report.table import render
 

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from rlctl.agents.catalogue import label
-from rlctl.bench.hosts import LiveOutcome, results_as_json
+from rlctl.bench.live_repeats import LiveOutcome, results_as_json
 from rlctl.bench.score import LiveRun
 from rlctl.envs.whole_file import write_json
 from rlctl.loop.record import write_ticks

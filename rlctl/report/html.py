@@ -12,7 +12,7 @@ from string import Template
 
 from rlctl import __version__
 from rlctl.bench.comparison import compare, present_baselines
-from rlctl.bench.suite import SimOutcome
+from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.envs.whole_file import write_whole
 from rlctl.report.figures import png, svg
 from rlctl.report.pareto import draw_scenario, draw_suite, styles

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.bench.suite import BOUNDS, SimOutcome
+from rlctl.bench.sim_outcome import BOUNDS, SimOutcome
 from rlctl.report.figures import FAINT, INK, error_bar, new_figure
 from rlctl.statistics.intervals import Estimate
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from rlctl.bench.comparison import Comparison, compare
-from rlctl.bench.suite import SimOutcome
+from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.report.table import interval
 from rlctl.statistics.paired import Difference
 

@@ -8,7 +8,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.bench.suite import Trace
+from rlctl.bench.sim_outcome import Trace
 
 WIDTH, LEFT, RIGHT = 360.0, 38.0, 352.0
 PANELS = ((14.0, 58.0), (78.0, 146.0), (166.0, 210.0))

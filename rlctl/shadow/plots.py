@@ -13,7 +13,7 @@ from rlctl.agents.catalogue import label
 from rlctl.report.figures import FAINT, INK, new_figure, png
 from rlctl.shadow.columns import Columns, Floats
 from rlctl.shadow.report import Report
-from rlctl.shadow.sim import SimulatedRun, Simulation
+from rlctl.shadow.twin import SimulatedRun, Simulation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

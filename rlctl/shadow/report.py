@@ -21,7 +21,7 @@ from rlctl.shadow.estimates import (
     mean_over_blocks,
     share_over_blocks,
 )
-from rlctl.shadow.sim import SimulatedRun, Simulation
+from rlctl.shadow.twin import SimulatedRun, Simulation
 from rlctl.statistics.intervals import Estimate
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from rlctl.report.table import render
 from rlctl.shadow.estimates import LEAST_WINDOWS, MATCH_TICKS
 from rlctl.shadow.gate import Check
 from rlctl.shadow.report import Report, ShadowFigures
-from rlctl.shadow.sim import SimulatedRun, Simulation
+from rlctl.shadow.twin import SimulatedRun, Simulation
 from rlctl.statistics.intervals import Estimate
 from rlctl.statistics.paired import Difference
 from rlctl.ticklog.logged import shown

@@ -17,7 +17,7 @@ import numpy as np
 from rlctl.agents import catalogue
 from rlctl.agents.policy import Policy
 from rlctl.agents.seat import Seat
-from rlctl.agents.training.hosts import Hosts, first_seed, present
+from rlctl.agents.training.host_kinds import Hosts, first_seed, present
 from rlctl.agents.training.live.bounded import around
 from rlctl.agents.training.nearest_move import InMoves
 from rlctl.agents.training.offline.writer import Recording

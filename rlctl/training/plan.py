@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from rlctl.agents.training import run_folder as files
-from rlctl.agents.training.hosts import Hosts, load_hosts, present
+from rlctl.agents.training.host_kinds import Hosts, load_hosts, present
 from rlctl.agents.training.recipe import Recipe, load_recipe, small
 from rlctl.agents.training.training_run import TrainingRun
 from rlctl.agents.training.trial import Course

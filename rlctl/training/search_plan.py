@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rlctl.agents.training.hosts import SEED_BITS, Hosts
+from rlctl.agents.training.host_kinds import SEED_BITS, Hosts
 from rlctl.agents.training.recipe import ENV_ID, Recipe, load_recipe, recipe_from
 from rlctl.agents.training.search.draw import SpaceFile
 from rlctl.agents.training.search.job import Job

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlctl.agents.training.hosts import Hosts, Kind
+from rlctl.agents.training.host_kinds import Hosts, Kind
 from rlctl.agents.training.recipe import OnPolicy, WarmStart
 from rlctl.envs.reward import WORK
 

@@ -17,7 +17,7 @@ from rlctl.agents.catalogue import label
 from rlctl.agents.served import bundle
 from rlctl.agents.training.evaluations import METRICS
 from rlctl.agents.training.trial import Trial, score
-from rlctl.bench.suite import SimOutcome
+from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.envs.sim.seeds import evaluation
 from rlctl.report.table import render
 from rlctl.scenarios.sim import SimScenario

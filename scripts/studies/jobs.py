@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from rlctl.agents.training.hosts import Hosts, load_hosts
+from rlctl.agents.training.host_kinds import Hosts, load_hosts
 from rlctl.agents.training.recipe import Recipe, as_document, load_recipe
 from rlctl.agents.training.run_folder import is_run, newest_checkpoint
 from rlctl.envs.errors import CheckFailed, ConfigError

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.sim.fit import EDGE, SIDE, nelder_mead
-from rlctl.envs.sim.hosts import Hosts, Orders
+from rlctl.envs.sim.physics import Hosts, Orders
 from rlctl.envs.sim.profile import Constants, HostProfile, load_profile
 from rlctl.envs.sim.residuals import WINDOWS, WITHIN_RATIO
 

@@ -10,8 +10,8 @@ import yaml
 from numpy.typing import NDArray
 
 from rlctl.bench.lineup import NEEDS_MODEL
-from rlctl.bench.sim import TRAINING_RUNS, SimPlan, record_model
-from rlctl.bench.simulation import SimResult, SimTask, simulate
+from rlctl.bench.sim_plan import TRAINING_RUNS, SimPlan, record_model
+from rlctl.bench.sim_run import SimResult, SimTask, simulate
 from rlctl.bench.tuned import ALLOWANCE_POINTS, Budget, Fulfilment, Tuned, TunedManager, ground_of
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim import seeds

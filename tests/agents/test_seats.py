@@ -10,7 +10,7 @@ from rlctl.envs.actions import decode
 from rlctl.envs.allocations import VectorLimits
 from rlctl.envs.observation import Observer
 from rlctl.fleet.config import TICK_SECONDS, load_fleet
-from rlctl.fleet.hosts import FleetHosts, Roster
+from rlctl.fleet.roster import FleetHosts, Roster
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 

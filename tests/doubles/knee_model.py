@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.sim.hosts import Hosts, Orders
+from rlctl.envs.sim.physics import Hosts, Orders
 from rlctl.envs.sim.profile import Constants, HostProfile
 
 __all__ = ["held_ratio", "knee_rps"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlctl.agents.training.hosts import Group, load_hosts
+from rlctl.agents.training.host_kinds import Group, load_hosts
 from rlctl.agents.training.recipe import load_recipe
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.profile import Constants, load_profile

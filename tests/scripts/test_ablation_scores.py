@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rlctl.agents.training.evaluations import METRICS
-from rlctl.bench.sim import SimPlan, run_sim
+from rlctl.bench.sim_plan import SimPlan, run_sim
 from rlctl.safety.profile import load_profile
 from rlctl.scenarios.shipped import load_scenario
 from scripts.studies.ablation_scores import (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.agents.training.hosts import load_hosts
+from rlctl.agents.training.host_kinds import load_hosts
 from rlctl.agents.training.recipe import load_recipe
 from rlctl.envs.errors import CheckFailed, ConfigError
 from scripts.studies import jobs as training_jobs

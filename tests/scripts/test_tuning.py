@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from rlctl.agents import catalogue
 from rlctl.bench.lineup import policy_for
-from rlctl.bench.sim import SimPlan, run_sim
-from rlctl.bench.simulation import simulate
+from rlctl.bench.sim_plan import SimPlan, run_sim
+from rlctl.bench.sim_run import simulate
 from rlctl.bench.tuned import SHIPPED, Budget, Fulfilment, Tuned, TunedManager, ground_of, load_tuned
 from rlctl.cli import main
 from rlctl.commands.bench_verify import plan_of, read_claims

@@ -17,7 +17,7 @@ import ray
 
 from rlctl.agents.training.cluster.nodes import LIVE, TESTBED, Cluster, Node
 from rlctl.agents.training.host_groups import Counts, Happened
-from rlctl.agents.training.hosts import BLOCK_BITS, Group, Hosts, first_seed, present
+from rlctl.agents.training.host_kinds import BLOCK_BITS, Group, Hosts, first_seed, present
 from rlctl.agents.training.rollouts.live_testbed import LiveTestbed
 from rlctl.agents.training.rollouts.segment_env import SegmentEnv
 from rlctl.agents.training.rollouts.segments import Orders, Segment, steps_for

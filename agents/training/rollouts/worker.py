@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from rlctl.agents.served.network import logits_of
 from rlctl.agents.served.onnx_graph import GraphError, read_graph
 from rlctl.agents.training.host_groups import Happened, HostGroups, Stepped
-from rlctl.agents.training.hosts import Group
+from rlctl.agents.training.host_kinds import Group
 from rlctl.agents.training.rollouts.segments import Orders, Segment, choose
 from rlctl.envs.errors import BundleError, PolicyError
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rlctl.agents.training.hosts import Hosts, validation_seed
+from rlctl.agents.training.host_kinds import Hosts, validation_seed
 from rlctl.agents.training.recipe import Recipe
 from rlctl.agents.training.search.space import Candidate, Space, Values
 from rlctl.agents.training.training_run import TrainingRun

@@ -15,10 +15,10 @@ from rlctl.agents.bounds.bound import Bound
 from rlctl.agents.bounds.oracle import Oracle
 from rlctl.agents.bounds.oracle_model import OracleModel
 from rlctl.agents.catalogue import BOUNDS, NAMES, build, describe
-from rlctl.bench.simulation import FORESEEING
+from rlctl.bench.sim_run import FORESEEING
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import PolicyError
-from rlctl.envs.sim.hosts import Hosts, Orders, Window
+from rlctl.envs.sim.physics import Hosts, Orders, Window
 from rlctl.envs.sim.plant import LoadModel, SimBatch
 from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.workload import Weight

@@ -8,7 +8,7 @@ from rlctl.agents.many.batch import EachHost, batch_policy
 from rlctl.agents.seats import Seen
 from rlctl.envs.observation import Observer
 from rlctl.fleet.config import TICK_SECONDS, load_fleet
-from rlctl.fleet.hosts import FleetHosts, Roster
+from rlctl.fleet.roster import FleetHosts, Roster
 from rlctl.safety.many.shield import BatchShield
 from rlctl.safety.profile import load_profile
 

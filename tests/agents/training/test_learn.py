@@ -17,7 +17,7 @@ from stable_baselines3.common.save_util import load_from_zip_file
 from rlctl.agents.served.bundle import load
 from rlctl.agents.training import nearest_move, warm_start
 from rlctl.agents.training.algorithms import logits_of, make, take_weights
-from rlctl.agents.training.hosts import build, load_hosts, present
+from rlctl.agents.training.host_kinds import build, load_hosts, present
 from rlctl.agents.training.learn import learn
 from rlctl.agents.training.recipe import ALGORITHMS, load_recipe
 from rlctl.agents.training.training_run import Ending, TrainingRun

@@ -10,7 +10,7 @@ pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
 
 from rlctl.agents.served.card import ObservationTable
 from rlctl.agents.training.host_groups import HostGroups
-from rlctl.agents.training.hosts import Group, first_seed, load_hosts, present
+from rlctl.agents.training.host_kinds import Group, first_seed, load_hosts, present
 from rlctl.agents.training.rollouts.segments import Orders, transitions
 from rlctl.agents.training.rollouts.worker import SimTestbed, Worker
 from rlctl.envs.actions import MOVES

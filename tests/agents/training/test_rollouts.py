@@ -17,7 +17,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from rlctl.agents.served.bundle import load
 from rlctl.agents.training.algorithms import make
 from rlctl.agents.training.cluster.connection import connected
-from rlctl.agents.training.hosts import load_hosts
+from rlctl.agents.training.host_kinds import load_hosts
 from rlctl.agents.training.learn import learn
 from rlctl.agents.training.recipe import load_recipe
 from rlctl.agents.training.rollouts import cluster_env as rollouts

@@ -6,8 +6,8 @@ import pytest
 from rlctl.agents.policy import Policy
 from rlctl.agents.training.evaluations import Evaluation, History, Judge
 from rlctl.agents.training.trial import Course, always_frozen, score
-from rlctl.bench import simulation
-from rlctl.bench.simulation import SimTask, simulate
+from rlctl.bench import sim_run
+from rlctl.bench.sim_run import SimTask, simulate
 from rlctl.envs.actions import MOVES
 from rlctl.envs.observation import LAGS
 from rlctl.envs.sim.seeds import evaluation, training
@@ -47,7 +47,7 @@ def test_a_trial_agrees_with_the_benchmark(name, shielded, monkeypatch):
     scenario = load_scenario(name).model_copy(update={"duration_seconds": 60.0})
     profile = load_profile("responsive").scaled(scenario.time_scale)
     weight = scenario.be.weight
-    monkeypatch.setattr(simulation, "policy_for", lambda *_: HandMade(shielded))
+    monkeypatch.setattr(sim_run, "policy_for", lambda *_: HandMade(shielded))
     benched = simulate(SimTask(scenario, scenario.host(), "hand-made", 0, SEEDS, weight, profile)).values
     safety = profile if shielded else None
     course = Course(name, scenario.host(), scenario.load_model, weight, scenario.ticks, scenario.tick_seconds, safety)

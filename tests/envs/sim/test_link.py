@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.agents.training.hosts import Group, load_hosts
+from rlctl.agents.training.host_kinds import Group, load_hosts
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.sim.hosts import Hosts, Orders, Window
 from rlctl.envs.sim.link import queue_seconds
+from rlctl.envs.sim.physics import Hosts, Orders, Window
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import Constants, HostProfile, load_profile
 from rlctl.envs.sim.seeds import evaluation

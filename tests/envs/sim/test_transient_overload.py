@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rlctl.envs.sim.hosts import Hosts, Orders, Window
+from rlctl.envs.sim.physics import Hosts, Orders, Window
 from rlctl.envs.sim.profile import BeConstants, Constants, HostProfile, LcConstants
 
 TOLERANCE = 0.05

@@ -11,10 +11,10 @@ import numpy as np
 import psutil
 import pytest
 
-from rlctl.bench.sim import SimPlan, run_sim
+from rlctl.bench.sim_plan import SimPlan, run_sim
 from rlctl.cli import main
 from rlctl.commands.bench_verify import NOT_REPEATABLE
-from rlctl.envs.score import METRICS
+from rlctl.envs.run_metrics import METRICS
 from rlctl.safety.profile import load_profile
 from rlctl.scenarios.shipped import load_scenario
 from rlctl.work.workforce import workforce

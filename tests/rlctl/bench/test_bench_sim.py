@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from rlctl.bench.lineup import no_idle_class
-from rlctl.bench.sim import SimPlan, record_model, run_sim
-from rlctl.bench.suite import SimOutcome
+from rlctl.bench.sim_outcome import SimOutcome
+from rlctl.bench.sim_plan import SimPlan, record_model, run_sim
 from rlctl.cli import main
-from rlctl.envs.score import METRICS, Windows, per_run
+from rlctl.envs.run_metrics import METRICS, Windows, per_run
 from rlctl.envs.sim.seeds import Kind, kind_of
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import load_profile

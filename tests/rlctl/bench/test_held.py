@@ -7,7 +7,7 @@ import pytest
 
 from rlctl.agents.managers.table import Table
 from rlctl.bench.held import Tried, bench_sweep, held_levels, measured_levels, needs_sweep, simulated_levels
-from rlctl.bench.sim import SimPlan, run_sim
+from rlctl.bench.sim_plan import SimPlan, run_sim
 from rlctl.envs.sim.surface import Cell, Measured
 from rlctl.envs.workload import Weight
 from rlctl.scenarios.shipped import load_scenario

@@ -20,9 +20,9 @@ from rlctl.cli import main
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.seeds import Kind, kind_of
 from rlctl.fleet.config import load_fleet
-from rlctl.fleet.hosts import FleetHosts, Roster
+from rlctl.fleet.fleet_score import as_json, figures_of, groups_of, over_hosts, score
 from rlctl.fleet.plan import STRETCH_SECONDS, FleetPlan
-from rlctl.fleet.score import as_json, figures_of, groups_of, over_hosts, score
+from rlctl.fleet.roster import FleetHosts, Roster
 from rlctl.fleet.simulation import Controlled, Tally, pieces_of, run_fleet
 from rlctl.fleet.table import tables
 from rlctl.safety.profile import load_profile

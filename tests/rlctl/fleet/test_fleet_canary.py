@@ -14,8 +14,8 @@ from rlctl.envs.errors import BundleError
 from rlctl.fleet.canary import Look, hosts_of_stage, judge, roll_out
 from rlctl.fleet.compare import Effect, compare, least_chance
 from rlctl.fleet.config import CanaryPlan, load_fleet
-from rlctl.fleet.hosts import Roster
 from rlctl.fleet.plan import RolloutPlan
+from rlctl.fleet.roster import Roster
 from rlctl.safety.profile import load_profile
 from rlctl.work.workforce import Workforce, workforce
 

@@ -14,7 +14,7 @@ from rlctl.bench.sweep import Sweep, sweep
 from rlctl.commands import calibrate as command
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CheckFailed, ConfigError, HostError, TestbedError
-from rlctl.envs.sim.hosts import Hosts, Orders
+from rlctl.envs.sim.physics import Hosts, Orders
 from rlctl.envs.sim.profile import Constants, load_profile
 from rlctl.envs.sim.surface import read_surface
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why

@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from rlctl.bench.suite import SimOutcome, Trace
-from rlctl.envs.score import METRICS, TIMINGS
+from rlctl.bench.sim_outcome import SimOutcome, Trace
+from rlctl.envs.run_metrics import METRICS, TIMINGS
 from rlctl.report.html import write_suite_report
 from rlctl.report.suite_table import paired_rows, percent, summary_rows
 from rlctl.report.timeline import timeline_svg

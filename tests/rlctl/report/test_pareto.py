@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlctl.bench.suite import SimOutcome
-from rlctl.envs.score import METRICS
+from rlctl.bench.sim_outcome import SimOutcome
+from rlctl.envs.run_metrics import METRICS
 from rlctl.report.figures import png, svg
 from rlctl.report.pareto import COLOURS, MARKERS, Box, draw_scenario, draw_suite, front, nines, place, styles
 

@@ -27,7 +27,7 @@ from rlctl.safety.shield import Shield
 from rlctl.shadow.columns import Columns, ShadowColumns, Subject
 from rlctl.shadow.estimates import LEAST_WINDOWS, be_gain, matching, mean_over_blocks, share_over_blocks
 from rlctl.shadow.gate import load_gate
-from rlctl.shadow.sim import load_trace
+from rlctl.shadow.twin import load_trace
 from rlctl.ticklog.header import header_of
 
 TICKS = 1500

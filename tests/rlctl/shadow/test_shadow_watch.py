@@ -115,6 +115,14 @@ def test_what_cannot_be_is_one_line_and_touches_nothing(recorded_run, capsys, wo
 
 def test_it_loads_no_library_that_it_does_not_use():
     code = "import rlctl.commands.shadow_watch, sys; print([n for n in {} if n in sys.modules])"
-    heavy = ("torch", "sklearn", "matplotlib", "rich", "onnxruntime", "rlctl.envs.sim.hosts", "rlctl.statistics.paired")
+    heavy = (
+        "torch",
+        "sklearn",
+        "matplotlib",
+        "rich",
+        "onnxruntime",
+        "rlctl.envs.sim.physics",
+        "rlctl.statistics.paired",
+    )
     done = subprocess.run([sys.executable, "-c", code.format(heavy)], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -304,7 +304,7 @@ def test_without_exploration_a_host_is_the_manager_s():
 
 
 def test_recordings_take_training_seeds_and_lack_what_the_hosts_lack():
-    from rlctl.agents.training.hosts import load_hosts
+    from rlctl.agents.training.host_kinds import load_hosts
 
     scenario = load_scenario("two-core")
     grounds = [*grounds_of_scenarios([scenario], 3, SAFETY, 40.0), *grounds_of_hosts(load_hosts(), 20, seed=3)]

@@ -5,7 +5,7 @@ import pytest
 
 from rlctl.envs.allocations import VectorLimits, chosen
 from rlctl.fleet.config import load_fleet
-from rlctl.fleet.hosts import FleetHosts, Roster
+from rlctl.fleet.roster import FleetHosts, Roster
 from rlctl.safety.many.readings import GuardReadings
 from rlctl.safety.many.shield import BatchShield
 from rlctl.safety.profile import load_profile, shipped_profiles

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlctl.envs.score import METRICS, TIMINGS, Truth, Windows, per_run
+from rlctl.envs.run_metrics import METRICS, TIMINGS, Truth, Windows, per_run
 
 
 def windows(latency):

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from rlctl.agents.training.hosts import Group, first_seed, load_hosts, present, spread, validation_seed
+from rlctl.agents.training.host_kinds import Group, first_seed, load_hosts, present, spread, validation_seed
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.profile import load_profile

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.bench.score import Score
-from rlctl.envs.score import METRICS, SAMPLE_SECONDS, Windows
+from rlctl.envs.run_metrics import METRICS, SAMPLE_SECONDS, Windows
 from rlctl.statistics.intervals import Estimate, mean_interval, share_over_seeds
 
 Samples = NDArray[np.float64]
@@ -59,7 +59,7 @@ class SimOutcome:
     Attributes:
         description: What the scenario is, in a sentence.
         caption: What it takes to reproduce it: seeds, profile and shield with their digests, durations.
-        managers: Manager -> metric -> values, shape (seeds,): the metrics of `rlctl.envs.score.METRICS`, and for
+        managers: Manager -> metric -> values, shape (seeds,): the metrics of `rlctl.envs.run_metrics.METRICS`, and for
             `score` those of `TIMINGS`.
         traces: Manager -> its run on the first seed; managers may be missing.
         tick_seconds: Length of a window; with the duration it says how many windows a share is of.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from rlctl.agents.training.cluster.connection import connected, require_ray
 from rlctl.agents.training.cluster.nodes import StepResult
 from rlctl.bench.score import LiveRun, Score, score
-from rlctl.bench.suite import SimOutcome
+from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.testbed import Alone, LivePlan, Measured, OnTestbed
 from rlctl.envs.errors import RlctlError
 from rlctl.work.progress import say

@@ -17,10 +17,10 @@ from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.policy import Policy
 from rlctl.agents.seat import Seat
 from rlctl.bench.lineup import policy_for
-from rlctl.bench.suite import BOUNDS, SHIELDED_BOUNDS, Trace
+from rlctl.bench.sim_outcome import BOUNDS, SHIELDED_BOUNDS, Trace
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation
-from rlctl.envs.score import Windows, per_run
+from rlctl.envs.run_metrics import Windows, per_run
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.workload import Weight
@@ -54,7 +54,7 @@ class SimTask:
 
 @dataclass(frozen=True, slots=True)
 class SimResult:
-    """What came of a task: every metric of `rlctl.envs.score`, shape (seeds,), and the run on its first seed."""
+    """What came of a task: every metric of `rlctl.envs.run_metrics`, shape (seeds,), and the run on its first seed."""
 
     task: SimTask
     values: dict[str, np.ndarray]

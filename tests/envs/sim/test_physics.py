@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rlctl.envs.sim.hosts import Hosts, Orders, Window
+from rlctl.envs.sim.physics import Hosts, Orders, Window
 from rlctl.envs.sim.profile import (
     BeConstants,
     Constants,

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from rlctl import __version__
 from rlctl.agents.catalogue import label
 from rlctl.fleet.config import TICK_SECONDS, Fleet
-from rlctl.fleet.hosts import Roster
 from rlctl.fleet.plan import STRETCH_SECONDS
+from rlctl.fleet.roster import Roster
 from rlctl.fleet.simulation import FleetOutcome, Tally
 from rlctl.statistics.intervals import share_over_seeds
 from rlctl.statistics.paired import bca_interval, expanded_z, resample_weights

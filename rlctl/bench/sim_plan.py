@@ -15,8 +15,8 @@ from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.managers.table import Levels
 from rlctl.bench.held import needs_sweep, simulated_levels, table_options
 from rlctl.bench.lineup import NEEDS_MODEL, fitted, policy_for
-from rlctl.bench.simulation import SimResult, SimTask, simulate
-from rlctl.bench.suite import BOUNDS, SHIELDED_BOUNDS, SimOutcome
+from rlctl.bench.sim_outcome import BOUNDS, SHIELDED_BOUNDS, SimOutcome
+from rlctl.bench.sim_run import SimResult, SimTask, simulate
 from rlctl.bench.tuned import Tuned, load_tuned
 from rlctl.envs.sim import seeds
 from rlctl.envs.sim.plant import SimPlant

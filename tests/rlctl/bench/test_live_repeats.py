@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from rlctl.agents.training.cluster.nodes import StepResult
-from rlctl.bench.hosts import collected
+from rlctl.bench.live_repeats import collected
 from rlctl.bench.score import LiveRun
 from rlctl.bench.testbed import Alone, LivePlan, Measured, OnTestbed
 from rlctl.envs.allocation import Allocation
