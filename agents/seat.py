@@ -53,7 +53,7 @@ def propose(policy: Policy, observation: Observation, limits: Limits) -> tuple[A
     """What a policy asks for and why, in plain types of this host's range.
 
     Raises:
-        PolicyError: Its action is none.
+        PolicyError: It returned what is no action.
         Exception: Whatever else a policy may raise.
     """
     proposed = decode(policy.act(observation), observation.current, limits)
@@ -113,11 +113,11 @@ class Seat:
             proposed = decode(policy.act(observation), current, self.limits)
             decision = Decision(proposed, self._ruled(telemetry, current, proposed), policy.name)
         else:
-            decision = self._guarded(observation)
+            decision = self._decide_catching_errors(observation)
         policy.judged(decision.verdict)
         return decision
 
-    def _guarded(self, observation: Observation) -> Decision:
+    def _decide_catching_errors(self, observation: Observation) -> Decision:
         """The decision of a policy that is not trusted to be right, nor to fail in a known way."""
         policy, telemetry, current = self.policy, observation.telemetry, observation.current
         try:

@@ -26,7 +26,7 @@ MOVES_VERSION = 2
 
 
 RISE_RATIO = 0.10
-"""Most by which a move raises the quota in one tick, as a share of the host's CPUs: within what the shipped safety
+"""Most by which a move raises the quota in one tick, as a share of BE's CPUs: within what the shipped safety
 profiles let grow, so that a target far above is no reason for the shield to step in."""
 
 
@@ -45,7 +45,7 @@ class Move:
 
     Attributes:
         name: Stable name; bundles record the table by these.
-        quota_ratio: Share of the host's CPUs that the quota moves towards; 0 is the minimum, None leaves it.
+        quota_ratio: Share of BE's CPUs that the quota moves towards; 0 is the minimum, None leaves it.
         cpuset_cpus: CPUs by which the cpuset changes.
         frozen: What becomes of the freezer; None leaves it.
     """
@@ -75,7 +75,7 @@ TARGET_PERCENTS = (
     1, 1.2, 1.4, 1.7, 2, 2.4, 2.8, 3.4, 4, 4.7, 5.6, 6.7, 8, 9.5,
     11, 13, 15.5, 18, 21, 25, 30, 36, 43, 51, 60, 71, 84, 100,
 )  # fmt: skip
-"""Quotas that can be aimed at, as percent of the host's CPUs: each about a fifth above the one before. What BE can use
+"""Quotas that can be aimed at, as percent of BE's CPUs: each about a fifth above the one before. What BE can use
 may be all of a small host or a few CPUs of a large one, and is met as finely in both."""
 
 MOVES: tuple[Move, ...] = (

@@ -104,7 +104,7 @@ class Limits:
 
     @property
     def safe(self) -> Allocation:
-        """What BE gets when nothing is known or everything is wrong."""
+        """Frozen, and beneath it the smallest quota on one CPU: what BE gets when nothing is known or all is wrong."""
         return Allocation(self.min_quota_cpus, 1, frozen=True)
 
     @property

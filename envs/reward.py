@@ -22,9 +22,9 @@ Flags = NDArray[np.bool_]
 Number = TypeVar("Number", float, Array)
 
 WORK = 0.12
-"""Worth of a tick in which BE does what it would do alone, by a violation. At the margin a policy accepts a violation
-for as much BE work as that buys, so it sets how near to the knee policies go. Training has one for each kind of host,
-`work` in `configs/training/hosts.yaml`."""
+"""Worth of a tick in which BE does what it would do alone, where a violation costs 1. At the margin a policy accepts a
+violation for as much BE work as that buys, so it sets how near to the knee policies go. Training has one for each kind
+of host, `work` in `configs/training/hosts.yaml`."""
 
 NEAR, NEAR_COST = 0.5, 0.04
 """Beyond this share of the target latency costs, by the square, up to NEAR_COST at the target: near the knee the next
@@ -34,7 +34,7 @@ RECONFIGURATION_COST = 0.0002
 """Cost of changing any knob; small against one tick of BE work, large enough to stop idle flapping."""
 
 OVERRIDE_COST = 0.004
-"""Cost of asking for what the shield must refuse: a thirtieth of a tick of BE work."""
+"""Cost of asking for what the shield must refuse: a thirtieth of a tick of BE work at WORK."""
 
 
 class RewardTerms(NamedTuple, Generic[Number]):
@@ -94,7 +94,7 @@ def _qos(telemetry: Telemetry) -> tuple[float, float]:
 
 
 def rewards(
-    readings: Readings, changed: Flags, overridden: Flags, *, truly: bool = False, work: float = WORK
+    readings: Readings, changed: Flags, overridden: Flags, *, from_truth: bool = False, work: float = WORK
 ) -> RewardTerms[Array]:
     """The rewards of a tick on many hosts: the twin of `reward`, to the bit (`tests/envs/test_array_twins.py`).
 
@@ -102,13 +102,13 @@ def rewards(
         readings: Of the period in which the new allocations were in force.
         changed: Where the allocation is another than before, shape (n,).
         overridden: Where the shield changed what was asked for, shape (n,).
-        truly: Judge by what happened rather than by what the sensors say of it, late or never: for training, where a
-            lost window is no fault of the policy's and a late one only blurs which action it was.
-        work: Worth of BE's work on these hosts in place of WORK: the price of a violation, upside down.
+        from_truth: Judge by what happened rather than by what the sensors say of it, late or never: for training,
+            where a lost window is no fault of the policy's and a late one only blurs which action it was.
+        work: Worth of BE's work on these hosts in place of WORK; a violation costs 1.
     """
-    latency = readings.true_latency_seconds if truly else readings.latency_seconds
+    latency = readings.true_latency_seconds if from_truth else readings.latency_seconds
     over = latency / readings.target_seconds - 1.0
-    unknown = (readings.lost & (not truly)) | ~np.isfinite(latency)
+    unknown = (readings.lost & (not from_truth)) | ~np.isfinite(latency)
     missed = unknown | (over > 0.0)
     near = np.maximum(1.0 + over - NEAR, 0.0) / (1.0 - NEAR)
     be_work = work * np.minimum(np.fmax(readings.be_work_rate, 0.0), 1.0)

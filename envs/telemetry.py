@@ -133,7 +133,7 @@ class Telemetry:
 
     @property
     def slack_ratio(self) -> float | None:
-        """(target - latency) / target, at most 1.0; None when the latency is missing, or the target is no target."""
+        """(target - latency) / target, at most 1.0; None when the latency is missing, or the target is not above 0."""
         latency = self.latency_seconds
         if isinstance(latency, Missing) or not self.target_seconds > 0.0:
             return None

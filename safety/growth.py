@@ -120,7 +120,7 @@ class GrowthRate:
     react faster because the periods of a controller were divided.
 
     Attributes:
-        ratio_per_second: Share of the host's CPUs by which the quota may grow each second. Below `RISE_RATIO` per tick
+        ratio_per_second: Share of BE's CPUs by which the quota may grow each second. Below `RISE_RATIO` per tick
             every growing move of a learned policy would be an override.
         cpuset_cpus: Number of CPUs by which the cpuset may grow each tick.
         gap_seconds: Most time that counts as passed between two readings; a late tick earns no leap.
@@ -155,7 +155,7 @@ class GrowthRate:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling(Memoryless):
-    """BE never has more than a share of the host's CPUs; at a ratio of 1.0 the quota may be lifted altogether."""
+    """BE's quota is never more than a share of its CPUs; at a ratio of 1.0 the quota may be lifted altogether."""
 
     ratio: float
     name: ClassVar[str] = "ceiling"

@@ -85,11 +85,11 @@ class Profile(BaseModel):
         slack_hold_ratio: Slack below which BE may not grow.
         slack_floor_ratio: Slack below which BE goes down to the floor.
         floor_cpus: The floor in CPUs, where it is less than `floor_ratio` of the host.
-        floor_ratio: The floor as a share of the host's CPUs, where it is less than `floor_cpus`.
-        growth_ratio_per_second: Share of the host's CPUs by which BE's quota may grow each second.
+        floor_ratio: The floor as a share of BE's CPUs (`be.cpus`, else all), where it is less than `floor_cpus`.
+        growth_ratio_per_second: Share of BE's CPUs by which its quota may grow each second.
         growth_cpuset_cpus: CPUs by which BE's cpuset may grow each tick.
         growth_gap_seconds: Most time between two readings that earns growth.
-        ceiling_ratio: Share of the host's CPUs that BE never exceeds.
+        ceiling_ratio: Share of BE's CPUs that its quota never exceeds.
         max_age_seconds: Oldest reading that is believed.
         min_samples: Fewest requests behind a tail latency that is believed.
         gap_seconds: Most time between two readings that counts towards the cool-down.

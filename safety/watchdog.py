@@ -18,7 +18,8 @@ import signal
 import sys
 import time
 
-# How long one stage of the plan, the freeze, may take before the next is begun beneath it; as in the actuator.
+# How long one stage of the plan, the freeze, may take before the next is begun beneath it; as in
+# `rlctl.envs.host.cgroup.steps`.
 HEAD_START_SECONDS = 0.025
 
 # Between looks at what was written; each is twice the one before it.
@@ -34,7 +35,7 @@ GONE = (errno.ENOENT, errno.ENODEV)
 _told_to_end: list[int] = []
 
 
-class Step:
+class PlannedWrite:
     """One write of the plan.
 
     Attributes:
@@ -59,7 +60,7 @@ class Plan:
     """
 
     def __init__(self, data: bytes = b"") -> None:
-        self.stages = [[Step(line) for line in stage.split(b"\n")] for stage in data.split(b"\n\n") if stage]
+        self.stages = [[PlannedWrite(line) for line in stage.split(b"\n")] for stage in data.split(b"\n\n") if stage]
         self._open: dict[bytes, int] = {}
         for stage in self.stages:
             for step in stage:
@@ -83,7 +84,7 @@ class Plan:
         while self._open:
             os.close(self._open.popitem()[1])
 
-    def _hold(self, step: Step) -> None:
+    def _hold(self, step: PlannedWrite) -> None:
         if step.folder in self._open:
             return
         try:
@@ -98,11 +99,11 @@ class Plan:
         else:
             os.close(folder)
 
-    def _sweep(self, stage: list[Step]) -> list[str]:
+    def _sweep(self, stage: list[PlannedWrite]) -> list[str]:
         outcomes = [(step, self._settle(step)) for step in stage]
         return [f"{os.fsdecode(step.folder)}/{os.fsdecode(step.name)}: {why}" for step, why in outcomes if why]
 
-    def _settle(self, step: Step) -> str:
+    def _settle(self, step: PlannedWrite) -> str:
         """Write what does not read as wanted; why it has not taken, or nothing."""
         folder = self._open.get(step.folder)
         if folder is None or _reads(folder, step):
@@ -114,7 +115,7 @@ class Plan:
         return "" if _reads(folder, step) else f"does not read {os.fsdecode(step.wanted)!r} yet"
 
 
-def _reads(folder: int, step: Step) -> bool:
+def _reads(folder: int, step: PlannedWrite) -> bool:
     try:
         with open(os.open(step.probe, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder), "rb", buffering=0) as file:
             return step.wanted in (file.read(4096) or b"").split(b"\n")
@@ -122,7 +123,7 @@ def _reads(folder: int, step: Step) -> bool:
         return False
 
 
-def _write(folder: int, step: Step) -> None:
+def _write(folder: int, step: PlannedWrite) -> None:
     # Neither made nor truncated, and in one write: a kernel file takes its value whole.
     with open(os.open(step.name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=folder), "wb", buffering=0) as file:
         file.write(step.text)

@@ -20,7 +20,7 @@ MOST = 1e15
 
 
 def number(reading: Reading) -> float | None:
-    """The reading's number; None when it is missing, or none from 0 to MOST."""
+    """The reading's number; None when it is missing, negative, above MOST or not a number."""
     return reading.value if isinstance(reading, Value) and 0.0 <= reading.value <= MOST else None
 
 

@@ -16,8 +16,8 @@ class PrmLatency(Manager):
 
     Args:
         time_scale: Divides the period.
-        period_seconds: Period of the QoS-monitor; 20 s - 1.5 s (3.2).
-        host_levels: Levels that the host's CPUs are divided into (3.2).
+        period_seconds: Period of the QoS-monitor: 20 s, of which 1.5 s pass in measuring (3.2).
+        host_levels: Levels that BE's CPUs are divided into (3.2), whatever `Limits.levels` says.
         last_level: Highest level that BE gets (3.2).
     """
 
@@ -33,7 +33,7 @@ class PrmLatency(Manager):
         require(self, positive=("time_scale", "period_seconds", "host_levels", "last_level"))
 
     def begin(self) -> Allocation:
-        """BE begins at a quota of 1000 us (4.2)."""
+        """BE begins at the smallest quota, 1000 us of 100 ms in the thesis (4.2)."""
         self.level = 0
         self._monitor = Every(self.period_seconds / self.time_scale)
         self._why = "start at the minimum"

@@ -93,7 +93,7 @@ def score(course: Course, logits: Logits, seeds: Sequence[int], lags: Sequence[i
         readings = hosts.read()
         windows.see(tick, hosts.truth())
         # A learner's reward of a window takes in what the decision before it cost.
-        returns += rewards(readings, changed, overridden, truly=True).total
+        returns += rewards(readings, changed, overridden, from_truth=True).total
         decided = seats.decide(readings, current)
         changed, overridden = decided.allocations.differ(current), decided.overridden
         windows.changed[tick], windows.overridden[tick] = changed, overridden

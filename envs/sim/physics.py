@@ -93,7 +93,7 @@ class Hosts:
         self.constants = constants
         self.tick_seconds = tick_seconds
         c = constants
-        self._quantile = float(c.quantile_ratio[0])
+        self._quantile = float(c.quantile_ratio[0])  # one for all hosts of a batch (`envs/sim/profile.py`)
         self._keep = tuple(np.exp(-tick_seconds / tau) for tau in (c.drift_seconds, c.rate_seconds, c.phase_seconds))
         self._fresh = tuple(np.sqrt(1.0 - keep * keep) for keep in self._keep)
         self._spike_chance = c.spikes_per_hour * tick_seconds / 3600.0
@@ -121,8 +121,8 @@ class Hosts:
     def branched(cls, hosts: Hosts, which: NDArray[np.intp]) -> Self:
         """A copy of some hosts as they stand, to try orders on, while they themselves stay as they are.
 
-        A step rebinds its state and broadcasts: orders of shape (..., n) try any number of them on each host with the
-        same noise, and a `copy.copy` before the step keeps the state for the next trial.
+        A step changes no array in place, so a `copy.copy` before it keeps the state for the next trial. Orders of shape
+        (..., n) try any number of them on each host with the same noise.
         """
         branch = cls(hosts.constants.take(which), hosts.seeds[which], hosts.tick_seconds)
         branch.tick = hosts.tick
@@ -138,8 +138,8 @@ class Hosts:
         u = uniforms(self.seeds, self.tick, 2, UNIFORMS)
         self._advance(z)
         offered = self._offered(rate_rps, z[ARRIVALS])
-        speed = np.exp(c.drift_cv * self._drift)  # above 1 is slower
-        share, service, inflation = self._shared_out(offered, speed, self._threads(orders.frozen), orders)
+        slowness = np.exp(c.drift_cv * self._drift)
+        share, service, inflation = self._shared_out(offered, slowness, self._threads(orders.frozen), orders)
         # Utilisation of the LC's busiest queues, by the CPUs that it could get beside this BE.
         rho = offered * service * c.imbalance_ratio / share.lc_capacity_cpus
         tail = self._tail(offered, rho, service, share, z[TAIL])
@@ -155,7 +155,7 @@ class Hosts:
         self.tick += 1
         return Window(
             tail_latency_seconds=tail + waited + (u[1] < self._spike_chance) * c.spike_seconds,
-            oldest_request_seconds=oldest + 0.5 * service,
+            oldest_request_seconds=oldest + 0.5 * service,  # a request in service is halfway through it on average
             offered_rps=offered,
             done_rps=done,
             utilisation_ratio=rho,
@@ -198,7 +198,9 @@ class Hosts:
         running: Array = threads * np.where(frozen, lingering, 1.0)
         return running
 
-    def _shared_out(self, offered: Array, speed: Array, threads: Array, orders: Orders) -> tuple[Share, Array, Array]:
+    def _shared_out(
+        self, offered: Array, slowness: Array, threads: Array, orders: Orders
+    ) -> tuple[Share, Array, Array]:
         """CPU shares, the LC's service time in seconds beside this BE, and its growth by BE's interference."""
         c = self.constants
         own = np.minimum(orders.cpuset_cpus, c.own_cpus)
@@ -207,7 +209,7 @@ class Hosts:
         spread = np.minimum(own + shared, c.threads)
         contest = Contest.between(orders.weight_ratio, c.lc_cpus, spread, free, shared, threads)
         demand = offered + self.backlog.requests / self.tick_seconds
-        alone, wakes = c.service_seconds * speed, demand * c.wake_seconds
+        alone, wakes = c.service_seconds * slowness, demand * c.wake_seconds
         # BE slows the LC, which then wants more CPUs and leaves BE less: two rounds come within 2 % of the balance on
         # thesis-host. The first is without a quota, so that no quota leaves BE more than a larger one.
         slowed = alone * (1.0 + self._inflation(contest.most(lc_wants(demand * alone, wakes, c.lc_cpus))))
@@ -241,7 +243,7 @@ class Hosts:
             lc, be = offered * c.link_lc_bytes, share.be_cpus * c.link_be_bytes
             tail = tail + link.queue_seconds(self._quantile, c, lc, be, self._link_rate())
         # A quantile of n samples has a relative error of 1.45 / sqrt(n) for the p95 of an exponential tail
-        # (asymptotic variance q (1 - q) / (n f^2) of a sample quantile); 2.1 is its square.
+        # (asymptotic variance q (1 - q) / (n f^2) of a sample quantile); 2.1 is its square, for a p99 it would be 4.7.
         cv = np.sqrt(c.tail_cv * c.tail_cv + 2.1 / np.maximum(offered * self.tick_seconds, 1.0))
         noisy: Array = c.base_seconds + tail * np.exp(cv * z - 0.5 * cv * cv)  # lognormal with mean 1
         return noisy
@@ -249,8 +251,9 @@ class Hosts:
     def _slices(self, rho: Array, share: Share) -> Array:
         """Seconds that waiting for BE's slices adds to the tail latency.
 
-        An empirical law, whose constants are fitted to host_surface.csv (docs/measured/simulator.md, 1 to 3). Slices
-        count only where more requests meet BE than the quantile leaves out.
+        An empirical law, slice_seconds * often * press * crowd * burst: one time and four factors without unit, whose
+        constants are fitted to host_surface.csv (docs/measured/simulator.md, 1 to 3). Slices count only where more
+        requests meet BE than the quantile leaves out.
         """
         c = self.constants
         met = share.burst_ratio * np.minimum(c.shared_cpus / c.lc_cpus, 1.0)

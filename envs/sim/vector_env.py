@@ -185,7 +185,11 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         truncated = self._advance()
         after, readings = self.current, self._read()
         terms = rewards(
-            readings, before.differ(after), overridden=proposed.differ(after), truly=self._true_rewards, work=self.work
+            readings,
+            before.differ(after),
+            overridden=proposed.differ(after),
+            from_truth=self._true_rewards,
+            work=self.work,
         )
         observation = self._observer.observe(readings, after)
         outcome: dict[str, Any] = {"reward": terms._asdict()}

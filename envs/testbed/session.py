@@ -209,7 +209,7 @@ class Testbed:
             now_seconds = t_seconds()
             self._generator.set_rate(load_ratio(now_seconds) * self.slo.max_load_rps)
             if self._link is not None:
-                self._link.be_at(now_seconds)
+                self._link.set_rate_at(now_seconds)
 
         def begin_period() -> None:
             self._begin_be()

@@ -18,7 +18,7 @@ from rlctl.agents.seat import SAFE, Seat
 from rlctl.envs.allocation import Allocation, most_restrictive
 from rlctl.envs.errors import CgroupBusy, in_one_line
 from rlctl.envs.plant import Plant
-from rlctl.loop.failsafe import Failsafe, stay_in_charge, unwatched
+from rlctl.loop.failsafe import Failsafe, raise_if_lease_lost, reason_unwatched
 from rlctl.loop.record import Recorder, Shares, Tick
 from rlctl.loop.stopping import Request
 from rlctl.safety.shield import Shield
@@ -128,12 +128,12 @@ class Controller:
             HostError: The lease is lost.
         """
         # From the safe allocation, for the new guards do not know what the old ones remembered.
-        stay_in_charge(self.lease)
+        raise_if_lease_lost(self.lease)
         self.seat = Seat(policy, shield, self.plant.limits, self.plant.tick_seconds)
         try:
             self.begin()
         except Exception as error:  # noqa: BLE001 - the next tick reads, rules and writes as ever
-            log.error("not all is at the safe allocation yet: %s", in_one_line(error))
+            log.error("the new policy or its first write failed: %s", in_one_line(error))
 
     def begin(self) -> None:
         """Reset policy and shield and put BE where the policy begins; under a shield that is the safe allocation."""
@@ -164,9 +164,10 @@ class Controller:
         decided = time.perf_counter()
         # 3. Write. Not at all where somebody else has restored the originals; no more than the safe allocation where a
         # step above failed, or where no watchdog would step in if this process died.
-        stay_in_charge(self.lease)
-        fault, why_unwatched = read_fault or decision_fault, unwatched(self.lease)
-        why_safe = fault or why_unwatched
+        raise_if_lease_lost(self.lease)
+        unwatched = reason_unwatched(self.lease)  # asked in every tick: it restarts a watchdog that died
+        fault = read_fault or decision_fault
+        why_safe = fault or unwatched
         applied, failure = self._failsafe.apply(self._tightened(decision.verdict.allocation, why_safe))
         # 4. Record what was seen, asked for, allowed and read back.
         tick = Tick(
@@ -209,7 +210,7 @@ class Controller:
         try:
             self.recorder.write(tick)
             # The lease is for a BE that is where it should be: after a write that failed, and the retreat with it, the
-            # watchdog steps in when the lease ends.
+            # watchdog steps in when the lease ends. After a retreat that was written BE is at the safe allocation.
             if not self._failsafe.unwritten_in_a_row:
                 self._renew(safe=bool(tick.error) or tick.applied.frozen)
         except Exception as error:  # noqa: BLE001 - a lost record frees nobody; without the lease the watchdog steps in

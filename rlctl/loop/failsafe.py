@@ -26,7 +26,7 @@ FAILURES_IN_A_ROW = 10
 lasts for so long does not heal by itself."""
 
 
-def stay_in_charge(lease: Lease | None) -> None:
+def raise_if_lease_lost(lease: Lease | None) -> None:
     """End a loop that has lost its lease before it writes.
 
     Raises:
@@ -38,7 +38,7 @@ def stay_in_charge(lease: Lease | None) -> None:
         raise HostError(f"no longer in charge: {why}")
 
 
-def unwatched(lease: Lease | None) -> str:
+def reason_unwatched(lease: Lease | None) -> str:
     """Why the lease keeps BE at the safe allocation; empty if it does not."""
     try:
         return lease.check() if lease else ""

@@ -1,6 +1,6 @@
 """The shipped guards over n hosts at once: what they remember, and what they allow.
 
-A shipped guard is written twice. Its rule and the reasons stand in `sensors`, `gates` and `growth`; this file repeats
+A shipped guard is written twice. Its rule and the reasons stand in `trust`, `gates` and `growth`; this file repeats
 the arithmetic on arrays, and `tests/safety/many/test_shield.py` holds both equal to the last bit. What is None there is
 NaN here, so that every comparison with it is false.
 """

@@ -91,9 +91,11 @@ def _to_safe(fault: Callable[[Stage], None]) -> Callable[[Stage], Fault]:
         at = time.monotonic()
         fault(stage)
         stage.until(lambda: stage.safe_since(at), "BE at the safe allocation")
+        reached = time.monotonic()
         stage.watch(AFTERWARDS_TICKS)
-        # A watchdog that was left alone puts back the originals then.
-        return Fault(at, at, stage.limits.safe, min(time.monotonic(), at + stage.pace.restore_after_seconds))
+        # A watchdog that was left alone puts back the originals then; on a busy machine BE may be safe only later.
+        restored = max(reached, at + stage.pace.restore_after_seconds)
+        return Fault(at, at, stage.limits.safe, min(time.monotonic(), restored))
 
     return act
 

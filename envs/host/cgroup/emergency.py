@@ -75,7 +75,7 @@ def emergency_plan(
 ) -> EmergencyPlan:
     """The writes that bring `limits.safe` about, whatever the groups hold by then.
 
-    The drivers themselves write it, onto paper.
+    The drivers themselves make it, by running against a kernel that only records.
 
     Args:
         groups: BE's groups; one that vanished is left out.
@@ -86,15 +86,15 @@ def emergency_plan(
         CgroupError: A file cannot be read.
         HostError: The originals could not be journalled.
     """
-    paper = _Paper(knobs.kernel)
-    pen = Knobs(None, paper)
-    there = [group.using(pen) for group in groups if group.exists()]
+    kernel = _RecordingKernel(knobs.kernel)
+    recorded = Knobs(None, kernel)
+    there = [group.using(recorded) for group in groups if group.exists()]
     share = Quota.of_cpus(limits.safe.quota_cpus / max(len(there), 1), period_us)
     cpus = frozenset(order[: limits.safe.cpuset_cpus])
     for group in there:
         if group.freezer is not None:
             group.freezer.order(True)
-    freeze = paper.turn()
+    freeze = kernel.take_steps()
     # Children before their parent: v1 refuses a parent's quota or CPUs below a child's. Those that have none of their
     # own are left alone.
     for group in there:
@@ -105,12 +105,12 @@ def emergency_plan(
         for cpuset in _deepest_first(group.cpuset):
             if cpuset is group.cpuset or cpuset.cpus():
                 cpuset.set_cpus(cpus)
-    plan = EmergencyPlan(((*freeze, *map(_stopped, freeze)), paper.turn()))
+    plan = EmergencyPlan(((*freeze, *map(_stopped, freeze)), kernel.take_steps()))
     knobs.remember(plan.paths)
     return plan
 
 
-class _Paper:
+class _RecordingKernel:
     """A `Kernel` that takes every write, remembers it as a step, and changes nothing."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -118,7 +118,7 @@ class _Paper:
         self._written: dict[Path, str] = {}
         self._steps: list[EmergencyWrite] = []
 
-    def turn(self) -> tuple[EmergencyWrite, ...]:
+    def take_steps(self) -> tuple[EmergencyWrite, ...]:
         """The steps since the last call."""
         steps, self._steps = tuple(self._steps), []
         return steps

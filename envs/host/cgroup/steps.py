@@ -1,6 +1,6 @@
 """Writes to BE groups as data: planned for all groups, put in order, carried out in one place.
 
-Restricting comes before growing: freeze, quota, cpuset; then cpuset, quota, thaw. What stops or confines BE must not
+Restricting comes before growing, in the order of `Turn`. What stops or confines BE must not
 wait behind a write that gives it more, and must not be undone by one that fails.
 """
 

@@ -157,7 +157,7 @@ class Link:
         self.client.stop()
         self.host.stop()
 
-    def be_at(self, t_seconds: float) -> None:
+    def set_rate_at(self, t_seconds: float) -> None:
         """Let the link have the rate that it has so long after the beginning of a run.
 
         Raises:

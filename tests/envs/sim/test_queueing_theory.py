@@ -6,8 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from rlctl.envs.sim import queueing
 from rlctl.envs.sim.physics import Hosts, Orders
 from rlctl.envs.sim.profile import BeConstants, Constants, HostProfile, LcConstants
 from rlctl.envs.sim.queueing import conditional_wait, delay_probability, sojourn_quantile
@@ -182,3 +185,17 @@ def test_a_host_alone_is_mmc(servers: int, rho: float) -> None:
 def test_a_host_alone_is_mg1_as_the_formulas_have_it(rho: float, scv: float) -> None:
     """Nothing is lost between the formulas above, whose distance from M/G/1 is known, and the plant."""
     assert plant_tail(1, rho, scv) == pytest.approx(formula(0.95, 1, rho, cs2=scv), rel=0.02)
+
+
+@given(
+    q=st.floats(0.51, 0.999),
+    delayed=st.floats(0.0, 1.0),
+    wait_ratio=st.floats(0.0, 100.0),
+    scv=st.floats(0.0, 4.0),
+)
+def test_newton_has_converged_for_any_arguments(q: float, delayed: float, wait_ratio: float, scv: float) -> None:
+    one = np.ones(1)
+    once = sojourn_quantile(q, delayed * one, wait_ratio * one, one, scv * one)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queueing, "_NEWTON_STEPS", 30)
+        assert sojourn_quantile(q, delayed * one, wait_ratio * one, one, scv * one) == pytest.approx(once, rel=1e-3)

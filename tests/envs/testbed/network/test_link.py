@@ -126,7 +126,7 @@ def test_an_upload_counts_what_arrives_and_the_link_has_the_rate_of_its_time(too
         rates = []
         with inside, client:
             for t_seconds in (0.0, 1.0):
-                link.be_at(t_seconds)
+                link.set_rate_at(t_seconds)
                 job = Upload(UploadConfig(workers=2), client)
                 job.start(inside)
                 job.ready()
