@@ -9,15 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlctl.envs.allocations import Allocations, VectorLimits
+from rlctl.envs.arrays import Flags
 from rlctl.envs.readings import Readings
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.many.shield import BatchShield
 from rlctl.safety.profile import Profile
-
-Flags = NDArray[np.bool_]
 
 
 class Seen(NamedTuple):

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from rlctl.envs.actions import MOVES, RISE_RATIO
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.arrays import Flags
 from rlctl.envs.errors import PolicyError
-
-Flags = NDArray[np.bool_]
 
 
 class Allocations(NamedTuple):

@@ -13,13 +13,10 @@ from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Limits
 from rlctl.envs.allocations import Allocations, VectorLimits
+from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import BEND, FEATURES, LAGS, Observer, Scale
 from rlctl.envs.readings import Readings
-
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-
 
 _OF: Mapping[str, Callable[[Readings, Allocations, Limits | VectorLimits], Array]] = {
     "slack": lambda r, a, m: (r.target_seconds - r.latency_seconds) / r.target_seconds,

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
+from rlctl.envs.arrays import Array, Flags
 
 
 class Readings(NamedTuple):

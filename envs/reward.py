@@ -11,14 +11,12 @@ import math
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Allocation
+from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.readings import Readings
 from rlctl.envs.telemetry import Missing, Telemetry, Value
 
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 Number = TypeVar("Number", float, Array)
 
 WORK = 0.12

@@ -12,10 +12,8 @@ from types import MappingProxyType
 from typing import NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
+from rlctl.envs.arrays import Array, Flags
 
 SAMPLE_SECONDS = 15.0
 """The thesis looks at one window each 15 s (5.1)."""

@@ -11,14 +11,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Allocation
+from rlctl.envs.arrays import Array
 from rlctl.envs.sim.physics import Hosts, Orders
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.sharing import fair_share
-
-Array = NDArray[np.float64]
 
 CHOICES = 8
 """Parts into which a round of the search divides the quotas that are left."""

@@ -21,15 +21,12 @@ import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlctl.agents.bounds.bound import NEVER, Bound
+from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.sim.physics import Hosts, Orders, Window
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.queueing import REMEMBERED
-
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 PLAN_TICKS, OVERLAP_TICKS = 48, 12
 """Ticks planned at a time, and those planned beyond them."""

@@ -9,14 +9,11 @@ from __future__ import annotations
 import copy
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlctl.agents.bounds.bound import NEVER, Bound
+from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.sim.physics import ARRIVALS, DRIFT, PHASE, RATE, Hosts, Orders
 from rlctl.envs.sim.plant import SimBatch
-
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 RISK_RATIO = 5e-4
 """Probability of missing a window that BE-frozen holds; half of what 99.9 % of the windows leave."""

@@ -17,10 +17,11 @@ from rlctl.agents.managers.references import Fixed
 from rlctl.agents.many.learned import BatchLearned
 from rlctl.agents.many.prm import BatchPrmHybrid
 from rlctl.agents.policy import Policy
-from rlctl.agents.seats import Answer, BatchPolicy, Flags, Seen
+from rlctl.agents.seats import Answer, BatchPolicy, Seen
 from rlctl.agents.served.learned import LearnedPolicy
 from rlctl.envs.actions import decode
 from rlctl.envs.allocations import Allocations, VectorLimits
+from rlctl.envs.arrays import Flags
 from rlctl.envs.observation import Observer
 
 

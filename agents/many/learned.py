@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.agents.seats import Answer, Flags, Seen
+from rlctl.agents.seats import Answer, Seen
 from rlctl.agents.served.learned import ENDS
 from rlctl.envs.allocations import Allocations, VectorLimits, chosen
+from rlctl.envs.arrays import Flags
 from rlctl.envs.observation import FEATURES
 from rlctl.envs.observations import FRAME_SIZE, VectorObserver
 

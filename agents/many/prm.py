@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlctl.agents.managers.manager import HAIR, early_seconds
 from rlctl.agents.managers.prm_hybrid import PrmHybrid
-from rlctl.agents.seats import Answer, Flags, Seen
+from rlctl.agents.seats import Answer, Seen
 from rlctl.envs.allocations import Allocations, VectorLimits
-
-Array = NDArray[np.float64]
+from rlctl.envs.arrays import Array, Flags
 
 STARTED, ENABLED, SUSPENDED = range(3)
 

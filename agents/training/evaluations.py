@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlctl.agents.many.learned import Logits
 from rlctl.agents.training.host_kinds import validation_seed
 from rlctl.agents.training.trial import Course, Trial, always_frozen, score
+from rlctl.envs.arrays import Array
 
 METRICS = ("qos_percent", "be_percent", "override_percent")
 """Of a trial: windows that held the target, BE work by BE running alone, ticks in which the shield changed the move."""
@@ -38,8 +38,6 @@ DIGITS = 6
 """Of a shortfall by the allowance: what is left of a difference of floats is not a step."""
 
 MOST_BE_PERCENT = 100.0
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

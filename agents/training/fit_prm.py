@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlctl.agents.managers.prm_model import Method, PrmModel, ThresholdBin, check_free
 from rlctl.agents.training.prm_records import LOWER, METRICS, UPPER, Row, read_rows
+from rlctl.envs.arrays import Array
 from rlctl.envs.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -27,8 +27,6 @@ MOST_COMPONENTS = 10  # analyze.py
 OUTLIER_RATIO = 0.1  # analyze.py
 LEAST_ROWS = 10
 """Intervals that a bin needs; our choice, a mixture of fewer says nothing."""
-
-Floats = NDArray[np.float64]
 
 
 def fit_files(
@@ -146,7 +144,7 @@ def _bin(low: float, high: float, rows: Sequence[Row], method: Method, span_sigm
     return ThresholdBin(low_percent=low, high_percent=high, rows=len(members), upper=upper, lower=lower)
 
 
-def _strict(values: Floats, span_sigmas: float) -> float:
+def _strict(values: Array, span_sigmas: float) -> float:
     mixture = _mixture(values)
     labels = mixture.predict(values.reshape(-1, 1))
     proposals: list[float] = []
@@ -158,7 +156,7 @@ def _strict(values: Floats, span_sigmas: float) -> float:
     return max(allowed, key=lambda p: shares[p]) if allowed else min(shares, key=lambda p: shares[p])
 
 
-def _origin(values: Floats, span_sigmas: float) -> float:
+def _origin(values: Array, span_sigmas: float) -> float:
     mixture = _mixture(values)
     weight, fence_at = 0.0, 0.0
     for label in np.argsort(mixture.means_[:, 0])[::-1]:
@@ -169,7 +167,7 @@ def _origin(values: Floats, span_sigmas: float) -> float:
     return float(fence_at)
 
 
-def _mixture(values: Floats) -> Any:
+def _mixture(values: Array) -> Any:
     """The Gaussian mixture of least BIC; one-dimensional, fitted sklearn object."""
     try:
         from sklearn.exceptions import ConvergenceWarning

@@ -18,14 +18,13 @@ from rlctl.agents.many.learned import BatchLearned, Logits
 from rlctl.agents.seats import Seats
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocations import VectorLimits
+from rlctl.envs.arrays import Array
 from rlctl.envs.reward import rewards
 from rlctl.envs.run_metrics import Windows, per_run
 from rlctl.envs.sim.plant import LoadModel, SimBatch
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import Profile
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

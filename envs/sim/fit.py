@@ -7,14 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rlctl.envs.arrays import Array
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.sim.residuals import Residual, residuals, service_of
 from rlctl.envs.sim.surface import Cell
-
-Array = NDArray[np.float64]
 
 # How the kernel shares a CPU: one value for all services of a machine.
 SHARED = ("slice_seconds", "slice_weight_exponent", "crowd_exponent", "period_exponent")

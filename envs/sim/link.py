@@ -10,12 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+
+from rlctl.envs.arrays import Array
 
 if TYPE_CHECKING:
     from rlctl.envs.sim.profile import Constants
-
-Array = NDArray[np.float64]
 
 
 def link_rate(c: Constants, seconds: float, tick_seconds: float, credit_bytes: Array) -> Array:

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rlctl.envs.arrays import Array
 from rlctl.envs.sim.noise import between, normals, uniforms
 from rlctl.envs.sim.plant import LoadModel
 from rlctl.envs.testbed import traces
 from rlctl.envs.testbed.traces import MOST_RATIO, Trace, TraceError, built, share_beyond
 
-Array = NDArray[np.float64]
 Order = Literal["triangle", "shuffled", "up", "down", "up-down"]
 
 # Place of the loads' random numbers in the generator: a tick that no host ever reaches.

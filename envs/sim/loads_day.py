@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from rlctl.envs.arrays import Array
 from rlctl.envs.sim.noise import between, numbered, uniforms
 from rlctl.envs.testbed.traces import in_burst
 from rlctl.envs.yaml_edge import Strict
 
-Array = NDArray[np.float64]
 Seeds = NDArray[np.uint64]
 Span = tuple[float, float]
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.envs.arrays import Array
 from rlctl.envs.sim.noise import between, numbered, uniforms
 from rlctl.envs.testbed.traces import in_burst
-
-Array = NDArray[np.float64]
 
 SHAPE, LEVEL, BURST = 4000, 4100, 4200  # first noise channels: of the shape, of a step's level, of a burst's place
 DRAWS = 9

@@ -12,13 +12,11 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.sim import link, queueing
 from rlctl.envs.sim.noise import normals, uniforms
 from rlctl.envs.sim.profile import Constants
 from rlctl.envs.sim.sharing import Contest, Share, lc_wants, share_out
-
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 # Beyond this utilisation a window of a second does not reach a steady state; what comes above it is the backlog's.
 STEADIEST = 0.97

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.allocations import Allocations
+from rlctl.envs.arrays import Array
 from rlctl.envs.readings import Readings
 from rlctl.envs.run_metrics import Truth
 from rlctl.envs.sim.loads_training import training_load, training_loads
@@ -19,8 +20,6 @@ from rlctl.envs.sim.profile import Constants, HostProfile
 from rlctl.envs.sim.sensing import Sensors
 from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
-
-Array = NDArray[np.float64]
 
 LoadModel = Callable[[int, int, float], Array]
 """(seed, ticks, tick_seconds) -> configured load in each tick as a share of the LC's maximum, shape (ticks,)."""

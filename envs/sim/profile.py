@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from rlctl.envs.allocation import Limits
+from rlctl.envs.arrays import Array
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.noise import uniforms
 from rlctl.envs.yaml_edge import Strict, configs_folder, load_model, shipped_or_own, validated
-
-Array = NDArray[np.float64]
 
 # First noise channel of the numbers that pick constants from their ranges.
 RANGE_CHANNEL = 1000

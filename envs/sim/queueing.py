@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from rlctl.envs.arrays import Array
 
 # Control periods for which arrivals are kept: a request that waits longer is taken to have waited so long.
 REMEMBERED = 64

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rlctl.envs.arrays import Array
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.physics import Hosts, Orders
 from rlctl.envs.sim.profile import Constants, HostProfile
 from rlctl.envs.sim.sharing import fair_share
 from rlctl.envs.sim.surface import Cell
-
-Array = NDArray[np.float64]
 
 # Hosts simulated per cell, the same for all: a cell's figure does not depend on which others are simulated.
 SEEDS = 48

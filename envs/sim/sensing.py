@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlctl.envs.readings import Readings
 from rlctl.envs.sim.physics import Window
 from rlctl.envs.sim.profile import Constants
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
-
-Array = NDArray[np.float64]
 
 LATE = ("tail_latency_seconds", "oldest_request_seconds", "load_ratio", "samples", "lost")
 """What comes from the LC's side and may arrive late or not at all."""

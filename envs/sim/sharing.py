@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from rlctl.envs.arrays import Array
 
 
 class Share(NamedTuple):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rlctl.envs.actions import discrete_space, multi_discrete_space
 from rlctl.envs.allocations import Allocations, Decoder
+from rlctl.envs.arrays import Flags
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import LAGS
 from rlctl.envs.observations import VectorObserver
@@ -53,9 +54,6 @@ class Cohort:
         for array, new in zip(made, self.batch.read(), strict=True):
             array[places] = new[self.here]
         return Readings(*made)
-
-
-Flags = NDArray[np.bool_]
 
 
 class VectorVerdict(Protocol):

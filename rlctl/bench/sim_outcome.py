@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.bench.score import Score
+from rlctl.envs.arrays import Array
 from rlctl.envs.run_metrics import METRICS, SAMPLE_SECONDS, Windows
 from rlctl.statistics.intervals import Estimate, mean_interval, share_over_seeds
-
-Samples = NDArray[np.float64]
 
 BOUNDS = frozenset({"oracle", "oracle-model", "oracle-shielded"})
 """Managers that know what no manager can: drawn and listed, never on the Pareto front."""
@@ -32,9 +31,9 @@ class Trace:
         frozen: True where BE was suspended.
     """
 
-    load: Samples
-    tail_over_target: Samples
-    be_work: Samples
+    load: Array
+    tail_over_target: Array
+    be_work: Array
     frozen: NDArray[np.bool_]
     tick_seconds: float
 
@@ -71,7 +70,7 @@ class SimOutcome:
     scenario: str
     description: str
     caption: str
-    managers: Mapping[str, Mapping[str, Samples]]
+    managers: Mapping[str, Mapping[str, Array]]
     traces: Mapping[str, Trace]
     duration_seconds: float
     tick_seconds: float = 1.0

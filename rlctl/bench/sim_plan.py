@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlctl import __version__
 from rlctl.agents import catalogue
@@ -18,6 +17,7 @@ from rlctl.bench.lineup import NEEDS_MODEL, fitted, policy_for
 from rlctl.bench.sim_outcome import BOUNDS, SHIELDED_BOUNDS, SimOutcome
 from rlctl.bench.sim_run import SimResult, SimTask, simulate
 from rlctl.bench.tuned import Tuned, load_tuned
+from rlctl.envs.arrays import Array
 from rlctl.envs.sim import seeds
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import HostProfile
@@ -27,8 +27,6 @@ from rlctl.loop.record import MemoryRecorder, Tick
 from rlctl.safety.profile import Profile, load_profile
 from rlctl.scenarios.sim import SimScenario
 from rlctl.work.workforce import HERE, Workforce
-
-Floats = NDArray[np.float64]
 
 TRAINING_RUNS = 4
 """Training seeds that PRM's threshold model is recorded on."""
@@ -114,7 +112,7 @@ class SimPlan:
         """BE's CPU weight under a manager."""
         return catalogue.OWN_WEIGHTS.get(name, self.scenario.be.weight)
 
-    def loads(self) -> Floats:
+    def loads(self) -> Array:
         """The load that the seeds bring, as a share of the LC's maximum; shape (seeds, ticks)."""
         scenario, numbers = self.scenario, [seeds.evaluation(number) for number in range(self.seeds)]
         return np.array([scenario.load_model(seed, self.ticks, scenario.tick_seconds) for seed in numbers])
@@ -242,6 +240,6 @@ def _alone(plan: SimPlan, seed: int) -> list[Tick]:
     return recorder.ticks
 
 
-def _joined(results: list[SimResult]) -> dict[str, Floats]:
+def _joined(results: list[SimResult]) -> dict[str, Array]:
     """The metrics of all seeds, from pieces in the seeds' order."""
     return {name: np.concatenate([result.values[name] for result in results]) for name in results[0].values}

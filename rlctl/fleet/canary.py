@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlctl import __version__
 from rlctl.agents import catalogue
+from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.noise import uniforms
 from rlctl.fleet.compare import Effect, compare, least_chance
@@ -23,9 +23,6 @@ from rlctl.fleet.plan import RolloutPlan
 from rlctl.fleet.roster import Roster
 from rlctl.fleet.simulation import SimulatedFleet, Tally
 from rlctl.work.workforce import HERE, Workforce
-
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 ORDER = 6002
 """Channel of the noise generator: the order in which hosts get the new bundle."""

@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
+from rlctl.envs.arrays import Array, Flags
 
 CHOICES = 9999
 """Other choices of hosts that are drawn, which bounds the smallest chance that can be told from zero."""

@@ -12,19 +12,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlctl import __version__
 from rlctl.agents.catalogue import label
+from rlctl.envs.arrays import Array, Flags
 from rlctl.fleet.config import TICK_SECONDS, Fleet
 from rlctl.fleet.plan import STRETCH_SECONDS
 from rlctl.fleet.roster import Roster
 from rlctl.fleet.simulation import FleetOutcome, Tally
 from rlctl.statistics.intervals import share_over_seeds
 from rlctl.statistics.paired import bca_interval, expanded_z, resample_weights
-
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 HELD_PERCENT = 99.0
 """A host that holds the target in fewer windows is one to look at."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rlctl.agents import catalogue
 from rlctl.envs.allocations import VectorLimits
+from rlctl.envs.arrays import Array
 from rlctl.envs.sim.loads_day import day_loads
 from rlctl.envs.sim.noise import uniforms
 from rlctl.envs.sim.plant import SimHosts, weight_ratios
@@ -18,8 +19,6 @@ from rlctl.envs.sim.profile import Constants
 from rlctl.envs.sim.seeds import evaluation
 from rlctl.envs.sim.sim_env import episode_keys
 from rlctl.fleet.config import TICK_SECONDS, Fleet
-
-Array = NDArray[np.float64]
 
 GOLDEN = (np.sqrt(5.0) - 1.0) / 2.0
 """The golden ratio's fractional part. Host k's kind is drawn at (offset + k * GOLDEN) modulo 1, a sequence of low

@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 
 from rlctl.agents.many.batch import batch_policy
 from rlctl.agents.seats import Decisions, Seats
+from rlctl.envs.arrays import Array
 from rlctl.envs.run_metrics import Truth
 from rlctl.fleet.config import TICK_SECONDS
 from rlctl.fleet.plan import STRETCH_SECONDS, FleetPlan, RolloutPlan
 from rlctl.fleet.roster import FleetHosts, Roster
 from rlctl.safety.profile import Profile
 from rlctl.work.workforce import HERE, Workforce
-
-Array = NDArray[np.float64]
 
 MOST_HOSTS = 1000
 """Hosts of one piece of work: with more of them a tick costs no less per host."""

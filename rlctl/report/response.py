@@ -17,6 +17,7 @@ from rlctl.agents.many.learned import BatchLearned
 from rlctl.agents.seats import Seats
 from rlctl.agents.served.bundle import Bundle
 from rlctl.envs.allocations import Allocations, VectorLimits
+from rlctl.envs.arrays import Array
 from rlctl.envs.readings import Readings
 from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.workload import Weight
@@ -27,7 +28,6 @@ from rlctl.safety.profile import Profile
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Array = NDArray[np.float64]
 
 LOADS: Array = np.round(np.arange(0.05, 1.101, 0.05), 2)
 SLACKS: Array = np.round(np.arange(-0.3, 0.951, 0.05), 2)

@@ -9,16 +9,13 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Limits
+from rlctl.envs.arrays import Array, Flags
 from rlctl.safety.profile import Profile
 from rlctl.shadow.watching import Answer, Watched
 from rlctl.ticklog.header import limits_in, profile_in
 from rlctl.ticklog.replay import alike, period_in, usable_cpus
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +49,7 @@ class ShadowColumns:
         first_failure: Why it had no answer for the first time; empty when it always had one.
     """
 
-    got_cpus: Floats
+    got_cpus: Array
     same: Flags
     near: Flags
     overridden: Flags
@@ -81,11 +78,11 @@ class Columns:
 
     subject: Subject
     follows: Flags
-    wall_seconds: Floats
-    load_ratio: Floats
-    be_cpus: Floats
-    met: Floats
-    applied_cpus: Floats
+    wall_seconds: Array
+    load_ratio: Array
+    be_cpus: Array
+    met: Array
+    applied_cpus: Array
     overridden: Flags
     shadows: Mapping[str, ShadowColumns]
     left_out: int

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.shadow.columns import Columns, Flags, Floats, ShadowColumns
+from rlctl.envs.arrays import Array, Flags
+from rlctl.shadow.columns import Columns, ShadowColumns
 from rlctl.statistics.intervals import Estimate, clustered_share, student_t
 
 BLOCK_SECONDS = 300.0
@@ -75,7 +76,7 @@ def blocks_of(columns: Columns) -> Blocks:
     return np.arange(columns.ticks) // long
 
 
-def mean_over_blocks(values: Floats, blocks: Blocks, low: float = -math.inf) -> Estimate:
+def mean_over_blocks(values: Array, blocks: Blocks, low: float = -math.inf) -> Estimate:
     """Mean of a column (NaN where a tick has no value) with Student's t over blocks, not below `low`.
 
     With fewer than two blocks the interval is endless.
@@ -88,7 +89,7 @@ def mean_over_blocks(values: Floats, blocks: Blocks, low: float = -math.inf) -> 
     return Estimate(mean, intervals[0], intervals[1])
 
 
-def share_over_blocks(values: Floats, blocks: Blocks, apart: float) -> Estimate:
+def share_over_blocks(values: Array, blocks: Blocks, apart: float) -> Estimate:
     """Share of a column of 0 and 1 in percent, with Wilson's interval at the effective number of ticks.
 
     Of `apart` ticks in a row at most one counts; NaN stands where a tick has no value.
@@ -169,7 +170,7 @@ def _streaks(same: Flags, follows: Flags) -> NDArray[np.int64]:
     return lengths
 
 
-def _spread(values: Floats, blocks: Blocks) -> tuple[float, float, int]:
+def _spread(values: Array, blocks: Blocks) -> tuple[float, float, int]:
     """Mean, its standard error by the spread between blocks, and the number of blocks that have values.
 
     The mean is a ratio of sums, for blocks may have different numbers of values; its variance is that of the sums'

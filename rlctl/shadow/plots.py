@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlctl.agents.catalogue import label
+from rlctl.envs.arrays import Array
 from rlctl.report.figures import FAINT, INK, new_figure, png
-from rlctl.shadow.columns import Columns, Floats
+from rlctl.shadow.columns import Columns
 from rlctl.shadow.report import Report
 from rlctl.shadow.twin import SimulatedRun, Simulation
 
@@ -99,7 +100,7 @@ def _bars(run: SimulatedRun) -> dict[str, Any]:
     return {"xerr": distances(be.mean, be.ci95), "yerr": distances(missed.mean, missed.ci95)}
 
 
-def _thinned(values: Floats) -> Floats:
+def _thinned(values: Array) -> Array:
     """Means of as many ticks each as make it `MOST_POINTS`; NaN where one of them is not known."""
     each = -(-len(values) // MOST_POINTS)
     whole = len(values) // each * each

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlctl.shadow.columns import Columns, Flags, Floats, ShadowColumns
+from rlctl.envs.arrays import Array, Flags
+from rlctl.shadow.columns import Columns, ShadowColumns
 from rlctl.shadow.estimates import (
     APART_SECONDS,
     Gain,
@@ -210,7 +211,7 @@ def _band(columns: Columns, low: float, high: float) -> Band:
     )
 
 
-def _percent(values: Floats) -> float:
+def _percent(values: Array) -> float:
     return 100.0 * float(values.mean()) if len(values) else math.nan
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from rlctl.agents.policy import Policy
 from rlctl.agents.seat import Seat
+from rlctl.envs.arrays import Array
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim import seeds
 from rlctl.envs.sim.plant import SimBatch
@@ -23,7 +24,7 @@ from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.sim.surface import outside
 from rlctl.envs.workload import Weight
 from rlctl.safety.shield import Shield
-from rlctl.shadow.columns import Columns, Floats, Subject
+from rlctl.shadow.columns import Columns, Subject
 from rlctl.statistics.intervals import Estimate, mean_interval, share_over_seeds
 from rlctl.statistics.paired import Difference, paired_difference
 
@@ -40,9 +41,9 @@ class SimulatedRun:
         windows: Of each seed.
     """
 
-    violated_percent: Floats
-    be_percent: Floats
-    overridden_percent: Floats
+    violated_percent: Array
+    be_percent: Array
+    overridden_percent: Array
     failed: int
     windows: int
 
@@ -93,7 +94,7 @@ class Twin:
 
     profile: HostProfile
     subject: Subject
-    trace: Floats
+    trace: Array
     weight: Weight = Weight.EQUAL
 
     def __post_init__(self) -> None:
@@ -120,7 +121,7 @@ class Twin:
         return max(policy.weight, self.weight, key=list(Weight).index)  # the lowest stands last
 
 
-def load_trace(columns: Columns) -> Floats | None:
+def load_trace(columns: Columns) -> Array | None:
     """The load in each tick, shape (ticks,); None when no tick has one.
 
     A tick's reading is of the period before it, which moves the whole trace by one tick and matters to nobody.

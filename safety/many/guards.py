@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.allocations import Allocations, VectorLimits
+from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.gates import LoadGate, SlackGate
 from rlctl.safety.growth import Ceiling, GrowthRate, SlackFloor, SlackHold
@@ -23,9 +23,6 @@ from rlctl.safety.many.readings import Beliefs
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import bounds
 from rlctl.safety.trust import SensorGuard, Trust
-
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 GUARDS = tuple(guard.name for guard in (SensorGuard, LoadGate, SlackGate, SlackFloor, SlackHold, GrowthRate, Ceiling))
 """The guards that are repeated here, in the order of `Profile.guards`."""

@@ -9,14 +9,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.readings import Readings
 from rlctl.envs.units import Ratio
 from rlctl.safety.profile import Profile
-
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 
 class Column(NamedTuple):

@@ -11,16 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Limits
 from rlctl.envs.allocations import Allocations, VectorLimits, moved
+from rlctl.envs.arrays import Flags
 from rlctl.envs.readings import Readings
 from rlctl.safety.many.guards import GUARDS, Bounding, Bounds, Memory, advance
 from rlctl.safety.many.readings import Beliefs, GuardReadings, believed
 from rlctl.safety.profile import Profile
-
-Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

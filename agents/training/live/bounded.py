@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.arrays import Flags
 from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.telemetry import Telemetry, Value
 from rlctl.safety.shield import Shield
@@ -27,7 +28,6 @@ from rlctl.safety.trust import Trust
 from rlctl.safety.verdict import Reason
 from rlctl.safety.wrapper import ShieldedEnv
 
-Mask = NDArray[np.bool_]
 Logits = Callable[[NDArray[np.float32]], NDArray[np.floating]]
 
 KEEP = [move.name for move in MOVES].index("keep")
@@ -78,7 +78,7 @@ class Step:
     """
 
     observation: NDArray[np.float32]
-    mask: Mask
+    mask: Flags
     telemetry: Telemetry
     chosen: int
     proposed: int
@@ -123,7 +123,7 @@ class Step:
         }
 
 
-def around(chosen: int, current: Allocation, limits: Limits) -> Mask:
+def around(chosen: int, current: Allocation, limits: Limits) -> Flags:
     """A move and its neighbours: the next targets up and down, and to keep what is in force.
 
     A move that is no target has the targets on both sides of the quota that it leaves; one that leaves BE frozen has no
@@ -212,7 +212,7 @@ class BoundedHost(gym.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], Any
         self._begin(seen)
         return seen, info
 
-    def action_masks(self) -> Mask:
+    def action_masks(self) -> Flags:
         """Moves of this tick, shape (len(MOVES),); drawn once, however often it is asked for."""
         if not self._allowed.size:
             self._allowed = self._drawn()
@@ -249,7 +249,7 @@ class BoundedHost(gym.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], Any
         self._seen, self._allowed, self._begins = seen, np.zeros(0, np.bool_), False
         return seen, reward, terminated, truncated, info
 
-    def _drawn(self) -> Mask:
+    def _drawn(self) -> Flags:
         passed = self._passed = self._shielded.action_masks()  # it reads anew where the host went on without us
         logits = np.asarray(self.logits(self._seen[np.newaxis]))[0]
         if not np.isfinite(logits).all():

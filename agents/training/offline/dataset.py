@@ -30,12 +30,12 @@ from rlctl.agents.served.network import first_line
 from rlctl.agents.training.offline.origin import TERMS, Origin, Place, read_origin, require_minari
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
+from rlctl.envs.arrays import Flags
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import Observer
 
 Floats = NDArray[np.float32]
 Whole = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl import __version__
-from rlctl.agents.training.offline.dataset import Flags, Floats, Whole
+from rlctl.agents.training.offline.dataset import Floats, Whole
 from rlctl.agents.training.offline.origin import KEY, TERMS, Origin, Place, PolicyCounts, Source, require_minari
 from rlctl.envs.actions import MOVES_VERSION, discrete_space
 from rlctl.envs.allocation import Limits
+from rlctl.envs.arrays import Flags
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.observation import LAGS, VERSION, Observer
 

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.agents.training.host_groups import Happened
+from rlctl.envs.arrays import Flags
 
 Floats = NDArray[np.float32]
-Flags = NDArray[np.bool_]
 
 LEAST_STEPS = 4
 """Fewest steps of a segment: advantages look some ticks ahead."""

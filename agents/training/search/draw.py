@@ -6,16 +6,14 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, JsonValue, model_validator
 
 from rlctl.agents.training.recipe import linear
+from rlctl.envs.arrays import Array
 from rlctl.envs.yaml_edge import Strict
 
 SIGNIFICANT_DIGITS = 3
 """Precision of a drawn number: more would pretend that a handful of seeds can tell them apart."""
-
-Shares = NDArray[np.float64]
 
 
 class Draw(Strict):
@@ -98,7 +96,7 @@ class SpaceFile(Strict):
     shield: Margins | None = None
 
 
-def latin_hypercube(random: np.random.Generator, count: int, dimensions: int) -> Shares:
+def latin_hypercube(random: np.random.Generator, count: int, dimensions: int) -> Array:
     """Points of the unit cube, shape (count, dimensions), that meet each of `count` parts of every side once.
 
     McKay, Beckman and Conover, Technometrics 21(2), 1979.
@@ -107,6 +105,6 @@ def latin_hypercube(random: np.random.Generator, count: int, dimensions: int) ->
     return np.array(columns).T.reshape(count, dimensions)
 
 
-def folded(shares: Shares) -> Shares:
+def folded(shares: Array) -> Array:
     """Shares beyond an end of the range mirrored back into it: cut off, they would pile up at the ends."""
     return np.asarray(1.0 - np.abs(1.0 - np.abs(shares) % 2.0))
