@@ -37,7 +37,6 @@ class Answer(NamedTuple):
     """What a policy asks for.
 
     Attributes:
-        proposed: The allocations that it wants from now on.
         failed: Where it had no usable answer; what is proposed there is the safe allocation. Shape (n,).
         strange: Where the tick was unlike its training, as `rlctl.agents.served.learned` tells it. Shape (n,).
     """
@@ -82,8 +81,6 @@ class Decisions(NamedTuple):
     """What was decided on n hosts in one tick.
 
     Attributes:
-        proposed: What the policies want, within the hosts' limits.
-        allocations: What BE may use from now on.
         overridden: Where the shield did not let the proposal through as it was; bool, shape (n,).
         failed: Where the policy had no usable answer and the safe allocation stands in; bool, shape (n,).
         strange: Where the tick was unlike the policy's training data; bool, shape (n,).

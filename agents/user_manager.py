@@ -40,7 +40,6 @@ def build(name: str, *, time_scale: float = 1.0, model: PrmModel | None = None, 
     Args:
         name: `FILE.py:CLASS`, or a name that the catalogue knows.
         time_scale: Divides every published period.
-        model: PRM's threshold model, for those of the catalogue that use one.
         options: Parameters of the constructor. A class of one's own gets those that it has, and `time_scale`
             likewise: what a benchmark tells the published managers is nothing that it must listen to.
 
@@ -59,11 +58,7 @@ def build(name: str, *, time_scale: float = 1.0, model: PrmModel | None = None, 
 
 
 def refuse(names: tuple[str, ...], who: str) -> None:
-    """Check that a file which others may have written names no code to run.
-
-    Raises:
-        PolicyError: It does.
-    """
+    """Check that a file which others may have written names no code to run; PolicyError: it does."""
     for name in names:
         if catalogue.is_own(name):
             raise PolicyError(f"{who} names {name}: code of a file runs only when --managers or --policy names it")

@@ -46,7 +46,6 @@ class Move:
     Attributes:
         name: Stable name; bundles record the table by these.
         quota_ratio: Share of BE's CPUs that the quota moves towards; 0 is the minimum, None leaves it.
-        cpuset_cpus: CPUs by which the cpuset changes.
         frozen: What becomes of the freezer; None leaves it.
     """
 

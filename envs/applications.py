@@ -19,7 +19,6 @@ class WorkingMode:
 
     Attributes:
         cpus: CPU time per second of wall clock.
-        threads: How many threads the application should run in this mode.
         value: Worth to the user, 0 to 1; the highest mode of an application is normally 1.
         memory_bytes: Memory that it asks for; 0 asks for none in particular.
 
@@ -77,7 +76,6 @@ class Cluster:
 
     Attributes:
         name: As in the platform description, and of its control group.
-        cpus: Numbers of its CPUs.
         quota_cpus: CPU time that applications may have of it; at most its number of CPUs.
         memory_nodes: Memory nodes of its applications; empty leaves them as they are.
         memory_bytes: Memory for its applications; None sets no limit.

@@ -43,7 +43,6 @@ class ConfigError(RlctlError):
 
     Args:
         message: What is wrong and the way out.
-        path: File that holds the value, if there is one.
         line: 1-based line in that file, if known.
     """
 

@@ -196,11 +196,7 @@ class Observer:
 
 
 def checked_lags(lags: Sequence[int]) -> tuple[int, ...]:
-    """Lags as a tuple.
-
-    Raises:
-        ConfigError: They do not descend to 0.
-    """
+    """Lags as a tuple; ConfigError: they do not descend to 0."""
     if not lags or lags[-1] != 0 or any(older <= newer for older, newer in pairwise(lags)):
         raise ConfigError(f"lags {list(lags)}: give ticks back, oldest first, the last one 0")
     return tuple(lags)

@@ -23,11 +23,7 @@ class Plant(Protocol):
         """Begin a run: a simulated host starts over from the seed; on a live one the next period begins now."""
 
     def read(self) -> Telemetry:
-        """All sensors, now. Never raises for a missing reading.
-
-        Raises:
-            HostError: The plant as a whole is gone.
-        """
+        """All sensors, now. Never raises for a missing reading; HostError: the plant as a whole is gone."""
 
     def apply(self, allocation: Allocation) -> Allocation:
         """Write the allocation, read it back, and return what is in force.
@@ -37,11 +33,7 @@ class Plant(Protocol):
         """
 
     def set_weight(self, weight: Weight) -> None:
-        """Set BE's CPU weight against the LC's, once, before a run.
-
-        Raises:
-            CgroupError: As for apply.
-        """
+        """Set BE's CPU weight against the LC's, once, before a run; CgroupError: as for apply."""
 
     def wait(self) -> int:
         """Let the current control period end; returns how many deadlines were missed since the last call."""

@@ -41,12 +41,7 @@ class Recorded(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RecordedTick:
-    """One line of a tick log, as far as a replay needs it.
-
-    Attributes:
-        before: The allocation that was in force then.
-        applied: What was in force afterwards.
-    """
+    """One line of a tick log, as far as a replay needs it."""
 
     telemetry: Telemetry
     before: Allocation
@@ -186,11 +181,7 @@ def _of_lc(shared: Telemetry, data: Mapping[str, Any]) -> Telemetry:
 
 
 def allocation_of(data: Mapping[str, Any]) -> Allocation:
-    """An allocation as it stands in a log.
-
-    Raises:
-        ValueError, TypeError, KeyError, OverflowError: It is none.
-    """
+    """An allocation as it stands in a log; ValueError, TypeError, KeyError, OverflowError: it is none."""
     quota, cpuset_cpus = data["quota_cpus"], int(data["cpuset_cpus"])
     if cpuset_cpus > ALL_CPUS:
         raise ValueError(f"no host has {cpuset_cpus:.3g} CPUs")

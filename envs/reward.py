@@ -66,7 +66,6 @@ def reward(
     Args:
         telemetry: Readings of the period that the allocation `after` was in force.
         before: The allocation in force until then.
-        overridden: The shield changed what was asked for.
     """
     qos, severity = _qos(telemetry)
     work = telemetry.be_work_rate

@@ -74,7 +74,6 @@ def seal(plain: Mapping[str, object], prev: str) -> tuple[bytes, str]:
     """An object as a line with its newline, and the line's checksum.
 
     Args:
-        plain: Plain data for JSON.
         prev: Checksum of the line before; empty when there is none or it is not known.
 
     Raises:

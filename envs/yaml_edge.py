@@ -191,7 +191,6 @@ def validated(model: type[T], data: object, name: Path | str, lines: Lines | Non
     """Check data against a model.
 
     Args:
-        name: The file, for the message.
         lines: Line of every key, from `load_yaml`.
 
     Raises:

@@ -33,7 +33,6 @@ class LoadGate:
         suspend_ratio: Load above which the gate closes; 0.85 in Heracles.
         resume_ratio: Load below which it opens; 0.80 in Heracles.
         poll_seconds: Time between two judgements; 0 judges every tick.
-        trust: When a reading is believed.
     """
 
     suspend_ratio: float
@@ -101,7 +100,6 @@ class SlackGate:
         cool_down_seconds: How long BE stays suspended after the last strike.
         poll_seconds: Time between two judgements; 0 judges every tick.
         gap_seconds: Most time that counts as passed between two readings.
-        trust: When a reading is believed.
     """
 
     suspend_ratio: float

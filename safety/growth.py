@@ -46,7 +46,6 @@ class _BySlack:
     Attributes:
         below_ratio: Slack below which the guard holds BE down.
         poll_seconds: Time between two judgements; 0 judges every tick.
-        trust: When a reading is believed.
     """
 
     below_ratio: float

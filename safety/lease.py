@@ -40,11 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class Watchdog:
-    """One running watchdog process.
-
-    Raises:
-        OSError: It cannot be started.
-    """
+    """One running watchdog process; OSError: it cannot be started."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self._said = self._heard = self._plan = 0
@@ -142,7 +138,6 @@ class Lease:
     they are put back. `close` releases it.
 
     Args:
-        plan: What takes BE to the safe allocation.
         lease_seconds: How long the watchdog waits for a renewal.
         restore_after_seconds: How long it then waits for the controller's return, before it ends it for good and puts
             the originals back.

@@ -68,7 +68,6 @@ class MemoryPressureGuard:
         after_ticks: Number of ticks in a row above a ratio that count as lasting.
         calm_seconds: Time below `hold_ratio` after which the guard has no objection any more.
         gap_seconds: Most time that counts as passed between two readings.
-        trust: When a reading is believed.
     """
 
     hold_ratio: float
@@ -138,7 +137,6 @@ class MemoryBandwidthGuard(Memoryless):
 
     Attributes:
         limit_ratio: Share of the peak of the busiest socket; 0.90 in Heracles.
-        trust: When a reading is believed.
     """
 
     limit_ratio: float

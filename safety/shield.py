@@ -138,7 +138,6 @@ class Shield:
 
         Args:
             telemetry: This tick's readings, in whatever state.
-            proposed: What a policy asks for.
 
         Returns:
             A verdict whose allocation is at most the proposal and at most every guard's bound.

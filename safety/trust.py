@@ -114,9 +114,6 @@ class SensorGuard(Memoryless):
     """Without sound telemetry BE gets the safe allocation; judged every tick, whatever the profile's poll.
 
     `lc_alive` may be absent (some sources have no process to look at); latency and load may not.
-
-    Attributes:
-        trust: When a reading is believed.
     """
 
     trust: Trust

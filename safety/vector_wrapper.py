@@ -20,9 +20,7 @@ class ShieldedVectorEnv(SimHostVectorEnv):
     are the shield's. A host's guards forget when its episode begins.
 
     Args:
-        num_envs: Number of hosts.
         profile: The host profile, or its name or file.
-        load: The load over time.
         safety: The safety profile, or its name or file.
         options: Further options of `SimHostVectorEnv`.
 

@@ -66,7 +66,6 @@ class Verdict:
 
     Attributes:
         allocation: The greatest lower bound of the proposal and all bounds.
-        proposed: What was asked for.
         bounds: Every guard's bound of this tick, whether or not it changed anything.
     """
 

@@ -82,7 +82,6 @@ class Stock:
 
     Attributes:
         total: What applications may have of it at all.
-        free: What none of them has.
         available: What one more may take: what is free, of CPUs within what is left of BE's budget.
         part: The fair part of what is available, from `fair_part`.
         saturation_ratio: Use, as a share of the total, from which it saturates.

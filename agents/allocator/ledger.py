@@ -10,11 +10,7 @@ from rlctl.envs.errors import ConfigError
 
 
 class Ledger:
-    """Free CPU time and memory by cluster, and the rest of the budget.
-
-    Raises:
-        ConfigError: Two clusters of one name.
-    """
+    """Free CPU time and memory by cluster, and the rest of the budget; ConfigError: two clusters of one name."""
 
     def __init__(self, clusters: Sequence[Cluster], budget_cpus: float) -> None:
         self._clusters = {cluster.name: cluster for cluster in sorted(clusters, key=lambda cluster: cluster.name)}

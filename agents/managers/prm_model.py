@@ -18,11 +18,7 @@ Fence = Annotated[float, Field(ge=0.0)]
 
 
 def check_free(path: Path, *, overwrite: bool) -> None:
-    """Check that a model may be written there.
-
-    Raises:
-        ConfigError: There is one, and it may not be replaced.
-    """
+    """Check that a model may be written there; ConfigError: there is one, and it may not be replaced."""
     if path.exists() and not overwrite:
         raise ConfigError("exists; --overwrite replaces it, or write elsewhere", path)
 

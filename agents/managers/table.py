@@ -118,11 +118,7 @@ class Table(Manager):
         self._loads = [level.load_ratio for level in self._levels]
 
     def begin(self) -> Allocation:
-        """The safe allocation, until the load is known.
-
-        Raises:
-            PolicyError: The table is of a host with other CPUs.
-        """
+        """The safe allocation, until the load is known; PolicyError: the table is of a host with other CPUs."""
         if (swept := self._swept) is not None:
             here = self.limits.cpus, self.limits.lc_cpus
             if here != (swept.be_cpus, swept.lc_cpus):

@@ -27,7 +27,6 @@ class BatchLearned:
     Where the network's answer is no number the host gets the safe allocation, and the answer counts as failed.
 
     Args:
-        lags: Ticks back that it sees, as in `rlctl.envs.observation.Observer`.
         masked: Whether it chooses among the moves that the shield lets through; otherwise among all.
     """
 

@@ -40,11 +40,7 @@ ANEW = "export it again with this rlctl, or use the rlctl that made it"
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A policy that was verified and is ready to decide.
-
-    Attributes:
-        folder: Folder that it was loaded from, all links followed.
-    """
+    """A policy that was verified and is ready to decide."""
 
     folder: Path
     card: Card

@@ -52,11 +52,7 @@ class ObservationTable(_Strict):
 
     @classmethod
     def here(cls, lags: Sequence[int]) -> ObservationTable:
-        """The table of this rlctl.
-
-        Raises:
-            ConfigError: Lags that do not descend to 0.
-        """
+        """The table of this rlctl; ConfigError: lags that do not descend to 0."""
         rows = tuple(
             FeatureRow(name=f.name, unit=f.unit, low=f.low, high=f.high, scale=f.scale, optional=f.optional)
             for f in FEATURES

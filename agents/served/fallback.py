@@ -39,7 +39,6 @@ class Fallback(Policy):
     Args:
         policy: Decides while it may. It is only ever called from one thread, one call at a time.
         heuristic: Decides while the policy may not, and when it fails.
-        tick_seconds: Length of the control period.
         budgets: How often the policy may fail before it is demoted.
     """
 
@@ -204,11 +203,7 @@ class Refused(Policy):
         return limits.safe
 
     def act(self, observation: Observation) -> NoReturn:  # noqa: ARG002 - it looks at nothing
-        """Fail in every tick.
-
-        Raises:
-            PolicyError: Always.
-        """
+        """Fail in every tick; PolicyError: always."""
         raise PolicyError(f"refused: {self.why}")
 
     @property

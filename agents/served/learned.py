@@ -83,7 +83,6 @@ class LearnedPolicy(Policy):
     Nothing in it belongs to a host: what it observes and what it asks for are shares of the host that it runs on.
 
     Args:
-        bundle: The verified files of the policy.
         shielded: False judges it without shield and mask, in benchmarks only.
         name: Name in results; by default that of its card.
     """

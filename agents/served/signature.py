@@ -58,7 +58,6 @@ def check(text: bytes, signature: bytes, trusted: Sequence[Path]) -> None:
     """Make sure that one of the trusted keys signed a statement.
 
     Args:
-        signature: Bytes of the signature's file.
         trusted: Files with public keys, one a line as in `id_ed25519.pub`.
 
     Raises:

@@ -25,9 +25,7 @@ class Budgets:
         failure_window_seconds: Length of that window; after so long without a demotion earlier ones are forgiven.
         override_ratio: Share of the window's ticks in which the shield may override it.
         drift_ratio: Share of the window's ticks that may be unlike its training.
-        window_seconds: Length of the window for overrides and drift.
         hold_seconds: How long a first demotion lasts; each further one lasts twice as long as the one before.
-        most_hold_seconds: How long a demotion lasts at most.
     """
 
     answer_seconds: float = 0.1
@@ -76,7 +74,6 @@ class Standing:
 
     Attributes:
         demoted: Why it may not act; empty while it may.
-        demotions: Number of demotions since the start.
     """
 
     def __init__(self, budgets: Budgets, tick_seconds: float) -> None:

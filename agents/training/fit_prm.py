@@ -60,7 +60,6 @@ def fit(
 
     Args:
         lc_cpus: CPUs that the LC has; the bins reach from half of them to one more than all.
-        method: Where a fence stands in the mixture, see `fence`.
         span_sigmas: Standard deviations from a component's mean to the fence (eris: 4, its WCA plugin: 3).
         interval_seconds: Rows with a time are averaged over it: thresholds for 18.5-s means must come from such.
         bin_percent: Width of a bin (analyze.py: 50).

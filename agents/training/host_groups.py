@@ -23,7 +23,6 @@ class Happened:
     """What happened on the hosts of one kind, for the curves.
 
     Attributes:
-        ticks: Control periods of all hosts.
         missed, overridden: Those that missed the target, and those in which the shield changed the move.
         be_work: Sum over those that held it of BE's work, as a share of BE running alone.
     """
@@ -38,12 +37,7 @@ class Happened:
 
 
 class Counts(NamedTuple):
-    """What happened since the counts were taken last.
-
-    Attributes:
-        happened: Sums by group or kind of hosts.
-        episode_rewards, episode_steps: Return and length of each episode that ended.
-    """
+    """What happened since the counts were taken last."""
 
     happened: Sequence[Happened]
     episode_rewards: Sequence[float]

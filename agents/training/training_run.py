@@ -30,12 +30,7 @@ class TrainingRun:
 
     Attributes:
         recipe: Hyperparameters, fitted to the budget; `n_timesteps` is the budget in control periods.
-        folder: Folder of the run; made for a new one.
         seed: Decides network, hosts, loads and noise; with one thread and no time limit, every number.
-        max_seconds: Wall-clock limit; None for no limit.
-        init: File of a model whose weights are begun with.
-        resume: Go on from the newest checkpoint in the folder.
-        arguments, command: What the user asked for, to be kept in the folder.
         search: The search that this is a trial of, for the card.
     """
 
@@ -62,10 +57,8 @@ class TrainingStatus:
     """How far a run has come.
 
     Attributes:
-        timesteps: Control periods learned from so far.
         done_ratio: Share of the budget that is spent, 0 to 1.
         seconds: Wall-clock time so far, over all sessions.
-        activity: What is being done beside learning, in a few words.
     """
 
     timesteps: int
@@ -80,8 +73,6 @@ class TrainingResult:
     """What came of a run.
 
     Attributes:
-        timesteps: Control periods learned from, over all sessions.
-        remarks: What a reader must know, a line each.
         tally: What became of the transitions, where they came from testbeds.
     """
 

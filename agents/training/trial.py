@@ -33,7 +33,6 @@ class Course:
 
     Attributes:
         host: Profile of all hosts, which differ by noise and load alone.
-        weight: BE's CPU weight.
         safety: The shield's constants, on the scenario's time scale; None runs bare.
     """
 
@@ -54,7 +53,6 @@ class Trial:
         qos_percent: Share of windows that held the target.
         be_percent: BE work as a share of BE running alone.
         override_percent: Share of ticks in which the shield changed the proposal.
-        changes: Number of reconfigurations.
         returns: Sum of the rewards as a learner gets them.
     """
 
@@ -76,8 +74,6 @@ def score(course: Course, logits: Logits, seeds: Sequence[int], lags: Sequence[i
     """Run a policy on a course, one host for each seed.
 
     Args:
-        seeds: One for each host.
-        lags: Ticks back that the policy sees.
         masked: It chooses among the moves that the shield lets through, as a bundle does; without a shield among all.
     """
     limits, count = VectorLimits([course.host.limits()] * len(seeds)), len(seeds)

@@ -11,7 +11,6 @@ class Capability:
 
     Attributes:
         name: For the first column of the table, such as "cgroup cpu" or "perf cycles".
-        present: Whether this host has it and this process may use it.
         reason: How that shows, or what the kernel answered.
         disables: What rlctl cannot do without it; empty for a mere fact.
     """

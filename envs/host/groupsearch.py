@@ -39,12 +39,7 @@ class Found:
 
 
 def find_groups(matches: Callable[[str], bool], what: str, name: str, layout: Layout, hint: str = "") -> Found:
-    """Every group, in each hierarchy, whose path matches; a group below one that matches belongs to it.
-
-    Args:
-        what: Kind of thing looked for, for the message.
-        name: Its name, for the message and the names near it.
-    """
+    """Every group, in each hierarchy, whose path matches; a group below one that matches belongs to it."""
     paths: dict[str, tuple[str, ...]] = {}
     folders: list[Path] = []
     for hierarchy, root in _hierarchies(layout):

@@ -38,7 +38,6 @@ class ByKubernetesPod:
 
     Attributes:
         uid: As `kubectl get pod NAME -o jsonpath={.metadata.uid}` tells it.
-        container_id: Id of the container, or the beginning of it.
     """
 
     uid: str

@@ -64,7 +64,6 @@ def cpu_order(lc_cpus: Iterable[int], candidates: Iterable[int] | None = None, s
 
     Args:
         lc_cpus: CPUs that the LC runs on; offline ones are ignored, as nothing runs there.
-        candidates: CPUs that BE may get; by default all that are online.
 
     Returns:
         Every candidate once.

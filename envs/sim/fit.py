@@ -54,8 +54,6 @@ def fit(
     Args:
         cells: The cells to fit; keep some aside.
         profiles: Where to begin, by the beginning of the service's name.
-        shared: Constants that all profiles have in common.
-        own: Constants that each profile has for itself.
         calls: Most surfaces to simulate.
 
     Raises:

@@ -108,11 +108,8 @@ def day_loads(load: DayLoad, seeds: Seeds, ahead_hours: Array, begin_seconds: fl
     """A stretch of load.
 
     Args:
-        load: What the load of these hosts is like.
         seeds: One per host, shape (n,).
         ahead_hours: By how much each host's clock is ahead, shape (n,).
-        begin_seconds: Time of the day when the stretch begins.
-        tick: Length of a control period in seconds.
 
     Returns:
         Share of the LC's maximum in each tick, shape (ticks, n).

@@ -50,12 +50,10 @@ class Window:
     Attributes:
         tail_latency_seconds: The SLO's quantile of the requests that completed.
         oldest_request_seconds: Age of the oldest outstanding request at the end.
-        offered_rps, done_rps: Arrivals and completions per second.
         utilisation_ratio: Of the LC's busiest queues, by what they could get; above 1 a backlog grows.
         lc_cpus, be_cpus, host_cpus: CPUs kept busy.
         be_work_ratio: BE work, as a share of BE running alone; what a shared link does not carry is none.
         contended_ratio: Share of the time in which BE ran on the LC's CPUs.
-        cpi: The LC's cycles per instruction.
         missing: The latency and load of this window never reach a sensor.
     """
 

@@ -100,11 +100,8 @@ class SimBatch(SimHosts):
     Args:
         profile: Of all hosts; its ranges are drawn from for each seed when `vary`.
         seeds: One per host; decides its constants, its noise, and its load.
-        load: The load over time.
         ticks: Length of the load; a longer run repeats it.
-        tick_seconds: Length of a control period.
         vary: Draw each host's constants from the profile's ranges.
-        weight: BE's CPU weight against the LC's.
         limits: Range of allocations; the profile's when None.
 
     Attributes:
@@ -166,7 +163,6 @@ class SimPlant:
     """One simulated host as a Plant; no time passes but in `wait`.
 
     Args:
-        profile: What kind of host it is.
         ticks: Length of the load; a longer run repeats it.
         seed: Decides noise and load until `reset` gives another.
         vary: Draw the constants from the profile's ranges by the seed.

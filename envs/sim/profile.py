@@ -276,9 +276,5 @@ def shipped_profiles() -> dict[str, HostProfile]:
 
 
 def load_profile(name_or_file: str) -> HostProfile:
-    """A shipped profile by name, or one of the user's by path.
-
-    Raises:
-        ConfigError: Neither exists, or the file is wrong.
-    """
+    """A shipped profile by name, or one of the user's by path; ConfigError: neither exists, or the file is wrong."""
     return load_model(HostProfile, shipped_or_own(name_or_file, "plants", "host profile"))

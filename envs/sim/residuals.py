@@ -43,7 +43,6 @@ class Residual:
     """One cell, simulated and measured.
 
     Attributes:
-        regime: What determines the tail latency there.
         tail_latency_seconds: Simulated median p95; so `lc_cpus` and `be_cpus`.
         target_seconds: The line on whose side both should be.
     """
@@ -126,11 +125,7 @@ def residuals(cells: Sequence[Cell], profiles: Mapping[str, HostProfile], seeds:
 
 
 def agreement(rows: Sequence[Residual]) -> Agreement:
-    """The shares of cells that agree.
-
-    Raises:
-        ValueError: There is no cell.
-    """
+    """The shares of cells that agree; ValueError: there is no cell."""
     if not rows:
         raise ValueError("the agreement of no cells")
 
@@ -154,11 +149,7 @@ def by_regime(rows: Sequence[Residual]) -> dict[Regime, Residuals]:
 
 
 def service_of(cell: Cell, profiles: Mapping[str, HostProfile]) -> str:
-    """The key of a cell's profile: the first with which the name of its service begins.
-
-    Raises:
-        ConfigError: There is none.
-    """
+    """The key of a cell's profile: the first with which the name of its service begins; ConfigError: there is none."""
     for beginning in profiles:
         if cell.service.startswith(beginning):
             return beginning

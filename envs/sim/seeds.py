@@ -22,29 +22,17 @@ class Kind(StrEnum):
 
 
 def training(number: int) -> int:
-    """The training seed of this number, from 0 on.
-
-    Raises:
-        ConfigError: A number that is negative, or 2**62 or more.
-    """
+    """The training seed of this number, from 0 on; ConfigError: a number that is negative, or 2**62 or more."""
     return _checked(number)
 
 
 def evaluation(number: int) -> int:
-    """The evaluation seed of this number, from 0 on.
-
-    Raises:
-        ConfigError: A number that is negative, or 2**62 or more.
-    """
+    """The evaluation seed of this number, from 0 on; ConfigError: a number that is negative, or 2**62 or more."""
     return _checked(number) | EVALUATION_BIT
 
 
 def kind_of(seed: int) -> Kind:
-    """Which kind a seed is.
-
-    Raises:
-        ConfigError: A seed that is negative, or 2**63 or more.
-    """
+    """Which kind a seed is; ConfigError: a seed that is negative, or 2**63 or more."""
     if not 0 <= seed < 2 * EVALUATION_BIT:
         raise ConfigError(f"{seed} is no seed; seeds are whole numbers from 0 to 2**63 - 1")
     return Kind.EVALUATION if seed & EVALUATION_BIT else Kind.TRAINING

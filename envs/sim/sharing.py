@@ -35,7 +35,6 @@ def fair_share(weight_ratio: Array | float, lc_cpus: Array, be_spread_cpus: Arra
     """The LC's part of a CPU on which both always want to run.
 
     Args:
-        lc_cpus: CPUs that the LC runs on.
         be_spread_cpus: CPUs that BE runs on.
     """
     # The kernel divides a group's weight over the CPUs that it runs on (Documentation/scheduler/sched-design-CFS):
@@ -66,11 +65,9 @@ class Contest(NamedTuple):
         """The LC against so many runnable BE threads (0 when frozen), which take BE's own CPUs first, then shared ones.
 
         Args:
-            lc_cpus: CPUs that the LC runs on.
             be_spread_cpus: CPUs that BE runs on.
             own: CPU time per second that BE can have beside the LC.
             shared: CPUs in BE's cpuset that the LC runs on too.
-            threads: Threads that BE has ready to run.
         """
         own = np.minimum(own, threads)
         fair, equal = fair_share(weight_ratio, lc_cpus, be_spread_cpus), fair_share(1.0, lc_cpus, be_spread_cpus)
@@ -99,7 +96,6 @@ def lc_wants(work: Array, wakes: Array, lc_cpus: Array) -> Array:
     Args:
         work: CPU time per second that requests take, without wake-ups.
         wakes: CPU time per second that wake-ups would take if every request needed one.
-        lc_cpus: CPUs that the LC may run on.
     """
     # A request finds its server idle, and so has to wake it, with probability 1 - utilisation: Poisson arrivals see
     # time averages (Wolff 1982, Operations Research 30). The utilisation is taken without the wake-ups themselves.
@@ -110,7 +106,6 @@ def share_out(contest: Contest, wants: Array, quota: Array) -> Share:
     """The CPUs that BE and the LC get under a quota.
 
     Args:
-        contest: The CPUs that both compete for.
         wants: CPUs that the LC would use if it had them all, from `lc_wants`.
         quota: BE's quota in CPUs.
     """

@@ -52,10 +52,8 @@ class SimHost(HostEnv):
         profile: A shipped profile by name, a YAML file, or a profile.
         load: The load over time, for each episode by its key.
         vary: Draw each episode's host from the profile's ranges.
-        tick_seconds: Length of a control period.
         ticks: Length of the load; a longer episode repeats it.
         lags: Ticks back that the observation shows, oldest first.
-        weight: BE's CPU weight against the LC's.
         render_mode: None or "ansi".
 
     Raises:

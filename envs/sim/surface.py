@@ -65,10 +65,7 @@ class Cell:
 
     Attributes:
         service: Name of the service, column `cfg`.
-        rate_rps: Configured requests per second.
         own_cpus: CPUs that BE has for itself.
-        shared_cpus: CPUs that it shares with the LC.
-        lc_cpus: CPUs that the LC may run on.
         beside_client: One of these is the CPU of the load's client.
         quota_cpus: BE's quota, infinite when lifted.
         weight_ratio: BE's CPU weight by the LC's.

@@ -89,10 +89,8 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
     `final_obs` and `final_info` are about these, and all else is about the episodes that have just begun.
 
     Args:
-        num_envs: Number of hosts.
         profile, load, vary, tick_seconds, ticks, lags, weight: As in `SimHost`, the same for all hosts.
         absent: Features whose sensor the hosts lack.
-        max_episode_steps: Steps until truncation.
         multi_discrete: Take (quota level, cpuset size - 1, frozen) triples instead of moves.
         shield: Rules on every action; None takes them as they are.
         true_rewards: Judge by what happened, not by what the sensors say of it; see `rewards`.

@@ -47,11 +47,7 @@ class Comparison:
 
 
 def compare(result: SimOutcome, baseline: str) -> tuple[Comparison, ...]:
-    """Every other manager against the baseline, in the result's order.
-
-    Raises:
-        KeyError: The baseline was not measured.
-    """
+    """Every other manager against the baseline, in the result's order; KeyError: the baseline was not measured."""
     base = result.managers[baseline]
 
     def against(metric: str, name: str) -> Difference:

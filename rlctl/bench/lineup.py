@@ -62,8 +62,6 @@ def policy_for(
     Args:
         name: The manager's name, a bundle's folder with a slash in it, or FILE.py:CLASS.
         scenario: Holds options that win over all others.
-        model: PRM's threshold model, for managers that need one.
-        tuned: Constants in place of the published ones.
 
     Raises:
         ConfigError: The scenario sets what is not a manager's to set.
@@ -102,11 +100,7 @@ def left_out(names: Collection[str], *, live: bool) -> dict[str, str]:
 
 
 def require_library(names: Collection[str]) -> None:
-    """Check that scikit-learn is there for those managers that need it.
-
-    Raises:
-        ConfigError: It is not installed.
-    """
+    """Check that scikit-learn is there for those managers that need it; ConfigError: it is not installed."""
     if lacking := lacking_library(names):
         raise ConfigError(f"{' and '.join(lacking)}: {MODEL_WAY_OUT}")
 

@@ -83,7 +83,6 @@ class LiveOutcome:
     Attributes:
         hosts: What each host measured, by its name; without a cluster THIS_HOST alone.
         interrupted: Why it ended early; empty when it is complete.
-        notes: What became of hosts that were lost or not used.
     """
 
     plan: LivePlan
@@ -220,9 +219,7 @@ def collected(
     either, the longest piece counts.
 
     Args:
-        plan: What to measure; its repeats are shared out.
         begin: Takes the steps of each repeat, and what notes a line on a host that was lost; gives the results.
-        done: Called after each run.
 
     Raises:
         RlctlError: Nothing was measured, for this reason. A later error, or Ctrl-C, ends the plan early and is told in

@@ -28,7 +28,6 @@ class Trace:
         load: Offered load as a share of the LC's maximum.
         tail_over_target: Latency of the window as a multiple of the target.
         be_work: BE work done in the tick, as a share of BE running alone for as long.
-        frozen: True where BE was suspended.
     """
 
     load: Array
@@ -56,13 +55,11 @@ class SimOutcome:
     """All managers on one simulated scenario, on the same seeds in the same order; managers go by their labels.
 
     Attributes:
-        description: What the scenario is, in a sentence.
         caption: What it takes to reproduce it: seeds, profile and shield with their digests, durations.
         managers: Manager -> metric -> values, shape (seeds,): the metrics of `rlctl.envs.run_metrics.METRICS`, and for
             `score` those of `TIMINGS`.
         traces: Manager -> its run on the first seed; managers may be missing.
         tick_seconds: Length of a window; with the duration it says how many windows a share is of.
-        remarks: Manager -> what a reader of its row must know.
         facts: What was measured and with what, for the JSON, so that it can be run again.
         names: Manager -> the name that it was built from, where that is another than its label.
     """

@@ -41,9 +41,7 @@ class SimPlan:
         seeds: How many evaluation seeds; seed i is the same host, noise and load for every manager.
         profile: Shield profile for shielded policies, already on the scenario's time scale.
         scenario_source, shield_source: Name or file that they were loaded from, for `bench verify`.
-        threshold_model: PRM's model, or None.
         tuned: Constants that managers run with in place of their published ones, or None.
-        tuned_source: Name or file that these were loaded from.
         levels: What `table` looks up; of a sweep of the simulated host, where `table` takes part.
     """
 
@@ -66,7 +64,6 @@ class SimPlan:
         """The plan for a scenario, with all names checked.
 
         Args:
-            scenario: With duration and time scale as they are to be.
             tuned: Name or file of tuned constants; empty for published ones.
 
         Raises:

@@ -34,10 +34,8 @@ class SimTask:
     """A piece of work that a process takes: one manager on some seeds.
 
     Attributes:
-        scenario: With duration and time scale as they are to be.
         first: Place of the first seed among all seeds of the plan.
         seeds: One simulated host for each.
-        threshold_model: PRM's model, for managers that need it.
         options: Constants of the manager in place of its published ones, a mapping for each seed; empty for none.
     """
 
@@ -63,11 +61,7 @@ class SimResult:
 
 
 def simulate(task: SimTask) -> SimResult:
-    """Run one manager on the task's seeds.
-
-    Raises:
-        PolicyError: The manager does not fit the host.
-    """
+    """Run one manager on the task's seeds; PolicyError: the manager does not fit the host."""
     hosts, ticks = _hosts(task), task.scenario.ticks
     foresee, policies = _policies(task, hosts)
     seats = [_seat(policy, task.profile, hosts) for policy in policies]

@@ -42,7 +42,6 @@ class Sweep:
     """The grid of loads and BE allocations to measure.
 
     Attributes:
-        scenario: The testbed, with its tick and BE's weight.
         loads: Shares of the LC's maximum load.
         quotas: Shares of BE's CPUs; 1 lifts the quota. BE absent is measured at every load besides.
         windows: Per cell; the first is not settled and is left out of the fit.

@@ -136,10 +136,6 @@ def ground_of(scenario: SimScenario, host: HostProfile, shield: Profile) -> Grou
 
 
 def load_tuned(source: str = SHIPPED) -> Tuned:
-    """The constants that ship, or those of a file by its path.
-
-    Raises:
-        ConfigError: There is no such file, or it is wrong.
-    """
+    """The constants that ship, or those of a file by its path; ConfigError: there is no such file, or it is wrong."""
     shipped = configs_folder("managers") / f"{SHIPPED}.yaml"
     return load_model(Tuned, shipped if source == SHIPPED else Path(source))

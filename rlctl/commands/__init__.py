@@ -21,7 +21,6 @@ def declare(
     """Add one command to a parser.
 
     Args:
-        summary: Its line in the list of commands.
         command: Its module, see `rlctl.commands`; None declares none of its options.
     """
     parser = subparsers.add_parser(name, help=summary)

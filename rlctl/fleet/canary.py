@@ -40,8 +40,6 @@ class Look:
         treated: Number of hosts on the new bundle.
         misses: Missed windows more than among the other hosts, points; None where there are no others.
         be: BE throughput less than among the other hosts, points; None where there are no others.
-        failed_ratio: Share of the new bundle's ticks without a usable answer.
-        override_ratio: Share of its ticks that the shield overrode.
         drift_ratio: Share of its ticks unlike its training data.
         stop: Why the bundle is rolled back; empty when the rollout goes on.
     """
@@ -67,8 +65,6 @@ class RolloutOutcome:
     """What came of a rollout.
 
     Attributes:
-        plan: What was rolled out, and how.
-        looks: All looks in order.
         ever: Hosts that ever ran the new bundle; bool, shape (hosts,).
         host_minutes: Time that they ran it, summed over them.
         missed_windows: Windows that they missed from the rollout's begin to the end of what was watched.

@@ -48,7 +48,6 @@ def compare(worse: Array, treated: Flags, kinds: NDArray[np.intp], error: float,
         treated: Hosts that have the new bundle; bool, shape (n,).
         kinds: Kind of each host, shape (n,); a kind without hosts on either side says nothing.
         error: Chance that one look may err by.
-        seed: Draws the other choices of hosts.
 
     Raises:
         ValueError: No kind has hosts on both sides.

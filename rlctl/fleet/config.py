@@ -60,11 +60,7 @@ class FleetKind(Strict):
 
     @cached_property
     def host(self) -> HostProfile:
-        """The profile with these constants and ranges.
-
-        Raises:
-            ConfigError: There is no such profile, constant or range.
-        """
+        """The profile with these constants and ranges; ConfigError: there is no such profile, constant or range."""
         plain = load_host(self.profile).but(**self.constants)
         data = plain.model_dump() | {"ranges": {**plain.ranges, **self.ranges}}
         return validated(HostProfile, data, f"profile {plain.name}")

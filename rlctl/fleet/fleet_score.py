@@ -53,7 +53,6 @@ class Figures:
         machines: BE work in standard machines: work ratio x CPUs that BE keeps busy alone / CPUs of the machine.
         worst_ratio: Latency of the worst window as a multiple of the target.
         ticks_percent: Ticks that were overridden, frozen, failed and strange, by these names of `Tally`.
-        windows: Number of windows of each host.
     """
 
     qos_percent: Array
@@ -74,10 +73,7 @@ class FleetScore:
         emu: LC load and BE work together, mean over hosts.
         machines: Standard machines saved, sum over hosts.
         worst_host_percent: QoS of the host with the least.
-        below_percent: Share of hosts below HELD_PERCENT.
         worst_ratio: Latency of the worst window of all as a multiple of the target.
-        override_percent: Share of ticks that the shield overrode.
-        frozen_percent: Share of ticks in which BE was suspended.
         failed_percent: Share of ticks without a usable answer.
         strange_percent: Share of ticks unlike the policy's training data.
     """

@@ -20,8 +20,6 @@ class FleetPlan:
 
     Attributes:
         hours: Simulated time; rounded to whole stretches.
-        managers: Names; learned policies by name or folder.
-        seed: Draws the hosts and their loads.
     """
 
     fleet: Fleet
@@ -47,7 +45,6 @@ class RolloutPlan:
     """What to roll out.
 
     Attributes:
-        old, new: Names of managers, or folders of bundles.
         seed: Draws the hosts, their loads and the order in which they get the new bundle.
     """
 

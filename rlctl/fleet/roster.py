@@ -36,10 +36,8 @@ class Roster:
     """Who some hosts of a fleet are; arrays of shape (n,).
 
     Attributes:
-        places: The hosts' numbers in the fleet.
         keys: Evaluation seeds, from which all chance on the hosts follows.
         kinds: The place of each host's kind in `Fleet.kinds`.
-        ahead_hours: By how much each host's clock is ahead.
     """
 
     places: NDArray[np.intp]
@@ -79,7 +77,6 @@ class FleetHosts(SimHosts):
     """Some hosts of a fleet under one clock.
 
     Args:
-        begin_seconds: Time of the day when the simulation begins.
         manager: Who decides on the hosts; BE's weight is a few managers' own, see `catalogue.OWN_WEIGHTS`.
     """
 

@@ -35,8 +35,6 @@ class Tally:
         be_work: Sum over ticks of BE's work as a share of BE running alone.
         load: Sum over ticks of the load as a share of the LC's maximum.
         overridden: Ticks in which the shield did not let the proposal through as it was.
-        frozen: Ticks in which BE was suspended.
-        failed: Ticks without a usable answer of the policy.
         strange: Ticks unlike the policy's training data.
     """
 
@@ -87,9 +85,7 @@ class Controlled:
     """Some hosts of a fleet with those who decide on them.
 
     Args:
-        hosts: The hosts, before their first tick.
         policies: Names, as `rlctl.agents.many.batch.batch_policy` takes them; all hosts begin under the first.
-        shield: The shield's constants, for policies that are judged behind one.
 
     Raises:
         PolicyError: An unknown name, or a bundle that cannot be served.
@@ -136,7 +132,6 @@ class FleetOutcome:
         alone_cpus: CPUs that BE keeps busy when it runs alone, shape (hosts,).
         results: By manager, in the plan's order.
         wall_seconds: From the first piece of work to the last result.
-        workers: Pieces of work that were done at a time.
     """
 
     plan: FleetPlan
@@ -161,7 +156,6 @@ def run_fleet(plan: FleetPlan, workforce: Workforce = HERE, *, most: int = MOST_
     """Simulate the fleet under every manager.
 
     Args:
-        plan: What to simulate.
         workforce: Who does the pieces of work; no number of the result depends on it.
         most: Hosts of one piece at most; no number depends on it either.
 

@@ -34,8 +34,6 @@ class Totals:
     """Counts since the start: ticks, and those in which something went wrong.
 
     Attributes:
-        policy_errors: Ticks in which the policy had no usable answer.
-        write_errors: Ticks whose allocation could not be written.
         tick_errors: Ticks in which reading, deciding or recording failed for a fault of rlctl or of the host.
         overrides: Ticks in which the shield did not let the proposal through as it was.
     """
@@ -62,9 +60,7 @@ class Controller:
     Whatever goes wrong before the write takes BE to the safe allocation for that tick, and the loop goes on.
 
     Args:
-        plant: The host that is controlled, live or simulated.
         shield: Rules on every proposal; None only where a benchmark judges a manager bare, as it was published.
-        recorder: Takes each tick.
         lease: Of the watchdog, if there is one; renewed after each tick that ends with BE where it should be.
         events: Answers what happened to the host since the last call, a line for each event; recorded with the tick.
         shares: Answers how BE's applications divide what was applied; recorded with the tick.
@@ -104,7 +100,6 @@ class Controller:
             ticks: Number of ticks after which it ends; None for no such end.
             seconds: Wall-clock time after which it ends; None for no such end.
             stop: Ends it when requested, also during the wait for a tick if the plant's `wait` heeds it.
-            between: Called in the idle time before each tick.
 
         Raises:
             HostError: The host refuses every write, tick after tick went wrong, or the lease is lost.
@@ -122,11 +117,7 @@ class Controller:
         return self.totals
 
     def exchange(self, policy: Policy, shield: Shield) -> None:
-        """Go on with another policy and another shield, from the safe allocation.
-
-        Raises:
-            HostError: The lease is lost.
-        """
+        """Go on with another policy and another shield, from the safe allocation; HostError: the lease is lost."""
         # From the safe allocation, for the new guards do not know what the old ones remembered.
         raise_if_lease_lost(self.lease)
         self.seat = Seat(policy, shield, self.plant.limits, self.plant.tick_seconds)

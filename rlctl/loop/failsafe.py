@@ -27,11 +27,7 @@ lasts for so long does not heal by itself."""
 
 
 def raise_if_lease_lost(lease: Lease | None) -> None:
-    """End a loop that has lost its lease before it writes.
-
-    Raises:
-        HostError: The lease is lost.
-    """
+    """End a loop that has lost its lease before it writes; HostError: the lease is lost."""
     # Somebody else has put back the originals (`rlctl restore`, the watchdog). To write now would undo that, and nobody
     # would put them back a second time.
     if lease and (why := lease.lost()):

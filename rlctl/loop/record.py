@@ -31,10 +31,8 @@ class Tick:
         wall_seconds: Wall clock (Unix time), for people; everything else runs on `telemetry.time_seconds`.
         telemetry: Readings of the period before.
         before: The allocation that was in force in that period.
-        proposed: The allocation that was asked for.
         verdict: The allocation that the shield let through, with every guard's bound.
         applied: The allocation that was read back after the write.
-        policy: Name of the policy that the service runs.
         note: Why this allocation was proposed, in the words of whoever proposed it.
         error: What failed in writing; empty if nothing did.
         read_seconds, decision_seconds, tick_seconds: Time for the sensors; to observe, decide and rule; for all of it.
@@ -104,11 +102,7 @@ class Tee:
 
 
 class TickLog(SealedLog[Tick]):
-    """The log of every tick; see `rlctl.loop.sealed_log.SealedLog`.
-
-    Raises:
-        OSError: The file cannot be opened at the start.
-    """
+    """The log of every tick; see `rlctl.loop.sealed_log.SealedLog`; OSError: the file cannot be opened at the start."""
 
     def __init__(self, path: Path, most_bytes: int = 16 << 20, keep: int = 4) -> None:
         super().__init__(path, tick_as_json, most_bytes, keep)

@@ -25,9 +25,6 @@ class SealedLog(Generic[T]):
 
     Args:
         path: The newest file; `path.1` is the one before it, and so on.
-        as_json: Makes plain data of a record.
-        most_bytes: Size in bytes at which a file is rotated.
-        keep: Number of rotated files; older ones are removed.
 
     Attributes:
         header: Makes the header's plain data from the record that follows it; headers stand at the start, in each new

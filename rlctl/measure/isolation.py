@@ -79,9 +79,7 @@ class Plan:
     """Which cells to measure, and how: conditions and loads in the order of the table.
 
     Attributes:
-        wake_ups: Of each cell, all rounds together.
         rounds: Each measures every cell once, in an order of its own: the machine drifts.
-        threads: Number of threads of each load.
         partition_state: Where CPUs are divided, everybody else leaves the task's CPU too, by a partition that is
             journalled here; None leaves them where they are.
     """
@@ -183,7 +181,6 @@ class Outcome:
     """What came of a plan: its runs in the order of time.
 
     Attributes:
-        missing: Cells that cannot be on this host, with the reason.
         remarks: What a reader must know of how conditions were brought about.
         interrupted: Why it ended early; empty when it is complete.
     """

@@ -275,11 +275,7 @@ class _Watch:
         return ()
 
     def measured(self, cell: Cell, ticks: tuple[Tick, ...]) -> Run:
-        """End the task; what was measured of it.
-
-        Raises:
-            TestbedError: It did not wake up once in all that time.
-        """
+        """End the task; what was measured of it; TestbedError: it did not wake up once in all that time."""
         assert self._begin is not None
         assert self._end is not None
         begin, end = self._begin, self._end

@@ -29,9 +29,7 @@ class Measurement:
     """Which applications are measured in which cells, where, and how often.
 
     Attributes:
-        runs: Pairs of a managed and an unmanaged run of each cell.
         leftover: `share` or `idle`: what becomes of CPU time that chosen modes do not ask for, as in `Sharing`.
-        seed: Seed of the order of the runs.
     """
 
     config: MeasureConfig

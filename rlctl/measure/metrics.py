@@ -16,7 +16,6 @@ class Metric:
     """A metric under the name by which the paper abbreviates it.
 
     Attributes:
-        meaning: In words, with the unit.
         event: The perf event that counts it; empty for what is computed from others.
         scaled: Shown in thousands, millions ...; the others as they are.
     """

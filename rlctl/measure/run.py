@@ -290,11 +290,7 @@ class _Manager(_Kernel):
 
 
 def _run_to_the_end(processes: Collection[Process], manager: _Kernel) -> dict[str, float]:
-    """Let all begin and wait for each; seconds to its end by name.
-
-    Raises:
-        TestbedError: One failed.
-    """
+    """Let all begin and wait for each; seconds to its end by name; TestbedError: one failed."""
     ended: dict[str, float] = {}
     with contextlib.ExitStack() as stack:
         waiting, poll = {}, select.poll()

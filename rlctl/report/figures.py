@@ -18,11 +18,7 @@ INK, FAINT = "#1c1f25", "#8d949f"
 
 
 def new_figure(width_inches: float, height_inches: float) -> Figure:
-    """A figure of its own: no pyplot, so no global state and no display.
-
-    Raises:
-        RlctlError: matplotlib is not installed.
-    """
+    """A figure of its own: no pyplot, so no global state and no display; RlctlError: matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

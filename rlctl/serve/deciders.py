@@ -38,7 +38,6 @@ class Configuration:
 
     Attributes:
         config: What the file says, with the policy that was typed.
-        reload: The request to read the file again.
     """
 
     def __init__(self, path: Path, policy: str | None = None, *, strict: bool = False) -> None:
@@ -117,7 +116,6 @@ def with_fallback(
     Args:
         section: The heuristic that decides otherwise, and the budgets of failures.
         tick_seconds: Control period, of which an answer may take a quarter.
-        threshold_model: PRM's model, for a heuristic that uses one.
     """
     if section.name not in catalogue.NAMES:
         raise PolicyError(f"'{section.name}' is no heuristic to fall back to; there are {', '.join(catalogue.NAMES)}")

@@ -94,8 +94,6 @@ class Metrics(Collector):
     """A recorder that `prometheus_client.generate_latest` takes for a registry.
 
     Args:
-        policy: Name of the policy that is meant to act.
-        shield: Name and digest of the shield's profile.
         limits: The host's range of allocations: a lifted quota is shown as all of its CPUs.
         counted: Counts since the start that others keep, by the ending of the metric's name; asked for each scrape.
         clock: Monotonic seconds, for the age of the last tick.

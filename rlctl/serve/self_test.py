@@ -44,8 +44,6 @@ def self_test(
     """Try everything once, a line for each; nothing of it is left behind.
 
     Args:
-        host: Its knobs are journalled already.
-        policy: Who is to decide; to be started afterwards.
         watchdog: The watchdog's process, which has confirmed its plan; None if there is none.
         profile: The shield's, for guards whose sensors this host may lack.
 

@@ -132,14 +132,12 @@ class Around:
     """What stands around the loop on a live host; a plant without a host has nothing of it.
 
     Attributes:
-        lease: The watchdog's, renewed after each tick.
         events: What happened to the host's groups since the last call, a line for each.
         shares: How BE's applications divide what is in force.
         tick_log: Takes every tick; None keeps no record.
         metrics: Section of the metrics endpoint; None listens nowhere.
         limits: What rlctl itself may cost before the log has a warning.
         failed: Called when the loop ends with an error, before anything is closed.
-        weight: BE's CPU weight, as the configuration says it.
     """
 
     lease: Lease | None = None

@@ -23,7 +23,6 @@ class Subject:
     """What all ticks of a report have in common.
 
     Attributes:
-        limits: Range of allocations of the host.
         target_seconds: Target of the LC's tail latency; None when the log does not say.
         shadows: For each shadow by name its digest, and whether it is learned.
     """
@@ -45,7 +44,6 @@ class ShadowColumns:
         got_cpus: CPUs that BE could have used under it.
         same: The shield would have let through what was in force.
         near: The same to one quota level, and frozen alike.
-        guards: How often each guard overrode it, by the guard's name.
         first_failure: Why it had no answer for the first time; empty when it always had one.
     """
 
@@ -66,13 +64,11 @@ class Columns:
     """Ticks in order; arrays of shape (ticks,).
 
     Attributes:
-        subject: What all of them have in common.
         follows: The tick comes right after the one before it in the array.
         load_ratio, be_cpus: Load, and CPUs that BE used, in the period before each tick; NaN where they are not known.
         met: That period held the target: 1, did not: 0, was not measured: NaN.
         applied_cpus: CPUs that BE could use from each tick on.
         overridden: The shield did not let the acting policy's proposal through as it was.
-        shadows: Columns of each shadow, by its name.
         left_out: Number of ticks before them, with another acting policy, shield, host or set of shadows.
     """
 

@@ -45,7 +45,6 @@ class Gain:
     Attributes:
         points: Mean use under the shadow less that under the acting policy, in points of BE's CPUs.
         assumed_percent: Share of the ticks in which it rests on an assumption about BE's demand.
-        ticks: Number of ticks that it is a mean of.
     """
 
     points: Estimate

@@ -38,7 +38,6 @@ class Band:
 
     Attributes:
         from_percent, to_percent: The ends; the lower one belongs to it.
-        ticks: Number of ticks at such a load.
         violation_percent: Share of their windows that missed the target; NaN when none was measured.
         same_percent: Share in which each shadow would have got what was in force; NaN without a tick.
     """
@@ -64,7 +63,6 @@ class ShadowFigures:
         first_failure: Why it had no answer for the first time; empty when it always had one.
         drift_percent: Share of ticks unlike its training; None for a policy that was not trained.
         be_gain_points: What BE would have gained; None when BE's use was never measured.
-        matching: Violations where it agreed with the acting policy.
         guards: How often each guard would have overridden it, by the guard's name.
     """
 
@@ -87,15 +85,11 @@ class Report:
     """What was found out about each shadow; the fields stand in the JSON by the same names.
 
     Attributes:
-        source: Log or file that it was read from.
-        ticks, hours: Number of ticks that were watched, and their length together.
         left_out_ticks: Ticks before them, with another acting policy, shield, host or set of shadows.
-        from_seconds, to_seconds: Unix time of the first and the last tick.
         unmeasured_windows: Windows without a latency, which count neither way.
         violation_percent: Share of the measured windows that missed the target; None when none was measured.
         be_percent: BE's use in percent of its CPUs; None when it was never measured.
         override_percent: Share of ticks in which the shield overrode the acting policy.
-        shadows: What the log says of each shadow, by its name.
         simulation: All policies in the simulator; None when there is none.
         not_simulated: Why there is none; empty when there is one.
     """

@@ -37,7 +37,6 @@ class SimulatedRun:
         violated_percent: Share of windows that missed the target, shape (seeds,).
         be_percent: CPUs that BE used, in percent of those that it could ever have, shape (seeds,).
         overridden_percent: Share of ticks in which the shield overrode it, shape (seeds,).
-        failed: Ticks without an answer, over all seeds.
         windows: Of each seed.
     """
 
@@ -88,7 +87,6 @@ class Twin:
 
     Args:
         subject: Of the log: its limits, shield, target and control period.
-        trace: Load in each tick, as a share of the LC's maximum.
         weight: BE's CPU weight on the host, which no log says.
     """
 

@@ -48,10 +48,7 @@ class Answer:
     Attributes:
         proposed: Its proposal; the safe allocation when it had no usable answer.
         allowed: What the shield would have let through of it.
-        guards: Names of the guards whose bounds the proposal exceeded.
         failed: Why there was no usable answer; empty when there was one.
-        late: It failed by taking too long.
-        cpu_seconds: CPU time of the answer.
         drift: What of the tick the policy's training never had; empty when nothing, or nothing is known of it.
     """
 
@@ -85,9 +82,7 @@ class Watched:
         wall_seconds: Wall clock, Unix time in seconds.
         load_ratio, be_cpus: Load, and CPUs that BE used, in the period before; None when they are not known.
         met: The window before held the target; None when nothing was measured.
-        applied: Allocation in force from this tick on.
         overridden: The shield did not let the acting policy's proposal through as it was.
-        header: Header of the tick log, with the shadows in it.
     """
 
     run: str

@@ -22,7 +22,6 @@ class LoggedTick:
     Attributes:
         tick: The tick; of the shield's bounds only those that the proposal exceeded are recorded.
         header: Content of the last header before it; empty when there is none.
-        first: It is the first tick after its header.
         unbroken: Nothing is known to be damaged or missing between it and the line before.
     """
 

@@ -68,7 +68,6 @@ def find(paths: Sequence[Path], moment: Moment, damaged: Callable[[Damage], None
 
     Args:
         paths: Files, oldest first. They are read newest first, and only as far as need be.
-        damaged: Takes every damaged line of what was read.
     """
     best: Nearest | None = None
     newer: LoggedTick | None = None  # the first tick of the file after

@@ -38,7 +38,6 @@ def recording_of(path: Path, safety: Profile | None, damaged: Callable[[Damage],
 
     Args:
         safety: The shield of logs that do not name theirs.
-        damaged: Told of every line that cannot be believed.
 
     Raises:
         ConfigError: It is neither, or a log does not say under which shield it was recorded.

@@ -28,11 +28,8 @@ class SearchOutcome:
     """A search that has come to its end.
 
     Attributes:
-        trials: All trials, in the order in which they were drawn.
         standings: Those that did not fail, the winner first.
-        lead: The winner against the runner-up, if there is one.
         as_shipped: The winner without its margins; None where none was searched.
-        reports: What trials reported while they ran, in order.
         lineage: By trial, whose weights it had since when.
     """
 

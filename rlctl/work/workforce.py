@@ -37,7 +37,6 @@ class Workforce:
 
         Args:
             function: Of a module, so that other processes can import it; items and results are pickled.
-            done: Called after each item, in order of completion.
         """
         results: dict[int, Result] = {}
         for place, result in self._complete(function, items):

@@ -44,7 +44,6 @@ class Memory(NamedTuple):
         load_polled_seconds: When the load was last judged; NaN for never.
         slack_ratio: The slack last judged by; NaN for none.
         slack_polled_seconds: When the slack was last judged; NaN for never.
-        strikes: Number of strikes that are not forgotten yet.
         remaining_seconds: What is left of the cool-down.
         seen_seconds: Time of the last readings; NaN before the first.
         passed_seconds: Time before these readings that earns growth.

@@ -22,7 +22,6 @@ class Column(NamedTuple):
     Attributes:
         value: In the sensor's unit; any number where the reading is missing.
         age_seconds: Time since the end of the interval that the reading describes.
-        missing: Where there is no value.
         lost: Where it is missing and that is a reason to complain; a sensor that was never there is not lost.
     """
 
@@ -49,7 +48,6 @@ class GuardReadings:
 
     Attributes:
         time_seconds: The hosts' clock; a scalar when they share one.
-        target_seconds: Latency target of each LC.
         tail: Tail latency in seconds.
         samples: Completed requests behind the tail latency.
         oldest: Age of the oldest outstanding request in seconds.

@@ -85,7 +85,6 @@ class BatchShield:
 
         Args:
             readings: Readings of this tick, in whatever state; never changed afterwards.
-            proposed: What the policies ask for.
 
         Returns:
             A verdict whose allocations are at most the proposals and at most every guard's bound.

@@ -55,9 +55,7 @@ def map_blocks(
     is killed; what it held is restored by whoever looks after that: a testbed by its keeper.
 
     Args:
-        hold: What is entered on each host.
         blocks: Steps of each block, one at least.
-        say: Takes a line on what became of a host.
         resources: What a node must offer.
 
     Yields:

@@ -96,7 +96,6 @@ def connected(
             machine is a node of.
         cpus: Tasks that a local one runs at a time; None is one for each CPU that we may use.
         resources: Custom resources that a local one offers, such as `testbed`.
-        logs: Show on stderr what workers print and what Ray logs.
 
     Raises:
         ConfigError: Ray is not installed, the address is none, or a node has no rlctl or another one.

@@ -51,7 +51,6 @@ class Bounds:
     """When a policy may try something else than its best move; ConfigError for a number outside 0 to 1.
 
     Attributes:
-        probability: Share of the ticks in which it may.
         least_slack_ratio: Believed slack from which on it may.
     """
 

@@ -63,10 +63,7 @@ class Cloner:
     """Behaviour cloning of one policy.
 
     Attributes:
-        model: The network that learns, a MaskablePPO.
-        teacher: Name of the policy that is cloned.
         labels: What it chose in each transition, shape (n,).
-        train, held_out: Transitions to learn from, and to judge on.
     """
 
     def __init__(self, data: Dataset, recipe: OfflineRecipe, seed: int) -> None:

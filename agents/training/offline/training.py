@@ -57,7 +57,6 @@ class OfflineRun:
 
     Attributes:
         courses, validation_seeds: Where policies are judged in the simulator; no course judges them by the dataset.
-        arguments, command: What the user asked for, to be kept in the folder.
     """
 
     algorithm: str
@@ -81,7 +80,6 @@ class Round:
         loss: Mean over the updates since the round before.
         agreement: Share of the held-out states in which it chooses what was executed there, or by whom it clones
             chosen.
-        criterion: By which the best round is kept.
         evaluation: Scores in the simulator, where courses are given.
     """
 

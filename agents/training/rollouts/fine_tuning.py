@@ -58,7 +58,6 @@ class FineTuningTask:
         timesteps: Control periods to learn from; a few less where they do not part into equal rounds.
         evaluation_ticks: Length of each measurement, in control periods.
         rate_ratio: The learning rate, as a share of the one that the model was trained with.
-        arguments, command: What the user asked for, to be kept in the folder.
     """
 
     init: Path
@@ -172,7 +171,6 @@ class FineTuning:
 
         Args:
             running: The testbed, under load and with BE started. It stays the caller's, who closes it.
-            watch: Called after each tick with what is being done.
 
         Raises:
             HostError: The host failed before anything was measured.

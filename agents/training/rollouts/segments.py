@@ -28,7 +28,6 @@ class Orders:
     """What a host is asked for.
 
     Attributes:
-        version: Number of the policy that it acts by.
         steps: Control periods on each of its simulated or live hosts.
         epsilon: Share of random moves beside the best one; None draws from the policy's distribution.
         masked: Choose only among the moves that the shield lets through.
@@ -92,7 +91,6 @@ def choose(
     Args:
         logits: What the policy prefers, finite, shape (hosts, moves).
         allowed: Allowed moves, one for each host at least, of the same shape; None allows all.
-        epsilon: As in `Orders`.
 
     Returns:
         Moves, shape (hosts,), and their logarithmic probabilities where they were drawn from the policy, else 0.

@@ -37,8 +37,6 @@ class Planned:
     """What shall run on a testbed.
 
     Attributes:
-        kind: `simulated`, or the scenario of a live one.
-        start: Starts the hosts, on the testbed.
         live: It needs the resource `live`, too.
     """
 
@@ -57,7 +55,6 @@ class Testbed:
         place: Number of the testbed on its node, from 0.
         ready: What it said when its hosts were there; None until then.
         orders: What it does now; None while it is idle.
-        asked_at: When it was asked for that, on this process' monotonic clock.
     """
 
     __test__ = False

@@ -42,10 +42,8 @@ class Job:
     """A search as it is done.
 
     Attributes:
-        recipe: What is searched around, not yet fitted to the budget.
         hosts, courses, validation_seeds: As of `TrainingRun`; courses are under the space's profile as it is.
         timesteps, max_seconds: Budget of each trial; with seconds, the timesteps are the most.
-        seed: Seed of the draw and of the first trial.
         out: Folder of the search, which driver and nodes must both see.
         arguments: What `rlctl train` would be asked for a trial, to be kept in its folder.
     """

@@ -84,7 +84,6 @@ class Space:
     Attributes:
         draws: By key, margins after `shield.`.
         base: What the recipe and the profile have for these keys.
-        profile: The safety profile, if the file names one.
     """
 
     document: SpaceFile

@@ -70,7 +70,6 @@ class TrialEnd:
     """What became of a trial.
 
     Attributes:
-        values: What it had at the end.
         folder: Folder of its run, as of its last report; None when it made none.
         stopped_by: The scheduler that stopped it early; empty when none did.
         error: What it failed with, in a line; empty when it did not.
@@ -97,7 +96,6 @@ def search(job: Job, cluster: Cluster, told: Told, *, retry_failed: bool = False
 
     Args:
         job: The search; where its folder holds a part of it, that is gone on with.
-        retry_failed: Trials that failed go on from their last checkpoint.
 
     Returns:
         All trials, in the candidates' order.

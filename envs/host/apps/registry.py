@@ -38,7 +38,6 @@ class Registration(Description):
     """A description together with who it is of.
 
     Attributes:
-        pid: The process that was launched or adopted.
         start_time: Of that process, see `rlctl.envs.host.process.start_time`.
         group: Its group's path below the hierarchies' roots.
         home: The directories of the groups that an adopted process was taken from; none of one that was launched.

@@ -32,7 +32,6 @@ class Mode:
 
     Attributes:
         index: Which of those in the application's description, from 0.
-        threads: How many threads the application should run.
         cpus: CPU time per second of wall clock that it gets; may be more or less than the description says.
         memory_bytes: Memory that it may use; 0 says nothing about it.
     """

@@ -45,7 +45,6 @@ class BeActuator:
             journalled here and now, with one fsync, so that no tick pays for it. From then on groups are restricted
             even while the journal takes nothing.
         lc: The group whose weight is "equal"; default the kernel's default weight.
-        settle_seconds: How long to wait for a freeze.
         ownership: Notices and answers what other programs write, and takes the events.
 
     Raises:

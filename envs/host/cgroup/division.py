@@ -58,7 +58,6 @@ class Division:
         """The most that BE could use: the sum of the quotas, the CPUs of any group, frozen only if all groups are.
 
         Args:
-            seen: What each group reads back.
             reduced: Groups that lost a controller; such a one does not count while it is frozen.
         """
         counted = [now for group, now in seen.items() if not (now.frozen and group in reduced)]

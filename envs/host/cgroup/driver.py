@@ -37,7 +37,6 @@ class CpuDriver(ABC):
     """Quota and weight of one group.
 
     Attributes:
-        weight_file: Name of the file with the weight.
         burst_file: Name of the file with what the group may save up of its quota (Linux 5.14 and later).
         throttled: Key of the throttled time in `cpu.stat`, and its unit in seconds.
         weights: The kernel's number for each weight; IDLE is written to another file.

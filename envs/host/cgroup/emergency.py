@@ -78,7 +78,6 @@ def emergency_plan(
     The drivers themselves make it, by running against a kernel that only records.
 
     Args:
-        groups: BE's groups; one that vanished is left out.
         knobs: The originals of all files of the plan are journalled here and now, with one fsync.
 
     Raises:

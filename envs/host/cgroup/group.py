@@ -82,9 +82,6 @@ class Group:
     def open(cls, layout: Layout, path: str | Path, knobs: Knobs) -> Group:
         """A group that exists, in every hierarchy where it does.
 
-        Args:
-            path: Its path below the hierarchies' roots, or one of its directories.
-
         Raises:
             CgroupGone: There is none in any hierarchy.
             ConfigError: It is a hierarchy's root, which belongs to the whole host.

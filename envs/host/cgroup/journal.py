@@ -77,7 +77,6 @@ class Recorded:
 
     Attributes:
         boot_id: Boot that it belongs to; empty for a journal without a header, or with a damaged one.
-        entries: In the order in which they were recorded.
         unreadable: Numbers of damaged lines other than the last.
         good_bytes: Length up to the end of the last whole line.
     """

@@ -37,7 +37,6 @@ class Quota:
 
         Args:
             cpus: CPU seconds per second, positive; `UNLIMITED` lifts the quota.
-            period_us: Period, for shares that it can express.
         """
         if cpus == UNLIMITED:
             return cls(None)

@@ -70,7 +70,6 @@ def high_ways(full_mask: int, ratio: float, min_ways: int) -> int:
 
     Args:
         ratio: Share of them; rounded down.
-        min_ways: Fewest that a mask may have.
 
     Returns:
         At least `min_ways` ways, and so few that as many are left, where there are enough.

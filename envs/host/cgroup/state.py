@@ -52,7 +52,6 @@ class Seen:
     Attributes:
         ceiling_cpus: The tightest quota of its ancestors.
         effective: CPUs that its tasks may really run on.
-        frozen: All tasks are stopped, by whosever order.
         errors: Readings that failed; what cannot be read is taken for wide open.
     """
 

@@ -97,13 +97,7 @@ class Outcome:
 
 
 def plan(seen: Mapping[Group, Seen], wanted: Mapping[Group, Settings], settle_seconds: float) -> list[Step]:
-    """The steps that take every group from what it has to what it may have, in the order of their turns.
-
-    Args:
-        seen: What each group reads back now.
-        wanted: What each may have.
-        settle_seconds: How long to wait for a freeze.
-    """
+    """The steps that take every group from what it has to what it may have, in the order of their turns."""
     # Sorting keeps the order of equals: within a turn the groups have theirs.
     steps = [step for group, now in seen.items() for step in _steps_of(group, now, wanted[group], settle_seconds)]
     return sorted(steps, key=lambda step: step.turn)

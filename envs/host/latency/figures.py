@@ -59,9 +59,6 @@ class Figures:
         end_seconds: Monotonic time at which the window ended.
         tail_seconds: The SLO's quantile of their latency.
         oldest_seconds: Age of the oldest outstanding request at the window's end; 0 when none is outstanding.
-        offered_rps: Requests that arrived, per second.
-        error_rps: Requests that failed, per second.
-        tail_is_lower_limit: The tail is at least `tail_seconds`.
     """
 
     end_seconds: float

@@ -20,9 +20,6 @@ class LineSource(ABC):
 
     Args:
         path: A regular file or a FIFO; it may be rotated, truncated, or not exist yet.
-
-    Attributes:
-        unfit: Why no line has a latency in it, for the operator.
     """
 
     provides = (*PROVIDES, "rejected_rps")

@@ -42,7 +42,6 @@ class SampleWindow:
 
     Args:
         window_seconds: Length of the window; it is at least one batch.
-        q: Which quantile of the latencies, as a ratio.
     """
 
     def __init__(self, window_seconds: float, q: float) -> None:

@@ -37,7 +37,6 @@ class Move:
     """A task that is about to leave its group.
 
     Attributes:
-        tid: Thread or process.
         start: When it began, in clock ticks since boot: with `tid` it names one task and no later one.
         cpus: Its own affinity, as the kernel lists it, where that is narrower than its group's CPUs; else empty.
             Kernels before 6.2 forget it when the group changes.
@@ -54,8 +53,6 @@ class Recorded:
     """What a ledger says.
 
     Attributes:
-        boot_id: Boot that it belongs to.
-        description: The platform in plain words, for `rlctl partition show`.
         mounts: Roots of the hierarchies in which groups were made, each with the directory that holds both partitions.
         made: Directories in the order in which they were made; with their identity, unless the process was killed
             between the two.

@@ -37,7 +37,6 @@ class Undone:
         homeless: How many of these found that group gone, and went to the one that held the partitions.
         knobs: What became of kernel files of groups that are not ours.
         failed: What could not be done, one line each; the ledger stays.
-        note: What else there is to say, one line.
     """
 
     moved: int = 0
@@ -66,7 +65,6 @@ def undo(
 
     Args:
         force: Do not ask whether a live controller holds the directory.
-        patience_seconds: How long groups that are still busy are tried again.
 
     Raises:
         HostError: A controller runs on the same state directory.

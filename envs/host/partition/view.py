@@ -34,7 +34,6 @@ class Row:
         quota_cpus: CPU seconds per second; infinite without a quota.
         memory_bytes: Limit; None without one.
         exclusive: No other group may use its CPUs.
-        processes: How many are in it and below it.
     """
 
     group: str

@@ -37,7 +37,6 @@ class GroupCpus:
 
     Args:
         be: The BE groups' usage files; a group that vanishes counts as idle while another is left.
-        host_cpus: CPUs of the host; default all of this one.
     """
 
     name = "group-cpus"
@@ -84,9 +83,7 @@ class HostCpus:
     """`host_cpus` by everything on the host, `controller_cpus` by this very process, `steal_cpus` by other machines.
 
     Args:
-        times: The host's CPU times, as `psutil.cpu_times` gives them.
         own_seconds: CPU time of the controller so far; default that of this process.
-        host_cpus: CPUs of the host; default all of this one.
     """
 
     name = "host-cpus"

@@ -94,11 +94,7 @@ class Rate:
         self._good_seconds = -math.inf
 
     def update(self, now_seconds: float, total: float | Missing) -> Reading:
-        """The rate since the previous call, missing at the first one and after the counter started anew.
-
-        Args:
-            total: The counter, or why it could not be read.
-        """
+        """The rate since the previous call, missing at the first one and after the counter started anew."""
         reading = self._difference(now_seconds, total)
         if isinstance(reading, Missing):
             return replace(reading, age_seconds=now_seconds - self._good_seconds)
@@ -126,7 +122,6 @@ def one_number(unit: float, what: str) -> Parse:
 
     Args:
         unit: Of the number, in SI units.
-        what: Which quantity it is, for the operator.
     """
 
     def parse(content: bytes) -> float | Missing:

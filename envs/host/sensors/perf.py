@@ -71,9 +71,7 @@ class PerfSensor:
     Args:
         lc: The LC's cgroups, relative to `root`.
         be: The BE cgroups; those that do not exist are left out until they do.
-        root: Where perf looks up names, see `perf_root`.
         interval_seconds: Perf's print interval; the control period, or a fraction of it.
-        start: Starts a child; tests give another.
 
     Raises:
         SensorError: A cgroup name that perf would not take literally.

@@ -24,7 +24,6 @@ class PerfLine:
 
     Attributes:
         stamp_seconds: End of the interval, since perf started.
-        group: The cgroup's name on perf's command line.
         count: How often, or for how many seconds (task-clock), it was counted; or why not. Already scaled up by perf
             when it was multiplexed.
         running_ratio: Share of the interval in which the counter really ran.

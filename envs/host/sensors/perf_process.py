@@ -52,9 +52,6 @@ class PerfChild:
     The kernel ends it when the *thread* that started it ends (PDEATHSIG); should it have lost that (a perf with file
     capabilities does), its next line into the closed pipe ends it by SIGPIPE.
 
-    Args:
-        command: perf with its arguments, `--log-fd` left out.
-
     Raises:
         OSError: No process can be started at all.
     """
