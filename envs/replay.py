@@ -159,11 +159,7 @@ def read_tick_log(path: Path) -> tuple[RecordedTick, ...]:
 
 
 def telemetry_of(data: Mapping[str, Any]) -> Telemetry:
-    """The telemetry of a tick as it stands in a log.
-
-    Raises:
-        ValueError, TypeError, KeyError, AttributeError, OverflowError: It is none.
-    """
+    """The telemetry of a tick in a log; ValueError, TypeError, KeyError, AttributeError, OverflowError: it is none."""
     telemetry = Telemetry(
         time_seconds=float(data["time_seconds"]),
         target_seconds=float(data["target_seconds"]),

@@ -40,11 +40,7 @@ class Ratio(float):
 
 @dataclass(frozen=True, order=True, slots=True)
 class Percent:
-    """A share in hundredths, for people; convert with `.ratio` before any arithmetic.
-
-    Raises:
-        ValueError: Not finite or negative.
-    """
+    """A share in hundredths, for people; `.ratio` comes before any arithmetic; ValueError: not finite or negative."""
 
     value: float
 

@@ -19,9 +19,5 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, data: object) -> None:
-    """Write data as indented JSON, as `write_whole` does.
-
-    Raises:
-        OSError: It cannot be written; what was there before still is.
-    """
+    """Write data as indented JSON, whole or not at all, as `write_whole` does."""
     write_whole(path, json.dumps(data, indent=1) + "\n")

@@ -108,11 +108,7 @@ def beside(folder: Path, name: object) -> Any:
 
 
 def load_text(model: type[T], text: str, name: str) -> T:
-    """Check YAML text; `name` stands where a file's path would.
-
-    Raises:
-        ConfigError: The text is no YAML, or does not fit the model.
-    """
+    """Check YAML text; `name` stands where a file's path would; ConfigError: no YAML, or it does not fit the model."""
     data, lines = parse_yaml(text, name)
     return validated(model, data, name, lines)
 

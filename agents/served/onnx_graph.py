@@ -68,11 +68,7 @@ class GraphError(ValueError):
 
 
 def read_graph(data: bytes) -> Graph:
-    """Input, output and operators of a network.
-
-    Raises:
-        GraphError: It is no ONNX file, or holds anything but small dense layers.
-    """
+    """Input, output and operators of a network; GraphError: it is no ONNX file, or more than small dense layers."""
     model = _fields(data, "model")
     if 7 not in model:
         raise GraphError("is no ONNX model: there is no graph in it")

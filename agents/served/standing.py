@@ -70,11 +70,7 @@ class Meter:
 
 
 class Standing:
-    """A policy's standing: may it act, and if not, why and for how long.
-
-    Attributes:
-        demoted: Why it may not act; empty while it may.
-    """
+    """A policy's standing: may it act, and if not, why (`demoted`, empty while it may) and for how long."""
 
     def __init__(self, budgets: Budgets, tick_seconds: float) -> None:
         def ticks(seconds: float) -> int:

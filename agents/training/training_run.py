@@ -70,11 +70,7 @@ class TrainingStatus:
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """What came of a run.
-
-    Attributes:
-        tally: What became of the transitions, where they came from testbeds.
-    """
+    """What came of a run; `tally` says what became of transitions that came from testbeds."""
 
     run: TrainingRun
     ending: Ending

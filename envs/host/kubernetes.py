@@ -34,11 +34,7 @@ class ByKubernetesQos:
 
 @dataclass(frozen=True, slots=True)
 class ByKubernetesPod:
-    """A pod by its uid, or one container of it.
-
-    Attributes:
-        uid: As `kubectl get pod NAME -o jsonpath={.metadata.uid}` tells it.
-    """
+    """A pod by its uid (`kubectl get pod NAME -o jsonpath={.metadata.uid}`), or one container of it."""
 
     uid: str
     container_id: str | None = None

@@ -228,11 +228,7 @@ class HostProfile(Strict):
         return Limits(cpus=round(self.be.host_cpus), lc_cpus=self.lc.lc_cpus, levels=levels)
 
     def but(self, **changes: float) -> HostProfile:
-        """A copy with some constants changed, by their names.
-
-        Raises:
-            ConfigError: There is no such constant, or it cannot have this value.
-        """
+        """A copy with some constants changed, by name; ConfigError: there is no such one, or no such value."""
         data: dict[str, Any] = self.model_dump()
         for name, value in changes.items():
             section = next((part for part in data.values() if isinstance(part, dict) and name in part), None)

@@ -32,11 +32,7 @@ class Share(NamedTuple):
 
 
 def fair_share(weight_ratio: Array | float, lc_cpus: Array, be_spread_cpus: Array) -> Array:
-    """The LC's part of a CPU on which both always want to run.
-
-    Args:
-        be_spread_cpus: CPUs that BE runs on.
-    """
+    """The LC's part of a CPU on which both always want to run; BE runs on `be_spread_cpus`."""
     # The kernel divides a group's weight over the CPUs that it runs on (Documentation/scheduler/sched-design-CFS):
     # on two CPUs BE presses half as hard on each. An LC on one of them held 2/3 (docs/measured/simulator.md, 4).
     return 1.0 / (1.0 + weight_ratio * lc_cpus / np.maximum(be_spread_cpus, 1e-9))

@@ -106,11 +106,7 @@ def require_library(names: Collection[str]) -> None:
 
 
 def fitted(ticks: Sequence[Tick], lc_cpus: float, time_scale: float) -> PrmModel:
-    """PRM's threshold model of ticks in which the LC ran alone.
-
-    Raises:
-        ConfigError: scikit-learn is not installed, or BE ran in every tick.
-    """
+    """PRM's threshold model of ticks with the LC alone; ConfigError: no scikit-learn is installed, or BE ran in all."""
     from rlctl.agents.training.fit_prm import fit
     from rlctl.agents.training.prm_records import read_rows
 

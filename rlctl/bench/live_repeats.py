@@ -35,11 +35,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class HostResult:
-    """What one host measured.
-
-    Attributes:
-        repeats: All repeats that this host began, at least one; in their order.
-    """
+    """What one host measured: the repeats that it began, at least one, in their order."""
 
     plan: LivePlan
     repeats: tuple[Repeat, ...]

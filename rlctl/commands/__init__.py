@@ -18,11 +18,7 @@ Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
 def declare(
     subparsers: argparse._SubParsersAction[Parser], name: str, summary: str, command: ModuleType | None
 ) -> None:
-    """Add one command to a parser.
-
-    Args:
-        command: Its module, see `rlctl.commands`; None declares none of its options.
-    """
+    """Add one command to a parser by its module, see `rlctl.commands`; None declares none of its options."""
     parser = subparsers.add_parser(name, help=summary)
     if command is not None:
         parser.description, parser.epilog = vars(command).get("DESCRIPTION"), command.EXAMPLES

@@ -16,11 +16,7 @@ MEASURES = 2
 
 @dataclass(frozen=True, slots=True)
 class FleetPlan:
-    """Managers side by side on the same hosts.
-
-    Attributes:
-        hours: Simulated time; rounded to whole stretches.
-    """
+    """Managers side by side on the same hosts, for simulated `hours` that are rounded to whole stretches."""
 
     fleet: Fleet
     hosts: int
@@ -42,11 +38,7 @@ class FleetPlan:
 
 @dataclass(frozen=True, slots=True)
 class RolloutPlan:
-    """What to roll out.
-
-    Attributes:
-        seed: Draws the hosts, their loads and the order in which they get the new bundle.
-    """
+    """What to roll out; the seed draws the hosts, their loads and the order in which they get the new bundle."""
 
     fleet: Fleet
     hosts: int

@@ -141,11 +141,7 @@ class Controller:
         self._renew(safe=True)
 
     def tick(self) -> Tick:
-        """Run one control period.
-
-        Raises:
-            HostError: The host refuses every write, tick after tick went wrong, or the lease is lost.
-        """
+        """Run one control period; HostError: no write or no tick has come to its end for long, or the lease is lost."""
         begun, before = time.perf_counter(), self.plant.current
         # 1. Read all sensors.
         telemetry, read_fault = self._failsafe.read()

@@ -29,11 +29,7 @@ CELL_HEADER = ("cell", "regime", "measured ms", "simulated ms", "x", "BE", "BE s
 def fitted_profile(
     path: Path, scenario: LiveScenario, max_load_rps: float, name: str
 ) -> tuple[HostProfile, HostProfile]:
-    """The profile before and after a fit to the cells of a sweep's CSV that are not set aside.
-
-    Raises:
-        ConfigError: The sweep cannot be used.
-    """
+    """The profile before and after a fit to a sweep's cells that are not set aside; ConfigError: it cannot be used."""
     cells = read_surface(path)
     begin = _begin(scenario, cells, max_load_rps, name)
     training, _ = set_aside(cells)

@@ -112,11 +112,7 @@ def load_measure(name_or_file: str | Path) -> MeasureConfig:
 
 
 def command_config(command: tuple[str, ...], instances: int) -> MeasureConfig:
-    """One mix of several instances of a command, in the working modes of the paper's Table VIII.
-
-    Raises:
-        ConfigError: Too many instances.
-    """
+    """One mix of instances of a command, in the working modes of the paper's Table VIII; ConfigError: too many."""
     if instances > MOST_INSTANCES:
         raise ConfigError(f"{instances} instances are too many: at most {MOST_INSTANCES}")
     published = load_measure("mixes")

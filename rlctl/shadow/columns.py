@@ -176,7 +176,7 @@ def columns(stream: Iterable[Watched]) -> Columns | None:
 
 def _arrays(kind: type[Columns] | type[ShadowColumns], rows: Sequence[tuple[object, ...]]) -> dict[str, Any]:
     """Rows as the arrays of a class, by the names of its fields."""
-    names = [field.name for field in fields(kind) if field.type in ("Floats", "Flags")]
+    names = [field.name for field in fields(kind) if field.type in ("Array", "Flags")]
     return {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
 
 

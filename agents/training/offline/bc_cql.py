@@ -60,11 +60,7 @@ def rewards_of(data: Dataset, work: float | None) -> NDArray[np.float32]:
 
 
 class Cloner:
-    """Behaviour cloning of one policy.
-
-    Attributes:
-        labels: What it chose in each transition, shape (n,).
-    """
+    """Behaviour cloning of one policy; `labels` are what it chose in each transition, shape (n,)."""
 
     def __init__(self, data: Dataset, recipe: OfflineRecipe, seed: int) -> None:
         self.teacher = teacher_of(data.origin)

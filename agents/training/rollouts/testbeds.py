@@ -34,11 +34,7 @@ CLOSE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What shall run on a testbed.
-
-    Attributes:
-        live: It needs the resource `live`, too.
-    """
+    """What shall run on a testbed; a `live` one needs the resource of this name, too."""
 
     kind: str
     start: Callable[[], Running]

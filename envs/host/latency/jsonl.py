@@ -17,11 +17,7 @@ from rlctl.envs.workload import SLO
 
 @dataclass(frozen=True, slots=True)
 class RequestKeys:
-    """Dotted paths into one request's object.
-
-    Attributes:
-        ok: Truthy when it succeeded; None if every line is a success.
-    """
+    """Dotted paths into one request's object; what is at `ok` is true when it succeeded, None if all lines did."""
 
     latency: str = "latency_seconds"
     ok: str | None = None
@@ -38,11 +34,7 @@ def documents(lines: bytes) -> list[object]:
 
 
 class JsonlRequests(LineSource):
-    """One JSON object per request.
-
-    Args:
-        path: A regular file or a FIFO; it may be rotated, truncated, or not exist yet.
-    """
+    """One JSON object per request, in a regular file or a FIFO, which may be rotated, truncated, or not exist yet."""
 
     def __init__(self, path: Path, slo: SLO, keys: RequestKeys | None = None, *, window_seconds: float = 1.0) -> None:
         super().__init__("jsonl", path, slo, window_seconds)

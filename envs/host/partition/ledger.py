@@ -129,11 +129,7 @@ class Ledger:
         self._end_bytes = content.rfind(b"\n") + 1  # a torn line is written over
 
     def begin(self, boot_id: str, mounts: Mapping[Path, Path], description: Mapping[str, Any]) -> None:
-        """Empty the ledger and write its first line.
-
-        Raises:
-            HostError: The disk is full or broken; likewise in the methods below.
-        """
+        """Empty the ledger and write its first line; HostError, here and below: the disk is full or broken."""
         with contextlib.suppress(OSError):
             os.ftruncate(self._file, 0)
         self._end_bytes = 0
