@@ -31,8 +31,10 @@ class Tick:
         wall_seconds: Wall clock (Unix time), for people; everything else runs on `telemetry.time_seconds`.
         telemetry: Readings of the period before.
         before: The allocation that was in force in that period.
+        proposed: The allocation that was asked for.
         verdict: The allocation that the shield let through, with every guard's bound.
         applied: The allocation that was read back after the write.
+        policy: Name of the policy that the service runs.
         note: Why this allocation was proposed, in the words of whoever proposed it.
         error: What failed in writing; empty if nothing did.
         read_seconds, decision_seconds, tick_seconds: Time for the sensors; to observe, decide and rule; for all of it.
