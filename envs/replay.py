@@ -76,7 +76,7 @@ class ReplayPlant:
             where = log if isinstance(log, (Path, str)) else None
             raise ConfigError("no tick is recorded here; give the log of a longer run", where)
         self.limits = limits or limits_of(self.ticks)
-        self.tick_seconds = tick_seconds or _period_of(self.ticks)
+        self.tick_seconds = tick_seconds or usual_gap([tick.telemetry.time_seconds for tick in self.ticks])
         self._current = self.limits.clip(self.ticks[0].before)
         self._place = -1
 
@@ -220,7 +220,7 @@ def _reading(data: Mapping[str, Any]) -> Reading:
     return Value(value, age_seconds)
 
 
-def _period_of(ticks: Sequence[Recorded]) -> float:
-    times = [tick.telemetry.time_seconds for tick in ticks]
+def usual_gap(times: Sequence[float]) -> float:
+    """The usual time between two ticks, by when each was, in seconds; 1 where there is only one."""
     gaps = [later - earlier for earlier, later in itertools.pairwise(times) if later > earlier]
     return statistics.median(gaps) if gaps else 1.0

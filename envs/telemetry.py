@@ -76,6 +76,12 @@ class Missing:
 
 Reading = Value | Missing
 
+
+def number_or_nan(reading: Reading) -> float:
+    """A reading's value; NaN where it is missing."""
+    return float("nan") if isinstance(reading, Missing) else reading.value
+
+
 _UNSET = Missing(Why.NOT_CONFIGURED)
 
 

@@ -137,7 +137,7 @@ def _select(
             del waiting[candidate.name]
             if gaps and not (gaps := gaps - {candidate.name}):
                 return True
-        if is_due(turn) and not waiting.keys().isdisjoint(passed):
+        if turn[0] == DUE and not waiting.keys().isdisjoint(passed):
             return False  # whose turn it is waits for room; were others let in, they would take it again and again
     return False
 
@@ -180,11 +180,6 @@ def turns(level: Sequence[Application]) -> dict[str, Turn]:
     """
     anyone_due = any(_has_waited(application) for application in level)
     return {application.name: _turn(application, anyone_due) for application in level}
-
-
-def is_due(turn: Turn) -> bool:
-    """Whether the application has waited for a turn."""
-    return turn[0] == DUE
 
 
 def _turn(application: Application, anyone_due: bool) -> Turn:

@@ -10,41 +10,23 @@ import math
 import warnings
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
-from rlctl.agents.managers.prm_model import Method, PrmModel, ThresholdBin, check_free
-from rlctl.agents.training.prm_records import LOWER, METRICS, UPPER, Row, read_rows
+from rlctl.agents.managers.prm_model import Method, PrmModel, ThresholdBin
+from rlctl.agents.training.prm_records import LOWER, METRICS, UPPER, Row
 from rlctl.envs.arrays import Array
 from rlctl.envs.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
 SEED = 1005  # analyze.py
+BIN_PERCENT = 50.0  # width of a bin; analyze.py
 MOST_COMPONENTS = 10  # analyze.py
 OUTLIER_RATIO = 0.1  # analyze.py
 LEAST_ROWS = 10
 """Intervals that a bin needs; our choice, a mixture of fewer says nothing."""
-
-
-def fit_files(
-    records: Sequence[Path],
-    out: Path,
-    *,
-    lc_cpus: float,
-    method: Method = "gmm-strict",
-    span_sigmas: float = 4.0,
-    interval_seconds: float = 18.5,
-    overwrite: bool = False,
-) -> PrmModel:
-    """Read records, fit, write the model; ConfigError for records of no use, or where `out` is not free."""
-    check_free(out, overwrite=overwrite)
-    rows = [row for path in records for row in read_rows(path)]
-    model = fit(rows, lc_cpus=lc_cpus, method=method, span_sigmas=span_sigmas, interval_seconds=interval_seconds)
-    model.write(out, overwrite=overwrite)
-    return model
 
 
 def fit(
@@ -54,7 +36,6 @@ def fit(
     method: Method = "gmm-strict",
     span_sigmas: float = 4.0,
     interval_seconds: float = 18.5,
-    bin_percent: float = 50.0,
 ) -> PrmModel:
     """Fit PRM's threshold model.
 
@@ -62,7 +43,6 @@ def fit(
         lc_cpus: CPUs that the LC has; the bins reach from half of them to one more than all.
         span_sigmas: Standard deviations from a component's mean to the fence (eris: 4, its WCA plugin: 3).
         interval_seconds: Rows with a time are averaged over it: thresholds for 18.5-s means must come from such.
-        bin_percent: Width of a bin (analyze.py: 50).
 
     Raises:
         ConfigError: No rows, an impossible parameter, or sklearn is not installed.
@@ -70,12 +50,12 @@ def fit(
     records = list(rows)
     if not records:
         raise ConfigError("no record of the LC running alone; record with `--policy frozen` first")
-    numbers = (lc_cpus, span_sigmas, interval_seconds, bin_percent)
+    numbers = (lc_cpus, span_sigmas, interval_seconds)
     if method not in get_args(Method) or not all(math.isfinite(number) and number > 0.0 for number in numbers):
         raise ConfigError(f"fit needs positive numbers and a method of {', '.join(get_args(Method))}")
     intervals = _averaged(records, interval_seconds)
-    edges = np.arange(lc_cpus * 50.0, (lc_cpus + 1.0) * 100.0, bin_percent).tolist()
-    found = [_bin(low, low + bin_percent, intervals, method, span_sigmas) for low in edges]
+    edges = np.arange(lc_cpus * 50.0, (lc_cpus + 1.0) * 100.0, BIN_PERCENT).tolist()
+    found = [_bin(low, low + BIN_PERCENT, intervals, method, span_sigmas) for low in edges]
     bins = tuple(bin_ for bin_ in found if bin_)
     if not bins:
         log.warning("no utilisation bin has %d intervals: the model holds the LC's maximum only", LEAST_ROWS)

@@ -7,7 +7,7 @@ env = build(hosts, count=1152, seed=0, lags=(8, 2, 1, 0))              # a SimVe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -91,16 +91,7 @@ class Hosts(Strict):
     @model_validator(mode="before")
     @classmethod
     def _spelt_out(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or not isinstance(data.get("kinds"), (list, tuple)):
-            return data
-        made: dict[str, dict[str, Any]] = {}
-        for kind in data["kinds"]:
-            if not isinstance(kind, dict) or not isinstance(kind.get("name"), str):
-                return data
-            if kind["name"] in made:
-                raise ValueError(f"kinds: there are two {kind['name']!r}; give each its name")
-            made[kind["name"]] = _like(made, kind)
-        return {**data, "kinds": list(made.values())}
+        return spelt_out(data, lambda _: None, ", which is not among the kinds before it")
 
     def with_profile(self, profile: HostProfile, file: str) -> Hosts:
         """With a host of the user's own, as many of it as of all others; ConfigError for a name that is taken."""
@@ -111,16 +102,28 @@ class Hosts(Strict):
         return self.model_copy(update={"kinds": (*self.kinds, own)})
 
 
-def _like(made: dict[str, dict[str, Any]], kind: dict[str, Any]) -> dict[str, Any]:
-    """A kind with what it takes from an earlier one."""
-    own = {key: value for key, value in kind.items() if key != "like"}
-    if "like" not in kind:
-        return own
-    if kind["like"] not in made:
-        raise ValueError(f"kinds: {kind['name']} is like {kind['like']!r}, which is not among the kinds before it")
-    base = made[kind["like"]]
-    added = {key: {**base.get(key, {}), **own.get(key, {})} for key in ("constants", "ranges")}
-    return {**base, **own, **added}
+def spelt_out(data: Any, elsewhere: Callable[[str], dict[str, Any] | None], nowhere: str) -> Any:
+    """A file's kinds, each with what it takes from the one that it is `like`: an earlier one, or one from elsewhere.
+
+    What is not even shaped like kinds stays as it is, for validation to refuse; ValueError for two of one name, and
+    for a kind that is like none, which `nowhere` says.
+    """
+    kinds = data.get("kinds") if isinstance(data, dict) else None
+    if not isinstance(kinds, (list, tuple)) or not all(isinstance(kind, dict) for kind in kinds):
+        return data
+    made: dict[str, dict[str, Any]] = {}
+    for kind in kinds:
+        name, own = str(kind.get("name")), {key: value for key, value in kind.items() if key != "like"}
+        if name in made:
+            raise ValueError(f"kinds: there are two {name!r}; give each its name")
+        if "like" in kind:
+            base = made.get(str(kind["like"])) or elsewhere(str(kind["like"]))
+            if base is None:
+                raise ValueError(f"kinds: {name} is like {kind['like']!r}{nowhere}")
+            both = [key for key in ("constants", "ranges") if isinstance(own.get(key, {}), dict)]
+            own = {**base, **own, **{key: {**base.get(key, {}), **own.get(key, {})} for key in both}}
+        made[name] = own
+    return {**data, "kinds": list(made.values())}
 
 
 def load_hosts(path: Path | None = None) -> Hosts:

@@ -86,18 +86,17 @@ def lags_of(path: Path, model: Any) -> tuple[int, ...]:
     """Ticks back that a model sees: as the folder of its run says, or rlctl's own; ConfigError where neither fits."""
     configs = (folder / files.CONFIG for folder in path.resolve().parents[:3])
     found = next((file for file in configs if file.is_file()), None)
-    lags = _lags_in(found) if found else LAGS
+    if found:
+        arguments, _ = load_yaml(found.with_name(files.ARGUMENTS))
+        lags = load_recipe(str(arguments.get("algorithm")), found).lags
+    else:
+        lags = LAGS
     seen = model.observation_space.shape
     if seen != (ObservationTable.here(lags).size,):
         raise ConfigError(
             f"sees {seen}, and lags {list(lags)} give another size; keep it in the folder of its run", path
         )
     return lags
-
-
-def _lags_in(config: Path) -> tuple[int, ...]:
-    arguments, _ = load_yaml(config.with_name(files.ARGUMENTS))
-    return load_recipe(str(arguments.get("algorithm")), config).lags
 
 
 def recorded(lags: Sequence[int], count: int = 2 * FEWEST) -> NDArray[np.float32]:

@@ -87,7 +87,7 @@ def read_claims(path: Path) -> list[Claim]:
     """
     data = _read(path)
     if not isinstance(data, dict):
-        raise ConfigError(f"is no result of `rlctl bench --json`: no object, but {_quoted(data)}", path)
+        raise ConfigError(f"is no result of `rlctl bench --json`: no object, but {quoted(data)}", path)
     if isinstance(data.get("schema"), bool) or data.get("schema") != 1:
         raise ConfigError("is no result of `rlctl bench --json`: there is no schema 1", path)
     if "command" in data and {"paired", "scenarios"} & data.keys():
@@ -124,12 +124,12 @@ def _of_a_report(data: Mapping[str, Any]) -> str:
 def _scenarios(data: Mapping[str, object], path: Path) -> Mapping[str, object]:
     scenarios = data["scenarios"]
     if not isinstance(scenarios, dict) or not scenarios:
-        raise ConfigError(f"scenarios: should hold results by scenario, not {_quoted(scenarios)}", path)
+        raise ConfigError(f"scenarios: should hold results by scenario, not {quoted(scenarios)}", path)
     if unknown := sorted(data.keys() - {"schema", "scenarios"}):
         raise ConfigError(f"{unknown[0]}: `rlctl bench --json` writes no such key beside scenarios", path)
     for name, result in scenarios.items():
         if isinstance(result, dict) and result.get("scenario", name) != name:
-            raise ConfigError(f"{name}.scenario: is {_quoted(result['scenario'])}, but stands under {name}", path)
+            raise ConfigError(f"{name}.scenario: is {quoted(result['scenario'])}, but stands under {name}", path)
     return scenarios
 
 
@@ -144,7 +144,7 @@ def _claim(result: object, name: str, path: Path) -> Claim:
         claim = Claim.model_validate(result)
     except ValidationError as error:
         first = error.errors()[0]
-        value = "" if first["type"] == "missing" else f", not {_quoted(first['input'])}"
+        value = "" if first["type"] == "missing" else f", not {quoted(first['input'])}"
         raise ConfigError(f"{_dotted(name, *first['loc'])}: {first['msg']}{value}", path) from error
     for needed in ("tuned_source", "tuned_digest") if claim.tuned else ():
         if not getattr(claim, needed):
@@ -170,6 +170,7 @@ def _dotted(*place: str | int) -> str:
     return text.removeprefix(".")
 
 
-def _quoted(value: object) -> str:
+def quoted(value: object, most: int = MOST_QUOTED) -> str:
+    """A value as JSON has it, cut after so many characters."""
     text = json.dumps(value)
-    return text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]}..."
+    return text if len(text) <= most else f"{text[:most]}..."

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from rlctl.envs.run_metrics import METRICS, Windows, per_run
-from rlctl.envs.telemetry import Missing, Reading
+from rlctl.envs.telemetry import number_or_nan
 from rlctl.loop.record import Tick
 from rlctl.statistics.intervals import Estimate, mean_interval, share_interval
 
@@ -99,12 +99,12 @@ def windows_of(run: LiveRun) -> Windows:
     """A live run window by window; arrays of shape (ticks, 1)."""
     ticks = run.ticks
     telemetry = [tick.telemetry for tick in ticks]
-    latency_ratio = [_number(each.latency_seconds) / each.target_seconds for each in telemetry]
+    latency_ratio = [number_or_nan(each.latency_seconds) / each.target_seconds for each in telemetry]
     return Windows(
         latency_ratio=_column(latency_ratio),
-        load_ratio=_column([_number(each.load_ratio) for each in telemetry]),
+        load_ratio=_column([number_or_nan(each.load_ratio) for each in telemetry]),
         be_work_ratio=_column([run.be_work_ratio]),
-        lc_cpus=_column([_number(each.lc_cpus) for each in telemetry]),
+        lc_cpus=_column([number_or_nan(each.lc_cpus) for each in telemetry]),
         decision_seconds=_column([tick.decision_seconds for tick in ticks]),
         overridden=_column([tick.verdict.overridden for tick in ticks]).astype(bool),
         frozen=_column([tick.applied.frozen for tick in ticks]).astype(bool),
@@ -120,7 +120,3 @@ def period_seconds(run: LiveRun) -> float:
 
 def _column(values: Sequence[float]) -> np.ndarray:
     return np.array(values, float)[:, None]
-
-
-def _number(reading: Reading) -> float:
-    return np.nan if isinstance(reading, Missing) else reading.value

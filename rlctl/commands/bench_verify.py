@@ -11,7 +11,7 @@ from typing import Any
 from rlctl import __version__
 from rlctl.agents import user_manager
 from rlctl.agents.training.cluster.connection import check_reachable
-from rlctl.bench.claims import Claim, read_claims
+from rlctl.bench.claims import Claim, quoted, read_claims
 from rlctl.bench.lineup import require_library
 from rlctl.bench.sim_plan import SimPlan
 from rlctl.commands.bench_sim import simulated
@@ -114,7 +114,7 @@ def differences(claimed: object, found: object, where: str = "", tolerance: floa
         for number, (one, other) in enumerate(zip(claimed, found, strict=True)):
             yield from differences(one, other, f"{where}[{number}]", tolerance)
     elif not _equal(claimed, found, tolerance):
-        yield where, _text(claimed), _text(found)
+        yield where, quoted(claimed, MOST_QUOTED), quoted(found, MOST_QUOTED)
 
 
 def _equal(claimed: object, found: object, tolerance: float) -> bool:
@@ -126,12 +126,7 @@ def _equal(claimed: object, found: object, tolerance: float) -> bool:
 
 
 def _quoted(values: Mapping[str, object], name: str) -> str:
-    return _text(values[name]) if name in values else ABSENT
-
-
-def _text(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]}..."
+    return quoted(values[name], MOST_QUOTED) if name in values else ABSENT
 
 
 def _show(claim: Claim, found: list[Difference]) -> int:

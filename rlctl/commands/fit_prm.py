@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import get_args
 
-from rlctl.agents.managers.prm_model import Method
+from rlctl.agents.managers.prm_model import Method, check_free
 
 EXAMPLES = """examples:
   rlctl fit-prm /var/log/rlctl/ticks.jsonl --lc-cpus 1 --out nginx.prm.json
@@ -32,16 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; FILE is written whole or not at all."""
-    from rlctl.agents.training.fit_prm import fit_files
+    from rlctl.agents.training.fit_prm import fit
+    from rlctl.agents.training.prm_records import read_rows
 
-    model = fit_files(
-        args.records,
-        args.out,
-        lc_cpus=args.lc_cpus,
-        method=args.method,
-        span_sigmas=args.span,
-        interval_seconds=args.interval,
-        overwrite=args.overwrite,
-    )
+    check_free(args.out, overwrite=args.overwrite)
+    rows = [row for path in args.records for row in read_rows(path)]
+    numbers = {"lc_cpus": args.lc_cpus, "span_sigmas": args.span, "interval_seconds": args.interval}
+    model = fit(rows, method=args.method, **numbers)
+    model.write(args.out, overwrite=args.overwrite)
     print(f"{args.out}: {len(model.bins)} bins, LC maximum {model.lcutilmax_percent:g} %")
     return 0

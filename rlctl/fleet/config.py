@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from rlctl.agents.training.host_kinds import Kind, load_hosts
+from rlctl.agents.training.host_kinds import Kind, load_hosts, spelt_out
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.loads_day import DayLoad
 from rlctl.envs.sim.profile import HostProfile
@@ -152,16 +151,7 @@ class Fleet(Strict):
     @model_validator(mode="before")
     @classmethod
     def _spelt_out(cls, data: Any) -> Any:
-        kinds = data.get("kinds") if isinstance(data, dict) else None
-        if not isinstance(kinds, (list, tuple)) or not all(isinstance(kind, dict) for kind in kinds):
-            return data
-        made: dict[str, dict[str, Any]] = {}
-        for kind in kinds:
-            name = str(kind.get("name"))
-            if name in made:
-                raise ValueError(f"kinds: there are two {name!r}; give each its name")
-            made[name] = _like(made, kind)
-        return {**data, "kinds": list(made.values())}
+        return spelt_out(data, _training_kind, ": no kind before it, nor one of training")
 
     @field_validator("kinds")
     @classmethod
@@ -195,18 +185,6 @@ def load_fleet(source: str = "default") -> Fleet:
         if isinstance(kind, dict) and "profile" in kind:
             kind["profile"] = beside(path.parent, kind["profile"])
     return validated(Fleet, data, path, lines)
-
-
-def _like(made: Mapping[str, Mapping[str, Any]], kind: Mapping[str, Any]) -> dict[str, Any]:
-    """A kind with what it takes from another one."""
-    own = {key: value for key, value in kind.items() if key != "like"}
-    if "like" not in kind:
-        return own
-    base = made.get(str(kind["like"])) or _training_kind(str(kind["like"]))
-    if base is None:
-        raise ValueError(f"kinds: {kind.get('name')} is like {kind['like']!r}: no kind before it, nor one of training")
-    both = [key for key in ("constants", "ranges") if isinstance(own.get(key, {}), dict)]  # others are refused later
-    return {**base, **own, **{key: {**base.get(key, {}), **own.get(key, {})} for key in both}}
 
 
 def _training_kind(name: str) -> dict[str, Any] | None:

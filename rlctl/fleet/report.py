@@ -15,13 +15,11 @@ from rlctl.fleet.fleet_score import as_json, percent_of_stretches
 from rlctl.fleet.plan import STRETCH_SECONDS
 from rlctl.fleet.simulation import FleetOutcome
 from rlctl.fleet.table import tables
-from rlctl.report.figures import FAINT, new_figure, png
+from rlctl.report.figures import COLOURS, FAINT, new_figure, png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-COLOURS = ("#1f5f99", "#d9822b", "#3a7d44", "#8e4585", "#b3261e", "#5f6b7a")
 
 
 def write_report(outcome: FleetOutcome, folder: Path) -> None:

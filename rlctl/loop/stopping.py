@@ -6,7 +6,7 @@ import contextlib
 import queue
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from rlctl.work.progress import say
@@ -52,31 +52,35 @@ def stop_on_signals(reread: Request | None = None) -> Iterator[Request]:
     def ask(number: int, _frame: FrameType | None) -> None:
         (reread if reread and number == signal.SIGHUP else stop).set()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
-    try:
+    with handled(ask, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
 def signals_noted(message: str) -> Iterator[list[int]]:
     """The first SIGINT or SIGTERM is noted in the list, with a message on stderr; a second does what it always does."""
     caught: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield caught
-        return
 
     def note(number: int, _: FrameType | None) -> None:
         caught.append(number)
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        restore()
         say(message)
 
-    before = {one: signal.signal(one, note) for one in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handled(note, signal.SIGINT, signal.SIGTERM) as restore:
         yield caught
+
+
+@contextlib.contextmanager
+def handled(handler: Callable[[int, FrameType | None], None], *numbers: int) -> Iterator[Callable[[], None]]:
+    """These signals go to a handler meanwhile, in the main thread; yields what gives them back early."""
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handler) for number in numbers if main}
+
+    def restore() -> None:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+    try:
+        yield restore
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        restore()

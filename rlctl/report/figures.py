@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 INK, FAINT = "#1c1f25", "#8d949f"
 """Used for nothing else, so that `svg` can replace them by the page's colours for light and dark."""
 
+COLOURS = ("#1f5f99", "#d9822b", "#3a7d44", "#8e4585", "#b3261e", "#5f6b7a")
+"""Of policies side by side, again and again."""
+
 
 def new_figure(width_inches: float, height_inches: float) -> Figure:
     """A figure of its own: no pyplot, so no global state and no display; RlctlError: matplotlib is not installed."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlctl.bench.score import LiveRun, Score
-from rlctl.envs.telemetry import Missing, Reading
+from rlctl.envs.telemetry import number_or_nan
 from rlctl.loop.record import Tick
 from rlctl.report.figures import error_bar, new_figure
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LC, _BE, _TARGET, _SUSPENDED = "#1f5f99", "#d9822b", "#b3261e", "#e6e1f2"
-_NAN = float("nan")
 
 
 def plot_run(run: LiveRun, path: Path, cpus: int) -> None:
@@ -54,7 +53,7 @@ def plot_summary(scores: Mapping[str, Score], path: Path, title: str) -> None:
 
 
 def _load(axis: Axes, seconds: list[float], ticks: Sequence[Tick]) -> None:
-    axis.plot(seconds, [100 * _number(tick.telemetry.load_ratio) for tick in ticks], color=_LC)
+    axis.plot(seconds, [100 * number_or_nan(tick.telemetry.load_ratio) for tick in ticks], color=_LC)
     axis.set_ylabel("load, %")
     axis.set_ylim(0, 115)
 
@@ -62,7 +61,7 @@ def _load(axis: Axes, seconds: list[float], ticks: Sequence[Tick]) -> None:
 def draw_latency(axis: Axes, seconds: list[float], ticks: Sequence[Tick]) -> None:
     """The tail latency over time on a log axis, and the target as a dashed line."""
     target = ticks[0].telemetry.target_seconds * 1e3
-    axis.plot(seconds, [1e3 * _number(tick.telemetry.latency_seconds) for tick in ticks], color=_LC)
+    axis.plot(seconds, [1e3 * number_or_nan(tick.telemetry.latency_seconds) for tick in ticks], color=_LC)
     axis.axhline(target, color=_TARGET, lw=1, ls="--", label=f"target {target:g} ms")
     axis.set_yscale("log")
     axis.yaxis.set_major_formatter("{x:g}")
@@ -73,8 +72,8 @@ def draw_latency(axis: Axes, seconds: list[float], ticks: Sequence[Tick]) -> Non
 
 
 def _use(axis: Axes, seconds: list[float], ticks: Sequence[Tick]) -> None:
-    axis.plot(seconds, [_number(tick.telemetry.lc_cpus) for tick in ticks], color=_LC, label="LC")
-    axis.plot(seconds, [_number(tick.telemetry.be_cpus) for tick in ticks], color=_BE, label="BE")
+    axis.plot(seconds, [number_or_nan(tick.telemetry.lc_cpus) for tick in ticks], color=_LC, label="LC")
+    axis.plot(seconds, [number_or_nan(tick.telemetry.be_cpus) for tick in ticks], color=_BE, label="BE")
     axis.set_ylabel("CPUs used")
     axis.set_ylim(bottom=0)
     axis.legend(loc="upper right", fontsize=8)
@@ -107,7 +106,3 @@ def panels(ticks: Sequence[Tick], number: int, height_inches: float) -> tuple[Fi
         axis.margins(x=0)
     axes[-1].set_xlabel("seconds")
     return figure, axes, seconds
-
-
-def _number(reading: Reading) -> float:
-    return _NAN if isinstance(reading, Missing) else reading.value

@@ -65,7 +65,8 @@ def build_live(
     with contextlib.ExitStack() as stack:
         claims = None if dry_run else stack.enter_context(Claims())  # closed last, when all is put back
         originals = None if dry_run else stack.enter_context(_Originals(config.state_directory))
-        _open_many_files()
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, MOST_FILES), most))
         knobs = Knobs(originals.journal if originals else None, dry_run=dry_run)
         stack.callback(knobs.close)
         found = Workloads.find(config, layout, knobs, make=not dry_run)
@@ -191,8 +192,3 @@ def _check_online(cpus: Iterable[int] | None, sys: Path = SYS) -> None:
 
 def _nearest(directory: Path) -> Path:
     return next((path for path in (directory, *directory.parents) if path.exists()), Path("/"))
-
-
-def _open_many_files() -> None:
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, MOST_FILES), most))

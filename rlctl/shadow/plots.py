@@ -11,16 +11,15 @@ import numpy as np
 
 from rlctl.agents.catalogue import label
 from rlctl.envs.arrays import Array
-from rlctl.report.figures import FAINT, INK, new_figure, png
+from rlctl.report.figures import COLOURS, FAINT, INK, error_bar, new_figure, png
 from rlctl.shadow.columns import Columns
 from rlctl.shadow.report import Report
-from rlctl.shadow.twin import SimulatedRun, Simulation
+from rlctl.shadow.twin import Simulation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = ("#1f5f99", "#d9822b", "#3a7d44", "#8e4585", "#b3261e", "#5f6b7a")
 MOST_POINTS = 2000
 """Points along the stream; longer ones are drawn as means."""
 
@@ -81,7 +80,9 @@ def _simulator(acting: str, simulation: Simulation) -> Figure:
     runs = {f"{label(acting)} (acts)": simulation.acting}
     runs |= {label(name): run for name, run in simulation.shadows.items()}
     for (name, run), colour in zip(runs.items(), (INK, *COLOURS * len(runs)), strict=False):
-        axis.errorbar(run.be.mean, run.violations.mean, **_bars(run), fmt="o", color=colour, capsize=2, label=name)
+        be, missed = run.be, run.violations
+        bars: dict[str, Any] = {"xerr": error_bar(be.mean, be.ci95), "yerr": error_bar(missed.mean, missed.ci95)}
+        axis.errorbar(be.mean, missed.mean, **bars, fmt="o", color=colour, capsize=2, label=name)
     axis.set_xlabel("BE's use, % of its CPUs")
     axis.set_ylabel("windows over the target, %")
     axis.set_ylim(bottom=0)
@@ -89,15 +90,6 @@ def _simulator(acting: str, simulation: Simulation) -> Figure:
     figure.legend(loc="outside right upper", fontsize=8)
     axis.grid(alpha=0.3)
     return figure
-
-
-def _bars(run: SimulatedRun) -> dict[str, Any]:
-    def distances(mean: float, interval: tuple[float, float]) -> list[list[float]]:
-        ends = (mean - interval[0], interval[1] - mean)
-        return [[max(end, 0.0) if math.isfinite(end) else 0.0] for end in ends]
-
-    be, missed = run.be, run.violations
-    return {"xerr": distances(be.mean, be.ci95), "yerr": distances(missed.mean, missed.ci95)}
 
 
 def _thinned(values: Array) -> Array:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from rlctl.envs.replay import usual_gap
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Value
 from rlctl.loop.narrator import in_words
 from rlctl.loop.record import Tick, tick_as_json
@@ -203,7 +203,4 @@ def _known(reading: Reading) -> float | None:
 
 
 def _period(ticks: Sequence[Tick]) -> float:
-    """The usual time between two ticks."""
-    times = [tick.wall_seconds for tick in itertools.islice(ticks, max(0, len(ticks) - 30), None)]
-    gaps = [later - earlier for earlier, later in itertools.pairwise(times) if later > earlier]
-    return statistics.median(gaps) if gaps else 1.0
+    return usual_gap([tick.wall_seconds for tick in itertools.islice(ticks, max(0, len(ticks) - 30), None)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from rlctl.agents.training.rollouts.live_testbed import LiveRunning, LiveTestbed
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import LAGS
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
+from rlctl.loop.stopping import handled
 from rlctl.safety.profile import load_profile
 from rlctl.scenarios.live import LiveScenario
 from rlctl.scenarios.shipped import live_scenario
@@ -127,20 +127,10 @@ def signals_raised() -> Iterator[None]:
 
     A second one does what it always does; what is left then is the testbed's keeper's to clear.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
     def interrupt(number: int, _: FrameType | None) -> None:
         restore()
         raise Signalled(number)
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handled(interrupt, signal.SIGINT, signal.SIGTERM) as restore:
         yield
-    finally:
-        restore()

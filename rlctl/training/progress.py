@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rlctl.agents.training.evaluations import METRICS
-from rlctl.work.progress import say
+from rlctl.work.progress import say, takes_bars
 
 if TYPE_CHECKING:
     from rlctl.agents.training.training_run import TrainingResult, TrainingStatus
@@ -29,8 +26,7 @@ DIGITS = (2, 1, 1)
 @contextlib.contextmanager
 def training_progress() -> Iterator[Callable[[TrainingStatus], None]]:
     """Show a run's progress; yields a function to call with each status."""
-    fancy = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and "NO_COLOR" not in os.environ
-    if not (fancy and find_spec("rich")):
+    if not takes_bars():
         yield _lines()
         return
     from rich.console import Console

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlctl.agents.training.evaluations import ALLOWANCE_POINTS
 from rlctl.envs.whole_file import write_whole
-from rlctl.report.figures import FAINT, INK, new_figure, png
+from rlctl.report.figures import FAINT, INK, error_bar, new_figure, png
 from rlctl.report.table import render
 from rlctl.training.search_choice import Lead, Standing
 
@@ -168,10 +168,7 @@ def _draw(found: SearchOutcome, path: Path) -> None:
     axis = figure.add_subplot()
     for place, one in enumerate(found.standings):
         colour = INK if place == 0 else FAINT
-        x, y = (
-            [[max(each.mean - each.ci95[0], 0.0)], [max(each.ci95[1] - each.mean, 0.0)]]
-            for each in (one.qos_percent, one.be_percent)
-        )
+        x, y = (error_bar(each.mean, each.ci95) for each in (one.qos_percent, one.be_percent))
         point = (one.qos_percent.mean, one.be_percent.mean)
         axis.errorbar(*point, yerr=y, xerr=x, fmt="o", color=colour, elinewidth=0.8, markersize=4)
         axis.annotate(one.name, point, (4, 4), textcoords="offset points", fontsize=7, color=colour)

@@ -17,9 +17,14 @@ def say(text: str) -> None:
 @contextlib.contextmanager
 def progress(total: int, unit: str = "steps") -> Iterator[Callable[[str], None]]:
     """Show how far a number of steps, of a unit in the plural, has come: gives what to call after each."""
-    fancy = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and "NO_COLOR" not in os.environ
-    with (_bar if fancy and find_spec("rich") else _lines)(total, unit) as advance:
+    with (_bar if takes_bars() else _lines)(total, unit) as advance:
         yield advance
+
+
+def takes_bars() -> bool:
+    """Whether stderr is a terminal that moves, and rich is there to draw on it."""
+    moves = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and "NO_COLOR" not in os.environ
+    return moves and find_spec("rich") is not None
 
 
 @contextlib.contextmanager

@@ -81,7 +81,7 @@ class IoV2:
         if self._cost_enabled() and (self._group / "io.weight").exists():
             wanted["io.weight"] = weight
         if not wanted:
-            raise CgroupError(_unheeded(self._sys, f" or enable io.cost in {self._qos}" if self._has_cost() else ""))
+            raise CgroupError(_unheeded(self._sys, f" or enable io.cost in {self._qos}" if self._qos.exists() else ""))
         for name, number in wanted.items():
             self._knobs.write(self._group / name, f"default {number}")
 
@@ -91,9 +91,6 @@ class IoV2:
         limits = " ".join(f"{name}={number}" for name, number in wanted.items() if number is not None)
         if limits:
             self._knobs.write(self._group / "io.max", f"{disk.device} {limits}")
-
-    def _has_cost(self) -> bool:
-        return self._qos.exists()
 
     def _cost_enabled(self) -> bool:
         try:

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from rlctl.agents.managers.prm_model import Method, PrmModel
-from rlctl.agents.training.fit_prm import fence, fit, fit_files
+from rlctl.agents.training.fit_prm import fence, fit
 from rlctl.agents.training.prm_records import Row, read_rows
+from rlctl.cli import main
 from rlctl.envs.errors import ConfigError
 
 
@@ -150,14 +151,17 @@ def test_a_real_tick_log_can_be_fitted(tmp_path: Path) -> None:
     assert fit(rows, lc_cpus=1, interval_seconds=1.0).lcutilmax_percent == pytest.approx(76.5)
 
 
-def test_fit_files_writes_and_refuses_to_replace(tmp_path: Path) -> None:
+def test_the_command_writes_and_refuses_to_replace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, out = tmp_path / "rows.csv", tmp_path / "threshold.json"
     path.write_text("lc_cpus,cpi\n" + "".join(f"0.6,{1 + i % 7 / 100}\n" for i in range(40)))
-    model = fit_files([path], out, lc_cpus=1)
-    assert PrmModel.load(out) == model
-    with pytest.raises(ConfigError, match="exists"):
-        fit_files([path], out, lc_cpus=1)
-    assert fit_files([path], out, lc_cpus=1, span_sigmas=3.0, overwrite=True).span_sigmas == 3.0
+    words = ["fit-prm", str(path), "--lc-cpus", "1", "--out", str(out)]
+    assert main(words) == 0
+    assert PrmModel.load(out) == fit(read_rows(path), lc_cpus=1)
+    assert main(words) == 78
+    assert "exists" in capsys.readouterr().err
+    assert PrmModel.load(out).span_sigmas == 4.0
+    assert main([*words, "--span", "3", "--overwrite"]) == 0
+    assert PrmModel.load(out).span_sigmas == 3.0
 
 
 def test_no_rows_and_impossible_parameters_are_refused() -> None:
