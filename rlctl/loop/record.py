@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.applications import Placement
 from rlctl.envs.telemetry import OF_EACH_LC, READINGS, Missing, Quantile, Reading, SeveralTelemetry, Telemetry
-from rlctl.envs.ticklog import Damage, read_lines, seal
+from rlctl.envs.ticklog import seal
 from rlctl.loop.sealed_log import SealedLog
 from rlctl.safety.verdict import Verdict
 
@@ -119,22 +119,6 @@ def write_ticks(path: Path, ticks: Iterable[Tick]) -> None:
             file.write(line)
 
 
-def read_ticks(path: Path, damaged: Callable[[Damage], None] | None = None) -> Iterator[dict[str, Any]]:
-    """The objects of one file of a tick log, headers left out; damaged lines are reported and left out too.
-
-    Args:
-        path: One file, not the folder of a whole log.
-        damaged: Takes every damaged line and every gap; by default they are logged.
-
-    Raises:
-        ConfigError: The file is not there or cannot be read.
-        PermissionMissing: The file may not be read.
-    """
-    for line in read_lines([path], damaged or _warn):
-        if not line.is_header:
-            yield dict(line.content)
-
-
 def tick_as_json(tick: Tick) -> dict[str, Any]:
     """A tick as plain data; readings are `{"value", "age"}` or `{"missing", "detail", "age"}`.
 
@@ -187,10 +171,6 @@ def _further(tick: Tick) -> dict[str, Any]:
             for name, one in telemetry.lcs.items()
         }
     return plain
-
-
-def _warn(damage: Damage) -> None:
-    log.warning("%s", damage)
 
 
 def _reading(reading: Reading) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.errors import RlctlError
-from rlctl.loop.record import read_ticks
+from tests.doubles.tick_logs import read_ticks
 from tests.faults.onlooker import Sample
 
 __all__ = ["Judged", "Rulings", "freer", "judge", "rulings"]

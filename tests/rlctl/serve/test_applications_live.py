@@ -19,8 +19,8 @@ from rlctl.envs.host.apps.registry import Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
-from rlctl.loop.record import read_ticks
 from rlctl.serve.sharing import Sharing
+from tests.doubles.tick_logs import read_ticks
 from tests.waiting import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.host

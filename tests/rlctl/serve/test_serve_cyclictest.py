@@ -17,7 +17,7 @@ from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.rtgroups import Condition, Rig
 from rlctl.envs.testbed.rtload import Load, RtLoad
-from rlctl.loop.record import read_ticks
+from tests.doubles.tick_logs import read_ticks
 from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.host

@@ -14,7 +14,7 @@ from rlctl.envs.errors import RlctlError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
-from rlctl.loop.record import read_ticks
+from tests.doubles.tick_logs import read_ticks
 from tests.waiting import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.host
