@@ -22,7 +22,6 @@ class Seen(NamedTuple):
     """One tick of n hosts.
 
     Attributes:
-        readings: What the sensors say, with the time.
         mask: Moves that the shield would let through; bool, shape (n, len(MOVES)). None without a shield.
         telemetry: Gives the same readings host by host.
     """

@@ -93,9 +93,6 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that the arguments name.
 
-    Args:
-        argv: Arguments without the program's name; `sys.argv[1:]` by default.
-
     Returns:
         The exit code.
     """

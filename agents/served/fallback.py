@@ -38,8 +38,6 @@ class Fallback(Policy):
 
     Args:
         policy: Decides while it may. It is only ever called from one thread, one call at a time.
-        heuristic: Decides while the policy may not, and when it fails.
-        budgets: How often the policy may fail before it is demoted.
     """
 
     heuristic: Policy

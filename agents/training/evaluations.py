@@ -45,7 +45,6 @@ class Evaluation:
     """One policy on all courses.
 
     Attributes:
-        timesteps, seconds: Control periods learned from by then, and wall-clock time.
         merit: What policies are compared by; the larger is the better.
     """
 

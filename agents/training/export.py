@@ -58,7 +58,6 @@ def export(model: Any, out: Path, *, name: str, card: CardParts, observations: A
 
     Args:
         model: Of one of ALGORITHMS, with a dense network.
-        card: What the training run says of it.
         observations: float32, shape (n, size) with n >= FEWEST, as recorded from hosts: the network must choose as the
             model does on every one of them.
 

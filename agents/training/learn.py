@@ -55,7 +55,6 @@ def learn(
     """Train a policy, judge and export the best one.
 
     Args:
-        stopped: True asks to end early.
         rollouts: The testbeds of a cluster, which act instead of simulated hosts in this process.
         evaluated: Called after each evaluation, with a checkpoint of that moment in the folder.
 

@@ -48,9 +48,6 @@ WorkloadSpec = ByCgroup | ByUnit | ByPid | ByContainer | ByKubernetesQos | ByKub
 def discover(spec: WorkloadSpec, layout: Layout, proc: Path = Path("/proc"), search_path: str | None = None) -> Found:
     """Find a workload that runs already.
 
-    Args:
-        search_path: Folders of container tools, as in PATH; by default PATH itself.
-
     Raises:
         ConfigError: The name is impossible.
         HostError: There is nothing of that name now; says which names come near.

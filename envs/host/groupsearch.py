@@ -31,7 +31,6 @@ class Found:
     Attributes:
         paths: Paths of its groups below the hierarchy's root, beginning with a slash, by v1 controller or `UNIFIED`.
             Hierarchies where it has no group of its own are absent.
-        pids: Its processes now, those in groups below included.
     """
 
     paths: Mapping[str, tuple[str, ...]]

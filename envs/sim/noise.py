@@ -23,7 +23,6 @@ def uniforms(seeds: NDArray[np.uint64], tick: int, channels: int, first: int = 0
 
     Args:
         seeds: One per host, shape (n,).
-        channels: How many numbers per host.
         first: Number of the first channel; give each use its own.
 
     Returns:

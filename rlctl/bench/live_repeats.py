@@ -78,7 +78,6 @@ class LiveOutcome:
 
     Attributes:
         hosts: What each host measured, by its name; without a cluster THIS_HOST alone.
-        interrupted: Why it ended early; empty when it is complete.
     """
 
     plan: LivePlan

@@ -192,7 +192,6 @@ def run_sim(
             needs that and the plan lacks it.
         workforce: Who does the pieces of work; no number in the result depends on it.
         done: Called after each piece of work with the manager's name, for progress.
-        chunk: Seeds of one piece of work, as in `SimPlan.tasks`.
 
     Raises:
         ConfigError: scikit-learn is needed and not installed.

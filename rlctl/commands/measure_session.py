@@ -69,8 +69,6 @@ def measure(
     """Make all runs and report them; an end before the last one reports those that are finished.
 
     Args:
-        kind: `mix` or `burst`, for the JSON.
-        cells: What is compared, managed and unmanaged.
         draw: Writes the figures of what was measured, by the cell's name, to the folder of --report.
         tables: Print a table of each cell's metrics, rather than the speed-ups alone.
     """

@@ -37,10 +37,8 @@ class Look:
 
     Attributes:
         stage: Number of the stage, from 1.
-        treated: Number of hosts on the new bundle.
         misses: Missed windows more than among the other hosts, points; None where there are no others.
         be: BE throughput less than among the other hosts, points; None where there are no others.
-        drift_ratio: Share of its ticks unlike its training data.
         stop: Why the bundle is rolled back; empty when the rollout goes on.
     """
 
@@ -66,7 +64,6 @@ class RolloutOutcome:
 
     Attributes:
         ever: Hosts that ever ran the new bundle; bool, shape (hosts,).
-        host_minutes: Time that they ran it, summed over them.
         missed_windows: Windows that they missed from the rollout's begin to the end of what was watched.
         missed_without: Windows that the same hosts miss without the rollout.
         be_hours: BE work that they did meanwhile, in hours of BE running alone, less that without the rollout.

@@ -72,10 +72,6 @@ class FleetScore:
         qos: Windows that held the target, mean over hosts.
         emu: LC load and BE work together, mean over hosts.
         machines: Standard machines saved, sum over hosts.
-        worst_host_percent: QoS of the host with the least.
-        worst_ratio: Latency of the worst window of all as a multiple of the target.
-        failed_percent: Share of ticks without a usable answer.
-        strange_percent: Share of ticks unlike the policy's training data.
     """
 
     hosts: int

@@ -35,7 +35,7 @@ class Tally:
         be_work: Sum over ticks of BE's work as a share of BE running alone.
         load: Sum over ticks of the load as a share of the LC's maximum.
         overridden: Ticks in which the shield did not let the proposal through as it was.
-        strange: Ticks unlike the policy's training data.
+        failed, strange: Ticks without a usable answer of the policy, and those unlike its training data.
     """
 
     missed: Array
@@ -130,7 +130,6 @@ class FleetOutcome:
 
     Attributes:
         alone_cpus: CPUs that BE keeps busy when it runs alone, shape (hosts,).
-        results: By manager, in the plan's order.
         wall_seconds: From the first piece of work to the last result.
     """
 

@@ -35,7 +35,6 @@ class Event:
     Attributes:
         event: "change", "trouble" or "summary".
         ts: Wall clock, Unix time in seconds.
-        text: One line for people.
         fields: The same for programs, with units in the names.
     """
 

@@ -35,9 +35,6 @@ class Configuration:
     Args:
         policy: Another policy than the file's, as typed for --policy; None for the file's.
         strict: A bundle that is refused is an error even where the file has a fallback section.
-
-    Attributes:
-        config: What the file says, with the policy that was typed.
     """
 
     def __init__(self, path: Path, policy: str | None = None, *, strict: bool = False) -> None:
@@ -114,7 +111,6 @@ def with_fallback(
     """A learned policy with its chain behind it; a heuristic as it is, behind which there is the safe allocation.
 
     Args:
-        section: The heuristic that decides otherwise, and the budgets of failures.
         tick_seconds: Control period, of which an answer may take a quarter.
     """
     if section.name not in catalogue.NAMES:

@@ -24,10 +24,8 @@ class DryRun:
     if it had been. The readings remain those of a host that nobody controls.
 
     Args:
-        plant: The plant beneath; it is read, never written.
         controls: What BE can be restricted by; another knob stays wide open, as it would.
         plan: The steps that would bring an allocation about, each of them a write to a group or the wait for it.
-        weigh: Says what giving BE a weight would write.
     """
 
     def __init__(

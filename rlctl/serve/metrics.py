@@ -96,7 +96,6 @@ class Metrics(Collector):
     Args:
         limits: The host's range of allocations: a lifted quota is shown as all of its CPUs.
         counted: Counts since the start that others keep, by the ending of the metric's name; asked for each scrape.
-        clock: Monotonic seconds, for the age of the last tick.
     """
 
     def __init__(

@@ -47,7 +47,6 @@ def serve(configuration: Configuration, stop: Request, *, seconds: float | None 
     """Control this host as configured until a stop is requested, then put everything back, whatever happened.
 
     Args:
-        stop: Ends the loop, also amid the wait for a tick.
         as_json: Tell events as JSON on stdout rather than as text on stderr.
 
     Raises:
@@ -133,10 +132,8 @@ class Around:
 
     Attributes:
         events: What happened to the host's groups since the last call, a line for each.
-        shares: How BE's applications divide what is in force.
         tick_log: Takes every tick; None keeps no record.
         metrics: Section of the metrics endpoint; None listens nowhere.
-        limits: What rlctl itself may cost before the log has a warning.
         failed: Called when the loop ends with an error, before anything is closed.
     """
 

@@ -48,7 +48,6 @@ class Sharing:
         socket: Where they are told their modes; None tells them by files alone.
         leftover: `share` gives what the allocator leaves to those that are placed, `idle` leaves it.
         period_seconds: They are placed anew at least so often, though nothing has changed.
-        events: Takes a line for each application that comes or goes.
         clock: Monotonic seconds, for periods and for how long an application has run.
 
     Raises:

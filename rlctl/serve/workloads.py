@@ -212,13 +212,7 @@ def be_group(config: ServeConfig, layout: Layout, *, make: bool) -> BeGroup:
 def build_sharing(
     config: ServeConfig, be: BeGroup, parent: Group, order: Sequence[int], knobs: Knobs, events: Events
 ) -> Sharing | None:
-    """What divides BE's budget among its applications; None where BE has none.
-
-    Args:
-        parent: The group that holds the applications.
-        order: CPUs that BE may be given.
-        events: Takes a line for each application that comes or goes.
-    """
+    """What divides BE's budget among its applications; None where BE has none."""
     section = config.be.applications
     if section is None:
         return None

@@ -41,7 +41,6 @@ class ShadowColumns:
     """One shadow; arrays of shape (ticks,).
 
     Attributes:
-        got_cpus: CPUs that BE could have used under it.
         same: The shield would have let through what was in force.
         near: The same to one quota level, and frozen alike.
         first_failure: Why it had no answer for the first time; empty when it always had one.
@@ -67,7 +66,6 @@ class Columns:
         follows: The tick comes right after the one before it in the array.
         load_ratio, be_cpus: Load, and CPUs that BE used, in the period before each tick; NaN where they are not known.
         met: That period held the target: 1, did not: 0, was not measured: NaN.
-        applied_cpus: CPUs that BE could use from each tick on.
         overridden: The shield did not let the acting policy's proposal through as it was.
         left_out: Number of ticks before them, with another acting policy, shield, host or set of shadows.
     """

@@ -86,7 +86,6 @@ class Report:
 
     Attributes:
         left_out_ticks: Ticks before them, with another acting policy, shield, host or set of shadows.
-        unmeasured_windows: Windows without a latency, which count neither way.
         violation_percent: Share of the measured windows that missed the target; None when none was measured.
         be_percent: BE's use in percent of its CPUs; None when it was never measured.
         override_percent: Share of ticks in which the shield overrode the acting policy.

@@ -43,7 +43,6 @@ class Recheck:
         same_shield: In every run the shield is the one that ruled then: then there should be no difference.
         unknown: Ticks not judged, because what the guards remembered is not known: after damage, and where the log's
             beginning is missing.
-        differences: Verdicts that are not the recorded ones, oldest first.
     """
 
     runs: int = 0

@@ -56,7 +56,6 @@ class Ground:
 
     Attributes:
         vary: Each seed is another host.
-        policy: Makes a manager by name, as this ground wants it.
         work: What BE's work is worth by a violation to those who learn on such hosts.
     """
 

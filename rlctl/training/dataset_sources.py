@@ -36,9 +36,6 @@ LATE_RATIO = 1.5
 def recording_of(path: Path, safety: Profile | None, damaged: Callable[[Damage], None]) -> Recording:
     """The transitions of a tick log (a file, or a folder of one), or of the folder of a live training run.
 
-    Args:
-        safety: The shield of logs that do not name theirs.
-
     Raises:
         ConfigError: It is neither, or a log does not say under which shield it was recorded.
         PermissionMissing: It may not be read.

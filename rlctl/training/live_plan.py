@@ -101,9 +101,6 @@ def fine_tune(
 ) -> tuple[Outcome, str | None]:
     """Start the testbed, learn, take the testbed down again, whatever happened, and export.
 
-    Args:
-        watch: Called after each control period with the phase it belongs to.
-
     Returns:
         What came of it, and the bundle's folder.
 

@@ -89,7 +89,6 @@ def ranked(trials: Mapping[str, Scores], frozen: Scores, ticks: Mapping[str, int
     Args:
         trials: Their scores by name, all on the same courses and seeds; two seeds at least.
         frozen: What a BE that is always frozen scored there.
-        ticks: Windows of a run of each course.
     """
     return sorted((_standing(name, scores, frozen, ticks) for name, scores in trials.items()), key=lambda one: one.key)
 

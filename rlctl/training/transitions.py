@@ -71,7 +71,6 @@ class Moment:
         mask: Moves that the shield would let through unchanged, shape (len(MOVES),).
         before, proposed, ruled, applied: Allocations: in force until then, asked for, let through, and read back.
         proposed_move, executed_move: The moves nearest to what was asked for and to what happened.
-        explored: It was not the policy's own choice.
         guard: Name of the guard that overruled it; empty where none did.
     """
 

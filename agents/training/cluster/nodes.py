@@ -42,7 +42,6 @@ class Node:
     """A node that is alive.
 
     Attributes:
-        id: A hexadecimal number that Ray gave it.
         address: IP address; several nodes of a test have the same.
         resources: What it offers in all, by name: `CPU`, `memory`, and what it was started with.
     """

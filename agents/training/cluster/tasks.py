@@ -56,7 +56,6 @@ def map_tasks(
 
     Args:
         function: A function of a module, so that nodes import it; it must come to the same however often it is run.
-        items: What it is run on; they and the results are pickled.
         resources: Custom resources that it takes: `{"testbed": 1}` is one at a time on each host that offers one.
         retries: How often a task is done again when its worker or node was lost.
         lost: Called with a line for each task that was lost and is done again.

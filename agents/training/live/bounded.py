@@ -177,9 +177,6 @@ class BoundedHost(gym.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], Any
 
     `info["executed_move"]` is the move that an off-policy learner has to store.
 
-    Args:
-        logits: What the policy prefers among the moves, given observations.
-
     Attributes:
         logits: The policy; another one may be put in its place between two steps.
         exploring: False, as at first, leaves the best move alone.

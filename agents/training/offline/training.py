@@ -80,7 +80,6 @@ class Round:
         loss: Mean over the updates since the round before.
         agreement: Share of the held-out states in which it chooses what was executed there, or by whom it clones
             chosen.
-        evaluation: Scores in the simulator, where courses are given.
     """
 
     updates: int

@@ -72,7 +72,6 @@ def write(place: Place, recordings: Iterable[Recording], code: str) -> Origin:
     """Write a dataset, whole or not at all.
 
     Args:
-        place: Where it goes; nothing may be there.
         recordings: One after the other; they are held in memory one at a time.
 
     Raises:

@@ -30,7 +30,6 @@ class Orders:
     Attributes:
         steps: Control periods on each of its simulated or live hosts.
         epsilon: Share of random moves beside the best one; None draws from the policy's distribution.
-        masked: Choose only among the moves that the shield lets through.
     """
 
     version: int
@@ -51,7 +50,6 @@ class Segment:
         dones: Where an episode was cut off, (steps, hosts).
         finals: Last observations of those episodes, float32, (dones.sum(), size), by step and then by host.
         masks: Moves that were allowed, (steps, hosts, moves); None where all were.
-        seconds: Duration by the host's own monotonic clock.
     """
 
     version: int

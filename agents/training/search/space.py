@@ -83,7 +83,6 @@ class Space:
 
     Attributes:
         draws: By key, margins after `shield.`.
-        base: What the recipe and the profile have for these keys.
     """
 
     document: SpaceFile

@@ -48,7 +48,6 @@ class FigureKeys:
         """The figures in one decoded JSON value.
 
         Args:
-            end_seconds: Monotonic time at which it was current.
             window_seconds: Length of the window if the document does not say.
         """
         if not isinstance(document, dict):

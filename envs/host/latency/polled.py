@@ -58,7 +58,6 @@ class PolledSource:
 
     Args:
         digest: Makes figures of its answers; called in the thread.
-        interval_seconds: Time between two requests; the control period.
         stale_seconds: Figures older than this are missing.
 
     Raises:

@@ -48,9 +48,6 @@ def apply(
 ) -> Applied:
     """Build a platform's partitions. A step that fails takes all that was done back.
 
-    Args:
-        state_dir: Takes the ledger and the journal.
-
     Raises:
         CgroupBusy: A partition stands already, or something else is in the way.
         CgroupGone: The group that is to hold the partitions is not there.

@@ -112,9 +112,6 @@ def _take(recorded: Recorded, record: Mapping[str, Any]) -> None:
 class Ledger:
     """An open ledger, to which lines are appended.
 
-    Args:
-        state_dir: Its folder `partition` must exist.
-
     Raises:
         PermissionMissing, ConfigError: It cannot be opened.
     """

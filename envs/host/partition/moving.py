@@ -41,7 +41,6 @@ class Choice:
 
     Attributes:
         leave: Process ids and names of those that stay, with all their threads.
-        kernel_threads: Move those kernel threads that are not bound to CPUs.
     """
 
     leave: frozenset[str] = frozenset()

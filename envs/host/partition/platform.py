@@ -49,7 +49,6 @@ class Platform:
     """A platform that fits this host.
 
     Attributes:
-        host_cpus: CPUs of everything that is not managed.
         host_memory_nodes: Its memory nodes; empty leaves them as they are, likewise for the managed device.
         mdev_cpus: CPUs of what rlctl manages; none of the host's.
         mdev_memory_nodes: Memory nodes of what rlctl manages.

@@ -63,9 +63,6 @@ def undo(
 ) -> Undone:
     """Take down the partition that the ledger tells of, however far it had come.
 
-    Args:
-        force: Do not ask whether a live controller holds the directory.
-
     Raises:
         HostError: A controller runs on the same state directory.
         PermissionMissing: The ledger may not be read or written.

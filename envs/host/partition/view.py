@@ -33,7 +33,6 @@ class Row:
         memory_nodes: Memory nodes, as the kernel lists them; empty for the parent's.
         quota_cpus: CPU seconds per second; infinite without a quota.
         memory_bytes: Limit; None without one.
-        exclusive: No other group may use its CPUs.
     """
 
     group: str

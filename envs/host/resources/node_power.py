@@ -32,12 +32,7 @@ Source = Callable[[], float | Missing]
 
 
 class NodePower:
-    """`node_watts`, read in the background.
-
-    Args:
-        source: Asked again and again, until `close`.
-        cancel: Ends a question that is under way.
-    """
+    """`node_watts`, read in the background."""
 
     name = "node-power"
     provides = ("node_watts",)

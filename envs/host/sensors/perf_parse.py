@@ -97,9 +97,6 @@ class FrameAssembler:
 
     A frame is complete when every expected event has been seen, or when the next interval begins: the counts of one
     frame, and so its CPI, are always of the same interval.
-
-    Args:
-        expected: All (cgroup, event) pairs that perf counts.
     """
 
     def __init__(self, expected: Collection[tuple[str, str]]) -> None:

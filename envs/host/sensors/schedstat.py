@@ -30,9 +30,6 @@ class RunDelay:
 
     A thread born since the previous tick counts from its birth; the last wait of one that ended since is lost. A
     process that joined counts from its second tick, as it may bring a long past along.
-
-    Args:
-        pids: The LC's processes now, or why they are not known.
     """
 
     name = "schedstat"
