@@ -19,6 +19,7 @@ from rlctl.envs.testbed.launch import Launcher, find_program
 from rlctl.envs.testbed.memcached import Memcached, MemcachedConfig
 from rlctl.envs.testbed.nginx import Nginx, NginxConfig
 from rlctl.envs.testbed.workloads import Program, Service, talk
+from tests.waiting import until
 
 Make = Callable[[], Service]
 
@@ -65,8 +66,12 @@ def needs(*programs: str) -> None:
 def loaded(service: Service, rate_rps: float, seconds: float = 0.3) -> GeneratorStats:
     with LoadGenerator(service.load(), rate_rps=rate_rps) as generator:
         generator.stats()
-        time.sleep(seconds)
-        return generator.stats()
+
+        def window() -> GeneratorStats:
+            time.sleep(seconds)
+            return generator.stats()
+
+        return until(lambda: (stats := window()).samples > 0 and stats)  # type: ignore[return-value]
 
 
 @pytest.fixture
