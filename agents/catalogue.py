@@ -117,7 +117,8 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
         "heracles": Entry(
             Heracles,
             "every 15 s load gates .85/.80, cool-down 300 s, slack < .10 no growth, < .05 two cores; +1 core per 2 s; "
-            "where measured, DRAM bandwidth below .90 and power below .90 of the TDP",
+            "where measured, DRAM bandwidth below .90 and power below .90 of the TDP; on a testbed's link a ceiling "
+            "for BE every 1 s, what the LC leaves of it less 5 %",
             "Heracles, ISCA 2015",
         ),
         "parties": Entry(

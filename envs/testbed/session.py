@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -18,6 +18,7 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.live import Lc, LiveHost
 from rlctl.envs.host.sensors.of_groups import group_sensors
+from rlctl.envs.telemetry import Reading
 from rlctl.envs.testbed.generator import LoadGenerator
 from rlctl.envs.testbed.generator_source import GeneratorSource
 from rlctl.envs.testbed.janitor import Janitor
@@ -25,6 +26,7 @@ from rlctl.envs.testbed.knee import find_knee, probe_with
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.network.link import Link, LinkConfig
 from rlctl.envs.testbed.network.upload import Upload, UploadConfig
+from rlctl.envs.testbed.network.use import LinkUse
 from rlctl.envs.testbed.stress import StressConfig, StressNg
 from rlctl.envs.testbed.traces import Trace, constant
 from rlctl.envs.testbed.workloads import Job, Service, Work
@@ -105,6 +107,7 @@ class Testbed:
         self._be_group: Group
         self._launcher: Launcher
         self._link: Link | None = None
+        self._loop: tuple[float, Callable[[], None]] | None = None
         self._new_be: Callable[[], Job]
         self._be: Job | None = None
 
@@ -194,6 +197,36 @@ class Testbed:
         finally:
             self._link.unite()
 
+    @contextlib.contextmanager
+    def ceiling(
+        self, be_link_ratio: Callable[[Mapping[str, Reading]], float | None], period_seconds: float
+    ) -> Iterator[None]:
+        """Give BE's class on the link a ceiling that follows what the LC sends, for as long as the context lasts.
+
+        Args:
+            be_link_ratio: The ceiling as a share of the link's first rate, of the readings of `LinkUse`; None to leave
+                it as it is.
+            period_seconds: How often it is asked, between the ticks too.
+
+        Raises:
+            TestbedError: There is no link, or the kernel has no such class.
+        """
+        if (link := self._link) is None:
+            raise TestbedError("there is no link to divide into classes")
+        use = LinkUse(link)
+
+        def hold_be() -> None:
+            if (ratio := be_link_ratio(use.read(time.monotonic()))) is not None:
+                link.hold_be(ratio)
+
+        link.limit_be()
+        self._loop = period_seconds, hold_be
+        try:
+            yield
+        finally:
+            self._loop = None
+            link.unite()
+
     def follow(self, trace: Trace) -> None:
         """Let load (shares of the maximum load) and link go through a run from now on.
 
@@ -217,6 +250,16 @@ class Testbed:
 
         self.plant.drive = begin_period
         drive()
+
+    def _sleep(self, seconds: float) -> None:
+        """Let a period pass; BE's ceiling on the link, if it has one, follows meanwhile."""
+        end_seconds = time.monotonic() + seconds
+        if self._loop:
+            period_seconds, hold_be = self._loop
+            while end_seconds - time.monotonic() > period_seconds:
+                time.sleep(period_seconds)
+                hold_be()
+        time.sleep(max(end_seconds - time.monotonic(), 0.0))
 
     def _begin_be(self) -> None:
         if self._be is not None:
@@ -257,8 +300,9 @@ class Testbed:
         limits = Limits(len(spec.be_cpus), lc_cpus=float(len(spec.lc_cpus)))
         actuator = BeActuator([be], spec.be_cpus, limits, knobs, lc=lc)
         source = GeneratorSource(lambda: self._generator.stats(timeout_seconds=0.05), self.slo)
-        watched = Lc("lc", self.slo, [source, *group_sensors(lc, [be])])
-        self.plant = DrivenHost([watched], actuator, spec.tick_seconds, close=lambda: None)
+        of_link = [LinkUse(self._link)] if self._link else []
+        watched = Lc("lc", self.slo, [source, *group_sensors(lc, [be]), *of_link])
+        self.plant = DrivenHost([watched], actuator, spec.tick_seconds, close=lambda: None, sleep=self._sleep)
         stack.callback(self.plant.close)
 
     def _max_load_rps(self) -> float:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from rlctl import __version__
 from rlctl.agents import catalogue
+from rlctl.agents.managers.heracles import Heracles
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.managers.table import Levels
 from rlctl.agents.policy import Policy
@@ -158,8 +159,7 @@ def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work) -> LiveR
     bed.settle(scenario.trace)
     plant.set_weight(Weight.EQUAL)  # a lower one leaves the idle class of the run before
     plant.set_weight(plan.weight(policy))
-    answer = catalogue.ANSWERS.get(policy.name)
-    with bed.classes(answer.link_ratio if answer else None):
+    with _classes(policy, scenario, bed):
         bed.start_be()
         bed.follow(scenario.trace)
         cpu_seconds, begun = time.process_time(), time.monotonic()
@@ -167,3 +167,14 @@ def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work) -> LiveR
         used_ratio = (time.process_time() - cpu_seconds) / (time.monotonic() - begun)
         work = bed.stop_be()
     return LiveRun(policy.name, tuple(recorder.ticks), work.share_of(alone), used_ratio)
+
+
+def _classes(policy: Policy, scenario: LiveScenario, bed: Testbed) -> AbstractContextManager[None]:
+    """Classes on the link: as the kernel's answer was told, or as Heracles' network loop sets them, which is told too.
+
+    That loop is faster than a tick, like the published one; its period is divided like all others.
+    """
+    if isinstance(policy, Heracles) and scenario.link:
+        return bed.ceiling(policy.be_link_ratio, policy.network_seconds / policy.time_scale)
+    answer = catalogue.ANSWERS.get(policy.name)
+    return bed.classes(answer.link_ratio if answer else None)

@@ -12,7 +12,8 @@ its own, in front of the bucket: a class there helps only as far as the rate tha
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -26,6 +27,8 @@ SINK_PORT = 7002
 
 Command = tuple[str, ...]
 
+_SENT = re.compile(r"^class htb (\S+) .*\n Sent (\d+) bytes", re.MULTILINE)
+
 MOST_MBIT = 100_000.0
 """Beyond it the rate is a slip of the pen: no processor fills such a link through one token bucket."""
 
@@ -36,6 +39,9 @@ LC_RATIO = 0.98
 # One packet of 64 kB at a time, or a class that was passed over sends its whole deficit at once.
 QUANTUM_BYTES = 65_536
 LEAF_PACKETS = 1000  # as many as a plain interface queues
+LEAST_MBIT = 1.0  # HTB has no rate 0
+
+LC_CLASS, BE_CLASS = "1:10", "1:20"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +104,26 @@ def classes(rate_mbit: float) -> Iterator[Command]:
         rate_mbit: Rate that the operator takes the link to have.
     """
     whole = HTB_RATIO * rate_mbit
-    shape = ("burst", "64kb", "cburst", "64kb", "quantum", str(QUANTUM_BYTES))
-    yield ("tc", "qdisc", "replace", "dev", "host", "root", "handle", "1:", "htb", "default", "20")
-    for parent, number, rate, priority in (
-        ("1:", "1:1", whole, ()),
-        ("1:1", "1:10", LC_RATIO * whole, ("prio", "0")),
-        ("1:1", "1:20", (1.0 - LC_RATIO) * whole, ("prio", "1")),
-    ):
-        place = ("dev", "host", "parent", parent, "classid", number)
-        rates = ("rate", f"{rate:.3f}mbit", "ceil", f"{whole:.3f}mbit")
-        yield ("tc", "class", "add", *place, "htb", *rates, *priority, *shape)
-    for leaf in ("1:10", "1:20"):
-        yield ("tc", "qdisc", "add", "dev", "host", "parent", leaf, "pfifo", "limit", str(LEAF_PACKETS))
-    match = ("match", "ip", "sport", str(LC_PORT), "0xffff")
-    yield ("tc", "filter", "add", "dev", "host", "parent", "1:", "protocol", "ip", "u32", *match, "flowid", "1:10")
+    yield ROOT
+    yield _class("add", "1:", "1:1", whole, whole)
+    yield _class("add", "1:1", LC_CLASS, LC_RATIO * whole, whole, "prio", "0")
+    yield _class("add", "1:1", BE_CLASS, (1.0 - LC_RATIO) * whole, whole, "prio", "1")
+    yield from _leaves()
+
+
+def ceiling() -> Iterator[Command]:
+    """HTB as Heracles has it (4.1): what the LC answers has no limit and no precedence, the rest has a ceiling.
+
+    The ceiling begins at the least that there is, until the LC's bandwidth has been measured.
+    """
+    yield ROOT
+    yield _class("add", "1:", LC_CLASS, MOST_MBIT, MOST_MBIT)
+    yield _class("add", "1:", BE_CLASS, LEAST_MBIT, LEAST_MBIT)
+    yield from _leaves()
+
+
+ROOT: Command = ("tc", "qdisc", "replace", "dev", "host", "root", "handle", "1:", "htb", "default", "20")
+"""What is in no other class is in BE_CLASS."""
 
 
 # Or a run's connections would begin with the window that those of the run before ended with (tcp_metrics(8)).
@@ -131,7 +143,10 @@ class Link:
     Attributes:
         host: The namespace of LC and BE.
         client: The namespace of whoever sends requests and takes uploads.
+        limits_be: BE's class has a ceiling, see `limit_be`.
     """
+
+    limits_be = False
 
     def __init__(self, config: LinkConfig, launcher: Launcher) -> None:
         self.config, self._launcher = config, launcher
@@ -179,9 +194,43 @@ class Link:
         """
         self.host.run(classes(rate_ratio * self.config.rate_mbit(0.0)))
 
+    def limit_be(self) -> None:
+        """Give the LC a class without a limit, and BE one whose ceiling `hold_be` sets.
+
+        Raises:
+            TestbedError: The kernel lacks a part (NET_SCH_HTB, NET_CLS_U32).
+        """
+        self.host.run(ceiling())
+        self.limits_be = True
+
+    def hold_be(self, rate_ratio: float) -> None:
+        """Let BE send at this share of the rate that a run begins with, after `limit_be`."""
+        mbit = max(rate_ratio * self.config.rate_mbit(0.0), LEAST_MBIT)
+        self.host.run([_class("change", "1:", BE_CLASS, mbit, mbit)])
+
+    def sent_bytes(self) -> Mapping[str, int]:
+        """Bytes that each class has sent since it was made."""
+        counts = self.host.run([("tc", "-s", "class", "show", "dev", "host")])
+        return {name: int(count) for name, count in _SENT.findall(counts)}
+
     def unite(self) -> None:
         """Take the classes back."""
+        self.limits_be = False
         self.host.run([NO_CLASSES])
+
+
+def _class(verb: str, parent: str, name: str, rate_mbit: float, most_mbit: float, *priority: str) -> Command:
+    rates = ("rate", f"{rate_mbit:.3f}mbit", "ceil", f"{most_mbit:.3f}mbit")
+    shape = ("burst", "64kb", "cburst", "64kb", "quantum", str(QUANTUM_BYTES))
+    return ("tc", "class", verb, "dev", "host", "parent", parent, "classid", name, "htb", *rates, *priority, *shape)
+
+
+def _leaves() -> Iterator[Command]:
+    """A queue for each class, and what puts the LC's answers into theirs."""
+    for name in (LC_CLASS, BE_CLASS):
+        yield ("tc", "qdisc", "add", "dev", "host", "parent", name, "pfifo", "limit", str(LEAF_PACKETS))
+    match = ("match", "ip", "sport", str(LC_PORT), "0xffff")
+    yield ("tc", "filter", "add", "dev", "host", "parent", "1:", "protocol", "ip", "u32", *match, "flowid", LC_CLASS)
 
 
 def _up(interface: str, address: str) -> Iterator[Command]:

@@ -62,22 +62,24 @@ class Namespace(Program):
         super().start(launcher)
         self.await_that(lambda: os.readlink(self._path) != os.readlink("/proc/self/ns/net"), "make its namespace")
 
-    def run(self, commands: Iterable[Sequence[str]]) -> None:
-        """Run commands in here, one after the other.
+    def run(self, commands: Iterable[Sequence[str]]) -> str:
+        """Run commands in here, one after the other; what the last one says.
 
         Raises:
             TestbedError: One failed; with its words.
         """
+        words = ""
         for command in commands:
             try:
-                subprocess.run(
+                words = subprocess.run(
                     [*self.inside, *command], check=True, capture_output=True, text=True, timeout=COMMAND_SECONDS
-                )
+                ).stdout
             except subprocess.CalledProcessError as error:
                 words = " ".join(error.stderr.split()) or f"code {error.returncode}"
                 raise TestbedError(f"`{' '.join(command)}` in {self.name}: {words}") from error
             except (OSError, subprocess.TimeoutExpired) as error:
                 raise TestbedError(f"`{' '.join(command)}` in {self.name}: {error}") from error
+        return words
 
     @property
     def _path(self) -> str:

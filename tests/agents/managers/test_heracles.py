@@ -135,13 +135,18 @@ class TestWhatIsMeasured:
         got = self.cores(drive, tell, thesis_host, calm, free, calm, short, short, calm)
         assert got == [2, 3, 4, 3, 2, 3]
 
-    def test_the_link_is_only_reported(self, drive: Drive, tell: Tell, thesis_host: Limits) -> None:
+    def test_the_link_is_for_whoever_can_hold_be_there(self, drive: Drive, tell: Tell, thesis_host: Limits) -> None:
         policy = Heracles()
         drive(policy, thesis_host, self.ticks(tell, {"link_ratio": 0.9, "lc_link_ratio": 0.6}))
         assert policy.be_cores == 2
         assert "BE sends 30% of the link, may send 34%" in policy.note  # 1 - 0.6 - 0.06
         drive(policy, thesis_host, self.ticks(tell, {"link_ratio": 0.9, "lc_link_ratio": 0.2}))
         assert "may send 75%" in policy.note  # 1 - 0.2 - 0.05
+        assert "network ceiling" in policy.remarks[0]
+        assert policy.be_link_ratio({}) is None
+        counters = {"link_ratio": Value(0.9), "lc_link_ratio": Value(0.6)}
+        assert policy.be_link_ratio(counters) == pytest.approx(0.34)
+        assert policy.be_link_ratio({**counters, "lc_link_ratio": Value(1.2)}) == 0.0
 
     @pytest.mark.parametrize(
         "half", ["dram_bandwidth_ratio", "be_dram_bandwidth_ratio", "power_ratio", "lc_frequency_ratio", "link_ratio"]

@@ -77,14 +77,16 @@ def test_what_no_weight_holds_a_quota_and_a_class_on_the_link_do(scenario, tmp_p
     lines = [next((new for key, new in changes.items() if line.startswith(key)), line) for line in text.splitlines()]
     path, result = tmp_path / "network.yaml", tmp_path / "result.json"
     path.write_text("\n".join(lines))
-    done = rlctl("bench", "--scenario", str(path), "--managers", "weights,static,htb,frozen", "--duration", "6",
-                 "--repeats", "1", "--json", str(result))  # fmt: skip
+    names = "weights,static,htb,heracles,frozen"
+    done = rlctl("bench", "--scenario", str(path), "--managers", names, "--duration", "6", "--repeats", "1",
+                 "--json", str(result))  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(result.read_text())
     qos = {name: one["qos_guarantee_percent"]["mean"] for name, one in found["managers"].items()}
     work = {name: one["be_throughput_percent"]["mean"] for name, one in found["managers"].items()}
     assert qos["weights"] < 50.0 < 80.0 < min(qos["static"], qos["htb"], qos["frozen"])
     assert work["frozen"] < 5.0 < 10.0 < work["static"] < work["htb"]
+    assert "network ceiling" in found["managers"]["heracles"]["remarks"][0]
     assert left_behind() <= before
 
 

@@ -14,12 +14,14 @@ from pathlib import Path
 import pytest
 
 from rlctl.envs.errors import ConfigError, PermissionMissing, RlctlError, TestbedError
+from rlctl.envs.telemetry import Missing, Value
 from rlctl.envs.testbed import launch
 from rlctl.envs.testbed.janitor import Janitor, sweep
 from rlctl.envs.testbed.launch import Launcher
-from rlctl.envs.testbed.network.link import NO_CLASSES, Link, LinkConfig, classes
+from rlctl.envs.testbed.network.link import NO_CLASSES, Link, LinkConfig, ceiling, classes
 from rlctl.envs.testbed.network.namespace import Namespace, require_tools
 from rlctl.envs.testbed.network.upload import Upload, UploadConfig
+from rlctl.envs.testbed.network.use import LinkUse
 from tests.waiting import until
 
 CREDITS = LinkConfig(((0.0, 300.0), (20.0, 150.0), (40.0, 300.0)))
@@ -65,6 +67,13 @@ def test_the_classes_stay_below_the_rate_that_their_owner_believes_in() -> None:
     assert any("classid 1:10 htb rate 372.400mbit" in command and "prio 0" in command for command in commands)
     assert any("match ip sport 7001 0xffff flowid 1:10" in command for command in commands)
     assert NO_CLASSES[:3] == ("tc", "qdisc", "del")
+
+
+def test_under_a_ceiling_the_lc_has_neither_limit_nor_precedence() -> None:
+    commands = [" ".join(command) for command in ceiling()]
+    assert any("parent 1: classid 1:10 htb rate 100000.000mbit ceil 100000.000mbit" in command for command in commands)
+    assert any("parent 1: classid 1:20 htb rate 1.000mbit ceil 1.000mbit" in command for command in commands)
+    assert not any("prio" in command for command in commands)
 
 
 def test_a_missing_program_is_told_with_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -139,6 +148,33 @@ def test_an_upload_counts_what_arrives_and_the_link_has_the_rate_of_its_time(too
         with inside, client:
             assert 0.0 < delivered_mbit(0.0) < 48.0
             assert until(lambda: 48.0 < delivered_mbit(1.0) < 190.0)  # a busy machine compresses less than that
+
+
+@pytest.mark.host
+def test_a_ceiling_holds_an_upload_whose_use_of_the_link_is_measured(tools: None, launcher: Launcher) -> None:
+    with Link(LinkConfig(((0.0, 160.0),)), launcher) as link:
+        inside, client = (Launcher(launcher.folder, inside=one.inside) for one in (link.host, link.client))
+        use = LinkUse(link)
+        assert use.read(time.monotonic()) == {}
+        with inside, client:
+            link.limit_be()
+            link.hold_be(0.25)
+            assert isinstance(use.read(time.monotonic())["link_ratio"], Missing)
+            job = Upload(UploadConfig(), client)
+            job.start(inside)
+            job.ready()
+            job.begin()
+            time.sleep(2.0)
+            readings = use.read(time.monotonic())
+            work = job.stop()
+            link.unite()
+            assert use.read(time.monotonic()) == {}
+    all_ratio, lc_ratio = readings["link_ratio"], readings["lc_link_ratio"]
+    assert isinstance(all_ratio, Value)
+    assert isinstance(lc_ratio, Value)
+    assert 0.1 < all_ratio.value < 0.3
+    assert lc_ratio.value == 0.0
+    assert 15.0 < work.rate * 8e-6 < 48.0
 
 
 @pytest.mark.host
