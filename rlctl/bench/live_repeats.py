@@ -68,7 +68,7 @@ class HostResult:
             "max_load_rps": round(self.max_load_rps, 1),
             "solo_rate": round(sum(rates) / len(rates), 2),
             "host": dict(self.repeats[0].alone.host),
-            "managers": managers_as_json(self.scores, self.remarks),
+            "managers": managers_as_json(self.plan, self.scores, self.remarks),
         }
 
 
@@ -149,7 +149,7 @@ class LiveOutcome:
             **shared,
             "missing": self.missing,
             "notes": list(self.notes),
-            "managers": managers_as_json(self.scores, self.remarks),
+            "managers": managers_as_json(plan, self.scores, self.remarks),
             "hosts": {name: {"repeats": len(host.repeats), **host.as_json()} for name, host in self.hosts.items()},
         }
 
@@ -158,9 +158,14 @@ class LiveOutcome:
         return [(name, run) for name, host in self.hosts.items() for run in host.runs if run.manager == manager]
 
 
-def managers_as_json(scores: Mapping[str, Score], remarks: Mapping[str, tuple[str, ...]]) -> dict[str, object]:
-    """Scores by manager with their remarks."""
-    return {name: {**each.as_json(), "remarks": list(remarks.get(name, ()))} for name, each in scores.items()}
+def managers_as_json(
+    plan: LivePlan, scores: Mapping[str, Score], remarks: Mapping[str, tuple[str, ...]]
+) -> dict[str, object]:
+    """Scores by manager with BE's CPU weight under it, and its remarks."""
+    return {
+        name: {**each.as_json(), "be_weight": plan.weights[name], "remarks": list(remarks.get(name, ()))}
+        for name, each in scores.items()
+    }
 
 
 @contextlib.contextmanager

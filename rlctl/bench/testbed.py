@@ -57,9 +57,15 @@ class LivePlan:
         swept = table_options(name, self.scenario, self.levels)
         return policy_for(name, self.scenario, self.threshold_model, swept)
 
-    def weight(self, policy: Policy) -> Weight:
+    def weight(self, name: str) -> Weight:
         """BE's CPU weight: the scenario's, but for `weights` and other answers of the kernel, who are that alone."""
-        return policy.weight if policy.name in catalogue.OF_KERNEL else self.scenario.be.weight
+        own = catalogue.OWN_WEIGHTS.get(name, Weight.MINIMUM)
+        return own if name in catalogue.OF_KERNEL else self.scenario.be.weight
+
+    @property
+    def weights(self) -> dict[str, str]:
+        """BE's CPU weight under each manager, for the tables."""
+        return {name: str(self.weight(name)) for name in self.managers}
 
     def described(self, load: str) -> str:
         """What a table has to say beneath it, with a phrase on the maximum load."""
@@ -158,7 +164,7 @@ def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work) -> LiveR
     recorder = MemoryRecorder()
     bed.settle(scenario.trace)
     plant.set_weight(Weight.EQUAL)  # a lower one leaves the idle class of the run before
-    plant.set_weight(plan.weight(policy))
+    plant.set_weight(plan.weight(policy.name))
     with _classes(policy, scenario, bed):
         bed.start_be()
         bed.follow(scenario.trace)

@@ -70,7 +70,7 @@ def plan_of(args: argparse.Namespace, scenario: LiveScenario, managers: tuple[st
 
 def _effective(plan: LivePlan) -> str:
     s = plan.scenario
-    own = [f"{name}: {plan.weight(plan.policy(name))}" for name in catalogue.OF_KERNEL if name in plan.managers]
+    own = [f"{name}: {plan.weight(name)}" for name in catalogue.OF_KERNEL if name in plan.managers]
     others = f" ({', '.join(own)})" if own else ""
     return (
         f"{s.name}: {s.description}\n"

@@ -42,14 +42,15 @@ def write_report(outcome: LiveOutcome, folder: Path) -> None:
 
 def tables(outcome: LiveOutcome) -> str:
     """All managers; and once more host by host where there are several."""
-    table = render(score_rows(outcome.scores))
+    weights = outcome.plan.weights
+    table = render(score_rows(outcome.scores, weights))
     if len(outcome.hosts) == 1:
         return table
-    header = score_rows({})[0]
+    header = score_rows({}, weights)[0]
     rows = [
         (f"{host}: {first}", *others)
         for host, of_host in outcome.hosts.items()
-        for first, *others in score_rows(of_host.scores)[1:]
+        for first, *others in score_rows(of_host.scores, weights)[1:]
     ]
     return f"{table}\n\n{render([('host: manager', *header[1:]), *rows])}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from rlctl.agents.catalogue import label
 from rlctl.bench.score import Score
@@ -24,8 +25,11 @@ MANY_WINDOWS = 10_000
 """From so many windows on, a tenth of a percent of QoS is more than the interval is wide."""
 
 
-def score_rows(scores: Mapping[str, Score]) -> list[tuple[str, ...]]:
-    """One row per manager, header first: QoS and BE with intervals, then what explains them."""
+def score_rows(scores: Mapping[str, Score], weights: Mapping[str, str] = MappingProxyType({})) -> list[tuple[str, ...]]:
+    """One row per manager, header first: QoS and BE with intervals, then what explains them.
+
+    With BE's CPU weight by manager the second column is that.
+    """
     rows: list[tuple[str, ...]] = [HEADER]
     digits = 2 if any(score.samples >= MANY_WINDOWS for score in scores.values()) else 1
     for name, one in scores.items():
@@ -45,7 +49,10 @@ def score_rows(scores: Mapping[str, Score]) -> list[tuple[str, ...]]:
                 f"{1e3 * one.decision_seconds_p99:.2f}",
             )
         )
-    return rows
+    if not weights:
+        return rows
+    column = ("BE weight", *(weights[name] for name in scores))
+    return [(row[0], weight, *row[1:]) for row, weight in zip(rows, column, strict=True)]
 
 
 def suite_rows(suite: Mapping[str, Mapping[str, Score]]) -> list[tuple[str, ...]]:

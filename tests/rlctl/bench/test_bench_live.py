@@ -56,10 +56,15 @@ def test_two_managers_side_by_side(scenario, tmp_path):
     found = json.loads(result.read_text())
     assert found["schema"] == 1
     assert found["shield"] == "responsive"
+    assert {name: one["be_weight"] for name, one in found["managers"].items()} == {
+        "weights": "minimum",
+        "frozen": "equal",
+    }
     weights, frozen = found["managers"]["weights"], found["managers"]["frozen"]
     assert weights["samples"] == frozen["samples"] == 4
     assert weights["be_throughput_percent"]["mean"] > 10.0 > 5.0 > frozen["be_throughput_percent"]["mean"]
     assert done.stdout.startswith("| manager")
+    assert "| BE weight |" in done.stdout.splitlines()[0]
     assert {"summary.png", "table.md", "weights-1.png", "frozen-1.jsonl"} <= {path.name for path in report.iterdir()}
     assert left_behind() <= before
 

@@ -68,6 +68,13 @@ def test_the_table_is_markdown_with_aligned_columns():
     assert lines[2].startswith("| prm-hybrid-tuned |")
 
 
+def test_the_weight_of_be_is_a_column_where_rows_differ_in_it():
+    each = score([run(0.001, 0.02)])
+    rows = score_rows({"htb": each, "ppo": each}, {"htb": "minimum", "ppo": "equal", "frozen": "equal"})
+    assert [row[:2] for row in rows] == [("manager", "BE weight"), ("htb", "minimum"), ("ppo", "equal")]
+    assert len({len(row) for row in rows}) == 1
+
+
 def test_the_controller_s_own_time_does_not_read_as_the_lc_s_latency():
     header = score_rows({})[0]
     assert header[-1] == "decide ms"

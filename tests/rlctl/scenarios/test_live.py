@@ -80,7 +80,7 @@ def test_the_kernel_s_answers_run_unmanaged_at_the_least_weight_and_are_none_of_
     equal = LivePlan(load_scenario("live-nginx"), ("htb",), 1, load_profile("responsive"))
     policy = one.policy("htb-wrong")
     assert (policy.name, policy.shielded) == ("htb-wrong", False)
-    assert equal.weight(policy) is Weight.MINIMUM
+    assert equal.weight("htb-wrong") is Weight.MINIMUM
     assert "a third faster" in policy.remarks[0]
     assert not set(catalogue.ANSWERS) & {*catalogue.NAMES, *catalogue.LEARNED, *catalogue.BOUNDS}
     with pytest.raises(PolicyError, match="setting of the kernel"):
@@ -105,8 +105,8 @@ def test_published_cores_and_periods_are_scaled_and_say_so():
 
 def test_only_weights_sets_its_own_weight():
     one = plan("weights", "prm-hybrid")
-    assert one.weight(one.policy("weights")) is Weight.MINIMUM
-    assert one.weight(one.policy("prm-hybrid")) is Weight.EQUAL
+    assert one.weight("weights") is Weight.MINIMUM
+    assert one.weight("prm-hybrid") is Weight.EQUAL
 
 
 def test_the_time_told_is_the_time_taken_and_never_0():
