@@ -13,7 +13,7 @@ from rlctl import __version__
 from rlctl.agents import catalogue
 from rlctl.agents.managers.heracles import Heracles
 from rlctl.agents.managers.prm_model import PrmModel
-from rlctl.agents.managers.table import Levels
+from rlctl.agents.managers.table import Levels, Table
 from rlctl.agents.policy import Policy
 from rlctl.bench.held import bench_sweep, needs_sweep, swept_levels, table_options
 from rlctl.bench.lineup import NEEDS_MODEL, fitted, policy_for
@@ -27,6 +27,9 @@ from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 from rlctl.scenarios.live import LiveScenario
 from rlctl.work.progress import say
+
+LESS_RATIO = 0.95
+"""A maximum load that is searched anew on the same quiet host is no nearer to the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +151,13 @@ def with_model(plan: LivePlan, bed: Testbed) -> LivePlan:
 
 def with_levels(plan: LivePlan, bed: Testbed) -> LivePlan:
     """The plan with what `table` looks up, swept on this very testbed if it takes part: a host's capacity moves."""
-    scenario = plan.scenario
+    scenario, here_rps = plan.scenario, bed.slo.max_load_rps
     if not needs_sweep(plan.managers, scenario):
+        table = plan.policy("table") if "table" in plan.managers else None
+        if isinstance(table, Table) and table.swept and (swept := table.swept).max_load_rps < LESS_RATIO * here_rps:
+            say(
+                f"{table.file} was swept with {swept.max_load_rps:g} rps, here it is {here_rps:g}: its loads are others"
+            )
         return plan
     plan_of_sweep = bench_sweep(scenario)
     minutes = plan_of_sweep.measuring_seconds / 60.0
@@ -165,7 +173,7 @@ def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work) -> LiveR
     bed.settle(scenario.trace)
     plant.set_weight(Weight.EQUAL)  # a lower one leaves the idle class of the run before
     plant.set_weight(plan.weight(policy.name))
-    with _classes(policy, scenario, bed):
+    with link_classes(policy, scenario, bed):
         bed.start_be()
         bed.follow(scenario.trace)
         cpu_seconds, begun = time.process_time(), time.monotonic()
@@ -175,7 +183,7 @@ def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work) -> LiveR
     return LiveRun(policy.name, tuple(recorder.ticks), work.share_of(alone), used_ratio)
 
 
-def _classes(policy: Policy, scenario: LiveScenario, bed: Testbed) -> AbstractContextManager[None]:
+def link_classes(policy: Policy, scenario: LiveScenario, bed: Testbed) -> AbstractContextManager[None]:
     """Classes on the link: as the kernel's answer was told, or as Heracles' network loop sets them, which is told too.
 
     That loop is faster than a tick, like the published one; its period is divided like all others.

@@ -17,7 +17,7 @@ from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.sim.residuals import MANY_SEEDS, Residual, agreement, by_regime, residuals, service_of
 from rlctl.envs.sim.surface import Cell, read_surface, set_aside
 from rlctl.envs.testbed.session import Testbed
-from rlctl.measure.calibrate import cell_rows, fitted_profile, regime_rows, write_profile
+from rlctl.measure.calibrate import cell_rows, fitted_profile, regime_rows, unfitted, write_profile
 from rlctl.report.table import render
 from rlctl.scenarios.shipped import live_scenario
 from rlctl.work.progress import progress, say
@@ -90,6 +90,9 @@ def _sweep(args: argparse.Namespace) -> int:
     quotas = args.out.with_suffix(".table.yaml")
     measured_table(table, plan.scenario, most).write(quotas)
     say(f"{quotas}: for the manager `table`, the largest quota that held at each load")
+    if why := unfitted(plan.scenario):
+        say(f"{table}: {len(plan.points)} cells; {args.out} is not written: {why}")
+        return 0
     say(f"{table}: {len(plan.points)} cells; fitting ...")
     _, profile = fitted_profile(table, plan.scenario, most, args.out.stem)
     write_profile(profile, args.out)
@@ -115,13 +118,14 @@ def _plan(args: argparse.Namespace) -> Sweep:
 
 def _effective(plan: Sweep) -> str:
     s = plan.scenario
+    why = unfitted(s)
     return (
         f"{s.name}: {s.description}\n"
         f"{len(plan.points)} cells of {plan.windows} x {s.tick_seconds:g} s, in a fixed random order, about "
         f"{plan.seconds / 60:.0f} min with the search for the maximum load\n"
         f"loads {', '.join(f'{load:g}' for load in plan.loads)} of the maximum; BE absent, and quotas "
         f"{', '.join(f'{quota:g}' for quota in plan.quotas)} of each of its cpusets of 1 to {len(s.be.cpus)} CPU; "
-        f"BE weight {s.be.weight}"
+        f"BE weight {s.be.weight}" + (f"\na table and no profile: {why}" if why else "")
     )
 
 

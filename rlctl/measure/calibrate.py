@@ -42,6 +42,15 @@ def fitted_profile(
     return begin, fitted.model_copy(update={"fitted": region_of(training), "ranges": ranges})
 
 
+def unfitted(scenario: LiveScenario) -> str:
+    """Why a sweep of this scenario makes no profile, only a table; empty where one is fitted."""
+    if scenario.link is not None:
+        return "no simulated link is fitted to a sweep (configs/plants/capped-link.yaml has one that was)"
+    if scenario.lc.kind not in START:
+        return f"the fit has no profile of {scenario.lc.kind} to begin with"
+    return ""
+
+
 def write_profile(profile: HostProfile, path: Path) -> None:
     """Write a profile as YAML, whole or not at all."""
     data = profile.model_dump(mode="json", exclude_none=True)

@@ -8,15 +8,19 @@ from typing import NamedTuple
 
 from rlctl.agents import catalogue
 from rlctl.agents.managers.prm_model import PrmModel
+from rlctl.agents.managers.table import Table
 from rlctl.agents.policy import Policy
 from rlctl.agents.served.fallback import Fallback, Refused
 from rlctl.config.sections import FallbackSection
 from rlctl.config.serve import PolicySection, ServeConfig, load_config, located
-from rlctl.envs.errors import BundleError, PolicyError
+from rlctl.envs.errors import BundleError, ConfigError, PolicyError
 from rlctl.loop.stopping import Request
 from rlctl.safety.profile import Profile, load_profile
 
 log = logging.getLogger("rlctl.serve")
+
+SAME_LOAD_RATIO = 0.01
+"""Maximum loads that differ by less are one that was rounded."""
 
 EXCHANGED = ("policy", "fallback", "shield")
 """Sections that a reload exchanges; the others belong to what was opened at the start."""
@@ -73,6 +77,8 @@ class Configuration:
         with located(self._path, "fallback"):
             period_seconds = tick_seconds or config.tick_seconds
             policy = with_fallback(policy, config.fallback, period_seconds, config.policy.threshold_model)
+        with located(self._path, "lc"):
+            check_table(policy.heuristic or policy, config)
         with located(self._path, "shield"):
             return config, Deciders(policy, load_profile(config.shield))
 
@@ -103,6 +109,25 @@ def build_policy(section: PolicySection) -> Policy:
         return catalogue.build(section.name, model=model, trusted=section.trusted_keys, **section.options)
     except TypeError as error:  # a value of another type than the option's
         raise PolicyError(f"policy '{section.name}' does not take its options: {error}") from error
+
+
+def check_table(policy: Policy, config: ServeConfig) -> None:
+    """Whether this is the host that the manager `table` was swept on; of another manager nothing is asked.
+
+    Raises:
+        ConfigError: Another load counts as 1.0, so that every load would be looked up at the wrong place.
+    """
+    if not isinstance(policy, Table) or (swept := policy.swept) is None:
+        return
+    here_rps = next(iter(config.lcs.values())).slo.max_load_rps
+    if abs(here_rps / swept.max_load_rps - 1.0) > SAME_LOAD_RATIO:
+        there = f"{policy.file} was swept with {swept.max_load_rps:g} rps"
+        raise ConfigError(f"slo.max_load_rps is {here_rps:g}, {there}; set that, or sweep the host anew")
+    if config.be.weight != swept.be_weight:
+        log.warning(
+            "%s was swept with BE's CPU weight %s, be.weight is %s: its quotas are not those of this host",
+            policy.file, swept.be_weight, config.be.weight,
+        )  # fmt: skip
 
 
 def with_fallback(

@@ -210,6 +210,11 @@ def test_a_dry_run_prints_the_plan_and_touches_nothing(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_testbed_that_no_profile_is_fitted_to_says_so_before_it_is_swept(tmp_path, capsys):
+    assert command.run(arguments(config="live-network", out=tmp_path / "p.yaml", dry_run=True)) == 0
+    assert "a table and no profile: no simulated link is fitted" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -3,10 +3,13 @@
 import pytest
 
 from rlctl.agents import catalogue
-from rlctl.bench.testbed import LivePlan
+from rlctl.agents.catalogue import build
+from rlctl.agents.managers.table import Level, QuotaTable
+from rlctl.bench.testbed import LivePlan, link_classes, with_levels
 from rlctl.commands.bench_live import _minutes
 from rlctl.envs.errors import ConfigError, PolicyError
-from rlctl.envs.workload import Weight
+from rlctl.envs.telemetry import Value
+from rlctl.envs.workload import SLO, Weight
 from rlctl.safety.profile import load_profile
 from rlctl.scenarios.live import LiveScenario
 from rlctl.scenarios.shipped import load_scenario, scenarios_folder, shipped_scenarios
@@ -107,6 +110,42 @@ def test_only_weights_sets_its_own_weight():
     one = plan("weights", "prm-hybrid")
     assert one.weight("weights") is Weight.MINIMUM
     assert one.weight("prm-hybrid") is Weight.EQUAL
+
+
+class Link:
+    """Notes what of a testbed's link is divided, and how."""
+
+    slo = SLO(0.01, 0.95, 2800.0)
+
+    def classes(self, link_ratio):
+        return "classes", link_ratio
+
+    def ceiling(self, law, period_seconds):
+        assert law({"link_ratio": Value(0.9), "lc_link_ratio": Value(0.4)}) == pytest.approx(0.55)
+        return "ceiling", period_seconds
+
+
+def test_heracles_holds_be_on_a_link_where_there_is_one():
+    linked, other = load_scenario("live-network"), load_scenario("live-nginx")
+    assert link_classes(build("heracles", time_scale=15.0), linked, Link()) == ("ceiling", pytest.approx(1.0 / 15.0))
+    assert link_classes(build("heracles", time_scale=15.0), other, Link()) == ("classes", None)
+    assert link_classes(build("frozen"), linked, Link()) == ("classes", None)
+    named = LivePlan(linked, ("htb-wrong",), 1, load_profile("responsive")).policy("htb-wrong")
+    assert link_classes(named, linked, Link()) == ("classes", pytest.approx(4 / 3))
+
+
+@pytest.mark.parametrize(("swept_rps", "said"), [(2800.0, ""), (2400.0, "was swept with 2400 rps, here it is 2800")])
+def test_a_table_of_a_slower_host_says_so(tmp_path, capsys, swept_rps, said):
+    level = Level(load_ratio=0.5, quota_cpus=0.5, cpuset_cpus=1)
+    QuotaTable(source="a test", target_milliseconds=10.0, max_load_rps=swept_rps, be_weight="minimum", lc_cpus=1.0,
+               be_cpus=1, levels=(level,)).write(tmp_path / "t.yaml")  # fmt: skip
+    options = {"table": {"file": str(tmp_path / "t.yaml")}}
+    scenario = load_scenario("live-network").model_copy(update={"managers": options})
+    one = LivePlan(scenario, ("table",), 1, load_profile("responsive"))
+    assert with_levels(one, Link()) is one
+    told = capsys.readouterr().err
+    assert said in told
+    assert bool(said) == bool(told)
 
 
 def test_the_time_told_is_the_time_taken_and_never_0():

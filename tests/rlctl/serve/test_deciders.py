@@ -3,17 +3,18 @@
 import pytest
 
 from rlctl.agents.catalogue import build
+from rlctl.agents.managers.table import Level, QuotaTable
 from rlctl.agents.served.card import TrainedOn
 from rlctl.agents.served.fallback import Fallback
 from rlctl.agents.served.standing import Budgets
 from rlctl.config.sections import FallbackSection
 from rlctl.config.serve import PolicySection
 from rlctl.envs.allocation import Limits
-from rlctl.envs.errors import PolicyError
+from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
-from rlctl.serve.deciders import build_policy, with_fallback
+from rlctl.serve.deciders import Configuration, build_policy, with_fallback
 from rlctl.serve.service import untrained_shield
 
 
@@ -39,6 +40,30 @@ def test_what_cannot_be_is_refused(wrong):
 def test_a_heuristic_needs_no_heuristic_behind_it():
     policy = build("heracles")
     assert with_fallback(policy, FallbackSection(), 1.0) is policy
+
+
+def table_on(tmp_path, max_load_rps, weight, caplog):
+    """What is said at the start with a table of 500 rps and minimum weight."""
+    levels = (Level(load_ratio=0.5, quota_cpus=0.5, cpuset_cpus=1),)
+    QuotaTable(source="a test", target_milliseconds=10.0, max_load_rps=500.0, be_weight="minimum", lc_cpus=1.0,
+               be_cpus=1, levels=levels).write(tmp_path / "t.yaml")  # fmt: skip
+    (tmp_path / "serve.yaml").write_text(
+        "lc:\n  workload: {kind: cgroup, path: /lc}\n"
+        f"  slo: {{target_milliseconds: 10, max_load_rps: {max_load_rps}}}\n"
+        f"  latency: {{kind: jsonl, path: {tmp_path}/x}}\n"
+        f"be: {{workloads: [{{kind: cgroup, path: /be}}], weight: {weight}}}\n"
+        f"policy: {{name: table, options: {{file: {tmp_path}/t.yaml}}}}\n"
+    )
+    Configuration(tmp_path / "serve.yaml")
+    return [record.getMessage() for record in caplog.records if "t.yaml" in record.getMessage()]
+
+
+def test_a_table_of_another_host_is_refused_or_told(tmp_path, caplog):
+    assert table_on(tmp_path, 500.2, "minimum", caplog) == []
+    (told,) = table_on(tmp_path, 500, "leave", caplog)
+    assert "weight minimum, be.weight is leave" in told
+    with pytest.raises(ConfigError, match=r"serve.yaml:1: lc: slo.max_load_rps is 400, .*t.yaml was swept with 500"):
+        table_on(tmp_path, 400, "minimum", caplog)
 
 
 @pytest.mark.parametrize("name", ["ppo", "./bundle", "oracle", "no-such"])
