@@ -17,7 +17,7 @@ from rlctl.agents.managers.heracles_loops import Bandwidth, Link, Power
 from rlctl.agents.managers.manager import HAIR, Every, Manager, number, require, slack_of
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import PolicyError
-from rlctl.envs.telemetry import Reading, Telemetry
+from rlctl.envs.telemetry import Telemetry
 
 MEASURED: Mapping[str, str] = MappingProxyType(
     {
@@ -44,7 +44,7 @@ class Heracles(Manager):
     Args:
         time_scale: Divides all periods.
         core_cpus: CPUs here that stand for a core of the published machine.
-        poll_seconds, grow_seconds, network_seconds: Period of the top-level loop, the core loop, the network loop.
+        poll_seconds, grow_seconds: Period of the top-level loop, and of the core loop.
         cool_down_seconds: How long BE stays disabled after a negative slack ("about 5 minutes").
         disable_load_ratio, enable_load_ratio: Load above which BE is disabled, below which it is enabled.
         hold_slack_ratio, shrink_slack_ratio: Slack below which BE may not grow, below which it shrinks.
@@ -60,7 +60,6 @@ class Heracles(Manager):
     core_cpus: float = 1.0
     poll_seconds: float = 15.0
     grow_seconds: float = 2.0
-    network_seconds: float = 1.0
     cool_down_seconds: float = 300.0
     disable_load_ratio: float = 0.85
     enable_load_ratio: float = 0.80
@@ -72,7 +71,7 @@ class Heracles(Manager):
     power_limit_ratio: float = 0.90
 
     def __post_init__(self) -> None:
-        sizes = ("time_scale", "core_cpus", "poll_seconds", "grow_seconds", "network_seconds", "cool_down_seconds")
+        sizes = ("time_scale", "core_cpus", "poll_seconds", "grow_seconds", "cool_down_seconds")
         gates = ("disable_load_ratio", "enable_load_ratio", "hold_slack_ratio", "shrink_slack_ratio")
         shares = (*gates, "dram_limit_ratio", "power_limit_ratio")
         require(self, positive=(*sizes, "first_cores", "kept_cores"), share=shares)
@@ -99,12 +98,6 @@ class Heracles(Manager):
         if steps:
             self._core_pass(telemetry, slack, steps)
         return self._allocation(), f"{self._why}; {self.be_cores} cores{self._measure}"
-
-    @staticmethod
-    def be_link_ratio(counters: Mapping[str, Reading]) -> float | None:
-        """Share of the link that BE may send, for whoever can set it each `network_seconds`; None without readings."""
-        link = Link.read(counters)
-        return link.be_allowed_ratio if link else None
 
     @property
     def remarks(self) -> tuple[str, ...]:

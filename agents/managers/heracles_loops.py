@@ -106,3 +106,13 @@ class Link(_Measured):
 
     def __str__(self) -> str:
         return f"BE sends {max(self.ratio - self.lc_ratio, 0.0):.0%} of the link, may send {self.be_allowed_ratio:.0%}"
+
+
+NETWORK_SECONDS = 1.0
+"""Period of the network loop as published; whoever has a link to divide runs it, which a manager has not."""
+
+
+def be_link_ratio(counters: Mapping[str, Reading]) -> float | None:
+    """Share of the link that BE may send; None without readings."""
+    link = Link.read(counters)
+    return link.be_allowed_ratio if link else None

@@ -97,9 +97,6 @@ class Table(Manager):
     Args:
         file: A table that `rlctl calibrate` wrote.
         levels: The levels themselves, in place of a file: load, quota and cpuset of each.
-
-    Attributes:
-        swept: What the file says; None without one.
     """
 
     name = "table"
@@ -109,12 +106,12 @@ class Table(Manager):
     levels: Levels | None = None
 
     def __post_init__(self) -> None:
-        self.swept: QuotaTable | None = None
+        self._swept: QuotaTable | None = None
         if (self.file is None) == (self.levels is None):
             raise PolicyError(f"{self.name} needs option `file`, a table of this host's sweep: {WAY_OUT}")
         if self.file is not None:
-            self.swept = _read(self.file)
-            self._levels: Sequence[Level] = self.swept.levels
+            self._swept = read_table(self.file)
+            self._levels: Sequence[Level] = self._swept.levels
             self.levels = tuple((one.load_ratio, one.quota_cpus, one.cpuset_cpus) for one in self._levels)
         else:
             self._levels = _levels(self.levels or ())
@@ -122,7 +119,7 @@ class Table(Manager):
 
     def begin(self) -> Allocation:
         """The safe allocation, until the load is known; PolicyError: the table is of a host with other CPUs."""
-        if (swept := self.swept) is not None:
+        if (swept := self._swept) is not None:
             here = self.limits.cpus, self.limits.lc_cpus
             if here != (swept.be_cpus, swept.lc_cpus):
                 there = f"swept with {swept.be_cpus} CPUs for BE and {swept.lc_cpus:g} for the LC"
@@ -134,7 +131,7 @@ class Table(Manager):
         load = number(telemetry.load_ratio)
         if load is None:
             return self.limits.safe, "load unknown: frozen"
-        swept = self.swept
+        swept = self._swept
         if swept and telemetry.target_seconds < swept.target_milliseconds / 1e3 * (1.0 - MOST_SHORTER):
             return self.limits.safe, f"swept for a target of {swept.target_milliseconds:g} ms, not for less: frozen"
         # quota = min(quota at the next swept load above, at the next one below): between two loads the interference
@@ -153,11 +150,12 @@ class Table(Manager):
         levels = ", ".join(
             f"load {level.load_ratio:g}: {level.quota_cpus:.3g} CPU on {level.cpuset_cpus}" for level in self._levels
         )
-        origin = f"; {self.swept.source}" if self.swept else ""
+        origin = f"; {self._swept.source}" if self._swept else ""
         return (f"largest quota that held .8 of the target at {levels or 'no load'}{origin}",)
 
 
-def _read(file: str) -> QuotaTable:
+def read_table(file: str) -> QuotaTable:
+    """What a file holds; PolicyError, with the way to another, where it is no table."""
     try:
         return load_model(QuotaTable, Path(file))
     except ConfigError as error:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from rlctl import __version__
 from rlctl.agents import catalogue
-from rlctl.agents.managers.heracles import Heracles
+from rlctl.agents.managers.heracles_loops import NETWORK_SECONDS, be_link_ratio
 from rlctl.agents.managers.prm_model import PrmModel
-from rlctl.agents.managers.table import Levels, Table
+from rlctl.agents.managers.table import Levels, read_table
 from rlctl.agents.policy import Policy
 from rlctl.bench.held import bench_sweep, needs_sweep, swept_levels, table_options
 from rlctl.bench.lineup import NEEDS_MODEL, fitted, policy_for
@@ -151,13 +151,11 @@ def with_model(plan: LivePlan, bed: Testbed) -> LivePlan:
 
 def with_levels(plan: LivePlan, bed: Testbed) -> LivePlan:
     """The plan with what `table` looks up, swept on this very testbed if it takes part: a host's capacity moves."""
-    scenario, here_rps = plan.scenario, bed.slo.max_load_rps
+    scenario = plan.scenario
     if not needs_sweep(plan.managers, scenario):
-        table = plan.policy("table") if "table" in plan.managers else None
-        if isinstance(table, Table) and table.swept and (swept := table.swept).max_load_rps < LESS_RATIO * here_rps:
-            say(
-                f"{table.file} was swept with {swept.max_load_rps:g} rps, here it is {here_rps:g}: its loads are others"
-            )
+        file = scenario.managers.get("table", {}).get("file") if "table" in plan.managers else None
+        if file and (swept_rps := read_table(file).max_load_rps) < LESS_RATIO * (here_rps := bed.slo.max_load_rps):
+            say(f"{file} was swept with {swept_rps:g} rps, here it is {here_rps:g}: its loads are others")
         return plan
     plan_of_sweep = bench_sweep(scenario)
     minutes = plan_of_sweep.measuring_seconds / 60.0
@@ -173,7 +171,7 @@ def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work) -> LiveR
     bed.settle(scenario.trace)
     plant.set_weight(Weight.EQUAL)  # a lower one leaves the idle class of the run before
     plant.set_weight(plan.weight(policy.name))
-    with link_classes(policy, scenario, bed):
+    with link_classes(policy.name, scenario, bed):
         bed.start_be()
         bed.follow(scenario.trace)
         cpu_seconds, begun = time.process_time(), time.monotonic()
@@ -183,12 +181,12 @@ def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work) -> LiveR
     return LiveRun(policy.name, tuple(recorder.ticks), work.share_of(alone), used_ratio)
 
 
-def link_classes(policy: Policy, scenario: LiveScenario, bed: Testbed) -> AbstractContextManager[None]:
+def link_classes(name: str, scenario: LiveScenario, bed: Testbed) -> AbstractContextManager[None]:
     """Classes on the link: as the kernel's answer was told, or as Heracles' network loop sets them, which is told too.
 
     That loop is faster than a tick, like the published one; its period is divided like all others.
     """
-    if isinstance(policy, Heracles) and scenario.link:
-        return bed.ceiling(policy.be_link_ratio, policy.network_seconds / policy.time_scale)
-    answer = catalogue.ANSWERS.get(policy.name)
+    if name == "heracles" and scenario.link:
+        return bed.ceiling(be_link_ratio, NETWORK_SECONDS / scenario.time_scale)
+    answer = catalogue.ANSWERS.get(name)
     return bed.classes(answer.link_ratio if answer else None)

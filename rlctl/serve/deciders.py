@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rlctl.agents import catalogue
 from rlctl.agents.managers.prm_model import PrmModel
-from rlctl.agents.managers.table import Table
+from rlctl.agents.managers.table import read_table
 from rlctl.agents.policy import Policy
 from rlctl.agents.served.fallback import Fallback, Refused
 from rlctl.config.sections import FallbackSection
@@ -78,7 +78,7 @@ class Configuration:
             period_seconds = tick_seconds or config.tick_seconds
             policy = with_fallback(policy, config.fallback, period_seconds, config.policy.threshold_model)
         with located(self._path, "lc"):
-            check_table(policy.heuristic or policy, config)
+            check_table(config)
         with located(self._path, "shield"):
             return config, Deciders(policy, load_profile(config.shield))
 
@@ -111,23 +111,21 @@ def build_policy(section: PolicySection) -> Policy:
         raise PolicyError(f"policy '{section.name}' does not take its options: {error}") from error
 
 
-def check_table(policy: Policy, config: ServeConfig) -> None:
-    """Whether this is the host that the manager `table` was swept on; of another manager nothing is asked.
+def check_table(config: ServeConfig) -> None:
+    """Whether this is the host that the manager `table` was swept on, where it decides or is fallen back to.
 
     Raises:
         ConfigError: Another load counts as 1.0, so that every load would be looked up at the wrong place.
     """
-    if not isinstance(policy, Table) or (swept := policy.swept) is None:
-        return
-    here_rps = next(iter(config.lcs.values())).slo.max_load_rps
-    if abs(here_rps / swept.max_load_rps - 1.0) > SAME_LOAD_RATIO:
-        there = f"{policy.file} was swept with {swept.max_load_rps:g} rps"
-        raise ConfigError(f"slo.max_load_rps is {here_rps:g}, {there}; set that, or sweep the host anew")
-    if config.be.weight != swept.be_weight:
-        log.warning(
-            "%s was swept with BE's CPU weight %s, be.weight is %s: its quotas are not those of this host",
-            policy.file, swept.be_weight, config.be.weight,
-        )  # fmt: skip
+    here_rps, weight = next(iter(config.lcs.values())).slo.max_load_rps, config.be.weight
+    for file in (one.options.get("file") for one in (config.policy, config.fallback) if one.name == "table"):
+        swept = read_table(str(file))
+        if abs(here_rps / swept.max_load_rps - 1.0) > SAME_LOAD_RATIO:
+            there = f"{file} was swept with {swept.max_load_rps:g} rps"
+            raise ConfigError(f"slo.max_load_rps is {here_rps:g}, {there}; set that, or sweep the host anew")
+        if weight != swept.be_weight:
+            there = f"{file} was swept with BE's CPU weight {swept.be_weight}"
+            log.warning("%s, be.weight is %s: its quotas are not those of this host", there, weight)
 
 
 def with_fallback(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.agents.managers.heracles import Heracles
-from rlctl.agents.managers.heracles_loops import Bandwidth
+from rlctl.agents.managers.heracles_loops import Bandwidth, be_link_ratio
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry, Value
@@ -143,10 +143,10 @@ class TestWhatIsMeasured:
         drive(policy, thesis_host, self.ticks(tell, {"link_ratio": 0.9, "lc_link_ratio": 0.2}))
         assert "may send 75%" in policy.note  # 1 - 0.2 - 0.05
         assert "network ceiling" in policy.remarks[0]
-        assert policy.be_link_ratio({}) is None
+        assert be_link_ratio({}) is None
         counters = {"link_ratio": Value(0.9), "lc_link_ratio": Value(0.6)}
-        assert policy.be_link_ratio(counters) == pytest.approx(0.34)
-        assert policy.be_link_ratio({**counters, "lc_link_ratio": Value(1.2)}) == 0.0
+        assert be_link_ratio(counters) == pytest.approx(0.34)
+        assert be_link_ratio({**counters, "lc_link_ratio": Value(1.2)}) == 0.0
 
     @pytest.mark.parametrize(
         "half", ["dram_bandwidth_ratio", "be_dram_bandwidth_ratio", "power_ratio", "lc_frequency_ratio", "link_ratio"]

@@ -3,7 +3,6 @@
 import pytest
 
 from rlctl.agents import catalogue
-from rlctl.agents.catalogue import build
 from rlctl.agents.managers.table import Level, QuotaTable
 from rlctl.bench.testbed import LivePlan, link_classes, with_levels
 from rlctl.commands.bench_live import _minutes
@@ -127,11 +126,10 @@ class Link:
 
 def test_heracles_holds_be_on_a_link_where_there_is_one():
     linked, other = load_scenario("live-network"), load_scenario("live-nginx")
-    assert link_classes(build("heracles", time_scale=15.0), linked, Link()) == ("ceiling", pytest.approx(1.0 / 15.0))
-    assert link_classes(build("heracles", time_scale=15.0), other, Link()) == ("classes", None)
-    assert link_classes(build("frozen"), linked, Link()) == ("classes", None)
-    named = LivePlan(linked, ("htb-wrong",), 1, load_profile("responsive")).policy("htb-wrong")
-    assert link_classes(named, linked, Link()) == ("classes", pytest.approx(4 / 3))
+    assert link_classes("heracles", linked, Link()) == ("ceiling", pytest.approx(1.0 / 15.0))
+    assert link_classes("heracles", other, Link()) == ("classes", None)
+    assert link_classes("frozen", linked, Link()) == ("classes", None)
+    assert link_classes("htb-wrong", linked, Link()) == ("classes", pytest.approx(4 / 3))
 
 
 @pytest.mark.parametrize(("swept_rps", "said"), [(2800.0, ""), (2400.0, "was swept with 2400 rps, here it is 2800")])
