@@ -10,6 +10,7 @@ from rlctl.envs.host.cgroup.layout import Controller, Layout
 from tests.faults import matrix
 from tests.faults.cases import CASES
 from tests.faults.judging import Rulings, judge
+from tests.faults.kills import KILLS
 from tests.faults.onlooker import Sample
 from tests.faults.pace import QUICK
 
@@ -49,6 +50,20 @@ def test_whatever_fails_be_is_within_the_verdict_and_the_originals_come_back(cap
     with capsys.disabled():
         print(f"\n{matrix.table(rows)}")
     assert not [f"{row.case}: {row.wrong}" for row in rows if row.wrong]
+
+
+@pytest.mark.host
+@pytest.mark.parametrize(
+    "names", [("testbed-link", "testbed-both"), pytest.param(("testbed-classes",), marks=pytest.mark.slow)]
+)
+def test_a_testbed_that_is_killed_leaves_nothing(names):
+    kills = [kill for kill in KILLS if kill.name in names]
+    if reason := lacking() or kills[0].lacks():
+        pytest.skip(reason)
+    rows = matrix.run(kills, QUICK, lambda line: None)
+    assert [row.case for row in rows] == list(names)
+    assert not [f"{row.case}: {row.wrong}" for row in rows if row.wrong]
+    assert all("2 namespaces" in row.says for row in rows)
 
 
 def samples(*found):
