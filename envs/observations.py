@@ -82,11 +82,7 @@ class VectorObserver:
         self._newest = 0
 
     def begin(self, readings: Readings, current: Allocations, which: Flags | None = None) -> NDArray[np.float32]:
-        """Start the history anew with this tick, on the hosts in `which` or on all.
-
-        Returns:
-            What the policies of all hosts see, shape (n, size).
-        """
+        """Begin the history on the hosts in `which`, or all, with this tick; what all see, shape (n, size)."""
         frame = self._frame(readings, current)
         if which is None or which.all():
             self._frames = np.repeat(frame[None], self._depth, axis=0)

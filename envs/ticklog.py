@@ -86,11 +86,7 @@ def seal(plain: Mapping[str, object], prev: str) -> tuple[bytes, str]:
 
 
 def unsealed(raw: bytes) -> tuple[dict[str, Any], str | None, str]:
-    """A line's object, the checksum of the line before (None for a line without seal), and its own.
-
-    Raises:
-        ValueError: It is damaged, with what is wrong.
-    """
+    """A line's object, the checksum of the line before (None without seal), its own; ValueError: how it is damaged."""
     raw = raw.strip()
     sealed = _SEAL.search(raw)
     if sealed and f"{zlib.crc32(raw[: sealed.end(1) + 1]):08x}".encode() != sealed[2]:

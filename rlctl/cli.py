@@ -91,11 +91,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that the arguments name.
-
-    Returns:
-        The exit code.
-    """
+    """Run the command that the arguments name; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _run(arguments)
@@ -147,11 +143,7 @@ def _near(word: str) -> str:
 
 
 def command_parser(called: Collection[str]) -> argparse.ArgumentParser:
-    """The parser, with the options of the commands that are called; of all others it has the line of help.
-
-    Args:
-        called: Of `COMMANDS`; all of them for a manual.
-    """
+    """The parser, with options of the commands that are called (for a manual all), and of the others a line of help."""
     parser = _Parser(
         prog="rlctl",
         description="CPU control for one Linux host: best-effort work fills what the latency-critical service leaves.",

@@ -42,11 +42,7 @@ MOST_BE_PERCENT = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One policy on all courses.
-
-    Attributes:
-        merit: What policies are compared by; the larger is the better.
-    """
+    """One policy on all courses; `merit` is what policies are compared by, the larger the better."""
 
     timesteps: int
     seconds: float

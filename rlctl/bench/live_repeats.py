@@ -74,11 +74,7 @@ class HostResult:
 
 @dataclass(frozen=True, slots=True)
 class LiveOutcome:
-    """What came of a plan.
-
-    Attributes:
-        hosts: What each host measured, by its name; without a cluster THIS_HOST alone.
-    """
+    """What came of a plan, host by host, by their names; without a cluster THIS_HOST alone."""
 
     plan: LivePlan
     hosts: Mapping[str, HostResult]

@@ -76,11 +76,7 @@ class SimOutcome:
     names: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what would give a wrong table.
-
-        Raises:
-            ValueError: No manager, a missing metric, arrays of different length, or a value that is not a number.
-        """
+        """Refuse, by ValueError, what would give a wrong table: no manager, no metric, another length, no number."""
         if not self.managers:
             raise ValueError(f"{self.scenario}: no manager")
         for name, metrics in self.managers.items():

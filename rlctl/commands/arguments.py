@@ -64,11 +64,7 @@ def command_line(command: str, options: Mapping[str, object]) -> str:
 
 
 def distinct_policies(option: str, names: Sequence[str]) -> tuple[str, ...]:
-    """The managers, bundles or classes that an option names: at least one, and each with a row of its own in a table.
-
-    Raises:
-        ConfigError: None is named, or two go by one name.
-    """
+    """Who an option names, each with a row of its own in a table; ConfigError: nobody, or two go by one name."""
     from rlctl.agents.catalogue import label
 
     if not names:

@@ -174,11 +174,7 @@ class Fleet(Strict):
 
 
 def load_fleet(source: str = "default") -> Fleet:
-    """A shipped fleet by name, or one of the user's by path; profiles are looked for beside the file, too.
-
-    Raises:
-        ConfigError: Neither exists, or the file is wrong, with its line.
-    """
+    """A shipped fleet by name, or a user's by path, with profiles beside it; ConfigError: none, or wrong, with line."""
     path = shipped_or_own(source, "fleet", "fleet")
     data, lines = load_yaml(path)
     for kind in data["kinds"] if isinstance(data.get("kinds"), list) else ():

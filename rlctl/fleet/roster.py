@@ -74,11 +74,7 @@ def _picked(shares: Sequence[float], at: Array) -> NDArray[np.intp]:
 
 
 class FleetHosts(SimHosts):
-    """Some hosts of a fleet under one clock.
-
-    Args:
-        manager: Who decides on the hosts; BE's weight is a few managers' own, see `catalogue.OWN_WEIGHTS`.
-    """
+    """Some hosts of a fleet under one clock; a few managers have a BE weight of their own, `catalogue.OWN_WEIGHTS`."""
 
     def __init__(self, fleet: Fleet, roster: Roster, begin_seconds: float = 0.0, manager: str = "") -> None:
         kinds = [fleet.kinds[kind] for kind in roster.kinds]

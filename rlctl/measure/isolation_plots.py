@@ -45,11 +45,7 @@ def plot_histograms(outcome: Outcome, path: Path) -> None:
 
 
 def plot_maxima(outcome: Outcome, path: Path) -> None:
-    """Mean, p99.9 and maximum of every cell (at least one), the maximum of each run, and what the load got done.
-
-    Raises:
-        RlctlError: matplotlib is not installed.
-    """
+    """Each cell's mean, p99.9, maximum, its runs' maxima, and the work of its load; RlctlError: no matplotlib."""
     plan, results = outcome.plan, outcome.results
     figure = new_figure(1.5 + 2.2 * len(plan.loads), 5.5)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))

@@ -78,11 +78,7 @@ def measure(plan: Plan, done: Callable[[Cell, int], None] = lambda *_: None) -> 
 
 
 class Session:
-    """What all cells share: folders, the janitor, what conditions are made of. A context manager.
-
-    Attributes:
-        plan: The plan, with a measured target where it names none.
-    """
+    """What cells share: folders, janitor, conditions, the plan with a measured target. A context manager."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan

@@ -22,11 +22,7 @@ CLUSTERINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """The clusters of CPUs on which measured applications run.
-
-    Attributes:
-        within: Group below which all control groups are made; empty for the root of the hierarchies.
-    """
+    """The clusters of CPUs of a measurement; its groups are made `within` a group, in the roots where that is empty."""
 
     clusters: tuple[Cluster, ...]
     within: str = ""

@@ -51,11 +51,7 @@ def _summary_row(result: SimOutcome, name: str) -> tuple[str, ...]:
 
 
 def paired_rows(result: SimOutcome, baseline: str) -> Rows:
-    """One row per other manager: differences with both intervals, and BE as a multiple of the baseline's.
-
-    Raises:
-        KeyError: The baseline was not measured.
-    """
+    """Every other manager's row: differences with both intervals, BE as a multiple; KeyError: no such baseline."""
     header = (
         f"less {baseline}", "QoS 1 s, points", "t 95 %", "bootstrap 95 %", "QoS 15 s, points", "bootstrap 95 %",
         "BE, points", "t 95 %", "bootstrap 95 %", "BE x", "bootstrap 95 %",

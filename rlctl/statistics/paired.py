@@ -65,11 +65,7 @@ class Ratio:
 
 
 def paired_difference(one: NDArray[np.float64], other: NDArray[np.float64], seed: int = 0) -> Difference:
-    """Mean of `one - other` on the same seeds, with its intervals; endless for a single seed.
-
-    Raises:
-        ValueError: Of different length, or empty.
-    """
+    """Mean of `one - other` on the same seeds, with intervals, endless for a single one; ValueError: no pairs."""
     _check_pairs(one, other)
     differences = np.asarray(one, float) - np.asarray(other, float)
     estimate = mean_interval(differences)

@@ -53,11 +53,7 @@ Judging = Callable[[Any, int], tuple[float, Evaluation | None]]
 
 @dataclass(frozen=True, slots=True)
 class OfflineRun:
-    """What a run has to do.
-
-    Attributes:
-        courses, validation_seeds: Where policies are judged in the simulator; no course judges them by the dataset.
-    """
+    """What a run has to do; without courses in the simulator its policies are judged by the dataset."""
 
     algorithm: str
     recipe: OfflineRecipe

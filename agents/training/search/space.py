@@ -79,11 +79,7 @@ class Candidate(Strict):
 
 @dataclass(frozen=True)
 class Space:
-    """What is searched, with what it is searched around.
-
-    Attributes:
-        draws: By key, margins after `shield.`.
-    """
+    """What is searched, margins after `shield.`, with what it is searched around."""
 
     document: SpaceFile
     draws: Mapping[str, Draw]

@@ -45,11 +45,7 @@ class FigureKeys:
             raise ConfigError("latency keys need 'samples' or 'done_rps', else nobody knows how far to trust the tail")
 
     def figures(self, document: object, end_seconds: float, window_seconds: float) -> Figures | Missing:
-        """The figures in one decoded JSON value.
-
-        Args:
-            window_seconds: Length of the window if the document does not say.
-        """
+        """The figures in one decoded JSON value; `window_seconds` is for a document that does not say."""
         if not isinstance(document, dict):
             return Missing(Why.MALFORMED, "not a JSON object")
         window = self._number(document, self.window, LONGEST_SECONDS, self.unit.seconds)

@@ -110,11 +110,7 @@ def _take(recorded: Recorded, record: Mapping[str, Any]) -> None:
 
 
 class Ledger:
-    """An open ledger, to which lines are appended.
-
-    Raises:
-        PermissionMissing, ConfigError: It cannot be opened.
-    """
+    """An open ledger, to which lines are appended; PermissionMissing, ConfigError: it cannot be opened."""
 
     def __init__(self, state_dir: Path) -> None:
         self.path = state_dir / FOLDER / LEDGER

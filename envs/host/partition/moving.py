@@ -37,11 +37,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the user says about tasks.
-
-    Attributes:
-        leave: Process ids and names of those that stay, with all their threads.
-    """
+    """What the user says about tasks; `leave` has ids and names of processes that stay, with all their threads."""
 
     leave: frozenset[str] = frozenset()
     kernel_threads: bool = False

@@ -33,11 +33,7 @@ def usage_seconds(content: bytes) -> float | Missing:
 
 
 class GroupCpus:
-    """`lc_cpus` and `be_cpus` from control groups.
-
-    Args:
-        be: The BE groups' usage files; a group that vanishes counts as idle while another is left.
-    """
+    """`lc_cpus` and `be_cpus` from control groups; of `be` one that vanishes is idle while another is left."""
 
     name = "group-cpus"
     provides = ("lc_cpus", "be_cpus")
