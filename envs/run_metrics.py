@@ -64,10 +64,7 @@ class Windows(NamedTuple):
     """Some runs, window by window; arrays of shape (ticks, runs), NaN where a live run has no reading.
 
     Attributes:
-        latency_ratio: The latency as a multiple of the target.
-        load_ratio: Requests that arrived, as a share of the LC's maximum.
-        be_work_ratio: BE work done, as a share of BE running alone; one row where only the whole run is known.
-        lc_cpus: CPUs that the LC kept busy.
+        latency_ratio, load_ratio, be_work_ratio, lc_cpus: As in `Truth`; BE's work has one row where no more is known.
         decision_seconds: Time that it took to observe, decide and rule.
         overridden: The shield did not let the proposal through as it was.
         frozen: BE was suspended by the decision after the window.

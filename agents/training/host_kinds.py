@@ -22,7 +22,7 @@ from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.sim.seeds import training
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
 from rlctl.envs.workload import Weight
-from rlctl.envs.yaml_edge import Strict, load_yaml, validated
+from rlctl.envs.yaml_edge import Strict, beside, load_yaml, validated
 from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.vector_wrapper import ShieldedVectorEnv
 
@@ -131,20 +131,13 @@ def load_hosts(path: Path | None = None) -> Hosts:
     source = path or Path(str(files("rlctl") / "configs" / "training" / "hosts.yaml"))
     data, lines = load_yaml(source)
     hosts = validated(Hosts, data, source, lines)
-    kinds = tuple(kind.model_copy(update=_beside(source.parent, kind)) for kind in hosts.kinds)
+    kinds = tuple(
+        kind.model_copy(update={key: beside(source.parent, getattr(kind, key)) for key in ("profile", "safety")})
+        for kind in hosts.kinds
+    )
     for kind in kinds:
         kind.host(), kind.shield()
     return hosts.model_copy(update={"kinds": kinds})
-
-
-def _beside(folder: Path, kind: Kind) -> dict[str, str]:
-    """Files that stand beside the file of the kinds."""
-    named = {"profile": kind.profile, "safety": kind.safety or ""}
-    return {
-        key: str(folder / name)
-        for key, name in named.items()
-        if Path(name).suffix in {".yaml", ".yml"} and (folder / name).is_file()
-    }
 
 
 def spread(count: int, shares: Sequence[float]) -> list[int]:

@@ -262,6 +262,5 @@ def _sha256(files: tuple[Path, ...]) -> str:
     digest = hashlib.sha256()
     for file in files:
         with file.open("rb") as stream:
-            while part := stream.read(1 << 20):
-                digest.update(part)
+            hashlib.file_digest(stream, lambda: digest)
     return digest.hexdigest()

@@ -13,7 +13,6 @@ reported as missing; the limits need no scheduler.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,19 +37,19 @@ class Disk:
 
 def disks(sys: Path = Path("/sys")) -> tuple[Disk, ...]:
     """The disks that are hardware (or a hypervisor's); what is stacked upon them (loop, dm, zram) is left out."""
-    return tuple(_disks(sys))
-
-
-def _disks(sys: Path) -> Iterator[Disk]:
+    found = []
     for folder in sorted((sys / "block").glob("*")):
         try:
             if not (folder / "device").exists():
                 continue
             offered = (folder / "queue/scheduler").read_text(errors="replace")
             chosen = re.search(r"\[([^\]]+)\]", offered)
-            yield Disk(folder.name, (folder / "dev").read_text().strip(), chosen[1] if chosen else offered.strip())
+            found.append(
+                Disk(folder.name, (folder / "dev").read_text().strip(), chosen[1] if chosen else offered.strip())
+            )
         except OSError:  # pulled out meanwhile
             continue
+    return tuple(found)
 
 
 class IoV2:

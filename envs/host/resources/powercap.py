@@ -10,7 +10,7 @@ The counters are root's (mode 0400) since CVE-2020-8694: with them one user coul
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,10 +39,7 @@ class Zone:
 
 def rapl_zones(sys: Path = Path("/sys")) -> tuple[Zone, ...]:
     """The zones whose sum counts everything once."""
-    return tuple(_zones(sys))
-
-
-def _zones(sys: Path) -> Iterator[Zone]:
+    found = []
     for folder in sorted((sys / "class/powercap").glob("intel-rapl:*")):
         if not _ZONE.fullmatch(folder.name):
             continue
@@ -50,7 +47,8 @@ def _zones(sys: Path) -> Iterator[Zone]:
         kind = "package" if top and name.startswith("package") else "dram" if not top and name == "dram" else ""
         range_joules = measured(text_of(folder / "max_energy_range_uj"))
         if kind and not isinstance(range_joules, Why) and range_joules > 0.0:
-            yield Zone(folder, kind, range_joules * 1e-6, _limit_watts(folder) if top else None)
+            found.append(Zone(folder, kind, range_joules * 1e-6, _limit_watts(folder) if top else None))
+    return tuple(found)
 
 
 class Energy:
