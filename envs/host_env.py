@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.envs.actions import MOVES, Action, decode, discrete_space, multi_discrete_space
+from rlctl.envs.actions import Action, decode, discrete_space, multi_discrete_space, useful_moves
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import HostError
 from rlctl.envs.observation import LAGS, Observer
@@ -108,9 +108,7 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Moves that change something or keep all, shape (len(MOVES),); a shield's wrapper narrows it further."""
-        current, limits = self.plant.current, self.plant.limits
-        useful = [move.name == "keep" or move.of(current, limits) != current for move in MOVES]
-        return np.array(useful, np.bool_)
+        return useful_moves(self.plant.current, self.plant.limits)
 
     def render(self) -> str | None:
         """One line on the latest tick, in render mode "ansi"."""

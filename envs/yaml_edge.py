@@ -277,17 +277,13 @@ def _models_at(model: type[BaseModel], loc: Key) -> list[type[BaseModel]]:
     candidates = [model]
     for part in loc:
         fields = [field for c in candidates for field in [_keys(c).get(str(part))] if field is not None]
-        tagged = [c for c in candidates if _has_tag(c, part)]
+        tagged = [c for c in candidates if any(part in get_args(kind) for kind in _keys(c).values())]
         candidates = [nested for field in fields for nested in _nested(field)] or tagged or candidates
     return candidates
 
 
 def _keys(model: type[BaseModel]) -> dict[str, Any]:
     return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
-
-
-def _has_tag(model: type[BaseModel], tag: str | int) -> bool:
-    return any(tag in get_args(annotation) for annotation in _keys(model).values())
 
 
 def _nested(annotation: Any) -> Iterator[type[BaseModel]]:

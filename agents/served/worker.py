@@ -51,11 +51,7 @@ class Worker(Generic[T]):
         return False
 
     def call(self, work: Callable[[], T], seconds: float) -> T:
-        """What the call answers, if it does within so many seconds.
-
-        Raises:
-            CallFailed: It raised, took longer, or an earlier one is still running.
-        """
+        """What the call answers within so many seconds; CallFailed: it raised, took longer, or one is still running."""
         if self.busy:
             raise CallFailed("an earlier call still hangs")
         self._begin()

@@ -137,11 +137,7 @@ class LiveHost:
         return self._actuator.plan(allocation)
 
     def apply(self, allocation: Allocation) -> Allocation:
-        """Write the allocation and return what the kernel reads back.
-
-        Raises:
-            CgroupError: A write failed; `current` then holds what was read back, as far as it could be.
-        """
+        """As `Plant.apply` has it; after a CgroupError `current` holds what was read back, as far as it could be."""
         self._divided(lambda sharing: sharing.look())  # newcomers' originals are journalled before they are touched
         try:
             self._current = self._actuator.apply(allocation)

@@ -219,11 +219,7 @@ def run_sim(
 
 
 def record_model(plan: SimPlan) -> PrmModel:
-    """PRM's threshold model: recorded on training seeds with BE frozen, as it is on the live host.
-
-    Raises:
-        ConfigError: scikit-learn is not installed.
-    """
+    """PRM's threshold model, of training seeds with BE frozen as on the live host; ConfigError: no scikit-learn."""
     ticks = [tick for number in range(TRAINING_RUNS) for tick in _alone(plan, seeds.training(number))]
     return fitted(ticks, plan.host.lc.lc_cpus, plan.scenario.time_scale)
 

@@ -17,7 +17,7 @@ from rlctl.bench.sim_plan import SimPlan, run_sim
 from rlctl.commands.arguments import listed, positive, positive_int
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import ConfigError
-from rlctl.report.table import render, suite_rows
+from rlctl.report.table import render, span, suite_rows
 from rlctl.scenarios.shipped import sim_scenario
 from rlctl.scenarios.sim import SUITE, SimScenario
 from rlctl.statistics.intervals import Estimate as Measured
@@ -107,17 +107,12 @@ def _row(rival: str, scenario: str, one: Comparison) -> tuple[str, ...]:
         rival,
         scenario,
         f"{one.qos.mean:+.2f}",
-        _span(one.qos.bootstrap95, "+.2f"),
+        span(one.qos.bootstrap95, "+.2f", "-"),
         f"{one.be.mean:+.1f}",
-        _span(one.be.bootstrap95, "+.1f"),
+        span(one.be.bootstrap95, "+.1f", "-"),
         f"{one.be_ratio.ratio:.2f}" if math.isfinite(one.be_ratio.ratio) else "-",
-        _span(one.be_ratio.bootstrap95, ".2f"),
+        span(one.be_ratio.bootstrap95, ".2f", "-"),
     )
-
-
-def _span(interval: tuple[float, float], form: str) -> str:
-    low, high = interval
-    return f"{low:{form}} to {high:{form}}" if math.isfinite(low) and math.isfinite(high) else "-"
 
 
 def _comparisons(us: str, outcomes: Sequence[SimOutcome]) -> Iterator[tuple[str, str, Comparison]]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from rlctl.agents.training.offline.dataset import read
 from rlctl.agents.training.offline.origin import Origin, Place, place_of, read_origin
-from rlctl.agents.training.offline.recipe import OFFLINE, OfflineRecipe, load_offline_recipe
+from rlctl.agents.training.offline.recipe import OFFLINE, OfflineRecipe
+from rlctl.agents.training.recipe import recipe_file
 from rlctl.commands.arguments import command_line, refuse_given
 from rlctl.commands.outputs import check_outputs, write_json
 from rlctl.envs.errors import ConfigError
@@ -31,7 +32,8 @@ def run(args: argparse.Namespace) -> int:
     """Run the command; the table goes to stdout, all else to stderr."""
     _check(args)
     require_libraries(export=not args.no_export)
-    place, recipe = place_of(args.offline), load_offline_recipe(args.algo, Path(args.config) if args.config else None)
+    place = place_of(args.offline)
+    recipe = recipe_file(OFFLINE[args.algo], args.algo, Path(args.config) if args.config else None)
     if args.total_timesteps:
         recipe = recipe.model_copy(update={"n_updates": args.total_timesteps})
     effective = "\n".join(_effective(args, place, read_origin(place), recipe))

@@ -59,14 +59,10 @@ class LcSection(Described):
     cpus: Cpus | None = None
 
 
-def _one_or_several(lc: object) -> str:
-    return "several" if isinstance(lc, (list, tuple)) else "one"
-
-
 Lc = Annotated[
     Annotated[LcSection, Tag("one")]
     | Annotated[tuple[LcSection, ...], Field(min_length=1, max_length=MOST_LCS), Tag("several")],
-    Discriminator(_one_or_several),
+    Discriminator(lambda lc: "several" if isinstance(lc, (list, tuple)) else "one"),
 ]
 
 

@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 
 
 def write_report(outcome: FleetOutcome, folder: Path) -> None:
-    """Write `fleet.json`, `tables.md` and `day.png` into a folder.
-
-    Raises:
-        RlctlError: matplotlib is not installed; the others have been written by then.
-    """
+    """Write `fleet.json`, `tables.md` and, last, `day.png` into a folder; RlctlError: matplotlib is not installed."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "fleet.json", as_json(outcome))
     (folder / "tables.md").write_text(tables(outcome) + "\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -20,7 +19,7 @@ from rlctl.fleet.fleet_score import (
 )
 from rlctl.fleet.plan import STRETCH_SECONDS
 from rlctl.fleet.simulation import FleetOutcome
-from rlctl.report.table import render
+from rlctl.report.table import render, span
 
 HEADER = (
     "manager", "QoS %", "95 %", "worst host %", f"hosts < {HELD_PERCENT:g} %", "worst x", "BE %", "95 %", "EMU %",
@@ -120,6 +119,4 @@ def _paired_rows(figures: Mapping[str, Figures]) -> list[tuple[str, ...]]:
 
 
 def _interval(spread: Spread, digits: int) -> str:
-    if not math.isfinite(spread.low):
-        return "one host"
-    return f"{spread.low:.{digits}f} to {spread.high:.{digits}f}"
+    return span((spread.low, spread.high), f".{digits}f", "one host")

@@ -111,11 +111,7 @@ class Failsafe:
             raise HostError(f"{self._wrong_in_a_row} ticks in a row went wrong: {fault}")
 
     def _retreat(self) -> Allocation:
-        """Take BE to the safe allocation; what is in force then.
-
-        Raises:
-            HostError: The host has refused even that for too long, and BE is not frozen.
-        """
+        """BE to the safe allocation; what is in force then; HostError: refused for too long, and BE is not frozen."""
         safe = self._plant.limits.safe
         try:
             applied = self._plant.apply(safe)

@@ -103,11 +103,7 @@ class MeasureConfig(Strict):
 
 
 def load_measure(name_or_file: str | Path) -> MeasureConfig:
-    """A shipped configuration by name (`mixes`, `burst`), or one of the user's by path.
-
-    Raises:
-        ConfigError: There is none, or it is wrong, with its line.
-    """
+    """A shipped configuration by name (`mixes`, `burst`), or the user's by path; ConfigError has its line."""
     return load_model(MeasureConfig, shipped_or_own(name_or_file, "measure", "measurement"))
 
 

@@ -6,7 +6,7 @@ import math
 
 from rlctl.bench.comparison import Comparison, compare
 from rlctl.bench.sim_outcome import SimOutcome
-from rlctl.report.table import interval
+from rlctl.report.table import span
 from rlctl.statistics.paired import Difference
 
 Rows = list[tuple[str, ...]]
@@ -45,7 +45,7 @@ def _summary_row(result: SimOutcome, name: str) -> tuple[str, ...]:
         name,
         *(cell for one in qos for cell in (percent(one.mean), f"{percent(one.ci95[0])}-{percent(one.ci95[1])}")),
         f"{be.mean:.1f}",
-        interval(be, 1, "one seed"),
+        span(be.ci95, ".1f", "one seed", "-"),
         *(format(result.estimate(name, metric).mean, form) for metric, form in MEANS),
     )
 
@@ -61,10 +61,10 @@ def paired_rows(result: SimOutcome, baseline: str) -> Rows:
 
 def _paired_row(one: Comparison) -> tuple[str, ...]:
     qos, qos_15s, be = (
-        (_starred(difference, decimals), _span(difference.t95, decimals), _span(difference.bootstrap95, decimals))
+        (_starred(difference, decimals), _ends(difference.t95, decimals), _ends(difference.bootstrap95, decimals))
         for difference, decimals in ((one.qos, 2), (one.qos_15s, 2), (one.be, 1))
     )
-    ratio, (low, high) = one.be_ratio.ratio, one.be_ratio.bootstrap95
+    ratio = one.be_ratio.ratio
     return (
         one.manager,
         *qos,
@@ -72,7 +72,7 @@ def _paired_row(one: Comparison) -> tuple[str, ...]:
         qos_15s[2],
         *be,
         f"{ratio:.2f}" if math.isfinite(ratio) else "-",
-        f"{low:.2f}-{high:.2f}" if math.isfinite(low) and math.isfinite(high) else "-",
+        span(one.be_ratio.bootstrap95, ".2f", "-", "-"),
     )
 
 
@@ -87,7 +87,7 @@ def _signed(value: float, decimals: int) -> str:
     return text[1:] if not float(text) else text  # neither +0.00 nor -0.00
 
 
-def _span(interval: tuple[float, float], decimals: int) -> str:
+def _ends(interval: tuple[float, float], decimals: int) -> str:
     if not all(map(math.isfinite, interval)):
         return "one seed"
     if interval == (0.0, 0.0):

@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 from rlctl.agents.catalogue import label
 from rlctl.bench.score import Score
-from rlctl.statistics.intervals import Estimate
 
 HEADER = (
     "manager", "QoS %", "95 %", "BE %", "95 %", "EMU %", "mean worst x", "recover s", "frozen %", "changes",
@@ -37,9 +36,9 @@ def score_rows(scores: Mapping[str, Score], weights: Mapping[str, str] = Mapping
             (
                 label(name),
                 f"{one.qos_guarantee_percent.mean:.{digits}f}",
-                interval(one.qos_guarantee_percent, digits),
+                span(one.qos_guarantee_percent.ci95, f".{digits}f", "one run", "-"),
                 f"{one.be_throughput_percent.mean:.1f}",
-                interval(one.be_throughput_percent),
+                span(one.be_throughput_percent.ci95, ".1f", "one run", "-"),
                 f"{one.emu_percent.mean:.0f}",
                 f"{one.worst_window_over_target.mean:.1f}",
                 f"{one.time_to_recover_seconds.mean:.1f}",
@@ -78,7 +77,7 @@ def render(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], f"|{rule}|", *lines[1:]])
 
 
-def interval(estimate: Estimate, decimals: int = 1, single: str = "one run") -> str:
-    """The 95 % interval, `LOW-HIGH`; `single` where it is endless."""
-    low, high = estimate.ci95
-    return f"{low:.{decimals}f}-{high:.{decimals}f}" if math.isfinite(low) and math.isfinite(high) else single
+def span(interval: tuple[float, float], form: str, endless: str, between: str = " to ") -> str:
+    """`LOW to HIGH`, each in this format; `endless` where there is no such end."""
+    low, high = interval
+    return f"{low:{form}}{between}{high:{form}}" if math.isfinite(low) and math.isfinite(high) else endless

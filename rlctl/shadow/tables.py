@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from rlctl.agents.catalogue import label
-from rlctl.report.table import render
+from rlctl.report.table import render, span
 from rlctl.shadow.estimates import LEAST_WINDOWS, MATCH_TICKS
 from rlctl.shadow.gate import Check
 from rlctl.shadow.report import Report, ShadowFigures
@@ -184,10 +184,7 @@ def _with(estimate: Estimate) -> str:
 
 
 def _range(interval: tuple[float, float], digits: int) -> str:
-    low, high = interval
-    if not (math.isfinite(low) and math.isfinite(high)):
-        return "too short to tell"
-    return f"{low:.{digits}f} to {high:.{digits}f}"
+    return span(interval, f".{digits}f", "too short to tell")
 
 
 def _or_dash(value: float, digits: int) -> str:

@@ -22,7 +22,7 @@ from rlctl.agents.training.live.bounded import around
 from rlctl.agents.training.nearest_move import InMoves
 from rlctl.agents.training.offline.writer import Recording
 from rlctl.bench.lineup import policy_for
-from rlctl.envs.actions import MOVES
+from rlctl.envs.actions import useful_moves
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation
 from rlctl.envs.reward import WORK
@@ -159,17 +159,13 @@ class _Exploring(InMoves):
         """The move, or one of its neighbours."""
         mask = observation.mask
         if mask is None:
-            mask = self._changing(observation.current)
+            mask = useful_moves(observation.current, self.limits)
         chosen = super().act(replace(observation, mask=mask))
         self.move = chosen
         if self._dice.random() < self._explore:
             neighbours = mask & around(chosen, observation.current, self.limits)
             self.move = int(self._dice.choice(np.flatnonzero(neighbours)))
         return self.move
-
-    def _changing(self, current: Allocation) -> np.ndarray:
-        """Without a shield: moves that change something, and to keep all."""
-        return np.array([m.name == "keep" or m.of(current, self.limits) != current for m in MOVES], np.bool_)
 
 
 class _Recorded:

@@ -139,11 +139,7 @@ def new_plan(options: TrainingOptions) -> TrainingPlan:
 
 
 def resumed_plan(folder: Path, changes: Mapping[str, Any]) -> TrainingPlan:
-    """The plan of a run that goes on: what stands in its folder, with `changes` of its budget or threads.
-
-    Raises:
-        ConfigError: There is no run, or a file in it is wrong.
-    """
+    """The plan of a run that goes on, with `changes` of budget or threads; ConfigError: no run, or a file is wrong."""
     if not files.is_run(folder):
         raise ConfigError("is no folder of a run: there is no config.yml", folder)
     options = load_model(TrainingOptions, folder / files.ARGUMENTS)

@@ -1,19 +1,17 @@
 """Hyperparameters of learning from a dataset, as YAML in the shape of all recipes (`rlctl.agents.training.recipe`).
 
-recipe = load_offline_recipe("cql")                       # configs/training/cql.yaml
-recipe = load_offline_recipe("bc", Path("mine.yaml"))     # ConfigError with file:line and the closest name
+recipe = recipe_file(OFFLINE["cql"], "cql", None)     # configs/training/cql.yaml
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
 
 from pydantic import Field
 
-from rlctl.agents.training.recipe import Count, Network, Positive, QuantileNetwork, Schedule, recipe_file
+from rlctl.agents.training.recipe import Count, Network, Positive, QuantileNetwork, Schedule
 from rlctl.envs.yaml_edge import Strict
 
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -69,8 +67,3 @@ class Conservative(OfflineRecipe):
 
 OFFLINE: Mapping[str, type[OfflineRecipe]] = MappingProxyType({"bc": Cloning, "cql": Conservative})
 """What `--algo` may be with `--offline`, and what its file may say."""
-
-
-def load_offline_recipe(algorithm: str, path: Path | None = None) -> OfflineRecipe:
-    """The hyperparameters that ship, or those of a file; a ConfigError has its line and the closest key."""
-    return recipe_file(OFFLINE[algorithm], algorithm, path)

@@ -57,11 +57,7 @@ class Entry:
 
     @classmethod
     def from_line(cls, line: bytes) -> Entry:
-        """From a journal line.
-
-        Raises:
-            ValueError: It is no entry, or not as it was written: what an accident made of it must not be put back.
-        """
+        """From a line; ValueError: no entry as it was written: what an accident made must not be put back."""
         record = unsealed_line(line)
         try:
             device, inode = record["identity"]

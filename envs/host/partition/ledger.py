@@ -69,11 +69,7 @@ class Recorded:
 
 
 def read_ledger(state_dir: Path) -> Recorded | None:
-    """Read the ledger below a state directory; None when there is none, or nothing in it yet.
-
-    Raises:
-        PermissionMissing, ConfigError: It may not or cannot be read.
-    """
+    """The ledger of a state directory, None without one yet; PermissionMissing, ConfigError: it cannot be read."""
     path = state_dir / FOLDER / LEDGER
     try:
         content = path.read_bytes()

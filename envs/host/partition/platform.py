@@ -185,11 +185,7 @@ class _Part(Strict):
 
 
 class _Cluster(_Part):
-    """A cluster of the managed part.
-
-    Attributes:
-        memory_mb: The most memory of what runs in it.
-    """
+    """A cluster of the managed part; `memory_mb` is the most memory of what runs in it."""
 
     quota_percent: float = Field(default=100.0, gt=0.0, le=100.0)
     """CPU time, of each of its CPUs."""
@@ -201,11 +197,7 @@ class _Cluster(_Part):
 
 
 class _Mdev(_Part):
-    """The managed part.
-
-    Attributes:
-        clusters: By name; without, there is one, `all`.
-    """
+    """The managed part; its clusters by name: without, there is one, `all`."""
 
     clusters: dict[_Name, _Cluster] | None = Field(default=None, min_length=1)
 

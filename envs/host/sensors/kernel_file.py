@@ -118,11 +118,7 @@ class Rate:
 
 
 def one_number(unit: float, what: str) -> Parse:
-    """For a file that holds nothing but one number.
-
-    Args:
-        unit: Of the number, in SI units.
-    """
+    """For a file that holds nothing but one number, in this SI unit."""
 
     def parse(content: bytes) -> float | Missing:
         number = measured(content.strip())

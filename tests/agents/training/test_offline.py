@@ -18,8 +18,9 @@ from rlctl.agents.training.offline.bc_cql import learner_of, rewards_of, teacher
 from rlctl.agents.training.offline.dataset import Dataset
 from rlctl.agents.training.offline.fqe import value_of
 from rlctl.agents.training.offline.origin import Origin, PolicyCounts, Source
-from rlctl.agents.training.offline.recipe import OFFLINE, load_offline_recipe
+from rlctl.agents.training.offline.recipe import OFFLINE
 from rlctl.agents.training.offline.training import OfflineRun, learn_offline
+from rlctl.agents.training.recipe import recipe_file
 from rlctl.agents.training.sb3_model import lags_of, load_model
 from rlctl.agents.training.trial import Course
 from rlctl.envs.actions import MOVES, MOVES_VERSION
@@ -103,7 +104,7 @@ def bandit(episodes=40, seed=0):
 
 def task(tmp_path, algorithm="cql", data=None, **changes):
     small = {"n_updates": 200, "rounds": 2, "batch_size": 64} | changes
-    recipe = load_offline_recipe(algorithm).model_copy(update=small)
+    recipe = recipe_file(OFFLINE[algorithm], algorithm, None).model_copy(update=small)
     if algorithm == "cql":
         network = recipe.policy_kwargs.model_copy(update={"net_arch": (16,), "n_quantiles": 4})
         recipe = recipe.model_copy(update={"policy_kwargs": network, "target_update_interval": 20})
@@ -185,7 +186,7 @@ def test_the_move_that_happened_counts_whatever_the_mask_says():
 
 def test_several_steps_sum_up_to_an_episode_s_end_and_no_further():
     data = bandit(2)
-    recipe = load_offline_recipe("cql").model_copy(update={"n_steps": 3, "gamma": 0.5})
+    recipe = recipe_file(OFFLINE["cql"], "cql", None).model_copy(update={"n_steps": 3, "gamma": 0.5})
     rewards = np.arange(len(data), dtype=np.float32)
     total, after, discount = bc_cql._steps(data, rewards, recipe)
     assert total[0] == 0 + 0.5 * 1 + 0.25 * 2
@@ -239,7 +240,7 @@ def test_a_recipe_s_mistake_is_told_with_its_line(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("rlctl/SimHost-v0:\n  n_updates: 10\n  learning_rate: 1.0e-3\n  batch_size: 8\n  alfa: 1\n")
     with pytest.raises(ConfigError, match=r"mine.yaml:5: .*alfa"):
-        load_offline_recipe("cql", file)
+        recipe_file(OFFLINE["cql"], "cql", file)
 
 
 def test_a_selection_in_the_simulator_is_by_merit_and_said_in_the_card(tmp_path):
