@@ -8,6 +8,9 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
+MOST_LOAD_RATIO = 20.0
+"""Overload is a little above 1 (1.2); a larger one than this means that max_load_rps is in another unit."""
+
 
 class Why(StrEnum):
     """Why a reading is missing; the set is closed so that guards, metrics and docs can name each."""

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Why
-from rlctl.envs.units import LARGEST_RATIO
+from rlctl.envs.telemetry import MOST_LOAD_RATIO, Missing, Quantile, Reading, Telemetry, Why
 from rlctl.safety.guard import Memoryless
 from rlctl.safety.verdict import Bound, Reason
 
@@ -66,7 +65,7 @@ class Trust:
         """Why the load is not believed, or None."""
         load = telemetry.load_ratio
         wrong = self._wrong(load, "load", Reason.LOAD_MISSING)
-        if wrong is None and not isinstance(load, Missing) and load.value > LARGEST_RATIO:
+        if wrong is None and not isinstance(load, Missing) and load.value > MOST_LOAD_RATIO:
             return Reason.ABSURD, f"load {load.value} of the maximum"
         return wrong
 

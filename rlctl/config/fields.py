@@ -11,27 +11,23 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    PlainSerializer,
     PlainValidator,
     WithJsonSchema,
 )
 
 from rlctl.config.docstrings import attributes, summary
 from rlctl.envs.host.cpulist import MOST_CPUS, parse_cpus
-from rlctl.envs.units import Percent
 from rlctl.envs.yaml_edge import Strict
 
 
-def _quantile(value: object) -> Percent:
+def _quantile(value: object) -> float:
     """A tail quantile in percent; 0.95 and 950 are both slips of the unit."""
-    if isinstance(value, Percent):
-        return value
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{value!r} is no number of percent, such as 95")
     if not 50.0 <= value < 100.0:
         hint = f" (a ratio? write {value * 100:g})" if 0.5 <= value < 1.0 else ""
         raise ValueError(f"{value:g} is no tail quantile from 50 to below 100 percent{hint}")
-    return Percent(float(value))
+    return float(value)
 
 
 def _cpus(value: object) -> object:
@@ -61,9 +57,8 @@ def _group(path: str) -> str:
 
 
 QuantilePercent = Annotated[
-    Percent,
+    float,
     PlainValidator(_quantile),
-    PlainSerializer(lambda percent: percent.value, return_type=float),
     WithJsonSchema({"type": "number", "minimum": 50, "exclusiveMaximum": 100}),
 ]
 Cpus = Annotated[

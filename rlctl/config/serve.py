@@ -15,7 +15,6 @@ from rlctl.config.sections import ApplicationsSection, FallbackSection, LimitsSe
 from rlctl.config.sources import Latency, Workload
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cgroup.ownership import Foreign
-from rlctl.envs.units import Percent
 from rlctl.envs.workload import SLO
 from rlctl.envs.yaml_edge import load_model, load_yaml
 
@@ -32,13 +31,13 @@ class SloSection(Described):
     """
 
     target_milliseconds: float = Field(gt=0.0, le=3.6e6)
-    quantile_percent: QuantilePercent = Percent(95.0)
+    quantile_percent: QuantilePercent = 95.0
     max_load_rps: float = Field(gt=0.0)
 
     @property
     def slo(self) -> SLO:
         """The same in seconds and ratios."""
-        return SLO(self.target_milliseconds / 1e3, self.quantile_percent.ratio, self.max_load_rps)
+        return SLO(self.target_milliseconds / 1e3, self.quantile_percent / 100.0, self.max_load_rps)
 
 
 class LcSection(Described):

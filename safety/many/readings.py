@@ -12,7 +12,7 @@ import numpy as np
 
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.readings import Readings
-from rlctl.envs.units import LARGEST_RATIO
+from rlctl.envs.telemetry import MOST_LOAD_RATIO
 from rlctl.safety.profile import Profile
 
 
@@ -95,7 +95,7 @@ class Beliefs(NamedTuple):
 def believed(readings: GuardReadings, profile: Profile) -> Beliefs:
     """What may be believed: good news from sound readings only, bad news from any number at all."""
     latency, load = _latency_is_sound(readings, profile), readings.load
-    load_sound = load.sound(profile.max_age_seconds) & (load.value <= LARGEST_RATIO)
+    load_sound = load.sound(profile.max_age_seconds) & (load.value <= MOST_LOAD_RATIO)
     alive = readings.alive
     lives = np.where(alive.missing, ~alive.lost, alive.sound(profile.max_age_seconds) & (alive.value >= 0.5))
     slack = _slack_ratio(readings)

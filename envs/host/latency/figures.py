@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from rlctl.envs.host.decode import measured
-from rlctl.envs.telemetry import Missing, Quantile, Reading, Value, Why
-from rlctl.envs.units import LARGEST_RATIO
+from rlctl.envs.telemetry import MOST_LOAD_RATIO, Missing, Quantile, Reading, Value, Why
 from rlctl.envs.workload import SLO
 
 # Every latency source gives these keys. `tail_is_lower_limit` is 1 while the tail is known to be at least what is
@@ -32,7 +31,6 @@ PROVIDES = (
 LONGEST_SECONDS = 3600.0
 
 MOST_RPS = 1e8
-MOST_LOAD_RATIO = LARGEST_RATIO  # a larger one means that max_load_rps is in another unit
 
 UNKNOWN = Missing(Why.NOT_SUPPORTED, "this source cannot tell")
 

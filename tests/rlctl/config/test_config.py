@@ -14,7 +14,6 @@ from rlctl.cli import main
 from rlctl.config.serve import ServeConfig, describe, load_config, schema
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.discovery import ByCgroup, ByContainer, ByKubernetesPod, ByKubernetesQos, ByPid, ByUnit
-from rlctl.envs.units import Percent
 from rlctl.envs.yaml_edge import load_text
 from rlctl.serve.service import _tick_log
 from rlctl.serve.workloads import spec_of
@@ -29,7 +28,7 @@ def test_the_shipped_example_is_valid_and_says_every_section():
 
 def test_the_slo_reaches_the_loop_in_seconds_and_ratios(serve_yaml):
     slo = load_config(serve_yaml()).lc.slo
-    assert slo.quantile_percent == Percent(95.0)
+    assert slo.quantile_percent == 95.0
     assert (slo.slo.target_seconds, slo.slo.quantile, slo.slo.max_load_rps) == (0.010, 0.95, 480.0)
 
 
