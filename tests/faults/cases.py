@@ -162,7 +162,7 @@ def _both_killed(stage: Stage) -> Fault:
         os.kill(pid, signal.SIGKILL)
     stage.service.process.stop()
     stage.serve_again()
-    stage.until(lambda: stage.safe_since(at), "BE at the safe allocation")
+    stage.until(lambda: stage.taken_since(at), "BE told to go to the safe allocation")
     stage.until(lambda: stage.free, "BE free again under the new controller")
     return Fault(at, at, stage.limits.safe, time.monotonic(), stays=False)
 
