@@ -10,6 +10,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal
 
 from rlctl.agents.managers.barbeque import Barbeque
 from rlctl.agents.managers.feedforward import Feedforward
@@ -70,10 +71,12 @@ class Answer(Named):
     """The kernel's own means against an interference, set once and for all; BE runs at the minimum weight.
 
     Attributes:
-        link_ratio: Rate that whoever set it takes the link to have, as a share of its first one.
+        resource: What it divides: it is a row of the live scenarios that have one.
+        rate_ratio: Rate that whoever set it takes that to have, as a share of its first one.
     """
 
-    link_ratio: float = 1.0
+    resource: Literal["link", "disk"] = "link"
+    rate_ratio: float = 1.0
 
 
 TABLE: Mapping[str, Entry] = MappingProxyType(
@@ -176,11 +179,22 @@ BOUNDS: Mapping[str, Named] = MappingProxyType(
 ANSWERS: Mapping[str, Answer] = MappingProxyType(
     {
         "htb": Answer("an HTB class for the LC on the link, set by who knows the link's first rate", "tc-htb(8)"),
-        "htb-wrong": Answer("as htb, set by who takes the link to be a third faster than it is", "tc-htb(8)", 4 / 3),
+        "htb-wrong": Answer(
+            "as htb, set by who takes the link to be a third faster than it is", "tc-htb(8)", "link", 4 / 3
+        ),
+        "io-max": Answer(
+            "BE's own cap on its writes, set by who knows the disk's rate", "cgroup-v2.rst, io.max", "disk"
+        ),
+        "io-max-wrong": Answer(
+            "as io-max, set by who takes the disk to be a third faster than it is",
+            "cgroup-v2.rst, io.max",
+            "disk",
+            4 / 3,
+        ),
     }
 )
-"""What the kernel can do where the bottleneck is known, live scenarios with a link only: not in NAMES, and not for
-`build`."""
+"""What the kernel can do where the bottleneck is known, live scenarios with a link or a disk only: not in NAMES, and
+not for `build`."""
 
 OWN_WEIGHTS: Mapping[str, Weight] = MappingProxyType(
     {"weights": Weight.MINIMUM, "cpu-idle": Weight.IDLE, "none": Weight.EQUAL}
@@ -332,7 +346,10 @@ def _entry(name: str) -> Entry:
     if name in BOUNDS:
         raise PolicyError(f"'{name}' is a bound, simulator only; give it to `rlctl bench --plant sim`")
     if name in ANSWERS:
-        raise PolicyError(f"'{name}' is a setting of the kernel; give it to `rlctl bench --scenario live-network`")
+        resource = ANSWERS[name].resource
+        raise PolicyError(
+            f"'{name}' is a setting of the kernel; give it to `rlctl bench`, with a live scenario that has a {resource}"
+        )
     if name not in TABLE:
         if Path(name).is_dir():
             raise PolicyError(f"no manager '{name}'; a bundle's folder has a slash in it: ./{name}")

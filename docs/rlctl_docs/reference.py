@@ -307,7 +307,7 @@ def _managers() -> str:
         f"## {name}\n\n{one.law} (a bound, simulator only; {one.source})\n" for name, one in catalogue.BOUNDS.items()
     ]
     parts += [
-        f"## {name}\n\n{one.law} (a setting of the kernel, live scenarios with a link only; {one.source})\n"
+        f"## {name}\n\n{one.law} (a setting of the kernel, live scenarios with a {one.resource} only; {one.source})\n"
         for name, one in catalogue.ANSWERS.items()
     ]
     return "\n".join(parts)

@@ -31,12 +31,14 @@ class GeneratorConfig:
     """Where the load goes and what a request is; set exactly one of `unix_path` and `port`.
 
     Attributes:
-        protocol: HTTP/1.1 GET with keep-alive and `Accept-Encoding: gzip`, or memcached multi-get in the text protocol.
+        protocol: HTTP/1.1 GET with keep-alive and `Accept-Encoding: gzip`, memcached multi-get in the text protocol, or
+            a statement in PostgreSQL's simple query protocol, as user `rlctl` of the database `postgres`.
         port: TCP port of the server.
         address: IPv4 address of that port, one of 127/8 or of 169.254/16, which no router passes on; there is no way
             to aim at another one.
         inside: Command before the generator's own that enters a network namespace, see `rlctl.envs.testbed.link`.
         connections: Requests outstanding at most; the others wait in the generator with their intended time.
+        query: PostgreSQL's statement, a transaction by itself.
         keys_per_get: Keys of one memcached request, drawn evenly from the key space.
         preload_keys: Size of the key space, written to memcached before the first request; with 0,
             the first 10 000 keys are taken to be there already.
@@ -47,13 +49,14 @@ class GeneratorConfig:
         queue_limit: Requests kept waiting at most; newer ones are dropped and counted.
     """
 
-    protocol: Literal["http", "memcached"]
+    protocol: Literal["http", "memcached", "postgres"]
     unix_path: Path | str | None = None
     port: int | None = None
     address: str = "127.0.0.1"
     inside: tuple[str, ...] = ()
     connections: int = 32
     http_path: str = "/"
+    query: str = ""
     keys_per_get: int = 100
     preload_keys: int = 10_000
     value_bytes: int = 100
@@ -77,6 +80,8 @@ class GeneratorConfig:
         }
         if self.protocol == "http":
             options["path"] = self.http_path
+        elif self.protocol == "postgres":
+            options["query"] = self.query
         else:
             options |= {"gets": self.keys_per_get, "preload": self.preload_keys, "value-bytes": self.value_bytes}
         return [f"--{name}={value}" for name, value in options.items() if value is not None]

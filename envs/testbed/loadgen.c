@@ -1,4 +1,5 @@
-/* loadgen: open-loop Poisson load for one server on this host (HTTP/1.1 GET or memcached multi-get).
+/* loadgen: open-loop Poisson load for one server on this host (HTTP/1.1 GET, memcached multi-get, or a statement of
+ * PostgreSQL).
  *
  * Latency counts from the moment a request was *meant* to leave, whether or not a connection was free then: a slow
  * server cannot slow the arrivals down and so hide its own delay ("coordinated omission"). A request that fails
@@ -50,8 +51,8 @@
 /* ---- options --------------------------------------------------------------------------------------------------- */
 
 static struct {
-    bool memcached;
-    const char *unix_path, *http_path;
+    bool memcached, postgres;
+    const char *unix_path, *http_path, *query;
     in_addr_t address;         /* network byte order */
     int port, connections, cpu, fifo;
     unsigned keys, gets, preload, value_bytes, queue_limit;
@@ -223,6 +224,8 @@ struct conn {
     uint64_t skip, body_bytes;
     unsigned hits;
     bool interim, chunked, has_length, close_after, no_body;
+    bool greeted;             /* PostgreSQL only, as is the next: the start-up message went before */
+    int rounds;               /* "ready for query" still to come */
     size_t line_length;
     char line[LINE_BYTES];
 };
@@ -341,6 +344,28 @@ static char *take_line(struct conn *c, char **data, size_t *size)
     return line;
 }
 
+/* A message of PostgreSQL's protocol 3.0: type, length with itself, body. 'Z' is "ready for query", 'E' an error. */
+static enum verdict postgres_header(struct conn *c, char **data, size_t *size)
+{
+    size_t want = 5 - c->line_length, take = want < *size ? want : *size;
+    memcpy(c->line + c->line_length, *data, take);
+    *data += take;
+    *size -= take;
+    c->line_length += take;
+    if (take < want)
+        return MORE;
+    uint32_t length;
+    memcpy(&length, c->line + 1, sizeof length);
+    length = ntohl(length);
+    c->line_length = 0;
+    if (c->line[0] == 'E' || length < 4 || (c->line[0] == 'Z' && length != 5))
+        return FAIL;
+    c->skip = length - 4;
+    if (c->line[0] == 'Z' && --c->rounds == 0)
+        c->stage = BODY; /* done after its one byte */
+    return MORE;
+}
+
 static enum verdict parse(struct conn *c, char *data, size_t size)
 {
     enum verdict verdict = MORE;
@@ -352,6 +377,10 @@ static enum verdict parse(struct conn *c, char *data, size_t size)
             size -= take;
             if (c->skip == 0 && c->stage == BODY)
                 verdict = DONE;
+            continue;
+        }
+        if (opt.postgres) {
+            verdict = postgres_header(c, &data, &size);
             continue;
         }
         char *line = take_line(c, &data, &size);
@@ -369,7 +398,7 @@ static struct {
     int idle, up;
     int64_t retry_at;      /* no connection is due for a retry before this */
     TAILQ_HEAD(, conn) idle_list;
-    char *http_request;
+    char *http_request;       /* or PostgreSQL's statement */
     size_t http_request_length;
 } net = {.retry_at = NEVER};
 
@@ -433,6 +462,7 @@ static void conn_idle(struct conn *c)
 
 static void conn_start(struct conn *c, int64_t now)
 {
+    c->greeted = false;
     c->fd = open_socket(SOCK_NONBLOCK);
     int result = c->fd < 0 ? -1 : connect_socket(c->fd);
     if (result < 0 && errno != EINPROGRESS) {
@@ -461,8 +491,19 @@ static void retry_connections(int64_t now)
     }
 }
 
+/* Protocol 3.0, the user, the database; the server trusts whoever reaches its socket. */
+static const char greeting[] = "\0\0\0\x26\0\3\0\0" "user\0rlctl\0database\0postgres\0";
+
 static void build_request(struct conn *c)
 {
+    if (opt.postgres) {
+        size_t passed = c->greeted ? sizeof greeting : 0;
+        c->rounds = c->greeted ? 1 : 2;
+        c->greeted = true;
+        c->out = net.http_request + passed;
+        c->out_left = net.http_request_length - passed;
+        return;
+    }
     if (!opt.memcached) {
         c->out = net.http_request;
         c->out_left = net.http_request_length;
@@ -756,12 +797,12 @@ static const struct option long_options[] = {
     {"path", 1, 0, 'H'},     {"gets", 1, 0, 'g'},        {"keys", 1, 0, 'k'},        {"preload", 1, 0, 'l'},
     {"rate", 1, 0, 'r'},     {"value-bytes", 1, 0, 'b'}, {"interval", 1, 0, 'i'},    {"queue-limit", 1, 0, 'q'},
     {"fifo", 1, 0, 'f'},     {"cpu", 1, 0, 'C'},         {"seed", 1, 0, 's'},        {"snapshot-on-request", 0, 0, 'S'},
-    {"address", 1, 0, 'A'},  {"help", 0, 0, 'h'},    {0}};
+    {"address", 1, 0, 'A'},  {"query", 1, 0, 'Q'},      {"help", 0, 0, 'h'},        {0}};
 
 static const char usage[] =
-    "loadgen --protocol http|memcached (--unix PATH | --port N [--address 127.0.0.1]) [--rate RPS]\n"
+    "loadgen --protocol http|memcached|postgres (--unix PATH | --port N [--address 127.0.0.1]) [--rate RPS]\n"
     "        [--connections 32] [--interval 1]\n"
-    "        [--snapshot-on-request] [--path /] [--gets 100] [--preload N] [--value-bytes 100] [--keys N]\n"
+    "        [--snapshot-on-request] [--path /] [--query SQL] [--gets 100] [--preload N] [--value-bytes 100] [--keys N]\n"
     "        [--queue-limit 200000] [--fifo PRIORITY] [--cpu N] [--seed 1]\n"
     "Commands on stdin: rate RPS, stats [ID], forget (what was not sent yet), quit. An address is one of loopback (127/8) or of the link itself\n"
     "(169.254/16, which no router passes on): no load leaves this machine's own links.\n";
@@ -792,11 +833,13 @@ static void set_option(int name)
     switch (name) {
     case 'P':
         opt.memcached = strcmp(optarg, "memcached") == 0;
-        if (!opt.memcached && strcmp(optarg, "http") != 0)
-            die(2, "%s: no such protocol (http, memcached)", optarg);
+        opt.postgres = strcmp(optarg, "postgres") == 0;
+        if (!opt.memcached && !opt.postgres && strcmp(optarg, "http") != 0)
+            die(2, "%s: no such protocol (http, memcached, postgres)", optarg);
         break;
     case 'u': opt.unix_path = optarg; break;
     case 'H': opt.http_path = optarg; break;
+    case 'Q': opt.query = optarg; break;
     case 'A': opt.address = near_address(optarg); break;
     case 'p': opt.port = (int)number(1, 65535); break;
     case 'c': opt.connections = (int)number(1, 1000); break;
@@ -827,6 +870,8 @@ static void read_options(int argc, char **argv)
         die(2, "%s: too long for a unix socket", opt.unix_path);
     if (opt.http_path[0] != '/' || opt.http_path[strcspn(opt.http_path, " \r\n")])
         die(2, "--path must start with / and hold no space");
+    if (opt.postgres && !opt.query)
+        die(2, "--protocol postgres needs --query");
     if (opt.keys == 0)
         opt.keys = opt.preload > 0 ? opt.preload : 10000;
 }
@@ -848,6 +893,20 @@ static void settle_in(void)
     prctl(PR_SET_PDEATHSIG, SIGUSR1);
 }
 
+static void build_statement(void)
+{
+    size_t text = strlen(opt.query) + 1;
+    uint32_t length = htonl((uint32_t)(text + sizeof length));
+    free(net.http_request);
+    net.http_request_length = sizeof greeting + 1 + sizeof length + text;
+    char *end = net.http_request = malloc(net.http_request_length);
+    if (!end)
+        die(1, "out of memory");
+    end = mempcpy(end, greeting, sizeof greeting);
+    *end++ = 'Q';
+    memcpy(mempcpy(end, &length, sizeof length), opt.query, text);
+}
+
 static void allocate(void)
 {
     queue.capacity = opt.queue_limit + (unsigned)opt.connections;
@@ -858,6 +917,8 @@ static void allocate(void)
     if (!queue.ring || !net.conns || length < 0)
         die(1, "out of memory");
     net.http_request_length = (size_t)length;
+    if (opt.postgres)
+        build_statement();
     TAILQ_INIT(&net.idle_list);
     for (struct conn *c = net.conns; c < net.conns + opt.connections; c++) {
         c->fd = -1;

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Literal, Self
 
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import TestbedError
@@ -19,6 +19,8 @@ from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.live import Lc, LiveHost
 from rlctl.envs.host.sensors.of_groups import group_sensors
 from rlctl.envs.telemetry import Reading
+from rlctl.envs.testbed.disk.bulk import BulkWrite, WriteConfig
+from rlctl.envs.testbed.disk.provisioned import Disk, DiskConfig
 from rlctl.envs.testbed.generator import LoadGenerator
 from rlctl.envs.testbed.generator_source import GeneratorSource
 from rlctl.envs.testbed.janitor import Janitor
@@ -50,24 +52,26 @@ class TestbedSpec:
     Attributes:
         lc: The LC, not started.
         lc_cpus: CPUs that it is pinned to.
-        be: The best-effort job; an upload needs a link.
+        be: The best-effort job; an upload needs a link, a writer a disk.
         be_cpus: CPUs that BE may get, the safest for the LC first.
         quantile: Which quantile, as a ratio.
         knee_rps: First load, step and top of the search for the LC's maximum load.
         link: What was provisioned between LC and client; None where they talk over a unix socket.
+        disk: What was provisioned for what LC and BE write; None where nothing was.
     """
 
     __test__ = False
 
     lc: Service
     lc_cpus: tuple[int, ...]
-    be: StressConfig | UploadConfig
+    be: StressConfig | UploadConfig | WriteConfig
     be_cpus: tuple[int, ...]
     target_seconds: float
     quantile: float
     tick_seconds: float
     knee_rps: tuple[float, float, float]
     link: LinkConfig | None = None
+    disk: DiskConfig | None = None
 
 
 class DrivenHost(LiveHost):
@@ -108,6 +112,7 @@ class Testbed:
         self._launcher: Launcher
         self._link: Link | None = None
         self._loop: tuple[float, Callable[[], None]] | None = None
+        self._disk: Disk | None = None
         self._new_be: Callable[[], Job]
         self._be: Job | None = None
 
@@ -177,25 +182,23 @@ class Testbed:
                 raise TestbedError(f"the LC still has a backlog {DRAIN_SECONDS:g} s after BE was stopped")
 
     @contextlib.contextmanager
-    def classes(self, link_ratio: float | None) -> Iterator[None]:
-        """Give the LC a class of its own on the link for as long as the context lasts.
+    def divided(self, resource: Literal["link", "disk"], rate_ratio: float) -> Iterator[None]:
+        """Let the kernel divide what is provisioned between LC and BE for as long as the context lasts.
 
         Args:
-            link_ratio: Rate that the operator takes the link to have, as a share of its first one; None for no class.
+            rate_ratio: Rate that the operator takes it to have, as a share of its first one.
 
         Raises:
-            TestbedError: There is no link, or the kernel has no such class.
+            TestbedError: There is no such thing here, or the kernel cannot divide it.
         """
-        if link_ratio is None:
-            yield
-            return
-        if self._link is None:
-            raise TestbedError("there is no link to divide into classes")
-        self._link.divide(link_ratio)
+        provisioned = self._link if resource == "link" else self._disk
+        if provisioned is None:
+            raise TestbedError(f"there is no {resource} to divide")
+        provisioned.divide(rate_ratio)
         try:
             yield
         finally:
-            self._link.unite()
+            provisioned.unite()
 
     @contextlib.contextmanager
     def ceiling(
@@ -270,7 +273,7 @@ class Testbed:
         knobs = Knobs(None)  # the groups are our own and are removed: there is nothing to put back
         stack.callback(knobs.close)
         janitor = stack.enter_context(Janitor())
-        top, lc, be = _make_groups(stack, layout, knobs, janitor)
+        top, lc, be = _make_groups(stack, layout, knobs, janitor, (Controller.IO,) if spec.disk else ())
         if top.cpu:
             top.cpu.set_weight(TOP_WEIGHT[layout.mount(Controller.CPU).version])
         if lc.cpuset:
@@ -282,16 +285,22 @@ class Testbed:
             holders = stack.enter_context(Launcher(folder, None, janitor))
             self._link = stack.enter_context(Link(spec.link, holders))
             inside, client = self._link.host.inside, self._link.client.inside
+        if spec.disk is not None:
+            self._disk = stack.enter_context(Disk(spec.disk, folder, top))
+            inside = (*inside, *self._disk.inside)
         self._be_group, self._launcher = be, stack.enter_context(Launcher(folder, be, janitor, inside))
         services = stack.enter_context(Launcher(folder, lc, janitor, inside))
         generator_cpu = stack.enter_context(out_of_the_way(spec.lc_cpus))
         if isinstance(be_config := spec.be, StressConfig):
             self._new_be = lambda: StressNg(be_config)
-        elif client:
+        elif isinstance(be_config, WriteConfig) and self._disk is not None:
+            volume = self._disk.volume
+            self._new_be = lambda: BulkWrite(be_config, volume)
+        elif isinstance(be_config, UploadConfig) and client:
             sinks = stack.enter_context(Launcher(folder, None, janitor, _remote(client, generator_cpu)))
             self._new_be = lambda: Upload(be_config, sinks)
         else:
-            raise TestbedError("an upload needs a link, and this testbed has none")
+            raise TestbedError("an upload needs a link, a writer a disk, and this testbed has none")
         spec.lc.start(services)
         spec.lc.ready()
         load = replace(spec.lc.load(), cpu=generator_cpu, fifo_priority=GENERATOR_PRIORITY, inside=client)
@@ -320,13 +329,16 @@ class Testbed:
 
 
 def _make_groups(
-    stack: contextlib.ExitStack, layout: Layout, knobs: Knobs, janitor: Janitor
+    stack: contextlib.ExitStack, layout: Layout, knobs: Knobs, janitor: Janitor, shared: tuple[Controller, ...]
 ) -> tuple[Group, Group, Group]:
-    """The parent that sets the testbed apart from the rest of the host, and in it the LC's and BE's groups."""
+    """The parent that sets the testbed apart from the rest of the host, and in it the LC's and BE's groups.
+
+    The parent alone has the controllers of what both share.
+    """
     name = f"rlctl-testbed-{os.getpid()}"
     groups = []
     for path in (name, f"{name}/lc", f"{name}/be"):
-        group = Group.create(layout, path, knobs)
+        group = Group.create(layout, path, knobs, shared if path == name else ())
         stack.callback(group.remove)
         janitor.note_group(*group.directories)
         groups.append(group)

@@ -171,7 +171,7 @@ def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work) -> LiveR
     bed.settle(scenario.trace)
     plant.set_weight(Weight.EQUAL)  # a lower one leaves the idle class of the run before
     plant.set_weight(plan.weight(policy.name))
-    with link_classes(policy.name, scenario, bed):
+    with divided(policy.name, scenario, bed):
         bed.start_be()
         bed.follow(scenario.trace)
         cpu_seconds, begun = time.process_time(), time.monotonic()
@@ -181,12 +181,12 @@ def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work) -> LiveR
     return LiveRun(policy.name, tuple(recorder.ticks), work.share_of(alone), used_ratio)
 
 
-def link_classes(name: str, scenario: LiveScenario, bed: Testbed) -> AbstractContextManager[None]:
-    """Classes on the link: as the kernel's answer was told, or as Heracles' network loop sets them, which is told too.
+def divided(name: str, scenario: LiveScenario, bed: Testbed) -> AbstractContextManager[None]:
+    """Link or disk as the kernel divides it: as its answer was told, or as Heracles' network loop sets it, told too.
 
     That loop is faster than a tick, like the published one; its period is divided like all others.
     """
     if name == "heracles" and scenario.link:
         return bed.ceiling(be_link_ratio, NETWORK_SECONDS / scenario.time_scale)
     answer = catalogue.ANSWERS.get(name)
-    return bed.classes(answer.link_ratio if answer else None)
+    return bed.divided(answer.resource, answer.rate_ratio) if answer else contextlib.nullcontext()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from rlctl.agents import catalogue
@@ -33,6 +33,7 @@ EXAMPLES = """examples:
   rlctl bench --plant host --repeats 6 --ray auto --json out.json
   rlctl bench --plant host --scenario live-nginx --be-weight minimum --managers frozen,weights,ppo
   rlctl bench --plant host --scenario live-network --managers none,frozen,htb,htb-wrong,prm-hybrid-tuned,ppo
+  rlctl bench --plant host --scenario live-disk --managers weights,frozen,io-max,io-max-wrong,prm-hybrid-tuned,ppo
   rlctl bench --plant host --scenario live-memcached --managers all --repeats 3 --json out.json --report out/
 """
 
@@ -103,8 +104,7 @@ def run(args: argparse.Namespace) -> int:
     scenarios = _scenarios(args)
     live = any(isinstance(scenario, LiveScenario) for scenario in scenarios.values())
     _check_options(args, live=live)
-    linked = all(isinstance(scenario, LiveScenario) and scenario.link for scenario in scenarios.values())
-    names, missing = _managers(args.managers, live=live, linked=linked)
+    names, missing = _managers(args.managers, live=live, answers=_answers(scenarios.values()))
     check_reachable(args.ray, names)
     plant = bench_live if live else bench_sim
     plans = [plant.plan_of(args, scenario, names, source) for source, scenario in scenarios.items()]
@@ -149,11 +149,20 @@ def _check_options(args: argparse.Namespace, *, live: bool) -> None:
         raise ConfigError("--repeats is the live host's; in the simulator give --seeds")
 
 
-def _managers(names: str, *, live: bool, linked: bool) -> tuple[tuple[str, ...], dict[str, str]]:
+def _answers(scenarios: Collection[LiveScenario | SimScenario]) -> tuple[str, ...]:
+    """Answers of the kernel that every one of the scenarios has a use for."""
+    return tuple(
+        name
+        for name, answer in catalogue.ANSWERS.items()
+        if all(isinstance(one, LiveScenario) and getattr(one, answer.resource) for one in scenarios)
+    )
+
+
+def _managers(names: str, *, live: bool, answers: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
     """The names asked for; and for `all` those that are left out as they cannot run here, with the reason."""
     if names == "all":
         learned = [name for name in catalogue.LEARNED if not name.endswith(BARE)]
-        every = [*catalogue.NAMES, *learned, *([] if live else sorted(BOUNDS)), *(catalogue.ANSWERS if linked else ())]
+        every = [*catalogue.NAMES, *learned, *([] if live else sorted(BOUNDS)), *answers]
         missing = left_out(every, live=live)
         return tuple(name for name in every if name not in missing), missing
     asked = distinct_policies("--managers", listed(names))
@@ -162,6 +171,8 @@ def _managers(names: str, *, live: bool, linked: bool) -> tuple[tuple[str, ...],
         raise ConfigError(f"{', '.join(sorted(bounds))}: in the simulator only; leave out --plant host")
     if live and "cpu-idle" in asked and (why := no_idle_class(live=True)):
         raise ConfigError(f"cpu-idle: {why}; leave it out")
-    if not linked and (answers := [name for name in asked if name in catalogue.ANSWERS]):
-        raise ConfigError(f"{', '.join(answers)}: only where there is a link, as in --scenario live-network")
+    for resource, example in (("link", "live-network"), ("disk", "live-disk")):
+        own = [name for name, answer in catalogue.ANSWERS.items() if answer.resource == resource]
+        if useless := [name for name in asked if name in own and name not in answers]:
+            raise ConfigError(f"{', '.join(useless)}: only where there is a {resource}, as in --scenario {example}")
     return asked, {}

@@ -52,7 +52,9 @@ def run(args: argparse.Namespace) -> int:
         for row in rows:
             kinds = {"learned": "learned", "bounds": "bound", "answers": "kernel"}
             shown = kinds.get(kind, "shielded" if row.get("shielded") else "bare")
-            note = {"bounds": "; simulator only", "answers": "; live scenarios with a link only"}.get(kind, "")
+            note = {"bounds": "; simulator only", "answers": f"; live scenarios with a {row.get('resource')} only"}.get(
+                kind, ""
+            )
             lacking = f"; not here: {row['missing']}" if row.get("missing") else ""
             print(f"{row['name']:{width}}  {shown:8}  {row['law']} [{row['source']}{note}]{lacking}")
     return 0

@@ -7,6 +7,9 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from rlctl.envs.errors import ConfigError
+from rlctl.envs.testbed.disk.bulk import WriteConfig
+from rlctl.envs.testbed.disk.postgres import Postgres
+from rlctl.envs.testbed.disk.provisioned import DiskConfig
 from rlctl.envs.testbed.memcached import Memcached
 from rlctl.envs.testbed.network.link import HOST_ADDRESS, LC_PORT, LinkConfig
 from rlctl.envs.testbed.network.upload import UploadConfig
@@ -26,7 +29,7 @@ class LcSection(Strict):
         cpus: CPUs that it is confined to.
     """
 
-    kind: Literal["nginx", "memcached"]
+    kind: Literal["nginx", "memcached", "postgres"]
     cpus: tuple[int, ...] = (0,)
 
 
@@ -34,14 +37,15 @@ class BeSection(Strict):
     """The best-effort job that the testbed starts.
 
     Attributes:
-        kind: stress-ng's work: computing, streaming through memory, or both; or an upload over the scenario's link.
+        kind: stress-ng's work: computing, streaming through memory, or both; an upload over the scenario's link, or
+            a bulk writer on its disk.
         workers: Number of its processes.
         cpus: CPUs that it is confined to.
         weight: BE's CPU weight for every manager but `weights`, whose point it is. Equal is how containers are
             deployed.
     """
 
-    kind: Literal["cpu", "memory", "mixed", "upload"]
+    kind: Literal["cpu", "memory", "mixed", "upload", "write"]
     workers: int = Field(2, ge=1)
     cpus: tuple[int, ...] = (0,)
     weight: Weight = Weight.EQUAL
@@ -71,6 +75,28 @@ class LinkSection(Strict):
     def config(self) -> LinkConfig:
         """As the testbed takes it."""
         return LinkConfig(self.rates, self.burst_kilobytes, self.queue_milliseconds)
+
+
+class DiskSection(Strict):
+    """A disk that LC and BE write to.
+
+    Attributes:
+        megabytes: What both together may write, MB/s.
+    """
+
+    megabytes: float
+
+    @model_validator(mode="after")
+    def _is_a_disk(self) -> Self:
+        try:
+            self.config()
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    def config(self) -> DiskConfig:
+        """As the testbed takes it."""
+        return DiskConfig(self.megabytes)
 
 
 class SloSection(Strict):
@@ -109,6 +135,7 @@ class LiveScenario(Strict):
         duration_seconds: Length of one run.
         tick_seconds: Control period: one decision per tick.
         link: What is provisioned between LC and client; without it they talk over a unix socket.
+        disk: What is provisioned for LC and BE to write to.
         load: Arguments of a trace of `rlctl.envs.testbed.traces`, with rates as shares of the LC's maximum load.
         core_cpus: How many CPUs here stand for one core of the machine that a manager was published for; the thesis'
             host has 36 cores, so on a single shared CPU a "core" is 1/36 of it. Managers whose step is a share of the
@@ -125,6 +152,7 @@ class LiveScenario(Strict):
     slo: SloSection
     knee: KneeSection
     link: LinkSection | None = None
+    disk: DiskSection | None = None
     load: dict[str, Any]
     duration_seconds: float = Field(60.0, gt=0.0)
     tick_seconds: float = Field(1.0, gt=0.0)
@@ -139,20 +167,32 @@ class LiveScenario(Strict):
         return load
 
     @model_validator(mode="after")
-    def _uploads_somewhere(self) -> Self:
+    def _fits_together(self) -> Self:
         if self.be.kind == "upload" and self.link is None:
             raise ValueError("an upload needs a link: {rates: [[0, 300]]} is one of 300 Mbit/s")
+        if self.be.kind == "write" and self.disk is None:
+            raise ValueError("a writer needs a disk: {megabytes: 30} is one of 30 MB/s")
+        if self.lc.kind == "postgres" and self.link is not None:
+            raise ValueError("postgres is served over a unix socket: leave out the link")
         return self
 
     def testbed(self) -> TestbedSpec:
         """What the testbed has to start."""
         kind, workers = self.be.kind, self.be.workers
-        lc = {"nginx": Nginx, "memcached": Memcached}[self.lc.kind]
+        lc = {"nginx": Nginx, "memcached": Memcached, "postgres": Postgres}[self.lc.kind]
+        be: StressConfig | UploadConfig | WriteConfig
+        if kind == "upload":
+            be = UploadConfig(workers)
+        elif kind == "write":
+            be = WriteConfig(workers)
+        else:
+            be = StressConfig(kind, workers)
         return TestbedSpec(
             lc=lc(address=None if self.link is None else (HOST_ADDRESS, LC_PORT)),
             lc_cpus=self.lc.cpus,
-            be=UploadConfig(workers) if kind == "upload" else StressConfig(kind, workers),
+            be=be,
             link=None if self.link is None else self.link.config(),
+            disk=None if self.disk is None else self.disk.config(),
             be_cpus=self.be.cpus,
             target_seconds=self.slo.target_milliseconds / 1e3,
             quantile=self.slo.quantile_percent / 100.0,

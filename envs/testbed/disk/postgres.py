@@ -1,0 +1,100 @@
+"""PostgreSQL as LC: small transactions, each of which is on the disk when it is answered."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+from pathlib import Path
+
+from rlctl.envs.errors import TestbedError
+from rlctl.envs.testbed.generator import GeneratorConfig
+from rlctl.envs.testbed.launch import Launcher, find_program
+from rlctl.envs.testbed.workloads import Service
+
+DEBIAN_PROGRAMS = Path("/usr/lib/postgresql")  # one folder per version below it; nothing of it is on PATH
+USER = "postgres"  # of Debian's package; the server refuses to run as root
+
+INIT_SECONDS = 60.0  # 2 s on an idle machine, of which one is the log's first segment
+
+SEGMENT_MEGABYTES = 256
+"""Of the write-ahead log: two million transactions, so that none of a run is the one that makes the next segment."""
+
+INIT = """
+set -e
+"$1/initdb" --pgdata="$2" --username=rlctl --auth=trust --no-locale --encoding=UTF8 --no-sync --wal-segsize="$3"
+echo "CREATE TABLE entries (entry integer)" | "$1/postgres" --single -D "$2" postgres
+"""
+
+SETTINGS = {
+    "listen_addresses": "",
+    "dynamic_shared_memory_type": "mmap",  # in the data folder: nothing of it is left in /dev/shm after a kill
+    "shared_buffers": "32MB",
+    "autovacuum": "off",  # rows are never changed; and no checkpoint, or a run's noise would be its own
+    "checkpoint_timeout": "1d",
+    "max_wal_size": "16GB",
+    "wal_init_zero": "off",
+}
+
+
+class Postgres(Service):
+    """A PostgreSQL of our own, with one empty table; the clusters that the host has are left alone."""
+
+    name = "postgres"
+    request = b"\0\0\0\x26\0\3\0\0user\0rlctl\0database\0postgres\0\0"
+    answer = b"Z\0\0\0\5I"  # ready for query, in no transaction
+
+    @property
+    def socket(self) -> Path:
+        """The socket that it listens on."""
+        return self.folder / ".s.PGSQL.5432"
+
+    def load(self) -> GeneratorConfig:
+        """A row, committed."""
+        return self._aimed(GeneratorConfig("postgres", query="INSERT INTO entries VALUES (1)"))
+
+    def _command(self, launcher: Launcher) -> list[str]:
+        programs, user = require_postgres()
+        folder = self._make_folder(launcher)
+        if user:
+            shutil.chown(folder, user)
+            launcher.folder.chmod(0o711)  # to be passed through
+        data = folder / "data"
+        making = ("sh", "-c", INIT, "initdb", str(programs), str(data), str(SEGMENT_MEGABYTES))
+        init = launcher.start("initdb", [*_unprivileged(user), *making])
+        if (code := init.wait(INIT_SECONDS)) != os.EX_OK:
+            raise TestbedError(f"initdb ended with code {code}: {init.tail()}")
+        settings = SETTINGS | {"unix_socket_directories": str(folder)}
+        server = [str(programs / "postgres"), "-D", str(data), *(f"--{key}={value}" for key, value in settings.items())]
+        return [*_unprivileged(user), *server]
+
+
+def require_postgres() -> tuple[Path, str]:
+    """Folder of PostgreSQL's programs, the newest ones, and the user to run them as; no user where it is this one.
+
+    Raises:
+        TestbedError: It is not installed, or there is no unprivileged user to run it.
+    """
+    folders = [one.parent for one in DEBIAN_PROGRAMS.glob("*/bin/initdb")]
+    newest = max(folders, key=lambda one: float(one.parent.name), default=None)
+    programs = newest or Path(find_program("initdb", "postgresql")).parent
+    if os.geteuid() != 0:
+        return programs, ""
+    try:
+        pwd.getpwnam(USER)
+    except KeyError as error:
+        raise TestbedError(
+            f"no user '{USER}' to run PostgreSQL as, which refuses root: apt-get install postgresql"
+        ) from error
+    return programs, USER
+
+
+def _unprivileged(user: str) -> tuple[str, ...]:
+    """Put before a command, runs it as this user, in an IPC namespace of its own.
+
+    The kernel removes the namespace with its last process, and with it the System V memory that a killed server leaves.
+    """
+    if not user:
+        return ()
+    place = (find_program("unshare", "util-linux"), "--ipc", "--")
+    return (*place, find_program("setpriv", "util-linux"), f"--reuid={user}", f"--regid={user}", "--clear-groups", "--")
