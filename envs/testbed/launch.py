@@ -23,7 +23,10 @@ GRACE_SECONDS = 1.0
 KILL_SECONDS = 10.0  # for a starved process to run the last of its code
 PAUSE_SECONDS = 0.005
 TAIL_BYTES = 2000
-SYSTEM_PROGRAMS = os.pathsep.join(("/usr/local/sbin", "/usr/sbin", "/sbin"))  # not on every user's PATH
+POSTGRESQL = Path("/usr/lib/postgresql")  # Debian's, which has a folder for each version
+SYSTEM_PROGRAMS = os.pathsep.join(  # not on every user's PATH
+    ("/usr/local/sbin", "/usr/sbin", "/sbin", *map(str, sorted(POSTGRESQL.glob("*/bin"), reverse=True)))
+)
 
 
 def find_program(name: str, package: str) -> str:

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, Self
 
 from rlctl.envs.allocation import Limits
@@ -20,7 +21,7 @@ from rlctl.envs.host.live import Lc, LiveHost
 from rlctl.envs.host.sensors.of_groups import group_sensors
 from rlctl.envs.telemetry import Reading
 from rlctl.envs.testbed.disk.bulk import BulkWrite, WriteConfig
-from rlctl.envs.testbed.disk.provisioned import Disk, DiskConfig
+from rlctl.envs.testbed.disk.provisioned import ProvisionedDisk
 from rlctl.envs.testbed.generator import LoadGenerator
 from rlctl.envs.testbed.generator_source import GeneratorSource
 from rlctl.envs.testbed.janitor import Janitor
@@ -57,7 +58,7 @@ class TestbedSpec:
         quantile: Which quantile, as a ratio.
         knee_rps: First load, step and top of the search for the LC's maximum load.
         link: What was provisioned between LC and client; None where they talk over a unix socket.
-        disk: What was provisioned for what LC and BE write; None where nothing was.
+        disk_megabytes: What was provisioned for LC and BE to write, MB/s; None where nothing was.
     """
 
     __test__ = False
@@ -71,7 +72,7 @@ class TestbedSpec:
     tick_seconds: float
     knee_rps: tuple[float, float, float]
     link: LinkConfig | None = None
-    disk: DiskConfig | None = None
+    disk_megabytes: float | None = None
 
 
 class DrivenHost(LiveHost):
@@ -112,7 +113,7 @@ class Testbed:
         self._launcher: Launcher
         self._link: Link | None = None
         self._loop: tuple[float, Callable[[], None]] | None = None
-        self._disk: Disk | None = None
+        self._disk: ProvisionedDisk | None = None
         self._new_be: Callable[[], Job]
         self._be: Job | None = None
 
@@ -273,7 +274,9 @@ class Testbed:
         knobs = Knobs(None)  # the groups are our own and are removed: there is nothing to put back
         stack.callback(knobs.close)
         janitor = stack.enter_context(Janitor())
-        top, lc, be = _make_groups(stack, layout, knobs, janitor, (Controller.IO,) if spec.disk else ())
+        top, lc, be = _make_groups(
+            stack, layout, knobs, janitor, () if spec.disk_megabytes is None else (Controller.IO,)
+        )
         if top.cpu:
             top.cpu.set_weight(TOP_WEIGHT[layout.mount(Controller.CPU).version])
         if lc.cpuset:
@@ -285,8 +288,8 @@ class Testbed:
             holders = stack.enter_context(Launcher(folder, None, janitor))
             self._link = stack.enter_context(Link(spec.link, holders))
             inside, client = self._link.host.inside, self._link.client.inside
-        if spec.disk is not None:
-            self._disk = stack.enter_context(Disk(spec.disk, folder, top))
+        if spec.disk_megabytes is not None:
+            self._disk = stack.enter_context(ProvisionedDisk(spec.disk_megabytes, folder, top, knobs))
             inside = (*inside, *self._disk.inside)
         self._be_group, self._launcher = be, stack.enter_context(Launcher(folder, be, janitor, inside))
         services = stack.enter_context(Launcher(folder, lc, janitor, inside))
@@ -294,7 +297,7 @@ class Testbed:
         if isinstance(be_config := spec.be, StressConfig):
             self._new_be = lambda: StressNg(be_config)
         elif isinstance(be_config, WriteConfig) and self._disk is not None:
-            volume = self._disk.volume
+            volume = Path("/dev", self._disk.volume.name)
             self._new_be = lambda: BulkWrite(be_config, volume)
         elif isinstance(be_config, UploadConfig) and client:
             sinks = stack.enter_context(Launcher(folder, None, janitor, _remote(client, generator_cpu)))

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.testbed.disk.bulk import WriteConfig
 from rlctl.envs.testbed.disk.postgres import Postgres
-from rlctl.envs.testbed.disk.provisioned import DiskConfig
+from rlctl.envs.testbed.disk.provisioned import MOST_MEGABYTES
 from rlctl.envs.testbed.memcached import Memcached
 from rlctl.envs.testbed.network.link import HOST_ADDRESS, LC_PORT, LinkConfig
 from rlctl.envs.testbed.network.upload import UploadConfig
@@ -84,19 +84,7 @@ class DiskSection(Strict):
         megabytes: What both together may write, MB/s.
     """
 
-    megabytes: float
-
-    @model_validator(mode="after")
-    def _is_a_disk(self) -> Self:
-        try:
-            self.config()
-        except ConfigError as error:
-            raise ValueError(str(error)) from error
-        return self
-
-    def config(self) -> DiskConfig:
-        """As the testbed takes it."""
-        return DiskConfig(self.megabytes)
+    megabytes: float = Field(ge=1.0, le=MOST_MEGABYTES)
 
 
 class SloSection(Strict):
@@ -192,7 +180,7 @@ class LiveScenario(Strict):
             lc_cpus=self.lc.cpus,
             be=be,
             link=None if self.link is None else self.link.config(),
-            disk=None if self.disk is None else self.disk.config(),
+            disk_megabytes=None if self.disk is None else self.disk.megabytes,
             be_cpus=self.be.cpus,
             target_seconds=self.slo.target_milliseconds / 1e3,
             quantile=self.slo.quantile_percent / 100.0,

@@ -26,6 +26,7 @@ _TOOLS = {
     "perf": "CPI and perf counters",
     "nginx": "testbed scenario live-nginx",
     "memcached": "testbed scenario live-memcached",
+    "initdb": "testbed scenario live-disk (Debian: postgresql)",
     "stress-ng": "testbed BE jobs",
     "cyclictest": "wake-up latency measurements",
 }
@@ -105,5 +106,6 @@ def answers(name: str, path: Path, parse: Parse, disables: str, way_out: str = "
 
 
 def _tool(name: str, disables: str) -> Capability:
-    path = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
+    debian = ":".join(map(str, Path("/usr/lib/postgresql").glob("*/bin")))  # on nobody's PATH
+    path = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin:{debian}")
     return Capability(name, path is not None, path or "not on PATH", disables)

@@ -12,7 +12,6 @@ from rlctl.envs.testbed.generator import GeneratorConfig
 from rlctl.envs.testbed.launch import Launcher, find_program
 from rlctl.envs.testbed.workloads import Service
 
-DEBIAN_PROGRAMS = Path("/usr/lib/postgresql")  # one folder per version below it; nothing of it is on PATH
 USER = "postgres"  # of Debian's package; the server refuses to run as root
 
 INIT_SECONDS = 60.0  # 2 s on an idle machine, of which one is the log's first segment
@@ -54,7 +53,7 @@ class Postgres(Service):
         return self._aimed(GeneratorConfig("postgres", query="INSERT INTO entries VALUES (1)"))
 
     def _command(self, launcher: Launcher) -> list[str]:
-        programs, user = require_postgres()
+        programs, user = Path(find_program("initdb", "postgresql")).resolve().parent, unprivileged_user()
         folder = self._make_folder(launcher)
         if user:
             shutil.chown(folder, user)
@@ -69,24 +68,20 @@ class Postgres(Service):
         return [*_unprivileged(user), *server]
 
 
-def require_postgres() -> tuple[Path, str]:
-    """Folder of PostgreSQL's programs, the newest ones, and the user to run them as; no user where it is this one.
+def unprivileged_user() -> str:
+    """Whom to run PostgreSQL as; empty where it is whoever runs this.
 
     Raises:
-        TestbedError: It is not installed, or there is no unprivileged user to run it.
+        TestbedError: There is no such user.
     """
-    folders = [one.parent for one in DEBIAN_PROGRAMS.glob("*/bin/initdb")]
-    newest = max(folders, key=lambda one: float(one.parent.name), default=None)
-    programs = newest or Path(find_program("initdb", "postgresql")).parent
     if os.geteuid() != 0:
-        return programs, ""
+        return ""
     try:
-        pwd.getpwnam(USER)
+        return pwd.getpwnam(USER).pw_name
     except KeyError as error:
         raise TestbedError(
-            f"no user '{USER}' to run PostgreSQL as, which refuses root: apt-get install postgresql"
+            f"PostgreSQL refuses root, and there is no user {USER}: apt-get install postgresql"
         ) from error
-    return programs, USER
 
 
 def _unprivileged(user: str) -> tuple[str, ...]:

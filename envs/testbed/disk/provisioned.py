@@ -19,19 +19,18 @@ import fcntl
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from rlctl.envs.errors import ConfigError, TestbedError
+from rlctl.envs.errors import TestbedError
 from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller
+from rlctl.envs.host.resources.blockio import Disk, io_of
+from rlctl.envs.testbed.rtgroups import disk_of
 
 MOST_MEGABYTES = 100_000.0
 """MB/s; beyond it the rate is a slip of the pen."""
-
-LEAST_MEGABYTES = 1.0
-"""MB/s; below it a single block of BE's is a queue of a second."""
 
 BE_RATIO = 0.4
 """BE's own cap as a share of the rate that the operator takes the disk to have; the rest is for the LC's log. At .8 of
@@ -46,63 +45,45 @@ _AUTOCLEAR, _DIRECT_IO = 4, 16
 _CONFIG = struct.Struct("=2I 5Q4I 64s64s32s2Q 64x")
 
 
-@dataclass(frozen=True, slots=True)
-class DiskConfig:
-    """A provisioned disk.
-
-    Attributes:
-        megabytes: What LC and BE together may write, MB/s.
-
-    Raises:
-        ConfigError: A rate that cannot be.
-    """
-
-    megabytes: float
-
-    def __post_init__(self) -> None:
-        if not LEAST_MEGABYTES <= self.megabytes <= MOST_MEGABYTES:
-            raise ConfigError(
-                f"a disk of {self.megabytes:g} MB/s: {LEAST_MEGABYTES:g} to {MOST_MEGABYTES:g} are possible"
-            )
-
-
-class Disk:
+class ProvisionedDisk:
     """The disk, throttled from entry until its group is removed.
 
     Nothing of it outlives its users: the kernel frees the loop device when the last process that has it open ends,
     the throttle goes with the group, and the volume's file with the folder, both of which the janitor has recorded.
 
     Args:
+        megabytes: What LC and BE together may write, MB/s.
         folder: On the disk; takes BE's volume.
         group: Holds LC and BE; made with `Controller.IO`.
 
-    Raises:
-        HostError: The host has no I/O controller.
-
     Attributes:
         volume: BE's block device.
+
+    Raises:
+        HostError: The host has no I/O controller.
     """
 
-    volume: Path
+    volume: Disk
 
-    def __init__(self, config: DiskConfig, folder: Path, group: Group) -> None:
-        self.config, self._folder = config, folder
-        self._first = group.layout.mount(Controller.IO).version == 1
-        self._directory = group.paths[Controller.IO]
+    def __init__(self, megabytes: float, folder: Path, group: Group, knobs: Knobs) -> None:
+        self._megabytes, self._folder = megabytes, folder
+        mount = group.layout.mount(Controller.IO)
+        self._joined = group.paths[Controller.IO] / "cgroup.procs" if mount.version == 1 else None
+        self._io = io_of(group, knobs)
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         """Make the volume and set the cap.
 
         Raises:
-            TestbedError: The folder is on no disk, or the kernel lacks a part (BLK_DEV_LOOP, BLK_DEV_THROTTLING).
+            TestbedError: The folder is on no disk, or the kernel has no loop device (BLK_DEV_LOOP).
+            CgroupError: The kernel takes no cap (BLK_DEV_THROTTLING).
         """
-        with self._stack:
-            device = device_of(self._folder)
-            number = self._stack.enter_context(loop_device(self._folder / "volume"))
-            self.volume = Path(f"/dev/loop{number}")
-            self._limit(device, self.config.megabytes)
-            self._stack = self._stack.pop_all()
+        disk = disk_of(self._folder)
+        if disk is None:
+            raise TestbedError(f"{self._folder} is not on a disk of this host's own: set TMPDIR to a folder on one")
+        self._limit(disk, self._megabytes)
+        self.volume = self._stack.enter_context(loop_device(self._folder / "volume"))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -115,8 +96,7 @@ class Disk:
 
         On v1 the I/O hierarchy has one group for both; on v2 it is the parent of theirs, which they are in already.
         """
-        join = 'echo $$ >"$0" && exec "$@"'
-        return ("sh", "-c", join, str(self._directory / "cgroup.procs")) if self._first else ()
+        return () if self._joined is None else ("sh", "-c", 'echo $$ >"$0" && exec "$@"', str(self._joined))
 
     def divide(self, rate_ratio: float) -> None:
         """Cap BE's volume by itself.
@@ -125,48 +105,21 @@ class Disk:
             rate_ratio: Rate that the operator takes the disk to have, as a share of the one that it has.
 
         Raises:
-            TestbedError: The kernel does not take it.
+            CgroupError: The kernel does not take it.
         """
-        self._limit(self._volume_device, BE_RATIO * rate_ratio * self.config.megabytes)
+        self._limit(self.volume, BE_RATIO * rate_ratio * self._megabytes)
 
     def unite(self) -> None:
         """Take BE's own cap back."""
-        self._limit(self._volume_device, None)
+        self._limit(self.volume, MOST_MEGABYTES)
 
-    @property
-    def _volume_device(self) -> str:
-        number = os.stat(self.volume).st_rdev
-        return f"{os.major(number)}:{os.minor(number)}"
-
-    def _limit(self, device: str, megabytes: float | None) -> None:
-        path = self._directory / ("blkio.throttle.write_bps_device" if self._first else "io.max")
-        rate = None if megabytes is None else round(megabytes * 1e6)
-        line = f"{device} {rate or 0}" if self._first else f"{device} wbps={rate or 'max'}"
-        try:
-            with path.open("r+") as file:  # never makes it
-                file.write(line)
-        except OSError as error:
-            raise TestbedError(f"{path}: cannot write '{line}': {error.strerror}") from error
-
-
-def device_of(folder: Path) -> str:
-    """Numbers of the disk that a folder is on, as the kernel's throttles name it: the whole one, not its partition.
-
-    Raises:
-        TestbedError: It is on none: in memory, on a network, or on a file system that spans several.
-    """
-    number = os.stat(folder).st_dev
-    name = f"{os.major(number)}:{os.minor(number)}"
-    entry = Path("/sys/dev/block", name)
-    if not entry.exists():
-        raise TestbedError(f"{folder} is on no disk (device {name}): set TMPDIR to a folder on one")
-    whole = entry.resolve().parent if (entry / "partition").exists() else entry
-    return (whole / "dev").read_text().strip()
+    def _limit(self, disk: Disk, megabytes: float) -> None:
+        self._io.limit(disk, None, round(megabytes * 1e6))
 
 
 @contextlib.contextmanager
-def loop_device(file: Path) -> Iterator[int]:
-    """A new file as a block device, for as long as the context lasts or anybody has the device open; its number.
+def loop_device(file: Path) -> Iterator[Disk]:
+    """A new file as a block device, for as long as the context lasts or anybody has the device open.
 
     Raises:
         TestbedError: The kernel has no loop device, or none that is free.
@@ -176,7 +129,7 @@ def loop_device(file: Path) -> Iterator[int]:
     except OSError as error:
         raise TestbedError(f"no loop device for {file}: {error.strerror}") from error
     try:
-        yield number
+        yield Disk(f"loop{number}", f"{os.major(os.fstat(device).st_rdev)}:{number}", "none")
     finally:
         os.close(device)
 
