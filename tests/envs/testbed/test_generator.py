@@ -234,6 +234,51 @@ def test_memcached_values_are_skipped_by_length(stack: Any, load: Any, piece_byt
     assert (stats.errors, stats.misses) == (0, 0)
 
 
+def message(kind: bytes, body: bytes) -> bytes:
+    """One of PostgreSQL's messages: its length counts itself."""
+    return kind + (4 + len(body)).to_bytes(4, "big") + body
+
+
+READY = message(b"Z", b"I")
+COMMITTED = message(b"C", b"INSERT 0 1\0") + READY
+GREETED = message(b"R", bytes(4)) + message(b"S", b"a\0Z\0\0\0\5I\0") + message(b"K", bytes(8)) + READY
+END = b"(1)\0"
+
+
+@pytest.mark.parametrize("piece_bytes", [0, 1])
+def test_postgresql_is_greeted_once_and_its_messages_are_followed_by_length(
+    serve: Any, load: Any, piece_bytes: int
+) -> None:
+    server = serve(lambda asked: GREETED * (b"user" in asked) + COMMITTED, end=END, piece_bytes=piece_bytes)
+    generator = load("postgres", port=server.port, rate_rps=50.0, query="INSERT INTO entries VALUES (1)", connections=2)
+    until(lambda: len(server.requests) > 5)
+    generator.set_rate(0.0)
+    figures: list[GeneratorStats] = []
+    while not figures or figures[-1].outstanding > 0:
+        figures.append(finish(generator, 0.01))
+    assert sum(stats.errors for stats in figures) == 0
+    assert sum(stats.samples for stats in figures) == len(server.requests)
+    statement = message(b"Q", b"INSERT INTO entries VALUES (1)\0").removesuffix(END)
+    greeting = (38).to_bytes(4, "big") + b"\0\3\0\0user\0rlctl\0database\0postgres\0\0"
+    assert server.requests.count(greeting + statement) == 2
+    assert set(server.requests) == {greeting + statement, statement}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        message(b"E", b"SFATAL\0\0"),
+        GREETED + message(b"E", b"SERROR\0\0") + READY,
+        GREETED + COMMITTED + b"Z",
+        b"Z\0\0\0\0",
+    ],
+)
+def test_an_error_of_postgresql_is_no_sample(serve: Any, load: Any, reply: bytes) -> None:
+    stats = finish(load("postgres", port=serve(lambda _: reply, end=END).port, query="VALUES (1)"), 0.1)
+    assert stats.errors > 0
+    assert stats.samples == 0
+
+
 def test_memcached_misses_are_counted_and_seed_decides_the_keys(stack: Any, load: Any) -> None:
     firsts = []
     for seed in (7, 7, 8):

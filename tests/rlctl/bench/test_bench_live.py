@@ -5,12 +5,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from rlctl.envs.errors import RlctlError
 from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.testbed.rtgroups import disk_of
 from rlctl.scenarios.shipped import scenarios_folder
 from tests.waiting import PATIENCE_SECONDS
 
@@ -96,6 +98,36 @@ def test_what_no_weight_holds_a_quota_and_a_class_on_the_link_do(scenario, tmp_p
 
 
 @pytest.mark.host
+def test_what_no_weight_holds_a_cap_on_what_be_writes_does(scenario, tmp_path):
+    mount = Layout.detect().mounts.get(Controller.IO)
+    if mount is None or not (mount.path / "blkio.throttle.write_bps_device").exists():
+        pytest.skip("needs blkio of cgroup v1 with throttling, where it was tried")
+    if disk_of(Path(tempfile.gettempdir())) is None or not os.access("/dev/loop-control", os.W_OK):
+        pytest.skip(f"needs loop devices, and {tempfile.gettempdir()} on a disk")
+    if not any(Path("/usr/lib/postgresql").glob("*/bin/initdb")):
+        pytest.skip("needs postgresql")
+    before = left_behind()
+    text = (scenarios_folder() / "live-disk.yaml").read_text()
+    changes = {
+        "knee:": "knee: {start_rps: 1000, step_rps: 100, top_rps: 1000}",
+        "load:": "load: {kind: constant, rate: 0.5}",
+        "slo:": "slo: {target_milliseconds: 50}",  # far from the disk's own moods, and from a second's backlog
+    }
+    lines = [next((new for key, new in changes.items() if line.startswith(key)), line) for line in text.splitlines()]
+    path, result = tmp_path / "disk.yaml", tmp_path / "result.json"
+    path.write_text("\n".join(lines))
+    done = rlctl("bench", "--scenario", str(path), "--managers", "weights,io-max,frozen", "--duration", "6",
+                 "--repeats", "1", "--json", str(result))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(result.read_text())
+    qos = {name: one["qos_guarantee_percent"]["mean"] for name, one in found["managers"].items()}
+    work = {name: one["be_throughput_percent"]["mean"] for name, one in found["managers"].items()}
+    assert qos["weights"] < 60.0 < min(qos["io-max"], qos["frozen"])
+    assert work["frozen"] < 5.0 < 10.0 < work["io-max"] < work["weights"]
+    assert left_behind() <= before
+
+
+@pytest.mark.host
 def test_dry_run_says_what_it_would_do_and_does_nothing(scenario):
     done = rlctl("bench", "--scenario", str(scenario), "--managers", "heracles", "--dry-run")
     assert done.returncode == 0
@@ -119,6 +151,8 @@ def test_the_weight_of_be_is_the_scenario_s_unless_it_is_given(name):
         (("--scenario", "live-ngnix"), 78, "live-nginx"),
         (("--scenario", "live-nginx", "--managers", "frozen,htb"), 78, "only where there is a link"),
         (("--managers", "htb"), 78, "only where there is a link"),
+        (("--scenario", "live-disk", "--managers", "htb"), 78, "only where there is a link"),
+        (("--scenario", "live-network", "--managers", "htb,io-max"), 78, "io-max: only where there is a disk"),
         (("--be-weight", "huge"), 2, "be-weight"),
         (("--shield", "none"), 78, "none"),
         (("--repeats", "0"), 2, "positive"),

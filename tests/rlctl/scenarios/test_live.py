@@ -16,11 +16,12 @@ from rlctl.scenarios.shipped import load_scenario, scenarios_folder, shipped_sce
 
 def test_what_ships_is_what_the_contract_names():
     live = {name: one for name, one in shipped_scenarios().items() if isinstance(one, LiveScenario)}
-    assert set(live) == {"live-nginx", "live-memcached", "live-memory", "live-network", "live-network-credits"}
+    links = {"live-network", "live-network-credits"}
+    assert set(live) == {"live-nginx", "live-memcached", "live-memory", "live-disk", *links}
     for name, scenario in live.items():
         assert scenario.name == name
         assert 0.0 < scenario.trace.rate(0.0) < 1.0
-        assert scenario.testbed().target_seconds == 0.010
+        assert scenario.testbed().target_seconds == (0.025 if name == "live-disk" else 0.010)
 
 
 def test_an_unknown_scenario_lists_what_there_is():
@@ -69,6 +70,31 @@ def test_a_wrong_link_says_where(tmp_path, change, said):
         load_scenario(str(path))
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("disk: {megabytes: 30}", "# no disk"), "a writer needs a disk"),
+        (("megabytes: 30", "megabytes: 0"), "megabytes"),
+        (("megabytes: 30", "megabytes: 1e9"), "megabytes"),
+        (("disk: {megabytes: 30}", "disk: {megabytes: 30}\nlink: {rates: [[0, 300]]}"), "leave out the link"),
+    ],
+)
+def test_a_wrong_disk_says_where(tmp_path, change, said):
+    text = (scenarios_folder() / "live-disk.yaml").read_text()
+    assert change[0] in text
+    path = tmp_path / "mine.yaml"
+    path.write_text(text.replace(*change))
+    with pytest.raises(ConfigError, match=rf"mine\.yaml(:\d+)?: .*{said}"):
+        load_scenario(str(path))
+
+
+def test_a_disk_is_what_the_testbed_provisions_and_its_writer_writes_to():
+    spec = load_scenario("live-disk").testbed()
+    assert (spec.disk_megabytes, spec.link, spec.lc.name) == (30.0, None, "postgres")
+    assert spec.be.depth == 32
+    assert load_scenario("live-network").testbed().disk_megabytes is None
+
+
 def test_a_link_is_what_the_testbed_serves_and_uploads_over():
     spec = load_scenario("live-network-credits").testbed()
     assert spec.lc.address == ("169.254.77.1", 7001)
@@ -85,8 +111,9 @@ def test_the_kernel_s_answers_run_unmanaged_at_the_least_weight_and_are_none_of_
     assert equal.weight("htb-wrong") is Weight.MINIMUM
     assert "a third faster" in policy.remarks[0]
     assert not set(catalogue.ANSWERS) & {*catalogue.NAMES, *catalogue.LEARNED, *catalogue.BOUNDS}
-    with pytest.raises(PolicyError, match="setting of the kernel"):
-        catalogue.build("htb")
+    for name, resource in (("htb", "link"), ("io-max-wrong", "disk")):
+        with pytest.raises(PolicyError, match=f"setting of the kernel.*that has a {resource}"):
+            catalogue.build(name)
 
 
 def plan(*managers, repeats=3):

@@ -189,7 +189,7 @@ def test_postgresql_commits_what_the_generator_sends_and_leaves_nothing(be_launc
     before = shared_memory()
     postgres = Postgres()
     postgres.start(be_launcher)
-    postgres.ready(60.0)
+    postgres.ready(300.0)
     with LoadGenerator(postgres.load(), rate_rps=100.0) as generator:
         until(lambda: generator.stats().samples > 10)
         assert generator.stats().errors == 0
@@ -225,9 +225,9 @@ with Janitor(Path(sys.argv[1]), keeper=sys.argv[2] == "keeper") as janitor:
         disk.divide(1.0)
         postgres = Postgres()
         postgres.start(inside)
-        postgres.ready()
+        postgres.ready(300.0)
         print("ready", flush=True)
-        time.sleep(300)
+        time.sleep(600)
 """
 
 
