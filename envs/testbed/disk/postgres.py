@@ -49,7 +49,7 @@ class Postgres(Service):
         return self.folder / ".s.PGSQL.5432"
 
     def load(self) -> GeneratorConfig:
-        """A row, committed."""
+        """One inserted row a request, committed when it is answered."""
         return self._aimed(GeneratorConfig("postgres", query="INSERT INTO entries VALUES (1)"))
 
     def _command(self, launcher: Launcher) -> list[str]:

@@ -1,10 +1,12 @@
 """Scenarios that ship load; a wrong one is one line with file and line."""
 
+import contextlib
+
 import pytest
 
 from rlctl.agents import catalogue
 from rlctl.agents.managers.table import Level, QuotaTable
-from rlctl.bench.testbed import LivePlan, link_classes, with_levels
+from rlctl.bench.testbed import LivePlan, divided, with_levels
 from rlctl.commands.bench_live import _minutes
 from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.telemetry import Value
@@ -139,12 +141,12 @@ def test_only_weights_sets_its_own_weight():
 
 
 class Link:
-    """Notes what of a testbed's link is divided, and how."""
+    """Notes what of a testbed is divided, and how."""
 
     slo = SLO(0.01, 0.95, 2800.0)
 
-    def classes(self, link_ratio):
-        return "classes", link_ratio
+    def divided(self, resource, rate_ratio):
+        return resource, rate_ratio
 
     def ceiling(self, law, period_seconds):
         assert law({"link_ratio": Value(0.9), "lc_link_ratio": Value(0.4)}) == pytest.approx(0.55)
@@ -153,10 +155,11 @@ class Link:
 
 def test_heracles_holds_be_on_a_link_where_there_is_one():
     linked, other = load_scenario("live-network"), load_scenario("live-nginx")
-    assert link_classes("heracles", linked, Link()) == ("ceiling", pytest.approx(1.0 / 15.0))
-    assert link_classes("heracles", other, Link()) == ("classes", None)
-    assert link_classes("frozen", linked, Link()) == ("classes", None)
-    assert link_classes("htb-wrong", linked, Link()) == ("classes", pytest.approx(4 / 3))
+    assert divided("heracles", linked, Link()) == ("ceiling", pytest.approx(1.0 / 15.0))
+    assert isinstance(divided("heracles", other, Link()), contextlib.nullcontext)
+    assert isinstance(divided("frozen", linked, Link()), contextlib.nullcontext)
+    assert divided("htb-wrong", linked, Link()) == ("link", pytest.approx(4 / 3))
+    assert divided("io-max", load_scenario("live-disk"), Link()) == ("disk", 1.0)
 
 
 @pytest.mark.parametrize(("swept_rps", "said"), [(2800.0, ""), (2400.0, "was swept with 2400 rps, here it is 2800")])
