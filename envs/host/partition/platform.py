@@ -185,11 +185,12 @@ class _Part(Strict):
 
 
 class _Cluster(_Part):
-    """A cluster of the managed part; `memory_mb` is the most memory of what runs in it."""
+    """A cluster of the managed part."""
 
     quota_percent: float = Field(default=100.0, gt=0.0, le=100.0)
     """CPU time, of each of its CPUs."""
     memory_mb: int | None = Field(default=None, gt=0)
+    """The most memory of what runs in it."""
 
     def cluster(self, name: str) -> Cluster:
         limit = None if self.memory_mb is None else self.memory_mb << 20
@@ -197,9 +198,10 @@ class _Cluster(_Part):
 
 
 class _Mdev(_Part):
-    """The managed part; its clusters by name: without, there is one, `all`."""
+    """The managed part."""
 
     clusters: dict[_Name, _Cluster] | None = Field(default=None, min_length=1)
+    """By name; without, there is one, `all`."""
 
 
 class PlatformFile(Strict):
