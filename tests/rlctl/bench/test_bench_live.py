@@ -72,6 +72,7 @@ def test_two_managers_side_by_side(scenario, tmp_path):
 
 
 @pytest.mark.host
+@pytest.mark.slow
 def test_what_no_weight_holds_a_quota_and_a_class_on_the_link_do(scenario, tmp_path):
     if missing := [name for name in ("ip", "tc", "memcached") if shutil.which(name) is None]:
         pytest.skip(f"needs {missing}")
@@ -98,6 +99,7 @@ def test_what_no_weight_holds_a_quota_and_a_class_on_the_link_do(scenario, tmp_p
 
 
 @pytest.mark.host
+@pytest.mark.slow
 def test_what_no_weight_holds_a_cap_on_what_be_writes_does(scenario, tmp_path):
     mount = Layout.detect().mounts.get(Controller.IO)
     if mount is None or not (mount.path / "blkio.throttle.write_bps_device").exists():
