@@ -137,6 +137,14 @@ def test_an_unlimited_be_is_counted_as_the_whole_host_and_a_frozen_one_stays_as_
     assert BANDWIDTH.bound(None, telemetry, frozen, LIMITS).most == frozen  # type: ignore[union-attr]
 
 
+def test_a_be_without_a_part_in_the_traffic_keeps_no_more_than_is_in_force() -> None:
+    telemetry = seen(0.0, dram_bandwidth_ratio=1.0, be_dram_bandwidth_ratio=0.0)
+    current = Allocation(1.2302851638765917, 1)
+    bound = BANDWIDTH.bound(None, telemetry, current, LIMITS)
+    assert bound is not None
+    assert bound.most.at_most(current)
+
+
 @few
 @given(history=st.lists(COUNTERS, min_size=1, max_size=12), times=st.data(), current=CURRENT)
 def test_whatever_they_read_the_guards_bound_within_what_can_be_written(
