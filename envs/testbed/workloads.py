@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import tempfile
 import time
@@ -177,6 +178,46 @@ class Job(Program):
         Raises:
             TestbedError: It does not run, had ended before, or did not report.
         """
+
+
+class Transfer(Job):
+    """A program of ours that begins at SIGUSR1 and moves bytes until it is stopped; they are its work."""
+
+    _begin_seconds = 0.0
+
+    def start(self, launcher: Launcher) -> None:
+        """Start it in the launcher's group.
+
+        Raises:
+            TestbedError: It runs already, or cannot be run.
+        """
+        super().start(launcher)
+        self._begin_seconds = time.monotonic()
+
+    def begin(self) -> None:
+        """Move bytes from now on. Further calls change nothing."""
+        os.kill(self.process.pid, signal.SIGUSR1)  # not reaped before `stop`, so the number is its own
+
+    @abstractmethod
+    def _moved_bytes(self) -> int:
+        """All that it has moved; asked once, while it still runs."""
+
+    def stop(self) -> Work:
+        """End it; what was moved until now. Afterwards it is gone, also when this raises.
+
+        Raises:
+            TestbedError: It does not run, or had ended before.
+        """
+        seconds = time.monotonic() - self._begin_seconds
+        process, self._process = self.process, None
+        ended = process.exit_code
+        try:
+            moved = float(self._moved_bytes())
+        finally:
+            process.stop(signal.SIGKILL)  # there is nothing to save, and a throttled one would take its time
+        if ended is not None:
+            raise TestbedError(f"the {self.name} ended with code {ended}: {process.tail()}")
+        return Work(moved, seconds, {"bytes": moved})
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import struct
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlctl.envs.errors import ConfigError, TestbedError
+from rlctl.envs.errors import ConfigError
 from rlctl.envs.testbed.disk import writer
 from rlctl.envs.testbed.disk.provisioned import VOLUME_BYTES
 from rlctl.envs.testbed.launch import Launcher
-from rlctl.envs.testbed.workloads import Job, Work
+from rlctl.envs.testbed.workloads import Transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,7 @@ class WriteConfig:
             raise ConfigError(f"impossible writer: {self}: 1 or more workers, and no fewer writes under way")
 
 
-class BulkWrite(Job):
+class BulkWrite(Transfer):
     """A writer that runs until it is stopped; its work is bytes on the disk.
 
     Args:
@@ -50,16 +47,6 @@ class BulkWrite(Job):
     def __init__(self, config: WriteConfig, volume: Path) -> None:
         self.config, self.volume = config, volume
         self._counts = Path()
-        self._begin_seconds = 0.0
-
-    def start(self, launcher: Launcher) -> None:
-        """Start it in the launcher's group.
-
-        Raises:
-            TestbedError: It runs already, or cannot be run.
-        """
-        super().start(launcher)
-        self._begin_seconds = time.monotonic()
 
     def ready(self) -> None:
         """Wait until it could begin.
@@ -69,24 +56,8 @@ class BulkWrite(Job):
         """
         self.await_that(lambda: "ready" in self.process.output.read_text(), "open its volume")
 
-    def begin(self) -> None:
-        """Write from now on. Further calls change nothing."""
-        os.kill(self.process.pid, signal.SIGUSR1)  # not reaped before `stop`, so the number is its own
-
-    def stop(self) -> Work:
-        """End it; what was written until now. Afterwards it is gone, also when this raises.
-
-        Raises:
-            TestbedError: It does not run, or had ended before.
-        """
-        seconds = time.monotonic() - self._begin_seconds
-        process, self._process = self.process, None
-        ended = process.exit_code
-        written = float(sum(struct.unpack(f"={self.config.depth}Q", self._counts.read_bytes())))
-        process.stop(signal.SIGKILL)  # there is nothing to save, and a throttled one would take its time
-        if ended is not None:
-            raise TestbedError(f"the writer ended with code {ended}: {process.tail()}")
-        return Work(written, seconds, {"bytes": written})
+    def _moved_bytes(self) -> int:
+        return sum(struct.unpack(f"={self.config.depth}Q", self._counts.read_bytes()))
 
     def _command(self, launcher: Launcher) -> list[str]:
         self._counts = launcher.folder / "written"

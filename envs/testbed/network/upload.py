@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import time
 from dataclasses import dataclass
 
 from rlctl.envs.errors import ConfigError, TestbedError
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.network import sink, uploader
 from rlctl.envs.testbed.network.link import CLIENT_ADDRESS, SINK_PORT
-from rlctl.envs.testbed.workloads import Job, Program, Work
+from rlctl.envs.testbed.workloads import Program, Transfer
 
 CONNECT_SECONDS = 10.0
 
@@ -68,7 +66,7 @@ class Sink(Program):
         return [sys.executable, "-I", "-S", sink.__file__, CLIENT_ADDRESS, str(SINK_PORT)]
 
 
-class Upload(Job):
+class Upload(Transfer):
     """An upload that runs until it is stopped; its work is bytes delivered.
 
     Args:
@@ -79,7 +77,6 @@ class Upload(Job):
 
     def __init__(self, config: UploadConfig, client: Launcher) -> None:
         self.config, self._client, self._sink = config, client, Sink()
-        self._begin_seconds = 0.0
 
     def start(self, launcher: Launcher) -> None:
         """Start the sink, then the upload.
@@ -90,7 +87,6 @@ class Upload(Job):
         self._sink.start(self._client)
         self._sink.ready()
         super().start(launcher)
-        self._begin_seconds = time.monotonic()
 
     def ready(self) -> None:
         """Wait until all connections stand.
@@ -103,26 +99,8 @@ class Upload(Job):
             lambda: "connected" in self.process.output.read_text(), f"make its {count} connections", CONNECT_SECONDS
         )
 
-    def begin(self) -> None:
-        """Upload from now on. Further calls change nothing."""
-        os.kill(self.process.pid, signal.SIGUSR1)  # not reaped before `stop`, so the number is its own
-
-    def stop(self) -> Work:
-        """End it; what was delivered until now. Afterwards it is gone, also when this raises.
-
-        Raises:
-            TestbedError: It does not run, or had ended before.
-        """
-        seconds = time.monotonic() - self._begin_seconds
-        process, self._process = self.process, None
-        ended = process.exit_code
-        try:
-            delivered = float(self._sink.stop())
-        finally:
-            process.stop(signal.SIGKILL)  # there is nothing to save, and a throttled one would take its time
-        if ended is not None:
-            raise TestbedError(f"the upload ended with code {ended}: {process.tail()}")
-        return Work(delivered, seconds, {"bytes": delivered})
+    def _moved_bytes(self) -> int:
+        return self._sink.stop()
 
     def _command(self, launcher: Launcher) -> list[str]:  # noqa: ARG002
         numbers = (SINK_PORT, self.config.connections, self.config.workers)

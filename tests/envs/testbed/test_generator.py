@@ -142,6 +142,15 @@ def finish(
     return until(lambda: seen(stats := window()) and stats)  # type: ignore[return-value]
 
 
+def drained(generator: LoadGenerator) -> list[GeneratorStats]:
+    """Figures until all that was asked for is answered, with no further load."""
+    generator.set_rate(0.0)
+    figures: list[GeneratorStats] = []
+    while not figures or figures[-1].outstanding > 0:
+        figures.append(finish(generator, 0.01))
+    return figures
+
+
 # ---- replies ---------------------------------------------------------------------------------------------------------
 
 TRAP = b"\r\n0\r\n\r\nHTTP/1.1 500 no\r\n\r\nEND\r\n"
@@ -169,10 +178,7 @@ def test_http_replies_are_followed_to_their_end(serve: Any, load: Any, kind: str
     server = serve(lambda _: REPLIES[kind], piece_bytes=piece_bytes)
     generator = load(port=server.port, rate_rps=100.0, http_path="/a?b=c")
     until(lambda: len(server.requests) > 5)  # a parser that stops too late would not get beyond the second
-    generator.set_rate(0.0)
-    figures: list[GeneratorStats] = []
-    while not figures or figures[-1].outstanding > 0:
-        figures.append(finish(generator, 0.01))
+    figures = drained(generator)
     assert sum(stats.errors for stats in figures) == 0  # one that stops too early meets the rest as an error
     assert sum(stats.samples for stats in figures) == len(server.requests)
     assert server.requests[0].split(b"\r\n")[0] == b"GET /a?b=c HTTP/1.1"
@@ -252,10 +258,7 @@ def test_postgresql_is_greeted_once_and_its_messages_are_followed_by_length(
     server = serve(lambda asked: GREETED * (b"user" in asked) + COMMITTED, end=END, piece_bytes=piece_bytes)
     generator = load("postgres", port=server.port, rate_rps=50.0, query="INSERT INTO entries VALUES (1)", connections=2)
     until(lambda: len(server.requests) > 5)
-    generator.set_rate(0.0)
-    figures: list[GeneratorStats] = []
-    while not figures or figures[-1].outstanding > 0:
-        figures.append(finish(generator, 0.01))
+    figures = drained(generator)
     assert sum(stats.errors for stats in figures) == 0
     assert sum(stats.samples for stats in figures) == len(server.requests)
     statement = message(b"Q", b"INSERT INTO entries VALUES (1)\0").removesuffix(END)
@@ -357,10 +360,7 @@ def test_request_on_a_broken_connection_is_retried_under_its_old_time(serve: Any
     server = serve(lambda _: b"" if next(refuse, False) else OK)
     generator = load(port=server.port)
     until(lambda: len(server.requests) > 24)
-    generator.set_rate(0.0)
-    figures: list[GeneratorStats] = []
-    while not figures or figures[-1].outstanding > 0:
-        figures.append(finish(generator, 0.01))
+    figures = drained(generator)
     assert sum(stats.errors for stats in figures) == 4
     assert sum(stats.samples for stats in figures) == len(server.requests) - 4
     assert sum(stats.samples for stats in figures) == round(
