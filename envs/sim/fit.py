@@ -1,4 +1,4 @@
-"""Fit constants of host profiles to a measured surface, with numpy alone; the same input gives the same fit."""
+"""Fit constants of host profiles to a measured surface, by the downhill simplex; the same input gives the same fit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlctl.envs.arrays import Array
-from rlctl.envs.errors import ConfigError
+from rlctl.envs.errors import ConfigError, RlctlError
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.sim.residuals import Residual, residuals, service_of
 from rlctl.envs.sim.surface import Cell
@@ -19,6 +19,7 @@ SHARED = ("slice_seconds", "slice_weight_exponent", "crowd_exponent", "period_ex
 # What a service and its client cost: a value for each profile.
 OWN = ("service_seconds", "wake_seconds", "service_scv", "client_cpus", "client_cpu_seconds")
 FIRST_STEP = 0.25  # of a logarithm: constants are tried a quarter above where they begin
+ENOUGH = 1e-4  # of the loss: corners that differ by less end the search
 MOST_RATIO = 8.0  # at the edge of overload a cell jumps by more from repeat to repeat (docs/measured/simulator.md, 3)
 SIDE = 1.5  # the target's wrong side counts as much as a factor of 4.5 in the p95
 EDGE = 0.2  # of a logarithm: nearer to the target the wrong side counts less
@@ -58,6 +59,7 @@ def fit(
 
     Raises:
         ConfigError: No cell, or a cell without a profile.
+        RlctlError: scipy is not installed.
     """
     if not cells:
         raise ConfigError("nothing to fit: the surface has no cell")
@@ -79,7 +81,7 @@ def fit(
     def cost(point: Array) -> float:
         return float(weights @ losses(residuals(cells, made(point))))
 
-    best, ended, used = nelder_mead(cost, start, FIRST_STEP, calls)
+    best, ended, used = nelder_mead(cost, start, calls)
     return Fit(made(best), cost(start), ended, used)
 
 
@@ -99,37 +101,19 @@ def losses(rows: Sequence[Residual]) -> Array:
     return np.asarray(far + SIDE * wrong_side + busy)
 
 
-def nelder_mead(
-    cost: Callable[[Array], float], start: Array, step: float, calls: int, enough: float = 1e-4
-) -> tuple[Array, float, int]:
-    """The downhill simplex (Nelder and Mead 1965), with the coefficients of Gao and Han (2012) for many dimensions.
+def nelder_mead(cost: Callable[[Array], float], start: Array, calls: int) -> tuple[Array, float, int]:
+    """The best point, its cost, and how often it was asked: the downhill simplex of Nelder and Mead.
 
-    Returns:
-        The best point, its cost, and the number of evaluations.
+    `adaptive` are the coefficients of Gao and Han (2012) for many dimensions.
+
+    Raises:
+        RlctlError: scipy is not installed.
     """
-    n = len(start)
-    grow, contract, shrink = 1.0 + 2.0 / n, 0.75 - 0.5 / n, 1.0 - 1.0 / n if n > 1 else 0.5
-    corners = np.vstack([start, start + step * np.eye(n)])
-    costs = np.array([cost(corner) for corner in corners])
-    used = n + 1
-    while used < calls and np.ptp(costs) > enough:
-        order = np.argsort(costs, kind="stable")
-        corners, costs = corners[order], costs[order]
-        centre = corners[:-1].mean(axis=0)
-        away = centre - corners[-1]
-        trial, value = centre + away, cost(centre + away)
-        used += 1
-        if not costs[0] <= value < costs[-2]:
-            reach = grow if value < costs[0] else contract if value < costs[-1] else -contract
-            further = cost(centre + reach * away)
-            used += 1
-            if further < value:
-                trial, value = centre + reach * away, further
-        if value < costs[-1]:
-            corners[-1], costs[-1] = trial, value
-        else:
-            corners[1:] = corners[0] + shrink * (corners[1:] - corners[0])
-            costs[1:] = [cost(corner) for corner in corners[1:]]
-            used += n
-    best = int(np.argmin(costs))
-    return corners[best], float(costs[best]), used
+    try:
+        from scipy.optimize import minimize
+    except ImportError as error:
+        raise RlctlError("a fit needs scipy: pip install 'rlctl[cli]'") from error
+    corners = np.vstack([start, start + FIRST_STEP * np.eye(len(start))])
+    options = {"initial_simplex": corners, "maxfev": calls, "fatol": ENOUGH, "xatol": math.inf, "adaptive": True}
+    best = minimize(cost, start, method="Nelder-Mead", options=options)
+    return best.x, float(best.fun), int(best.nfev)

@@ -10,7 +10,9 @@ from rlctl.bench.live_repeats import LiveOutcome, results_as_json
 from rlctl.bench.score import LiveRun
 from rlctl.envs.whole_file import write_json
 from rlctl.loop.record import write_ticks
-from rlctl.report.plots import plot_run, plot_summary
+from rlctl.report.figures import png
+from rlctl.report.pareto import draw_scenario, styles
+from rlctl.report.plots import plot_run
 from rlctl.report.table import render, score_rows
 
 
@@ -30,12 +32,12 @@ def write_report(outcome: LiveOutcome, folder: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         write_ticks(path.with_name(f"{path.name}.jsonl"), run.ticks)
     scenario = outcome.plan.scenario
-    plot_summary(
-        {label(name): score for name, score in outcome.scores.items()},
-        folder / "summary.png",
+    both = {label(name): (one.be_throughput_percent, one.qos_guarantee_percent) for name, one in outcome.scores.items()}
+    title = (
         f"{scenario.name}: {outcome.plan.repeats} x {scenario.duration_seconds:g} s, "
-        f"shield {outcome.plan.profile.name} where shielded",
+        f"shield {outcome.plan.profile.name} where shielded"
     )
+    (folder / "summary.png").write_bytes(png(draw_scenario(both, title, styles(both))))
     for path, run in runs.items():
         plot_run(run, path.with_name(f"{path.name}.png"), len(scenario.be.cpus))
 

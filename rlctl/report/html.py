@@ -9,16 +9,20 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from typing import TYPE_CHECKING
 
 from rlctl import __version__
 from rlctl.bench.comparison import compare, present_baselines
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.envs.whole_file import write_whole
 from rlctl.report.figures import png, svg
-from rlctl.report.pareto import draw_scenario, draw_suite, styles
+from rlctl.report.pareto import Styles, draw_scenario, draw_suite, estimates_of, styles
 from rlctl.report.suite_table import paired_rows, summary_rows
 from rlctl.report.table import render
 from rlctl.report.timeline import timeline_svg
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TITLE = "rlctl: managers in the simulator"
 
@@ -73,7 +77,7 @@ def write_suite_report(results: Sequence[SimOutcome], folder: Path, command: str
 
 
 def _html(results: Sequence[SimOutcome], folder: Path, command: str) -> str:
-    style = styles(results)
+    style = styles(manager for result in results for manager in result.managers)
     links = " ".join(f'<a href="#{escape(one.scenario)}">{escape(one.scenario)}</a>' for one in results)
     parts = [
         f"<p>{escape(_provenance(results, command))}</p>",
@@ -87,18 +91,22 @@ def _html(results: Sequence[SimOutcome], folder: Path, command: str) -> str:
     return template.substitute(title=escape(TITLE), body="\n".join(parts))
 
 
-def _overview(results: Sequence[SimOutcome], style: dict[str, tuple[int, str, str]], folder: Path) -> str:
+def _overview(results: Sequence[SimOutcome], style: Styles, folder: Path) -> str:
     """All scenarios in one figure; a single one has its own below."""
     if len(results) == 1:
-        (folder / "pareto.png").write_bytes(png(draw_scenario(results[0], style)))
+        (folder / "pareto.png").write_bytes(png(_figure_of(results[0], style)))
         return ""
     overview = draw_suite(results, style)
     (folder / "pareto.png").write_bytes(png(overview))
     return _figure(svg(overview, "All scenarios: QoS against BE throughput"))
 
 
-def _scenario(result: SimOutcome, style: dict[str, tuple[int, str, str]], folder: Path) -> str:
-    figure = draw_scenario(result, style)
+def _figure_of(result: SimOutcome, style: Styles) -> Figure:
+    return draw_scenario(estimates_of(result), f"{result.scenario}: {result.seeds} seeds, 95 % intervals", style)
+
+
+def _scenario(result: SimOutcome, style: Styles, folder: Path) -> str:
+    figure = _figure_of(result, style)
     (folder / f"pareto-{result.scenario}.png").write_bytes(png(figure))
     parts = [
         f"<p>{escape(result.description)}</p>",

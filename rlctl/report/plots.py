@@ -1,16 +1,16 @@
-"""Figures in the manner of the thesis' 5.3 to 5.7, and QoS against BE throughput for all managers."""
+"""Figures of one run in the manner of the thesis' 5.3 to 5.7."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rlctl.bench.score import LiveRun, Score
+from rlctl.bench.score import LiveRun
 from rlctl.envs.telemetry import number_or_nan
 from rlctl.loop.record import Tick
-from rlctl.report.figures import error_bar, new_figure
+from rlctl.report.figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,25 +30,6 @@ def plot_run(run: LiveRun, path: Path, cpus: int) -> None:
     _use(axes[2], seconds, run.ticks)
     _allocation(axes[3], seconds, run.ticks, cpus)
     axes[0].set_title(f"{run.manager}: BE {100 * run.be_work_ratio:.1f} % of running alone", loc="left")
-    figure.savefig(path, dpi=110)
-
-
-def plot_summary(scores: Mapping[str, Score], path: Path, title: str) -> None:
-    """QoS guarantee against BE throughput, with 95 % intervals; up and to the right is better."""
-    figure = new_figure(9, 5.5)
-    axis: Axes = figure.subplots()
-    for name, marker in zip(scores, itertools.cycle("osD^vPX*<>hp"), strict=False):
-        be, qos = scores[name].be_throughput_percent, scores[name].qos_guarantee_percent
-        bars: dict[str, Any] = {"xerr": error_bar(be.mean, be.ci95), "yerr": error_bar(qos.mean, qos.ci95)}
-        axis.errorbar(be.mean, qos.mean, **bars, fmt=marker, ms=6, lw=0.8, capsize=2, label=name)
-    axis.set_xlabel("BE throughput, % of BE running alone")
-    axis.set_ylabel("QoS guarantee, % of windows within target")
-    axis.set_title(title, loc="left", fontsize=10)
-    most = max(score.be_throughput_percent.mean for score in scores.values())
-    axis.set_xlim(-2, max(1.25 * most, 10.0))
-    axis.set_ylim(top=101)
-    axis.grid(alpha=0.3)
-    figure.legend(loc="outside right upper", fontsize=8)
     figure.savefig(path, dpi=110)
 
 

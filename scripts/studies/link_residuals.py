@@ -129,7 +129,7 @@ def fitted(rows: list[Row], calls: int = 400) -> HostProfile:
         outside = 1.0 / (1.0 + np.exp((np.log(WITHIN_RATIO) - far) / 0.1))  # counts cells beyond a factor of two
         return float((far + outside).mean() + SIDE * (1.0 - np.exp(-beyond[1] / EDGE)).mean())
 
-    best, _, _ = nelder_mead(cost, start, 0.25, calls)
+    best, _, _ = nelder_mead(cost, start, calls)
     return made(best)
 
 

@@ -3,11 +3,10 @@
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.sim.fit import fit, nelder_mead
+from rlctl.envs.sim.fit import fit
 from rlctl.envs.sim.profile import load_profile
 from rlctl.envs.sim.residuals import MANY_SEEDS, Regime, agreement, by_regime, residuals
 from rlctl.envs.sim.surface import outside, read_surface, region_of, set_aside, write_surface
@@ -146,12 +145,6 @@ def test_a_fit_finds_constants_that_it_is_shown(write, profiles):
     assert found == again
     assert found.ended < 0.2 * found.begun
     assert found.profiles["mc"].lc.service_seconds == pytest.approx(truth.lc.service_seconds, rel=0.05)
-
-
-def test_the_simplex_finds_the_bottom_of_a_valley():
-    best, cost, _ = nelder_mead(lambda x: (1 - x[0]) ** 2 + 100 * (x[1] - x[0] ** 2) ** 2, np.zeros(2), 0.3, 400, 1e-12)
-    assert best == pytest.approx([1.0, 1.0], abs=1e-3)
-    assert cost < 1e-6
 
 
 def test_a_run_outside_the_fitted_region_is_told(profiles):

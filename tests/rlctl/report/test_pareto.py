@@ -5,15 +5,17 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.envs.run_metrics import METRICS
 from rlctl.report.figures import png, svg
-from rlctl.report.pareto import COLOURS, MARKERS, Box, draw_scenario, draw_suite, front, nines, place, styles
+from rlctl.report.pareto import COLOURS, MARKERS, draw_scenario, draw_suite, estimates_of, front, nines, styles
+from rlctl.statistics.intervals import Estimate
 
-pytest.importorskip("matplotlib", reason="figures need rlctl[cli]")
+Bbox = pytest.importorskip("matplotlib.transforms", reason="figures need rlctl[cli]").Bbox
+Text = pytest.importorskip("matplotlib.text").Text
 
 points = st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), min_size=1, max_size=12)
 
@@ -62,28 +64,33 @@ def test_colours_can_be_seen_on_light_and_dark(paper):
 
 def test_seventy_managers_look_different_and_keep_their_look_in_every_scenario():
     names = [f"m{index}" for index in range(len(COLOURS) * len(MARKERS))]
-    looks = styles([suite(names[:30]), suite(names)])
+    looks = styles([*names[:30], *names])
     assert len({look[1:] for look in looks.values()}) == len(names)
     assert [looks[name][0] for name in names] == list(range(1, len(names) + 1))
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 10_000))
+def drawn(result):
+    return draw_scenario(estimates_of(result), result.scenario, styles(result.managers))
+
+
+@pytest.mark.parametrize("seed", range(5))
 def test_twenty_labels_of_a_crowd_do_not_overlap(seed):
     rng = np.random.default_rng(seed)
-    centres = [
-        (float(x), float(y)) for x, y in zip(rng.uniform(20, 330, 20), rng.choice([300, 295, 250], 20), strict=True)
-    ]
-    placed = place(centres, [(14.0, 10.0)] * 20, Box(0, 0, 350, 320))
-    boxes = [Box(x - 7, y - 5, x + 7, y + 5) for x, y in placed]
-    assert all(one.overlap(other) == 0.0 for one, other in itertools.combinations(boxes, 2))
+    places = [(rng.uniform(20, 60), rng.choice([99.9, 99.8, 98.0])) for _ in range(20)]
+    both = {f"m{at}": tuple(Estimate(one, (one, one), (one, one)) for one in place) for at, place in enumerate(places)}
+    figure = draw_scenario(both, "a crowd", styles(both))
+    png(figure)  # which moves the labels to their places
+    (axis,) = figure.axes
+    boxes = [Text.get_window_extent(text) for text in axis.texts]  # without the line to the marker
+    assert len(boxes) == 20
+    assert not [(one, other) for one, other in itertools.combinations(boxes, 2) if Bbox.intersection(one, other)]
 
 
 @pytest.mark.parametrize("count", [1, 6, 20])
 def test_figures_are_drawn_at_any_number_of_managers(count):
     results = [suite(["frozen", "oracle", *(f"m{i}" for i in range(count - 2))][:count], name) for name in ("a", "b")]
-    style = styles(results)
-    for figure in (draw_scenario(results[0], style), draw_suite(results, style)):
+    style = styles(results[0].managers)
+    for figure in (draw_scenario(estimates_of(results[0]), "a", style), draw_suite(results, style)):
         assert png(figure).startswith(b"\x89PNG")
         drawing = svg(figure, "a & b")
         assert drawing.startswith("<svg viewBox=")
@@ -94,12 +101,12 @@ def test_figures_are_drawn_at_any_number_of_managers(count):
 
 def test_the_same_figure_twice_and_no_id_in_common_with_another():
     result = suite(["frozen", "none"])
-    one, again = (svg(draw_scenario(result, styles([result])), "one") for _ in range(2))
-    other = svg(draw_scenario(result, styles([result])), "other")
+    one, again = (svg(drawn(result), "one") for _ in range(2))
+    other = svg(drawn(result), "other")
     assert one == again
     assert not set(re.findall(r' id="([^"]+)"', one)) & set(re.findall(r' id="([^"]+)"', other))
 
 
 def test_a_single_seed_is_drawn_without_bars():
     result = suite(["frozen", "none"], seeds=1)
-    assert png(draw_scenario(result, styles([result])))
+    assert png(drawn(result))

@@ -6,6 +6,7 @@ from rlctl.bench.score import LiveRun, score
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.loop.record import Tick
+from rlctl.report.figures import png
 from rlctl.safety.verdict import Verdict
 
 pytest.importorskip("matplotlib", reason="plots need rlctl[cli]")
@@ -23,11 +24,17 @@ def run(manager, missing=False):
 
 @pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.filterwarnings("ignore::UserWarning")  # a log axis without a single value
-def test_a_run_and_the_summary_are_drawn(tmp_path, missing):
-    from rlctl.report.plots import plot_run, plot_summary
+def test_a_run_is_drawn(tmp_path, missing):
+    from rlctl.report.plots import plot_run
 
     plot_run(run("none", missing), tmp_path / "run.png", 2)
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_live_scores_are_drawn_as_those_of_the_simulator(missing):
+    from rlctl.report.pareto import draw_scenario, styles
+
     scores = {name: score([run(name, missing)] * count) for name, count in (("none", 1), ("frozen", 3))}
-    plot_summary(scores, tmp_path / "summary.png", "a title")
-    for name in ("run.png", "summary.png"):
-        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    both = {name: (one.be_throughput_percent, one.qos_guarantee_percent) for name, one in scores.items()}
+    assert png(draw_scenario(both, "a title", styles(both))).startswith(b"\x89PNG")
