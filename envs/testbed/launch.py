@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Self
 
 from rlctl.envs.errors import RlctlError, TestbedError
+from rlctl.envs.host import launch_barrier
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cpulist import MOST_CPUS
-from rlctl.envs.testbed import launch_barrier, leftovers
+from rlctl.envs.testbed import leftovers
 from rlctl.envs.testbed.janitor import Janitor
 
 GRACE_SECONDS = 1.0

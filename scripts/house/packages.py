@@ -20,9 +20,7 @@ __all__ = ["UNREACHED_BY_DESIGN", "circles", "import_graph", "unreached"]
 ENTRANCES = re.compile(r"rlctl\.(cli|__main__|commands(\..+)?)$")
 
 UNREACHED_BY_DESIGN: Mapping[str, str] = {
-    "rlctl.envs.fake": "public double: the plant of a user's own tests, docs/reference",
     "rlctl.envs.host.apps.rlctl_mode": "runs in an application's process, which imports it by itself",
-    "rlctl.envs.host.sensors.leash": "runs as a process of its own, started by its path",
 }
 """Modules that need no command, each with its reason."""
 

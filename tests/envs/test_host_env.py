@@ -10,8 +10,8 @@ from gymnasium.utils.env_checker import check_env
 import rlctl.envs  # noqa: F401 - registers the ids
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
-from rlctl.envs.fake import FakePlant
 from rlctl.envs.host_env import HostEnv, MultiDiscreteActions
+from tests.doubles.plant import FakePlant
 
 INDEX = {move.name: index for index, move in enumerate(MOVES)}
 

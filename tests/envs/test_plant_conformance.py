@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.fake import FakePlant
 from rlctl.envs.plant import Plant
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import shipped_profiles
 from rlctl.envs.telemetry import Missing, Telemetry
 from rlctl.envs.workload import Weight
+from tests.doubles.plant import FakePlant
 
 Make = Callable[[], Plant]
 

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from rlctl.agents import catalogue
 from rlctl.envs.allocation import Limits
-from rlctl.envs.fake import FakePlant
 from rlctl.envs.ticklog import LOG_NAME, seal, unsealed
 from rlctl.loop.control import Controller
 from rlctl.loop.record import TickLog
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.ticklog.header import header_of
+from tests.doubles.plant import FakePlant
 from tests.fuzz import inputs
 from tests.fuzz.commands import run
 from tests.fuzz.engine import Case, Target

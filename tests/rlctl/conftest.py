@@ -9,7 +9,6 @@ import pytest
 
 from rlctl.agents.policy import Policy
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.fake import FakePlant
 from rlctl.envs.observation import Observation
 from rlctl.envs.workload import Weight
 from rlctl.loop.control import Controller
@@ -17,6 +16,7 @@ from rlctl.loop.record import Tick, TickLog
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.ticklog.header import header_of
+from tests.doubles.plant import FakePlant
 
 SERVE = """\
 lc:

@@ -10,10 +10,10 @@ import pytest
 
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.fake import FakePlant
 from rlctl.envs.telemetry import Missing, Telemetry, Why
 from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.shield import Shield
+from tests.doubles.plant import FakePlant
 
 Calm = Callable[..., Telemetry]
 

@@ -9,7 +9,6 @@ import pytest
 
 from rlctl.envs.actions import MOVES, decode
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.fake import FakePlant
 from rlctl.envs.host_env import HostEnv
 from rlctl.envs.reward import OVERRIDE_COST
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
@@ -17,6 +16,7 @@ from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.vector_wrapper import ShieldedVectorEnv
 from rlctl.safety.wrapper import ShieldedEnv
+from tests.doubles.plant import FakePlant
 
 Calm = Callable[..., Telemetry]
 

@@ -7,11 +7,11 @@ import pytest
 import rlctl.envs  # noqa: F401 - registers the ids
 from rlctl.envs.actions import MOVES, decode
 from rlctl.envs.allocation import Limits
-from rlctl.envs.fake import FakePlant
 from rlctl.envs.reward import OVERRIDE_COST, reward
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.wrapper import ShieldedEnv
+from tests.doubles.plant import FakePlant
 
 INDEX = {move.name: index for index, move in enumerate(MOVES)}
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
+from rlctl.envs.host import launch_barrier
 from rlctl.envs.host.decode import first_line
 from rlctl.envs.telemetry import Missing, Why
 
 _log = logging.getLogger(__name__)
 
-LEASH = Path(__file__).with_name("leash.py")
 PIPE_BYTES = 1 << 18  # a controller paused for minutes must not make perf wait in the middle of an interval
 READ_BYTES = 1 << 16
 LAST_WORDS_BYTES = 2000
@@ -34,16 +34,17 @@ NO_REASON = "Error:"  # a line of its own above the reason
 
 
 def start_perf(command: Sequence[str], stderr: IO[bytes], pass_fds: Collection[int]) -> subprocess.Popen[bytes]:
-    """Start perf as a child that dies with the thread that starts it, see `leash`."""
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), *command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=stderr,
-        pass_fds=tuple(pass_fds),
-        env={**os.environ, "LC_ALL": "C"},  # perf prints decimal commas where the locale has them
-        start_new_session=True,  # Ctrl-C is for whoever started it
-    )
+    """Start perf as a child that dies with the thread that starts it, see `launch_barrier`."""
+    with Path("/dev/zero").open("rb") as no_barrier:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", launch_barrier.__file__, str(os.getpid()), *command],
+            stdin=no_barrier,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            pass_fds=tuple(pass_fds),
+            env={**os.environ, "LC_ALL": "C"},  # perf prints decimal commas where the locale has them
+            start_new_session=True,  # Ctrl-C is for whoever started it
+        )
 
 
 class PerfChild:

@@ -11,11 +11,11 @@ from rlctl.agents.training.live.bounded import TARGETS, BoundedHost, Bounds, aro
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError, PolicyError
-from rlctl.envs.fake import FakePlant
 from rlctl.envs.host_env import HostEnv
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.wrapper import ShieldedEnv
+from tests.doubles.plant import FakePlant
 
 INDEX = {move.name: index for index, move in enumerate(MOVES)}
 LIMITS = Limits(cpus=2)

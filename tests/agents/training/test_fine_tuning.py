@@ -21,10 +21,10 @@ from rlctl.agents.training.rollouts.live_testbed import PatientEnv
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CgroupBusy, ConfigError, HostError
-from rlctl.envs.fake import FakePlant
 from rlctl.envs.host_env import HostEnv
 from rlctl.safety.wrapper import ShieldedEnv
 from tests.doubles.bed import Bed, running_on
+from tests.doubles.plant import FakePlant
 
 pytestmark = pytest.mark.train
 

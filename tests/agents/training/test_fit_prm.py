@@ -139,9 +139,9 @@ def test_of_a_tick_log_only_the_lc_alone_counts_and_a_torn_line_does_not_hurt(tm
 
 def test_a_real_tick_log_can_be_fitted(tmp_path: Path) -> None:
     from rlctl.agents.catalogue import build
-    from rlctl.envs.fake import FakePlant
     from rlctl.loop.control import Controller
     from rlctl.loop.record import TickLog
+    from tests.doubles.plant import FakePlant
 
     recorder = TickLog(tmp_path / "ticks.jsonl")
     Controller(FakePlant(loads=(0.7, 0.8, 0.9)), build("frozen"), None, recorder).run(ticks=30)

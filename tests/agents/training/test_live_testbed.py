@@ -15,8 +15,8 @@ from rlctl.agents.training.rollouts.worker import Worker
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CgroupGone, HostError
-from rlctl.envs.fake import FakePlant
 from tests.doubles.bed import Bed, running_on
+from tests.doubles.plant import FakePlant
 from tests.waiting import PATIENCE_SECONDS
 
 LAGS, LIMITS = (1, 0), Limits(cpus=2)

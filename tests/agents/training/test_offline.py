@@ -26,7 +26,6 @@ from rlctl.agents.training.trial import Course
 from rlctl.envs.actions import MOVES, MOVES_VERSION
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.fake import FakePlant
 from rlctl.envs.observation import LAGS, VERSION, Observer
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.loads_training import training_load
@@ -36,6 +35,7 @@ from rlctl.loop.control import Controller
 from rlctl.loop.record import MemoryRecorder
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
+from tests.doubles.plant import FakePlant
 
 pytestmark = pytest.mark.train
 

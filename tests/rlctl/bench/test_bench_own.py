@@ -81,12 +81,12 @@ def test_neither_a_scenario_nor_a_configuration_names_code(toy: str, capsys: pyt
 
 def test_a_replay_asks_it_too(toy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from rlctl.agents import catalogue
-    from rlctl.envs.fake import FakePlant
     from rlctl.loop.control import Controller
     from rlctl.loop.record import TickLog
     from rlctl.safety.profile import load_profile
     from rlctl.safety.shield import Shield
     from rlctl.ticklog.header import header_of
+    from tests.doubles.plant import FakePlant
 
     plant = FakePlant()
     policy, shield = catalogue.build("greedy-shield"), Shield(load_profile("responsive"), plant.limits)

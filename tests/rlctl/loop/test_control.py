@@ -15,13 +15,13 @@ from rlctl.agents.served.standing import Budgets
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupError, HostError, PolicyError
-from rlctl.envs.fake import FakePlant
 from rlctl.envs.telemetry import Missing, Why
 from rlctl.loop.control import Controller
 from rlctl.loop.failsafe import FAILURES_IN_A_ROW
 from rlctl.loop.record import MemoryRecorder
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
+from tests.doubles.plant import FakePlant
 
 LIMITS = Limits(cpus=2)
 

@@ -10,7 +10,6 @@ from rlctl.cli import main
 from rlctl.config.serve import OwnershipSection, load_config
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.fake import FakePlant
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
@@ -21,6 +20,7 @@ from rlctl.serve.dry_run import DryRun
 from rlctl.serve.service import tell_absent
 from rlctl.serve.workloads import uncontrolled
 from tests.doubles.cgroup_kernel import FakeKernel
+from tests.doubles.plant import FakePlant
 
 ACTUATORS = (Controller.CPU, Controller.CPUSET, Controller.FREEZER)
 

@@ -7,11 +7,11 @@ import pytest
 from rlctl.agents.served.fallback import Fallback
 from rlctl.cli import main
 from rlctl.envs.errors import BundleError
-from rlctl.envs.fake import FakePlant
 from rlctl.loop.record import TickLog
 from rlctl.loop.stopping import Request
 from rlctl.serve.deciders import Configuration
 from rlctl.serve.service import Around, control
+from tests.doubles.plant import FakePlant
 from tests.doubles.tick_logs import read_ticks
 
 

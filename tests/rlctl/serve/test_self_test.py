@@ -11,10 +11,10 @@ from rlctl.agents.served.fallback import Fallback
 from rlctl.agents.served.standing import Budgets
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import HostError, PermissionMissing
-from rlctl.envs.fake import FakePlant
 from rlctl.envs.telemetry import Missing, Telemetry, Why
 from rlctl.safety.profile import MemoryBandwidth, MemoryPressure, load_profile
 from rlctl.serve.self_test import _clock, self_test
+from tests.doubles.plant import FakePlant
 
 
 class Host(FakePlant):

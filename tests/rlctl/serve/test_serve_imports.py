@@ -17,7 +17,7 @@ import rlctl.commands.serve, rlctl.cli
 from rlctl.config.sections import MetricsSection
 from rlctl.serve.deciders import Configuration
 from rlctl.serve.service import Around, control
-from rlctl.envs.fake import FakePlant
+from tests.doubles.plant import FakePlant
 from rlctl.loop.record import TickLog
 from rlctl.loop.stopping import Request
 

@@ -10,13 +10,13 @@ import pytest
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupError, HostError, RlctlError
-from rlctl.envs.fake import FakePlant
 from rlctl.envs.workload import Weight
 from rlctl.loop.record import TickLog
 from rlctl.safety.profile import load_profile
 from rlctl.serve.deciders import Configuration, Deciders
 from rlctl.serve.dry_run import DryRun
 from rlctl.serve.service import Around, control, serve
+from tests.doubles.plant import FakePlant
 from tests.doubles.tick_logs import read_ticks
 
 LIMITS = Limits(cpus=2)

@@ -234,10 +234,10 @@ def test_the_steps_of_a_live_training_run_are_transitions(tmp_path):
     from stable_baselines3 import DQN
 
     from rlctl.agents.training.rollouts.fine_tuning import FineTuning, FineTuningTask
-    from rlctl.envs.fake import FakePlant
     from rlctl.envs.host_env import HostEnv
     from rlctl.training.dataset_sources import recording_of
     from tests.doubles.bed import Bed, running_on
+    from tests.doubles.plant import FakePlant
 
     limits = Limits(cpus=2)
     model = DQN("MlpPolicy", HostEnv(FakePlant(limits)), policy_kwargs={"net_arch": [8]}, buffer_size=8, device="cpu")

@@ -15,11 +15,11 @@ from rlctl.cli import main
 from rlctl.commands import train_live
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import HostError, RlctlError
-from rlctl.envs.fake import FakePlant
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.scenarios.shipped import scenarios_folder
 from rlctl.training.live_plan import fine_tune
 from tests.doubles.bed import Bed
+from tests.doubles.plant import FakePlant
 from tests.waiting import PATIENCE_SECONDS
 
 needs_training = pytest.mark.skipif(

@@ -11,7 +11,6 @@ from rlctl.agents import catalogue
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.fake import FakePlant
 from rlctl.envs.host_env import HostEnv
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.profile import load_profile as load_host
@@ -29,6 +28,7 @@ from rlctl.ticklog.header import header_of
 from rlctl.training.dataset_sim import Ground, grounds_of_hosts, grounds_of_scenarios, record
 from rlctl.training.dataset_sources import recording_of
 from rlctl.training.transitions import LONGEST, Cut, Moment, Weaver, censored, move_of
+from tests.doubles.plant import FakePlant
 
 LIMITS = Limits(cpus=2)
 LOADS = (0.2, 0.3, 0.5, 0.7, 0.95, 1.1, 0.4)

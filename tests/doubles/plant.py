@@ -39,7 +39,7 @@ class FakePlant:
         """The allocation in force."""
         return self._current
 
-    def reset(self, seed: int | None = None) -> None:  # noqa: ARG002 - there is no chance in it
+    def reset(self, seed: int | None = None) -> None:
         """Back to the first tick."""
         self.ticks = 0
 

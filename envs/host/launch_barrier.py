@@ -1,9 +1,10 @@
-"""Holds a command back until its launcher has put it where it belongs.
+"""Holds a command back until its launcher has put it where it belongs; it ends with the thread that launched it.
 
 Called as `python -I -S launch_barrier.py PARENT[:FD] COMMAND...`. A program that is moved to its control groups only
 after it has begun may have made threads and children by then. So this waits for a byte on standard input before it
-becomes the command. It is a file of its own in a fresh interpreter, because code between fork and exec (`preexec_fn`)
-can deadlock in a process that has threads. It closes FD when it has come so far that only the command is left to do.
+becomes the command; /dev/zero there holds nothing back. It is a file of its own in a fresh interpreter, because code
+between fork and exec (`preexec_fn`) can deadlock in a process that has threads. It closes FD when it has come so far
+that only the command is left to do.
 """
 
 from __future__ import annotations
