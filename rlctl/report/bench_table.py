@@ -10,6 +10,7 @@ from rlctl.bench.live_repeats import LiveOutcome, results_as_json
 from rlctl.bench.score import LiveRun
 from rlctl.envs.whole_file import write_json
 from rlctl.loop.record import write_ticks
+from rlctl.report.by_load import draw_by_load
 from rlctl.report.figures import png
 from rlctl.report.pareto import draw_scenario, styles
 from rlctl.report.plots import plot_run
@@ -17,7 +18,7 @@ from rlctl.report.table import render, score_rows
 
 
 def write_report(outcome: LiveOutcome, folder: Path) -> None:
-    """Write `result.json`, `table.md`, `summary.png`, and for every run `MANAGER-REPEAT.{png,jsonl}`.
+    """Write `result.json`, `table.md`, `summary.png`, `loads.png`, and for every run `MANAGER-REPEAT.{png,jsonl}`.
 
     Of several hosts, the runs of each are in a folder with its name.
 
@@ -38,6 +39,8 @@ def write_report(outcome: LiveOutcome, folder: Path) -> None:
         f"shield {outcome.plan.profile.name} where shielded"
     )
     (folder / "summary.png").write_bytes(png(draw_scenario(both, title, styles(both))))
+    every_run = [run for host in outcome.hosts.values() for run in host.runs]
+    (folder / "loads.png").write_bytes(png(draw_by_load(every_run, title)))
     for path, run in runs.items():
         plot_run(run, path.with_name(f"{path.name}.png"), len(scenario.be.cpus))
 

@@ -67,7 +67,9 @@ def test_two_managers_side_by_side(scenario, tmp_path):
     assert weights["be_throughput_percent"]["mean"] > 10.0 > 5.0 > frozen["be_throughput_percent"]["mean"]
     assert done.stdout.startswith("| manager")
     assert "| BE weight |" in done.stdout.splitlines()[0]
-    assert {"summary.png", "table.md", "weights-1.png", "frozen-1.jsonl"} <= {path.name for path in report.iterdir()}
+    assert {"summary.png", "loads.png", "table.md", "weights-1.png", "frozen-1.jsonl"} <= {
+        path.name for path in report.iterdir()
+    }
     assert left_behind() <= before
 
 

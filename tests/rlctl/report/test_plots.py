@@ -1,5 +1,7 @@
 """The figures: they can be drawn from any run, also from one that has holes, and need no display."""
 
+from dataclasses import replace
+
 import pytest
 
 from rlctl.bench.score import LiveRun, score
@@ -29,6 +31,32 @@ def test_a_run_is_drawn(tmp_path, missing):
 
     plot_run(run("none", missing), tmp_path / "run.png", 2)
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_load_at_which_the_target_is_missed_and_be_has_less_is_seen():
+    from rlctl.report.by_load import draw_by_load
+
+    def at(load, milliseconds, be_cpus, tick):
+        telemetry = tick.telemetry.but(
+            load_ratio=Value(load), tail_latency_seconds=Quantile(milliseconds / 1e3, 99), be_cpus=Value(be_cpus)
+        )
+        return replace(tick, telemetry=telemetry)
+
+    calm, missed = run("ppo").ticks, run("ppo").ticks
+    ticks = (*(at(0.2, 5.0, 0.5, tick) for tick in calm), *(at(0.8, 20.0, 0.1, tick) for tick in missed))
+    qos, be, tails = draw_by_load([LiveRun("ppo", ticks, 0.3, 0.0)], "a title").axes
+    assert qos.lines[0].get_ydata().tolist() == [100.0, 0.0]
+    assert be.lines[0].get_ydata().tolist() == pytest.approx([0.5, 0.1])
+    assert tails.lines[0].get_xdata()[[0, -1]].tolist() == pytest.approx([5.0, 20.0])
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # a log axis without a single value
+def test_runs_without_readings_are_drawn_by_load_all_the_same():
+    from rlctl.report.by_load import draw_by_load
+
+    figure = draw_by_load([run("none", missing=True), run("frozen", missing=True)], "a title")
+    assert [line.get_ydata().tolist() for line in figure.axes[0].lines] == [[], []]
+    assert png(figure).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("missing", [False, True])
