@@ -33,6 +33,8 @@ class Why(StrEnum):
     """The process, control group or endpoint vanished."""
     MALFORMED = "malformed"
     """What arrived is not what the source should say."""
+    FAILING = "failing"
+    """More requests fail than may lie above the quantile: how fast they fail says nothing good."""
     ABSURD = "absurd"
     """Not finite, negative, or beyond what physics allows."""
 

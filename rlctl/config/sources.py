@@ -157,10 +157,10 @@ class HttpLatency(_Polled):
 
 
 class JsonlLatency(Described):
-    """A file or FIFO with one JSON object per completed request.
+    """A file with one JSON object per completed request.
 
     Attributes:
-        path: The file; it may be rotated, truncated, or not exist yet.
+        path: A regular file, no FIFO; it may be rotated, truncated, or not exist yet.
         latency: The member that says how long the request took, a dotted path.
         ok: The member that is true when it succeeded; without it every line is a success.
         unit: Of `latency`: `seconds`, `milliseconds`, `microseconds` or `nanoseconds`.

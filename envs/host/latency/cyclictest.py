@@ -5,9 +5,8 @@ hold minimum, mean and maximum since the start, and histogram and JSON come at t
 
     cyclictest --mlockall --priority=80 --interval=1000 --verbose >>/run/wake-ups
 
-That is 27 kB/s; empty the file now and then (`truncate --size 0`), which is noticed. A FIFO is read too, but holds old
-wake-ups back while nobody reads it. cyclictest hands on 4 KB at a time, some 150 lines: where that is more than a
-control period, add --unbuffered.
+That is 27 kB/s; empty the file now and then (`truncate --size 0`), which is noticed. cyclictest hands on 4 KB at a
+time, some 150 lines: where that is more than a control period, add --unbuffered.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class CyclictestLines(LineSource):
     of `max_load_rps`; one that oversleeps its next period leaves that out.
 
     Args:
-        path: Where cyclictest's standard output goes: a regular file or a FIFO; it may not exist yet.
+        path: Where cyclictest's standard output goes: a regular file; it may not exist yet.
     """
 
     unfit = "none of its lines is a wake-up; run cyclictest with --verbose"

@@ -1,7 +1,8 @@
 """What a latency source knows, unchecked, and the one place that checks it and makes readings of it.
 
 The rule: a stalled client or a dead LC is not good latency. No completed request gives no tail latency, whatever the
-source says; outstanding requests then speak through their age; and figures that grow old become missing.
+source says, nor do more failures than may lie above the quantile; outstanding requests then speak through their age;
+and figures that grow old become missing.
 """
 
 from __future__ import annotations
@@ -121,6 +122,10 @@ class Reporter:
     def _tail(self, figures: Figures, age_seconds: float) -> Reading:
         if isinstance(figures.tail_seconds, Missing) and figures.tail_seconds.why is not Why.NO_DATA:
             return figures.tail_seconds
+        total = max((rps for rps in (figures.done_rps, figures.error_rps) if isinstance(rps, float)), default=0.0)
+        if isinstance(figures.error_rps, float) and figures.error_rps > (1.0 - self.slo.quantile) * total:
+            failed = f"{figures.error_rps:.4g} of {total:.4g} requests a second failed"
+            return Missing(Why.FAILING, f"{self.source}: {failed}, {1.0 - self.slo.quantile:.3g} of them may")
         if figures.samples < 1 or isinstance(figures.tail_seconds, Missing):
             silence = f"{self.source}: {_silence(figures)} in {figures.window_seconds:.1f} s"
             reason = figures.tail_seconds.detail if isinstance(figures.tail_seconds, Missing) else ""

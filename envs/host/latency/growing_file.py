@@ -1,4 +1,7 @@
-"""Reads what is added to a file or a FIFO, as `tail -F` does, without ever waiting."""
+"""Reads what is added to a file, as `tail -F` does, without ever waiting.
+
+A FIFO is refused, unopened: its writer, the LC, would wait whenever rlctl is late, and end by SIGPIPE when rlctl ends.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,11 @@ import stat
 from pathlib import Path
 
 from rlctl.envs.host.sensors.kernel_file import missing_because
-from rlctl.envs.telemetry import Missing
+from rlctl.envs.telemetry import Missing, Why
 
-READ_BYTES = 1 << 16
-# Per call, about 10 ms of parsing. What a longer burst holds beyond its newest megabyte is skipped: latency of long ago
-# is worth less than a tick in time.
-MOST_BYTES = 1 << 20
+A_FIFO = "is a FIFO, and whoever writes to it would wait for rlctl: let it write to a regular file"
+MOST_BYTES = 4 << 20
+"""Per call. What a longer burst holds beyond its newest part is skipped, and counted: `taken_ratio`."""
 
 
 class GrowingFile:
@@ -21,6 +23,9 @@ class GrowingFile:
 
     Survives rotation (the name leads to another file: the old one is read to its end first), truncation in place,
     a file that does not exist yet, and writers that stop in the middle of a line.
+
+    Attributes:
+        taken_ratio: Of the bytes that were added before the last `read`, the share that it gave; 1 but in a burst.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,11 +34,13 @@ class GrowingFile:
         self._offset = 0
         self._partial = b""
         self._resync = False
+        self.taken_ratio = 1.0
         if self._open() is None:
             self._skip_the_past()
 
     def read(self) -> bytes | Missing:
         """All whole lines written since the last call, perhaps none; missing when there is no such file."""
+        self.taken_ratio = 1.0
         trouble = self._open() if self._file is None else None
         if trouble is not None:
             return trouble
@@ -63,6 +70,8 @@ class GrowingFile:
 
     def _open(self) -> Missing | None:
         try:
+            if stat.S_ISFIFO(os.stat(self.path).st_mode):
+                return Missing(Why.NOT_SUPPORTED, f"{self.path}: {A_FIFO}")
             self._file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             return missing_because(error, self.path)
@@ -72,9 +81,8 @@ class GrowingFile:
     def _skip_the_past(self) -> None:
         """Begin at the end of what is there; in the middle of a line, behind that line."""
         with contextlib.suppress(OSError):  # a directory: `read` will say so
-            if not self._is_fifo():
-                self._offset = os.fstat(self._descriptor).st_size
-                self._resync = self._offset > 0 and os.pread(self._descriptor, 1, self._offset - 1) != b"\n"
+            self._offset = os.fstat(self._descriptor).st_size
+            self._resync = self._offset > 0 and os.pread(self._descriptor, 1, self._offset - 1) != b"\n"
 
     def _swap(self) -> bytes:
         self.close()
@@ -85,35 +93,21 @@ class GrowingFile:
         there, here = os.stat(self.path), os.fstat(self._descriptor)
         return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino)
 
-    def _is_fifo(self) -> bool:
-        return stat.S_ISFIFO(os.fstat(self._descriptor).st_mode)
-
     def _drain(self) -> bytes:
-        return self._whole_lines(self._from_fifo() if self._is_fifo() else self._from_file())
+        return self._whole_lines(self._added())
 
-    def _from_file(self) -> bytes:
+    def _added(self) -> bytes:
         size = os.fstat(self._descriptor).st_size
         if size < self._offset:  # truncated in place
             self._offset, self._partial, self._resync = 0, b"", False
-        if size - self._offset > MOST_BYTES:
+        added = size - self._offset
+        if added > MOST_BYTES:
             self._offset, self._partial, self._resync = size - MOST_BYTES, b"", True
+        self.taken_ratio = min(self.taken_ratio, MOST_BYTES / max(added, 1))
         # no more than there is: a megabyte asked for at every tick, and shrunk to some lines, wears the heap out
         data = os.pread(self._descriptor, size - self._offset, self._offset)
         self._offset += len(data)
         return data
-
-    def _from_fifo(self) -> bytes:
-        """A FIFO cannot be skipped ahead: what is left over waits for the next tick, and its writer with it."""
-        chunks: list[bytes] = []
-        for _ in range(MOST_BYTES // READ_BYTES):
-            try:
-                chunk = os.read(self._descriptor, READ_BYTES)
-            except BlockingIOError:
-                break
-            if not chunk:  # no writer at the moment
-                break
-            chunks.append(chunk)
-        return b"".join(chunks)
 
     def _whole_lines(self, data: bytes) -> bytes:
         if self._resync:  # the first line was begun before the place where reading began

@@ -1,4 +1,4 @@
-"""Tail latency from a file or FIFO with a JSON line for each request."""
+"""Tail latency from a file with a JSON line for each request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def documents(lines: bytes) -> list[object]:
 
 
 class JsonlRequests(LineSource):
-    """One JSON object per request, in a regular file or a FIFO, which may be rotated, truncated, or not exist yet."""
+    """One JSON object per request, in a regular file, which may be rotated, truncated, or not exist yet."""
 
     def __init__(self, path: Path, slo: SLO, keys: RequestKeys | None = None, *, window_seconds: float = 1.0) -> None:
         super().__init__("jsonl", path, slo, window_seconds)

@@ -1,9 +1,10 @@
-"""Tail latency from a file or FIFO to which every request adds a line."""
+"""Tail latency from a file to which every request adds a line."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from rlctl.envs.host.latency.figures import PROVIDES, Reporter
@@ -12,6 +13,17 @@ from rlctl.envs.host.latency.window import Requests, SampleWindow
 from rlctl.envs.telemetry import Missing, Reading, Why
 from rlctl.envs.workload import SLO
 
+MOST_LINES = 3000
+"""Parsed in a tick, in some 10 ms; in 19 of 20 ticks the rank of their p95 is that of all lines within .8 points."""
+
+
+def sampled(lines: bytes) -> tuple[bytes, int]:
+    """At most MOST_LINES whole lines, evenly from first to last, and how many each of them stands for."""
+    weight = -(-lines.count(b"\n") // MOST_LINES)
+    if weight <= 1:
+        return lines, 1
+    return b"\n".join(lines.split(b"\n")[weight // 2 : -1 : weight]) + b"\n", weight
+
 
 class LineSource(ABC):
     """The SLO's quantile over the requests of the last seconds.
@@ -19,7 +31,7 @@ class LineSource(ABC):
     Such a file holds completed requests only; in overload its tail comes too late, see `oldest_request_seconds`.
 
     Args:
-        path: A regular file or a FIFO; it may be rotated, truncated, or not exist yet.
+        path: A regular file; it may be rotated, truncated, or not exist yet.
     """
 
     provides = (*PROVIDES, "rejected_rps")
@@ -41,7 +53,9 @@ class LineSource(ABC):
         if isinstance(lines, Missing):
             self._window.add(now_seconds, Requests())
             return {**self._reporter.readings(lines, now_seconds), "rejected_rps": lines}
-        self._window.add(now_seconds, self.parse(lines, self._window.seconds_since_last(now_seconds)))
+        sample, weight = sampled(lines)
+        found = self.parse(sample, self._window.seconds_since_last(now_seconds))
+        self._window.add(now_seconds, replace(found, weight=round(weight / self._file.taken_ratio)))
         figures = Missing(Why.MALFORMED, self.unfit) if self._window.unfit else self._window.figures()
         return {**self._reporter.readings(figures, now_seconds), "rejected_rps": self._window.rejected_rps()}
 

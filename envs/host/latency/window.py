@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from rlctl.envs.host.latency.figures import UNKNOWN, Figures
 from rlctl.envs.quantile import quantile
@@ -21,11 +24,18 @@ class Requests:
     Attributes:
         latencies: In seconds, oldest first, each finite and not negative.
         rejected: Lines in which no latency could be found.
+        weight: Requests that each of them stands for, where only a part of a burst was looked at.
     """
 
     latencies: Sequence[float] = ()
     errors: int = 0
     rejected: int = 0
+    weight: int = 1
+
+    @property
+    def count(self) -> int:
+        """Requests that it tells of; a line without a latency is one too, perhaps the worst."""
+        return self.weight * (len(self.latencies) + self.rejected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +67,8 @@ class SampleWindow:
         """Take what was completed since the previous call; the first call only starts the clock."""
         start, self._last_seconds = self._last_seconds, now_seconds
         if start is not None and now_seconds > start:
-            latest = requests.latencies[-MOST_SAMPLES:]
-            self._batches.append(_Batch(latest, requests.errors, requests.rejected, start, now_seconds))
+            latest, others = requests.latencies[-MOST_SAMPLES:], (requests.errors, requests.rejected, requests.weight)
+            self._batches.append(_Batch(latest, *others, start, now_seconds))
         while len(self._batches) > 1 and self._is_over(self._batches[0], now_seconds):
             self._batches.popleft()
 
@@ -67,17 +77,31 @@ class SampleWindow:
         if not self._batches:
             return Missing(Why.NO_DATA, "no window has ended yet")
         first, last = self._batches[0], self._batches[-1]
-        latencies = [latency for batch in self._batches for latency in batch.latencies]
         seconds = last.end_seconds - first.start_seconds
         return Figures(
             end_seconds=last.end_seconds,
             window_seconds=seconds,
-            samples=len(latencies),
-            tail_seconds=quantile(latencies, self._q) if latencies else Missing(Why.NO_DATA),
+            samples=sum(len(batch.latencies) for batch in self._batches),
+            tail_seconds=self._tail(),
             oldest_seconds=UNKNOWN,
-            done_rps=len(latencies) / seconds,
-            error_rps=sum(batch.errors for batch in self._batches) / seconds,
+            done_rps=sum(batch.count for batch in self._batches) / seconds,
+            error_rps=sum(batch.weight * batch.errors for batch in self._batches) / seconds,
         )
+
+    def _tail(self) -> float | Missing:
+        """The quantile, where a line without a latency counts as the worst request of all: a time-out may be one."""
+        rejected = sum(batch.weight * batch.rejected for batch in self._batches)
+        known = [np.repeat(np.asarray(batch.latencies, float), batch.weight) for batch in self._batches]
+        latencies = np.concatenate([*known, np.full(rejected, np.inf)])
+        if not len(latencies):
+            return Missing(Why.NO_DATA)
+        tail = quantile(latencies, self._q)
+        if math.isinf(tail):
+            share = f"{rejected / len(latencies):.1%} of {len(latencies)} lines"
+            return Missing(
+                Why.MALFORMED, f"{share} hold no latency, more than the {1.0 - self._q:.2g} above the quantile"
+            )
+        return tail
 
     @property
     def unfit(self) -> bool:
@@ -90,7 +114,7 @@ class SampleWindow:
         if not self._batches:
             return Missing(Why.NO_DATA, "no window has ended yet")
         seconds = self._batches[-1].end_seconds - self._batches[0].start_seconds
-        return Value(sum(batch.rejected for batch in self._batches) / seconds)
+        return Value(sum(batch.weight * batch.rejected for batch in self._batches) / seconds)
 
     def _is_over(self, batch: _Batch, now_seconds: float) -> bool:
         return 0.5 * (batch.start_seconds + batch.end_seconds) <= now_seconds - self._window_seconds

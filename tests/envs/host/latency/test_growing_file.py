@@ -97,24 +97,22 @@ def test_a_burst_is_cut_to_its_newest_part(log: Path) -> None:
     assert isinstance(data, bytes)
     assert 0 < len(data) <= growing_file.MOST_BYTES
     assert set(data.splitlines()) == {b"y" * 99}
+    assert follower.taken_ratio == pytest.approx(growing_file.MOST_BYTES / (growing_file.MOST_BYTES + 5000), rel=1e-3)
+    append(log, line)
+    assert follower.read() == line
+    assert follower.taken_ratio == 1.0
     follower.close()
 
 
-def test_a_fifo_never_makes_the_tick_wait(tmp_path: Path) -> None:
+def test_a_fifo_is_never_opened_so_that_no_writer_waits_for_rlctl(tmp_path: Path) -> None:
     path = tmp_path / "fifo"
     os.mkfifo(path)
     follower = GrowingFile(path)
-    assert follower.read() == b""  # nobody writes
-    writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-    assert follower.read() == b""  # a silent writer
-    os.write(writer, b"one\ntwo")
-    assert follower.read() == b"one\n"
-    os.close(writer)
-    assert follower.read() == b""
-    writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-    os.write(writer, b"\nthree\n")
-    assert follower.read() == b"two\nthree\n"
-    os.close(writer)
+    found = follower.read()
+    assert isinstance(found, Missing)
+    assert "FIFO" in found.detail
+    with pytest.raises(OSError, match="No such device"):  # ENXIO: nobody has it open for reading
+        os.open(path, os.O_WRONLY | os.O_NONBLOCK)
     follower.close()
 
 

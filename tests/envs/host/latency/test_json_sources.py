@@ -18,6 +18,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.latency.figures import Figures, Reporter, TimeUnit
 from rlctl.envs.host.latency.json_object import FigureKeys, JsonDigest, lookup
 from rlctl.envs.host.latency.jsonl import JsonlRequests, RequestKeys, documents
+from rlctl.envs.host.latency.lines import MOST_LINES
 from rlctl.envs.host.latency.polled import PolledSource
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO
@@ -134,13 +135,69 @@ def test_requests_of_the_window(tmp_path: Path, slo: SLO) -> None:
     append(path, *({"ms": ms, "ok": ms != 3} for ms in range(1, 22)), {"no": "latency"})
     found = source.read(1.0)
     assert set(found) == set(source.provides)
-    assert found["tail_latency_seconds"] == Quantile(near(0.020), 0.0, samples=21, window_seconds=1.0)
-    assert found["done_rps"] == Value(21.0)
+    assert found["tail_latency_seconds"] == Quantile(near(0.021), 0.0, samples=21, window_seconds=1.0)
+    assert found["done_rps"] == Value(22.0)
     assert found["error_rps"] == Value(1.0)
     assert found["rejected_rps"] == Value(1.0)
     silent = source.read(2.0)["tail_latency_seconds"]
     assert isinstance(silent, Missing)
     assert silent.why is Why.NO_DATA
+    source.close()
+
+
+@pytest.mark.parametrize("bad", ['{"ms": null}', '{"ms": 1e12}', '{"ms": NaN}', '{"ms": -1}', "no JSON"])
+def test_a_line_without_a_latency_is_the_slowest_request_of_all(tmp_path: Path, slo: SLO, bad: str) -> None:
+    """Time-outs that a service logs as null or as a huge number once left its tail as good as ever."""
+    path = tmp_path / "requests.jsonl"
+    path.touch()
+    source = JsonlRequests(path, slo, RequestKeys("ms", unit=TimeUnit.MILLISECONDS))
+    source.read(0.0)
+    good = [{"ms": ms} for ms in range(1, 97)]
+    append(path, *good)
+    with path.open("a") as file:
+        file.write(f"{bad}\n" * 4)
+    assert source.read(1.0)["tail_latency_seconds"] == Quantile(near(0.096), 0.0, samples=96, window_seconds=1.0)
+    append(path, *good)
+    with path.open("a") as file:
+        file.write(f"{bad}\n" * 7)
+    found = source.read(2.0)
+    tail = found["tail_latency_seconds"]
+    assert isinstance(tail, Missing)
+    assert tail.why is Why.MALFORMED
+    assert "6.8% of 103 lines" in tail.detail
+    assert found["load_ratio"] == Value(0.103)
+    source.close()
+
+
+def test_requests_that_fail_fast_are_no_good_news(tmp_path: Path, slo: SLO) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.touch()
+    source = JsonlRequests(path, slo, RequestKeys("ms", ok="ok", unit=TimeUnit.MILLISECONDS))
+    source.read(0.0)
+    for tick, failures, believed in ((1.0, 5, True), (2.0, 6, False), (3.0, 100, False)):
+        append(path, *({"ms": 1, "ok": number >= failures} for number in range(100)))
+        tail = source.read(tick)["tail_latency_seconds"]
+        assert isinstance(tail, Quantile if believed else Missing), failures
+        if isinstance(tail, Missing):
+            assert tail.why is Why.FAILING
+            assert f"{failures} of 100 requests" in tail.detail
+    source.close()
+
+
+@pytest.mark.parametrize("padding", [0, 190])
+def test_a_burst_is_sampled_and_its_load_is_that_of_all_its_lines(tmp_path: Path, padding: int) -> None:
+    """Bytes beyond a megabyte a tick were once skipped in silence, and the load fell as it rose."""
+    path = tmp_path / "requests.jsonl"
+    path.touch()
+    source = JsonlRequests(path, SLO(0.010, quantile=0.95, max_load_rps=50_000.0), RequestKeys("ms"))
+    source.read(0.0)
+    lines = [f'{{"ms": {number % 1000 / 1e3:.6f}{" " * padding}}}\n' for number in range(51_900)]
+    path.write_text("".join(lines))
+    found = source.read(1.0)
+    assert isinstance(tail := found["tail_latency_seconds"], Quantile)
+    assert tail.value == near(0.95, abs=0.01)
+    assert tail.samples <= MOST_LINES
+    assert found["load_ratio"] == Value(near(1.038, rel=0.03))
     source.close()
 
 
