@@ -47,6 +47,11 @@ class Allocation:
             and self.frozen >= other.frozen
         )
 
+    @property
+    def usable_cpus(self) -> float:
+        """CPUs that BE can keep busy with it."""
+        return 0.0 if self.frozen else min(self.quota_cpus, float(self.cpuset_cpus))
+
     def but(
         self, quota_cpus: float | None = None, cpuset_cpus: int | None = None, frozen: bool | None = None
     ) -> Allocation:

@@ -155,6 +155,9 @@ class Telemetry:
         return replace(self, **changes)
 
 
+BE_ALLOWED = "be_allowed_cpus"
+"""The counter with the CPUs that BE might use in the window of `be_cpus`; a simulated host has none, and obeys."""
+
 READINGS = tuple(name for name in Telemetry.__slots__ if name not in {"time_seconds", "target_seconds", "counters"})
 """Names of the readings that every Telemetry has, in its order; `counters` holds further ones."""
 

@@ -19,6 +19,7 @@ from rlctl.safety.gates import LoadGate, SlackGate
 from rlctl.safety.growth import Ceiling, GrowthRate, SlackFloor, SlackHold
 from rlctl.safety.guard import Guard
 from rlctl.safety.memory_guards import MemoryBandwidthGuard, MemoryPressureGuard
+from rlctl.safety.overrun import Overrun
 from rlctl.safety.trust import SensorGuard, Trust
 
 SEMANTICS = 1
@@ -177,6 +178,7 @@ class Profile(BaseModel):
             SlackFloor(self.slack_floor_ratio, poll, trust, self.floor_cpus, self.floor_ratio),
             SlackHold(self.slack_hold_ratio, poll, trust),
             *self._memory_guards(trust),
+            Overrun(self.gap_seconds),
             GrowthRate(self.growth_ratio_per_second, self.growth_cpuset_cpus, self.growth_gap_seconds),
             Ceiling(self.ceiling_ratio),
         )

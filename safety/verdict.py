@@ -37,6 +37,8 @@ class Reason(StrEnum):
     """The LC waits for memory for a larger share of the time than the profile allows."""
     MEMORY_BANDWIDTH = "memory-bandwidth"
     """Memory traffic is above `limit_ratio` of its peak."""
+    BE_OVERRUN = "be-overrun"
+    """BE uses more CPU time than it may: a task of it escaped, or the kernel does not hold what was written."""
     GROWTH_RATE = "growth-rate"
     """BE may grow by so much each second and no more."""
     CEILING = "ceiling"

@@ -15,6 +15,7 @@ KINDS: Mapping[str, str] = {
     "foreign-write": "Another program wrote a knob of BE.",
     "group-vanished": "A group of BE is gone.",
     BE_VANISHED: "No group of BE is left, so what is applied holds nobody; in the record of each such tick.",
+    "be-escaped": "A process is in some of a BE group's hierarchies and not in all: what it uses is not all held.",
     "group-appeared": "A group that the configuration means has come and is under control.",
     "group-replaced": "A group is gone and another one has its place.",
     "group-reduced": "A group lacks a controller that it had; what is left of it is under control.",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 from rlctl.envs.allocation import Allocation
@@ -14,16 +16,20 @@ from rlctl.envs.errors import CgroupGone, RlctlError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.host.cgroup.steps import Step
+from rlctl.envs.host.decode import text_of
 from rlctl.envs.host.events import BE_VANISHED, Events
 from rlctl.envs.host.sensors.cpu import cpu_seconds_per_request
 from rlctl.envs.host.sensors.of_groups import ABSENT, SENSED
 from rlctl.envs.host.sensors.sensor import Sensor
-from rlctl.envs.telemetry import OF_EACH_LC, READINGS, Missing, Reading, Telemetry, Value, Why, worst_of
+from rlctl.envs.telemetry import BE_ALLOWED, OF_EACH_LC, READINGS, Missing, Reading, Telemetry, Value, Why, worst_of
 from rlctl.envs.workload import SLO, Weight
 
 log = logging.getLogger(__name__)
 
 _FIELDS = frozenset(READINGS)
+
+ESCAPED_CPUS = 0.1
+"""BE used so much more than it may: it is worth a look whether somebody has left its groups."""
 
 
 class Divider(Protocol):
@@ -101,7 +107,9 @@ class LiveHost:
         self._unshared = ""
         self._plan_is_old = False
         self._be_vanished = False
+        self._escaped: frozenset[int] = frozenset()
         self._current = actuator.read()
+        self._allowed_cpus = self._current.usable_cpus
         self._deadline = time.monotonic() + tick_seconds
 
     @property
@@ -126,6 +134,7 @@ class LiveHost:
         self._follow_groups(now)
         self._explain(readings)
         self._derive(readings)
+        self._tell_escaped(readings)
         known = {name: readings.pop(name) for name in _FIELDS & readings.keys()}
         first = Telemetry(now, self.slo.target_seconds, **known, counters=readings)
         if not self._others:
@@ -139,6 +148,7 @@ class LiveHost:
     def apply(self, allocation: Allocation) -> Allocation:
         """As `Plant.apply` has it; after a CgroupError `current` holds what was read back, as far as it could be."""
         self._divided(lambda sharing: sharing.look())  # newcomers' originals are journalled before they are touched
+        before = self._current.usable_cpus
         try:
             self._current = self._actuator.apply(allocation)
             self._be_vanished = False
@@ -150,6 +160,8 @@ class LiveHost:
         except Exception:
             self._current = self._actuator.read()
             raise
+        finally:  # of the next window a part has passed, in which what was in force before still was
+            self._allowed_cpus = max(before, self._current.usable_cpus)
         self._divided(lambda sharing: sharing.share(self._current))
         self._renew_plan()
         return self._current
@@ -234,6 +246,18 @@ class LiveHost:
             except RlctlError as error:  # a group vanished meanwhile; the next tick makes another
                 log.warning("no new emergency plan yet: %s", error)
 
+    def _tell_escaped(self, readings: Mapping[str, Reading]) -> None:
+        """Name, once each, who is no longer in all of BE's groups, when BE used more than all of them allow."""
+        used, allowed = readings.get("be_cpus", ABSENT), readings.get(BE_ALLOWED, ABSENT)
+        if isinstance(used, Missing) or isinstance(allowed, Missing) or used.value <= allowed.value + ESCAPED_CPUS:
+            return
+        with contextlib.suppress(RlctlError):  # a group that vanished meanwhile is told of by whoever follows them
+            strays = frozenset().union(*(group.strays() for group in self._actuator.groups))
+            for pid in sorted(strays - self._escaped):
+                name = text_of(Path(f"/proc/{pid}/comm")) or "it has ended"
+                self._events.tell("be-escaped", f"process {pid} ({name}) has left a control group of BE: put it back")
+            self._escaped = strays
+
     def _explain(self, readings: dict[str, Reading]) -> None:
         """Give every reading that nobody provides its reason."""
         for name in SENSED:
@@ -250,6 +274,7 @@ class LiveHost:
         if isinstance(be_cpus, Value):
             # BE alone would keep all its CPUs busy: that is the whole of its work.
             readings["be_work_rate"] = Value(be_cpus.value / self.limits.cpus, be_cpus.age_seconds)
+            readings[BE_ALLOWED] = Value(self._allowed_cpus)
         readings["lc_cpu_seconds_per_request"] = cpu_seconds_per_request(
             readings.get("lc_cpus", ABSENT), readings.get("done_rps", ABSENT)
         )

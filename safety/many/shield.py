@@ -2,7 +2,8 @@
 
 For training, fleets and trials. Host by host it answers as `Shield` does, to the last bit, over any history of
 readings; `tests/safety/many/test_shield.py` holds the two together. It takes no guards of your own, and leaves out the
-two of `rlctl.safety.memory_guards`, which have no objection on a simulated host since it has none of their readings.
+two of `rlctl.safety.memory_guards` and `rlctl.safety.overrun`, which have no objection on a simulated host since it has
+none of their readings.
 """
 
 from __future__ import annotations

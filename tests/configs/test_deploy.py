@@ -142,6 +142,8 @@ tests:
       - {{series: 'rlctl_tick_errors_total{{instance="b", job="rlctl"}}', values: '0x20 1x60'}}
       - {{series: 'rlctl_host_events_total{{instance="a", job="rlctl", kind="group-appeared"}}', values: '0x10 1x70'}}
       - {{series: 'rlctl_host_events_total{{instance="a", job="rlctl", kind="foreign-write"}}', values: '0x20 3x60'}}
+      - {{series: 'rlctl_shield_bounds_total{{instance="a", job="rlctl", guard="overrun", reason="be-overrun"}}', values: '0x20 3x60'}}
+      - {{series: 'rlctl_shield_bounds_total{{instance="b", job="rlctl", guard="ceiling", reason="ceiling"}}', values: '0+3x80'}}
       - {{series: 'rlctl_watchdog_restarts_total{{instance="a", job="rlctl"}}', values: '0x20 1x60'}}
       - {{series: 'rlctl_log_records_dropped_total{{instance="a", job="rlctl"}}', values: '0x20 1+1x60'}}
     alert_rule_test:
@@ -166,6 +168,8 @@ ALERTED = """\
         ("RlctlStale", "8m", "critical", "a"),
         ("RlctlPolicyDemoted", "6m", "warning", None),
         ("RlctlPolicyDemoted", "20m", "warning", "b"),
+        ("RlctlBeOverrun", "4m", "critical", None),
+        ("RlctlBeOverrun", "7m", "critical", "a"),
         ("RlctlForeignWriter", "4m", "warning", None),
         ("RlctlForeignWriter", "7m", "warning", "a, kind: foreign-write"),
         ("RlctlLatencyUnknown", "4m", "warning", None),

@@ -11,6 +11,7 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.safety.gates import Gate, LoadGate, SlackGate, Strikes
 from rlctl.safety.growth import GrowthRate, Pace, SeenSlack, SlackFloor, SlackHold
+from rlctl.safety.overrun import Excess, Overrun
 from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.shield import Shield, advance, bounds, judge
 
@@ -47,8 +48,9 @@ BROKEN: dict[str, dict[str, object]] = {
 def memories(profile: Profile) -> Iterator[tuple[dict[str, object], bool, int, float]]:
     """Every combination of what the gates may remember a tick ago, with a poll due now."""
     polled = NOW - max(profile.poll_seconds, TICK)
-    for closed, strikes, left in itertools.product(
-        (False, True), range(profile.suspend_after_strikes + 1), (0.0, 1.0, 9.0)
+    lefts = ((0.0, False), (1.0, False), (9.0, False), (0.0, True))
+    for closed, strikes, (left, over) in itertools.product(
+        (False, True), range(profile.suspend_after_strikes + 1), lefts
     ):
         memory: dict[str, object] = {
             "load-gate": Gate(closed, 0.5, polled),
@@ -56,8 +58,9 @@ def memories(profile: Profile) -> Iterator[tuple[dict[str, object], bool, int, f
             "slack-floor": SeenSlack(0.5, polled),
             "slack-hold": SeenSlack(0.5, polled),
             "growth-rate": Pace(NOW - TICK, TICK),
+            "overrun": Excess(1.5, True, 0.9, 0.0, NOW - TICK) if over else Excess(seen_seconds=NOW - TICK),
         }
-        yield memory, closed, strikes, left
+        yield memory, closed, strikes, 9.0 if over else left  # an overrun suspends as a cool-down does
 
 
 def most(
@@ -177,5 +180,5 @@ def test_every_history_of_five_ticks(name: str, forget: int, poll_seconds: float
 
 def test_the_grid_covers_every_guard_with_a_memory(profile: Profile) -> None:
     """A guard added to the profiles and not to this file would be tested in its start state only."""
-    known = {LoadGate, SlackGate, SlackFloor, SlackHold, GrowthRate}
+    known = {LoadGate, SlackGate, SlackFloor, SlackHold, Overrun, GrowthRate}
     assert {type(guard) for guard in profile.guards() if guard.start() is not None} == known

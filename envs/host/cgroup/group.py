@@ -193,6 +193,12 @@ class Group:
         files = (directory / "cgroup.procs" for directory in self.directories)
         return frozenset(number(word, file) for file in files for word in self._knobs.read(file).split())
 
+    def strays(self) -> frozenset[int]:
+        """Processes in some of its hierarchies and not in all: a controller does not hold whoever left its group."""
+        files = (directory / "cgroup.procs" for directory in self.directories)
+        pids = [frozenset(number(word, file) for word in self._knobs.read(file).split()) for file in files]
+        return frozenset().union(*pids) - pids[0].intersection(*pids)
+
     def remove(self, timeout_seconds: float = REMOVE_SECONDS) -> None:
         """Remove it and its descendants everywhere, waiting for ended processes to be gone. Idempotent.
 

@@ -134,6 +134,40 @@ def test_a_blind_controller_freezes_be_and_a_signal_puts_everything_back(groups,
     assert all(tick["applied"]["frozen"] for tick in read_ticks(ticks))
 
 
+def test_a_task_that_left_the_freezer_is_told_with_what_it_uses(groups, tmp_path):
+    """A busy task of BE outside the groups that hold it: `frozen; used .98 CPU` was once all that could be seen."""
+    parent, _ = groups
+    layout = usable_layout()
+    if layout.mount(Controller.FREEZER).path == layout.mount(Controller.CPUACCT).path:
+        pytest.skip("cgroup v2: whoever leaves the group's freezer leaves its account of CPU time too")
+    ticks = tmp_path / "log" / "ticks.jsonl"
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    process = None
+    try:
+        Group.open(layout, f"{parent}/be", Knobs(None)).attach(busy.pid)
+        for controller in (Controller.CPU, Controller.FREEZER):
+            (layout.mount(controller).path / "cgroup.procs").write_text(str(busy.pid))
+        process = start("--config", written(parent, tmp_path))
+        until(lambda: process.poll() is not None or any(overruns(ticks)))
+        found = next(overruns(ticks))
+        assert found["applied"]["frozen"]
+        assert found["readings"]["be_cpus"]["value"] > 0.1, "beside other work"
+        assert any(f"process {busy.pid} " in event for tick in read_ticks(ticks) for event in tick["events"])
+    finally:
+        if process is not None:
+            process.terminate()
+            _, err = process.communicate(timeout=PATIENCE_SECONDS)
+        busy.kill()
+        busy.wait()
+    assert process.returncode == 0, err
+
+
+def overruns(path):
+    """Ticks in which the guard against an overrun objected."""
+    ticks = read_ticks(path) if path.exists() else ()
+    return (tick for tick in ticks if any(bound["reason"] == "be-overrun" for bound in tick["bounds"]))
+
+
 @pytest.mark.parametrize("weight", ["minimum", "idle", "leave"])
 def test_be_has_the_configured_weight_while_it_is_served_and_its_own_afterwards(groups, tmp_path, weight):
     parent, folders = groups
