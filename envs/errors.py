@@ -26,6 +26,16 @@ MOST_CHARACTERS = 2000
 """Of a message: a file may hold a key of a megabyte."""
 
 
+def shown(text: str) -> str:
+    """Text from outside, for a terminal or a log: what ends a line, steers a terminal or cannot be printed is `?`."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def on_one_line(text: str) -> str:
+    """The same, with every run of white space as one blank."""
+    return shown(" ".join(text.split()))
+
+
 class RlctlError(Exception):
     """Base of every error that rlctl raises on purpose; its text is one line for the user."""
 
@@ -33,7 +43,7 @@ class RlctlError(Exception):
 
     def __str__(self) -> str:
         """One line whatever it quotes: what would break it is a space, what steers a terminal `?`; the rest is cut."""
-        line = "".join(letter if letter.isprintable() else "?" for letter in " ".join(super().__str__().split()))
+        line = on_one_line(super().__str__())
         half = MOST_CHARACTERS // 2
         return line if len(line) <= MOST_CHARACTERS else f"{line[:half]} ... {line[-half:]}"
 

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from rlctl import __version__
 from rlctl.commands import declare
+from rlctl.envs.errors import on_one_line
 
 __all__ = ["COMMANDS", "command_parser", "main", "subcommands"]
 
@@ -87,7 +88,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """One line and exit code 2."""
-        self.exit(2, f"rlctl: error: {_one_line(message)}; see `{self.prog} --help`\n")
+        self.exit(2, f"rlctl: error: {on_one_line(message)}; see `{self.prog} --help`\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -124,7 +125,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _told(message: str, exit_code: int) -> int:
-    print(f"rlctl: error: {_one_line(message)}", file=sys.stderr)
+    print(f"rlctl: error: {on_one_line(message)}", file=sys.stderr)
     return exit_code
 
 
@@ -173,10 +174,6 @@ def _log_more(verbose: int) -> None:
     from rlctl.work.logs import log_to_stderr
 
     log_to_stderr(logging.INFO if verbose == 1 else logging.DEBUG)
-
-
-def _one_line(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
 
 
 def _discard_stdout() -> None:

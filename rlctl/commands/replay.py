@@ -12,14 +12,14 @@ from rlctl.agents.catalogue import label
 from rlctl.commands.arguments import listed
 from rlctl.commands.outputs import print_json
 from rlctl.commands.why import tell_damage
-from rlctl.envs.errors import CheckFailed
+from rlctl.envs.errors import CheckFailed, shown
 from rlctl.envs.ticklog import Damage, log_files
 from rlctl.loop.narrator import in_words
 from rlctl.loop.record import allocation_as_json
 from rlctl.report.table import render
 from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.verdict import Verdict
-from rlctl.ticklog.logged import read_log, shown
+from rlctl.ticklog.logged import read_log
 from rlctl.ticklog.replay import Answer, Contender, Difference, Recheck, replay
 
 EXAMPLES = """examples:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from rlctl.agents.catalogue import label
+from rlctl.envs.errors import shown
 from rlctl.report.table import render, span
 from rlctl.shadow.estimates import LEAST_WINDOWS, MATCH_TICKS
 from rlctl.shadow.gate import Check
@@ -14,7 +15,6 @@ from rlctl.shadow.report import Report, ShadowFigures
 from rlctl.shadow.twin import SimulatedRun, Simulation
 from rlctl.statistics.intervals import Estimate
 from rlctl.statistics.paired import Difference
-from rlctl.ticklog.logged import shown
 
 LOG_HEADER = (
     "policy", "same %", "95 %", "near %", "overridden %", "refused %", "95 %", "failed", "late", "drift %", "BE gain",

@@ -84,11 +84,6 @@ def read_log(paths: Iterable[Path], damaged: Callable[[Damage], None]) -> Iterat
             yield logged
 
 
-def shown(text: str) -> str:
-    """Text of a log, for a terminal: what would steer it, or cannot be printed at all, becomes `?`."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
 def finite(value: object) -> float:
     """A number of a log; ValueError or TypeError if it is none, not finite, or larger than what is recorded."""
     number = float(value)  # type: ignore[arg-type]

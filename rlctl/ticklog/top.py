@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from rlctl.envs.errors import shown
 from rlctl.envs.replay import usual_gap
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Value
 from rlctl.loop.narrator import in_words
 from rlctl.loop.record import Tick, tick_as_json
-from rlctl.ticklog.logged import shown
 from rlctl.ticklog.why import clock, reading_in_words, shares_in_words
 
 BLOCKS = "▁▂▃▄▅▆▇█"

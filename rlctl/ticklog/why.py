@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from rlctl.envs.errors import shown
 from rlctl.envs.telemetry import READINGS, Missing, Quantile, Reading, Telemetry
 from rlctl.loop.narrator import be_vanished, in_words
 from rlctl.loop.record import Tick, tick_as_json
-from rlctl.ticklog.logged import LoggedTick, shown
+from rlctl.ticklog.logged import LoggedTick
 from rlctl.ticklog.moments import Moment, Nearest
 
 WIDTH = 9

@@ -9,11 +9,20 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
+from rlctl.envs.errors import shown
+
 # sd-daemon(3): a line that begins with <n> has the syslog priority n.
 _PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.DEBUG, 7))
 
 
-class _Journald(logging.Formatter):
+class _OneLine(logging.Formatter):
+    """Whatever a message quotes (names of processes and groups, keys of a file) neither begins a line nor steers."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        return shown(super().formatMessage(record))
+
+
+class _Journald(_OneLine):
     """Priority prefix; journald adds the time itself."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -49,7 +58,5 @@ def log_to_stderr(level: int = logging.WARNING, environ: Mapping[str, str] = os.
         return
     handler = NeverWaits(sys.stderr)
     journald = "JOURNAL_STREAM" in environ
-    handler.setFormatter(
-        _Journald("%(message)s") if journald else logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
-    )
+    handler.setFormatter(_Journald("%(message)s") if journald else _OneLine("%(asctime)s %(message)s", "%H:%M:%S"))
     logger.addHandler(handler)

@@ -142,8 +142,10 @@ tests:
       - {{series: 'rlctl_tick_errors_total{{instance="b", job="rlctl"}}', values: '0x20 1x60'}}
       - {{series: 'rlctl_host_events_total{{instance="a", job="rlctl", kind="group-appeared"}}', values: '0x10 1x70'}}
       - {{series: 'rlctl_host_events_total{{instance="a", job="rlctl", kind="foreign-write"}}', values: '0x20 3x60'}}
-      - {{series: 'rlctl_shield_bounds_total{{instance="a", job="rlctl", guard="overrun", reason="be-overrun"}}', values: '0x20 3x60'}}
-      - {{series: 'rlctl_shield_bounds_total{{instance="b", job="rlctl", guard="ceiling", reason="ceiling"}}', values: '0+3x80'}}
+      - series: 'rlctl_shield_bounds_total{{instance="a", job="rlctl", guard="overrun", reason="be-overrun"}}'
+        values: '0x20 3x60'
+      - series: 'rlctl_shield_bounds_total{{instance="b", job="rlctl", guard="ceiling", reason="ceiling"}}'
+        values: '0+3x80'
       - {{series: 'rlctl_watchdog_restarts_total{{instance="a", job="rlctl"}}', values: '0x20 1x60'}}
       - {{series: 'rlctl_log_records_dropped_total{{instance="a", job="rlctl"}}', values: '0x20 1+1x60'}}
     alert_rule_test:

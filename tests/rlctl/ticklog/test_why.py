@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rlctl.cli import main
 from rlctl.config.serve import LogSection
-from rlctl.ticklog.logged import shown
+from rlctl.envs.errors import shown
 from rlctl.ticklog.moments import Moment, parse_moment
 
 BEGAN = 1_800_000_000.0
