@@ -15,7 +15,8 @@ from pathlib import Path
 
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
-from rlctl.envs.host.cgroup.journal import JOURNAL, LOCK
+from rlctl.envs.host.cgroup.journal import JOURNAL, LOCK, RESTORED
+from rlctl.envs.host.cgroup.kernel import identity_of
 from rlctl.safety import watchdog
 
 # How long the first watchdog may take to confirm its plan, on a host that is short of everything.
@@ -162,6 +163,7 @@ class Lease:
         self.lease_seconds = lease_seconds
         state = state_dir.absolute()
         self._journal = state / JOURNAL
+        self._identity = identity_of(self._journal)
         restore = (sys.executable, "-m", "rlctl", "restore", "--state", str(state))
         times = (str(lease_seconds), str(restore_after_seconds))
         self._arguments = (str(os.getpid()), *times, str(state / LOCK), str(self._journal), *restore)
@@ -195,12 +197,11 @@ class Lease:
         Its watchdog ends it before it puts the originals back. Where it may not, or where an operator forced
         `rlctl restore`, the journal is gone: what is written now would never be put back.
         """
-        try:
-            os.stat(self._journal)
-        except FileNotFoundError:
-            return f"{self._journal} is gone: somebody put the originals back"
-        except OSError:  # it cannot be looked at, which does not mean that it is gone
-            pass
+        # `restore` renames it. A journal that was unlinked or replaced is written anew, and is no reason to stop.
+        if (there := identity_of(self._journal)) is not None:
+            self._identity = there
+        elif self._identity is not None and self._identity == identity_of(self._journal.with_name(RESTORED)):
+            return f"{self._journal} is set aside: somebody put the originals back"
         return ""
 
     def renew(self, *, safe: bool = False) -> None:

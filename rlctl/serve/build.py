@@ -127,6 +127,7 @@ class _Originals:
 
     def _put_back(self) -> None:
         """Restore, with the directory still locked: no other controller may journal our settings as originals."""
+        self.journal.defend()  # whoever took it away must not keep BE from having its originals back
         report = restore(self.journal.state_dir, force=True, held=self.journal.held)
         log.info("originals: %s", report)
         if not report.ok:

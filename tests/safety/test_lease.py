@@ -188,10 +188,21 @@ def test_a_program_that_is_no_watchdog_is_refused(tmp_path):
 
 
 def test_originals_put_back_behind_its_back_end_the_claim(bench, tmp_path):
-    (tmp_path / "journal.jsonl").write_text("")
+    journal = tmp_path / "journal.jsonl"
+    journal.write_text("")
     assert bench.lease.lost() == ""
-    (tmp_path / "journal.jsonl").unlink()
+    journal.rename(tmp_path / "journal.jsonl.restored")  # as `rlctl restore` does
     assert "somebody put the originals back" in bench.lease.lost()
+
+
+def test_a_journal_that_was_only_removed_is_no_reason_to_stop(bench, tmp_path):
+    """It once ended the controller with BE left at .33 CPU, unwatched: the originals were in memory all the time."""
+    journal = tmp_path / "journal.jsonl"
+    journal.with_name("journal.jsonl.restored").write_text("of an earlier run")
+    journal.write_text("")
+    assert bench.lease.lost() == ""
+    journal.unlink()
+    assert bench.lease.lost() == ""
 
 
 def a_step(folder):

@@ -13,17 +13,20 @@ import errno
 import fcntl
 import logging
 import os
+import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError
-from rlctl.envs.host.cgroup.kernel import Identity
+from rlctl.envs.host.cgroup.kernel import Identity, identity_of
 from rlctl.envs.ticklog import seal, unsealed
 
 STATE_DIR = Path("/var/lib/rlctl")
 JOURNAL = "journal.jsonl"
+RESTORED, OBSOLETE = f"{JOURNAL}.restored", f"{JOURNAL}.obsolete"
+"""Names that it gets when its originals are back, and when it is of an earlier boot."""
 LOCK = "lock"
 _VERSION = 1
 
@@ -111,7 +114,8 @@ def load(state_dir: Path) -> Recorded:
         ConfigError, HostError: It cannot be.
     """
     try:
-        content = (state_dir / JOURNAL).read_bytes()
+        with os.fdopen(_open_own(state_dir, JOURNAL, os.O_RDONLY), "rb") as file:
+            content = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return Recorded()
     except OSError as error:
@@ -126,6 +130,24 @@ def load(state_dir: Path) -> Recorded:
         except ValueError:
             unreadable.append(number)
     return Recorded(boot, tuple(entries), tuple(unreadable), len(whole))
+
+
+def _open_own(state_dir: Path, name: str, flags: int) -> int:
+    """Open a regular file of a state directory that nobody else may write to; a link is not followed.
+
+    Raises:
+        ConfigError: Others may write in the directory, or it is another kind of file: what it says is not believed.
+        OSError: As `os.open`.
+    """
+    status = os.stat(state_dir)
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
+        who = f"owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}"
+        raise ConfigError(f"{state_dir}: others may write in it ({who}): chown it to root and chmod go-w")
+    file = os.open(state_dir / name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise ConfigError(f"{state_dir / name}: is no regular file: remove it")
+    return file
 
 
 def _header(lines: Sequence[bytes]) -> str:
@@ -171,7 +193,7 @@ class StateLock:
     def __init__(self, state_dir: Path) -> None:
         path = state_dir / LOCK
         try:
-            self._file: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._file: int | None = _open_own(state_dir, LOCK, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise refused(path, error) from error
         try:
@@ -206,6 +228,7 @@ class Journal:
     note: str = ""
     _header: bytes = b""
     _damaged: bool = False
+    _undefended: str = ""
     _lock: StateLock | None = None
     _file: int | None = None
     _end_bytes: int = 0
@@ -220,7 +243,7 @@ class Journal:
             PermissionMissing, ConfigError: The directory cannot be made or written.
         """
         try:
-            state_dir.mkdir(parents=True, exist_ok=True)
+            state_dir.mkdir(0o755, parents=True, exist_ok=True)
         except OSError as error:
             raise refused(state_dir, error) from error
         journal = cls(state_dir, _lock=StateLock(state_dir))
@@ -254,6 +277,34 @@ class Journal:
             _log.info("%s: all originals are stored again", self.state_dir / JOURNAL)
         self.entries.extend(pending)
         self.held = []
+
+    def defend(self) -> None:
+        """Write it anew, from memory, where its name leads to another file or to none.
+
+        Not where `restore` has set it aside: then the originals are back, and the lease says so.
+        """
+        if self._file is None:
+            return
+        status = os.fstat(self._file)
+        places = (identity_of(self.state_dir / name) for name in (JOURNAL, RESTORED))
+        if (status.st_dev, status.st_ino) in places:
+            return
+        path, why = self.state_dir / JOURNAL, ""
+        try:
+            self.state_dir.mkdir(0o755, parents=True, exist_ok=True)
+            if identity_of(self.state_dir / LOCK) is None:  # the directory has been moved, and the lock with it
+                self._lock = StateLock(self.state_dir)
+            self._rewrite([*self.entries, *self.held])
+            sync_directory(self.state_dir)
+        except (OSError, RlctlError) as error:
+            why = str(error)
+        if why != self._undefended or not why:
+            _log.error(
+                "%s was removed or replaced: %s",
+                path,
+                f"originals are in memory only: {why}" if why else "it is written anew",
+            )
+        self._undefended = why
 
     def compact(self, needed: Collection[tuple[Path, Identity]]) -> None:
         """Drop entries of groups that are gone, once most of a long journal is about them.
@@ -296,8 +347,8 @@ class Journal:
         self._header = sealed_line({"journal": _VERSION, "boot_id": boot})
         with _storing(path):
             if recorded.entries and fresh:
-                self.note = archive(self.state_dir, "obsolete")
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                self.note = archive(self.state_dir, OBSOLETE)
+            self._file = _open_own(self.state_dir, JOURNAL, os.O_WRONLY | os.O_CREAT)
             if fresh:
                 os.ftruncate(self._file, 0)
         if fresh:
@@ -334,7 +385,7 @@ class Journal:
         fresh = self.state_dir / f"{JOURNAL}.new"
         data = b"".join([self._header, *(entry.to_line() for entry in entries)])
         with contextlib.ExitStack() as failing:
-            file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            file = _open_own(self.state_dir, fresh.name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             failing.callback(fresh.unlink, missing_ok=True)
             failing.callback(os.close, file)
             _write_whole(file, data, 0)
@@ -363,9 +414,9 @@ def _storing(path: Path, *, hold: bool = False) -> Iterator[None]:
         raise HostError(f"{path}: cannot store the originals ({error.strerror}){effect}") from error
 
 
-def archive(state_dir: Path, why: str) -> str:
-    """Move the journal out of the way, over an older one of the same kind; returns a line for the operator."""
-    aside = state_dir / f"{JOURNAL}.{why}"
+def archive(state_dir: Path, name: str) -> str:
+    """Move the journal out of the way, over an older one of that name; returns a line for the operator."""
+    aside = state_dir / name
     os.replace(state_dir / JOURNAL, aside)
     with contextlib.suppress(OSError):  # after a power failure it is of an earlier boot in any case
         sync_directory(state_dir)

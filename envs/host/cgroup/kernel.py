@@ -27,6 +27,9 @@ _NOT_KEPT_OPEN = frozenset({"cgroup.procs", "tasks"})
 _SUBSETS = frozenset({"cpuset.cpus", "cpuset.mems"})
 
 
+GROUP_SYSTEMS = frozenset({"cgroup", "cgroup2", "resctrl"})
+
+
 class Kernel(Protocol):
     """What a tree of control groups can do; the fake one for tests is `tests.doubles.cgroup_kernel.FakeKernel`.
 
@@ -70,6 +73,7 @@ class KernelFiles:
     def __init__(self, open_file: Callable[[Path, int], int] = os.open, most_kept: int | None = None) -> None:
         self._open = open_file
         self._open_files: dict[Path, int] = {}
+        self._devices: frozenset[int] = frozenset()
         if most_kept is None:
             most_kept = int(OPEN_SHARE * resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._most_kept = most_kept
@@ -94,9 +98,10 @@ class KernelFiles:
             return stream.read().decode(errors="surrogateescape")
 
     def write(self, path: Path, text: str) -> None:
-        """Hand the kernel a value: the file is neither made nor truncated."""
-        file = self._open(path, os.O_WRONLY | os.O_CLOEXEC)
+        """Hand the kernel a value: the file is neither made nor truncated. EXDEV: it is none of the kernel's."""
+        file = self._open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
+            self._check(os.fstat(file).st_dev, path)
             os.write(file, text.encode(errors="surrogateescape"))
         finally:
             os.close(file)
@@ -111,7 +116,8 @@ class KernelFiles:
         os.mkdir(group, 0o755)
 
     def remove_group(self, group: Path) -> None:
-        """Remove one directory; the kernel's files in it do not count."""
+        """Remove one directory; the kernel's files in it do not count. EXDEV: it is none of the kernel's."""
+        self._check(os.stat(group, follow_symlinks=False).st_dev, group)
         os.rmdir(group)
 
     def subgroups(self, group: Path) -> tuple[Path, ...]:
@@ -126,6 +132,13 @@ class KernelFiles:
         for path in tuple(self._open_files):
             self._forget(path)
 
+    def _check(self, device: int, path: Path) -> None:
+        """Refuse what no control group or resctrl class is: a journal, however forged, leads to nothing else."""
+        if device not in self._devices:
+            self._devices = group_devices()
+        if device not in self._devices:
+            raise OSError(errno.EXDEV, "not on a file system of control groups", str(path))
+
     def _forget_group(self, path: Path) -> None:
         """Close all files in the directory of one."""
         folder = f"{path.parent}/"
@@ -135,6 +148,18 @@ class KernelFiles:
     def _forget(self, path: Path) -> None:
         with contextlib.suppress(OSError):
             os.close(self._open_files.pop(path))
+
+
+def group_devices(mountinfo: Path = Path("/proc/self/mountinfo")) -> frozenset[int]:
+    """Device numbers of the mounted file systems whose files are control groups or resctrl classes (proc(5))."""
+    devices = set()
+    with contextlib.suppress(OSError):
+        for line in mountinfo.read_text(errors="replace").splitlines():
+            mounted, _, origin = line.partition(" - ")
+            if origin.split(" ", 1)[0] in GROUP_SYSTEMS:
+                major, _, minor = mounted.split()[2].partition(":")
+                devices.add(os.makedev(int(major), int(minor)))
+    return frozenset(devices)
 
 
 def identity_of(path: str | Path) -> Identity | None:
@@ -158,6 +183,7 @@ _BY_ERRNO: dict[int, tuple[type[RlctlError], str]] = {
     errno.ENOSPC: (CgroupBusy, "tasks in the group need at least one CPU and one memory node"),
     errno.EINVAL: (CgroupRejected, "out of range, or in conflict with the parent, a child or an exclusive sibling"),
     errno.ERANGE: (CgroupRejected, "out of this host's range"),
+    errno.EXDEV: (CgroupError, "nothing else is ever written"),
     errno.ESRCH: (CgroupError, "the process has ended"),
     errno.EOPNOTSUPP: (CgroupRejected, "not possible in a group of this type"),
 }

@@ -77,8 +77,11 @@ class Knobs:
         self._originals.update({(entry.path, entry.identity): entry.original for entry in new})
 
     def store(self) -> None:
-        """Try again to store originals that are in memory only."""
-        if self._journal is not None and self._journal.held:
+        """Try again to store originals that are in memory only, also where somebody took the journal away."""
+        if self._journal is None:
+            return
+        self._journal.defend()
+        if self._journal.held:
             self._journal.record((), hold=True)
 
     def write(self, path: Path, text: str) -> None:

@@ -11,7 +11,17 @@ from pathlib import Path
 
 from rlctl.envs.errors import CgroupGone
 from rlctl.envs.host.cgroup.files import is_made_class, kind_of, own_value
-from rlctl.envs.host.cgroup.journal import JOURNAL, STATE_DIR, Entry, StateLock, archive, boot_id, load
+from rlctl.envs.host.cgroup.journal import (
+    JOURNAL,
+    OBSOLETE,
+    RESTORED,
+    STATE_DIR,
+    Entry,
+    StateLock,
+    archive,
+    boot_id,
+    load,
+)
 from rlctl.envs.host.cgroup.kernel import Kernel, KernelFiles, refusal
 from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 
@@ -99,7 +109,7 @@ def _restore_locked(
 ) -> RestoreReport:
     report, recorded = RestoreReport(), load(state_dir)
     if recorded.entries and not recorded.is_of(boot):
-        report.note = f"the journal is of an earlier boot, whose groups are gone: {_set_aside(state_dir, 'obsolete')}"
+        report.note = f"the journal is of an earlier boot, whose groups are gone: {_set_aside(state_dir, OBSOLETE)}"
         return report
     pending = _Pending(kernel, report)
     pending.take([*recorded.entries, *held])
@@ -109,16 +119,16 @@ def _restore_locked(
         for line in recorded.unreadable
     ]
     if report.ok:
-        report.note = f"the journal is {_set_aside(state_dir, 'restored')}"
+        report.note = f"the journal is {_set_aside(state_dir, RESTORED)}"
     else:
         report.note = f"the journal stays at {state_dir / JOURNAL}: run restore again, or remove it"
     return report
 
 
-def _set_aside(state_dir: Path, why: str) -> str:
+def _set_aside(state_dir: Path, name: str) -> str:
     """A disk that does not let the journal be renamed must not hide that all is back."""
     try:
-        return archive(state_dir, why)
+        return archive(state_dir, name)
     except OSError as error:
         return f"still {state_dir / JOURNAL} ({error.strerror}): remove it before the next start"
 

@@ -197,7 +197,7 @@ def test_the_idle_class_is_kept_and_put_back(bench: Bench) -> None:
     be.set_weight(Weight.IDLE)
     be.apply(LIMITS.full)
     assert group.cpu.idle()
-    other = Group.open(bench.layout, group.name, Knobs(None)).cpu
+    other = Group.open(bench.layout, group.name, Knobs(None, bench.kernel)).cpu
     assert other is not None
     other.set_weight(500)  # another program's, and freer
     be.apply(LIMITS.full)

@@ -21,9 +21,10 @@ from rlctl.envs.errors import (
     HostError,
     PermissionMissing,
 )
+from rlctl.envs.host.cgroup import kernel as kernel_module
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.kernel import KernelFiles, refusal
+from rlctl.envs.host.cgroup.kernel import KernelFiles, group_devices, refusal
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.workload import Weight
@@ -110,7 +111,29 @@ def test_nobody_may_not_make_groups(real: Bench) -> None:
     assert "run as root" in said
 
 
-def test_files_are_neither_made_nor_truncated(tmp_path: Path) -> None:
+def test_only_control_groups_and_resctrl_are_ever_written(tmp_path: Path) -> None:
+    """A forged journal once had `restore` write over a system file, and remove a folder, as root."""
+    kernel, victim, folder = KernelFiles(), tmp_path / "passwd", tmp_path / "rlctl-class"
+    victim.write_text("root:x:0:0")
+    folder.mkdir()
+    link = tmp_path / "cpu.max"
+    link.symlink_to(victim)
+    for path in (victim, link):
+        with pytest.raises(OSError, match=r"control groups|symbolic links"):
+            kernel.write(path, "1")
+    with pytest.raises(OSError, match="control groups"):
+        kernel.remove_group(folder)
+    assert victim.read_text() == "root:x:0:0"
+    assert folder.is_dir()
+
+
+@pytest.mark.host
+def test_every_mounted_hierarchy_may_be_written(real: Bench) -> None:
+    assert {mount.path.stat().st_dev for mount in real.layout.mounts.values()} <= group_devices()
+
+
+def test_files_are_neither_made_nor_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_module, "group_devices", lambda: frozenset({tmp_path.stat().st_dev}))
     kernel = KernelFiles()
     with pytest.raises(FileNotFoundError):
         kernel.write(tmp_path / "cpu.max", "1")

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
+from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.journal import COMPACT_ENTRIES, JOURNAL, Entry, Journal, load, refused
+from rlctl.envs.host.cgroup.journal import COMPACT_ENTRIES, JOURNAL, LOCK, Entry, Journal, load, refused
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.restore import restore
 
@@ -261,3 +261,62 @@ def test_a_journal_is_plain_json_lines(tmp_path: Path) -> None:
 def test_nothing_to_restore_makes_no_directory(tmp_path: Path) -> None:
     assert restore(tmp_path / "nowhere").note == "nothing to do"
     assert not (tmp_path / "nowhere").exists()
+
+
+def take_away(state: Path, how: str) -> None:
+    path = state / JOURNAL
+    match how:
+        case "unlinked":
+            path.unlink()
+        case "replaced by its copy":
+            path.with_name("copy").write_bytes(path.read_bytes())
+            path.with_name("copy").rename(path)
+        case "linked elsewhere":
+            path.unlink()
+            path.symlink_to(state.parent / "elsewhere")
+        case "moved with its directory":
+            state.rename(state.parent / "moved")
+
+
+@pytest.mark.parametrize("how", ["unlinked", "replaced by its copy", "linked elsewhere", "moved with its directory"])
+def test_a_journal_that_is_taken_away_is_written_anew_and_the_originals_come_back(fake: Bench, how: str) -> None:
+    group = fake.group()
+    be = BeActuator([group], (0, 1), LIMITS, fake.knobs())
+    be.apply(Allocation(0.5, 1))
+    known = load(fake.state_dir).entries
+    take_away(fake.state_dir, how)
+    be.apply(Allocation(0.3, 1))
+    assert set(load(fake.state_dir).entries) >= set(known)
+    assert not (fake.state_dir.parent / "elsewhere").exists()
+    assert fake.restore().ok
+    assert group.cpu.quota().quota_us is None
+
+
+def test_one_that_restore_has_set_aside_stays_aside(fake: Bench) -> None:
+    with Journal.open(fake.state_dir, fake.proc) as journal:
+        journal.record([entry()])
+        restore(fake.state_dir, kernel=fake.kernel, proc=fake.proc, force=True)
+        journal.defend()
+        assert not (fake.state_dir / JOURNAL).exists()
+
+
+@pytest.mark.parametrize("name", [JOURNAL, LOCK])
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_a_file_of_the_state_directory_is_a_file(tmp_path: Path, name: str, kind: str) -> None:
+    state, victim = tmp_path / "state", tmp_path / "victim"
+    state.mkdir()
+    victim.write_text("precious")
+    os.mkfifo(state / name) if kind == "fifo" else (state / name).symlink_to(victim)
+    with pytest.raises(RlctlError, match=name):
+        Journal.open(state)
+    assert victim.read_text() == "precious"
+
+
+def test_a_directory_in_which_others_may_write_is_believed_nothing(tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "state") as journal:
+        journal.record([entry()])
+    (tmp_path / "state").chmod(0o777)
+    with pytest.raises(ConfigError, match="chmod go-w"):
+        restore(tmp_path / "state", force=True)
+    with pytest.raises(ConfigError, match="chmod go-w"):
+        Journal.open(tmp_path / "state")

@@ -8,7 +8,7 @@ import pytest
 from rlctl.cli import main
 from rlctl.commands import doctor
 from rlctl.envs.host.capability import Capability
-from rlctl.envs.host.cgroup import journal
+from rlctl.envs.host.cgroup import journal, kernel
 from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.machine import probe_machine
 
@@ -76,8 +76,9 @@ def test_topology_and_memory_are_read_from_the_host_tree(tmp_path):
 
 
 @pytest.fixture
-def changed(tmp_path):
+def changed(tmp_path, monkeypatch):
     """A file that a controller changed, and the state directory that remembers it."""
+    monkeypatch.setattr(kernel, "group_devices", lambda: frozenset({tmp_path.stat().st_dev}))
     group = tmp_path / "batch"
     group.mkdir()
     knob, state = group / "cpu.cfs_quota_us", tmp_path / "state"

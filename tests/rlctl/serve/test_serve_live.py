@@ -134,6 +134,25 @@ def test_a_blind_controller_freezes_be_and_a_signal_puts_everything_back(groups,
     assert all(tick["applied"]["frozen"] for tick in read_ticks(ticks))
 
 
+def test_a_journal_that_is_removed_meanwhile_costs_no_original(groups, tmp_path):
+    """Once: exit code 75, BE left restricted with nobody to watch it, and its originals lost."""
+    parent, folders = groups
+    before, ticks, journal = knobs(folders), tmp_path / "log" / "ticks.jsonl", tmp_path / "state" / "journal.jsonl"
+    process = start("--config", written(parent, tmp_path))
+    try:
+        until(lambda: process.poll() is not None or has_ticks(ticks, 3))
+        assert knobs(folders) != before
+        journal.unlink()
+        until(lambda: process.poll() is not None or journal.exists())
+        process.terminate()
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert "written anew" in err
+    assert knobs(folders) == before
+
+
 def test_a_task_that_left_the_freezer_is_told_with_what_it_uses(groups, tmp_path):
     """A busy task of BE outside the groups that hold it: `frozen; used .98 CPU` was once all that could be seen."""
     parent, _ = groups
