@@ -15,7 +15,7 @@ from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import TestbedError
 from rlctl.envs.host.cgroup.journal import JOURNAL
 from tests.faults import bundles
-from tests.faults.client import Endpoint
+from tests.faults.client import Client, Endpoint
 from tests.faults.launcher import CLOCK, WRITE
 from tests.faults.perf_stub import PERF
 from tests.faults.stage import Stage
@@ -206,6 +206,11 @@ def _tell(**figures: float) -> Callable[[Stage], None]:
     return act
 
 
+def _garble(stage: Stage) -> None:
+    assert isinstance(stage.source, Client)
+    stage.source.garble()
+
+
 def _fill_log(stage: Stage) -> None:
     """The log's place is /dev/full, where every write ends with ENOSPC; what was written before is kept aside.
 
@@ -285,6 +290,9 @@ CASES: tuple[Case, ...] = (
             act=_to_safe(_tell(tail=float("nan")))),
     replace(_SENSOR, name="sensor-absurd", does="a tail latency of -5 s at a load of -1", says="latency-missing|absurd",
             act=_to_safe(_tell(tail=-5.0, rps=-400.0))),
+    replace(_SENSOR, name="requests-fail", does="one request in ten fails, as fast as ever", says="latency-missing",
+            act=_to_safe(_tell(errors=5.0))),
+    Case("log-unusable", "one line in ten of the latency log is null", _to_safe(_garble), "latency-missing", _leave),
     Case("lc-killed", "SIGKILL to the LC", _to_safe(_signal(signal.SIGKILL, _lc)), "lc-dead", _leave),
     Case("lc-stalled", "SIGSTOP to the LC", _to_safe(_signal(signal.SIGSTOP, _lc)), "latency-missing|too-few", _leave),
     Case("client-stalled", "the client sends and tells nothing more", _to_safe(lambda stage: stage.source.stall()),
@@ -310,6 +318,8 @@ CASES: tuple[Case, ...] = (
     Case("cgroup-removed", "BE's group is removed", _within_verdict(Stage.remove_be), "group-vanished", _leave),
     Case("cgroup-replaced", "BE's group is removed and made anew, busy and without limits",
          _within_verdict(Stage.replace_be, NOTICED_TICKS), "group-replaced|group-appeared", _leave),
+    Case("be-escapes", "a busy task of BE leaves its cpu and freezer groups", _to_safe(Stage.let_escape), "be-overrun",
+         _leave, config=lambda stage: _STATIC, lacks=Stage.lacks_escape),
     Case("foreign-writer", f"another program sets BE free, {FOREIGN_WRITES} times", _foreign, "foreign-write: ", _leave,
          config=lambda stage: _STATIC),
     replace(_HELD, name="wall-clock-jumps", does="the wall clock jumps by days, to and fro", inside=CLOCK,
@@ -323,6 +333,8 @@ CASES: tuple[Case, ...] = (
     Case("watchdog-sigkill", "SIGKILL to the watchdog",
          _to_safe_once(_signal(signal.SIGKILL, lambda stage: stage.service.watchdog)), "was killed by signal", _leave),
     Case("both-sigkill", "SIGKILL to both; the service is started again", _both_killed, "watchdog started", _leave),
+    replace(_HELD, name="journal-removed", does="the journal of originals is removed", says="written anew",
+            act=_unchanged(lambda stage: (stage.folder / "state" / JOURNAL).unlink())),
     replace(_HELD, name="config-garbage", does="the configuration becomes garbage, then SIGHUP", says="not reloaded",
             act=_unchanged(_garbage(lambda stage: stage.folder / "serve.yaml"))),
     replace(_HELD, name="bundle-garbage", does="policy.onnx becomes garbage, then SIGHUP; later a restart",

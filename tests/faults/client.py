@@ -41,10 +41,11 @@ class Client:
     def __init__(self, folder: Path, interval_seconds: float) -> None:
         self.server, self.lines = folder / "lc", folder / "requests.jsonl"
         self._interval_seconds = interval_seconds
-        self._stalled, self._ended = threading.Event(), threading.Event()
+        self._stalled, self._ended, self._garbled = threading.Event(), threading.Event(), threading.Event()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(folder / "client"))
         self._socket.setblocking(False)
+        self._written = 0
         self._thread = threading.Thread(target=self._run, name="client", daemon=True)
         self._thread.start()
 
@@ -56,6 +57,10 @@ class Client:
     def stall(self) -> None:
         """Send nothing and write nothing any more."""
         self._stalled.set()
+
+    def garble(self) -> None:
+        """Write null in place of each latency in ten: requests that timed out, as some services log them."""
+        self._garbled.set()
 
     def close(self) -> None:
         """End it. Idempotent."""
@@ -82,6 +87,9 @@ class Client:
                 seconds = time.monotonic() - float(self._socket.recv(64))
                 if seconds < OLDEST_ANSWER_SECONDS:
                     found.append(b'{"latency_seconds": %.6f}\n' % max(seconds, 1e-6))
+                    self._written += 1
+                    if self._garbled.is_set() and self._written % 10 == 0:
+                        found[-1] = b'{"latency_seconds": null}\n'
         return found
 
 
@@ -89,7 +97,7 @@ class Endpoint:
     """Tells figures as JSON, as `latency: {kind: http}` reads them: good ones until it is told to tell others."""
 
     def __init__(self) -> None:
-        self.figures: dict[str, Any] = {"tail": 0.002, "samples": 50, "rps": 50.0}
+        self.figures: dict[str, Any] = {"tail": 0.002, "samples": 50, "rps": 50.0, "errors": 0.0}
         self._stalled_stamp: int | None = None
         endpoint = self
 
@@ -114,7 +122,7 @@ class Endpoint:
     def config(self) -> dict[str, object]:
         """The section `lc.latency`."""
         url = f"http://127.0.0.1:{self._server.server_address[1]}/"
-        keys = {"tail": "tail", "samples": "samples", "done_rps": "rps", "stamp": "stamp"}
+        keys = {"tail": "tail", "samples": "samples", "done_rps": "rps", "error_rps": "errors", "stamp": "stamp"}
         return {"kind": "http", "url": url, "timeout_seconds": 2.0, **keys}
 
     def stall(self) -> None:

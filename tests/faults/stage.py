@@ -180,6 +180,19 @@ class Stage:
         self._be_processes.group = self.be
         self._start_be()
 
+    def let_escape(self) -> None:
+        """Move one busy task of BE out of the groups that hold its CPU time, as a careless program might."""
+        task = min(self.be.pids())
+        for controller in (Controller.CPU, Controller.FREEZER):
+            (self._layout.mount(controller).path / "cgroup.procs").write_text(str(task))
+
+    @staticmethod
+    def lacks_escape() -> str:
+        """Why no task can escape here and still count as BE's; empty if one can."""
+        layout = Layout.detect()
+        together = layout.mount(Controller.FREEZER).path == layout.mount(Controller.CPUACCT).path
+        return "who leaves a group of cgroup v2 leaves its account too" if together else ""
+
     def free_be(self) -> None:
         """Write BE free, as another program might: the quota lifted, all CPUs, thawed."""
         if self.be.cpuset is not None:
