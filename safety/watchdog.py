@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import _socket  # not `socket`, which loads enum and selectors
 import errno
+import fcntl
 import os
 import select
 import signal
@@ -27,6 +28,9 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 1.0
 
 # How long a controller may take to die of SIGKILL; one that sleeps in the kernel takes longer.
 END_SECONDS = 5.0
+
+SUCCESSOR_SECONDS = 3.0
+"""Whoever holds the state directory for longer than `rlctl restore` takes is another controller."""
 
 OOM_SCORE = b"-999"  # the last to be killed for memory: it is small, and everything else relies on it
 PIPE_BUF = 4096  # so much fits whole into a pipe that select calls writable
@@ -215,23 +219,54 @@ def guard(link: Link, lease_seconds: float) -> str:
 
 def hold(link: Link, restore_after_seconds: float, lock: str, journal: str) -> str:
     """BE at the safe allocation until the controller is `back`, `succeeded` by another, or `away`; returns which."""
-    if absent(journal):  # the originals are back: what is written now never would be
-        return "away"
-    ends = time.monotonic() + restore_after_seconds
-    refused, pause = link.plan.enforce(), FIRST_PAUSE_SECONDS
-    _report(refused)
-    while time.monotonic() < ends and not _told_to_end:
+    ends, pause = time.monotonic() + restore_after_seconds, FIRST_PAUSE_SECONDS
+    write, told, taken_seconds = link.plan.enforce, [""], 0.0
+    while True:
+        if absent(journal):  # the originals are back: what is written now never would be
+            return "away"
+        held = StateLock(lock, link.pid)
+        try:
+            refused = None if held.is_another_s or absent(journal) else write()
+        finally:
+            held.close()
+        if refused is not None:
+            write, taken_seconds = link.plan.repeat, 0.0
+            if refused != told:
+                _report(refused)
+                told = refused
+        elif taken_seconds > SUCCESSOR_SECONDS and successor(lock, link.pid):
+            return "succeeded"
+        if time.monotonic() >= ends or _told_to_end:
+            return "away"
         if link.hear(pause):
             return "back"
-        if successor(lock, link.pid):
-            return "succeeded"
-        if absent(journal):  # somebody ran `rlctl restore --force`
-            return "away"
+        taken_seconds += pause
         pause = min(2.0 * pause, LONGEST_PAUSE_SECONDS)
-        before, refused = refused, link.plan.repeat()
-        if refused != before:
-            _report(refused)
-    return "away"
+
+
+class StateLock:
+    """The state directory, held while something is written: `rlctl restore` comes before it or after it, never between.
+
+    A controller that hangs holds it itself; then nobody restores without --force, and it is not needed.
+
+    Attributes:
+        is_another_s: A successor or `rlctl restore` has it: BE is its business.
+    """
+
+    def __init__(self, path: str, controller: int) -> None:
+        self.is_another_s, self._file = False, -1
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.is_another_s = successor(path, controller) != 0
+        except OSError:  # there is none, or it cannot be opened: BE is held all the same
+            pass
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self._file >= 0:
+            os.close(self._file)
 
 
 def absent(path: str) -> bool:

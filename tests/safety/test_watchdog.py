@@ -1,6 +1,7 @@
 """The watchdog process, spoken to over its socket; its plan writes plain files that stand for a group's."""
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
@@ -209,10 +210,37 @@ def test_who_hangs_for_too_long_is_ended_before_the_originals_come_back(start, t
 def test_a_successor_is_left_alone(start, tmp_path):
     group, running = a_group(tmp_path / "be"), start(restore_after=LONG)
     running.say("plan", a_plan(group))
-    running.lock.write_text(f"{os.getpid()}\n")
-    running.ours.close()
-    assert running.process.wait(PATIENCE_SECONDS) == 0
+    with held(running.lock):
+        running.ours.close()
+        assert running.process.wait(PATIENCE_SECONDS) == 0
     assert not running.restored.exists()
+    assert not is_safe(group), "it is the successor's business"
+
+
+def test_while_somebody_restores_nothing_is_written_and_the_end_is_quiet(start, tmp_path):
+    """Between its look at the journal and its write `restore` once set BE free, and BE was frozen again for good."""
+    group, running = a_group(tmp_path / "be"), start(lease=0.2)
+    running.say("plan", a_plan(group))
+    until(lambda: "BE is at the safe allocation" in running.said.read_text())
+    with held(running.lock):
+        for name, text in (("freeze", "0\n"), ("quota", "9\n")):
+            (group / name).write_text(text)
+        time.sleep(1.0)  # longer than its longest pause
+        assert not is_safe(group)
+        running.journal.unlink()
+        assert running.process.wait(PATIENCE_SECONDS) == 0
+    assert not running.restored.exists()
+    assert "taken over" not in running.said.read_text()
+
+
+@contextlib.contextmanager
+def held(lock):
+    """The state directory, as another rlctl holds it."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
 
 
 @pytest.mark.parametrize("holder", ["", "nonsense", str(NOBODY)])

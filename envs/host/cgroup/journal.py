@@ -14,6 +14,7 @@ import fcntl
 import logging
 import os
 import stat
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,9 @@ JOURNAL = "journal.jsonl"
 RESTORED, OBSOLETE = f"{JOURNAL}.restored", f"{JOURNAL}.obsolete"
 """Names that it gets when its originals are back, and when it is of an earlier boot."""
 LOCK = "lock"
+LOCK_SECONDS = 0.5
+"""For so long a watchdog may have it, which holds it while it writes."""
+
 _VERSION = 1
 
 _log = logging.getLogger(__name__)
@@ -196,8 +200,16 @@ class StateLock:
             self._file: int | None = _open_own(state_dir, LOCK, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise refused(path, error) from error
+        deadline = time.monotonic() + LOCK_SECONDS
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            while True:
+                try:
+                    fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(LOCK_SECONDS / 50.0)
         except OSError:
             owner = os.pread(self._file, 32, 0).decode(errors="replace").strip() or "unknown"
             self.close()
