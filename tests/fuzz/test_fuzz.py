@@ -42,14 +42,14 @@ TARGETS = ("configuration", "bundles", "perf", "latency", "cgroup", "ticklog")
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_few_hundred_inputs_break_nothing(target, tmp_path):
+def test_some_dozen_inputs_break_nothing(target, tmp_path):
     if target == "bundles":
         pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
-    command = [sys.executable, SCRIPT, target, "--inputs", "150", "--json", tmp_path / "out", "--keep", tmp_path]
+    command = [sys.executable, SCRIPT, target, "--inputs", "60", "--json", tmp_path / "out", "--keep", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "out").read_text())["targets"][target]
-    assert found["inputs"] == 150
+    assert found["inputs"] == 60
     assert found["findings"] == []
     assert found["outcomes"]["accepted"] > 5, "nothing is let in: then nothing behind the door was tried"
     assert sum(found["outcomes"].values()) - found["outcomes"]["accepted"] > 5, "nothing was refused"

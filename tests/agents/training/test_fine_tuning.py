@@ -77,7 +77,7 @@ def lines(folder):
     return [json.loads(line) for line in (folder / fine_tuning.TRANSITIONS).read_text().splitlines()]
 
 
-@pytest.mark.parametrize("algorithm", list(LEARNERS))
+@pytest.mark.parametrize("algorithm", ["dqn", pytest.param("qrdqn", marks=pytest.mark.slow), "ppo"])
 def test_it_measures_learns_measures_and_leaves_a_bundle(algorithm, tmp_path):
     bed = Bed(FakePlant(LIMITS, loads=(0.2, 0.5, 0.3)))
     tuning = FineTuning(task(tmp_path, algorithm))

@@ -25,6 +25,7 @@ def two_modes() -> np.ndarray:
     return np.concatenate([random.normal(1.0, 0.02, 190), random.normal(2.0, 0.02, 10)])
 
 
+@pytest.mark.slow
 def test_strict_does_not_go_beyond_what_was_seen(normal: np.ndarray) -> None:
     assert 0.9 <= np.mean(normal <= fence(normal.tolist(), "gmm-strict", 4.0)) <= 1.0
     assert fence(normal.tolist(), "gmm-strict", 4.0) <= normal.max()

@@ -75,6 +75,7 @@ def test_every_manager_meets_the_same_host_and_load():
     assert found.scores["frozen"].be_throughput_percent.mean < 1.0
 
 
+@pytest.mark.slow
 def test_what_the_guards_leave_is_told_by_a_bound_behind_them():
     """Without it a policy looks poor where the shield decides: at the upper loads of `thesis` no policy may run BE."""
     found = run_sim(plan("oracle-model", "oracle-shielded", scenario="thesis", seconds=60.0))
@@ -103,6 +104,7 @@ def test_late_and_missing_sensors_change_what_managers_see_and_not_how_they_are_
     same(run_sim(silent), run_sim(plain))
 
 
+@pytest.mark.slow
 def test_prm_gets_a_model_recorded_on_the_lc_alone():
     pytest.importorskip("sklearn")
     chosen = plan("prm-thesis", scenario="thesis", seconds=240.0, seeds=2)
