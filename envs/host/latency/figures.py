@@ -122,14 +122,14 @@ class Reporter:
     def _tail(self, figures: Figures, age_seconds: float) -> Reading:
         if isinstance(figures.tail_seconds, Missing) and figures.tail_seconds.why is not Why.NO_DATA:
             return figures.tail_seconds
-        total = max((rps for rps in (figures.done_rps, figures.error_rps) if isinstance(rps, float)), default=0.0)
-        if isinstance(figures.error_rps, float) and figures.error_rps > (1.0 - self.slo.quantile) * total:
-            failed = f"{figures.error_rps:.4g} of {total:.4g} requests a second failed"
-            return Missing(Why.FAILING, f"{self.source}: {failed}, {1.0 - self.slo.quantile:.3g} of them may")
         if figures.samples < 1 or isinstance(figures.tail_seconds, Missing):
             silence = f"{self.source}: {_silence(figures)} in {figures.window_seconds:.1f} s"
             reason = figures.tail_seconds.detail if isinstance(figures.tail_seconds, Missing) else ""
             return Missing(Why.NO_DATA, f"{silence} ({reason})" if reason and reason not in silence else silence)
+        total = max((rps for rps in (figures.done_rps, figures.error_rps) if isinstance(rps, float)), default=0.0)
+        if isinstance(figures.error_rps, float) and figures.error_rps > (1.0 - self.slo.quantile) * total:
+            failed = f"{figures.error_rps:.4g} of {total:.4g} requests a second failed"
+            return Missing(Why.FAILING, f"{self.source}: {failed}, {1.0 - self.slo.quantile:.3g} of them may")
         tail = measured(figures.tail_seconds, LONGEST_SECONDS)
         if isinstance(tail, Why):
             return Missing(tail, f"{self.source}: a tail latency of {figures.tail_seconds!r} s")
