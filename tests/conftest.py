@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 common = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
-settings.register_profile("default", common, max_examples=60, derandomize=True)
+settings.register_profile("default", common, max_examples=30, derandomize=True)
 settings.register_profile("random", common, max_examples=400)
 settings.load_profile("default")
 

@@ -47,6 +47,7 @@ def left_behind():
 
 
 @pytest.mark.host
+@pytest.mark.slow  # 20 s; scripts/demo --short is the same on nginx
 def test_two_managers_side_by_side(scenario, tmp_path):
     before = left_behind()
     result, report = tmp_path / "result.json", tmp_path / "report"

@@ -243,9 +243,15 @@ def place() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+KILLED_ALSO = ("0.3", "0.6", "0.9", "2.5", "ready")
+"""Further moments, for CI."""
+
+
 @pytest.mark.host
 @pytest.mark.usefixtures("server")
-@pytest.mark.parametrize("when", ["0.3", "0.6", "0.9", "1.5", "2.5", "ready", "ready, no keeper"])
+@pytest.mark.parametrize(
+    "when", ["1.5", "ready, no keeper", *(pytest.param(when, marks=pytest.mark.slow) for when in KILLED_ALSO)]
+)
 def test_whenever_its_owner_is_killed_nothing_is_left(place: Path, when: str) -> None:
     state, name = place / "state", f"rlctl-test-disk-{os.getpid()}-{when[:3].replace('.', '')}"
     (place / "tmp").mkdir(mode=0o711)
