@@ -226,7 +226,7 @@ def hold(link: Link, restore_after_seconds: float, lock: str, journal: str) -> s
             return "away"
         held = StateLock(lock, link.pid)
         try:
-            refused = None if held.is_another_s or absent(journal) else write()
+            refused = None if held.taken or absent(journal) else write()
         finally:
             held.close()
         if refused is not None:
@@ -250,16 +250,16 @@ class StateLock:
     A controller that hangs holds it itself; then nobody restores without --force, and it is not needed.
 
     Attributes:
-        is_another_s: A successor or `rlctl restore` has it: BE is its business.
+        taken: A successor or `rlctl restore` has it: BE is its business.
     """
 
     def __init__(self, path: str, controller: int) -> None:
-        self.is_another_s, self._file = False, -1
+        self.taken, self._file = False, -1
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self.is_another_s = successor(path, controller) != 0
+            self.taken = successor(path, controller) != 0
         except OSError:  # there is none, or it cannot be opened: BE is held all the same
             pass
 

@@ -307,6 +307,7 @@ class Journal:
             if identity_of(self.state_dir / LOCK) is None:  # the directory has been moved, and the lock with it
                 self._lock = StateLock(self.state_dir)
             self._rewrite([*self.entries, *self.held])
+            self.held = []
             sync_directory(self.state_dir)
         except (OSError, RlctlError) as error:
             why = str(error)
