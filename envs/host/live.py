@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Protocol
 
 from rlctl.envs.allocation import Allocation
@@ -16,8 +15,8 @@ from rlctl.envs.errors import CgroupGone, RlctlError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.host.cgroup.steps import Step
-from rlctl.envs.host.decode import text_of
 from rlctl.envs.host.events import BE_VANISHED, Events
+from rlctl.envs.host.process import read_task
 from rlctl.envs.host.sensors.cpu import cpu_seconds_per_request
 from rlctl.envs.host.sensors.of_groups import ABSENT, SENSED
 from rlctl.envs.host.sensors.sensor import Sensor
@@ -254,7 +253,8 @@ class LiveHost:
         with contextlib.suppress(RlctlError):  # a group that vanished meanwhile is told of by whoever follows them
             strays = frozenset().union(*(group.strays() for group in self._actuator.groups))
             for pid in sorted(strays - self._escaped):
-                name = text_of(Path(f"/proc/{pid}/comm")) or "it has ended"
+                task = read_task(pid)
+                name = task.name if task else "it has ended"
                 self._events.tell("be-escaped", f"process {pid} ({name}) has left a control group of BE: put it back")
             self._escaped = strays
 

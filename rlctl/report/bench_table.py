@@ -39,8 +39,7 @@ def write_report(outcome: LiveOutcome, folder: Path) -> None:
         f"shield {outcome.plan.profile.name} where shielded"
     )
     (folder / "summary.png").write_bytes(png(draw_scenario(both, title, styles(both))))
-    every_run = [run for host in outcome.hosts.values() for run in host.runs]
-    (folder / "loads.png").write_bytes(png(draw_by_load(every_run, title)))
+    (folder / "loads.png").write_bytes(png(draw_by_load(list(runs.values()), title)))
     for path, run in runs.items():
         plot_run(run, path.with_name(f"{path.name}.png"), len(scenario.be.cpus))
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from rlctl.agents.catalogue import label
 from rlctl.bench.score import LiveRun, windows_of
+from rlctl.envs.arrays import Array
 from rlctl.envs.telemetry import number_or_nan
 from rlctl.report.figures import new_figure
 from rlctl.report.pareto import styles
@@ -33,19 +34,13 @@ def draw_by_load(runs: Sequence[LiveRun], title: str) -> Figure:
     qos_axis, be_axis, tail_axis = figure.subplots(1, 3)
     style = styles(label(run.manager) for run in runs)
     target = 1e3 * runs[0].ticks[0].telemetry.target_seconds
-    loads = np.concatenate([windows_of(run).load_ratio[:, 0] for run in runs])
+    columns = {name: _columns([run for run in runs if label(run.manager) == name]) for name in style}
+    loads = np.concatenate([load for load, _, _ in columns.values()])
     known = loads[np.isfinite(loads)] if np.isfinite(loads).any() else np.array([0.0, 1.0])
     edges = np.linspace(known.min(), known.max(), BINS + 1)
     middles = 100.0 * (edges[:-1] + edges[1:]) / 2.0
     for name, (_, colour, marker) in style.items():
-        own = [run for run in runs if label(run.manager) == name]
-        windows = [windows_of(run) for run in own]
-        load, latency = (
-            np.concatenate(each)
-            for each in zip(*((w.load_ratio[:, 0], w.latency_ratio[:, 0]) for w in windows), strict=True)
-        )
-        be = np.array([number_or_nan(tick.telemetry.be_cpus) for run in own for tick in run.ticks])
-        load[np.isnan(be)] = np.nan
+        load, latency, be = columns[name]
         place = np.clip(np.searchsorted(edges, load, side="right") - 1, 0, BINS - 1)
         inside = [np.flatnonzero((place == at) & np.isfinite(load)) for at in range(BINS)]
         enough = [at for at in range(BINS) if len(inside[at]) >= FEWEST]
@@ -68,3 +63,12 @@ def draw_by_load(runs: Sequence[LiveRun], title: str) -> Figure:
     figure.legend(*qos_axis.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     return figure
+
+
+def _columns(runs: Sequence[LiveRun]) -> tuple[Array, Array, Array]:
+    """Load (NaN where it, or BE's CPU time, is not known), latency by the target, and BE's CPUs, each (windows,)."""
+    windows = [windows_of(run) for run in runs]
+    load = np.concatenate([each.load_ratio[:, 0] for each in windows])
+    latency = np.concatenate([each.latency_ratio[:, 0] for each in windows])
+    be = np.array([number_or_nan(tick.telemetry.be_cpus) for run in runs for tick in run.ticks])
+    return np.where(np.isnan(be), np.nan, load), latency, be

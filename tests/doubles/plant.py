@@ -46,7 +46,7 @@ class FakePlant:
     def read(self) -> Telemetry:
         """The readings of this tick."""
         load = self.loads[self.ticks % len(self.loads)]
-        be_cpus = self._be_cpus()
+        be_cpus = self._current.usable_cpus
         left = max(1.0 - load * 0.85 - 0.5 * min(be_cpus, 1.0), 0.02)
         tail = 3.0 * 0.0005 / left
         return Telemetry(
@@ -80,6 +80,3 @@ class FakePlant:
         """Gives BE everything back."""
         self._current = self.limits.full
         self.closed = True
-
-    def _be_cpus(self) -> float:
-        return 0.0 if self._current.frozen else min(self._current.quota_cpus, self._current.cpuset_cpus)

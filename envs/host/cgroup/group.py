@@ -190,14 +190,12 @@ class Group:
 
     def pids(self) -> frozenset[int]:
         """Processes in the group itself, in whichever of its hierarchies."""
-        files = (directory / "cgroup.procs" for directory in self.directories)
-        return frozenset(number(word, file) for file in files for word in self._knobs.read(file).split())
+        return frozenset().union(*self._pids())
 
     def strays(self) -> frozenset[int]:
         """Processes in some of its hierarchies and not in all: a controller does not hold whoever left its group."""
-        files = (directory / "cgroup.procs" for directory in self.directories)
-        pids = [frozenset(number(word, file) for word in self._knobs.read(file).split()) for file in files]
-        return frozenset().union(*pids) - pids[0].intersection(*pids)
+        first, *others = self._pids()
+        return first.union(*others) - first.intersection(*others)
 
     def remove(self, timeout_seconds: float = REMOVE_SECONDS) -> None:
         """Remove it and its descendants everywhere, waiting for ended processes to be gone. Idempotent.
@@ -231,6 +229,11 @@ class Group:
                 self.cpuset = (CpusetV1 if first else CpusetV2)(self._knobs, path)
             elif controller is Controller.FREEZER and (path / ("freezer.state" if first else "cgroup.freeze")).exists():
                 self.freezer = (FreezerV1 if first else FreezerV2)(self._knobs, path)
+
+    def _pids(self) -> list[frozenset[int]]:
+        """The processes in each of its hierarchies."""
+        files = [directory / "cgroup.procs" for directory in self.directories]
+        return [frozenset(number(word, file) for word in self._knobs.read(file).split()) for file in files]
 
     def _file(self, controller: Controller, in_v1: str, in_v2: str) -> Path | None:
         if controller not in self.paths:

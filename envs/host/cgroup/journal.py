@@ -184,6 +184,14 @@ def append(file: int, data: bytes, at_bytes: int) -> None:
         raise
 
 
+def _locked(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
 class StateLock:
     """Sole use of a state directory that exists, until closed or until the process ends.
 
@@ -201,19 +209,12 @@ class StateLock:
         except OSError as error:
             raise refused(path, error) from error
         deadline = time.monotonic() + LOCK_SECONDS
-        try:
-            while True:
-                try:
-                    fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except OSError:
-                    if time.monotonic() > deadline:
-                        raise
-                    time.sleep(LOCK_SECONDS / 50.0)
-        except OSError:
-            owner = os.pread(self._file, 32, 0).decode(errors="replace").strip() or "unknown"
-            self.close()
-            raise HostError(f"{state_dir}: in use by a running rlctl (pid {owner}): stop it first") from None
+        while not _locked(self._file):
+            if time.monotonic() > deadline:
+                owner = os.pread(self._file, 32, 0).decode(errors="replace").strip() or "unknown"
+                self.close()
+                raise HostError(f"{state_dir}: in use by a running rlctl (pid {owner}): stop it first")
+            time.sleep(LOCK_SECONDS / 50.0)
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
 
