@@ -17,6 +17,7 @@ from rlctl.agents.managers.feedforward import Feedforward
 from rlctl.agents.managers.heracles import Heracles
 from rlctl.agents.managers.hipster import Hipster
 from rlctl.agents.managers.koord_suppress import KoordSuppress
+from rlctl.agents.managers.learned_table import LearnedTable
 from rlctl.agents.managers.manager import Manager
 from rlctl.agents.managers.parties import Parties
 from rlctl.agents.managers.prm_eris import PrmEris
@@ -157,6 +158,12 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
         ),
         "table": Entry(
             Table, "the largest quota that a sweep of this host found to hold .8 of the target at this load", "rlctl"
+        ),
+        "learned-table": Entry(
+            LearnedTable,
+            "the highest of 20 levels that lately held .8 of the target at this load or a higher one, one more while "
+            "the latency is below half of it; learned while it runs; shielded",
+            "rlctl",
         ),
         "greedy-shield": Entry(GreedyShield, "asks for everything; the shield rules", "rlctl"),
     }

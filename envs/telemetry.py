@@ -82,6 +82,12 @@ class Missing:
 Reading = Value | Missing
 
 
+def offered_rps(readings: Mapping[str, Reading]) -> Reading:
+    """Requests a second that came; of a source that sees only those that were done, these."""
+    offered = readings.get("offered_rps")
+    return offered if isinstance(offered, Value) else readings.get("done_rps", Missing(Why.NOT_CONFIGURED))
+
+
 def number_or_nan(reading: Reading) -> float:
     """A reading's value; NaN where it is missing."""
     return float("nan") if isinstance(reading, Missing) else reading.value
@@ -149,6 +155,12 @@ class Telemetry:
         if isinstance(latency, Missing) or not self.target_seconds > 0.0:
             return None
         return (self.target_seconds - latency.value) / self.target_seconds
+
+    @property
+    def latency_ratio(self) -> float | None:
+        """Latency by the target, above 1.0 where it is missed; None where `slack_ratio` is."""
+        slack = self.slack_ratio
+        return None if slack is None else 1.0 - slack
 
     def but(self, **changes: Any) -> Telemetry:
         """A copy with some readings changed."""

@@ -14,7 +14,8 @@ class SLO:
 
     Attributes:
         quantile: Which quantile, as a ratio (0.95 is p95).
-        max_load_rps: The load that counts as 1.0: the largest that meets the target with BE frozen (knee search).
+        max_load_rps: The load that counts as 1.0: the largest that meets the target with BE frozen (knee search);
+            infinite where it is to be learned, see `rlctl.envs.host.max_load`.
 
     Raises:
         ConfigError: A target, quantile or load that cannot be.

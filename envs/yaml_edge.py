@@ -233,7 +233,7 @@ def _told(model: type[BaseModel], problem: ErrorDetails, known: Key) -> str:
 def _as_section(model: type[BaseModel], loc: Key, value: object) -> str:
     """How to write a section for which there is only a value: it most often means the first key."""
     sections = _models_at(model, loc)
-    if len(sections) == 1 and isinstance(value, (str, int, float)):
+    if loc and len(sections) == 1 and isinstance(value, (str, int, float)):
         first = next(iter(_keys(sections[0])))
         if _takes(sections[0], first, value):
             text = value if isinstance(value, str) else json.dumps(value)

@@ -97,6 +97,8 @@ class Shield:
         self.limits = limits
         self.guards = (*profile.guards(), *extra)
         self.digest = _digest(profile, extra)
+        self._said: tuple[Bound, ...] = ()
+        self._current: Allocation | None = None
         self.reset()
 
     @property
@@ -110,11 +112,16 @@ class Shield:
         named = zip(self.guards, self._memories, strict=True)
         return {guard.name: _plain(memory) for guard, memory in named if memory is not None}
 
+    def hold(self, said: tuple[Bound, ...]) -> None:
+        """From now on no verdict is freer than these bounds of the service either; they replace those before."""
+        self._said = said
+        self._current = None
+
     def reset(self) -> None:
-        """Forget everything; nothing is allowed on the strength of what was seen before."""
+        """Forget everything but the service's bounds; nothing is allowed on the strength of what was seen before."""
         self._memories = tuple(guard.start() for guard in self.guards)
         self._learnt: Telemetry | None = None
-        self._current: Allocation | None = None
+        self._current = None
         self._given: tuple[Bound, ...] = ()
 
     def resume(self, remembered: Mapping[str, Any], telemetry: Telemetry) -> bool:
@@ -159,7 +166,8 @@ class Shield:
         if telemetry is not self._learnt:
             self._memories = advance(self.guards, self._memories, telemetry)
             self._learnt = telemetry
-        self._current, self._given = current, bounds(self.guards, self._memories, telemetry, current, self.limits)
+        own = bounds(self.guards, self._memories, telemetry, current, self.limits)
+        self._current, self._given = current, (*own, *self._said)
         return self._given
 
 

@@ -43,8 +43,18 @@ class Reason(StrEnum):
     """BE may grow by so much each second and no more."""
     CEILING = "ceiling"
     """BE may have this share of the host and no more."""
+    OPERATOR = "operator"
+    """Somebody said so: `rlctl pause` or `rlctl limit`; who, why and until when stands beside it."""
+    SCHEDULE = "schedule"
+    """The configuration's `schedule` allows no more at this time."""
+    ERROR_BUDGET = "error-budget"
+    """The LC has missed its target in as many windows as `slo.error_budget_percent` allows, or does so too fast."""
     OWN = "own-rule"
     """A guard of your own objects (`Shield(..., extra=...)`): its name says which, its detail says why."""
+
+
+OF_SERVICE = frozenset({Reason.OPERATOR, Reason.SCHEDULE, Reason.ERROR_BUDGET})
+"""Reasons of the service and of no guard; they say nothing about a policy: whatever it proposes, BE gets no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +91,12 @@ class Verdict:
     def overridden(self) -> bool:
         """True when the proposal was not let through as it was."""
         return self.allocation != self.proposed
+
+    @property
+    def corrected(self) -> bool:
+        """True when it was not the service alone that did not let the proposal through as it was."""
+        reasons = {bound.reason for bound in self.decisive}
+        return self.overridden and not (reasons and reasons <= OF_SERVICE)
 
     @property
     def decisive(self) -> tuple[Bound, ...]:

@@ -3,7 +3,9 @@
 import contextlib
 import ctypes
 import fcntl
+import importlib
 import os
+import pkgutil
 import shutil
 import signal
 import struct
@@ -14,6 +16,8 @@ import numpy as np
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
+
+import rlctl
 
 common = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.register_profile("default", common, max_examples=30, derandomize=True)
@@ -41,6 +45,16 @@ def pytest_collection_modifyitems(config, items):
     if away:
         config.hook.pytest_deselected(items=away)
         items[:] = [item for item in items if item not in set(away)]
+
+
+def pytest_collection_finish(session):
+    """Load all modules: Hypothesis draws constants of those that are loaded, which must not depend on who had which
+    test before (workers steal them from one another), or a seed would not repeat its inputs."""
+    if "PYTEST_XDIST_WORKER" in os.environ and any(item.get_closest_marker("hypothesis") for item in session.items):
+        for module in pkgutil.walk_packages(rlctl.__path__, "rlctl."):
+            if not module.name.endswith("__main__"):
+                with contextlib.suppress(ImportError):  # an extra that is not installed
+                    importlib.import_module(module.name)
 
 
 def pytest_runtest_setup(item):

@@ -62,6 +62,12 @@ class Demand:
         return load + rise * lead_seconds
 
 
+def require_lead(manager: Manager, lead_seconds: float) -> None:
+    """Check how far ahead a manager foresees the load; PolicyError: further than two loads give a slope."""
+    if not 0.0 <= lead_seconds <= LONGEST_GAP_SECONDS:
+        raise PolicyError(f"{manager.name}: lead_seconds is {lead_seconds!r}; give 0 to {LONGEST_GAP_SECONDS:g}")
+
+
 def spare(limits: Limits, shared_cpus: float, use_cpus: float, margin_ratio: float) -> Allocation:
     """The larger of two allocations that leave the LC what it uses and a margin.
 
@@ -106,8 +112,7 @@ class Feedforward(Manager):
         require(self, positive=known, share=("margin_ratio", "hold_slack_ratio"))
         if self.shared_cpus is not None and not self.shared_cpus >= 0.0:
             raise PolicyError(f"{self.name}: shared_cpus is {self.shared_cpus!r}; give 0 or more CPUs")
-        if not 0.0 <= self.lead_seconds <= LONGEST_GAP_SECONDS:
-            raise PolicyError(f"{self.name}: lead_seconds is {self.lead_seconds!r}; give 0 to {LONGEST_GAP_SECONDS:g}")
+        require_lead(self, self.lead_seconds)
 
     def begin(self) -> Allocation:
         """The minimum, until something is known."""

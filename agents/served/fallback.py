@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Literal, NoReturn
+from collections.abc import Mapping
+from typing import Any, Literal, NoReturn
 
 from rlctl.agents.policy import Policy
 from rlctl.agents.seat import SAFE, propose
@@ -52,7 +53,7 @@ class Fallback(Policy):
         budgets = budgets or Budgets()
         self.policy, self.heuristic = policy, heuristic
         self.name, self.shielded, self.masked = policy.name, policy.shielded, policy.masked
-        self.learned, self.trained_with = policy.learned, policy.trained_with
+        self.learned, self.trained_with, self.learns = policy.learned, policy.trained_with, heuristic.learns
         self.weight = policy.weight if policy.weight is heuristic.weight else Weight.MINIMUM
         self.needs = tuple(dict.fromkeys((*policy.needs, *heuristic.needs)))
         self._tick_seconds = tick_seconds
@@ -101,8 +102,16 @@ class Fallback(Policy):
 
     def judged(self, verdict: Verdict) -> None:
         """Count it against the policy when the shield overrode its proposal."""
-        if self._role == "policy" and verdict.overridden:
+        if self._role == "policy" and verdict.corrected:
             self.standing.overridden()
+
+    def remembered(self) -> Mapping[str, Any]:
+        """What the heuristic has learned: it decides in every tick, whoever is heard."""
+        return self.heuristic.remembered()
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """Have the heuristic go on with it; ValueError: it is nothing of its."""
+        self.heuristic.recall(memory)
 
     def close(self) -> None:
         """Let go of the policy's thread. Idempotent."""

@@ -375,6 +375,7 @@ VARIABLES = {
     "TERM": "`dumb` makes `rlctl top` and progress print plain lines.",
     "NO_COLOR": "Progress is then plain lines.",
     "PATH": "Where perf, ipmitool and the testbed's programs are found; `/usr/sbin` and `/sbin` are looked in too.",
+    "SUDO_USER": "Whom a service is told of when root asks it something, such as `rlctl pause`.",
     "OPENBLAS_NUM_THREADS": "Set to 1 unless it is set: rlctl's matrices are small.",
 }
 """By name; a test finds every variable that the code reads."""
@@ -396,6 +397,9 @@ def _paths() -> str:
     kept = [
         ("`/var/lib/rlctl/journal.jsonl`", "`state_directory`: the original value of every kernel file that was written, until it is put back by `rlctl restore`."),
         ("`/var/lib/rlctl/lock`", "One controller for each state directory."),
+        ("`/var/lib/rlctl/control.sock`", "Where `rlctl pause` and its kin reach the service."),
+        ("`/var/lib/rlctl/holds.json`", "What they said, so that a restart does not forget it."),
+        ("`/var/lib/rlctl/memory.json`", "What was learned of the host; `rlctl inspect` shows it."),
         ("`/var/lib/rlctl/ledger.jsonl`", "What `rlctl partition apply` moved, until `undo`."),
         ("`/var/log/rlctl/ticks.jsonl`", "`log.directory`: the tick log, and `ticks.jsonl.1` to `.N` (`log.keep`) before it."),
         ("`/var/log/rlctl/shadow.jsonl`", "What shadows would have done, of `rlctl shadow`."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,11 +17,23 @@ from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.host.cgroup.steps import Step
 from rlctl.envs.host.events import BE_VANISHED, Events
+from rlctl.envs.host.max_load import MaxLoad, is_held
 from rlctl.envs.host.process import read_task
 from rlctl.envs.host.sensors.cpu import cpu_seconds_per_request
 from rlctl.envs.host.sensors.of_groups import ABSENT, SENSED
 from rlctl.envs.host.sensors.sensor import Sensor
-from rlctl.envs.telemetry import BE_ALLOWED, OF_EACH_LC, READINGS, Missing, Reading, Telemetry, Value, Why, worst_of
+from rlctl.envs.telemetry import (
+    BE_ALLOWED,
+    OF_EACH_LC,
+    READINGS,
+    Missing,
+    Reading,
+    Telemetry,
+    Value,
+    Why,
+    offered_rps,
+    worst_of,
+)
 from rlctl.envs.workload import SLO, Weight
 
 log = logging.getLogger(__name__)
@@ -56,11 +69,14 @@ class Lc:
         slo: Objective of its tail latency, and its maximum load.
         sensors: Readers of its latency and its group. Those of the first LC are joined by the readers of BE and the
             host; a later one overrides an earlier one's field. Of further LCs only the fields of `OF_EACH_LC` count.
+        max_load: What is learned of its maximum load: where the objective has none, the load is a share of that, and
+            else what the objective says is held against it. None: nothing is learned.
     """
 
     name: str
     slo: SLO
     sensors: Sequence[Sensor]
+    max_load: MaxLoad | None = None
 
 
 class LiveHost:
@@ -107,6 +123,7 @@ class LiveHost:
         self._plan_is_old = False
         self._be_vanished = False
         self._escaped: frozenset[int] = frozenset()
+        self._doubts: dict[str, str] = {}
         self._current = actuator.read()
         self._allowed_cpus = self._current.usable_cpus
         self._deadline = time.monotonic() + tick_seconds
@@ -135,10 +152,15 @@ class LiveHost:
         self._derive(readings)
         self._tell_escaped(readings)
         known = {name: readings.pop(name) for name in _FIELDS & readings.keys()}
-        first = Telemetry(now, self.slo.target_seconds, **known, counters=readings)
+        first = self._rated(self._first, Telemetry(now, self.slo.target_seconds, **known, counters=readings), readings)
         if not self._others:
             return first
-        return worst_of({self._first.name: first} | {lc.name: _of_other(lc, first) for lc in self._others})
+        return worst_of({self._first.name: first} | {lc.name: self._of_other(lc, first) for lc in self._others})
+
+    @property
+    def learned(self) -> tuple[MaxLoad, ...]:
+        """What is learned of the LCs, for who keeps it."""
+        return tuple(lc.max_load for lc in (self._first, *self._others) if lc.max_load)
 
     def plan(self, allocation: Allocation) -> Sequence[Step]:
         """The steps that `apply` would take now; nothing is written. Raises as the actuator's does."""
@@ -258,6 +280,27 @@ class LiveHost:
                 self._events.tell("be-escaped", f"process {pid} ({name}) has left a control group of BE: put it back")
             self._escaped = strays
 
+    def _of_other(self, lc: Lc, first: Telemetry) -> Telemetry:
+        """A further LC's telemetry: its own readings beside what the host and BE are for the first one."""
+        readings = _readings(lc, first.time_seconds)
+        own = {name: readings.get(name, ABSENT) for name in OF_EACH_LC}
+        own["lc_cpu_seconds_per_request"] = cpu_seconds_per_request(own["lc_cpus"], readings.get("done_rps", ABSENT))
+        return self._rated(lc, first.but(target_seconds=lc.slo.target_seconds, **own), readings)
+
+    def _rated(self, lc: Lc, telemetry: Telemetry, readings: Mapping[str, Reading]) -> Telemetry:
+        """The telemetry of an LC with its load as a share of what was learned, where nobody said of what."""
+        if (max_load := lc.max_load) is None:
+            return telemetry
+        rps, held = offered_rps(readings), is_held(self._current, self.limits)
+        max_load.see(telemetry.time_seconds, rps, telemetry.lc_cpus, telemetry.latency_ratio, be_held=held)
+        if math.isinf(lc.slo.max_load_rps):
+            return telemetry.but(load_ratio=max_load.ratio(rps))
+        if (doubt := max_load.contradiction(lc.slo.max_load_rps)) != self._doubts.get(lc.name, ""):
+            self._doubts[lc.name] = doubt
+            if doubt:
+                log.warning("%s: %s", lc.name, doubt)
+        return telemetry
+
     def _explain(self, readings: dict[str, Reading]) -> None:
         """Give every reading that nobody provides its reason."""
         for name in SENSED:
@@ -278,14 +321,6 @@ class LiveHost:
         readings["lc_cpu_seconds_per_request"] = cpu_seconds_per_request(
             readings.get("lc_cpus", ABSENT), readings.get("done_rps", ABSENT)
         )
-
-
-def _of_other(lc: Lc, first: Telemetry) -> Telemetry:
-    """A further LC's telemetry: its own readings beside what the host and BE are for the first one."""
-    readings = _readings(lc, first.time_seconds)
-    own = {name: readings.get(name, ABSENT) for name in OF_EACH_LC}
-    own["lc_cpu_seconds_per_request"] = cpu_seconds_per_request(own["lc_cpus"], readings.get("done_rps", ABSENT))
-    return first.but(target_seconds=lc.slo.target_seconds, **own)
 
 
 def _readings(lc: Lc, now_seconds: float) -> dict[str, Reading]:

@@ -18,8 +18,14 @@ from rlctl.envs.sim.surface import Cell
 SHARED = ("slice_seconds", "slice_weight_exponent", "crowd_exponent", "period_exponent")
 # What a service and its client cost: a value for each profile.
 OWN = ("service_seconds", "wake_seconds", "service_scv", "client_cpus", "client_cpu_seconds")
+# What a link or disk that LC and BE share does, and the LC's tail where it is not in the way.
+LINK = (
+    "service_seconds", "wake_seconds", "service_scv", "base_seconds", "slice_seconds", "link_lc_bytes", "link_be_bytes",
+    "link_lc_ratio", "link_burst_bytes", "link_bucket_bytes", "link_queue_bytes",
+)  # fmt: skip
 FIRST_STEP = 0.25  # of a logarithm: constants are tried a quarter above where they begin
 ENOUGH = 1e-4  # of the loss: corners that differ by less end the search
+NOWHERE = 1e3  # the loss of constants that no host can have
 MOST_RATIO = 8.0  # at the edge of overload a cell jumps by more from repeat to repeat (docs/measured/simulator.md, 3)
 SIDE = 1.5  # the target's wrong side counts as much as a factor of 4.5 in the p95
 EDGE = 0.2  # of a logarithm: nearer to the target the wrong side counts less
@@ -79,7 +85,11 @@ def fit(
     weights = np.array([1.0 / (keys.count(key) * len(set(keys))) for key in keys])
 
     def cost(point: Array) -> float:
-        return float(weights @ losses(residuals(cells, made(point))))
+        try:
+            tried = made(point)
+        except ConfigError:
+            return NOWHERE
+        return float(weights @ losses(residuals(cells, tried)))
 
     best, ended, used = nelder_mead(cost, start, calls)
     return Fit(made(best), cost(start), ended, used)

@@ -1,8 +1,9 @@
 """A network link or disk with a provisioned rate that LC and BE share: it lies behind the CPU, where no weight reaches.
 
-Both write into one queue that a server of constant rate empties. Below saturation it is the M/G/1 queue with the LC's
-replies and BE's longer bursts as jobs; at saturation the flow control of BE (TCP's, or a bounded queue depth) keeps the
-utilisation at 1, and the queue wanders over all of its buffer. So the delay is bounded in any case.
+Both write into one queue that a server of constant rate empties. Below saturation it is an M/M/1 queue; at saturation
+the flow control of BE (TCP's, or a bounded queue depth) keeps the utilisation at 1, and the queue wanders over all of
+its buffer, so that its delay is bounded. What has no bound is the LC's own backlog (`Backlog`), where its part of the
+full link is less than it asks for.
 """
 
 from __future__ import annotations
@@ -47,18 +48,16 @@ def queue_seconds(q: float, c: Constants, lc: Array, be: Array, rate: Array) -> 
         lc, be: Bytes per second that both offer.
         rate: Bytes per second that the link takes.
     """
-    # Work in an M/G/1 queue with jobs of exponential size of two kinds (Pollaczek and Khinchine; Kleinrock 1975,
-    # Queueing Systems I, chapter 5): there is some with probability rho, and then it is about exponential with mean
-    # J / (1 - rho), where J is the mean job as an arriving byte sees it. A write of BE's is no shorter than a reply.
+    # Work in an M/M/1 queue (Kleinrock 1975, Queueing Systems I, chapter 3): there is some with probability rho, and
+    # then it is exponential with mean J / (1 - rho), where J is the mean job. One J for both: BE's quota has it send
+    # in pieces that are no longer than the LC's replies, as the sweep of the link shows.
     rho = (lc + be) / rate
-    burst = np.maximum(c.link_burst_bytes, c.link_lc_bytes)
-    job = np.maximum((lc * c.link_lc_bytes + be * burst) / np.maximum(lc + be, 1e-9), 1.0)
     # A finite buffer M cuts that distribution off: P(work > x) = rho (e^-ax - e^-aM) / (1 - e^-aM) with
     # a = (1 - rho) / J, as in M/M/1/K (Kleinrock, section 3.6). At rho = 1 it is uniform over the buffer, and is
     # taken to stay so beyond: loss makes TCP back off until the link is just full, and its windows' sawtooth takes the
     # queue from empty to full and back (Appenzeller, Keslassy and McKeown 2004, Sizing router buffers).
     most = c.link_queue_bytes + c.link_bucket_bytes
-    fall = np.maximum((1.0 - rho) / job, 1e-9 / most)
+    fall = np.maximum((1.0 - rho) / c.link_burst_bytes, 1e-9 / most)
     met = 1.0 - (1.0 - q) / np.maximum(np.minimum(rho, 1.0), 1.0 - q)  # 0 where fewer meet a queue than q leaves out
     work = -np.log1p(met * np.expm1(-fall * most)) / fall
     # Bursts that fit into a token bucket pass at once: its delay is that of the plain queue less the bucket
@@ -67,10 +66,16 @@ def queue_seconds(q: float, c: Constants, lc: Array, be: Array, rate: Array) -> 
     return seconds
 
 
+def lc_room(c: Constants, be: Array, rate: Array) -> Array:
+    """Bytes per second that the LC can send beside a BE that offers so many."""
+    # What BE leaves, and never less than the part of its own flows: max-min fairness (Bertsekas and Gallager 1992, Data
+    # Networks, chapter 6), to which TCP's flows come near, and a throttle that serves writers in turn.
+    room: Array = np.maximum(rate - be, c.link_lc_ratio * rate)
+    return room
+
+
 def be_cpus_carried(c: Constants, be_cpus: Array, lc: Array, rate: Array) -> Array:
     """Of BE's CPU time per second that whose output the link lets through beside so many bytes of the LC."""
-    # The LC asks for less than its flows' fair part, so it gets what it asks for and BE what is left: max-min
-    # fairness (Bertsekas and Gallager 1992, Data Networks, chapter 6), to which TCP's flows come near.
     room = np.maximum(rate - lc, 0.0) / np.maximum(c.link_be_bytes, 1e-9)
     carried: Array = np.minimum(be_cpus, room)
     return carried

@@ -146,7 +146,8 @@ class Hosts:
         lc_cpus, be_cpus, host_cpus = self._busy(share, rho, service, offered, done)
         use = np.minimum(lc_cpus / c.lc_cpus, 1.0)
         cpi = c.cpi * (1.0 + c.cpi_load_ratio * use + c.cpi_interference_ratio * inflation)
-        be_cpus_carried = self._carried(offered, be_cpus)
+        be_cpus_carried = self._carried(done, be_cpus)
+        waited_cpus = c.link_wait_ratio * (be_cpus - be_cpus_carried)
         self._was_frozen = orders.frozen
         self.tick += 1
         return Window(
@@ -156,8 +157,8 @@ class Hosts:
             done_rps=done,
             utilisation_ratio=rho,
             lc_cpus=lc_cpus,
-            be_cpus=be_cpus,
-            host_cpus=host_cpus,
+            be_cpus=be_cpus - waited_cpus,
+            host_cpus=host_cpus - waited_cpus,
             be_work_ratio=be_cpus_carried / (1.0 + c.be_inflation * use) / self._solo_cpus,
             contended_ratio=share.contended_ratio,
             cpi=cpi * (1.0 + c.cpi_cv * z[CPI]),
@@ -205,6 +206,9 @@ class Hosts:
         spread = np.minimum(own + shared, c.threads)
         contest = Contest.between(orders.weight_ratio, c.lc_cpus, spread, free, shared, threads)
         demand = offered + self.backlog.requests / self.tick_seconds
+        if self._linked:  # an LC that waits for the link leaves its CPUs to BE
+            most_be = np.minimum(orders.quota_cpus, np.minimum(own + shared, threads))
+            demand = np.minimum(demand, self._link_rps(most_be))
         alone, wakes = c.service_seconds * slowness, demand * c.wake_seconds
         # BE slows the LC, which then wants more CPUs and leaves BE less: two rounds come within 2 % of the balance on
         # thesis-host. The first is without a quota, so that no quota leaves BE more than a larger one.
@@ -265,18 +269,24 @@ class Hosts:
         """Requests per second that the LC can work off, and the link carry."""
         c = self.constants
         capacity = share.lc_capacity_cpus / (service * c.imbalance_ratio)
-        return np.minimum(capacity, self._link_rate() / np.maximum(c.link_lc_bytes, 1e-9)) if self._linked else capacity
+        return np.minimum(capacity, self._link_rps(share.be_cpus)) if self._linked else capacity
+
+    def _link_rps(self, be_cpus: Array) -> Array:
+        """Requests per second that the link carries beside so many busy CPUs of BE."""
+        c = self.constants
+        room: Array = link.lc_room(c, be_cpus * c.link_be_bytes, self._link_rate()) / np.maximum(c.link_lc_bytes, 1e-9)
+        return room
 
     def _link_rate(self) -> Array:
         """Bytes per second that the shared link takes in this period."""
         return link.link_rate(self.constants, self.tick * self.tick_seconds, self.tick_seconds, self._credit_bytes)
 
-    def _carried(self, offered: Array, be_cpus: Array) -> Array:
-        """BE's CPUs whose output the shared link lets through; what flows is taken off its credits."""
+    def _carried(self, done: Array, be_cpus: Array) -> Array:
+        """BE's CPUs whose output the shared link lets through beside so many answers; what flows costs credits."""
         if not self._linked:
             return be_cpus
         c, rate = self.constants, self._link_rate()
-        lc = offered * c.link_lc_bytes
+        lc = done * c.link_lc_bytes
         carried = link.be_cpus_carried(c, be_cpus, lc, rate)
         sent = np.minimum(lc, rate) + carried * c.link_be_bytes
         self._credit_bytes = link.credits_after(c, self._credit_bytes, sent, self.tick_seconds)

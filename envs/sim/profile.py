@@ -124,8 +124,12 @@ class LinkConstants(Strict):
     """What a request of the LC puts on it."""
     link_be_bytes: float = Field(ge=0.0)
     """What a second of BE's CPU time puts on it."""
+    link_lc_ratio: float = Field(1.0, gt=0.0, le=1.0)
+    """What the LC can have of it however much BE sends: its part of the flows. With 1 it gets all that it asks for."""
+    link_wait_ratio: float = Field(0.0, ge=0.0, le=1.0)
+    """Share of its CPU time that BE does not use where the link takes no more: 0 where it polls, 1 where it sleeps."""
     link_burst_bytes: float = Field(gt=0.0)
-    """Mean length of what BE writes at once."""
+    """Mean length of what either writes at once."""
     link_bucket_bytes: float = Field(0.0, ge=0.0)
     """Burst that passes without delay: the token bucket's depth."""
     link_queue_bytes: float = Field(gt=0.0)

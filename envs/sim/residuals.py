@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -28,7 +29,7 @@ FULL_WEIGHT_RATIO = 0.5
 
 
 class Regime(StrEnum):
-    """What rules the LC's tail in a cell; by the LC's demand for CPU time, without noise."""
+    """What rules the LC's tail in a cell; by what LC and BE demand of CPU time or of a shared link, without noise."""
 
     ALONE = "BE absent"
     OTHER_CPU = "other CPU"
@@ -36,6 +37,8 @@ class Regime(StrEnum):
     BELOW = "below fair share"
     BETWEEN = "between"
     OVERLOAD = "overload"
+    LINK = "link below saturation"
+    LINK_FULL = "link saturated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,29 @@ def agreement(rows: Sequence[Residual]) -> Agreement:
     )
 
 
+def against_itself(cells: Sequence[Cell], target_seconds: float) -> tuple[int, float, float] | None:
+    """How well one sweep foretells another: no model can be held to more.
+
+    Returns:
+        Cells that were measured in more than one sweep, and in percent of them those whose p95, the medians of the
+        first and the last sweep, are within a factor of two and on one side of the target; None where there is no such.
+    """
+    pairs = []
+    for cell in cells:
+        tails: dict[str, list[float]] = {}
+        for window in cell.windows:
+            tails.setdefault(window.sweep, []).append(window.tail_latency_seconds)
+        if len(tails) > 1:
+            first, *_, last = (np.median(some) for some in tails.values())
+            pairs.append((first, last))
+    if not pairs:
+        return None
+    one, other = np.array(pairs).T
+    near = np.abs(np.log(one / other)) <= math.log(WITHIN_RATIO)
+    side = (one <= target_seconds) == (other <= target_seconds)
+    return len(pairs), 100.0 * float(near.mean()), 100.0 * float(side.mean())
+
+
 def by_regime(rows: Sequence[Residual]) -> dict[Regime, Residuals]:
     """The cells of each regime that has any, in the order of `Regime`."""
     parts = {regime: tuple(row for row in rows if row.regime is regime) for regime in Regime}
@@ -160,6 +186,10 @@ def regime_of(cell: Cell, values: Mapping[str, float]) -> Regime:
     """The regime of a cell, by the constants of its host."""
     if cell.frozen:
         return Regime.ALONE
+    if math.isfinite(rate := values["link_bytes_per_second"]):
+        idle = cell.own_cpus + values["shared_cpus"] - cell.sent_rps * values["service_seconds"]
+        sent = cell.sent_rps * values["link_lc_bytes"] + min(cell.quota_cpus, idle) * values["link_be_bytes"]
+        return Regime.LINK if sent < rate else Regime.LINK_FULL
     if cell.shared_cpus == 0.0:
         return Regime.OTHER_CPU
     if cell.weight_ratio < FULL_WEIGHT_RATIO:

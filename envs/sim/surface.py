@@ -11,6 +11,7 @@ cpuset     CPUs that BE may run on; the LC's are the first ones, so on two CPUs 
 quota      of BE, percent of one CPU; -1 is unlimited
 period     of the quota, microseconds
 shares     BE's cpu.shares, with the LC's at 1024
+rep        number of the sweep, where there were several; without the column one
 win        number of the window; window 0 is not settled and is left out
 sent       requests that arrived in the window
 p95        of the window, microseconds
@@ -51,12 +52,13 @@ EVERY = 3
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one settled window of a cell showed: arrivals per second, its p95, and CPUs kept busy."""
+    """What one settled window of a cell showed: arrivals per second, its p95, and CPUs kept busy; in which sweep."""
 
     sent_rps: float
     tail_latency_seconds: float
     lc_cpus: float
     be_cpus: float
+    sweep: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +164,8 @@ def _rows(rows: csv.DictReader[str], path: Path) -> Iterator[tuple[tuple[str, ..
             if _number(row, "win") < 1.0:
                 continue
             cell = _cell(row)
-            window = Measured(
-                _number(row, "sent"), _number(row, "p95") / 1e6, _number(row, "lc_cpu"), _number(row, "be_cpu")
-            )
+            figures = (_number(row, "sent"), _number(row, "p95") / 1e6, _number(row, "lc_cpu"), _number(row, "be_cpu"))
+            window = Measured(*figures, row.get("rep") or "")
         except ValueError as error:
             raise ConfigError(str(error), path, rows.line_num) from error
         yield tuple(row[name] for name in NEEDED[:7]), cell, window

@@ -148,6 +148,7 @@ class Launcher:
         group: Where they go; None leaves them in this process's groups.
         janitor: Records the commands, so that they end also when this process dies.
         inside: Put before every command, such as what enters a network namespace and becomes the command there.
+        storage: Folder, as they see it, for data of which it matters on which disk they are; None where it does not.
     """
 
     def __init__(
@@ -156,8 +157,9 @@ class Launcher:
         group: Group | None = None,
         janitor: Janitor | None = None,
         inside: Sequence[str] = (),
+        storage: Path | None = None,
     ) -> None:
-        self.folder = folder
+        self.folder, self.storage = folder, storage
         self.group = group
         self._inside = tuple(inside)
         self._janitor = janitor

@@ -289,10 +289,12 @@ class Testbed:
             self._link = stack.enter_context(Link(spec.link, holders))
             inside, client = self._link.host.inside, self._link.client.inside
         if spec.disk_megabytes is not None:
-            self._disk = stack.enter_context(ProvisionedDisk(spec.disk_megabytes, folder, top, knobs))
+            holders = stack.enter_context(Launcher(folder, None, janitor))
+            self._disk = stack.enter_context(ProvisionedDisk(spec.disk_megabytes, holders, top, knobs))
             inside = (*inside, *self._disk.inside)
+        storage = self._disk.folder if self._disk else None
         self._be_group, self._launcher = be, stack.enter_context(Launcher(folder, be, janitor, inside))
-        services = stack.enter_context(Launcher(folder, lc, janitor, inside))
+        services = stack.enter_context(Launcher(folder, lc, janitor, inside, storage))
         generator_cpu = stack.enter_context(out_of_the_way(spec.lc_cpus))
         if isinstance(be_config := spec.be, StressConfig):
             self._new_be = lambda: StressNg(be_config)

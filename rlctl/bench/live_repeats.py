@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -32,6 +33,12 @@ class Repeat:
     alone: Alone
     measured: list[Measured] = field(default_factory=list)
 
+    @property
+    def alone_cpu_seconds(self) -> float:
+        """The LC's CPU time by its requests with BE absent, as under `frozen`; nan where it did not take part."""
+        runs = [one.run for one in self.measured if one.run.manager == "frozen"]
+        return runs[0].request_cpu_seconds if runs else math.nan
+
 
 @dataclass(frozen=True, slots=True)
 class HostResult:
@@ -53,8 +60,7 @@ class HostResult:
     @property
     def scores(self) -> dict[str, Score]:
         """Scores by manager, in the plan's order; those that were not reached are absent."""
-        by_name = {name: [run for run in self.runs if run.manager == name] for name in self.plan.managers}
-        return {name: score(runs) for name, runs in by_name.items() if runs}
+        return scores_of(self.plan, {THIS_HOST: self})
 
     @property
     def remarks(self) -> dict[str, tuple[str, ...]]:
@@ -94,17 +100,13 @@ class LiveOutcome:
     @property
     def scores(self) -> dict[str, Score]:
         """Scores by manager over all hosts, which are the strata of the intervals."""
-        if len(self.hosts) == 1:
-            return next(iter(self.hosts.values())).scores
-        by_name = {name: self._of(name) for name in self.plan.managers}
-        return {
-            name: score([run for _, run in runs], [host for host, _ in runs]) for name, runs in by_name.items() if runs
-        }
+        return scores_of(self.plan, self.hosts)
 
     @property
     def missing(self) -> dict[str, int]:
         """Number of planned runs that were not measured, by manager; managers without any are left out."""
-        counts = {name: self.plan.repeats - len(self._of(name)) for name in self.plan.managers}
+        runs = [run.manager for host in self.hosts.values() for run in host.runs]
+        counts = {name: self.plan.repeats - runs.count(name) for name in self.plan.managers}
         return {name: count for name, count in counts.items() if count}
 
     @property
@@ -137,6 +139,7 @@ class LiveOutcome:
             "time_scale": scenario.time_scale,
             "core_cpus": scenario.core_cpus,
             "be_weight": scenario.be.weight,
+            "adapt_seconds": plan.adapt_seconds,
             "interrupted": self.interrupted,
         }
         if THIS_HOST in self.hosts:
@@ -149,9 +152,22 @@ class LiveOutcome:
             "hosts": {name: {"repeats": len(host.repeats), **host.as_json()} for name, host in self.hosts.items()},
         }
 
-    def _of(self, manager: str) -> list[tuple[str, LiveRun]]:
-        """A manager's runs, each with its host."""
-        return [(name, run) for name, host in self.hosts.items() for run in host.runs if run.manager == manager]
+
+def scores_of(plan: LivePlan, hosts: Mapping[str, HostResult]) -> dict[str, Score]:
+    """Scores by manager, in the plan's order, over all hosts; those that were not reached are absent."""
+    scores = {}
+    for name in plan.managers:
+        runs = [
+            (one.run, host, repeat.alone_cpu_seconds)
+            for host, result in hosts.items()
+            for repeat in result.repeats
+            for one in repeat.measured
+            if one.run.manager == name
+        ]
+        if runs:
+            own, strata, alone = zip(*runs, strict=True)
+            scores[name] = score(own, strata if len(hosts) > 1 else (), alone)
+    return scores
 
 
 def managers_as_json(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
 from rlctl.envs.run_metrics import METRICS, Windows, per_run
-from rlctl.envs.telemetry import number_or_nan
+from rlctl.envs.telemetry import number_or_nan, offered_rps
 from rlctl.loop.record import Tick
 from rlctl.statistics.intervals import Estimate, mean_interval, share_interval
 
@@ -21,12 +22,22 @@ class LiveRun:
         ticks: All ticks in order; the readings of a tick describe the window before it.
         be_work_ratio: BE work done, as a share of BE running alone on the host for as long.
         controller_cpu_ratio: CPU time of the controlling process per second of wall clock.
+        header: Of its tick log; empty where nothing is known of the host.
     """
 
     manager: str
     ticks: tuple[Tick, ...]
     be_work_ratio: float
     controller_cpu_ratio: float
+    header: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def request_cpu_seconds(self) -> float:
+        """CPU time of the LC by its requests; nan where either is not known."""
+        told = [(each.lc_cpus, offered_rps(each.counters)) for each in (tick.telemetry for tick in self.ticks)]
+        pairs = [(number_or_nan(cpus), number_or_nan(rps)) for cpus, rps in told]
+        cpus, rps = np.array(pairs)[~np.isnan(pairs).any(axis=1)].sum(axis=0)
+        return float(cpus / rps) if rps else math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +45,9 @@ class Score:
     """One manager over all repeats or seeds; the field names and units are those of `rlctl bench --json`.
 
     EMU adds the load offered to the LC, also in overload. `frozen_percent` and `lc_cpus` are there to see why a score
-    is what it is. Only simulated runs are long enough for `qos_15s_percent`.
+    is what it is. Only simulated runs are long enough for `qos_15s_percent`. Of live runs `request_cpu_microseconds` is
+    the LC's CPU time by its requests, and `request_cpu_ratio` that by the one under `frozen` in the same repeat: what
+    BE costs the LC beyond CPU time, whatever the host's speed was meanwhile.
     """
 
     qos_guarantee_percent: Estimate
@@ -52,6 +65,8 @@ class Score:
     missed_deadlines: int
     samples: int
     qos_15s_percent: Estimate | None = None
+    request_cpu_microseconds: Estimate | None = None
+    request_cpu_ratio: Estimate | None = None
 
     def as_json(self) -> dict[str, object]:
         """All fields by name, estimates with their intervals."""
@@ -63,12 +78,13 @@ class Score:
         }
 
 
-def score(runs: Sequence[LiveRun], hosts: Sequence[str] = ()) -> Score:
+def score(runs: Sequence[LiveRun], hosts: Sequence[str] = (), alone: Sequence[float] = ()) -> Score:
     """Score one manager over its repeats.
 
     Args:
         runs: One for each repeat, of at least two ticks each.
         hosts: Host of each run, the strata of the intervals; empty when all are of one host.
+        alone: The LC's CPU time by its requests with BE absent in each of these repeats; nan where it is not known.
 
     Raises:
         ValueError: No run.
@@ -85,6 +101,8 @@ def score(runs: Sequence[LiveRun], hosts: Sequence[str] = ()) -> Score:
     }
     held = np.concatenate([part.latency_ratio <= 1.0 for part in windows])
     decisions = np.concatenate([part.decision_seconds for part in windows])
+    request = np.array([run.request_cpu_seconds for run in runs])
+    ratio = request / (np.array(alone) if len(alone) else math.nan)
     return Score(
         qos_guarantee_percent=share_interval(int(held.sum()), len(held)),
         **estimates,
@@ -92,6 +110,8 @@ def score(runs: Sequence[LiveRun], hosts: Sequence[str] = ()) -> Score:
         controller_cpu_percent=100.0 * float(np.mean([run.controller_cpu_ratio for run in runs])),
         missed_deadlines=sum(run.ticks[-1].missed_deadlines for run in runs),  # counted since each run's start
         samples=len(held),
+        request_cpu_microseconds=None if np.isnan(request).any() else mean_interval(1e6 * request, 0.0, np.inf, hosts),
+        request_cpu_ratio=None if np.isnan(ratio).any() else mean_interval(ratio, 0.0, np.inf, hosts),
     )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rlctl import __version__
 from rlctl.agents import catalogue
@@ -17,7 +19,7 @@ from rlctl.agents.managers.table import Levels, read_table
 from rlctl.agents.policy import Policy
 from rlctl.bench.held import bench_sweep, needs_sweep, swept_levels, table_options
 from rlctl.bench.lineup import NEEDS_MODEL, fitted, policy_for
-from rlctl.bench.score import LiveRun
+from rlctl.bench.score import LiveRun, score
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
 from rlctl.envs.testbed.workloads import Work
 from rlctl.envs.workload import Weight
@@ -26,6 +28,7 @@ from rlctl.loop.record import MemoryRecorder
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 from rlctl.scenarios.live import LiveScenario
+from rlctl.ticklog.header import header_of
 from rlctl.work.progress import say
 
 LESS_RATIO = 0.95
@@ -41,6 +44,7 @@ class LivePlan:
         profile: Constants of the shield for shielded policies, already on the scenario's time scale.
         threshold_model: PRM's model; None where it is not needed or not recorded yet.
         levels: What `table` looks up; none where it is not needed or not swept yet.
+        adapt_seconds: So long a policy that learns of its host runs before it is measured, and is not scored.
     """
 
     scenario: LiveScenario
@@ -49,6 +53,7 @@ class LivePlan:
     profile: Profile
     threshold_model: PrmModel | None = None
     levels: Levels = ()
+    adapt_seconds: float = 0.0
 
     def order(self, repeat: int) -> tuple[str, ...]:
         """Managers of one repeat, rotated so that none is always measured first."""
@@ -73,13 +78,15 @@ class LivePlan:
     def described(self, load: str) -> str:
         """What a table has to say beneath it, with a phrase on the maximum load."""
         scenario = self.scenario
+        learning = [name for name in self.managers if self.adapt_seconds and self.policy(name).learns]
+        learned = f"{', '.join(learning)} had learned for {self.adapt_seconds:g} s before; " if learning else ""
         return (
             f"{scenario.name}: {self.repeats} x {scenario.duration_seconds:g} s, interleaved; "
             f"p{scenario.slo.quantile_percent:g} <= {scenario.slo.target_milliseconds:g} ms over "
             f"{scenario.tick_seconds:g}-s windows; {load}; "
             f"BE weight {scenario.be.weight}; shield {self.profile.name} ({self.profile.digest}) for those shielded: "
             f"{', '.join(name for name in self.managers if self.policy(name).shielded) or 'none'}; "
-            f"published periods / {scenario.time_scale:g}; a published core is {scenario.core_cpus:g} CPU. "
+            f"{learned}published periods / {scenario.time_scale:g}; a published core is {scenario.core_cpus:g} CPU. "
             "Intervals: Wilson over windows (which are not independent), Student's t over repeats."
         )
 
@@ -101,6 +108,14 @@ class Measured:
     remarks: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a policy has learned of the testbed, and how it did meanwhile, in words; empty where it learns nothing."""
+
+    learned: Mapping[str, Any]
+    remark: str = ""
+
+
 @dataclass(frozen=True)
 class OnTestbed:
     """What a host does: it starts its testbed, and then measures one thing at a time."""
@@ -116,14 +131,21 @@ class OnTestbed:
         """
         with self.testbed(self.plan.scenario.testbed(), say) as bed:
             plan, alone = with_levels(with_model(self.plan, bed), bed), Work(0.0, 0.0)
+            memories: dict[str, Memory] = {}
 
             def step(manager: str) -> Alone | Measured:
                 nonlocal alone
                 if not manager:
                     alone = bed.solo()
                     return Alone(alone, bed.slo.max_load_rps, this_host())
-                policy = plan.policy(manager)
-                return Measured(run_once(plan, bed, policy, alone), policy.remarks)
+                if plan.adapt_seconds and manager not in memories:
+                    memories[manager] = adapted(plan, bed, manager, alone)
+                known, policy = memories.get(manager), plan.policy(manager)
+                run = run_once(plan, bed, policy, alone, known)
+                if known and known.learned:
+                    memories[manager] = Memory(policy.remembered(), known.remark)
+                had_learned = (known.remark,) if known and known.remark else ()
+                return Measured(run, (*policy.remarks, *had_learned))
 
             yield step
 
@@ -163,11 +185,30 @@ def with_levels(plan: LivePlan, bed: Testbed) -> LivePlan:
     return replace(plan, levels=swept_levels(scenario, bed))
 
 
-def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work) -> LiveRun:
-    """One manager, once: settle, start BE, control for the scenario's duration, count BE's work."""
+def adapted(plan: LivePlan, bed: Testbed, name: str, alone: Work) -> Memory:
+    """What a policy learns of the testbed in runs that do not count, one after the other."""
+    memory, runs = Memory({}), []
+    if not plan.policy(name).learns:
+        return memory
+    say(f"{name} learns the host, {plan.adapt_seconds:g} s ...")
+    for _ in range(math.ceil(plan.adapt_seconds / plan.scenario.duration_seconds)):
+        policy = plan.policy(name)
+        runs.append(run_once(plan, bed, policy, alone, memory))
+        memory = Memory(policy.remembered())
+    one = score(runs)
+    cold = f"QoS {one.qos_guarantee_percent.mean:.1f} %, BE {one.be_throughput_percent.mean:.1f} %"
+    return Memory(memory.learned, f"had learned for {len(runs)} x {plan.scenario.duration_seconds:g} s before: {cold}")
+
+
+def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work, memory: Memory | None = None) -> LiveRun:
+    """One manager, once: settle, start BE, control for the scenario's duration, count BE's work.
+
+    Args:
+        memory: What the policy begins with; None where it begins with nothing.
+    """
     plant, scenario = bed.plant, plan.scenario
     shield = Shield(plan.profile, plant.limits) if policy.shielded else None
-    recorder = MemoryRecorder()
+    recorder = MemoryRecorder(header_of(plant, policy, shield))
     bed.settle(scenario.trace)
     plant.set_weight(Weight.EQUAL)  # a lower one leaves the idle class of the run before
     plant.set_weight(plan.weight(policy.name))
@@ -175,10 +216,12 @@ def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work) -> LiveR
         bed.start_be()
         bed.follow(scenario.trace)
         cpu_seconds, begun = time.process_time(), time.monotonic()
-        Controller(plant, policy, shield, recorder).run(seconds=scenario.duration_seconds)
+        recall = (lambda policy: policy.recall(memory.learned)) if memory and memory.learned else (lambda _: None)
+        controller = Controller(plant, policy, shield, recorder, recall=recall)
+        controller.run(seconds=scenario.duration_seconds)
         used_ratio = (time.process_time() - cpu_seconds) / (time.monotonic() - begun)
         work = bed.stop_be()
-    return LiveRun(policy.name, tuple(recorder.ticks), work.share_of(alone), used_ratio)
+    return LiveRun(policy.name, tuple(recorder.ticks), work.share_of(alone), used_ratio, recorder.header)
 
 
 def divided(name: str, scenario: LiveScenario, bed: Testbed) -> AbstractContextManager[None]:

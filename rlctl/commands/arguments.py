@@ -6,8 +6,10 @@ import argparse
 import contextlib
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from rlctl.envs.errors import ConfigError
+from rlctl.envs.host.cgroup.journal import STATE_DIR
 
 
 def positive(text: str) -> float:
@@ -41,6 +43,22 @@ def address(text: str) -> str:
 def add_ray(parser: argparse.ArgumentParser, text: str, default: str | None = None) -> None:
     """Declare `--ray`, which cluster the work is done on."""
     parser.add_argument("--ray", type=address, metavar="ADDRESS", default=default, help=text)
+
+
+def add_state(parser: argparse.ArgumentParser) -> None:
+    """Declare `--state` and `--config`, which say where a service keeps what it must not forget."""
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--state", type=Path, metavar="DIR", help=f"default: {STATE_DIR}")
+    where.add_argument("--config", type=Path, metavar="FILE", help="serve's configuration: its state_directory")
+
+
+def state_of(args: argparse.Namespace) -> Path:
+    """The state directory that the arguments name."""
+    if args.config is None:
+        return Path(args.state or STATE_DIR)
+    from rlctl.config.serve import load_config  # pydantic: only where a configuration is read
+
+    return load_config(args.config).state_directory
 
 
 def refuse_given(args: argparse.Namespace, names: Sequence[str], why: str) -> None:

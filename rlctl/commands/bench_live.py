@@ -62,7 +62,7 @@ def run_plans(args: argparse.Namespace, plans: Sequence[LivePlan]) -> int:
 def plan_of(args: argparse.Namespace, scenario: LiveScenario, managers: tuple[str, ...], _source: str) -> LivePlan:
     """The live plan that the arguments ask for, all names checked before anything is started."""
     shield = load_profile(args.shield).scaled(scenario.time_scale)
-    plan = LivePlan(scenario, managers, args.repeats or REPEATS, shield)
+    plan = LivePlan(scenario, managers, args.repeats or REPEATS, shield, adapt_seconds=args.adapt or 0.0)
     for name in (*plan.managers, *scenario.managers):
         plan.policy(name)
     return plan
@@ -88,6 +88,8 @@ def _minutes(plan: LivePlan) -> int:
     recordings = 1 if NEEDS_MODEL & set(plan.managers) else 0
     seconds = SEARCH_SECONDS + plan.repeats * (SOLO_SECONDS + SETTLE_SECONDS)
     seconds += (plan.repeats * len(plan.managers) + recordings) * run_seconds
+    if plan.adapt_seconds:
+        seconds += plan.adapt_seconds * sum(plan.policy(name).learns for name in plan.managers)
     if needs_sweep(plan.managers, plan.scenario):
         seconds += bench_sweep(plan.scenario).measuring_seconds
     return max(1, round(seconds / 60.0))

@@ -12,9 +12,9 @@ from rlctl.bench.held import measured_table
 from rlctl.bench.sweep import LOADS, QUOTAS, WINDOWS, Sweep, sweep
 from rlctl.commands.outputs import add_json, write_json
 from rlctl.envs.errors import CheckFailed, ConfigError
-from rlctl.envs.sim.fit import OWN, SHARED, fit
+from rlctl.envs.sim.fit import LINK, OWN, SHARED, fit
 from rlctl.envs.sim.profile import HostProfile, load_profile
-from rlctl.envs.sim.residuals import MANY_SEEDS, Residual, agreement, by_regime, residuals, service_of
+from rlctl.envs.sim.residuals import MANY_SEEDS, Residual, against_itself, agreement, by_regime, residuals, service_of
 from rlctl.envs.sim.surface import Cell, read_surface, set_aside
 from rlctl.envs.testbed.session import Testbed
 from rlctl.measure.calibrate import cell_rows, fitted_profile, regime_rows, unfitted, write_profile
@@ -33,7 +33,10 @@ profile is fitted to two cells of three, and the residuals of these and of the t
 --surface nothing is swept: those of a file are printed.
 """
 
-PROFILES = ("mc=two-core-host", "memcached=two-core-host", "nginx=two-core-nginx")
+PROFILES = (
+    "mc=two-core-host", "memcached-link=capped-link", "memcached=two-core-host", "nginx=two-core-nginx",
+    "postgres=capped-disk",
+)  # fmt: skip
 NEEDS = {"within_percent": 68.0, "side_percent": 90.0, "be_percent": 90.0}
 """What a profile must reach over all cells: less than the measurement reaches against itself."""
 MOST_SECONDS = 900.0
@@ -144,11 +147,15 @@ def _used(cells: Sequence[Cell], profiles: Mapping[str, HostProfile]) -> dict[st
 
 def _refitted(cells: Sequence[Cell], profiles: Mapping[str, HostProfile]) -> dict[str, HostProfile]:
     say("fitting, about a minute ...")
-    came = fit(set_aside(cells)[0], profiles)
+    linked = any(profile.link for profile in profiles.values())
+    if linked and len(profiles) > 1:
+        raise ConfigError("--fit: cells of a shared link are fitted alone, for they say nothing about the others")
+    shared, own = ((), LINK) if linked else (SHARED, OWN)
+    came = fit(set_aside(cells)[0], profiles, shared, own)
     say(f"loss {came.begun:.4f} -> {came.ended:.4f} in {came.calls} surfaces")
     for service, profile in came.profiles.items():
         values = profile.values()
-        say(f"{service}: " + ", ".join(f"{name} {values[name]:.4g}" for name in (*OWN, *SHARED)))
+        say(f"{service}: " + ", ".join(f"{name} {values[name]:.4g}" for name in (*own, *shared)))
     return dict(came.profiles)
 
 
@@ -162,6 +169,11 @@ def _report(args: argparse.Namespace, cells: Sequence[Cell], profiles: Mapping[s
         for name, part in found.items() if args.cells else ():
             print(f"{name}\n{render(cell_rows(part))}\n")
         print(render(regime_rows(found)))
+        for service, profile in profiles.items():
+            own = [cell for cell in cells if service_of(cell, profiles) == service]
+            if repeated := against_itself(own, profile.lc.target_seconds):
+                counts = "{0} cells were swept more than once: p95 within 2x {1:.1f} %, side of target {2:.1f} %"
+                print(f"{service}* against itself: " + counts.format(*repeated))
         print("profiles: " + ", ".join(f"{key}* {one.name} ({one.digest})" for key, one in profiles.items()))
     return asdict(agreement([residual for part in found.values() for residual in part]))
 

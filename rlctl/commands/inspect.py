@@ -1,4 +1,4 @@
-"""`rlctl inspect`: what a bundle is, and what its policy does."""
+"""`rlctl inspect`: what a bundle is and what its policy does, or what a service has learned of its host."""
 
 from __future__ import annotations
 
@@ -17,16 +17,23 @@ EXAMPLES = """examples:
   rlctl inspect ppo
   rlctl inspect out/my-policy --plot response.png
   rlctl inspect out/my-policy --json
+  rlctl inspect /var/lib/rlctl/memory.json
 
 The card is what policy.onnx was verified against. The response surface holds a load and a slack, lets the policy move
 under the shield, and shows what BE may use in the end; it needs onnxruntime (rlctl[serve]), the card does not.
+memory.json in the state directory of `rlctl serve` has what was learned of the host: by load the most that BE had
+while the target was kept.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder, or a learned policy of `rlctl managers`")
-    parser.add_argument("--json", action="store_true", help="card and surfaces as JSON")
+    parser.add_argument(
+        "bundle",
+        metavar="BUNDLE|FILE",
+        help="a bundle's folder, a learned policy of `rlctl managers`, or a memory.json",
+    )
+    parser.add_argument("--json", action="store_true", help="card and surfaces, or the memory, as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the surfaces; needs rlctl[cli]")
     parser.add_argument("--shield", default="responsive", metavar="NAME|FILE", help="default: responsive")
 
@@ -36,6 +43,8 @@ def run(args: argparse.Namespace) -> int:
     from rlctl.agents import catalogue
     from rlctl.agents.served import bundle
 
+    if args.bundle.endswith(".json"):
+        return _memory(Path(args.bundle), args)
     folder = catalogue.folder_of(args.bundle)
     card, _ = bundle.read(folder)
     surfaces = _surfaces(folder, args)
@@ -50,6 +59,22 @@ def run(args: argparse.Namespace) -> int:
     print("\n".join(_in_words(card)))
     for one in surfaces:
         print("", text(one), sep="\n")
+    return 0
+
+
+def _memory(path: Path, args: argparse.Namespace) -> int:
+    from rlctl.envs.errors import ConfigError, reading
+    from rlctl.report.memory import in_words
+    from rlctl.serve.memory import read_memory
+
+    if args.plot:
+        raise ConfigError("--plot: a memory has no response surface; --json has its counts")
+    with reading(path):
+        host, learned = read_memory(path)
+    if args.json:
+        print(json.dumps({"host": host, "learned": learned}))
+        return 0
+    print("\n".join(in_words(host, learned)))
     return 0
 
 

@@ -7,10 +7,11 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from rlctl.commands.arguments import add_state, state_of
 from rlctl.commands.outputs import print_json
 from rlctl.commands.partition import undone_as_json, undone_in_words
 from rlctl.envs.errors import HostError
-from rlctl.envs.host.cgroup.journal import JOURNAL, STATE_DIR, load
+from rlctl.envs.host.cgroup.journal import JOURNAL, load
 from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.partition.ledger import Stage, read_ledger
@@ -31,9 +32,7 @@ EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--state", type=Path, metavar="DIR", help=f"default: {STATE_DIR}")
-    where.add_argument("--config", type=Path, metavar="FILE", help="serve's configuration: its state_directory")
+    add_state(parser)
     parser.add_argument("--force", action="store_true", help="even if a controller seems to run")
     parser.add_argument("--json", action="store_true", help="the report as JSON")
     parser.add_argument("--dry-run", action="store_true", help="only list what would be put back")
@@ -41,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; HostError means that something could not be put back, and that the journal keeps it."""
-    state = _state(args)
+    state = state_of(args)
     absent = "" if (state / JOURNAL).exists() else f"no journal in {state}" + _way_out(args)
     if args.dry_run:
         return _preview(state, args.json, absent)
@@ -75,14 +74,6 @@ def _unfinished_partition(state: Path, force: bool) -> Undone:
     if recorded.stage is Stage.STANDING:
         return Undone(note="stands; `rlctl partition undo` takes it down")
     return undo(state, kernel=KernelFiles(), force=force)
-
-
-def _state(args: argparse.Namespace) -> Path:
-    if args.config is None:
-        return args.state or STATE_DIR
-    from rlctl.config.serve import load_config  # pydantic: only where a configuration is read
-
-    return load_config(args.config).state_directory
 
 
 def _way_out(args: argparse.Namespace) -> str:

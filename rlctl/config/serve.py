@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -11,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
 from rlctl.config.fields import Cpus, Described, Name, QuantilePercent
+from rlctl.config.people import ControlSection, ScheduleEntry
 from rlctl.config.sections import ApplicationsSection, FallbackSection, LimitsSection, MetricsSection, ResourcesSection
 from rlctl.config.sources import Latency, Workload
 from rlctl.envs.errors import ConfigError
@@ -21,23 +23,30 @@ from rlctl.envs.yaml_edge import load_model, load_yaml
 MOST_LCS = 16
 
 
+MaxLoadRps = Annotated[float, Field(gt=0.0)] | Literal["auto"]
+
+
 class SloSection(Described):
     """The objective of a latency-critical workload.
 
     Attributes:
         target_milliseconds: Tail latency to stay below.
         quantile_percent: The quantile of latency that counts as the tail.
-        max_load_rps: Load that counts as 1.0: the largest that meets the target without BE.
+        max_load_rps: Load that counts as 1.0: the largest that meets the target without BE; by default it is learned.
+        error_budget_percent: Windows of a day that may miss the target. When they have, or do so six times as fast for
+            an hour, BE is held at its minimum; by default there is no such bound.
     """
 
     target_milliseconds: float = Field(gt=0.0, le=3.6e6)
     quantile_percent: QuantilePercent = 95.0
-    max_load_rps: float = Field(gt=0.0)
+    max_load_rps: MaxLoadRps = "auto"
+    error_budget_percent: float | None = Field(default=None, gt=0.0, le=100.0)
 
     @property
     def slo(self) -> SLO:
-        """The same in seconds and ratios."""
-        return SLO(self.target_milliseconds / 1e3, self.quantile_percent / 100.0, self.max_load_rps)
+        """The same in seconds and ratios; a maximum load that is to be learned is infinite."""
+        most = math.inf if isinstance(self.max_load_rps, str) else self.max_load_rps
+        return SLO(self.target_milliseconds / 1e3, self.quantile_percent / 100.0, most)
 
 
 class LcSection(Described):
@@ -179,6 +188,9 @@ class ServeConfig(Described):
         limits: What rlctl itself may cost.
         perf: Read CPI and other hardware counters.
         resources: What LC and BE get of memory, disks, cache and memory bandwidth.
+        control: Who may pause, limit and approve while it runs.
+        approve: A reload waits for `rlctl approve`.
+        schedule: Times at which BE may have no more than so much.
     """
 
     tick_seconds: float = Field(default=1.0, ge=0.05, le=60.0)
@@ -196,6 +208,9 @@ class ServeConfig(Described):
     limits: LimitsSection = LimitsSection()
     perf: bool = False
     resources: ResourcesSection = ResourcesSection()
+    control: ControlSection = ControlSection()
+    approve: bool = False
+    schedule: tuple[ScheduleEntry, ...] = ()
 
     @model_validator(mode="after")
     def _apart(self) -> ServeConfig:
@@ -203,6 +218,8 @@ class ServeConfig(Described):
             raise ValueError("lc.workload is one of be.workloads too; name the best-effort work only")
         if isinstance(self.lc, tuple) and len(self.lcs) < len(self.lc):
             raise ValueError("two LCs have one name; give each its own")
+        if len({entry.name for entry in self.schedule}) < len(self.schedule):
+            raise ValueError("two entries of schedule have one name; give each its own")
         return self
 
     @property

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 
 from rlctl.agents.policy import Policy
 from rlctl.agents.seat import SAFE, Seat
-from rlctl.envs.allocation import Allocation, most_restrictive
+from rlctl.envs.allocation import Allocation, Limits, most_restrictive
 from rlctl.envs.errors import CgroupBusy, in_one_line
 from rlctl.envs.plant import Plant
 from rlctl.loop.failsafe import Failsafe, raise_if_lease_lost, reason_unwatched
 from rlctl.loop.record import Recorder, Shares, Tick
 from rlctl.loop.stopping import Request
 from rlctl.safety.shield import Shield
+from rlctl.safety.verdict import Bound
 
 if TYPE_CHECKING:
     from rlctl.safety.lease import Lease
@@ -64,6 +65,8 @@ class Controller:
         lease: Of the watchdog, if there is one; renewed after each tick that ends with BE where it should be.
         events: Answers what happened to the host since the last call, a line for each event; recorded with the tick.
         shares: Answers how BE's applications divide what was applied; recorded with the tick.
+        said: Answers what the service allows at most, for the shield: what people said, an error budget that is spent.
+        recall: Given each policy right after its start, to go on with what it knew of this host.
     """
 
     def __init__(
@@ -75,6 +78,8 @@ class Controller:
         lease: Lease | None = None,
         events: Callable[[], tuple[str, ...]] = tuple,
         shares: Callable[[], Shares] = dict,
+        said: Callable[[Limits], tuple[Bound, ...]] = lambda _: (),
+        recall: Callable[[Policy], None] = lambda _: None,
     ) -> None:
         self.plant = plant
         self.seat = Seat(policy, shield, plant.limits, plant.tick_seconds)
@@ -82,6 +87,7 @@ class Controller:
         self.lease = lease
         self.events = events
         self.shares = shares
+        self._said, self._recall = said, recall
         self.totals = Totals()
         self._failsafe = Failsafe(plant)
         self._reported = ""
@@ -132,6 +138,7 @@ class Controller:
         gc.collect()
         gc.freeze()
         start = self.seat.start()
+        self._recall(self.seat.policy)
         try:
             self.plant.apply(start)
         except CgroupBusy as error:  # a task deep in the kernel has not stopped yet; every tick tries again
@@ -146,7 +153,10 @@ class Controller:
         # 1. Read all sensors.
         telemetry, read_fault = self._failsafe.read()
         read = time.perf_counter()
-        # 2. The policy proposes, the shield rules: the verdict is never freer than the proposal nor than any guard.
+        # 2. The policy proposes, the shield rules: the verdict is never freer than the proposal nor than any guard, nor
+        # than the service's own bounds.
+        if self.seat.shield:
+            self.seat.shield.hold(self._said(self.plant.limits))
         decision, decision_fault = self._failsafe.decide(self.seat, telemetry, before)
         decided = time.perf_counter()
         # 3. Write. Not at all where somebody else has restored the originals; no more than the safe allocation where a

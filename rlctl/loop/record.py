@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -81,13 +81,16 @@ class NullRecorder:
 
 
 class MemoryRecorder:
-    """Appends every tick to its list `ticks`."""
+    """Appends every tick to its list `ticks`; `header` is what the given function says at the first one."""
 
-    def __init__(self) -> None:
+    def __init__(self, header: Callable[[Tick], Mapping[str, object]] = lambda _: {}) -> None:
         self.ticks: list[Tick] = []
+        self.header: Mapping[str, object] = {}
+        self._header_of = header
 
     def write(self, tick: Tick) -> None:
         """Append the tick to the list."""
+        self.header = self.header or self._header_of(tick)
         self.ticks.append(tick)
 
 
@@ -110,10 +113,13 @@ class TickLog(SealedLog[Tick]):
         super().__init__(path, tick_as_json, most_bytes, keep)
 
 
-def write_ticks(path: Path, ticks: Iterable[Tick]) -> None:
-    """Write a whole run as a tick log."""
+def write_ticks(path: Path, ticks: Iterable[Tick], header: Mapping[str, object] | None = None) -> None:
+    """Write a whole run as a tick log, under its header where there is one."""
     checksum = ""
     with path.open("wb") as file:
+        if header:
+            line, checksum = seal(header, checksum)
+            file.write(line)
         for tick in ticks:
             line, checksum = seal(tick_as_json(tick), checksum)
             file.write(line)

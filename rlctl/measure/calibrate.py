@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from rlctl.envs.errors import HostError
-from rlctl.envs.sim.fit import OWN, SHARED, fit
+from rlctl.envs.sim.fit import LINK, OWN, SHARED, fit
 from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.sim.residuals import Residual, agreement, by_regime
 from rlctl.envs.sim.surface import Cell, read_surface, region_of, set_aside
@@ -17,9 +17,11 @@ from rlctl.envs.whole_file import write_whole
 from rlctl.scenarios.live import LiveScenario
 
 START = {"memcached": "two-core-host", "nginx": "two-core-nginx"}
-"""Profile from which a fit begins, by the LC's kind."""
+"""Profile from which a fit begins where LC and BE share CPU time alone, by the LC's kind."""
 RANGES = {"service_seconds": 0.1, "slice_seconds": 0.3}
 """Constants that differ from host to host in training, and by how much either way (docs/measured/simulator.md, 6)."""
+LINK_RANGES = {"link_bytes_per_second": 0.3}
+"""The same, where there is a link or disk: what another provider sells."""
 RESIDUALS = (
     "cells", "number", "p95 within 2x %", "side of target %", "BE within .1 CPU %", "LC within .1 CPU %", "median x",
 )  # fmt: skip
@@ -34,21 +36,26 @@ def fitted_profile(
     begin = _begin(scenario, cells, max_load_rps, name)
     training, _ = set_aside(cells)
     service = cells[0].service
-    best = fit(training, {service: begin}, shared=(), own=_identifiable(cells)).profiles[service]
+    names = LINK if begin.link else _identifiable(cells)
+    best = fit(training, {service: begin}, shared=(), own=names).profiles[service]
     values = {key: float(f"{value:.4g}") for key, value in best.values().items()}
-    fitted = best.but(**{key: values[key] for key in (*OWN, *SHARED)})
-    spread = {key: (values[key] * (1.0 - by), values[key] * (1.0 + by)) for key, by in RANGES.items()}
+    fitted = best.but(**{key: values[key] for key in names})
+    differs = {**RANGES, **(LINK_RANGES if begin.link else {})}
+    spread = {key: (values[key] * (1.0 - by), values[key] * (1.0 + by)) for key, by in differs.items()}
     ranges = {key: (float(f"{low:.4g}"), float(f"{high:.4g}")) for key, (low, high) in spread.items()}
     return begin, fitted.model_copy(update={"fitted": region_of(training), "ranges": ranges})
 
 
 def unfitted(scenario: LiveScenario) -> str:
     """Why a sweep of this scenario makes no profile, only a table; empty where one is fitted."""
-    if scenario.link is not None:
-        return "no simulated link is fitted to a sweep (configs/plants/capped-link.yaml has one that was)"
-    if scenario.lc.kind not in START:
-        return f"the fit has no profile of {scenario.lc.kind} to begin with"
-    return ""
+    return "" if _start(scenario) else f"the fit has no profile of {scenario.lc.kind} to begin with"
+
+
+def _start(scenario: LiveScenario) -> str:
+    """The profile from which a fit begins; empty where there is none."""
+    if scenario.link or scenario.disk:
+        return "capped-link" if scenario.link else "capped-disk"
+    return START.get(scenario.lc.kind, "")
 
 
 def write_profile(profile: HostProfile, path: Path) -> None:
@@ -77,9 +84,18 @@ def _begin(scenario: LiveScenario, cells: Sequence[Cell], max_load_rps: float, n
         "service_seconds": 0.9 * busy,
         "wake_seconds": max(quiet - 0.9 * busy, 0.05 * busy),
     }
-    start = load_profile(START[scenario.lc.kind]).but(**constants)
+    start = load_profile(_start(scenario)).but(**constants, **_provisioned(scenario))
     source = f"rlctl calibrate of {scenario.name}, {len(cells)} cells, Linux {platform.release()}"
     return start.model_copy(update={"name": name, "description": scenario.description, "source": source})
+
+
+def _provisioned(scenario: LiveScenario) -> Mapping[str, float]:
+    """What the testbed itself provisioned: of a rate that changes its first one."""
+    if scenario.link:
+        (_, megabits), *_ = scenario.link.rates
+        bucket = scenario.link.burst_kilobytes * 1024
+        return {"link_bytes_per_second": megabits * 1e6 / 8.0, "link_bucket_bytes": bucket}
+    return {"link_bytes_per_second": scenario.disk.megabytes * 1e6} if scenario.disk else {}
 
 
 def _identifiable(cells: Sequence[Cell]) -> tuple[str, ...]:

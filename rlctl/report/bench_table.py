@@ -31,7 +31,7 @@ def write_report(outcome: LiveOutcome, folder: Path) -> None:
     runs = _runs_by_path(outcome, folder)
     for path, run in runs.items():
         path.parent.mkdir(exist_ok=True)
-        write_ticks(path.with_name(f"{path.name}.jsonl"), run.ticks)
+        write_ticks(path.with_name(f"{path.name}.jsonl"), run.ticks, run.header)
     scenario = outcome.plan.scenario
     both = {label(name): (one.be_throughput_percent, one.qos_guarantee_percent) for name, one in outcome.scores.items()}
     title = (

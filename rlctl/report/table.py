@@ -13,10 +13,12 @@ HEADER = (
     "manager", "QoS %", "95 %", "BE %", "95 %", "EMU %", "mean worst x", "recover s", "frozen %", "changes",
     "override %", "decide ms",
 )  # fmt: skip
+REQUEST = ("us/request", "x frozen")
 
 LEGEND = (
     "EMU: LC load + BE work; worst x: worst window by the target; recover s: longest violation; changes: of BE's\n"
-    "allocation; override %: ticks that the shield decided; decide ms: p99 of the controller's own time, not the LC's"
+    "allocation; override %: ticks that the shield decided; decide ms: p99 of the controller's own, not the LC's;\n"
+    "us/request: the LC's CPU time by its requests; x frozen: that by the one under `frozen` in the same repeat"
 )
 """What the columns mean, beneath a table in a terminal."""
 
@@ -27,9 +29,10 @@ MANY_WINDOWS = 10_000
 def score_rows(scores: Mapping[str, Score], weights: Mapping[str, str] = MappingProxyType({})) -> list[tuple[str, ...]]:
     """One row per manager, header first: QoS and BE with intervals, then what explains them.
 
-    With BE's CPU weight by manager the second column is that.
+    With BE's CPU weight by manager the second column is that. Live runs have the CPU time of a request, too.
     """
-    rows: list[tuple[str, ...]] = [HEADER]
+    live = any(getattr(score, "request_cpu_microseconds", None) for score in scores.values())
+    rows: list[tuple[str, ...]] = [(*HEADER, *REQUEST) if live else HEADER]
     digits = 2 if any(score.samples >= MANY_WINDOWS for score in scores.values()) else 1
     for name, one in scores.items():
         rows.append(
@@ -46,12 +49,21 @@ def score_rows(scores: Mapping[str, Score], weights: Mapping[str, str] = Mapping
                 f"{one.reconfigurations.mean:.0f}",
                 f"{one.shield_override_percent.mean:.1f}",
                 f"{1e3 * one.decision_seconds_p99:.2f}",
+                *(_request_cells(one) if live else ()),
             )
         )
     if not weights:
         return rows
     column = ("BE weight", *(weights[name] for name in scores))
     return [(row[0], weight, *row[1:]) for row, weight in zip(rows, column, strict=True)]
+
+
+def _request_cells(one: Score) -> tuple[str, str]:
+    used, ratio = (getattr(one, name, None) for name in ("request_cpu_microseconds", "request_cpu_ratio"))
+    return (
+        f"{used.mean:.0f}" if used else "-",
+        f"{ratio.mean:.2f} ({span(ratio.ci95, '.2f', 'one run', '-')})" if ratio else "-",
+    )
 
 
 def suite_rows(suite: Mapping[str, Mapping[str, Score]]) -> list[tuple[str, ...]]:

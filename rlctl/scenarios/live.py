@@ -10,13 +10,14 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.testbed.disk.bulk import WriteConfig
 from rlctl.envs.testbed.disk.postgres import Postgres
 from rlctl.envs.testbed.disk.provisioned import MOST_MEGABYTES
-from rlctl.envs.testbed.memcached import Memcached
+from rlctl.envs.testbed.memcached import Memcached, MemcachedConfig
 from rlctl.envs.testbed.network.link import HOST_ADDRESS, LC_PORT, LinkConfig
 from rlctl.envs.testbed.network.upload import UploadConfig
 from rlctl.envs.testbed.nginx import Nginx
 from rlctl.envs.testbed.session import TestbedSpec
 from rlctl.envs.testbed.stress import StressConfig
 from rlctl.envs.testbed.traces import Trace, shares_from_config
+from rlctl.envs.testbed.workloads import Service
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import Strict
 
@@ -27,10 +28,18 @@ class LcSection(Strict):
     Attributes:
         kind: The server's program.
         cpus: CPUs that it is confined to.
+        keys: Items that memcached holds, about 170 bytes each; a request reads 100 of them.
     """
 
     kind: Literal["nginx", "memcached", "postgres"]
     cpus: tuple[int, ...] = (0,)
+    keys: int = Field(MemcachedConfig().preload_keys, ge=100)
+
+    def service(self, address: tuple[str, int] | None) -> Service:
+        """The service, at this address or at a unix socket."""
+        if self.kind == "memcached":
+            return Memcached(MemcachedConfig(preload_keys=self.keys), address)
+        return Nginx(address=address) if self.kind == "nginx" else Postgres(address=address)
 
 
 class BeSection(Strict):
@@ -160,6 +169,8 @@ class LiveScenario(Strict):
             raise ValueError("an upload needs a link: {rates: [[0, 300]]} is one of 300 Mbit/s")
         if self.be.kind == "write" and self.disk is None:
             raise ValueError("a writer needs a disk: {megabytes: 30} is one of 30 MB/s")
+        if self.lc.kind != "memcached" and "keys" in self.lc.model_fields_set:
+            raise ValueError(f"keys are what memcached holds; {self.lc.kind} has none")
         if self.lc.kind == "postgres" and self.link is not None:
             raise ValueError("postgres is served over a unix socket: leave out the link")
         return self
@@ -167,7 +178,6 @@ class LiveScenario(Strict):
     def testbed(self) -> TestbedSpec:
         """What the testbed has to start."""
         kind, workers = self.be.kind, self.be.workers
-        lc = {"nginx": Nginx, "memcached": Memcached, "postgres": Postgres}[self.lc.kind]
         be: StressConfig | UploadConfig | WriteConfig
         if kind == "upload":
             be = UploadConfig(workers)
@@ -176,7 +186,7 @@ class LiveScenario(Strict):
         else:
             be = StressConfig(kind, workers)
         return TestbedSpec(
-            lc=lc(address=None if self.link is None else (HOST_ADDRESS, LC_PORT)),
+            lc=self.lc.service(None if self.link is None else (HOST_ADDRESS, LC_PORT)),
             lc_cpus=self.lc.cpus,
             be=be,
             link=None if self.link is None else self.link.config(),

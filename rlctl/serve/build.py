@@ -28,6 +28,7 @@ from rlctl.envs.host.cpulist import format_cpus
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.following import Follower
 from rlctl.envs.host.live import Lc, LiveHost
+from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.host.sensors.cpu import HostCpus
 from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors, perf_sensors
 from rlctl.envs.host.sensors.sensor import Sensor
@@ -81,8 +82,8 @@ def build_live(
         caretaker = Caretaker(config.resources, list(found.lcs.values()), lambda: actuator.groups, knobs)
         sensors.append(caretaker)
         (first, section), *further = config.lcs.items()
-        lcs = [Lc(first, section.slo.slo, sensors)]
-        lcs += [_further_lc(name, section, found.lcs[name]) for name, section in further]
+        lcs = [Lc(first, section.slo.slo, sensors, _max_load(first, found))]
+        lcs += [_further_lc(name, section, found) for name, section in further]
         for sensor in (sensor for lc in lcs for sensor in lc.sensors):
             stack.callback(sensor.close)
         sharing = None if dry_run else build_sharing(
@@ -168,9 +169,14 @@ def _sensors(found: Workloads, lc_cpus: Sequence[int]) -> list[Sensor]:
     return sensors + resource_sensors(config.resources, lc_cpus)
 
 
-def _further_lc(name: str, section: LcSection, group: Group) -> Lc:
-    own = [sensor for sensor in group_sensors(group, ()) if not isinstance(sensor, HostCpus)]
-    return Lc(name, section.slo.slo, (latency_source(section.latency, section.slo.slo), *own))
+def _max_load(lc: str, found: Workloads) -> MaxLoad:
+    return MaxLoad(lc, max(1.0, float(len(found.cpus_of(lc)))))
+
+
+def _further_lc(name: str, section: LcSection, found: Workloads) -> Lc:
+    own = [sensor for sensor in group_sensors(found.lcs[name], ()) if not isinstance(sensor, HostCpus)]
+    sensors = (latency_source(section.latency, section.slo.slo), *own)
+    return Lc(name, section.slo.slo, sensors, _max_load(name, found))
 
 
 def _claim(claims: Claims | None, be: Iterable[Group]) -> None:

@@ -120,6 +120,8 @@ def check_table(config: ServeConfig) -> None:
     here_rps, weight = next(iter(config.lcs.values())).slo.max_load_rps, config.be.weight
     for file in (one.options.get("file") for one in (config.policy, config.fallback) if one.name == "table"):
         swept = read_table(str(file))
+        if isinstance(here_rps, str):
+            raise ConfigError(f"{file} was swept with {swept.max_load_rps:g} rps: say so by slo.max_load_rps")
         if abs(here_rps / swept.max_load_rps - 1.0) > SAME_LOAD_RATIO:
             there = f"{file} was swept with {swept.max_load_rps:g} rps"
             raise ConfigError(f"slo.max_load_rps is {here_rps:g}, {there}; set that, or sweep the host anew")

@@ -14,7 +14,7 @@ import math
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -25,6 +25,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.host.events import KINDS
 from rlctl.envs.telemetry import READINGS, Missing, Value
 from rlctl.loop.record import Shares, Tick
+from rlctl.serve.budget import DAY_MINUTES, HOUR_MINUTES, ErrorBudget
 from rlctl.serve.self_usage import SelfUsage, self_usage
 
 TICK_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -96,6 +97,7 @@ class Metrics(Collector):
     Args:
         limits: The host's range of allocations: a lifted quota is shown as all of its CPUs.
         counted: Counts since the start that others keep, by the ending of the metric's name; asked for each scrape.
+        budgets: Error budgets of the LCs that have one.
     """
 
     def __init__(
@@ -105,10 +107,11 @@ class Metrics(Collector):
         limits: Limits,
         tick_seconds: float,
         counted: Callable[[], Mapping[str, int]] = dict,
+        budgets: Sequence[ErrorBudget] = (),
         measure: Callable[[], SelfUsage] = self_usage,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._counted = counted
+        self._counted, self._budgets = counted, budgets
         self._policy, self._shield = policy, shield
         self._limits = limits
         self._tick_seconds = tick_seconds
@@ -159,6 +162,7 @@ class Metrics(Collector):
         yield self._read.family("rlctl_read_duration_seconds", "Time to read the sensors.")
         yield self._decision.family("rlctl_decision_duration_seconds", "Time to observe, decide and rule.")
         yield from self._own()
+        yield from _spent(self._budgets)
         if self._last is not None:
             yield _gauge("rlctl_last_tick_age_seconds", "Time since the last completed tick.", self.age_seconds())
             yield from self._of(self._last[0])
@@ -238,6 +242,18 @@ def _shares(shares: Shares) -> Iterator[Metric]:
     deferred = sum(placement is None for placement in shares.values())
     yield _gauge("rlctl_applications_running", "Applications that have a share of BE's budget.", len(shares) - deferred)
     yield _gauge("rlctl_applications_deferred", "Applications that wait for room in BE's budget.", deferred)
+
+
+def _spent(budgets: Sequence[ErrorBudget]) -> Iterator[Metric]:
+    left = "What is left of a day's error budget."
+    remaining = GaugeMetricFamily("rlctl_error_budget_remaining_ratio", left, labels=["lc"])
+    rate = "How many times as fast as it may an error budget was spent; 1 spends all of it."
+    burning = GaugeMetricFamily("rlctl_error_budget_burn_rate", rate, labels=["lc", "window"])
+    for budget in budgets:
+        remaining.add_metric([budget.lc], budget.remaining_ratio)
+        for window, minutes in (("1h", HOUR_MINUTES), ("24h", DAY_MINUTES)):
+            burning.add_metric([budget.lc, window], budget.burn_rate(minutes))
+    yield from (remaining, burning) if budgets else ()
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

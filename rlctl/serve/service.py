@@ -28,9 +28,14 @@ from rlctl.loop.record import NullRecorder, Shares, Tee, TickLog
 from rlctl.loop.stopping import Request
 from rlctl.safety.lease import Lease
 from rlctl.safety.shield import Shield
+from rlctl.safety.verdict import Bound
+from rlctl.serve.budget import Budgets
 from rlctl.serve.build import build_live, unwritable
+from rlctl.serve.control_socket import SOCKET, ControlSocket
 from rlctl.serve.deciders import Configuration, Deciders
 from rlctl.serve.dry_run import DryRun
+from rlctl.serve.hands import Hands
+from rlctl.serve.memory import HostMemory, Learner
 from rlctl.serve.notify import Heartbeat, notify
 from rlctl.serve.self_test import self_test
 from rlctl.serve.self_usage import SelfCheck
@@ -59,10 +64,20 @@ def serve(configuration: Configuration, stop: Request, *, seconds: float | None 
         host, lease = held.host, held.lease
         tell_absent(host.absent, deciders.policy)
         self_test(host, deciders.policy, lease.pid if lease else None, profile=deciders.profile)
-        with contextlib.closing(_tick_log(config.log)) as tick_log:
+        hands = Hands(config.state_directory, config.schedule, config.tick_seconds)
+        path, group = config.state_directory / SOCKET, config.control.group
+        memory = HostMemory(config.state_directory, _learned_on(config, host))
+        budgets = Budgets(config.lcs, config.tick_seconds)
+        learners: tuple[Learner, ...] = (*host.learned, *budgets.each)
+        for learner in learners:
+            memory.recall(learner)
+        with (
+            contextlib.closing(_tick_log(config.log)) as tick_log,
+            contextlib.closing(ControlSocket(path, group, hands.answer)),
+        ):
             around = Around(
                 lease, host.events, lambda: host.shares, tick_log, config.metrics, config.limits, held.abandon,
-                config.be.weight,
+                config.be.weight, hands, budgets, config.approve, memory, learners,
             )  # fmt: skip
             reloaded = configuration.reloaded
             control(host, deciders, stop, around, reloaded=reloaded, seconds=seconds, as_json=as_json)
@@ -78,7 +93,9 @@ def dry_run(
         _check_metrics(config.metrics)
         self_test(host, deciders.policy, None, dry_run=True, profile=deciders.profile)
         plant = DryRun(host, host.controls, host.plan, host.set_weight)
-        around = Around(limits=config.limits, weight=config.be.weight)
+        hands = Hands(None, config.schedule, config.tick_seconds)
+        budgets = Budgets(config.lcs, config.tick_seconds)
+        around = Around(limits=config.limits, weight=config.be.weight, hands=hands, budgets=budgets)
         control(plant, deciders, stop, around, reloaded=configuration.reloaded, seconds=seconds, as_json=as_json)
     if os.geteuid() != 0:
         with contextlib.suppress(RlctlError):  # a group that has gone meanwhile
@@ -135,6 +152,11 @@ class Around:
         tick_log: Takes every tick; None keeps no record.
         metrics: Section of the metrics endpoint; None listens nowhere.
         failed: Called when the loop ends with an error, before anything is closed.
+        hands: What people say meanwhile.
+        budgets: Error budgets of the LCs.
+        approve: A reload waits for their word.
+        memory: Keeps what is learned of this host.
+        learners: Who learns of it beside the policy.
     """
 
     lease: Lease | None = None
@@ -145,6 +167,11 @@ class Around:
     limits: LimitsSection = field(default_factory=LimitsSection)
     failed: Callable[[], None] = lambda: None
     weight: BeWeight = "minimum"
+    hands: Hands | None = None
+    budgets: Budgets = field(default_factory=lambda: Budgets({}, 1.0))
+    approve: bool = False
+    memory: HostMemory = field(default_factory=lambda: HostMemory(None, {}))
+    learners: tuple[Learner, ...] = ()
 
 
 def control(
@@ -164,19 +191,30 @@ def control(
         as_json: Tell events as JSON on stdout rather than as text on stderr.
     """
     around, lines = around or Around(), JsonLines() if as_json else None
-    shield = Shield(deciders.profile, plant.limits)
-    recorder = Tee(around.tick_log or NullRecorder(), Narrator(lines or say), Heartbeat(), SelfCheck(around.limits))
-    controller = Controller(plant, deciders.policy, shield, recorder, around.lease, around.events, around.shares)
+    shield, hands = Shield(deciders.profile, plant.limits), around.hands or Hands(None, (), plant.tick_seconds)
+    narrator = Narrator(lines or say)
+    budgets = around.budgets
+    recorder = Tee(around.tick_log or NullRecorder(), narrator, Heartbeat(), SelfCheck(around.limits), hands, budgets)
+
+    def allowed(limits: Limits) -> tuple[Bound, ...]:
+        return (*hands.bounds(limits), *budgets.bounds(limits))
+
+    controller = Controller(
+        plant, deciders.policy, shield, recorder, around.lease, around.events, around.shares, allowed,
+        around.memory.recall,
+    )  # fmt: skip
     with contextlib.ExitStack() as opened:
         opened.callback(notify, "STOPPING=1")
         opened.callback(lambda: controller.seat.policy.close())
+        opened.callback(lambda: around.memory.keep((controller.seat.policy, *around.learners)))
         metrics = _exposed(controller, shield, around, opened)
-        running = _Running(controller, around.tick_log, metrics, around.weight, reloaded)
+        approving = hands if around.approve else None
+        running = _Running(controller, around, metrics, reloaded, approving)
         running.announce(deciders.policy, shield)
         _weigh(plant, deciders.policy, around.weight)
         let_go()
         try:
-            controller.run(seconds=seconds, stop=stop, between=running.exchange)
+            controller.run(seconds=seconds, stop=stop, between=running.between_ticks)
         except Exception:
             around.failed()
             raise
@@ -190,13 +228,15 @@ class _Running:
     def __init__(
         self,
         controller: Controller,
-        tick_log: TickLog | None,
+        around: Around,
         metrics: Metrics | None,
-        weight: BeWeight,
         reloaded: Callable[[], Deciders | None],
+        approving: Hands | None,
     ) -> None:
-        self._controller, self._tick_log, self._metrics = controller, tick_log, metrics
-        self._weight, self._reloaded = weight, reloaded
+        self._controller, self._tick_log, self._metrics = controller, around.tick_log, metrics
+        self._weight, self._reloaded, self._approving = around.weight, reloaded, approving
+        self._memory, self._learners = around.memory, around.learners
+        self._waiting: Deciders | None = None
 
     def announce(self, policy: Policy, shield: Shield) -> None:
         """Say who decides from now on, before the first tick of theirs."""
@@ -211,9 +251,14 @@ class _Running:
             self._tick_log.header = header_of(plant, policy, shield)
             self._tick_log.renew_header()
 
-    def exchange(self) -> None:
-        """Go on with another policy and shield, if a reload brought some."""
-        if (deciders := self._reloaded()) is None:
+    def between_ticks(self) -> None:
+        """What has time until the next tick."""
+        self._memory.keep_if_due((self._controller.seat.policy, *self._learners))
+        self._exchange()
+
+    def _exchange(self) -> None:
+        """Go on with another policy and shield, if a reload brought some, and somebody approved where that is asked."""
+        if (deciders := self._approved(self._reloaded())) is None:
             return
         controller, policy = self._controller, deciders.policy
         before, shield = controller.seat.policy, Shield(deciders.profile, controller.plant.limits)
@@ -224,8 +269,39 @@ class _Running:
             policy.close()
             return
         self.announce(policy, shield)
+        self._memory.keep((before,))
         controller.exchange(policy, shield)
         before.close()
+
+    def _approved(self, deciders: Deciders | None) -> Deciders | None:
+        """What a reload brought, at once or when it is approved; a later reload takes its place."""
+        if (hands := self._approving) is None:
+            return deciders
+        if deciders is not None:
+            if self._waiting is not None:
+                self._waiting.policy.close()
+            self._waiting, seat = deciders, self._controller.seat
+            now = f"{seat.policy.name} under shield {seat.shield.profile_name if seat.shield else 'none'}"
+            hands.wait_for_word(f"{now} -> {deciders.policy.name} under shield {deciders.profile.name}")
+        if self._waiting is None or not (word := hands.word()):
+            return None
+        deciders, self._waiting = self._waiting, None
+        if word == "yes":
+            return deciders
+        deciders.policy.close()
+        return None
+
+
+def _learned_on(config: ServeConfig, plant: Plant) -> dict[str, object]:
+    """What must not have changed if what was learned of a host is to say anything of it."""
+    beside = {"error_budget_percent"}
+    objectives = {name: lc.slo.model_dump(mode="json", exclude=beside) for name, lc in config.lcs.items()}
+    return {
+        "limits": asdict(plant.limits),
+        "slo": objectives,
+        "BE's weight": config.be.weight,
+        "control period": plant.tick_seconds,
+    }
 
 
 def _exposed(controller: Controller, shield: Shield, around: Around, opened: contextlib.ExitStack) -> Metrics | None:
@@ -246,7 +322,8 @@ def _exposed(controller: Controller, shield: Shield, around: Around, opened: con
         }
 
     name = controller.seat.policy.name
-    metrics = Metrics(name, (shield.profile_name, shield.digest), plant.limits, plant.tick_seconds, counted)
+    described = name, (shield.profile_name, shield.digest)
+    metrics = Metrics(*described, plant.limits, plant.tick_seconds, counted, around.budgets.each)
     server = MetricsServer(metrics, around.metrics, fresh_seconds=3.0 * plant.tick_seconds + 1.0)
     opened.callback(server.close)
     controller.recorder = Tee(metrics, controller.recorder)

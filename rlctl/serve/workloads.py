@@ -79,14 +79,16 @@ class Workloads:
 
     def lc_cpus(self) -> tuple[int, ...]:
         """The CPUs of all LCs, each once; none, with a warning, where they are not known."""
-        each = [
-            section.cpus or sorted(cpuset.effective() if (cpuset := self.lcs[name].cpuset) else ())
-            for name, section in self.config.lcs.items()
-        ]
-        known = tuple(dict.fromkeys(cpu for cpus in each for cpu in cpus))
+        known = tuple(dict.fromkeys(cpu for name in self.config.lcs for cpu in self.cpus_of(name)))
         if not known:
             log.warning("the LC's CPUs are not known, as it has no cpuset group: taken for one CPU; set lc.cpus")
         return known
+
+    def cpus_of(self, lc: str) -> tuple[int, ...]:
+        """The CPUs of one LC; none where they are not known."""
+        if configured := self.config.lcs[lc].cpus:
+            return tuple(configured)
+        return tuple(sorted(cpuset.effective())) if (cpuset := self.lcs[lc].cpuset) else ()
 
     def be_cpus(self, lc_cpus: Iterable[int]) -> tuple[int, ...]:
         """CPUs that BE may get, the safest for the LCs first."""

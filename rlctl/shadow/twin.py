@@ -16,7 +16,7 @@ import numpy as np
 
 from rlctl.agents.policy import Policy
 from rlctl.agents.seat import Seat
-from rlctl.envs.arrays import Array
+from rlctl.envs.arrays import Array, gaps_filled
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim import seeds
 from rlctl.envs.sim.plant import SimBatch
@@ -124,12 +124,7 @@ def load_trace(columns: Columns) -> Array | None:
 
     A tick's reading is of the period before it, which moves the whole trace by one tick and matters to nobody.
     """
-    known = np.isfinite(columns.load_ratio)
-    if not known.any():
-        return None
-    last = np.maximum.accumulate(np.where(known, np.arange(columns.ticks), 0))
-    trace = columns.load_ratio[last]
-    return np.where(np.isfinite(trace), trace, columns.load_ratio[known][0])
+    return gaps_filled(columns.load_ratio) if np.isfinite(columns.load_ratio).any() else None
 
 
 def simulate(

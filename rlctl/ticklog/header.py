@@ -35,8 +35,8 @@ class _Limits(Strict):
     levels: int = Field(ge=1, le=ALL_CPUS)
 
 
-def header_of(plant: Plant, policy: Policy, shield: Shield) -> Callable[[Tick], Mapping[str, object]]:
-    """Says the header of a run, for `TickLog.header`. To be called before the run begins.
+def header_of(plant: Plant, policy: Policy, shield: Shield | None) -> Callable[[Tick], Mapping[str, object]]:
+    """Says the header of a run, for `TickLog.header`. To be called before the run begins; None: nobody ruled on it.
 
     What the guards remember is in it, as of their verdict on the tick that follows: so a log whose beginning has been
     rotated away can still be checked.
@@ -49,15 +49,17 @@ def header_of(plant: Plant, policy: Policy, shield: Shield) -> Callable[[Tick], 
         "started": round(time.time(), 6),
         "policy": _named(policy),
         "heuristic": _named(policy.heuristic) if policy.heuristic else None,
-        "shield": {"name": shield.profile_name, "digest": shield.digest, "profile": shield.profile.model_dump()},
         "limits": asdict(plant.limits),
         "tick_seconds": plant.tick_seconds,
     }
+    if shield:
+        described = {"name": shield.profile_name, "digest": shield.digest, "profile": shield.profile.model_dump()}
+        fixed["shield"] = described
 
     def header(tick: Tick) -> Mapping[str, object]:
         return fixed | {
             "target_seconds": _sayable(tick.telemetry.target_seconds),
-            "guards": {name: _sayable(memory) for name, memory in shield.state.items()},
+            "guards": {name: _sayable(memory) for name, memory in (shield.state if shield else {}).items()},
         }
 
     return header

@@ -18,7 +18,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.replay import ReplayPlant
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
-from rlctl.safety.verdict import Verdict
+from rlctl.safety.verdict import OF_SERVICE, Verdict
 from rlctl.ticklog.header import limits_in, profile_in, run_in
 from rlctl.ticklog.logged import LoggedTick
 
@@ -125,6 +125,7 @@ def _replay_run(run: Sequence[LoggedTick], shield: Shield, contenders: Sequence[
         expected = tick.index + 1
         if same and logged.first and shield.resume(logged.header.get("guards", {}), tick.telemetry):
             known = True
+        shield.hold(tuple(bound for bound in tick.verdict.bounds if bound.reason in OF_SERVICE))
         for contender in contenders:
             contender.answer(logged)
         verdict = shield.rule(tick.telemetry, tick.before, tick.proposed)

@@ -154,7 +154,7 @@ def _load(last: Tick) -> Row:
 def _history(ticks: Sequence[Tick], columns: int, blocks: str) -> Iterator[Row]:
     """Latency and BE's use over the last minutes, as wide as the screen."""
     wide = max(1, columns - WORD_COLUMNS - 1)
-    by_target = [None if slack is None else 1.0 - slack for slack in (tick.telemetry.slack_ratio for tick in ticks)]
+    by_target = [tick.telemetry.latency_ratio for tick in ticks]
     missed = [one for one in by_target if one is not None and one > 1.0]
     minutes = max(0.0, ticks[-1].wall_seconds - ticks[0].wall_seconds) / 60.0
     yield Row("latency", sparkline(by_target, SPARK_TARGETS, wide, blocks), Mood.BAD if missed else Mood.GOOD)

@@ -22,7 +22,7 @@ def test_every_name_builds_the_manager_of_that_name() -> None:
 
 
 def test_published_managers_and_references_run_bare() -> None:
-    assert {name for name in NAMES if made(name).shielded} == {"feedforward", "table", "greedy-shield"}
+    assert {name for name in NAMES if made(name).shielded} == {"feedforward", "table", "learned-table", "greedy-shield"}
 
 
 def test_those_that_set_shares_want_the_minimum_weight() -> None:

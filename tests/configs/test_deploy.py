@@ -29,6 +29,7 @@ from rlctl.envs.host.discovery import discover
 from rlctl.envs.telemetry import READINGS, Telemetry, Value
 from rlctl.loop.record import Tick
 from rlctl.safety.verdict import Bound, Reason, Verdict
+from rlctl.serve.budget import ErrorBudget
 from rlctl.serve.metrics import Metrics
 from rlctl.serve.workloads import spec_of
 from tests.waiting import PATIENCE_SECONDS
@@ -50,7 +51,7 @@ EVERYTHING = Telemetry(1.0, 0.01, **dict.fromkeys(READINGS, Value(0.5)))
 
 def ticked():
     """Metrics of a controller that has seen all there is, and nothing."""
-    metrics = Metrics("ppo", ("responsive", "0a"), Limits(2), 1.0)
+    metrics = Metrics("ppo", ("responsive", "0a"), Limits(2), 1.0, budgets=(ErrorBudget("web", 0.01, 1.0),))
     verdict = Verdict(SAFE, Limits(2).full, (Bound("ceiling", Reason.CEILING, SAFE),))
     for telemetry in (Telemetry(1.0, 0.01), EVERYTHING):
         metrics.write(Tick(0, 1e9, telemetry, SAFE, verdict.proposed, verdict, SAFE, "ppo"))
@@ -147,6 +148,9 @@ tests:
       - series: 'rlctl_shield_bounds_total{{instance="b", job="rlctl", guard="ceiling", reason="ceiling"}}'
         values: '0+3x80'
       - {{series: 'rlctl_watchdog_restarts_total{{instance="a", job="rlctl"}}', values: '0x20 1x60'}}
+      - series: 'rlctl_error_budget_burn_rate{{instance="a", job="rlctl", lc="web", window="1h"}}'
+        values: '1x20 7x60'
+      - {{series: 'rlctl_error_budget_remaining_ratio{{instance="b", job="rlctl", lc="web"}}', values: '.1x20 0x60'}}
       - {{series: 'rlctl_log_records_dropped_total{{instance="a", job="rlctl"}}', values: '0x20 1+1x60'}}
     alert_rule_test:
 {alerts}
@@ -172,6 +176,10 @@ ALERTED = """\
         ("RlctlPolicyDemoted", "20m", "warning", "b"),
         ("RlctlBeOverrun", "4m", "critical", None),
         ("RlctlBeOverrun", "7m", "critical", "a"),
+        ("RlctlErrorBudgetBurns", "4m", "warning", None),
+        ("RlctlErrorBudgetBurns", "8m", "warning", "a, lc: web"),
+        ("RlctlErrorBudgetSpent", "4m", "critical", None),
+        ("RlctlErrorBudgetSpent", "8m", "critical", "b, lc: web"),
         ("RlctlForeignWriter", "4m", "warning", None),
         ("RlctlForeignWriter", "7m", "warning", "a, kind: foreign-write"),
         ("RlctlLatencyUnknown", "4m", "warning", None),

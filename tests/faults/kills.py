@@ -20,7 +20,8 @@ import yaml
 
 from rlctl.envs.errors import RlctlError, TestbedError
 from rlctl.envs.testbed.janitor import default_state_dir
-from rlctl.envs.testbed.network.namespace import require_tools
+from rlctl.envs.testbed.namespace import require_tools
+from rlctl.envs.testbed.network.link import TOOLS
 from rlctl.scenarios.shipped import scenarios_folder
 from tests.faults.pace import Pace
 
@@ -99,7 +100,7 @@ class Kill:
     def lacks(self) -> str:
         """Why it cannot be here; empty if it can."""
         try:
-            require_tools()
+            require_tools(TOOLS)
         except RlctlError as error:
             return str(error)
         missing = [name for name in ("memcached", "cc") if shutil.which(name) is None]

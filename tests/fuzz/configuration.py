@@ -136,7 +136,8 @@ def _serve(path: Path) -> None:
     cpus = len(config.be.cpus or (0, 1))
     limits = Limits(cpus, 1.0, config.be.min_quota_cpus, config.be.quota_levels)
     assert limits.safe.frozen
-    numbers = (slo.target_seconds, slo.max_load_rps, config.watchdog.lease_seconds(config.tick_seconds))
+    assert slo.max_load_rps > 0.0  # infinite where it is to be learned
+    numbers = (slo.target_seconds, config.watchdog.lease_seconds(config.tick_seconds))
     assert all(math.isfinite(number) and number > 0.0 for number in numbers)
     assert all(0.0 < number < 1e6 for number in (config.tick_seconds, config.fallback.budgets.answer_seconds))
 

@@ -24,7 +24,7 @@ from scripts.studies.tuning import as_yaml, budget_of, plans_of, task_count, tun
 
 SPACES = load_search()
 SEARCHED = ("static", "parties", "prm-hybrid-tuned")
-UNTUNED = {"none", "weights", "cpu-idle", "frozen", "greedy-shield", "table"}
+UNTUNED = {"none", "weights", "cpu-idle", "frozen", "greedy-shield", "table", "learned-table"}
 NOTHING = Fulfilment(shortfall_points=0.0, be_throughput_percent=0.0)
 
 

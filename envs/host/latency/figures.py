@@ -139,6 +139,8 @@ class Reporter:
         """From what was offered; from what was done (which is less in overload) where the source sees only that."""
         if isinstance(rps, Missing):
             return rps
+        if math.isinf(self.slo.max_load_rps):
+            return Missing(Why.NOT_CONFIGURED, "slo.max_load_rps is to be learned")
         load = rps.value / self.slo.max_load_rps
         if load > MOST_LOAD_RATIO:
             doubt = f"{rps.value:g} rps, slo.max_load_rps is {self.slo.max_load_rps:g}: is that right?"

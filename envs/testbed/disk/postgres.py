@@ -31,7 +31,7 @@ SETTINGS = {
     "shared_buffers": "32MB",
     "autovacuum": "off",  # rows are never changed; and no checkpoint, or a run's noise would be its own
     "checkpoint_timeout": "1d",
-    "max_wal_size": "16GB",
+    "max_wal_size": "2GB",  # half of a provisioned disk; eight million transactions
     "wal_init_zero": "off",
 }
 
@@ -58,7 +58,7 @@ class Postgres(Service):
         if user:
             shutil.chown(folder, user)
             launcher.folder.chmod(0o711)  # to be passed through
-        data = folder / "data"
+        data = (launcher.storage or folder) / "data"
         making = ("sh", "-c", INIT, "initdb", str(programs), str(data), str(SEGMENT_MEGABYTES))
         init = launcher.start("initdb", [*_unprivileged(user), *making])
         if (code := init.wait(INIT_SECONDS)) != os.EX_OK:

@@ -2,13 +2,14 @@
 
 ```
 LC's files ------------------------------------+
-                                               +-- <cap of the group on the machine's disk: the provider's limit>
+                                               +-- file system > <cap of the group: the provider's limit> > memory
 BE's volume (loop device; a cap of its own, ---+
 if the kernel's answer is asked for)
 ```
 
 A provider's limit lies behind the host, and tells nobody its rate. LC and BE meet in its queue, whatever their CPU
-weights are. BE writes to a volume of its own, so that the kernel can cap BE by itself in front of that queue.
+weights are. BE writes to a volume of its own, so that the kernel can cap BE by itself in front of that queue. The disk
+is a loop device over memory: what others write to the host's own disk is not in front of anybody here.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import errno
 import fcntl
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
@@ -27,17 +28,28 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller
 from rlctl.envs.host.resources.blockio import Disk, io_of
-from rlctl.envs.testbed.rtgroups import disk_of
+from rlctl.envs.testbed.launch import Launcher
+from rlctl.envs.testbed.namespace import Namespace, require_tools
 
 MOST_MEGABYTES = 100_000.0
 """MB/s; beyond it the rate is a slip of the pen."""
 
-BE_RATIO = 0.5
-"""BE's own cap as a share of the rate that the operator takes the disk to have; the rest is for the LC's log. At 2000
-requests a second the LC's p95 was 5 ms beside this, and 34 beside a third more (docs/measured/disk.md)."""
+BE_RATIO = 0.4
+"""BE's own cap as a share of the rate that the operator takes the disk to have; the rest is for the LC's log, which
+takes .56 of it at the largest load of `live-disk`."""
+
+DISK_BYTES = 4 << 30
+"""Of which only what was ever written takes memory: some 500 MB."""
 
 VOLUME_BYTES = 256 << 20
 BLOCK_BYTES = 4096  # unit of direct writes
+PIECE_BYTES = 1 << 20
+
+# Few files and a small journal, all of which is written at once: nothing is left for the kernel to do meanwhile.
+FILE_SYSTEM = ("-N", "8192", "-J", "size=32", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0")
+
+TOOLS = {"mkfs.ext4": "e2fsprogs", "mount": "mount"}
+"""Debian's package of each program that makes the disk."""
 
 # <linux/loop.h>: requests, and flags of `struct loop_info64`
 _GET_FREE, _CONFIGURE = 0x4C82, 0x4C0A
@@ -48,15 +60,17 @@ _CONFIG = struct.Struct("=2I 5Q4I 64s64s32s2Q 64x")
 class ProvisionedDisk:
     """The disk, throttled from entry until its group is removed.
 
-    Nothing of it outlives its users: the kernel frees the loop device when the last process that has it open ends,
-    the throttle goes with the group, and the volume's file with the folder, both of which the janitor has recorded.
+    Nothing of it outlives its users: its file system is mounted in a namespace of its own, which ends with the last
+    process in it; the kernel frees a loop device when the last that has it open ends, and with it the memory; and the
+    throttle goes with the group. The janitor has recorded the processes and the group.
 
     Args:
         megabytes: What LC and BE together may write, MB/s.
-        folder: On the disk; takes BE's volume.
+        holders: Starts the process that holds the namespace.
         group: Holds LC and BE; made with `Controller.IO`.
 
     Attributes:
+        folder: On the disk, as who is `inside` sees it; everybody may write there.
         volume: BE's block device.
 
     Raises:
@@ -65,34 +79,49 @@ class ProvisionedDisk:
 
     volume: Disk
 
-    def __init__(self, megabytes: float, folder: Path, group: Group, knobs: Knobs) -> None:
-        self._megabytes, self._folder = megabytes, folder
+    def __init__(self, megabytes: float, holders: Launcher, group: Group, knobs: Knobs) -> None:
+        self._megabytes, self._holders = megabytes, holders
         mount = group.layout.mount(Controller.IO)
         self._joined = group.paths[Controller.IO] / "cgroup.procs" if mount.version == 1 else None
         self._io = io_of(group, knobs)
+        self._place = Namespace("namespace of the disk", "mount")
         self._stack = contextlib.ExitStack()
+        self.folder = holders.folder / "disk"
 
     def __enter__(self) -> Self:
-        """Make the volume and set the cap.
+        """Make disk and volume and set the cap.
 
         Raises:
-            TestbedError: The folder is on no disk, or the kernel has no loop device (BLK_DEV_LOOP).
+            TestbedError: A program is missing, or the kernel has no loop device (BLK_DEV_LOOP) or no ext4.
+            PermissionMissing: Not root.
             CgroupError: The kernel takes no cap (BLK_DEV_THROTTLING).
         """
-        disk = disk_of(self._folder)
-        if disk is None:
-            raise TestbedError(f"{self._folder} is not on a disk of this host's own: set TMPDIR to a folder on one")
-        self._limit(disk, self._megabytes)
-        self.volume = self._stack.enter_context(loop_device(self._folder / "volume"))
+        require_tools(TOOLS)
+        with contextlib.ExitStack() as made:
+            disk = made.enter_context(loop_device(_memory, 0))
+            self.folder.mkdir()
+            self._place.start(self._holders)
+            device, folder = f"/dev/{disk.name}", str(self.folder)
+            making = ("mkfs.ext4", "-q", "-F", *FILE_SYSTEM, device)
+            self._place.run([making, ("mount", "-o", "noatime", device, folder), ("chmod", "1777", folder)])
+            seen_from_here = Path(f"/proc/{self._place.pid}/root{folder}")
+            self.volume = made.enter_context(loop_device(lambda: _filled(seen_from_here / "volume"), _DIRECT_IO))
+            self._limit(disk, self._megabytes)
+            self._stack = made.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let the volume go."""
+        """Let the devices go: they are gone when their last user is."""
         self._stack.close()
 
     @property
     def inside(self) -> tuple[str, ...]:
-        """Put before a command, lets its writes count; its other control groups and its process id stay.
+        """Put before a command, lets it see the disk and its writes count; its other groups and its process id stay."""
+        return (*self._place.inside, *self.joining)
+
+    @property
+    def joining(self) -> tuple[str, ...]:
+        """The part of it that lets writes count.
 
         On v1 the I/O hierarchy has one group for both; on v2 it is the parent of theirs, which they are in already.
         """
@@ -118,27 +147,30 @@ class ProvisionedDisk:
 
 
 @contextlib.contextmanager
-def loop_device(file: Path) -> Iterator[Disk]:
-    """A new file as a block device, for as long as the context lasts or anybody has the device open.
+def loop_device(backing: Callable[[], int], flags: int) -> Iterator[Disk]:
+    """A block device, for as long as the context lasts or anybody has it open.
+
+    Args:
+        backing: Opens what it is made of.
+        flags: Of <linux/loop.h>, besides LO_FLAGS_AUTOCLEAR.
 
     Raises:
         TestbedError: The kernel has no loop device, or none that is free.
     """
     try:
-        number, device = _attach(file)
+        number, device = _attach(backing(), flags)
     except OSError as error:
-        raise TestbedError(f"no loop device for {file}: {error.strerror}") from error
+        raise TestbedError(f"no loop device: {error.strerror}") from error
     try:
         yield Disk(f"loop{number}", f"{os.major(os.fstat(device).st_rdev)}:{number}", "none")
     finally:
         os.close(device)
 
 
-def _attach(file: Path) -> tuple[int, int]:
-    """The number of a loop device on a new file, and what holds it open."""
-    with _opened(file, os.O_CREAT | os.O_DIRECT) as backing, _opened(Path("/dev/loop-control")) as control:
-        os.posix_fallocate(backing, 0, VOLUME_BYTES)
-        config = _CONFIG.pack(backing, BLOCK_BYTES, *[0] * 8, _AUTOCLEAR | _DIRECT_IO, b"rlctl", b"", b"", 0, 0)
+def _attach(backing: int, flags: int) -> tuple[int, int]:
+    """The number of a loop device over an open file, which is closed here, and what holds the device open."""
+    with open(backing, "rb"), open("/dev/loop-control", "rb") as control:
+        config = _CONFIG.pack(backing, BLOCK_BYTES, *[0] * 8, _AUTOCLEAR | flags, b"rlctl", b"", b"", 0, 0)
         while True:
             number = fcntl.ioctl(control, _GET_FREE)
             device = os.open(f"/dev/loop{number}", os.O_RDWR | os.O_CLOEXEC)
@@ -152,10 +184,18 @@ def _attach(file: Path) -> tuple[int, int]:
                 return number, device
 
 
-@contextlib.contextmanager
-def _opened(path: Path, flags: int = 0) -> Iterator[int]:
-    file = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
-    try:
-        yield file
-    finally:
-        os.close(file)
+def _memory() -> int:
+    """A file that is nowhere but in memory."""
+    file = os.memfd_create("rlctl-disk", os.MFD_CLOEXEC)
+    os.ftruncate(file, DISK_BYTES)
+    return file
+
+
+def _filled(path: Path) -> int:
+    """A new file whose blocks have all been written: the first write to one is work for the file system's journal."""
+    with path.open("xb") as file:
+        for _ in range(0, VOLUME_BYTES, PIECE_BYTES):
+            file.write(bytes(PIECE_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_DIRECT)

@@ -19,13 +19,16 @@ from typing import Self
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.testbed.launch import Launcher
-from rlctl.envs.testbed.network.namespace import Namespace, require_tools
+from rlctl.envs.testbed.namespace import Namespace, require_tools
 
 HOST_ADDRESS, CLIENT_ADDRESS = "169.254.77.1", "169.254.77.2"  # RFC 3927: no router passes them on
 LC_PORT = 7001
 SINK_PORT = 7002
 
 Command = tuple[str, ...]
+
+TOOLS = {"ip": "iproute2", "tc": "iproute2", "sysctl": "procps"}
+"""Debian's package of each program that makes links."""
 
 _SENT = re.compile(r"^class htb (\S+) .*\n Sent (\d+) bytes", re.MULTILINE)
 
@@ -160,7 +163,7 @@ class Link:
             TestbedError: A program is not installed, or the kernel lacks a part (VETH, MACVLAN, NET_SCH_TBF).
             PermissionMissing: Not root.
         """
-        require_tools()
+        require_tools(TOOLS)
         self.host.start(self._launcher)
         self.client.start(self._launcher)
         self.host.run(self.config.host_side(self.client.pid))

@@ -71,7 +71,8 @@ def bed(plan, ray_processes, onnx_writer, tmp_path, monkeypatch):
         beds = Testbeds(cluster, planned, Tally(), PATIENCE_SECONDS, said.append)
         size = ObservationTable.here(LAGS).size
         policy = ray.put(onnx_writer.linear(np.zeros((len(MOVES), size)), np.zeros(len(MOVES))))
-        until(lambda: beds.arrivals(0.5) or list(beds))
+        until(lambda: beds.arrivals(0.5) or list(beds) or said)
+        assert list(beds), said
         (one,) = beds
         beds.ask(one, Orders(1, 5, epsilon=0.1), policy)
         until(lambda: came.extend(beds.arrivals(0.5)) or came)

@@ -95,7 +95,7 @@ def test_the_shipped_profiles_match_the_measured_surface(profiles):
     assert every.side_percent >= 90.0
     assert every.be_percent >= 90.0
     assert 0.8 < every.median_ratio < 1.25
-    assert set(by_regime(found)) == set(Regime)
+    assert set(by_regime(found)) == set(Regime) - {Regime.LINK, Regime.LINK_FULL}
 
 
 def test_the_cells_kept_aside_are_met_nearly_as_well(profiles):

@@ -14,16 +14,18 @@ from rlctl.agents.training.cluster.nodes import StepResult
 from rlctl.bench.live_repeats import collected
 from rlctl.bench.score import LiveRun
 from rlctl.bench.testbed import Alone, LivePlan, Measured, OnTestbed
-from rlctl.envs.allocation import Allocation
+from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import HostError
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
 from rlctl.envs.testbed.workloads import Work
+from rlctl.envs.workload import SLO
 from rlctl.loop.record import Tick
 from rlctl.report.bench_table import tables, write_report
 from rlctl.safety.profile import load_profile
 from rlctl.safety.verdict import Verdict
 from rlctl.scenarios.shipped import load_scenario, scenarios_folder
 from rlctl.statistics.intervals import mean_interval
+from tests.doubles.plant import FakePlant
 from tests.waiting import PATIENCE_SECONDS, until
 
 HALF = Allocation(0.5, 1)
@@ -162,3 +164,45 @@ def test_a_testbed_whose_node_dies_is_restored_and_its_repeat_is_done_anew(ray_c
     assert len(found["hosts"]) == 1
     assert found["managers"]["weights"]["samples"] == found["managers"]["frozen"]["samples"] == 6
     assert any("was lost in step" in line for line in found["notes"])
+
+
+class Bed:
+    """A testbed without a host."""
+
+    def __init__(self, spec, say):
+        self.plant, self.slo = FakePlant(Limits(cpus=1), loads=(0.1,)), SLO(0.010, max_load_rps=300.0)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def settle(self, trace):
+        pass
+
+    follow = settle
+
+    def start_be(self):
+        pass
+
+    def stop_be(self):
+        return Work(50.0, 1.0, {"matrix": 50.0})
+
+    solo = stop_be
+
+
+def test_a_policy_that_learns_does_so_before_it_is_measured_and_goes_on_from_repeat_to_repeat():
+    scenario = load_scenario("live-nginx").model_copy(update={"duration_seconds": 0.2})
+    names = ("frozen", "learned-table")
+    plan = LivePlan(scenario, names, 2, load_profile("responsive"), adapt_seconds=0.3)
+    with OnTestbed(plan, Bed)() as step:
+        step("")
+        assert step("frozen").remarks == ()
+        first, second = step("learned-table"), step("learned-table")
+    (told,) = [remark for remark in first.remarks if "before" in remark]
+    assert told.startswith("had learned for 2 x 0.2 s before: QoS 100.0 %, BE ")
+    assert told in second.remarks
+    notes = [one.run.ticks[0].note for one in (first, second)]
+    assert all("held here" in note and "nothing" not in note for note in notes), notes
+    assert "learned-table had learned for 0.3 s before" in plan.described("")

@@ -1,5 +1,8 @@
 """What a run is worth, on runs whose worth is known beforehand."""
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from rlctl.bench.score import LiveRun, score
@@ -40,6 +43,21 @@ def test_throughput_is_a_mean_over_repeats_with_an_interval():
     assert one.emu_percent.mean == pytest.approx(90.0)
 
 
+def test_what_a_request_costs_the_lc_is_told_by_the_one_beside_no_be():
+    def costing(cpus):
+        ticks = run(0.001, 0.001, 0.001).ticks
+        told = {"lc_cpus": Value(cpus), "counters": {"offered_rps": Value(1000.0)}}
+        return replace(run(), ticks=tuple(replace(one, telemetry=replace(one.telemetry, **told)) for one in ticks))
+
+    one = score([costing(0.12), costing(0.24)], alone=[100e-6, 200e-6])
+    assert one.request_cpu_microseconds.mean == pytest.approx(180.0)
+    assert one.request_cpu_ratio.ci95 == (pytest.approx(1.2), pytest.approx(1.2)), "the host was half as fast"
+    header, row = score_rows({"x": one})
+    assert dict(zip(header, row, strict=True))["x frozen"] == "1.20 (1.20-1.20)"
+    assert score([costing(0.12)], alone=[math.nan]).request_cpu_ratio is None
+    assert "us/request" not in score_rows({"x": score([run(0.001, 0.001)])})[0]
+
+
 def test_suspensions_reconfigurations_and_overrides():
     ticks = (
         tick(0, 0.001),
@@ -78,7 +96,7 @@ def test_the_weight_of_be_is_a_column_where_rows_differ_in_it():
 def test_the_controller_s_own_time_does_not_read_as_the_lc_s_latency():
     header = score_rows({})[0]
     assert header[-1] == "decide ms"
-    assert len(LEGEND.split("\n")) <= 2
+    assert len(LEGEND.split("\n")) <= 3
     assert all(len(line) <= 120 for line in LEGEND.split("\n"))
     for column in ("EMU", "worst x", "recover s", "changes", "override %", "decide ms"):
         assert column in LEGEND

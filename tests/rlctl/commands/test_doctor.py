@@ -121,7 +121,7 @@ def test_restore_takes_the_directory_from_a_configuration(changed, serve_yaml, c
 
 
 def test_restore_without_a_journal_says_where_it_looked(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("rlctl.commands.restore.STATE_DIR", tmp_path / "none")
+    monkeypatch.setattr("rlctl.commands.arguments.STATE_DIR", tmp_path / "none")
     assert main(["restore", "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert said == (

@@ -1,8 +1,10 @@
 """`rlctl calibrate`: a testbed is swept, what is measured is kept, and the profile says where it was fitted."""
 
 import contextlib
+import functools
 import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,14 +15,15 @@ from rlctl.bench.held import measured_table, swept_levels
 from rlctl.bench.sweep import Sweep, sweep
 from rlctl.commands import calibrate as command
 from rlctl.envs.allocation import Limits
-from rlctl.envs.errors import CheckFailed, ConfigError, HostError, TestbedError
+from rlctl.envs.errors import CgroupBusy, CheckFailed, ConfigError, HostError, TestbedError
+from rlctl.envs.sim.fit import fit
 from rlctl.envs.sim.physics import Hosts, Orders
 from rlctl.envs.sim.profile import Constants, load_profile
 from rlctl.envs.sim.surface import read_surface
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.envs.workload import SLO, Weight
 from rlctl.measure.calibrate import fitted_profile, write_profile
-from rlctl.scenarios.shipped import load_scenario
+from rlctl.scenarios.shipped import load_scenario, scenarios_folder
 
 MOST_RPS = 550.0
 
@@ -155,6 +158,20 @@ def test_what_was_measured_before_a_failure_is_kept_and_be_is_stopped(scenario, 
     assert bed.diary[-1] == "stop BE"
 
 
+def test_be_that_stops_late_ends_no_sweep(scenario, truth, tmp_path):
+    bed = FakeBed(truth)
+    at_once = bed.plant.apply
+
+    def late(allocation):
+        at_once(allocation)
+        if allocation.frozen and bed.diary[-1] != "settle":
+            raise CgroupBusy("not frozen: a task sleeps in the kernel")
+
+    bed.plant.apply = late
+    sweep(Sweep(scenario, loads=(0.3,), quotas=(0.5,), windows=2), bed, tmp_path / "s.csv")
+    assert len(read_surface(tmp_path / "s.csv")) == 2
+
+
 def test_a_host_whose_latency_never_arrives_is_told(scenario, truth, tmp_path):
     sweep(Sweep(scenario, loads=(0.5,), quotas=(1.0,)), FakeBed(truth, blind=True), tmp_path / "s.csv")
     with pytest.raises((ConfigError, HostError)):
@@ -202,6 +219,19 @@ def arguments(**changes):
     return SimpleNamespace(**{**values, **changes})
 
 
+def test_the_sweep_of_a_link_is_fitted_from_what_the_testbed_provisioned(monkeypatch, tmp_path):
+    monkeypatch.setattr("rlctl.measure.calibrate.fit", functools.partial(fit, calls=12))
+    network = Path(__file__).resolve().parents[2] / "fixtures/surface/network.csv"
+    begin, fitted = fitted_profile(network, load_scenario("live-network"), 2750.0, "mine")
+    assert begin.link.link_bytes_per_second == fitted.link.link_bytes_per_second == 37.5e6
+    assert begin.link.link_bucket_bytes == 131072.0
+    assert fitted.lc.max_load_rps == 2750.0
+    assert fitted.ranges["link_bytes_per_second"] == (26.25e6, 48.75e6)
+    assert fitted != begin
+    write_profile(fitted, tmp_path / "mine.yaml")
+    assert load_profile(str(tmp_path / "mine.yaml")) == fitted
+
+
 def test_a_dry_run_prints_the_plan_and_touches_nothing(tmp_path, capsys):
     assert command.run(arguments(config="live-nginx", out=tmp_path / "p.yaml", dry_run=True)) == 0
     said = capsys.readouterr()
@@ -211,8 +241,13 @@ def test_a_dry_run_prints_the_plan_and_touches_nothing(tmp_path, capsys):
 
 
 def test_a_testbed_that_no_profile_is_fitted_to_says_so_before_it_is_swept(tmp_path, capsys):
-    assert command.run(arguments(config="live-network", out=tmp_path / "p.yaml", dry_run=True)) == 0
-    assert "a table and no profile: no simulated link is fitted" in capsys.readouterr().err
+    text = (scenarios_folder() / "live-disk.yaml").read_text()
+    text = text.replace("disk: {megabytes: 30}", "#").replace("kind: write", "kind: cpu")
+    (tmp_path / "own.yaml").write_text(text)
+    assert command.run(arguments(config=str(tmp_path / "own.yaml"), out=tmp_path / "p.yaml", dry_run=True)) == 0
+    assert "a table and no profile: the fit has no profile of postgres" in capsys.readouterr().err
+    assert command.run(arguments(config="live-disk", out=tmp_path / "p.yaml", dry_run=True)) == 0
+    assert "no profile" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def test_what_ships_is_what_the_contract_names():
     for name, scenario in live.items():
         assert scenario.name == name
         assert 0.0 < scenario.trace.rate(0.0) < 1.0
-        assert scenario.testbed().target_seconds == (0.025 if name == "live-disk" else 0.010)
+        assert scenario.testbed().target_seconds == 0.010
 
 
 def test_an_unknown_scenario_lists_what_there_is():
@@ -79,6 +79,7 @@ def test_a_wrong_link_says_where(tmp_path, change, said):
         (("megabytes: 30", "megabytes: 0"), "megabytes"),
         (("megabytes: 30", "megabytes: 1e9"), "megabytes"),
         (("disk: {megabytes: 30}", "disk: {megabytes: 30}\nlink: {rates: [[0, 300]]}"), "leave out the link"),
+        (("kind: postgres,", "kind: postgres, keys: 60000,"), "postgres has none"),
     ],
 )
 def test_a_wrong_disk_says_where(tmp_path, change, said):
@@ -88,6 +89,11 @@ def test_a_wrong_disk_says_where(tmp_path, change, said):
     path.write_text(text.replace(*change))
     with pytest.raises(ConfigError, match=rf"mine\.yaml(:\d+)?: .*{said}"):
         load_scenario(str(path))
+
+
+def test_the_lc_of_live_memory_holds_more_than_a_core_s_own_caches():
+    assert load_scenario("live-memory").testbed().lc.config.preload_keys == 60_000
+    assert load_scenario("live-memcached").testbed().lc.config.preload_keys == 10_000
 
 
 def test_a_disk_is_what_the_testbed_provisions_and_its_writer_writes_to():

@@ -26,6 +26,7 @@ def test_what_ships_is_what_the_contract_names():
         "two-core-nginx",
         "capped-link",
         "capped-link-credits",
+        "capped-disk",
     }
     for name, scenario in simulated().items():
         assert scenario.name == name

@@ -17,6 +17,7 @@ from rlctl.envs.applications import Placement
 from rlctl.envs.telemetry import READINGS, Missing, Quantile, Telemetry, Value, Why
 from rlctl.loop.record import Tick
 from rlctl.safety.verdict import Bound, Reason, Verdict
+from rlctl.serve.budget import ErrorBudget
 from rlctl.serve.metrics import Metrics, _shares
 from rlctl.serve.self_usage import SelfUsage
 
@@ -121,6 +122,16 @@ def test_counts_that_others_keep_are_asked_for_when_somebody_looks():
     seen = samples(metrics)
     assert (seen["rlctl_log_records_dropped_total"], seen["rlctl_watchdog_restarts_total"]) == (4, 2)
     assert seen["rlctl_host_events_total{kind=foreign-write}"] == 0
+
+
+def test_an_error_budget_is_a_remainder_and_two_rates():
+    budget = ErrorBudget("web", 0.01, 1.0)
+    for _ in range(216):
+        budget.count(-0.5)
+    seen = samples(Metrics("ppo", ("responsive", ""), LIMITS, 1.0, budgets=(budget,), measure=lambda: USED))
+    assert seen["rlctl_error_budget_remaining_ratio{lc=web}"] == 0.75
+    assert seen["rlctl_error_budget_burn_rate{lc=web,window=1h}"] == 6.0
+    assert seen["rlctl_error_budget_burn_rate{lc=web,window=24h}"] == 0.25
 
 
 @given(st.lists(st.floats(min_value=0.0, max_value=100.0), max_size=50))

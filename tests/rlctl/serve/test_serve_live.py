@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -181,10 +182,64 @@ def test_a_task_that_left_the_freezer_is_told_with_what_it_uses(groups, tmp_path
     assert process.returncode == 0, err
 
 
+@contextlib.contextmanager
+def requests_in(path):
+    """A service's log: 100 requests of a millisecond every tenth of a second."""
+    ended = threading.Event()
+
+    def go_on():
+        with path.open("w") as log:
+            while not ended.wait(0.1):
+                log.write('{"latency_seconds": 0.001}\n' * 100)
+                log.flush()
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_what_was_learned_of_a_host_is_known_after_a_restart(groups, tmp_path):
+    """Nobody says the maximum load: it is learned, and so is what the host bears."""
+    parent, folders = groups
+    config, ticks = written(parent, tmp_path), tmp_path / "log" / "ticks.jsonl"
+    text = config.read_text().replace(", max_load_rps: 100", "").replace("name: static", "name: learned-table")
+    config.write_text(text)
+    before, said = knobs(folders), []
+    with requests_in(tmp_path / "requests.jsonl"):
+        for _ in range(2):
+            ticks.unlink(missing_ok=True)
+            process = start("--config", config)
+            try:
+                until(lambda: process.poll() is not None or any("held here" in one["note"] for one in shown(ticks)))  # noqa: B023
+                process.terminate()
+                _, err = process.communicate(timeout=PATIENCE_SECONDS)
+            finally:
+                process.kill()
+            assert process.returncode == 0, err
+            said.append(err)
+    assert knobs(folders) == before
+    assert "maximum load of lc: at least" in said[0]
+    assert "goes on with what it knew" not in said[0]
+    assert "maximum load of lc goes on with what it knew" in said[1]
+    assert "learned-table goes on with what it knew of this host 0.0 h ago" in said[1]
+    assert set(json.loads((tmp_path / "state" / "memory.json").read_text())["learned"]) == {
+        "learned-table",
+        "maximum load of lc",
+    }
+
+
+def shown(path):
+    """The ticks so far."""
+    return read_ticks(path) if path.exists() else ()
+
+
 def overruns(path):
     """Ticks in which the guard against an overrun objected."""
-    ticks = read_ticks(path) if path.exists() else ()
-    return (tick for tick in ticks if any(bound["reason"] == "be-overrun" for bound in tick["bounds"]))
+    return (tick for tick in shown(path) if any(bound["reason"] == "be-overrun" for bound in tick["bounds"]))
 
 
 @pytest.mark.parametrize("weight", ["minimum", "idle", "leave"])
@@ -302,6 +357,44 @@ def test_a_hangup_exchanges_who_decides_and_a_mistake_changes_nothing(groups, tm
     assert "not reloaded, all stays as it was" in err
     assert "did you mean 'static'" in err
     assert "reloaded: policy frozen" in err
+    assert knobs(folders) == before
+
+
+def said(*words, state):
+    done = subprocess.run(
+        [sys.executable, "-m", "rlctl", *words, "--state", str(state)], capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_an_operator_s_word_is_in_force_when_the_command_ends_and_outlives_a_restart(groups, tmp_path):
+    parent, folders = groups
+    before, ticks, state = knobs(folders), tmp_path / "log" / "ticks.jsonl", tmp_path / "state"
+    config = written(parent, tmp_path)
+    assert said("pause", state=state)[0] == 75
+    process = start("--config", config)
+    try:
+        until(lambda: process.poll() is not None or has_ticks(ticks, 2))
+        code, text = said("pause", "--why", "backup", "--for", "1h", state=state)
+        assert (code, "paused by root" in text, ": backup;" in text) == (0, True, True), text
+        assert "operator" in {bound["reason"] for bound in list(read_ticks(ticks))[-1]["bounds"]}
+        process.terminate()
+        process.communicate(timeout=PATIENCE_SECONDS)
+        assert knobs(folders) == before
+        assert not (state / "control.sock").exists()
+        process, so_far = start("--config", config), len(list(read_ticks(ticks)))
+        until(lambda: process.poll() is not None or has_ticks(ticks, so_far + 2))
+        code, text = said("approve", "--show", state=state)
+        assert "backup" in text, text
+        assert said("resume", state=state)[0] == 0
+        assert said("limit", "0.5", state=state)[0] == 0
+        assert "limited to 0.5 CPU" in said("release", state=state)[1]
+        process.terminate()
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert "`rlctl resume` ends it" in err
     assert knobs(folders) == before
 
 

@@ -59,7 +59,7 @@ class Host(FakePlant):
 
     def __init__(self, log, **failing):
         super().__init__(LIMITS, loads=(0.1,))
-        self.log, self.absent, self.shares, self.failing = log, {}, {}, failing
+        self.log, self.absent, self.shares, self.learned, self.failing = log, {}, {}, (), failing
 
     def wait(self):
         if "wait" in self.failing:
@@ -119,7 +119,10 @@ def served(always, serve_yaml, monkeypatch, tmp_path, *, ticks=5, lost="", weigh
     policy.weight = weight
     monkeypatch.setattr("rlctl.serve.service.build_live", lambda *_, **__: Host(log, **failing))
     monkeypatch.setattr("rlctl.serve.service.Lease", lambda *_: Watchdog(log, lost))
-    path = serve_yaml("policy: {name: frozen}", f"policy: {{name: frozen}}\nlog: {{directory: {tmp_path / 'log'}}}\n")
+    path = serve_yaml(
+        "policy: {name: frozen}",
+        f"policy: {{name: frozen}}\nlog: {{directory: {tmp_path / 'log'}}}\nstate_directory: {tmp_path}\n",
+    )
     configuration = Configuration(path)
     configuration.deciders = Deciders(policy, PROFILE)
     try:

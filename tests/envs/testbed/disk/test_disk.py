@@ -20,13 +20,13 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
 from rlctl.envs.testbed import launch
 from rlctl.envs.testbed.disk import postgres as service
-from rlctl.envs.testbed.disk import provisioned
 from rlctl.envs.testbed.disk.bulk import BulkWrite, WriteConfig
 from rlctl.envs.testbed.disk.postgres import Postgres, unprivileged_user
-from rlctl.envs.testbed.disk.provisioned import BE_RATIO, ProvisionedDisk, loop_device
+from rlctl.envs.testbed.disk.provisioned import BE_RATIO, TOOLS, ProvisionedDisk, _filled, loop_device
 from rlctl.envs.testbed.generator import LoadGenerator
 from rlctl.envs.testbed.janitor import Janitor, sweep
 from rlctl.envs.testbed.launch import Launcher, find_program
+from rlctl.envs.testbed.namespace import require_tools
 from tests.waiting import until
 
 MEGABYTES = 20.0
@@ -40,22 +40,24 @@ def group_on(path: Path, version: int) -> Group:
 def test_without_an_io_controller_the_disk_says_why(tmp_path: Path) -> None:
     layout = Layout({}, {Controller.IO: "this kernel has no such controller"})
     with pytest.raises(HostError, match="cgroup io: this kernel has no such controller"):
-        ProvisionedDisk(MEGABYTES, tmp_path, Group("bed", {}, layout, Knobs(None)), Knobs(None))
+        ProvisionedDisk(MEGABYTES, Launcher(tmp_path), Group("bed", {}, layout, Knobs(None)), Knobs(None))
 
 
-def test_a_folder_in_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provisioned, "disk_of", lambda _: None)
+def test_without_mkfs_the_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(launch, "SYSTEM_PROGRAMS", str(tmp_path))
     with (
-        pytest.raises(TestbedError, match="not on a disk of this host's own: set TMPDIR"),
-        ProvisionedDisk(MEGABYTES, tmp_path, group_on(tmp_path, 2), Knobs(None)),
+        pytest.raises(TestbedError, match=r"^mkfs.ext4 is not installed: apt-get install e2fsprogs$"),
+        ProvisionedDisk(MEGABYTES, Launcher(tmp_path), group_on(tmp_path, 2), Knobs(None)),
     ):
         pass
 
 
 def test_only_in_v1_a_command_has_to_join_the_group_of_both(tmp_path: Path) -> None:
-    assert ProvisionedDisk(MEGABYTES, tmp_path, group_on(tmp_path, 2), Knobs(None)).inside == ()
-    inside = ProvisionedDisk(MEGABYTES, tmp_path, group_on(tmp_path, 1), Knobs(None)).inside
-    done = subprocess.run([*inside, "sh", "-c", "echo $$ $1", "sh", "a b"], capture_output=True, text=True, check=True)
+    holders = Launcher(tmp_path)
+    assert ProvisionedDisk(MEGABYTES, holders, group_on(tmp_path, 2), Knobs(None)).joining == ()
+    joining = ProvisionedDisk(MEGABYTES, holders, group_on(tmp_path, 1), Knobs(None)).joining
+    done = subprocess.run([*joining, "sh", "-c", "echo $$ $1", "sh", "a b"], capture_output=True, text=True, check=True)
     pid, *rest = done.stdout.split()
     assert (tmp_path / "cgroup.procs").read_text().split() == [pid]
     assert rest == ["a", "b"]
@@ -92,7 +94,11 @@ def lacking() -> str:
         return "needs root and loop devices"
     if mount is None or mount.version != 1 or not (mount.path / "blkio.throttle.write_bps_device").exists():
         return "needs blkio of cgroup v1 with throttling, where it was tried"
-    return "" if provisioned.disk_of(Path(tempfile.gettempdir())) else f"{tempfile.gettempdir()} is on no disk"
+    try:
+        require_tools(TOOLS)
+    except RlctlError as error:
+        return str(error)
+    return ""
 
 
 @pytest.fixture
@@ -117,15 +123,9 @@ def server() -> None:
         pytest.skip(str(error))
 
 
-def loops(folder: str) -> list[str]:
-    """Loop devices whose file is below a folder."""
-    found = []
-    for path in Path("/sys/block").glob("loop*/loop/backing_file"):
-        try:
-            found.append(path.read_text())
-        except OSError:  # let go meanwhile
-            continue
-    return [file for file in found if file.startswith(folder)]
+def loops() -> set[str]:
+    """Loop devices in use."""
+    return {path.parent.parent.name for path in Path("/sys/block").glob("loop*/loop/backing_file")}
 
 
 def inhabitants(folder: str) -> list[int]:
@@ -148,9 +148,13 @@ def shared_memory() -> set[str]:
 
 @pytest.mark.host
 def test_what_is_written_is_counted_and_capped(launcher: Launcher, disk_group: Group) -> None:
-    rates = []
-    with ProvisionedDisk(MEGABYTES, launcher.folder, disk_group, Knobs(None)) as disk:
-        assert loops(str(launcher.folder))
+    rates, before = [], loops()
+    with (
+        Launcher(launcher.folder) as holders,
+        ProvisionedDisk(MEGABYTES, holders, disk_group, Knobs(None)) as disk,
+    ):
+        assert len(loops() - before) == 2
+        assert disk.folder.name not in Path("/proc/mounts").read_text()
         volume = Path("/dev", disk.volume.name)
         with Launcher(launcher.folder, inside=disk.inside) as inside:
             for divided in (False, True):
@@ -168,12 +172,12 @@ def test_what_is_written_is_counted_and_capped(launcher: Launcher, disk_group: G
             disk.unite()
     assert 1.0 < rates[0] < 1.3 * MEGABYTES
     assert 0.2 < rates[1] < 1.6 * MEGABYTES * BE_RATIO * 0.5
-    until(lambda: not loops(str(launcher.folder)))
+    until(lambda: loops() <= before)
 
 
 @pytest.mark.host
 def test_a_writer_that_died_is_an_error(launcher: Launcher, disk_group: Group) -> None:
-    with loop_device(launcher.folder / "volume") as volume:
+    with loop_device(lambda: _filled(launcher.folder / "volume"), 0) as volume:
         job = BulkWrite(WriteConfig(), Path("/dev", volume.name))
         job.start(launcher)
         job.ready()
@@ -217,7 +221,11 @@ with Janitor(Path(sys.argv[1]), keeper=sys.argv[2] == "keeper") as janitor:
     group = Group.create(Layout.detect(), sys.argv[3], knobs, (Controller.IO,))
     janitor.note_group(*group.directories)
     folder = janitor.make_folder()
-    with ProvisionedDisk(100.0, folder, group, knobs) as disk, Launcher(folder, group, janitor, disk.inside) as inside:
+    with (
+        Launcher(folder, None, janitor) as holders,
+        ProvisionedDisk(100.0, holders, group, knobs) as disk,
+        Launcher(folder, group, janitor, disk.inside, disk.folder) as inside,
+    ):
         job = BulkWrite(WriteConfig(), Path("/dev", disk.volume.name))
         job.start(inside)
         job.ready()
@@ -255,7 +263,7 @@ KILLED_ALSO = ("0.3", "0.6", "0.9", "2.5", "ready")
 def test_whenever_its_owner_is_killed_nothing_is_left(place: Path, when: str) -> None:
     state, name = place / "state", f"rlctl-test-disk-{os.getpid()}-{when[:3].replace('.', '')}"
     (place / "tmp").mkdir(mode=0o711)
-    keeper = "none" if "no keeper" in when else "keeper"
+    keeper, before = "none" if "no keeper" in when else "keeper", loops()
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(state), keeper, name],
         env={**os.environ, "TMPDIR": str(place / "tmp")},
@@ -268,7 +276,7 @@ def test_whenever_its_owner_is_killed_nothing_is_left(place: Path, when: str) ->
         line = owner.stdout.readline()
         assert line == "ready\n", owner.stderr and owner.stderr.read()
         assert len(inhabitants(str(place))) > 5
-        assert loops(str(place))
+        assert len(loops() - before) == 2
     else:
         until(lambda: list(state.glob("testbed-*")))
         time.sleep(float(when))
@@ -276,6 +284,6 @@ def test_whenever_its_owner_is_killed_nothing_is_left(place: Path, when: str) ->
     owner.communicate()
     if keeper == "none":
         sweep(state)
-    until(lambda: not inhabitants(str(place)) and not loops(str(place)) and not list(state.glob("testbed-*")))
+    until(lambda: not inhabitants(str(place)) and loops() <= before and not list(state.glob("testbed-*")))
     assert not list((place / "tmp").iterdir())
     assert not list(Path("/sys/fs/cgroup").glob(f"*/{name}"))

@@ -18,8 +18,8 @@ from rlctl.envs.telemetry import Missing, Value
 from rlctl.envs.testbed import launch
 from rlctl.envs.testbed.janitor import Janitor, sweep
 from rlctl.envs.testbed.launch import Launcher
-from rlctl.envs.testbed.network.link import NO_CLASSES, Link, LinkConfig, ceiling, classes
-from rlctl.envs.testbed.network.namespace import Namespace, require_tools
+from rlctl.envs.testbed.namespace import Namespace, require_tools
+from rlctl.envs.testbed.network.link import NO_CLASSES, TOOLS, Link, LinkConfig, ceiling, classes
 from rlctl.envs.testbed.network.upload import Upload, UploadConfig
 from rlctl.envs.testbed.network.use import LinkUse
 from tests.waiting import until
@@ -80,7 +80,7 @@ def test_a_missing_program_is_told_with_its_package(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(launch, "SYSTEM_PROGRAMS", str(tmp_path))
     with pytest.raises(TestbedError, match=r"^ip is not installed: apt-get install iproute2$"):
-        require_tools()
+        require_tools(TOOLS)
 
 
 # ---- live ------------------------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def test_a_missing_program_is_told_with_its_package(monkeypatch: pytest.MonkeyPa
 @pytest.fixture
 def tools() -> None:
     try:
-        require_tools()
+        require_tools(TOOLS)
     except RlctlError as error:
         pytest.skip(str(error))
 
@@ -199,7 +199,7 @@ def test_what_the_kernel_refuses_is_told(tools: None, monkeypatch: pytest.Monkey
         one.run([("ip", "link", "add", "x", "type", "nothing")])
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(PermissionMissing, match="needs root"):
-        require_tools()
+        require_tools(TOOLS)
 
 
 OWNER = """

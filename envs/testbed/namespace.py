@@ -1,47 +1,53 @@
-"""A network namespace of the testbed's own, held by a process.
+"""A namespace of the testbed's own, of networks or of mounts, held by a process.
 
-The kernel removes a namespace, with all its interfaces and queueing disciplines, when the last process in it has ended.
-So what the janitor records of a namespace is a process, and nothing of it can be left behind.
+The kernel removes a namespace, with all its interfaces and queueing disciplines or mounts, when the last process in it
+has ended. So what the janitor records of a namespace is a process, and nothing of it can be left behind.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
 
 from rlctl.envs.errors import PermissionMissing, TestbedError
 from rlctl.envs.testbed.launch import Launcher, find_program
 from rlctl.envs.testbed.workloads import Program
 
-COMMAND_SECONDS = 10.0  # ip and tc take milliseconds
+COMMAND_SECONDS = 10.0  # ip, tc and mount take milliseconds
 
-PACKAGES = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux", "sysctl": "procps"}
-"""Debian's package of each program that makes namespaces and links."""
+PACKAGES = {"unshare": "util-linux", "nsenter": "util-linux"}
+"""Debian's package of each program that makes namespaces."""
 
 
-def require_tools() -> None:
-    """Check that namespaces and links can be made here.
+def require_tools(packages: Mapping[str, str]) -> None:
+    """Check that namespaces can be made here, and what else these programs make.
+
+    Args:
+        packages: Debian's package by program.
 
     Raises:
         TestbedError: A program is not installed.
         PermissionMissing: Not root.
     """
-    for program, package in PACKAGES.items():
+    for program, package in {**packages, **PACKAGES}.items():
         find_program(program, package)
     if os.geteuid() != 0:
-        raise PermissionMissing("a network namespace of its own, which this testbed has, needs root")
+        raise PermissionMissing("a namespace of its own, which this testbed has, needs root")
 
 
 class Namespace(Program):
-    """A network namespace with nothing in it but its loopback interface.
+    """A network namespace with nothing in it but its loopback interface, or a copy of the host's mounts.
 
     Args:
         name: Tells it from others in messages.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, kind: Literal["net", "mount"] = "net") -> None:
+        self.name, self._kind = name, kind
+        self._folder = Path("/")
 
     @property
     def pid(self) -> int:
@@ -51,7 +57,9 @@ class Namespace(Program):
     @property
     def inside(self) -> tuple[str, ...]:
         """Put before a command, lets it run in here; the command keeps its process id and its control groups."""
-        return ("nsenter", f"--net={self._path}", "--")
+        # Whoever enters another tree of mounts stands at its root: back to the folder of the testbed.
+        place = (f"--wdns={self._folder}",) if self._kind == "mount" else ()
+        return ("nsenter", f"--{self._kind}={self._path}", *place, "--")
 
     def start(self, launcher: Launcher) -> None:
         """Start its holder and wait until it is in a namespace of its own.
@@ -60,7 +68,8 @@ class Namespace(Program):
             TestbedError: The kernel grants none.
         """
         super().start(launcher)
-        self.await_that(lambda: os.readlink(self._path) != os.readlink("/proc/self/ns/net"), "make its namespace")
+        self._folder = launcher.folder
+        self.await_that(lambda: os.readlink(self._path) != os.readlink(self._of("self")), "make its namespace")
 
     def run(self, commands: Iterable[Sequence[str]]) -> str:
         """Run commands in here, one after the other; what the last one says.
@@ -83,7 +92,10 @@ class Namespace(Program):
 
     @property
     def _path(self) -> str:
-        return f"/proc/{self.pid}/ns/net"
+        return self._of(str(self.pid))
+
+    def _of(self, process: str) -> str:
+        return f"/proc/{process}/ns/{'net' if self._kind == 'net' else 'mnt'}"
 
     def _command(self, launcher: Launcher) -> list[str]:  # noqa: ARG002
-        return ["unshare", "--net", "--", "sleep", "infinity"]
+        return ["unshare", f"--{self._kind}", "--", "sleep", "infinity"]

@@ -1,0 +1,187 @@
+"""The LC's maximum load, learned from what is seen of it, for who does not know it: the least that it surely is.
+
+Nothing is tried for it. Where the LC is bound by something else than its CPUs, what is learned from its CPU time is too
+much until the LC alone has missed its target; the guards on latency do not depend on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.telemetry import Missing, Reading, Value, Why
+
+log = logging.getLogger(__name__)
+
+CAUTIOUS_UTILISATION = 0.7
+"""Of the LC's CPUs. nginx and memcached alone keep their target to about .9 of them (docs/results/live-nginx.json and
+live-memcached.json: `lc_cpus` under `frozen` by its load); who is bound by something else may not come to .7."""
+
+RISE, FALL = 0.3, 0.02
+"""Weight of a new CPU time by requests in its average, when above and when below: an underestimate costs QoS."""
+
+SETTLED_SECONDS = 10.0
+"""Misses that go on for so long while BE has next to nothing are the load's: no backlog of BE's lasts so long."""
+
+MISSED_RATIO = 0.95
+"""Of a load at which the LC alone misses its target: the most that may count as its maximum."""
+
+LEAST_USE_CPUS = 0.01
+"""A use below it is housekeeping, whatever the requests."""
+
+TOLD_RATIO = 0.1
+"""Changes below it are not told."""
+
+SCHEMA = 1
+MOST_RPS = 1e15
+
+ABSURD_RATIO = 1.25
+"""A stated maximum that is so far off what was seen is told."""
+
+
+@dataclass(slots=True)
+class MaxLoad:
+    """What is known of the maximum load of an LC, by its windows. Loads are requests a second; None is not known.
+
+    Attributes:
+        lc: Name of the LC.
+        lc_cpus: CPUs that it may run on.
+        cpu_seconds_per_request: CPU time that a request takes.
+        held_rps: The highest load at which two windows in a row held the target, whatever BE had.
+        missed_rps: The lowest load at which the LC missed it for SETTLED_SECONDS while BE had next to nothing.
+    """
+
+    lc: str
+    lc_cpus: float
+    cpu_seconds_per_request: float | None = None
+    held_rps: float | None = None
+    missed_rps: float | None = None
+    _last_held_rps: float = 0.0
+    _missing_since: float | None = None
+    _told_rps: float = 0.0
+
+    learns = True
+
+    @property
+    def name(self) -> str:
+        """What is learned, for logs and files."""
+        return f"maximum load of {self.lc}"
+
+    @property
+    def cautious_rps(self) -> float | None:
+        """The least that the maximum surely is: what held, or what CPUs and misses allow, if that is more."""
+        allowed = None
+        if self.cpu_seconds_per_request:
+            most = MISSED_RATIO * self.missed_rps if self.missed_rps else math.inf
+            allowed = min(CAUTIOUS_UTILISATION * self.lc_cpus / self.cpu_seconds_per_request, most)
+        return max((known for known in (allowed, self.held_rps) if known), default=None)
+
+    @property
+    def highest_rps(self) -> float | None:
+        """The most that it can be: what was missed, or all CPUs busy."""
+        if self.missed_rps:
+            return self.missed_rps
+        return self.lc_cpus / self.cpu_seconds_per_request if self.cpu_seconds_per_request else None
+
+    def see(
+        self, now_seconds: float, rps: Reading, use_cpus: Reading, latency_ratio: float | None, *, be_held: bool
+    ) -> None:
+        """Learn from a window.
+
+        Args:
+            rps: Load that was offered.
+            use_cpus: CPUs that the LC kept busy.
+            latency_ratio: Its tail latency by the target; None where it is not known.
+            be_held: BE had its minimum at most.
+        """
+        if isinstance(rps, Missing) or latency_ratio is None or not rps.value > 0.0:
+            self._last_held_rps, self._missing_since = 0.0, None
+            return
+        if latency_ratio > 1.0:
+            self._last_held_rps = 0.0
+            self._miss(now_seconds, rps.value, be_held=be_held)
+            return
+        self._missing_since = None
+        # An LC that misses has less CPU time than it needs, and would teach too small a demand.
+        if isinstance(use_cpus, Value) and use_cpus.value >= LEAST_USE_CPUS:
+            self._learn(use_cpus.value / rps.value)
+        both, self._last_held_rps = min(self._last_held_rps, rps.value), rps.value
+        if both > (self.held_rps or 0.0):
+            self.held_rps = both
+        if self.missed_rps and both > self.missed_rps:
+            self.missed_rps = None  # the LC or its host are others now
+
+    def ratio(self, rps: Reading) -> Reading:
+        """A load as a share of the cautious maximum."""
+        most = self.cautious_rps
+        if isinstance(rps, Missing):
+            return rps
+        if most is None:
+            return Missing(Why.NO_DATA, f"{self.name}: no window yet that says anything of it")
+        self._tell(most)
+        return Value(rps.value / most, rps.age_seconds)
+
+    def contradiction(self, stated_rps: float) -> str:
+        """What was seen against a maximum that somebody stated; empty where there is nothing."""
+        if self.held_rps and self.held_rps > ABSURD_RATIO * stated_rps:
+            return f"the target was held at {self.held_rps:.0f} rps, slo.max_load_rps is {stated_rps:g}"
+        if self.missed_rps and stated_rps > ABSURD_RATIO * self.missed_rps:
+            return f"the target was missed at {self.missed_rps:.0f} rps without BE, slo.max_load_rps is {stated_rps:g}"
+        return ""
+
+    def remembered(self) -> Mapping[str, Any]:
+        """What a restart should know, as plain data for `recall`: what was missed. All else is seen in two windows."""
+        return {"schema": SCHEMA, "missed_rps": self.missed_rps}
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """Go on with what `remembered` said, which can only make the maximum less; ValueError: it is none of that."""
+        missed_rps = memory.get("missed_rps")
+        known = (
+            isinstance(missed_rps, (int, float)) and not isinstance(missed_rps, bool) and 0.0 < missed_rps < MOST_RPS
+        )
+        if memory.get("schema") != SCHEMA or not (missed_rps is None or known):
+            raise ValueError("is no maximum load")
+        self.missed_rps = missed_rps
+
+    def __str__(self) -> str:
+        if (low := self.cautious_rps) is None:
+            return f"{self.name}: not known yet"
+        high = f", at most {self.highest_rps:.0f}" if self.highest_rps and self.highest_rps > low else ""
+        demand = self.cpu_seconds_per_request
+        reasons = (
+            f"{1e3 * demand:.3g} ms of CPU a request on {self.lc_cpus:g} CPU" if demand else "",
+            f"{self.held_rps:.0f} held" if self.held_rps else "",
+            f"{self.missed_rps:.0f} missed without BE" if self.missed_rps else "",
+        )
+        return f"{self.name}: at least {low:.0f} rps{high} ({', '.join(filter(None, reasons))})"
+
+    def _learn(self, demand: float) -> None:
+        known = self.cpu_seconds_per_request
+        if known is None:
+            self.cpu_seconds_per_request = demand
+        else:
+            self.cpu_seconds_per_request = known + (RISE if demand > known else FALL) * (demand - known)
+
+    def _miss(self, now_seconds: float, rps: float, *, be_held: bool) -> None:
+        if not be_held:
+            self._missing_since = None
+        elif self._missing_since is None:
+            self._missing_since = now_seconds
+        elif now_seconds - self._missing_since >= SETTLED_SECONDS:
+            self.missed_rps = min(self.missed_rps or math.inf, rps)
+            if self.held_rps and self.held_rps > self.missed_rps:
+                self.held_rps = None  # it was another LC or host that held it
+
+    def _tell(self, most: float) -> None:
+        if abs(most - self._told_rps) > TOLD_RATIO * self._told_rps:
+            self._told_rps = most
+            log.info("%s", self)
+
+
+def is_held(allocation: Allocation, limits: Limits) -> bool:
+    """BE has its minimum at most."""
+    return allocation.at_most(limits.minimum)

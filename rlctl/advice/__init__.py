@@ -1,0 +1,1 @@
+"""What a host could have carried, and under whom, from recorded logs alone."""

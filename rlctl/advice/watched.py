@@ -1,0 +1,130 @@
+"""What was watched: a tick log as the columns that advice is made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rlctl.envs.allocation import Limits
+from rlctl.envs.arrays import Array, Flags
+from rlctl.envs.errors import CheckFailed
+from rlctl.envs.host.max_load import MaxLoad
+from rlctl.envs.sim.identify import Record
+from rlctl.envs.telemetry import number_or_nan, offered_rps
+from rlctl.envs.ticklog import Damage
+from rlctl.envs.workload import Weight
+from rlctl.safety.profile import Profile
+from rlctl.ticklog.header import limits_in, profile_in
+from rlctl.ticklog.logged import LoggedTick, read_log
+from rlctl.ticklog.max_load import LoggedLoad
+from rlctl.ticklog.replay import period_in
+
+ASSUMED_RPS = 1000.0
+"""Maximum load where the log has the load as a share only: what is advised hardly depends on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A log of one host; arrays of shape (ticks,), NaN where something is not known.
+
+    Attributes:
+        acting: Policies that acted, in order.
+        shield: The last one in force; None where nothing says.
+        max_load: What the log says of the maximum load, learned as `slo.max_load_rps: auto` does.
+        load_ratio: Share of the LC's maximum, as the shield saw it.
+        latency_ratio: The latency that counts, by the target.
+    """
+
+    record: Record
+    acting: tuple[str, ...]
+    shield: Profile | None
+    max_load: MaxLoad
+    wall_seconds: Array
+    load_ratio: Array
+    latency_ratio: Array
+
+    @property
+    def hours(self) -> float:
+        """Length of all ticks together, gaps left out."""
+        return len(self.wall_seconds) * self.record.tick_seconds / 3600.0
+
+    @property
+    def alone(self) -> Flags:
+        """Ticks in which BE had its minimum at most."""
+        return self.record.frozen | (self.record.quota_cpus <= self.record.limits.min_quota_cpus)
+
+
+def watched(
+    files: Iterable[Path],
+    damaged: Callable[[Damage], None],
+    *,
+    weight: Weight,
+    own_cpus: float | None,
+    quantile_ratio: float,
+) -> Watched:
+    """Read the ticks under the log's last host and target.
+
+    Args:
+        weight: BE's CPU weight meanwhile, which no log says.
+        own_cpus: CPUs of BE's on which the LC never runs; None takes what BE has beyond as many as the LC.
+        quantile_ratio: The quantile that the target is about, which no log says.
+
+    Raises:
+        CheckFailed: No tick says what host it is of.
+        ConfigError: Too few of them have load, latency and the LC's CPU time.
+    """
+    load, shield = LoggedLoad(), None
+    rows: list[tuple[float, ...]] = []
+    acting: list[str] = []
+    subject: tuple[Limits, float, float] | None = None
+    for logged in read_log(files, damaged):
+        limits, period = limits_in(logged.header), period_in(logged.header)
+        if limits is None or period is None:
+            continue
+        now = (limits, period, logged.tick.telemetry.target_seconds)
+        if now != subject:
+            load, rows, subject, acting = LoggedLoad(), [], now, []
+        load.see(logged)
+        shield = profile_in(logged.header) or shield
+        if logged.tick.policy not in acting:
+            acting.append(logged.tick.policy)
+        rows.append(_row(logged, limits))
+    if subject is None or load.learned is None:
+        raise CheckFailed("no tick here says what host it is of")
+    limits, period, target_seconds = subject
+    wall, rate, ratio, tail, latency, lc_cpus, be_cpus, quota, cpuset, frozen = np.array(rows, float).T
+    known = np.isfinite(rate) & (ratio > 0.0)
+    most_rps = float(np.median(rate[known] / ratio[known])) if known.any() else ASSUMED_RPS
+    record = Record(
+        limits=limits,
+        tick_seconds=period,
+        target_seconds=target_seconds,
+        quantile_ratio=quantile_ratio,
+        max_load_rps=most_rps,
+        own_cpus=max(limits.cpus - math.ceil(limits.lc_cpus), 0.0) if own_cpus is None else own_cpus,
+        weight=weight,
+        offered_rps=np.where(np.isfinite(rate), rate, ratio * most_rps),
+        tail_seconds=np.where(tail > 0.0, tail, np.nan),
+        lc_cpus=lc_cpus,
+        be_cpus=be_cpus,
+        quota_cpus=quota,
+        cpuset_cpus=cpuset,
+        frozen=frozen > 0.0,
+    )
+    loads = np.where(np.isfinite(ratio), ratio, record.offered_rps / most_rps)
+    return Watched(record, tuple(acting), shield, load.learned, wall, loads, latency)
+
+
+def _row(logged: LoggedTick, limits: Limits) -> tuple[float, ...]:
+    tick, telemetry = logged.tick, logged.tick.telemetry
+    latency, before = telemetry.latency_ratio, logged.tick.before
+    readings = (telemetry.tail_latency_seconds, telemetry.lc_cpus, telemetry.be_cpus)
+    tail, lc_cpus, be_cpus = map(number_or_nan, readings)
+    rate, ratio = number_or_nan(offered_rps(telemetry.counters)), number_or_nan(telemetry.load_ratio)
+    cpuset = min(before.cpuset_cpus, limits.cpus)
+    latency = math.nan if latency is None else latency
+    return (tick.wall_seconds, rate, ratio, tail, latency, lc_cpus, be_cpus, before.quota_cpus, cpuset, before.frozen)

@@ -1,0 +1,32 @@
+"""`rlctl approve`: a word on a reload that waits for one."""
+
+from __future__ import annotations
+
+import argparse
+
+from rlctl.commands.asking import add_service, asked
+
+DESCRIPTION = (
+    """Say yes to the reload that waits (`approve: true` in the configuration), or no, or only ask what waits."""
+)
+
+EXAMPLES = """examples:
+  rlctl approve --show    # what waits, and who holds BE
+  rlctl approve
+  rlctl approve --no
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--no", action="store_true", help="leave everything as it is")
+    which.add_argument("--show", action="store_true", help="only say what waits, and who holds BE")
+    add_service(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; HostError: no service is there."""
+    if args.show:
+        return asked(args, {"do": "status"})
+    return asked(args, {"do": "approve", "answer": "no" if args.no else "yes"})

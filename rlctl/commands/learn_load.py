@@ -1,0 +1,58 @@
+"""`rlctl learn-load`: the LC's maximum load, as a tick log shows it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rlctl.commands.outputs import print_json
+from rlctl.commands.why import tell_damage
+from rlctl.envs.errors import CheckFailed
+from rlctl.envs.host.max_load import MaxLoad
+from rlctl.envs.ticklog import log_files
+from rlctl.ticklog.logged import read_log
+from rlctl.ticklog.max_load import LoggedLoad
+
+DESCRIPTION = "What `slo.max_load_rps: auto` would have learned from the ticks of a log."
+
+EXAMPLES = """examples:
+  rlctl learn-load /var/log/rlctl
+  rlctl learn-load ticks.jsonl --json
+
+At least: the CPU time of requests says so, at .7 of the LC's CPUs, or the target was held there. At most: the LC missed
+its target there with BE at its minimum, or all its CPUs would be busy. A log of several LCs tells of the worst off one.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("log", type=Path, metavar="LOG", help="a tick log: a file, or the directory of all its files")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; CheckFailed: no tick of the log says anything of it."""
+    load = LoggedLoad()
+    for logged in read_log(log_files(args.log), tell_damage):
+        load.see(logged)
+    learned, ticks = load.learned, load.ticks
+    if learned is None or learned.cautious_rps is None:
+        raise CheckFailed(f"{args.log}: no tick here says how many requests came, beside their latency")
+    if args.json:
+        print_json(_as_json(learned, ticks))
+    else:
+        print(f"{learned}; {ticks} ticks")
+    return 0
+
+
+def _as_json(learned: MaxLoad, ticks: int) -> dict[str, object]:
+    return {
+        "schema": 1,
+        "ticks": ticks,
+        "at_least_rps": learned.cautious_rps,
+        "at_most_rps": learned.highest_rps,
+        "cpu_seconds_per_request": learned.cpu_seconds_per_request,
+        "lc_cpus": learned.lc_cpus,
+        "held_rps": learned.held_rps,
+        "missed_rps": learned.missed_rps,
+    }

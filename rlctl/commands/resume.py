@@ -1,0 +1,24 @@
+"""`rlctl resume`: the end of a pause."""
+
+from __future__ import annotations
+
+import argparse
+
+from rlctl.commands.asking import add_service, asked
+
+DESCRIPTION = """End a pause; a limit stays."""
+
+EXAMPLES = """examples:
+  rlctl resume
+  rlctl resume --config /etc/rlctl/serve.yaml
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add_service(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; HostError: no service is there."""
+    return asked(args, {"do": "resume"})

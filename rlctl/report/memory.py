@@ -1,0 +1,55 @@
+"""What a service has learned of its host, in words: by load, the most that BE had while the target was kept."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rlctl.agents.evidence import Evidence, load_of
+from rlctl.agents.managers.learned_table import LearnedTable, allocation_at
+from rlctl.envs.allocation import Limits
+from rlctl.envs.errors import ConfigError, shown
+from rlctl.report.table import render
+
+HEADER = ("load", "BE may have", "one level more", "windows held", "missed")
+
+
+def in_words(host: Mapping[str, Any], learned: Mapping[str, Any]) -> Iterator[str]:
+    """What each learned: of a policy a table of the loads that it has seen.
+
+    Args:
+        host: What it was learned on, of which `limits` are its `Limits`.
+        learned: By name what each knew, and when it was kept.
+
+    Raises:
+        ConfigError: It is nothing that a service keeps.
+    """
+    try:
+        limits = Limits(**host["limits"])
+        for name, kept in learned.items():
+            saved = datetime.datetime.fromtimestamp(kept["saved"]).strftime("%Y-%m-%d %H:%M")
+            yield f"{shown(name)}, {saved}"
+            yield _told(kept["memory"], limits)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError, ConfigError) as error:
+        raise ConfigError(f"holds what no service keeps: {shown(str(error))[:80]}") from error
+
+
+def _told(memory: Mapping[str, Any], limits: Limits) -> str:
+    if "missed_rps" in memory:
+        missed_rps = memory["missed_rps"]
+        return "nothing that says it" if missed_rps is None else f"missed without BE at {float(missed_rps):.0f} rps"
+    evidence = Evidence(limits.levels, LearnedTable.budget_ratio)
+    evidence.recall(memory)
+    return render([HEADER, *_rows(evidence, limits)])
+
+
+def _rows(evidence: Evidence, limits: Limits) -> Iterator[tuple[str, ...]]:
+    held, missed = evidence.held.sum(axis=1), evidence.missed.sum(axis=1)
+    for place in range(len(held)):
+        if held[place] + missed[place] <= 0.0:
+            continue
+        known = evidence.known(load_of(place))
+        most = str(allocation_at(known.level, limits)) if known.level >= 0 else "nothing yet"
+        more = "to be tried" if known.next_bearable else "missed lately" if known.level < limits.levels else "-"
+        yield f"{load_of(place):.2f}", most, more, f"{held[place]:.0f}", f"{missed[place]:.1f}"

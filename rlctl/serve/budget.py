@@ -1,0 +1,139 @@
+"""Error budgets: how many windows a day may miss an LC's target, how fast they go, and what happens when they are gone.
+
+A budget that is spent, or burns so fast that it would be spent within hours, holds BE at its minimum. That can only
+restrict BE further: it is a bound of the shield (`Shield.hold`). Burn rates are those of Google's SRE workbook,
+chapter "Alerting on SLOs": 1 spends exactly the whole budget.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rlctl.config.serve import LcSection
+from rlctl.envs.allocation import Limits
+from rlctl.envs.telemetry import SeveralTelemetry
+from rlctl.loop.record import Tick
+from rlctl.safety.verdict import Bound, Reason
+
+log = logging.getLogger("rlctl.serve")
+
+HOUR_MINUTES, DAY_MINUTES = 60, 1440
+
+FAST = 6.0
+"""Burn rate over an hour that spends a quarter of a day's budget: so long nobody should wait."""
+
+SCHEMA = 1
+
+
+class ErrorBudget:
+    """The budget of one LC: its misses of the last day, minute by minute.
+
+    What counts is the misses against the windows of a whole day or hour, however long the service has run: so one that
+    has just begun has its budget too.
+
+    Args:
+        lc: Name of the LC.
+        budget_ratio: Share of a day's windows that may miss the target.
+        clock: Answers the Unix time.
+    """
+
+    learns = True
+
+    def __init__(
+        self, lc: str, budget_ratio: float, tick_seconds: float, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.lc, self.name = lc, f"error budget of {lc}"
+        self._by_minute = budget_ratio * 60.0 / tick_seconds
+        self._clock = clock
+        self._missed: dict[int, int] = {}
+
+    def count(self, slack_ratio: float | None) -> None:
+        """A window has ended; one of which nobody knows counts as none."""
+        minute = self._minute()
+        if slack_ratio is not None and slack_ratio < 0.0:
+            self._missed[minute] = self._missed.get(minute, 0) + 1
+        if len(self._missed) > DAY_MINUTES:
+            self._missed = self._last(DAY_MINUTES)
+
+    def burn_rate(self, minutes: int) -> float:
+        """How many times as fast as it may the budget was spent in the last minutes."""
+        return sum(self._last(minutes).values()) / (self._by_minute * minutes)
+
+    @property
+    def remaining_ratio(self) -> float:
+        """What is left of the day's budget; 0 when it is spent."""
+        return max(1.0 - self.burn_rate(DAY_MINUTES), 0.0)
+
+    @property
+    def trouble(self) -> str:
+        """Why BE has to be held, in a few words; empty while the budget is in order."""
+        day, hour = self.burn_rate(DAY_MINUTES), self.burn_rate(HOUR_MINUTES)
+        if day >= 1.0:
+            return f"{self.name} is spent: {day:.0%} of a day's"
+        return f"{self.name} burns at {hour:.1f} times its rate, by the last hour" if hour >= FAST else ""
+
+    def remembered(self) -> Mapping[str, Any]:
+        """The misses by minute of Unix time, as plain data for `recall`."""
+        return {"schema": SCHEMA, "missed": sorted(map(list, self._last(DAY_MINUTES).items()))}
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """Go on with what `remembered` said; ValueError: it is none of that."""
+        if memory.get("schema") != SCHEMA:
+            raise ValueError("is no error budget")
+        self._missed = {_whole(minute): _whole(count) for minute, count in memory["missed"]}
+        self._missed = self._last(DAY_MINUTES)
+
+    def _minute(self) -> int:
+        return int(self._clock() // 60.0)
+
+    def _last(self, minutes: int) -> dict[int, int]:
+        """Misses of the last minutes; of a time to come, before a clock was set back, nothing is believed."""
+        now = self._minute()
+        return {minute: count for minute, count in self._missed.items() if now - minutes < minute <= now}
+
+
+class Budgets:
+    """The error budgets of a service's LCs, those that have one. A recorder, and bounds for the shield.
+
+    Args:
+        lcs: Sections of the configuration by the names of the LCs.
+    """
+
+    def __init__(
+        self, lcs: Mapping[str, LcSection], tick_seconds: float, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.each = tuple(
+            ErrorBudget(name, percent / 100.0, tick_seconds, clock)
+            for name, lc in lcs.items()
+            if (percent := lc.slo.error_budget_percent) is not None
+        )
+        self._told: dict[str, bool] = {}
+
+    def write(self, tick: Tick) -> None:
+        """Count the window of a tick."""
+        telemetry = tick.telemetry
+        for budget in self.each:
+            own = telemetry.lcs.get(budget.lc) if isinstance(telemetry, SeveralTelemetry) else telemetry
+            budget.count(None if own is None else own.slack_ratio)
+
+    def bounds(self, limits: Limits) -> tuple[Bound, ...]:
+        """BE's minimum for each budget that is not in order."""
+        troubles = {budget.name: budget.trouble for budget in self.each}
+        for name, trouble in troubles.items():
+            if bool(trouble) != self._told.get(name, False):
+                self._told[name] = bool(trouble)
+                log.warning("%s", f"{trouble}; BE gets its minimum" if trouble else f"{name} is in order again")
+        return tuple(
+            Bound("error-budget", Reason.ERROR_BUDGET, limits.minimum, trouble)
+            for trouble in troubles.values()
+            if trouble
+        )
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is no count")
+    return value

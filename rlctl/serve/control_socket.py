@@ -1,0 +1,218 @@
+"""The socket at which people reach a running service; a thread of its own, one request at a time.
+
+The kernel says who is at the other end (SO_PEERCRED), and the socket's mode keeps everybody else away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import json
+import logging
+import os
+import pwd
+import socket
+import stat
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError, in_one_line, shown
+
+log = logging.getLogger("rlctl.serve")
+
+SOCKET = "control.sock"
+"""Below the state directory."""
+
+READ_SECONDS = 2.0
+ANSWER_SECONDS = 300.0
+"""What a client waits for: some control periods, of which one may be a minute long."""
+
+MOST_BYTES = 1 << 16
+CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+
+Answer = Callable[[Mapping[str, Any], str], Mapping[str, Any]]
+
+
+class ControlSocket:
+    """Takes requests from construction until `close`. A line of JSON is a request, a line of JSON its answer.
+
+    Args:
+        group: Its members may ask too, beside root and the service's own user.
+        answer: What comes of a request, given who asks; it may raise RlctlError.
+
+    Raises:
+        ConfigError: There is no such group, or the path is too long for a socket.
+        HostError: The socket cannot be made.
+    """
+
+    def __init__(self, path: Path, group: str | None, answer: Answer) -> None:
+        self._path, self._answer = path, answer
+        self._gid = None if group is None else _gid(group)
+        self._socket = _listening(path, self._gid)
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="rlctl-control", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening and remove the socket. Idempotent."""
+        if self._closing:
+            return
+        self._closing = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # which ends the accept that the thread waits in
+        self._thread.join(READ_SECONDS)
+        self._socket.close()
+        self._path.unlink(missing_ok=True)
+
+    def _run(self) -> None:
+        while not self._closing:
+            try:
+                peer, _ = self._socket.accept()
+            except OSError as error:
+                if not self._closing:
+                    log.error("no more requests until rlctl is started again: %s", in_one_line(error))
+                return
+            with peer, contextlib.suppress(OSError):  # a peer that has gone
+                peer.settimeout(READ_SECONDS)
+                peer.sendall(json.dumps(self._reply(peer)).encode() + b"\n")
+
+    def _reply(self, peer: socket.socket) -> Mapping[str, Any]:
+        try:
+            who, allowed = self._peer(peer)
+            line = _line(
+                peer, READ_SECONDS
+            )  # even of who may not ask: a close with something unread takes the answer with it
+            if not allowed:
+                log.warning("%s may not ask for anything", who)
+                raise PermissionMissing(f"{who} may not: it takes root, or control.group of the configuration")
+            return self._answer(*_request(line, who))
+        except RlctlError as error:
+            return {"ok": False, "said": str(error), "exit_code": error.exit_code}
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a request breaks, the next one is answered
+            log.error("a request failed: %s", in_one_line(error))
+            return {"ok": False, "said": "the request failed; see the log of rlctl", "exit_code": HostError.exit_code}
+
+    def _peer(self, peer: socket.socket) -> tuple[str, bool]:
+        """Who is at the other end, and whether they may ask."""
+        told = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+        pid, uid, gid = CREDENTIALS.unpack(told)
+        try:
+            name = pwd.getpwuid(uid).pw_name
+        except KeyError:
+            name = f"user {uid}"
+        allowed = uid in (0, os.geteuid()) or (self._gid is not None and self._gid in _groups(name, gid))
+        return f"{shown(name)} (pid {pid})", allowed
+
+
+def ask(state_directory: Path, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Put a request to the service with this state directory.
+
+    Raises:
+        ConfigError: The service does not know what is asked for.
+        HostError: No service is there, or it does not answer.
+        PermissionMissing: One may not.
+    """
+    path = state_directory / SOCKET
+    try:
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.settimeout(ANSWER_SECONDS)
+            asking.connect(str(path))
+            asking.sendall(json.dumps(request).encode() + b"\n")
+            answer = json.loads(_line(asking, ANSWER_SECONDS))
+    except PermissionError as error:
+        raise PermissionMissing(f"{path}: it takes root, or control.group of the configuration") from error
+    except (FileNotFoundError, ConnectionRefusedError) as error:
+        raise HostError(
+            f"no rlctl serves with {state_directory}: give --config or --state of the one that does"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise HostError(f"{path}: no answer: {in_one_line(error)}") from error
+    if answer.get("ok"):
+        return dict(answer)
+    kind = {78: ConfigError, 77: PermissionMissing}.get(answer.get("exit_code"), HostError)
+    raise kind(str(answer.get("said")))
+
+
+def _request(line: bytes, who: str) -> tuple[Mapping[str, Any], str]:
+    try:
+        request = json.loads(line[:MOST_BYTES])
+    except ValueError as error:
+        raise ConfigError(f"no line of JSON of at most {MOST_BYTES} bytes") from error
+    if not isinstance(request, dict):
+        raise ConfigError("a request is an object")
+    behind = request.get("behind")  # sudo's own user: root may say so, nobody else
+    return request, f"{who} for {shown(str(behind))[:32]}" if behind and who.startswith("root ") else who
+
+
+def _line(peer: socket.socket, seconds: float) -> bytes:
+    """What comes up to the end of a line, to the other end's close, or to more than a line may be.
+
+    Raises:
+        OSError: It did not come within so many seconds, in whatever pieces.
+    """
+    line, ends = b"", time.monotonic() + seconds
+    while not line.endswith(b"\n") and len(line) <= MOST_BYTES:
+        peer.settimeout(max(ends - time.monotonic(), 0.001))
+        if not (part := peer.recv(MOST_BYTES)):
+            break
+        line += part
+    return line
+
+
+def _listening(path: Path, gid: int | None) -> socket.socket:
+    """A socket there that nobody but its owner, and this group, may connect to."""
+    made = socket.socket(socket.AF_UNIX)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISSOCK(path.lstat().st_mode):  # of a service that was killed: the state directory is ours now
+                path.unlink()
+        before = os.umask(0o177)
+        try:
+            made.bind(str(path))
+        finally:
+            os.umask(before)
+        if gid is not None:
+            _give(path, gid)
+        made.listen(8)
+    except RlctlError:
+        made.close()
+        raise
+    except OSError as error:
+        made.close()
+        if "too long" in str(error):
+            raise ConfigError(f"state_directory: {path} is too long for a socket's name, 107 letters") from error
+        raise HostError(f"{path}: no socket can be made there: {error.strerror or error}") from error
+    return made
+
+
+def _give(path: Path, gid: int) -> None:
+    """Let the members of a group connect, too."""
+    try:
+        os.chown(path, -1, gid)
+    except PermissionError as error:
+        path.unlink()
+        name = grp.getgrgid(gid).gr_name
+        way_out = f"SupplementaryGroups={name} in the unit, or CAP_CHOWN"
+        raise PermissionMissing(f"control.group: the socket may not be given to {name}: {way_out}") from error
+    path.chmod(0o660)
+
+
+def _gid(group: str) -> int:
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError as error:
+        raise ConfigError(f"control.group: there is no group {group!r}") from error
+
+
+def _groups(name: str, gid: int) -> list[int]:
+    """The groups of a user; of one without a name the own group alone."""
+    try:
+        return os.getgrouplist(name, gid)
+    except (KeyError, OSError):
+        return [gid]

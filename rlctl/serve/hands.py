@@ -1,0 +1,261 @@
+"""What people say to a running service: BE paused or limited for a time, a reload approved, times of a schedule.
+
+What they said is kept in the state directory, so that a restart does not forget it. It can only restrict BE further:
+each of it is a bound of the shield (`Shield.hold`).
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rlctl.config.people import ScheduleEntry
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.errors import ConfigError, on_one_line
+from rlctl.envs.whole_file import write_json
+from rlctl.loop.narrator import in_words
+from rlctl.loop.record import Tick
+from rlctl.safety.verdict import Bound, Reason
+
+log = logging.getLogger("rlctl.serve")
+
+HOLDS = "holds.json"
+"""Below the state directory."""
+
+PAUSE, LIMIT = "pause", "limit"
+ENDS = {"resume": PAUSE, "release": LIMIT}
+"""What takes back what."""
+
+MOST_WHY = 200
+"""Characters of a reason that are kept."""
+
+MOST_SECONDS = 366 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """One thing that somebody said, in Unix time; of each kind there is one at most.
+
+    Attributes:
+        kind: PAUSE or LIMIT.
+        quota_cpus: The most that BE may have; 0 is a pause.
+        until_seconds: None is until it is taken back.
+    """
+
+    kind: str
+    quota_cpus: float
+    who: str
+    why: str
+    since_seconds: float
+    until_seconds: float | None = None
+
+    def __str__(self) -> str:
+        what = "paused" if self.kind == PAUSE else f"limited to {self.quota_cpus:g} CPU"
+        until = "" if self.until_seconds is None else f" until {_local(self.until_seconds)}"
+        return f"{what} by {self.who}{until}" + (f": {self.why}" if self.why else "")
+
+    def bound(self, limits: Limits) -> Bound:
+        """The most that it allows."""
+        return Bound(self.kind, Reason.OPERATOR, _most(self.quota_cpus, limits), str(self))
+
+
+class Hands:
+    """What is said now. The control loop asks it each tick; the control socket's thread changes it. A recorder.
+
+    Args:
+        state_directory: Keeps what is said; None keeps nothing.
+        tick_seconds: Control period: how soon something said is in force.
+        clock: Answers the Unix time by which holds end and the schedule goes.
+    """
+
+    def __init__(
+        self,
+        state_directory: Path | None,
+        schedule: Sequence[ScheduleEntry],
+        tick_seconds: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._path = None if state_directory is None else state_directory / HOLDS
+        self._schedule, self._clock = tuple(schedule), clock
+        self._patience_seconds = 3.0 * tick_seconds + 1.0
+        self._news, self._keeping = threading.Condition(), threading.Lock()
+        self._holds = {} if self._path is None else _kept(self._path, clock())
+        self._said, self._asked, self._in_force = 1, 0, 0  # counts: what was said, what the loop took, what it wrote
+        self._tick: Tick | None = None
+        self.waiting, self._answer = "", ""
+        for hold in self._holds.values():
+            log.warning("BE is %s; `rlctl %s` ends it", hold, _end_of(hold))
+
+    def bounds(self, limits: Limits) -> tuple[Bound, ...]:
+        """The bounds of this tick, from what was said and from the schedule."""
+        now = self._clock()
+        with self._news:
+            over = [one for one in self._holds.values() if one.until_seconds is not None and one.until_seconds <= now]
+            for hold in over:
+                del self._holds[hold.kind]
+            self._asked, holds = self._said, tuple(self._holds.values())
+        for hold in over:
+            log.info("over: BE was %s", hold)
+        if over:
+            self._keep()
+        moment = datetime.datetime.fromtimestamp(now)
+        times = [_scheduled(entry, limits) for entry in self._schedule if entry.covers(moment)]
+        return (*(hold.bound(limits) for hold in holds), *times)
+
+    def write(self, tick: Tick) -> None:
+        """Take note of what is in force."""
+        with self._news:
+            self._tick, self._in_force = tick, self._asked
+            self._news.notify_all()
+
+    def answer(self, request: Mapping[str, Any], who: str) -> dict[str, Any]:
+        """Do what a request asks, and say what came of it.
+
+        Raises:
+            ConfigError: It asks for what there is not.
+        """
+        what, why = request.get("do"), on_one_line(str(request.get("why") or ""))[:MOST_WHY]
+        if what in (PAUSE, LIMIT):
+            said = self._hold(_asked_for(str(what), request, who, why, self._clock()))
+        elif what in ENDS:
+            said = self._end(ENDS[what], who)
+        elif what == "approve":
+            said = self._approve(request.get("answer"), who)
+        elif what == "status":
+            said = "" if self._holds else "nobody holds BE"
+        else:
+            raise ConfigError(f"{what!r} is nothing that can be asked")
+        with self._news:
+            tick, holds = self._tick, [asdict(hold) | {"text": str(hold)} for hold in self._holds.values()]
+        now = None if tick is None else {"tick": tick.index, "policy": tick.policy, "be": in_words(tick.applied)}
+        return {"ok": True, "said": said, "now": now, "holds": holds, "waiting": self.waiting}
+
+    def wait_for_word(self, change: str) -> None:
+        """From now on this change waits for `rlctl approve`."""
+        self.waiting, self._answer = change, ""
+        log.warning("waits for `rlctl approve`: %s", change)
+
+    def word(self) -> str:
+        """The word on the change that waits, `yes` or `no`, once; empty where there is none yet."""
+        word, self._answer = self._answer, ""
+        if word:
+            self.waiting = ""
+        return word
+
+    def _hold(self, hold: Hold) -> str:
+        log.warning("BE is %s", hold)
+        with self._news:
+            self._holds = {**self._holds, hold.kind: hold}
+        return self._in_force_then(f"BE is {hold}; `rlctl {_end_of(hold)}` ends it")
+
+    def _end(self, kind: str, who: str) -> str:
+        with self._news:
+            holds = dict(self._holds)
+            ended, self._holds = holds.pop(kind, None), holds
+        if ended is None:
+            return f"there was no {kind}"
+        log.warning("%s ends: BE was %s", who, ended)
+        return self._in_force_then(f"over: BE was {ended}")
+
+    def _approve(self, answer: object, who: str) -> str:
+        if answer not in ("yes", "no"):
+            raise ConfigError(f"{answer!r} is neither yes nor no")
+        if not (change := self.waiting):
+            return "nothing waits for a word"
+        log.warning("%s says %s to: %s", who, answer, change)
+        self._answer = str(answer)
+        return f"{answer}: {change}"
+
+    def _in_force_then(self, said: str) -> str:
+        """Keep what is said now, wait until a tick has taken it in, and say so."""
+        trouble = self._keep()
+        with self._news:
+            self._said += 1
+            said_now = self._said
+            done = self._news.wait_for(lambda: self._in_force >= said_now, self._patience_seconds)
+            applied = self._tick and in_words(self._tick.applied)
+        late = "" if done else "; NOT in force yet, the loop is late"
+        return f"{said}{late}; BE has {applied}{trouble}"
+
+    def _keep(self) -> str:
+        """Write what is said to its file; what a restart will not know of it, and why, empty where all is well."""
+        if self._path is None:
+            return ""
+        try:
+            with self._keeping:  # the loop and who asks may both be here; the file is to have the latest
+                with self._news:
+                    holds = [asdict(hold) for hold in self._holds.values()]
+                write_json(self._path, {"schema": 1, "holds": holds})
+        except OSError as error:
+            log.error("%s: %s: a restart will not know what was said", error.filename, error.strerror)
+            return f"; a restart will not know it: {error.strerror}"
+        return ""
+
+
+def _asked_for(kind: str, request: Mapping[str, Any], who: str, why: str, now: float) -> Hold:
+    until = request.get("until")
+    if until is not None:
+        until = _number("until", until)
+        if not now < until <= now + MOST_SECONDS:
+            raise ConfigError(f"until {_local(until)} is in the past, or more than a year away")
+    quota = _number("quota_cpus", request.get("quota_cpus")) if kind == LIMIT else 0.0
+    if kind == LIMIT and quota <= 0.0:
+        raise ConfigError(f"a limit of {quota:g} CPU is none; `rlctl pause` takes all")
+    return Hold(kind, quota, who, why, now, until)
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e12:
+        raise ConfigError(f"{name} {value!r} is no number")
+    return float(value)
+
+
+def _most(quota_cpus: float, limits: Limits) -> Allocation:
+    """All CPUs under this quota; the safe allocation where it is 0."""
+    return limits.clip(limits.full.but(quota_cpus=quota_cpus)) if quota_cpus else limits.safe
+
+
+def _scheduled(entry: ScheduleEntry, limits: Limits) -> Bound:
+    most = _most(entry.be_cpus, limits)
+    return Bound("schedule", Reason.SCHEDULE, most, f"{entry.name}: {entry.be_cpus:g} CPU")
+
+
+def _end_of(hold: Hold) -> str:
+    return next(word for word, kind in ENDS.items() if kind == hold.kind)
+
+
+def _local(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def _kept(path: Path, now: float) -> dict[str, Hold]:
+    """What was said before a restart. A file that cannot be read is a pause: who knows what it said."""
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        holds = [_resumed(one, now) for one in plain["holds"]]
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, ConfigError) as error:
+        log.error("%s cannot be read, so BE is paused: %s", path, on_one_line(str(error)))
+        return {PAUSE: Hold(PAUSE, 0.0, "rlctl", f"{path} cannot be read", now)}
+    return {hold.kind: hold for hold in holds if hold.until_seconds is None or hold.until_seconds > now}
+
+
+def _resumed(plain: Mapping[str, Any], now: float) -> Hold:
+    kind, until = plain["kind"], plain["until_seconds"]
+    if kind not in (PAUSE, LIMIT):
+        raise ValueError(f"{kind!r} is no kind of hold")
+    quota = 0.0 if kind == PAUSE else _number("quota_cpus", plain["quota_cpus"])
+    if quota < 0.0:
+        raise ValueError(f"a limit of {quota:g} CPU")
+    who, why = (on_one_line(str(plain[name]))[:MOST_WHY] for name in ("who", "why"))
+    since = _number("since_seconds", plain["since_seconds"])
+    until = None if until is None else _number("until_seconds", until)
+    return Hold(kind, quota, who, why, min(since, now), until)

@@ -1,0 +1,142 @@
+"""What was learned of this host, kept in the state directory, so that a restart does not forget it.
+
+Policies learn what it bears, and its LCs' maximum loads are learned where nobody stated them. It frees nobody: what
+policies know is a proposal, on which the shield rules, and what is known of a load can only make its maximum less.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from rlctl.envs.errors import ConfigError, in_one_line, on_one_line
+from rlctl.envs.whole_file import write_json
+
+log = logging.getLogger("rlctl.serve")
+
+MEMORY = "memory.json"
+"""Below the state directory."""
+
+SCHEMA = 1
+KEEP_SECONDS = 60.0
+"""Between two writes: so much is lost when the service is killed."""
+
+MOST_BYTES, MOST_LEARNERS = 1 << 20, 64
+
+
+class Learner(Protocol):
+    """Who learns of a host: a policy, or what finds out an LC's maximum load. See `rlctl.agents.policy.Policy`."""
+
+    @property
+    def name(self) -> str:
+        """Under which it is kept."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether there is anything to keep."""
+
+    def remembered(self) -> Mapping[str, Any]:
+        """What it has learned, as plain data for `recall`."""
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """Go on with that; ValueError: it is nothing of its."""
+
+
+class HostMemory:
+    """Gives who learns what it learned of this host before, and keeps what it learns.
+
+    Args:
+        state_directory: Has the file; None keeps nothing.
+        host: What has to be the same for that to say anything: CPUs, target, maximum load, BE's weight. Plain data.
+        clock: Answers the Unix time.
+    """
+
+    def __init__(
+        self, state_directory: Path | None, host: Mapping[str, Any], clock: Callable[[], float] = time.time
+    ) -> None:
+        self._path = None if state_directory is None else state_directory / MEMORY
+        self._host, self._clock = json.loads(json.dumps(host, default=str)), clock
+        self._due_seconds = clock() + KEEP_SECONDS
+
+    def recall(self, learner: Learner) -> None:
+        """Have one that has just been started go on with what it knew; without that it learns anew."""
+        if self._path is None or not learner.learns:
+            return
+        try:
+            kept = self._read(self._path).get(learner.name)
+            if kept is None:
+                return
+            hours = max(self._clock() - float(kept["saved"]), 0.0) / 3600.0
+            learner.recall(kept["memory"])
+        except Exception as error:  # noqa: BLE001 - whatever is in a file, the service begins
+            log.warning("%s: %s is learned anew: %s", self._path, learner.name, in_one_line(error))
+        else:
+            log.info("%s goes on with what it knew of this host %.1f h ago", learner.name, hours)
+
+    def keep_if_due(self, learners: Sequence[Learner]) -> None:
+        """Keep what they have learned, once in KEEP_SECONDS."""
+        if self._clock() >= self._due_seconds:
+            self.keep(learners)
+
+    def keep(self, learners: Sequence[Learner]) -> None:
+        """Keep what they have learned; a file that cannot be written is told, and nothing else happens."""
+        self._due_seconds = self._clock() + KEEP_SECONDS
+        if self._path is None or not (learned := {one.name: _remembered(one) for one in learners if one.learns}):
+            return
+        try:
+            before = self._read(self._path)
+        except (OSError, ConfigError):
+            before = {}
+        now = round(self._clock(), 3)
+        others = {name: kept for name, kept in before.items() if not learned.get(name)}
+        latest = others | {name: {"saved": now, "memory": memory} for name, memory in learned.items() if memory}
+        kept = dict(list(latest.items())[-MOST_LEARNERS:])
+        try:
+            write_json(self._path, {"schema": SCHEMA, "host": self._host, "learned": kept})
+        except OSError as error:
+            log.warning("%s: %s: a restart learns this host anew", error.filename, error.strerror)
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        """By name what was known, the latest last; nothing where there is no file.
+
+        Raises:
+            ConfigError: It is no such file, or of another host.
+            OSError: It cannot be read.
+        """
+        if not path.exists():
+            return {}
+        there, learned = read_memory(path)
+        if changed := sorted(key for key in there.keys() | self._host.keys() if there.get(key) != self._host.get(key)):
+            raise ConfigError(f"another {', '.join(changed)} than when it was learned")
+        return learned
+
+
+def _remembered(learner: Learner) -> Mapping[str, Any]:
+    try:
+        return learner.remembered()
+    except Exception as error:  # noqa: BLE001 - nobody is trusted not to fail, and the loop goes on
+        log.warning("what %s learned is not kept: %s", learner.name, in_one_line(error))
+        return {}
+
+
+def read_memory(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The host that a file is of, and by name what was learned of it.
+
+    Raises:
+        ConfigError: It is no file of this kind.
+        OSError: It cannot be read.
+    """
+    with path.open("rb") as stream:
+        text = stream.read(MOST_BYTES + 1)
+    try:
+        plain = json.loads(text[:MOST_BYTES])
+        host, learned = plain["host"], plain["learned"]
+        if plain["schema"] != SCHEMA or not isinstance(host, dict) or not isinstance(learned, dict):
+            raise ValueError(f"schema {plain['schema']!r}")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ConfigError(f"is no memory of a host: {on_one_line(str(error))[:80]}", path) from error
+    return host, learned

@@ -1,0 +1,136 @@
+"""The maximum load that nobody stated: never more than what was seen, and given up when it is contradicted."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.envs.allocation import Limits
+from rlctl.envs.host.max_load import CAUTIOUS_UTILISATION, MISSED_RATIO, SETTLED_SECONDS, MaxLoad, is_held
+from rlctl.envs.telemetry import Missing, Value, Why
+
+GONE = Missing(Why.NO_DATA)
+
+
+class Service:
+    """An LC of one CPU whose requests take a millisecond."""
+
+    def __init__(self):
+        self.learned, self.now = MaxLoad("web", 1.0), 0.0
+
+    def runs(self, seconds, rps, latency_ratio=0.5, be_held=False, demand=0.001):
+        for _ in range(seconds):
+            self.now += 1.0
+            self.learned.see(self.now, Value(rps), Value(rps * demand), latency_ratio, be_held=be_held)
+        return self.learned.cautious_rps
+
+
+def test_the_cpus_say_what_it_is_at_least():
+    assert Service().runs(1, 300.0) == pytest.approx(CAUTIOUS_UTILISATION * 1000.0)
+    assert Service().learned.cautious_rps is None
+
+
+def test_a_load_that_held_twice_is_no_more_than_the_maximum():
+    service = Service()
+    service.runs(1, 900.0)
+    assert service.learned.cautious_rps == pytest.approx(700.0)
+    assert service.runs(1, 880.0) == 880.0
+    assert service.runs(5, 100.0) == 880.0
+
+
+def test_what_the_service_misses_alone_is_more_than_the_maximum():
+    service = Service()
+    service.runs(60, 500.0, latency_ratio=3.0)
+    assert service.learned.missed_rps is None, "BE may be the reason"
+    service.runs(int(SETTLED_SECONDS), 500.0, latency_ratio=3.0, be_held=True)
+    assert service.learned.missed_rps is None, "its backlog may be"
+    service.runs(5, 500.0, latency_ratio=3.0, be_held=True)
+    service.runs(1, 300.0)
+    assert service.learned.cautious_rps == pytest.approx(MISSED_RATIO * 500.0)
+    assert service.runs(2, 600.0) == pytest.approx(700.0), "and no longer, once it has held more"
+
+
+def test_a_request_that_costs_more_is_seen_at_once_and_one_that_costs_less_in_time():
+    service = Service()
+    service.runs(10, 300.0)
+    assert service.runs(10, 300.0, demand=0.002) < 380.0
+    assert service.runs(10, 300.0) < 450.0
+    assert service.runs(300, 300.0) == pytest.approx(700.0, rel=0.01)
+
+
+def test_without_a_reading_nothing_is_learned_and_nothing_is_known():
+    learned = MaxLoad("web", 1.0)
+    learned.see(1.0, GONE, Value(0.5), 0.5, be_held=True)
+    learned.see(2.0, Value(300.0), Value(0.5), None, be_held=True)
+    learned.see(3.0, Value(0.0), Value(0.5), 0.1, be_held=True)
+    assert learned.cautious_rps is None
+    assert learned.ratio(Value(300.0)).why is Why.NO_DATA
+    assert learned.ratio(GONE) is GONE
+    learned.see(4.0, Value(300.0), GONE, 0.1, be_held=True)
+    learned.see(5.0, Value(300.0), GONE, 0.1, be_held=True)
+    assert learned.ratio(Value(150.0, 0.2)) == Value(0.5, 0.2), "of what held alone"
+
+
+@pytest.mark.parametrize(("stated", "word"), [(700.0, ""), (500.0, "held at 700"), (950.0, "")])
+def test_a_stated_maximum_is_held_against_what_held(stated, word):
+    service = Service()
+    service.runs(2, 700.0)
+    assert word in service.learned.contradiction(stated)
+    assert bool(word) == bool(service.learned.contradiction(stated))
+
+
+def test_a_stated_maximum_is_held_against_what_was_missed():
+    service = Service()
+    service.runs(20, 500.0, latency_ratio=2.0, be_held=True)
+    assert "missed at 500 rps without BE" in service.learned.contradiction(700.0)
+
+
+def test_what_a_restart_knows_makes_the_maximum_less():
+    service, again = Service(), Service()
+    service.runs(20, 500.0, latency_ratio=2.0, be_held=True)
+    again.learned.recall(service.learned.remembered())
+    assert again.runs(1, 300.0) == pytest.approx(MISSED_RATIO * 500.0)
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        {},
+        {"schema": 2, "missed_rps": 1.0},
+        {"schema": 1, "missed_rps": -1.0},
+        {"schema": 1, "missed_rps": "9"},
+        {"schema": 1, "missed_rps": True},
+        {"schema": 1, "missed_rps": float("nan")},
+    ],
+)
+def test_what_is_no_maximum_load_is_refused(memory):
+    with pytest.raises(ValueError, match="maximum load"):
+        MaxLoad("web", 1.0).recall(memory)
+
+
+@given(st.floats(1.0, 1e14), st.lists(st.tuples(st.floats(1.0, 1e6), st.floats(0.0, 4.0)), max_size=20))
+def test_no_memory_makes_it_more(missed_rps, windows):
+    plain, recalled = MaxLoad("web", 1.0), MaxLoad("web", 1.0)
+    recalled.recall({"schema": 1, "missed_rps": missed_rps})
+    for second, (rps, use_cpus) in enumerate(windows):
+        for one in (plain, recalled):
+            one.see(float(second), Value(rps), Value(use_cpus), 0.5, be_held=False)
+        if plain.cautious_rps is not None:
+            assert recalled.cautious_rps <= plain.cautious_rps
+
+
+def test_it_says_what_it_goes_by(caplog):
+    caplog.set_level("INFO")
+    service = Service()
+    assert str(service.learned) == "maximum load of web: not known yet"
+    service.runs(2, 300.0)
+    for _ in range(3):
+        service.learned.ratio(Value(100.0))
+    said = "maximum load of web: at least 700 rps, at most 1000 (1 ms of CPU a request on 1 CPU, 300 held)"
+    assert [record.getMessage() for record in caplog.records] == [said]
+
+
+def test_be_is_held_at_its_minimum_or_less():
+    limits = Limits(cpus=2)
+    assert is_held(limits.safe, limits)
+    assert is_held(limits.minimum, limits)
+    assert not is_held(limits.full, limits)

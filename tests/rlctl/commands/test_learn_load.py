@@ -1,0 +1,58 @@
+"""`rlctl learn-load`: the maximum load of a recorded log."""
+
+import json
+
+import pytest
+
+from rlctl.cli import main
+from rlctl.envs.allocation import Limits
+from rlctl.envs.telemetry import Value
+from rlctl.loop.control import Controller
+from rlctl.loop.record import TickLog
+from rlctl.safety.profile import load_profile
+from rlctl.safety.shield import Shield
+from rlctl.ticklog.header import header_of
+from tests.doubles.plant import FakePlant
+
+
+class Counting(FakePlant):
+    """Says how many requests came, at 1000 a second for a load of 1."""
+
+    def read(self):
+        telemetry = super().read()
+        return telemetry.but(counters={"offered_rps": Value(1000.0 * telemetry.load_ratio.value)})
+
+
+def recorded(folder, plant, always):
+    policy, shield = always(lambda o: plant.limits.safe), Shield(load_profile("responsive"), plant.limits)
+    log = TickLog(folder / "ticks.jsonl")
+    log.header = header_of(plant, policy, shield)
+    Controller(plant, policy, shield, log).run(ticks=30)
+    log.close()
+    return folder
+
+
+@pytest.fixture
+def limits():
+    return Limits(cpus=2)
+
+
+def test_it_says_what_a_log_shows(tmp_path, capsys, always, limits):
+    folder = recorded(tmp_path, Counting(limits, loads=(0.2, 0.2, 0.4)), always)
+    assert main(["learn-load", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert said == (
+        "maximum load of the LC: at least 824 rps, at most 1176 (0.85 ms of CPU a request on 1 CPU, 200 held); "
+        "30 ticks\n"
+    )
+    assert main(["learn-load", str(folder), "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["at_least_rps"] == pytest.approx(0.7 / 0.00085)
+    assert (plain["held_rps"], plain["missed_rps"], plain["ticks"]) == (200.0, None, 30)
+
+
+def test_a_log_without_requests_says_nothing_of_it(tmp_path, capsys, always, limits):
+    folder = recorded(tmp_path, FakePlant(limits), always)
+    assert main(["learn-load", str(folder)]) == 1
+    assert "no tick here says how many requests came" in capsys.readouterr().err
+    assert main(["learn-load", str(tmp_path / "none")]) == 78

@@ -1,0 +1,164 @@
+"""Error budgets: spent means careful, over a restart too, and nothing of it makes BE freer."""
+
+import json
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from rlctl.config.serve import SloSection
+from rlctl.envs.allocation import Limits
+from rlctl.envs.telemetry import Quantile, Telemetry, worst_of
+from rlctl.loop.control import Controller
+from rlctl.loop.record import MemoryRecorder, Tee
+from rlctl.safety.profile import load_profile
+from rlctl.safety.shield import Shield
+from rlctl.safety.verdict import Reason, Verdict
+from rlctl.serve.budget import DAY_MINUTES, FAST, HOUR_MINUTES, Budgets, ErrorBudget
+from tests.doubles.plant import FakePlant
+
+LIMITS = Limits(cpus=4)
+NOON = 1_763_899_200.0
+OF_A_DAY = 864  # one percent of its seconds
+
+
+class Lc:
+    """A section of the configuration, as far as budgets read it."""
+
+    def __init__(self, percent):
+        self.slo = SloSection(target_milliseconds=10.0, error_budget_percent=percent)
+
+
+class Clock:
+    def __init__(self):
+        self.now = NOON
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def budget(clock):
+    return ErrorBudget("web", 0.01, 1.0, clock)
+
+
+def missed(budget, windows, spread_minutes=1):
+    for window in range(windows):
+        if window % (windows // spread_minutes) == 0:
+            budget._clock.now += 60.0
+        budget.count(-0.1)
+
+
+def test_a_budget_is_spent_by_misses_alone(budget):
+    for _ in range(1000):
+        budget.count(0.5)
+        budget.count(None)
+    assert budget.remaining_ratio == 1.0
+    assert budget.trouble == ""
+    missed(budget, OF_A_DAY // 2, spread_minutes=360)
+    assert budget.remaining_ratio == pytest.approx(0.5)
+    assert budget.burn_rate(DAY_MINUTES) == pytest.approx(0.5)
+    assert budget.trouble == ""
+    missed(budget, OF_A_DAY // 2, spread_minutes=360)
+    assert budget.remaining_ratio == 0.0
+    assert budget.trouble == "error budget of web is spent: 100% of a day's"
+
+
+def test_it_is_back_when_the_misses_are_a_day_old(budget, clock):
+    missed(budget, OF_A_DAY)
+    clock.now += 60.0 * (DAY_MINUTES - 1)
+    assert budget.trouble
+    clock.now += 60.0
+    assert budget.trouble == ""
+    assert budget.remaining_ratio == 1.0
+
+
+def test_a_fast_burn_is_trouble_before_the_day_is_spent(budget, clock):
+    missed(budget, round(36 * FAST), spread_minutes=6)
+    assert budget.burn_rate(HOUR_MINUTES) == pytest.approx(FAST)
+    assert budget.remaining_ratio == pytest.approx(0.75)
+    assert budget.trouble == "error budget of web burns at 6.0 times its rate, by the last hour"
+    clock.now += 3600.0
+    assert budget.trouble == ""
+
+
+def test_a_clock_that_is_set_back_or_far_ahead_for_a_while_holds_nobody_for_good(budget, clock):
+    clock.now += 1e9
+    missed(budget, 2 * OF_A_DAY)
+    clock.now = NOON
+    assert budget.trouble == ""
+    for _ in range(2 * DAY_MINUTES):
+        clock.now += 60.0
+        budget.count(-0.1)
+    assert len(budget._missed) <= DAY_MINUTES + 1, "bounded"
+
+
+def test_it_is_kept_over_a_restart_as_plain_data_and_what_is_none_is_refused(budget, clock):
+    missed(budget, OF_A_DAY, spread_minutes=100)
+    plain = json.loads(json.dumps(budget.remembered()))
+    again = ErrorBudget("web", 0.01, 1.0, clock)
+    again.recall(plain)
+    assert again.trouble == budget.trouble != ""
+    full = {"schema": 1, "missed": [[int(NOON // 60) + minute, 60] for minute in range(DAY_MINUTES)]}
+    assert len(json.dumps(full)) < 32_000
+    wrongs = ({}, {"schema": 2, "missed": []}, *({"schema": 1, "missed": [one]} for one in ([1.5, 1], [1, -1])))
+    for wrong in wrongs:
+        with pytest.raises(ValueError, match="is no"):
+            again.recall(wrong)
+    assert again.trouble
+
+
+class Loop:
+    """A control loop under a policy that wants all."""
+
+    def __init__(self, always, clock, percent):
+        self.budgets, self.ticks = Budgets({"lc": Lc(percent)}, 1.0, clock), MemoryRecorder()
+        self.plant = FakePlant(LIMITS, loads=(0.1,))
+        policy, shield = always(lambda _: LIMITS.full), Shield(load_profile("responsive"), LIMITS)
+        recorder = Tee(self.ticks, self.budgets)
+        self.controller = Controller(self.plant, policy, shield, recorder, said=self.budgets.bounds)
+
+    def run(self, ticks):
+        for _ in range(ticks):
+            self.plant.wait()
+            self.controller.tick()
+        return self.ticks.ticks[-1]
+
+
+def test_be_is_held_at_its_minimum_while_the_budget_is_spent(always, clock, caplog):
+    caplog.set_level(logging.WARNING, "rlctl.serve")
+    loop = Loop(always, clock, 1.0)
+    assert loop.run(60).applied.quota_cpus > 1.0
+    loop.plant.target_seconds = 1e-6
+    loop.run(OF_A_DAY)
+    loop.plant.target_seconds = 0.010
+    held = loop.run(120)
+    (bound,) = [one for one in held.verdict.bounds if one.reason is Reason.ERROR_BUDGET]
+    assert bound.detail.startswith("error budget of lc is spent")
+    assert held.applied.at_most(LIMITS.minimum)
+    assert not held.applied.frozen, "the misses are over"
+    assert not Verdict(LIMITS.minimum, LIMITS.full, (bound,)).corrected, "no fault of the policy"
+    clock.now += 86400.0 + 60.0
+    assert loop.run(60).applied.quota_cpus > 1.0
+    told = [record.getMessage() for record in caplog.records if "budget" in record.getMessage()]
+    assert told[-1] == "error budget of lc is in order again"
+    assert len(told) == 2, "burns, then is over; once each"
+
+
+def test_each_lc_has_its_own_and_one_without_has_none(clock):
+    budgets = Budgets({"web": Lc(0.1), "db": Lc(None), "api": Lc(50.0)}, 1.0, clock)
+    assert [one.lc for one in budgets.each] == ["web", "api"]
+
+    def reading(tail):
+        return Telemetry(1.0, 0.01, Quantile(tail, samples=500, window_seconds=1.0))
+
+    telemetry = worst_of({"web": reading(0.02), "db": reading(0.02), "api": reading(0.001)})
+    for _ in range(100):
+        budgets.write(SimpleNamespace(telemetry=telemetry))
+    assert [round(one.remaining_ratio, 3) for one in budgets.each] == [0.0, 1.0]
+    assert len(budgets.bounds(LIMITS)) == 1

@@ -1,0 +1,352 @@
+"""What people say to a running service: in force within a tick, over when it was said to be, not forgotten."""
+
+import datetime
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from rlctl.config.people import ScheduleEntry
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
+from rlctl.loop.control import Controller
+from rlctl.loop.record import MemoryRecorder, Tee
+from rlctl.safety.profile import load_profile
+from rlctl.safety.shield import Shield
+from rlctl.safety.verdict import Bound, Reason, Verdict
+from rlctl.serve.control_socket import SOCKET, ControlSocket, ask
+from rlctl.serve.deciders import Deciders
+from rlctl.serve.hands import HOLDS, Hands
+from rlctl.serve.service import Around, control
+from tests.doubles.plant import FakePlant
+
+LIMITS = Limits(cpus=4)
+PROFILE = load_profile("responsive")
+NOON = datetime.datetime(2026, 11, 23, 12).timestamp()  # a Monday
+
+
+class Clock:
+    def __init__(self):
+        self.now = NOON
+
+    def __call__(self):
+        return self.now
+
+
+class Loop:
+    """A control loop whose policy wants all, beside somebody who says something."""
+
+    def __init__(self, always, folder, schedule=(), clock=None):
+        self.clock, self.ticks = clock or Clock(), MemoryRecorder()
+        self.hands = Hands(folder, schedule, 0.01, self.clock)
+        plant = FakePlant(LIMITS, loads=(0.1,))
+        policy, recorder = always(lambda o: LIMITS.full), Tee(self.ticks, self.hands)
+        shield = Shield(PROFILE, LIMITS)
+        self.controller = Controller(plant, policy, shield, recorder, said=self.hands.bounds)
+        self.run(40)
+
+    def run(self, ticks):
+        for _ in range(ticks):
+            self.controller.plant.wait()
+            self.controller.tick()
+
+    def said(self, **request):
+        """Ask while the loop ticks on."""
+        answers = []
+        asking = threading.Thread(target=lambda: answers.append(self.hands.answer(request, "root")))
+        asking.start()
+        while asking.is_alive():
+            self.run(1)
+        return answers[0]
+
+    @property
+    def be(self):
+        return self.ticks.ticks[-1].applied
+
+
+@pytest.fixture
+def loop(always, tmp_path):
+    return Loop(always, tmp_path)
+
+
+def test_a_pause_is_in_force_when_it_is_answered_and_over_when_it_is_ended(loop):
+    assert not loop.be.frozen
+    answer = loop.said(do="pause", why="a\nbackup \x1b[31m")
+    assert loop.be == LIMITS.safe
+    assert "paused by root: a backup ?[31m" in answer["said"]
+    assert json.loads(json.dumps(answer, allow_nan=False)) == answer, "plain JSON, which knows no infinity"
+    assert "NOT" not in answer["said"]
+    (bound,) = [one for one in loop.ticks.ticks[-1].verdict.bounds if one.reason is Reason.OPERATOR]
+    assert bound.guard == "pause"
+    loop.said(do="resume")
+    loop.run(20)
+    assert not loop.be.frozen
+
+
+def test_a_limit_holds_beside_a_pause_and_ends_by_itself(loop):
+    loop.said(do="limit", quota_cpus=0.5, until=NOON + 60.0)
+    loop.said(do="pause")
+    loop.said(do="resume")
+    loop.run(60)
+    assert loop.be.quota_cpus == 0.5
+    assert loop.be.cpuset_cpus == 4
+    loop.clock.now += 61.0
+    loop.run(60)
+    assert loop.be.quota_cpus > 0.5
+    assert loop.said(do="status")["holds"] == []
+
+
+def test_what_people_say_is_no_mistake_of_the_policy():
+    said = Bound("pause", Reason.OPERATOR, LIMITS.safe)
+    ruled = Bound("ceiling", Reason.CEILING, LIMITS.minimum)
+    assert Verdict(LIMITS.safe, LIMITS.full, (said,)).overridden
+    assert not Verdict(LIMITS.safe, LIMITS.full, (said,)).corrected
+    assert Verdict(LIMITS.safe, LIMITS.full, (said, ruled)).corrected
+
+
+def test_a_restart_forgets_nothing_but_what_is_over(always, tmp_path):
+    clock = Clock()
+    first = Loop(always, tmp_path, clock=clock)
+    first.said(do="limit", quota_cpus=1.0, until=NOON + 60.0)
+    first.said(do="pause", why="night")
+    clock.now += 61.0
+    again = Loop(always, tmp_path, clock=clock)
+    assert again.be == LIMITS.safe
+    assert [hold["kind"] for hold in again.said(do="status")["holds"]] == ["pause"]
+    again.said(do="resume")
+    assert Loop(always, tmp_path, clock=clock).said(do="status")["holds"] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "[" * 100_000, '{"holds": [{"kind": "limit", "quota_cpus": -1, "until_seconds": null}]}',
+     '{"holds": [{"kind": "free"}]}', '{"holds": [{"kind": "limit", "quota_cpus": "all"}]}', "\0" * 99,
+     '{"holds": [{"kind": "limit", "quota_cpus": NaN, "who": "", "why": "", "since_seconds": 0, "until_seconds": 1}]}'],
+)  # fmt: skip
+def test_a_file_that_nobody_can_read_is_a_pause(always, tmp_path, text, caplog):
+    (tmp_path / HOLDS).write_text(text)
+    loop = Loop(always, tmp_path)
+    assert loop.be == LIMITS.safe
+    assert "cannot be read, so BE is paused" in caplog.text
+    loop.said(do="resume")
+    assert json.loads((tmp_path / HOLDS).read_text())["holds"] == []
+
+
+def test_a_disk_that_is_full_is_told_and_be_is_held_all_the_same(loop, tmp_path, monkeypatch):
+    def full(path, data):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("rlctl.serve.hands.write_json", full)
+    assert "a restart will not know it: No space left" in loop.said(do="pause")["said"]
+    assert loop.be == LIMITS.safe
+
+
+def test_a_loop_that_stands_still_is_said(always, tmp_path, monkeypatch):
+    loop = Loop(always, tmp_path)
+    monkeypatch.setattr(loop.hands, "_patience_seconds", 0.01)
+    assert "NOT in force yet" in loop.hands.answer({"do": "pause"}, "root")["said"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        ({"do": "unfreeze"}, "nothing that can be asked"),
+        ({}, "nothing that can be asked"),
+        ({"do": "limit"}, "no number"),
+        ({"do": "limit", "quota_cpus": True}, "no number"),
+        ({"do": "limit", "quota_cpus": float("nan")}, "no number"),
+        ({"do": "limit", "quota_cpus": -1}, "pause"),
+        ({"do": "pause", "until": NOON - 1.0}, "in the past"),
+        ({"do": "pause", "until": NOON + 1e9}, "a year"),
+        ({"do": "pause", "until": "18:00"}, "no number"),
+        ({"do": "approve", "answer": "perhaps"}, "neither"),
+    ],
+)
+def test_what_cannot_be_meant_changes_nothing(loop, request_, said):
+    with pytest.raises(ConfigError, match=said):
+        loop.hands.answer(request_, "root")
+    assert loop.said(do="status")["holds"] == []
+
+
+def entry(**given):
+    return ScheduleEntry.model_validate({"name": "backup", "begins": "22:00", "ends": "03:30", "be_cpus": 0, **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "moment", "covered"),
+    [
+        ({}, "2026-11-23T21:59", False),
+        ({}, "2026-11-23T22:00", True),
+        ({}, "2026-11-24T03:29", True),
+        ({}, "2026-11-24T03:30", False),
+        ({"days": "sun"}, "2026-11-23T01:00", True),  # the night from Sunday to Monday
+        ({"days": "mon-fri"}, "2026-11-28T01:00", True),  # the one from Friday to Saturday
+        ({"days": "mon-fri"}, "2026-11-28T23:00", False),
+        ({"days": ["sat", "sun"], "begins": 600, "ends": "24:00"}, "2026-11-28T10:00", True),
+        ({"days": "fri-mon", "begins": "00:00", "ends": "24:00"}, "2026-11-24T10:00", False),
+    ],
+)
+def test_times_of_a_schedule(given, moment, covered):
+    assert entry(**given).covers(datetime.datetime.fromisoformat(moment)) is covered
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"begins": "22"},
+        {"begins": "22:60"},
+        {"ends": "25:00"},
+        {"days": "mo"},
+        {"days": []},
+        {"be_cpus": -1},
+        {"ends": True},
+    ],
+)
+def test_a_wrong_schedule_is_refused(given):
+    with pytest.raises(ValueError, match=r"day|greater|at least 1"):
+        entry(**given)
+
+
+def test_a_schedule_holds_be_at_its_time_and_not_after(always, tmp_path):
+    loop = Loop(always, tmp_path, [entry(begins="12:00", ends="13:00")])
+    assert loop.be == LIMITS.safe
+    assert loop.ticks.ticks[-1].verdict.decisive[-1].reason is Reason.SCHEDULE
+    loop.clock.now += 3600.0
+    loop.run(20)
+    assert not loop.be.frozen
+    half = Loop(always, tmp_path, [entry(begins="12:00", ends="13:00", be_cpus=0.5)])
+    half.run(60)
+    assert half.be == Allocation(0.5, 4)
+
+
+@pytest.fixture
+def asked(tmp_path):
+    """A socket whose service repeats what it is asked, and who asked."""
+    with_socket = ControlSocket(tmp_path / SOCKET, None, lambda request, who: {"ok": True, "said": who, **request})
+    yield tmp_path
+    with_socket.close()
+    assert not (tmp_path / SOCKET).exists()
+
+
+def test_the_kernel_says_who_asks(asked):
+    assert ask(asked, {"do": "status"})["said"] == f"{os.environ.get('USER', 'root')} (pid {os.getpid()})"
+    assert stat.S_IMODE((asked / SOCKET).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("line", [b"", b"{", b"[]\n", b"\xff\xfe\n", b"x" * 100_000, b'{"do": 1e999}\n'])
+def test_garbage_is_answered_in_one_line_and_the_next_one_is_served(asked, line):
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.settimeout(10)
+        peer.connect(str(asked / SOCKET))
+        try:
+            peer.sendall(line)
+            peer.shutdown(socket.SHUT_WR)
+            peer.recv(4096)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+    assert ask(asked, {"do": "status"})["ok"]
+
+
+def test_a_service_that_fails_says_so_and_goes_on(tmp_path):
+    def answer(request, who):
+        if request["do"] == "break":
+            raise ZeroDivisionError
+        raise ConfigError("no such thing")
+
+    with_socket = ControlSocket(tmp_path / SOCKET, None, answer)
+    try:
+        with pytest.raises(HostError, match="see the log"):
+            ask(tmp_path, {"do": "break"})
+        with pytest.raises(ConfigError, match="no such thing"):
+            ask(tmp_path, {"do": "what"})
+    finally:
+        with_socket.close()
+
+
+def test_without_a_service_the_way_out_is_said(tmp_path):
+    with pytest.raises(HostError, match="give --config or --state"):
+        ask(tmp_path, {"do": "status"})
+    (tmp_path / SOCKET).write_text("no socket")
+    with pytest.raises(HostError):
+        ask(tmp_path, {"do": "status"})
+    with pytest.raises(HostError, match="no socket can be made there"):
+        ControlSocket(tmp_path / SOCKET, None, lambda *_: {})
+    with pytest.raises(ConfigError, match="too long"):
+        ControlSocket(tmp_path / ("x" * 200), None, lambda *_: {})
+    with pytest.raises(ConfigError, match=r"control\.group"):
+        ControlSocket(tmp_path / "s", "no-such-group", lambda *_: {})
+
+
+def test_a_group_that_the_socket_may_not_be_given_to_is_told_with_the_way_out(tmp_path, monkeypatch):
+    def refused(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "chown", refused)
+    with pytest.raises(PermissionMissing, match="SupplementaryGroups=nogroup"):
+        ControlSocket(tmp_path / SOCKET, "nogroup", lambda *_: {})
+    assert not (tmp_path / SOCKET).exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+@pytest.mark.parametrize(("group", "allowed"), [(None, False), ("nogroup", True)])
+def test_somebody_else_is_refused_unless_the_group_says_so(tmp_path, group, allowed):
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == 0 and str(folder).startswith("/tmp/pytest"):
+            folder.chmod(0o755)
+    served = ControlSocket(tmp_path / SOCKET, group, lambda request, who: {"ok": True, "said": who})
+    if group is None:
+        (tmp_path / SOCKET).chmod(0o666)  # even if somebody opened it: the kernel's word counts
+    code = f"""
+import os, socket, time
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+peer = socket.socket(socket.AF_UNIX); peer.settimeout(10); peer.connect({str(tmp_path / SOCKET)!r})
+time.sleep(0.2)  # the answer does not come before the request
+peer.sendall(b'{{"do": "pause"}}\\n'); print(peer.recv(4096).decode())
+"""
+    try:
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    finally:
+        served.close()
+    answer = json.loads(done.stdout)
+    assert answer["ok"] is allowed, done.stderr
+    assert "nobody" in answer["said"]
+    if not allowed:
+        assert answer["exit_code"] == PermissionMissing.exit_code
+
+
+class Stop(threading.Event):
+    """Set after so many looks; some look does something."""
+
+    def __init__(self, looks, then):
+        super().__init__()
+        self.left, self.then = looks, then
+
+    def is_set(self):
+        self.left -= 1
+        if self.left in self.then:
+            self.then[self.left]()
+        return self.left < 0
+
+
+@pytest.mark.parametrize(("word", "acting"), [("yes", "second"), ("no", "first")])
+def test_a_reload_waits_for_a_word(always, word, acting):
+    first, second, closed = always(lambda o: o.current), always(lambda o: o.current), []
+    first.name, second.name = "first", "second"
+    first.close, second.close = (lambda name=name: closed.append(name) for name in ("first", "second"))
+    hands, seen, brought = Hands(None, (), 0.01), MemoryRecorder(), [Deciders(second, PROFILE)]
+    then = {10: lambda: hands.answer({"do": "approve", "answer": word}, "root")}
+    around = Around(tick_log=seen, hands=hands, approve=True)
+    seen.header, seen.renew_header, seen.dropped = None, lambda: None, 0
+    control(
+        FakePlant(LIMITS, loads=(0.1,)), Deciders(first, PROFILE), Stop(20, then), around,
+        reloaded=lambda: brought.pop() if brought else None,
+    )  # fmt: skip
+    assert seen.ticks[8].policy == "first"
+    assert seen.ticks[-1].policy == acting
+    assert sorted(closed) == ["first", "second"]
+    assert hands.waiting == ""

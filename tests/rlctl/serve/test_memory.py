@@ -1,0 +1,139 @@
+"""What a policy learned of a host outlives the service, and never stands in its way."""
+
+import json
+
+import pytest
+
+from rlctl.agents.managers.learned_table import LearnedTable, level_of
+from rlctl.cli import main
+from rlctl.envs.allocation import Limits
+from rlctl.loop.control import Controller
+from rlctl.loop.record import NullRecorder
+from rlctl.loop.stopping import Request
+from rlctl.safety.profile import load_profile
+from rlctl.safety.shield import Shield
+from rlctl.serve.deciders import Deciders
+from rlctl.serve.memory import KEEP_SECONDS, MEMORY, MOST_LEARNERS, HostMemory
+from rlctl.serve.service import Around, control
+from tests.doubles.plant import FakePlant
+
+LIMITS = Limits(cpus=2)
+PROFILE = load_profile("responsive")
+HOST = {"limits": {"cpus": 2, "lc_cpus": 1.0, "min_quota_cpus": 0.01, "levels": 20}, "slo": {"lc": 0.01}}
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1e9
+
+    def __call__(self):
+        return self.now
+
+
+class Ends(Request):
+    """Asked for after so many looks."""
+
+    def __init__(self, looks):
+        super().__init__()
+        self.left = looks
+
+    def is_set(self):
+        self.left -= 1
+        return self.left < 0
+
+
+def served(folder, ticks, host=HOST):
+    manager = LearnedTable()
+    plant = FakePlant(LIMITS, loads=(0.1,))
+    control(plant, Deciders(manager, PROFILE), Ends(ticks), Around(memory=HostMemory(folder, host)))
+    return manager
+
+
+def test_a_restart_goes_on_with_what_was_learned(tmp_path, caplog):
+    caplog.set_level("INFO")
+    first = served(tmp_path, 60).remembered()
+    assert first["cells"]
+    assert "goes on" not in caplog.text
+    again = served(tmp_path, 1).remembered()
+    assert len(again["cells"]) >= len(first["cells"])
+    assert "learned-table goes on with what it knew of this host 0.0 h ago" in caplog.text
+
+
+def test_another_host_is_learned_anew(tmp_path, caplog):
+    served(tmp_path, 60)
+    assert len(served(tmp_path, 2, HOST | {"slo": {"lc": 0.02}}).remembered()["cells"]) <= 2
+    assert "another slo than when it was learned" in caplog.text
+
+
+def known(levels=20):
+    return {"schema": 1, "levels": levels, "cells": [[0.1, 20, 50.0, 0.0]]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "\0", "[" * 100_000, json.dumps({"schema": 2, "host": HOST, "learned": {}}),
+     json.dumps({"schema": 1, "host": HOST, "learned": {"learned-table": {"saved": 0.0, "memory": known(5)}}}),
+     json.dumps({"schema": 1, "host": HOST, "learned": {"learned-table": {"saved": "x", "memory": known()}}}),
+     json.dumps({"schema": 1, "host": HOST, "learned": {"learned-table": 3}}), "x" * (2 << 20)],
+)  # fmt: skip
+def test_a_file_that_is_no_memory_is_told_and_written_anew(tmp_path, text, caplog):
+    (tmp_path / MEMORY).write_text(text)
+    assert served(tmp_path, 60).remembered()["cells"]
+    assert "is learned anew" in caplog.text
+    assert "learned-table" in json.loads((tmp_path / MEMORY).read_text())["learned"]
+
+
+def test_what_a_file_says_frees_nobody(tmp_path):
+    """Whatever the memory proposes, the shield rules: without latency BE is at the safe allocation."""
+    everything = {"schema": 1, "host": HOST, "learned": {"learned-table": {"saved": 0.0, "memory": known()}}}
+    (tmp_path / MEMORY).write_text(json.dumps(everything))
+    memory, manager = HostMemory(tmp_path, HOST), LearnedTable()
+    shield = Shield(PROFILE, LIMITS)
+    plant = FakePlant(LIMITS, loads=(0.99,))
+    controller = Controller(plant, manager, shield, NullRecorder(), recall=memory.recall)
+    controller.run(ticks=5)
+    assert plant.current.frozen or level_of(plant.current, LIMITS) == 0
+
+
+def test_it_is_kept_once_a_minute_by_policy_and_the_latest_ones_only(tmp_path):
+    clock = Clock()
+    memory, manager = HostMemory(tmp_path, HOST, clock), LearnedTable()
+    manager.start(LIMITS)
+    memory.keep_if_due((manager,))
+    assert not (tmp_path / MEMORY).exists()
+    for number in range(2 * MOST_LEARNERS):
+        clock.now += KEEP_SECONDS
+        manager.name = f"policy-{number}"
+        memory.keep_if_due((manager,))
+    kept = list(json.loads((tmp_path / MEMORY).read_text())["learned"])
+    assert kept == [f"policy-{number}" for number in range(MOST_LEARNERS, 2 * MOST_LEARNERS)]
+
+
+def test_a_folder_that_cannot_be_written_and_a_policy_that_fails_are_told(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    manager = LearnedTable()
+    manager.start(LIMITS)
+    HostMemory(tmp_path / "file", HOST).keep((manager,))
+    assert "a restart learns this host anew" in caplog.text
+    HostMemory(tmp_path, HOST).keep((LearnedTable(),))  # which was never started
+    assert "what learned-table learned is not kept" in caplog.text
+
+
+def test_inspect_shows_it(tmp_path, capsys):
+    served(tmp_path, 60)
+    assert main(["inspect", str(tmp_path / MEMORY)]) == 0
+    told = capsys.readouterr().out
+    assert "learned-table, 20" in told
+    assert "windows held" in told
+    assert main(["inspect", str(tmp_path / MEMORY), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["host"] == HOST
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", json.dumps({"schema": 1, "host": HOST, "learned": {"a\x1b": {"saved": 1e300, "memory": 3}}})]
+)
+def test_inspect_refuses_what_is_none(tmp_path, capsys, text):
+    (tmp_path / MEMORY).write_text(text)
+    assert main(["inspect", str(tmp_path / MEMORY)]) == 78
+    assert capsys.readouterr().err.count("\n") == 1
+    assert main(["inspect", str(tmp_path / "none.json")]) == 78
