@@ -57,7 +57,7 @@ class Seen:
 
     def inside(self) -> list[Path]:
         """Those in a namespace of the testbed's."""
-        return [path for path in self.processes() if (space := _namespace(path)) and space != self._own]
+        return [path for path in self.processes() if self._strange(path)]
 
     def linked(self) -> list[Path]:
         """Those that have the link's interface with its classes, or its token bucket, before them."""
@@ -78,7 +78,11 @@ class Seen:
 
     def namespaces(self) -> set[str]:
         """All of the testbed's, by their kernel's names."""
-        return {_namespace(path) for path in self.inside()}
+        return {space for path in self.processes() if (space := self._strange(path))}
+
+    def _strange(self, path: Path) -> str:
+        """The process's network namespace by its kernel's name; empty if it is ours or the process has ended."""
+        return "" if (space := _namespace(path)) == self._own else space
 
 
 @dataclass(frozen=True, slots=True)
