@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Protocol
 
 from rlctl.envs.actions import Action, decode
 from rlctl.envs.allocation import Allocation, Limits
@@ -27,9 +27,9 @@ class Policy(Protocol):
         masked: True when it wants the shield's mask with each observation; managers do not, and a mask costs time.
         needs: Names of Telemetry fields that it cannot work without.
         learned: True for a network's; `rlctl serve` puts a heuristic behind it, see `rlctl.agents.served.fallback`.
-        learns: It finds out while it runs what its host bears, see `remembered`.
         trained_with: Shields that it met in training, as "name (digest)" by their digests; empty when nothing is known.
         heuristic: The policy that decides in its place when it fails; None when it decides alone.
+        learns: It goes by the observation's experience, so that it is another one on a host that it has watched.
         fallback: Why the last action was not its own but another's; empty when it was its own.
         failed: It gave no usable answer in the last tick, and another policy decided.
     """
@@ -82,18 +82,6 @@ class Policy(Protocol):
 
     def judged(self, verdict: Verdict) -> None:  # noqa: ARG002 - most do not learn from it
         """Learn what the shield made of the last action; told once per tick, after the ruling."""
-        return
-
-    def remembered(self) -> Mapping[str, Any]:
-        """What it has learned of this host since `start`, as plain data for `recall`; empty when it learns nothing."""
-        return {}
-
-    def recall(self, memory: Mapping[str, Any]) -> None:  # noqa: ARG002 - most learn nothing
-        """Go on with what `remembered` said of this host; asked right after `start`.
-
-        Raises:
-            ValueError: It is nothing of this policy's, or of a host like this; it has learned nothing then.
-        """
         return
 
     def rehearse(self, limits: Limits, observation: Observation) -> float | None:

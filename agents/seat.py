@@ -70,6 +70,7 @@ class Seat:
         strict: What a policy raises is raised here, and its notes are not read: for benchmarks and recordings, where a
             failure is a mistake to be shown. Otherwise BE gets the safe allocation in that tick.
         lags: Ticks back that the observations' vector shows, oldest first.
+        learns: Books what the host teaches even where this policy does not go by it.
     """
 
     __slots__ = ("limits", "observer", "policy", "shield", "strict")
@@ -83,9 +84,10 @@ class Seat:
         *,
         strict: bool = False,
         lags: Sequence[int] = LAGS,
+        learns: bool = False,
     ) -> None:
         self.policy, self.shield, self.limits, self.strict = policy, shield, limits, strict
-        self.observer = Observer(limits, tick_seconds, lags)
+        self.observer = Observer(limits, tick_seconds, lags, learns=learns or policy.learns)
 
     def start(self) -> Allocation:
         """Forget everything; where BE begins: under a shield at the safe allocation, else where the policy says."""

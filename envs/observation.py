@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
@@ -16,14 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.allocations import Allocations
+from rlctl.envs.arrays import as_array
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
+from rlctl.envs.experience import TOLD, Experience
+from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why, number
 
 if TYPE_CHECKING:
     from gymnasium import spaces
 
-VERSION = 2
-"""Bumped on any change of order, range or meaning of FEATURES."""
+VERSION = 3
+"""Bumped on any change of order, range or meaning of FEATURES or of what is told of the experience."""
+
+WITHOUT_EXPERIENCE = 2
+"""The version that ends before the experience, and is the same up to there: its policies still run."""
 
 LAGS = (16, 8, 4, 2, 1, 0)
 """Ticks back, oldest first, whose frames the vector holds: the last few show a trend and the sensors' delay, the older
@@ -54,6 +60,7 @@ class Observation:
         frames: The ticks of the history, oldest first.
         tick_seconds: Control period, the unit of ages in the vector.
         mask: bool, shape (len(MOVES),): moves that the shield would let through unchanged; None without a shield.
+        experience: What this host has taught until now; it goes on learning with the next tick.
     """
 
     telemetry: Telemetry
@@ -61,11 +68,18 @@ class Observation:
     frames: tuple[Frame, ...] = ()
     tick_seconds: float = 1.0
     mask: NDArray[np.bool_] | None = None
+    experience: Experience = field(default_factory=lambda: Experience(Limits(1)))
 
     @property
     def vector(self) -> NDArray[np.float32]:
         """float32, shape (Observer.size,), each entry in [-1, 1]."""
-        return np.concatenate([frame.values(self.tick_seconds) for frame in self.frames])
+        return np.concatenate([*(frame.values(self.tick_seconds) for frame in self.frames), self.told])
+
+    @property
+    def told(self) -> NDArray[np.float32]:
+        """What of the experience the vector ends with, shape (TOLD,)."""
+        told: NDArray[np.float32] = self.experience.told(as_array(number(self.telemetry.load_ratio)))[0]
+        return told
 
 
 class Scale(StrEnum):
@@ -150,29 +164,31 @@ FEATURES: tuple[Feature, ...] = (
     Feature("frozen", "0 or 1", 0.0, 1.0, lambda t, a, m: float(a.frozen)),
 )
 """The observation table. The vector is, for each tick of `LAGS`, every feature in this order, followed by the validity
-flags (+1 valid, -1 missing) of the optional ones, followed by the latency's age in ticks. Every number is relative to
-the host: its target, its CPUs, its maximum load, the CPU time of its requests. So one policy fits hosts of any size."""
+flags (+1 valid, -1 missing) of the optional ones, followed by the latency's age in ticks; and after all ticks what is
+told of the experience, see `Experience.told`. Every number is relative to the host: its target, its CPUs, its maximum
+load, the CPU time of its requests. So one policy fits hosts of any size."""
 
 
 class Observer:
-    """Turns telemetry into observations, with a short history.
+    """Turns telemetry into observations, with a short history and all that the host has taught.
 
     Args:
         tick_seconds: Control period, the unit of ages.
         lags: Ticks back that the vector shows, oldest first; before the first tick there is the first.
+        learns: Books every window; else the experience stays empty, for policies that do not go by it.
     """
 
-    def __init__(self, limits: Limits, tick_seconds: float, lags: Sequence[int] = LAGS) -> None:
-        self.limits = limits
+    def __init__(self, limits: Limits, tick_seconds: float, lags: Sequence[int] = LAGS, *, learns: bool = True) -> None:
+        self.limits, self.learns = limits, learns
         self.tick_seconds = tick_seconds
         self.lags = checked_lags(lags)
         self._frames: deque[Frame] = deque(maxlen=self.lags[0] + 1)
+        self.experience = Experience(limits)
 
     @property
     def size(self) -> int:
         """Length of the vector."""
-        optional = sum(feature.optional for feature in FEATURES)
-        return (len(FEATURES) + optional + 1) * len(self.lags)
+        return FRAME_SIZE * len(self.lags) + TOLD
 
     @property
     def space(self) -> spaces.Space[NDArray[np.float32]]:
@@ -182,8 +198,9 @@ class Observer:
         return cast("spaces.Space[NDArray[np.float32]]", spaces.Box(-1.0, 1.0, (self.size,), np.float32))
 
     def reset(self) -> None:
-        """Forget the history: the next tick is the first."""
+        """Forget the history and what was learned: the next tick is the first."""
         self._frames.clear()
+        self.experience = Experience(self.limits)
 
     def observe(self, telemetry: Telemetry, current: Allocation, mask: NDArray[np.bool_] | None = None) -> Observation:
         """Add one tick to the history and return what a policy sees."""
@@ -192,7 +209,11 @@ class Observer:
             self._frames.extend([frame] * (self._frames.maxlen or 1))
         self._frames.append(frame)
         shown = tuple(self._frames[-1 - lag] for lag in self.lags)
-        return Observation(telemetry, current, shown, self.tick_seconds, mask)
+        if self.learns:
+            now, ratio = as_array(telemetry.time_seconds), as_array(telemetry.latency_ratio)
+            load, used = as_array(number(telemetry.load_ratio)), as_array(number(telemetry.be_cpus))
+            self.experience.see(now, load, ratio, used, Allocations.same(current, 1))
+        return Observation(telemetry, current, shown, self.tick_seconds, mask, self.experience)
 
 
 def checked_lags(lags: Sequence[int]) -> tuple[int, ...]:
@@ -224,6 +245,9 @@ def _scaled(feature: Feature, reading: Reading | float) -> float:
     low = bend(feature.low)
     return float(2.0 * (bend(min(max(value, feature.low), feature.high)) - low) / (bend(feature.high) - low) - 1.0)
 
+
+FRAME_SIZE = len(FEATURES) + sum(feature.optional for feature in FEATURES) + 1
+"""Numbers of one tick: the features, a flag for each that may be missing, and the age of the latency."""
 
 BEND: Mapping[Scale, Callable[[Any], Any]] = {
     Scale.LINEAR: lambda value: value,

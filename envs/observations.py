@@ -15,7 +15,8 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.observation import BEND, FEATURES, LAGS, Observer, Scale
+from rlctl.envs.experience import TOLD, UNTOLD, Experience
+from rlctl.envs.observation import BEND, FEATURES, FRAME_SIZE, LAGS, Observer, Scale
 from rlctl.envs.readings import Readings
 
 _OF: Mapping[str, Callable[[Readings, Allocations, Limits | VectorLimits], Array]] = {
@@ -42,18 +43,20 @@ _SAME_SENSOR = {"cpu_per_request": ("stretch",)}
 _OPTIONAL = tuple(feature.name for feature in FEATURES if feature.optional)
 _PLACE = {feature.name: place for place, feature in enumerate(FEATURES)}
 _FLAG = {name: len(FEATURES) + place for place, name in enumerate(_OPTIONAL)}
-FRAME_SIZE = len(FEATURES) + len(_OPTIONAL) + 1
-"""Numbers of one tick: the features, a flag for each that may be missing, and the age of the latency."""
+
+EXPERIENCE = "experience"
+"""Stands among the absent features for all that is told of the experience."""
 
 
 class VectorObserver:
-    """Turns the readings of n hosts into observations, with a short history.
+    """Turns the readings of n hosts into observations, with a short history and all that each host has taught.
 
     Args:
         limits: Range of allocations, of all hosts or of each.
         tick_seconds: Control period, the unit of ages.
         lags: Ticks back that the vector shows, as in `Observer`.
-        absent: Features whose sensor these hosts lack; what else that sensor yields is hidden with them.
+        absent: Features whose sensor these hosts lack; what else that sensor yields is hidden with them. With
+            `EXPERIENCE` among them nothing is learned of the hosts.
 
     Raises:
         ConfigError: Lags that do not descend to 0, or a feature that every host has or that there is not.
@@ -66,7 +69,8 @@ class VectorObserver:
         lags: Sequence[int] = LAGS,
         absent: Collection[str] = (),
     ) -> None:
-        if unknown := sorted(set(absent) - set(_OPTIONAL)):
+        self._learns, absent = EXPERIENCE not in absent, set(absent) - {EXPERIENCE}
+        if unknown := sorted(absent - set(_OPTIONAL)):
             raise ConfigError(f"absent: {', '.join(unknown)}: no optional feature; there are {', '.join(_OPTIONAL)}")
         self.limits = limits
         self.tick_seconds = tick_seconds
@@ -80,26 +84,38 @@ class VectorObserver:
         self._depth = int(self.lags[0]) + 1
         self._frames = np.zeros((self._depth, 0, FRAME_SIZE), np.float32)  # a ring: the newest is at `_newest`
         self._newest = 0
+        self.experience, self._told = Experience(limits, 0), np.zeros((0, TOLD), np.float32)
+        self._be_use_is_seen = "be_cpus" not in absent
 
     def begin(self, readings: Readings, current: Allocations, which: Flags | None = None) -> NDArray[np.float32]:
         """Begin the history on the hosts in `which`, or all, with this tick; what all see, shape (n, size)."""
         frame = self._frame(readings, current)
         if which is None or which.all():
             self._frames = np.repeat(frame[None], self._depth, axis=0)
+            self.experience, self._told = Experience(self.limits, len(frame)), np.zeros((len(frame), TOLD), np.float32)
         else:
             self._frames[:, which] = frame[which]
-        return self._vector()
+            self.experience.forget(which)
+        return self._vector(readings, current, which)
 
     def observe(self, readings: Readings, current: Allocations) -> NDArray[np.float32]:
         """Add one tick to the history of every host; float32, shape (n, size), each entry in [-1, 1]."""
         self._newest = (self._newest + 1) % self._depth
         self._frames[self._newest] = self._frame(readings, current)
-        return self._vector()
+        return self._vector(readings, current)
 
-    def _vector(self) -> NDArray[np.float32]:
-        """A copy, since the caller may keep or change it."""
+    def _vector(self, readings: Readings, current: Allocations, which: Flags | None = None) -> NDArray[np.float32]:
+        """A copy, since the caller may keep or change it; the hosts in `which` learn from this tick."""
         shown = self._frames[(self._newest - self.lags) % self._depth]
-        return np.ascontiguousarray(shown.transpose(1, 0, 2)).reshape(shown.shape[1], -1)
+        frames = np.ascontiguousarray(shown.transpose(1, 0, 2)).reshape(shown.shape[1], -1)
+        if not self._learns:
+            return np.concatenate([frames, np.tile(UNTOLD, (len(frames), 1))], axis=1)
+        load, ratio = known_numbers(readings)
+        used = readings.be_cpus if self._be_use_is_seen else np.full(len(load), np.nan)
+        self.experience.see(readings.time_seconds, load, ratio, used, current, which)
+        told = self.experience.told(load)
+        self._told = told if which is None else np.where(which[:, None], told, self._told)
+        return np.concatenate([frames, self._told], axis=1)
 
     def _frame(self, readings: Readings, current: Allocations) -> NDArray[np.float32]:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -120,6 +136,13 @@ class VectorObserver:
         frame[:, values], frame[:, flags] = 0.0, -1.0
         frame[:, -1] = np.minimum(readings.age_seconds / self.tick_seconds, 10.0) / 5.0 - 1.0
         return frame
+
+
+def known_numbers(readings: Readings) -> tuple[Array, Array]:
+    """The load, and latency by the target; NaN where they are lost."""
+    target = readings.target_seconds
+    ratio = 1.0 - (target - readings.latency_seconds) / target
+    return np.where(readings.lost, np.nan, readings.load_ratio), np.where(readings.lost, np.nan, ratio)
 
 
 def _bent(values: Array) -> Array:

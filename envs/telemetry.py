@@ -11,6 +11,9 @@ from typing import Any
 MOST_LOAD_RATIO = 20.0
 """Overload is a little above 1 (1.2); a larger one than this means that max_load_rps is in another unit."""
 
+MOST = 1e15
+"""More than any reading of a host can be, in any unit; sums and products of such numbers stay finite."""
+
 
 class Why(StrEnum):
     """Why a reading is missing; the set is closed so that guards, metrics and docs can name each."""
@@ -86,6 +89,11 @@ def offered_rps(readings: Mapping[str, Reading]) -> Reading:
     """Requests a second that came; of a source that sees only those that were done, these."""
     offered = readings.get("offered_rps")
     return offered if isinstance(offered, Value) else readings.get("done_rps", Missing(Why.NOT_CONFIGURED))
+
+
+def number(reading: Reading) -> float | None:
+    """The reading's number; None when it is missing, negative, above MOST or not a number."""
+    return reading.value if isinstance(reading, Value) and 0.0 <= reading.value <= MOST else None
 
 
 def number_or_nan(reading: Reading) -> float:

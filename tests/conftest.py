@@ -171,13 +171,13 @@ def make_bundle():
     from rlctl.agents.served.bundle import save
     from rlctl.agents.served.card import CardParts, ObservationTable, TrainedOn, Training
     from rlctl.envs.actions import MOVES
-    from rlctl.envs.observation import FEATURES, LAGS
+    from rlctl.envs.observation import FEATURES, FRAME_SIZE, LAGS
     from rlctl.envs.workload import Weight
 
     def follow_slack(lags):
         """Aims at the quota nearest to the slack: -(slack - target)**2, but for a part that all targets share."""
         size = ObservationTable.here(lags).size
-        slack = size - size // len(lags) + [one.name for one in FEATURES].index("slack")  # in the newest frame
+        slack = (len(lags) - 1) * FRAME_SIZE + [one.name for one in FEATURES].index("slack")  # in the newest frame
         weight, bias = np.zeros((len(MOVES), size)), np.full(len(MOVES), -9.0)
         for place, move in enumerate(MOVES):
             if move.quota_ratio is not None and not move.frozen:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 from rlctl.agents.allocator import Weights, allocate
 from rlctl.agents.allocator.contributions import AS_PUBLISHED
-from rlctl.agents.managers.manager import HAIR, Every, Manager, number, require, slack_of
+from rlctl.agents.managers.manager import HAIR, Every, Manager, require, slack_of
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.applications import Application, Cluster, Placement, WorkingMode
 from rlctl.envs.errors import PolicyError
-from rlctl.envs.telemetry import Telemetry
+from rlctl.envs.telemetry import Telemetry, number
 
 URGENT_GAP_PERCENT = 20.0
 """A goal gap above it has the resources allocated anew at once (application_manager.cc)."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlctl.agents.managers.manager import Manager, number, require, slack_of
+from rlctl.agents.managers.manager import Manager, require, slack_of
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError
-from rlctl.envs.telemetry import Telemetry
+from rlctl.envs.telemetry import Telemetry, number
 
 LEAST_LOAD = 0.02
 """Below this load the quotient of use and load says nothing: the LC's CPU time is housekeeping."""

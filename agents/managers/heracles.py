@@ -14,10 +14,10 @@ from enum import Enum
 from types import MappingProxyType
 
 from rlctl.agents.managers.heracles_loops import Bandwidth, Link, Power
-from rlctl.agents.managers.manager import HAIR, Every, Manager, number, require, slack_of
+from rlctl.agents.managers.manager import HAIR, Every, Manager, require, slack_of
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import PolicyError
-from rlctl.envs.telemetry import Telemetry
+from rlctl.envs.telemetry import Telemetry, number
 
 MEASURED: Mapping[str, str] = MappingProxyType(
     {

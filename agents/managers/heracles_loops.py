@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from rlctl.agents.managers.manager import HAIR, number
-from rlctl.envs.telemetry import Missing, Reading, Why
+from rlctl.agents.managers.manager import HAIR
+from rlctl.envs.telemetry import Missing, Reading, Why, number
 
 _ABSENT = Missing(Why.NOT_CONFIGURED)
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlctl.agents.managers.manager import HAIR, Every, Manager, number, require, slack_of
+from rlctl.agents.managers.manager import HAIR, Every, Manager, require, slack_of
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import PolicyError
-from rlctl.envs.telemetry import Telemetry
+from rlctl.envs.telemetry import Telemetry, number
 
 WORST_LATENCY_RATIO = 10.0
 """An endless latency counts as so many targets: minus infinity in the table would never leave it."""

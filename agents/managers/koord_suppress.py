@@ -10,10 +10,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from rlctl.agents.managers.manager import HAIR, Every, Manager, number, require
+from rlctl.agents.managers.manager import HAIR, Every, Manager, require
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.errors import PolicyError
-from rlctl.envs.telemetry import Telemetry
+from rlctl.envs.telemetry import Telemetry, number
 
 MIN_QUOTA_CPUS = 0.02
 """beMinQuota: 2000 us of a period of 100 ms."""

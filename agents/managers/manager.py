@@ -12,16 +12,8 @@ from rlctl.agents.policy import Policy
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.observation import Observation
-from rlctl.envs.telemetry import Reading, Telemetry, Value
+from rlctl.envs.telemetry import Reading, Telemetry, number
 from rlctl.envs.workload import Weight
-
-MOST = 1e15
-"""More than any reading of a host can be, in any unit; sums and products of such numbers stay finite."""
-
-
-def number(reading: Reading) -> float | None:
-    """The reading's number; None when it is missing, negative, above MOST or not a number."""
-    return reading.value if isinstance(reading, Value) and 0.0 <= reading.value <= MOST else None
 
 
 def slack_of(telemetry: Telemetry) -> float | None:

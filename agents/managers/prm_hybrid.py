@@ -13,10 +13,10 @@ from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import Literal
 
-from rlctl.agents.managers.manager import HAIR, Every, Manager, number, require, slack_of
+from rlctl.agents.managers.manager import HAIR, Every, Manager, require, slack_of
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import PolicyError
-from rlctl.envs.telemetry import Telemetry
+from rlctl.envs.telemetry import Telemetry, number
 from rlctl.envs.workload import Weight
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from rlctl.agents.managers.manager import HAIR, Every, Manager, almost, number, require
+from rlctl.agents.managers.manager import HAIR, Every, Manager, almost, require
 from rlctl.envs.allocation import Allocation
-from rlctl.envs.telemetry import Telemetry
+from rlctl.envs.telemetry import Telemetry, number
 
 
 @dataclass(frozen=True, slots=True)

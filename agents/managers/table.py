@@ -15,10 +15,10 @@ from typing import Literal, Self
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from rlctl.agents.managers.manager import Manager, number
+from rlctl.agents.managers.manager import Manager
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits, most_restrictive
 from rlctl.envs.errors import ConfigError, PolicyError
-from rlctl.envs.telemetry import Telemetry
+from rlctl.envs.telemetry import Telemetry, number
 from rlctl.envs.whole_file import write_whole
 from rlctl.envs.yaml_edge import Strict, load_model
 

@@ -47,7 +47,8 @@ def _in_arrays(policy: object, limits: VectorLimits, tick_seconds: float) -> Bat
 @_in_arrays.register
 def _(policy: LearnedPolicy, limits: VectorLimits, tick_seconds: float) -> BatchPolicy:
     card, logits = policy.bundle.card, policy.bundle.logits
-    judged = {"shielded": policy.shielded, "masked": policy.masked}
+    judged = {"shielded": policy.shielded, "masked": policy.masked, "adaptive": policy.adaptive}
+    judged["experienced"] = card.observation.experienced
     return BatchLearned(logits, card.lags, limits, tick_seconds, **judged, remarks=policy.remarks)
 
 
@@ -83,7 +84,8 @@ class EachHost:
     def __init__(self, policies: list[Policy], limits: VectorLimits, tick_seconds: float) -> None:
         self.shielded, self.masked = policies[0].shielded, policies[0].masked
         self._policies, self._limits = policies, limits
-        self._observers = [Observer(host, tick_seconds) for host in limits.each]
+        learns = policies[0].learns
+        self._observers = [Observer(host, tick_seconds, learns=learns) for host in limits.each]
         # All decide from the first tick on, also while their hosts are under another policy.
         self.begin(np.ones(len(policies), np.bool_))
 

@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.agents.seats import Answer, Seen
+from rlctl.agents.served.adaptive import narrowed
 from rlctl.agents.served.learned import ENDS
+from rlctl.envs.actions import MOVES
 from rlctl.envs.allocations import Allocations, VectorLimits, chosen
 from rlctl.envs.arrays import Flags
-from rlctl.envs.observation import FEATURES
-from rlctl.envs.observations import FRAME_SIZE, VectorObserver
+from rlctl.envs.observation import FEATURES, FRAME_SIZE
+from rlctl.envs.observations import EXPERIENCE, VectorObserver, known_numbers
 
 Logits = Callable[[NDArray[np.float32]], NDArray[np.floating]]
 """Observations, shape (n, size), to logits or values of the moves, shape (n, len(MOVES))."""
@@ -28,6 +30,8 @@ class BatchLearned:
 
     Args:
         masked: Whether it chooses among the moves that the shield lets through; otherwise among all.
+        experienced: Whether it sees what is told of the experience, after the history.
+        adaptive: Held to what each host has taught.
     """
 
     def __init__(
@@ -39,11 +43,17 @@ class BatchLearned:
         *,
         shielded: bool = True,
         masked: bool = True,
+        experienced: bool = True,
+        adaptive: bool = False,
         remarks: tuple[str, ...] = (),
     ) -> None:
         self.shielded, self.masked, self.remarks = shielded, masked, remarks
+        self._adaptive = adaptive
         self._logits, self._limits = logits, limits
-        self._observer = VectorObserver(limits, tick_seconds, lags)
+        absent = () if experienced or adaptive else (EXPERIENCE,)
+        self._observer = VectorObserver(limits, tick_seconds, lags, absent)
+        history = FRAME_SIZE * len(lags)
+        self._newest, self._shown = slice(history - FRAME_SIZE, history), slice(None if experienced else history)
         self._fresh = np.ones(len(limits.each), np.bool_)
 
     def begin(self, which: Flags) -> Allocations:
@@ -54,15 +64,21 @@ class BatchLearned:
     def act(self, seen: Seen) -> Answer:
         """The best allowed move on each host."""
         observations = self._observed(seen)
-        logits = self._logits(observations)
+        logits = self._logits(observations[:, self._shown])
         failed: Flags = np.logical_not(np.isfinite(logits).all(axis=1))
-        if seen.mask is not None:
-            logits = np.where(seen.mask, logits, np.float32(-np.inf))
+        if (mask := self._mask(seen)) is not None:
+            logits = np.where(mask, logits, np.float32(-np.inf))
         moves = np.where(failed[:, None], np.float32(0.0), logits).argmax(axis=1)
         proposed = chosen(moves, seen.current, self._limits)
-        newest = observations[:, -FRAME_SIZE:]
+        newest = observations[:, self._newest]
         strange = np.logical_or.reduce([newest[:, place] == end for place, end in _EDGES])
         return Answer(self._limits.safe.where(failed, proposed) if failed.any() else proposed, failed, strange)
+
+    def _mask(self, seen: Seen) -> Flags | None:
+        if not self._adaptive:
+            return seen.mask
+        mask = np.ones((len(seen.current.frozen), len(MOVES)), np.bool_) if seen.mask is None else seen.mask
+        return narrowed(mask, seen.current, self._limits, self._observer.experience, *known_numbers(seen.readings))
 
     def _observed(self, seen: Seen) -> NDArray[np.float32]:
         """What the network sees; on hosts where it begins anew the history is the present alone."""

@@ -236,12 +236,13 @@ def _check_tables(card: Card, file: Path) -> None:
     if unknown := sorted(set(table.lags) - set(LAGS)):
         raise BundleError(f"lags: {unknown} are not among this rlctl's {list(LAGS)}; {ANEW}", file)
     try:
-        here = ObservationTable.here(table.lags)
+        here = ObservationTable.here(table.lags, experienced=table.experienced)
     except ConfigError as error:
         raise BundleError(f"{error}; {ANEW}", file) from error
     for what, theirs, ours in (
         ("observation.version", table.version, here.version),
         ("observation.features", table.features, here.features),
+        ("observation.experience", table.experience, here.experience),
         ("observation.size", table.size, here.size),
         ("action.version", card.action.version, ActionTable.here().version),
         ("action.moves", card.action.moves, ActionTable.here().moves),

@@ -9,8 +9,8 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from rlctl.envs.actions import MOVES, MOVES_VERSION
-from rlctl.envs.allocation import Limits
-from rlctl.envs.observation import FEATURES, VERSION, Observer, Scale
+from rlctl.envs.experience import MEMORY, TOLD
+from rlctl.envs.observation import FEATURES, FRAME_SIZE, VERSION, WITHOUT_EXPERIENCE, Scale, checked_lags
 from rlctl.envs.workload import Weight
 
 T = TypeVar("T")
@@ -42,22 +42,32 @@ class ObservationTable(_Strict):
         version: `rlctl.envs.observation.VERSION` at the time of training.
         lags: Ticks back whose frames the vector holds, oldest first.
         features: The normaliser, row by row.
+        experience: What is told of the experience, after the history; nothing to a policy from before there was any.
         size: Length of the vector.
     """
 
     version: int
     lags: Tuple[Annotated[int, Field(ge=0)]]
     features: Tuple[FeatureRow]
+    experience: Tuple[str] = ()
     size: int = Field(ge=1)
 
+    @property
+    def experienced(self) -> bool:
+        """Whether anything of the experience is told."""
+        return self.experience != ()
+
     @classmethod
-    def here(cls, lags: Sequence[int]) -> ObservationTable:
+    def here(cls, lags: Sequence[int], *, experienced: bool = True) -> ObservationTable:
         """The table of this rlctl; ConfigError: lags that do not descend to 0."""
         rows = tuple(
             FeatureRow(name=f.name, unit=f.unit, low=f.low, high=f.high, scale=f.scale, optional=f.optional)
             for f in FEATURES
         )
-        return cls(version=VERSION, lags=tuple(lags), features=rows, size=Observer(Limits(1), 1.0, lags).size)
+        size, version = FRAME_SIZE * len(checked_lags(lags)), WITHOUT_EXPERIENCE
+        if not experienced:
+            return cls(version=version, lags=tuple(lags), features=rows, size=size)
+        return cls(version=VERSION, lags=tuple(lags), features=rows, experience=MEMORY, size=size + TOLD)
 
 
 class MoveRow(_Strict):

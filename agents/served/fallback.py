@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 from rlctl.agents.policy import Policy
 from rlctl.agents.seat import SAFE, propose
@@ -53,7 +52,8 @@ class Fallback(Policy):
         budgets = budgets or Budgets()
         self.policy, self.heuristic = policy, heuristic
         self.name, self.shielded, self.masked = policy.name, policy.shielded, policy.masked
-        self.learned, self.trained_with, self.learns = policy.learned, policy.trained_with, heuristic.learns
+        self.learned, self.trained_with = policy.learned, policy.trained_with
+        self.learns = policy.learns or heuristic.learns
         self.weight = policy.weight if policy.weight is heuristic.weight else Weight.MINIMUM
         self.needs = tuple(dict.fromkeys((*policy.needs, *heuristic.needs)))
         self._tick_seconds = tick_seconds
@@ -104,14 +104,6 @@ class Fallback(Policy):
         """Count it against the policy when the shield overrode its proposal."""
         if self._role == "policy" and verdict.corrected:
             self.standing.overridden()
-
-    def remembered(self) -> Mapping[str, Any]:
-        """What the heuristic has learned: it decides in every tick, whoever is heard."""
-        return self.heuristic.remembered()
-
-    def recall(self, memory: Mapping[str, Any]) -> None:
-        """Have the heuristic go on with it; ValueError: it is nothing of its."""
-        self.heuristic.recall(memory)
 
     def close(self) -> None:
         """Let go of the policy's thread. Idempotent."""

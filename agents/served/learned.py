@@ -9,13 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.agents.policy import Policy
+from rlctl.agents.served.adaptive import narrowed
 from rlctl.agents.served.bundle import Bundle
 from rlctl.agents.served.card import Card
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.allocations import Allocations
+from rlctl.envs.arrays import Flags, as_array
 from rlctl.envs.errors import PolicyError, in_one_line
 from rlctl.envs.observation import FEATURES, LAGS, Observation
-from rlctl.envs.telemetry import Missing, Why
+from rlctl.envs.telemetry import Missing, Why, number
 from rlctl.envs.workload import Weight
 
 SENSORS: Mapping[str, str] = MappingProxyType(
@@ -73,8 +76,13 @@ def _clipped(observation: Observation) -> list[str]:
     return [f"{name} beyond its range" for name, ends in ENDS.items() if float(seen[_PLACES[name]]) in ends]
 
 
-BARE = "-bare"
-"""Ends the name of a policy that is judged without shield and mask."""
+BARE, ADAPTIVE = "-bare", "-adaptive"
+"""End the name of a policy that is judged without shield and mask, and of one that is held to what its host teaches."""
+
+
+def plain_name(name: str) -> str:
+    """The name of the bundle: without the ending of a variant."""
+    return name.removesuffix(BARE).removesuffix(ADAPTIVE)
 
 
 class LearnedPolicy(Policy):
@@ -84,6 +92,7 @@ class LearnedPolicy(Policy):
 
     Args:
         shielded: False judges it without shield and mask, in benchmarks only.
+        adaptive: Held to what the host has taught, see `rlctl.agents.served.adaptive`.
         name: Name in results; by default that of its card.
     """
 
@@ -91,12 +100,17 @@ class LearnedPolicy(Policy):
     needs: tuple[str, ...] = ("tail_latency_seconds",)
     learned: bool = True
 
-    def __init__(self, bundle: Bundle, *, shielded: bool = True, name: str | None = None) -> None:
-        self.bundle = bundle
-        self.name = name or bundle.card.name + ("" if shielded else BARE)
+    def __init__(
+        self, bundle: Bundle, *, shielded: bool = True, adaptive: bool = False, name: str | None = None
+    ) -> None:
+        self.bundle, self.adaptive = bundle, adaptive
+        self.name = name or bundle.card.name + ("" if shielded else BARE) + (ADAPTIVE if adaptive else "")
         self.shielded = self.masked = shielded
         # Observers show every lag of LAGS; a policy with a shorter history takes its own part of them.
         self._shown = tuple(LAGS.index(lag) for lag in bundle.card.lags)
+        self._experienced = bundle.card.observation.experienced
+        self.learns = adaptive or self._experienced
+        self._limits = Limits(1)
         self._logits: NDArray[np.float32] | None = None
         self._tick_seconds = bundle.card.tick_seconds
         shields = {kind.shield_digest: f"{kind.shield} ({kind.shield_digest})" for kind in bundle.card.plants}
@@ -105,7 +119,7 @@ class LearnedPolicy(Policy):
 
     def start(self, limits: Limits) -> Allocation:
         """Forget the last move; BE begins at the safe allocation."""
-        self._logits = None
+        self._logits, self._limits = None, limits
         return limits.safe
 
     def act(self, observation: Observation) -> int:
@@ -115,13 +129,16 @@ class LearnedPolicy(Policy):
             PolicyError: The network answers with something that is no number, or no move is allowed, or the
                 observation is not of this rlctl's history.
         """
-        logits = self.bundle.logits(self._seen(observation))
+        logits = self.bundle.logits(self.seen(observation))
         if not np.isfinite(logits).all():
             raise PolicyError(f"{self.name}: the network's answer is not finite")
-        if self.masked and observation.mask is not None:
-            if not observation.mask.any():
-                raise PolicyError(f"{self.name}: no move is allowed")
-            logits = np.where(observation.mask, logits, np.float32(-np.inf))
+        mask = observation.mask if self.masked else None
+        if mask is not None and not mask.any():
+            raise PolicyError(f"{self.name}: no move is allowed")
+        if self.adaptive:
+            mask = self._narrowed(observation, np.ones(len(MOVES), np.bool_) if mask is None else mask)
+        if mask is not None:
+            logits = np.where(mask, logits, np.float32(-np.inf))
         self._logits, self._tick_seconds = logits, observation.tick_seconds
         return int(logits.argmax())
 
@@ -154,8 +171,17 @@ class LearnedPolicy(Policy):
             remarks.append(f"trained at ticks of {card.tick_seconds:g} s, run at {self._tick_seconds:g} s")
         return tuple(remarks)
 
-    def _seen(self, observation: Observation) -> NDArray[np.float32]:
+    def _narrowed(self, observation: Observation, mask: Flags) -> Flags:
+        telemetry = observation.telemetry
+        load, ratio = as_array(number(telemetry.load_ratio)), as_array(telemetry.latency_ratio)
+        current = Allocations.same(observation.current, 1)
+        left: Flags = narrowed(mask[None], current, self._limits, observation.experience, load, ratio)[0]
+        return left
+
+    def seen(self, observation: Observation) -> NDArray[np.float32]:
+        """The part of an observation that it was trained to see; PolicyError: it holds another history."""
         frames = observation.frames
         if len(frames) != len(LAGS):
             raise PolicyError(f"{self.name}: the observation holds {len(frames)} ticks, not {len(LAGS)}")
-        return np.concatenate([frames[place].values(observation.tick_seconds) for place in self._shown])
+        shown = [frames[place].values(observation.tick_seconds) for place in self._shown]
+        return np.concatenate([*shown, observation.told] if self._experienced else shown)

@@ -60,9 +60,10 @@ def _driven(kind: Kind, count: int, manager: str, seed: int, lags: tuple[int, ..
     """One kind's hosts under the manager for one run."""
     batch = SimBatch(kind.host(), range(seed, seed + count), training_load, TICKS, vary=True, weight=kind.weight)
     policies, profile = [InMoves(catalogue.build(manager)) for _ in range(count)], kind.shield()
+    shields = [Shield(profile, batch.limits) if profile else None for _ in policies]
     seats = [
-        Seat(one, Shield(profile, batch.limits) if profile else None, batch.limits, 1.0, strict=True, lags=lags)
-        for one in policies
+        Seat(one, shield, batch.limits, 1.0, strict=True, lags=lags, learns=True)
+        for one, shield in zip(policies, shields, strict=True)
     ]
     for seat in seats:
         seat.start()

@@ -64,8 +64,6 @@ class MaxLoad:
     _missing_since: float | None = None
     _told_rps: float = 0.0
 
-    learns = True
-
     @property
     def name(self) -> str:
         """What is learned, for logs and files."""

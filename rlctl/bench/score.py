@@ -23,6 +23,7 @@ class LiveRun:
         be_work_ratio: BE work done, as a share of BE running alone on the host for as long.
         controller_cpu_ratio: CPU time of the controlling process per second of wall clock.
         header: Of its tick log; empty where nothing is known of the host.
+        experience: What the host had taught until its end, see `Experience.remembered`.
     """
 
     manager: str
@@ -30,6 +31,7 @@ class LiveRun:
     be_work_ratio: float
     controller_cpu_ratio: float
     header: Mapping[str, object] = field(default_factory=dict)
+    experience: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def request_cpu_seconds(self) -> float:

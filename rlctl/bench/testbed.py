@@ -143,7 +143,7 @@ class OnTestbed:
                 known, policy = memories.get(manager), plan.policy(manager)
                 run = run_once(plan, bed, policy, alone, known)
                 if known and known.learned:
-                    memories[manager] = Memory(policy.remembered(), known.remark)
+                    memories[manager] = Memory(run.experience, known.remark)
                 had_learned = (known.remark,) if known and known.remark else ()
                 return Measured(run, (*policy.remarks, *had_learned))
 
@@ -192,9 +192,8 @@ def adapted(plan: LivePlan, bed: Testbed, name: str, alone: Work) -> Memory:
         return memory
     say(f"{name} learns the host, {plan.adapt_seconds:g} s ...")
     for _ in range(math.ceil(plan.adapt_seconds / plan.scenario.duration_seconds)):
-        policy = plan.policy(name)
-        runs.append(run_once(plan, bed, policy, alone, memory))
-        memory = Memory(policy.remembered())
+        runs.append(run_once(plan, bed, plan.policy(name), alone, memory))
+        memory = Memory(runs[-1].experience)
     one = score(runs)
     cold = f"QoS {one.qos_guarantee_percent.mean:.1f} %, BE {one.be_throughput_percent.mean:.1f} %"
     return Memory(memory.learned, f"had learned for {len(runs)} x {plan.scenario.duration_seconds:g} s before: {cold}")
@@ -204,7 +203,7 @@ def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work, memory: 
     """One manager, once: settle, start BE, control for the scenario's duration, count BE's work.
 
     Args:
-        memory: What the policy begins with; None where it begins with nothing.
+        memory: What is known of the host at its beginning; None for nothing.
     """
     plant, scenario = bed.plant, plan.scenario
     shield = Shield(plan.profile, plant.limits) if policy.shielded else None
@@ -216,12 +215,13 @@ def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work, memory: 
         bed.start_be()
         bed.follow(scenario.trace)
         cpu_seconds, begun = time.process_time(), time.monotonic()
-        recall = (lambda policy: policy.recall(memory.learned)) if memory and memory.learned else (lambda _: None)
+        recall = (lambda host: host.recall(memory.learned)) if memory and memory.learned else (lambda _: None)
         controller = Controller(plant, policy, shield, recorder, recall=recall)
         controller.run(seconds=scenario.duration_seconds)
         used_ratio = (time.process_time() - cpu_seconds) / (time.monotonic() - begun)
         work = bed.stop_be()
-    return LiveRun(policy.name, tuple(recorder.ticks), work.share_of(alone), used_ratio, recorder.header)
+        experience = controller.seat.observer.experience.remembered()
+    return LiveRun(policy.name, tuple(recorder.ticks), work.share_of(alone), used_ratio, recorder.header, experience)
 
 
 def divided(name: str, scenario: LiveScenario, bed: Testbed) -> AbstractContextManager[None]:

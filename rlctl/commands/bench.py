@@ -44,7 +44,8 @@ ALL = (
 
 MANAGERS = (
     "names from `rlctl managers`, folders of bundles with a slash in them, classes of your own as FILE.py:CLASS, or "
-    "all, the default; X-bare is the learned policy X without shield and mask"
+    "all, the default; of a learned policy X, X-adaptive is held to what the host has taught, and X-bare has no shield "
+    "and no mask"
 )
 
 RAY = (
@@ -116,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
     plans = [plant.plan_of(args, scenario, names, source) for source, scenario in scenarios.items()]
     check_outputs(args)
     for reason in dict.fromkeys(missing.values()):
-        say(f"left out {' and '.join(name for name in missing if missing[name] == reason)}: {reason}")
+        say(f"left out {', '.join(name for name in missing if missing[name] == reason)}: {reason}")
     return int(plant.run_plans(args, plans))
 
 

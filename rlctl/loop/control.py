@@ -17,6 +17,7 @@ from rlctl.agents.policy import Policy
 from rlctl.agents.seat import SAFE, Seat
 from rlctl.envs.allocation import Allocation, Limits, most_restrictive
 from rlctl.envs.errors import CgroupBusy, in_one_line
+from rlctl.envs.experience import Experience
 from rlctl.envs.plant import Plant
 from rlctl.loop.failsafe import Failsafe, raise_if_lease_lost, reason_unwatched
 from rlctl.loop.record import Recorder, Shares, Tick
@@ -66,7 +67,7 @@ class Controller:
         events: Answers what happened to the host since the last call, a line for each event; recorded with the tick.
         shares: Answers how BE's applications divide what was applied; recorded with the tick.
         said: Answers what the service allows at most, for the shield: what people said, an error budget that is spent.
-        recall: Given each policy right after its start, to go on with what it knew of this host.
+        recall: Given the experience that a policy begins with, to go on with what was known of this host.
     """
 
     def __init__(
@@ -79,10 +80,10 @@ class Controller:
         events: Callable[[], tuple[str, ...]] = tuple,
         shares: Callable[[], Shares] = dict,
         said: Callable[[Limits], tuple[Bound, ...]] = lambda _: (),
-        recall: Callable[[Policy], None] = lambda _: None,
+        recall: Callable[[Experience], None] = lambda _: None,
     ) -> None:
         self.plant = plant
-        self.seat = Seat(policy, shield, plant.limits, plant.tick_seconds)
+        self.seat = Seat(policy, shield, plant.limits, plant.tick_seconds, learns=True)
         self.recorder = recorder
         self.lease = lease
         self.events = events
@@ -126,7 +127,7 @@ class Controller:
         """Go on with another policy and another shield, from the safe allocation; HostError: the lease is lost."""
         # From the safe allocation, for the new guards do not know what the old ones remembered.
         raise_if_lease_lost(self.lease)
-        self.seat = Seat(policy, shield, self.plant.limits, self.plant.tick_seconds)
+        self.seat = Seat(policy, shield, self.plant.limits, self.plant.tick_seconds, learns=True)
         try:
             self.begin()
         except Exception as error:  # noqa: BLE001 - the next tick reads, rules and writes as ever
@@ -138,7 +139,7 @@ class Controller:
         gc.collect()
         gc.freeze()
         start = self.seat.start()
-        self._recall(self.seat.policy)
+        self._recall(self.seat.observer.experience)
         try:
             self.plant.apply(start)
         except CgroupBusy as error:  # a task deep in the kernel has not stopped yet; every tick tries again

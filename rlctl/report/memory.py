@@ -6,17 +6,19 @@ import datetime
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rlctl.agents.evidence import Evidence, load_of
-from rlctl.agents.managers.learned_table import LearnedTable, allocation_at
+import numpy as np
+
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError, shown
+from rlctl.envs.evidence import TOP, Evidence, load_of
+from rlctl.envs.experience import allocation_at
 from rlctl.report.table import render
 
 HEADER = ("load", "BE may have", "one level more", "windows held", "missed")
 
 
 def in_words(host: Mapping[str, Any], learned: Mapping[str, Any]) -> Iterator[str]:
-    """What each learned: of a policy a table of the loads that it has seen.
+    """What was learned: of the experience a table of the loads that came.
 
     Args:
         host: What it was learned on, of which `limits` are its `Limits`.
@@ -39,17 +41,19 @@ def _told(memory: Mapping[str, Any], limits: Limits) -> str:
     if "missed_rps" in memory:
         missed_rps = memory["missed_rps"]
         return "nothing that says it" if missed_rps is None else f"missed without BE at {float(missed_rps):.0f} rps"
-    evidence = Evidence(limits.levels, LearnedTable.budget_ratio)
+    if "missed" in memory:
+        return f"{sum(int(count) for _, count in memory['missed'])} windows missed in the day before"
+    evidence = Evidence()
     evidence.recall(memory)
     return render([HEADER, *_rows(evidence, limits)])
 
 
 def _rows(evidence: Evidence, limits: Limits) -> Iterator[tuple[str, ...]]:
-    held, missed = evidence.held.sum(axis=1), evidence.missed.sum(axis=1)
+    held, missed = evidence.held[0].sum(axis=1), evidence.missed[0].sum(axis=1)
     for place in range(len(held)):
         if held[place] + missed[place] <= 0.0:
             continue
-        known = evidence.known(load_of(place))
-        most = str(allocation_at(known.level, limits)) if known.level >= 0 else "nothing yet"
-        more = "to be tried" if known.next_bearable else "missed lately" if known.level < limits.levels else "-"
+        level, bearable = (int(found[0, 0]) for found in evidence.known(np.array([[load_of(place)]])))
+        most = str(allocation_at(level, limits)) if level >= 0 else "nothing yet"
+        more = "to be tried" if bearable > level else "missed lately" if level < TOP else "-"
         yield f"{load_of(place):.2f}", most, more, f"{held[place]:.0f}", f"{missed[place]:.1f}"

@@ -93,7 +93,9 @@ def surface(bundle: Bundle, host: Host, shield: Profile) -> Surface:
     load, slack = (one.ravel() for one in np.meshgrid(LOADS, SLACKS))
     tick_seconds, lags = bundle.card.tick_seconds, bundle.card.lags
     hosts = VectorLimits([limits] * len(load))
-    seats = Seats([BatchLearned(bundle.logits, lags, hosts, tick_seconds)], shield, hosts)
+    experienced = bundle.card.observation.experienced
+    policy = BatchLearned(bundle.logits, lags, hosts, tick_seconds, experienced=experienced)
+    seats = Seats([policy], shield, hosts)
     current = seats.begin()
     shares: list[Array] = []
     for tick in range(MOST_TICKS):

@@ -40,8 +40,6 @@ class ErrorBudget:
         clock: Answers the Unix time.
     """
 
-    learns = True
-
     def __init__(
         self, lc: str, budget_ratio: float, tick_seconds: float, clock: Callable[[], float] = time.time
     ) -> None:

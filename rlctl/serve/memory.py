@@ -29,18 +29,14 @@ MOST_BYTES, MOST_LEARNERS = 1 << 20, 64
 
 
 class Learner(Protocol):
-    """Who learns of a host: a policy, or what finds out an LC's maximum load. See `rlctl.agents.policy.Policy`."""
+    """What learns of a host: the experience of who controls it, an LC's maximum load, its error budget."""
 
     @property
     def name(self) -> str:
         """Under which it is kept."""
 
-    @property
-    def learns(self) -> bool:
-        """Whether there is anything to keep."""
-
     def remembered(self) -> Mapping[str, Any]:
-        """What it has learned, as plain data for `recall`."""
+        """What it has learned, as plain data for `recall`; empty when it is nothing."""
 
     def recall(self, memory: Mapping[str, Any]) -> None:
         """Go on with that; ValueError: it is nothing of its."""
@@ -64,7 +60,7 @@ class HostMemory:
 
     def recall(self, learner: Learner) -> None:
         """Have one that has just been started go on with what it knew; without that it learns anew."""
-        if self._path is None or not learner.learns:
+        if self._path is None:
             return
         try:
             kept = self._read(self._path).get(learner.name)
@@ -85,7 +81,7 @@ class HostMemory:
     def keep(self, learners: Sequence[Learner]) -> None:
         """Keep what they have learned; a file that cannot be written is told, and nothing else happens."""
         self._due_seconds = self._clock() + KEEP_SECONDS
-        if self._path is None or not (learned := {one.name: _remembered(one) for one in learners if one.learns}):
+        if self._path is None or not any((learned := {one.name: _remembered(one) for one in learners}).values()):
             return
         try:
             before = self._read(self._path)

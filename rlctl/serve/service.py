@@ -206,7 +206,7 @@ def control(
     with contextlib.ExitStack() as opened:
         opened.callback(notify, "STOPPING=1")
         opened.callback(lambda: controller.seat.policy.close())
-        opened.callback(lambda: around.memory.keep((controller.seat.policy, *around.learners)))
+        opened.callback(lambda: around.memory.keep((controller.seat.observer.experience, *around.learners)))
         metrics = _exposed(controller, shield, around, opened)
         approving = hands if around.approve else None
         running = _Running(controller, around, metrics, reloaded, approving)
@@ -253,7 +253,7 @@ class _Running:
 
     def between_ticks(self) -> None:
         """What has time until the next tick."""
-        self._memory.keep_if_due((self._controller.seat.policy, *self._learners))
+        self._memory.keep_if_due((self._controller.seat.observer.experience, *self._learners))
         self._exchange()
 
     def _exchange(self) -> None:
@@ -269,7 +269,7 @@ class _Running:
             policy.close()
             return
         self.announce(policy, shield)
-        self._memory.keep((before,))
+        self._memory.keep((controller.seat.observer.experience,))
         controller.exchange(policy, shield)
         before.close()
 

@@ -19,13 +19,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlctl.agents.managers.manager import number, slack_of
+from rlctl.agents.managers.manager import slack_of
 from rlctl.agents.policy import Policy
 from rlctl.agents.seat import Decision, Seat, propose
 from rlctl.agents.served.standing import Budgets
 from rlctl.agents.served.worker import CallFailed, Worker
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation
+from rlctl.envs.telemetry import number
 from rlctl.envs.workload import Weight
 from rlctl.safety.growth import GrowthRate, SlackHold
 from rlctl.safety.shield import Shield

@@ -177,7 +177,7 @@ class _Recorded:
         self._absent = {SENSORS[name]: Missing(Why.NOT_SUPPORTED) for name in ground.absent if name in SENSORS}
         self._policy = _Exploring(ground.policy(manager), explore, dice)
         shield = Shield(ground.safety, limits) if ground.safety else None
-        self._seat = Seat(self._policy, shield, limits, ground.tick_seconds, strict=True)
+        self._seat = Seat(self._policy, shield, limits, ground.tick_seconds, strict=True, learns=True)
         self._seat.start()
 
     def step(self, telemetry: Telemetry, current: Allocation) -> Allocation:

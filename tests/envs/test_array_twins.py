@@ -10,7 +10,7 @@ from rlctl.envs.actions import MOVES, decode
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.allocations import Allocations, Decoder
 from rlctl.envs.errors import ConfigError, PolicyError
-from rlctl.envs.observation import FEATURES, LAGS, Observer
+from rlctl.envs.observation import FEATURES, FRAME_SIZE, LAGS, Observer
 from rlctl.envs.observations import VectorObserver
 from rlctl.envs.reward import WORK, reward, rewards
 from rlctl.envs.sim.loads_training import training_load, training_loads
@@ -183,10 +183,10 @@ def test_history_begins_anew_on_chosen_hosts_only():
     first = observer.begin(batch.read(), current)
     batch.step()
     second = observer.begin(batch.read(), current, np.array([False, True]))
-    half = first.shape[1] // 2
+    half = FRAME_SIZE
     assert np.array_equal(second[0], first[0])
     assert not np.array_equal(second[1], first[1])
-    assert np.array_equal(second[1, :half], second[1, half:])
+    assert np.array_equal(second[1, :half], second[1, half : 2 * half])
 
 
 def test_lags_reach_as_far_back_over_a_partial_beginning():

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.observation import FEATURES, LAGS, VERSION, Observer
+from rlctl.envs.experience import MEMORY
+from rlctl.envs.observation import FEATURES, FRAME_SIZE, LAGS, VERSION, Observer
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 
 LIMITS = Limits(cpus=2)
@@ -21,14 +22,20 @@ readings = st.one_of(
 
 def seen(telemetry, current=LIMITS.safe, limits=LIMITS):
     """One tick's numbers and validity flags by their features' names, and the latency's age."""
-    vector = Observer(limits, 1.0, lags=(0,)).observe(telemetry, current).vector
+    vector = Observer(limits, 1.0, lags=(0,)).observe(telemetry, current).vector[:FRAME_SIZE]
     values, flags = vector[: len(NAMES)], vector[len(NAMES) : -1]
     return dict(zip(NAMES, values, strict=True)), dict(zip(OPTIONAL, flags, strict=True)), vector[-1]
 
 
+def history(observation, lags):
+    """A tick's numbers for each lag."""
+    return observation.vector[: FRAME_SIZE * len(lags)].reshape(len(lags), -1)
+
+
 def test_the_table_of_this_version():
     """A bundle names a version and trusts it; whoever changes a row gives the table a new number."""
-    assert VERSION == 2
+    assert VERSION == 3
+    assert MEMORY == ("held", "held_ahead", "bearable", "bearable_ahead")
     assert LAGS == (16, 8, 4, 2, 1, 0)
     assert [(row.name, row.low, row.high, str(row.scale), row.optional) for row in FEATURES] == [
         ("slack", -1.0, 1.0, "linear", True),
@@ -128,15 +135,13 @@ def test_hosts_of_any_size_look_alike():
 
 def test_frames_are_the_lags_oldest_first_and_filled_at_the_start():
     observer = Observer(LIMITS, 1.0, lags=(4, 1, 0))
-    ticks = [
-        observer.observe(Telemetry(float(tick), 0.01, load_ratio=Value(tick / 10)), LIMITS.safe).vector.reshape(3, -1)
-        for tick in range(8)
-    ]
+    loads = (Telemetry(float(tick), 0.01, load_ratio=Value(tick / 10)) for tick in range(8))
+    ticks = [history(observer.observe(told, LIMITS.safe), observer.lags) for told in loads]
     load = NAMES.index("load")
     shown = [np.rint((vectors[:, load] + 1.0) * 0.625 * 10).astype(int).tolist() for vectors in ticks]
     assert shown == [[max(tick - lag, 0) for lag in (4, 1, 0)] for tick in range(8)]
     observer.reset()
-    first = observer.observe(Telemetry(0.0, 0.01, load_ratio=Value(0.9)), LIMITS.safe).vector.reshape(3, -1)
+    first = history(observer.observe(Telemetry(0.0, 0.01, load_ratio=Value(0.9)), LIMITS.safe), observer.lags)
     assert (first == first[0]).all()
 
 
@@ -161,7 +166,7 @@ def test_what_was_done_while_the_reading_was_under_way_is_seen():
     observer = Observer(LIMITS, 1.0)
     quotas = [0.02, 0.5, 2.0]
     late = Telemetry(0.0, 0.01, tail_latency_seconds=Quantile(0.005, age_seconds=2.0, samples=100))
-    vector = [observer.observe(late, Allocation(quota, 2)).vector for quota in quotas][-1].reshape(len(LAGS), -1)
+    vector = history([observer.observe(late, Allocation(quota, 2)) for quota in quotas][-1], LAGS)
     shown = dict(zip(LAGS, vector[:, NAMES.index("quota")], strict=True))
     assert [shown[lag] for lag in (2, 1, 0)] == pytest.approx([-0.8, 0.0, 1.0])
 

@@ -45,7 +45,8 @@ def same(one, other):
     return all(np.array_equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
 
 
-NAMES = ("prm-hybrid", "prm-hybrid-tuned", "greedy-shield", "ppo", "ppo-bare", "static", "none")
+NAMES = ("prm-hybrid", "prm-hybrid-tuned", "greedy-shield", "ppo", "ppo-adaptive", "ppo-bare")
+NAMES += ("static", "none")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -87,7 +88,7 @@ def test_what_the_thesis_leaves_open_is_the_same_choice(options, fleet):
         bed.apply(together.proposed, shielded=False)
 
 
-@pytest.mark.parametrize("name", ["prm-hybrid-tuned", "ppo"])
+@pytest.mark.parametrize("name", ["prm-hybrid-tuned", "ppo-adaptive"])
 def test_on_hosts_where_it_begins_anew_nothing_of_before_is_left(name, fleet):
     if reason := catalogue.lacking(name):
         pytest.skip(reason)
@@ -126,11 +127,11 @@ def test_an_answer_that_is_no_number_is_told_and_costs_nobody_a_window(fleet, ma
     pytest.importorskip("onnxruntime")
     from rlctl.agents.served.card import ObservationTable
     from rlctl.envs.actions import MOVES
-    from rlctl.envs.observation import LAGS
+    from rlctl.envs.observation import FRAME_SIZE, LAGS
 
-    weight = np.zeros((len(MOVES), ObservationTable.here(LAGS).size))
-    weight[:, -1] = 3e38  # the latency's age, -1 where there is none: -3e38, and twice that is no number
-    weight[:, -2] = -3e38  # the flag of be_cpus, which is always there
+    weight, end = np.zeros((len(MOVES), ObservationTable.here(LAGS).size)), FRAME_SIZE * len(LAGS)
+    weight[:, end - 1] = 3e38  # the latency's age, -1 where there is none: -3e38, and twice that is no number
+    weight[:, end - 2] = -3e38  # the flag of be_cpus, which is always there
     bundle = make_bundle(tmp_path / "bad", policy=onnx_writer.linear(weight, np.zeros(len(MOVES))))
     bed = Bed(fleet)
     policy = batch_policy(f"{bundle}", bed.hosts.limits, TICK_SECONDS)

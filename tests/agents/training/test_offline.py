@@ -103,7 +103,7 @@ def bandit(episodes=40, seed=0):
 
 
 def task(tmp_path, algorithm="cql", data=None, **changes):
-    small = {"n_updates": 200, "rounds": 2, "batch_size": 64} | changes
+    small = {"n_updates": 400, "rounds": 2, "batch_size": 64} | changes
     recipe = recipe_file(OFFLINE[algorithm], algorithm, None).model_copy(update=small)
     if algorithm == "cql":
         network = recipe.policy_kwargs.model_copy(update={"net_arch": (16,), "n_quantiles": 4})

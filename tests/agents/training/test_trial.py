@@ -28,7 +28,7 @@ def logits(observations):
 class HandMade(Policy):
     """The same preferences as a policy."""
 
-    name, weight, masked, needs, note, remarks = "hand-made", Weight.EQUAL, True, (), "", ()
+    name, weight, masked, needs, note, remarks, learns = "hand-made", Weight.EQUAL, True, (), "", (), True
 
     def __init__(self, shielded):
         self.shielded = self.masked = shielded

@@ -5,6 +5,7 @@ import pytest
 
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocations import Allocations
+from rlctl.envs.observation import FRAME_SIZE, LAGS
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.profile import load_profile
 from rlctl.envs.sim.sim_env import SimHost
@@ -99,9 +100,9 @@ def test_a_late_window_is_seen_to_be_late():
         env.reset(seed=1)
         for _ in range(10):
             seen = env.step(np.array([INDEX["thaw"]]))[0]
-        frames.append(seen.reshape(len(env._observer.lags), -1))
-    np.testing.assert_allclose(frames[0][-1, -1], 3.0 / 5.0 - 1.0, atol=1e-6)
-    np.testing.assert_allclose(frames[1][-1, -1], -1.0, atol=1e-6)
+        frames.append(seen[0, : FRAME_SIZE * len(LAGS)])
+    np.testing.assert_allclose(frames[0][-1], 3.0 / 5.0 - 1.0, atol=1e-6)
+    np.testing.assert_allclose(frames[1][-1], -1.0, atol=1e-6)
 
 
 def test_what_no_sensor_delivered_is_told_to_the_learner_of_one_host_too():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rlctl.envs.errors import ConfigError, TestbedError
 from rlctl.envs.testbed.generator import GeneratorStats
-from rlctl.envs.testbed.knee import Knee, find_knee, probe_with
+from rlctl.envs.testbed.knee import LOWEST_DIVISOR, Knee, find_knee, probe_with
 
 TARGET_SECONDS = 0.010
 
@@ -39,19 +39,19 @@ def test_any_rising_curve_is_bracketed(knee: float, start: float, step: float, s
         return TARGET_SECONDS * math.exp(min(steepness * math.log(rps / knee), 14.0))  # no more than a million times
 
     top = start + span
-    if measure(start) > TARGET_SECONDS:
+    if measure(start / LOWEST_DIVISOR) > TARGET_SECONDS:
         with pytest.raises(TestbedError, match="missed at"):
             search(measure, start, step, top)
         return
     found = search(measure, start, step, top)
-    assert start <= found.max_load_rps <= top
+    assert start / LOWEST_DIVISOR <= found.max_load_rps <= top
     assert measure(found.max_load_rps) <= TARGET_SECONDS
     if found.missed_rps is None:
         assert found.max_load_rps == top
     else:
         assert measure(found.missed_rps) > TARGET_SECONDS
         assert found.missed_rps - found.max_load_rps <= 0.03 * found.missed_rps
-    assert all(start <= point.rps <= top for point in found.points)
+    assert all(start / LOWEST_DIVISOR <= point.rps <= top for point in found.points)
 
 
 def test_load_rises_in_equal_steps_from_below_as_in_the_thesis() -> None:

@@ -4,14 +4,17 @@ import json
 
 import pytest
 
-from rlctl.agents.managers.learned_table import LearnedTable, level_of
+from rlctl.agents.catalogue import build
+from rlctl.agents.managers.learned_table import LearnedTable
 from rlctl.cli import main
 from rlctl.envs.allocation import Limits
+from rlctl.envs.experience import Experience, level_of
 from rlctl.loop.control import Controller
 from rlctl.loop.record import NullRecorder
 from rlctl.loop.stopping import Request
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
+from rlctl.serve.budget import ErrorBudget
 from rlctl.serve.deciders import Deciders
 from rlctl.serve.memory import KEEP_SECONDS, MEMORY, MOST_LEARNERS, HostMemory
 from rlctl.serve.service import Around, control
@@ -42,50 +45,66 @@ class Ends(Request):
         return self.left < 0
 
 
-def served(folder, ticks, host=HOST):
-    manager = LearnedTable()
+class Recorded(HostMemory):
+    """Has at hand what was kept last."""
+
+    def keep(self, learners):
+        self.learners = learners
+        super().keep(learners)
+
+
+def served(folder, ticks, host=HOST, manager=None):
+    """What a service knew of the host in the end."""
+    memory = Recorded(folder, host)
     plant = FakePlant(LIMITS, loads=(0.1,))
-    control(plant, Deciders(manager, PROFILE), Ends(ticks), Around(memory=HostMemory(folder, host)))
-    return manager
+    control(plant, Deciders(manager or LearnedTable(), PROFILE), Ends(ticks), Around(memory=memory))
+    return memory.learners[0].remembered()
+
+
+def taught():
+    """An experience that there is something to keep of."""
+    experience = Experience(LIMITS)
+    experience.recall(known())
+    return experience
 
 
 def test_a_restart_goes_on_with_what_was_learned(tmp_path, caplog):
     caplog.set_level("INFO")
-    first = served(tmp_path, 60).remembered()
+    first = served(tmp_path, 60)
     assert first["cells"]
     assert "goes on" not in caplog.text
-    again = served(tmp_path, 1).remembered()
+    again = served(tmp_path, 1)
     assert len(again["cells"]) >= len(first["cells"])
-    assert "learned-table goes on with what it knew of this host 0.0 h ago" in caplog.text
+    assert "experience goes on with what it knew of this host 0.0 h ago" in caplog.text
 
 
 def test_another_host_is_learned_anew(tmp_path, caplog):
     served(tmp_path, 60)
-    assert len(served(tmp_path, 2, HOST | {"slo": {"lc": 0.02}}).remembered()["cells"]) <= 2
+    assert len(served(tmp_path, 2, HOST | {"slo": {"lc": 0.02}})["cells"]) <= 2
     assert "another slo than when it was learned" in caplog.text
 
 
-def known(levels=20):
-    return {"schema": 1, "levels": levels, "cells": [[0.1, 20, 50.0, 0.0]]}
+def known(schema=2):
+    return {"schema": schema, "cells": [[0.1, 1.0, 50.0, 0.0]]}
 
 
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[]", "\0", "[" * 100_000, json.dumps({"schema": 2, "host": HOST, "learned": {}}),
-     json.dumps({"schema": 1, "host": HOST, "learned": {"learned-table": {"saved": 0.0, "memory": known(5)}}}),
-     json.dumps({"schema": 1, "host": HOST, "learned": {"learned-table": {"saved": "x", "memory": known()}}}),
-     json.dumps({"schema": 1, "host": HOST, "learned": {"learned-table": 3}}), "x" * (2 << 20)],
+     json.dumps({"schema": 1, "host": HOST, "learned": {"experience": {"saved": 0.0, "memory": known(1)}}}),
+     json.dumps({"schema": 1, "host": HOST, "learned": {"experience": {"saved": "x", "memory": known()}}}),
+     json.dumps({"schema": 1, "host": HOST, "learned": {"experience": 3}}), "x" * (2 << 20)],
 )  # fmt: skip
 def test_a_file_that_is_no_memory_is_told_and_written_anew(tmp_path, text, caplog):
     (tmp_path / MEMORY).write_text(text)
-    assert served(tmp_path, 60).remembered()["cells"]
+    assert served(tmp_path, 60)["cells"]
     assert "is learned anew" in caplog.text
-    assert "learned-table" in json.loads((tmp_path / MEMORY).read_text())["learned"]
+    assert "experience" in json.loads((tmp_path / MEMORY).read_text())["learned"]
 
 
 def test_what_a_file_says_frees_nobody(tmp_path):
     """Whatever the memory proposes, the shield rules: without latency BE is at the safe allocation."""
-    everything = {"schema": 1, "host": HOST, "learned": {"learned-table": {"saved": 0.0, "memory": known()}}}
+    everything = {"schema": 1, "host": HOST, "learned": {"experience": {"saved": 0.0, "memory": known()}}}
     (tmp_path / MEMORY).write_text(json.dumps(everything))
     memory, manager = HostMemory(tmp_path, HOST), LearnedTable()
     shield = Shield(PROFILE, LIMITS)
@@ -95,36 +114,45 @@ def test_what_a_file_says_frees_nobody(tmp_path):
     assert plant.current.frozen or level_of(plant.current, LIMITS) == 0
 
 
-def test_it_is_kept_once_a_minute_by_policy_and_the_latest_ones_only(tmp_path):
+def test_another_policy_goes_on_with_what_the_first_one_learned(tmp_path):
+    first = served(tmp_path, 60)
+    assert len(served(tmp_path, 1, manager=build("greedy-shield"))["cells"]) >= len(first["cells"])
+
+
+def test_it_is_kept_once_a_minute_by_name_and_the_latest_ones_only(tmp_path):
     clock = Clock()
-    memory, manager = HostMemory(tmp_path, HOST, clock), LearnedTable()
-    manager.start(LIMITS)
-    memory.keep_if_due((manager,))
+    memory, experience = HostMemory(tmp_path, HOST, clock), taught()
+    memory.keep_if_due((experience,))
     assert not (tmp_path / MEMORY).exists()
     for number in range(2 * MOST_LEARNERS):
         clock.now += KEEP_SECONDS
-        manager.name = f"policy-{number}"
-        memory.keep_if_due((manager,))
+        experience.name = f"lc-{number}"
+        memory.keep_if_due((experience,))
     kept = list(json.loads((tmp_path / MEMORY).read_text())["learned"])
-    assert kept == [f"policy-{number}" for number in range(MOST_LEARNERS, 2 * MOST_LEARNERS)]
+    assert kept == [f"lc-{number}" for number in range(MOST_LEARNERS, 2 * MOST_LEARNERS)]
 
 
-def test_a_folder_that_cannot_be_written_and_a_policy_that_fails_are_told(tmp_path, caplog):
+def test_a_folder_that_cannot_be_written_and_a_learner_that_fails_are_told(tmp_path, caplog):
     (tmp_path / "file").write_text("")
-    manager = LearnedTable()
-    manager.start(LIMITS)
-    HostMemory(tmp_path / "file", HOST).keep((manager,))
+    HostMemory(tmp_path / "file", HOST).keep((taught(),))
     assert "a restart learns this host anew" in caplog.text
-    HostMemory(tmp_path, HOST).keep((LearnedTable(),))  # which was never started
-    assert "what learned-table learned is not kept" in caplog.text
+    broken = taught()
+    broken.evidence = None
+    HostMemory(tmp_path, HOST).keep((broken,))
+    assert "what experience learned is not kept" in caplog.text
 
 
 def test_inspect_shows_it(tmp_path, capsys):
+    budget = ErrorBudget("lc", 0.01, 1.0)
+    budget.count(-0.5)
+    HostMemory(tmp_path, HOST).keep((budget,))
     served(tmp_path, 60)
     assert main(["inspect", str(tmp_path / MEMORY)]) == 0
     told = capsys.readouterr().out
-    assert "learned-table, 20" in told
+    assert "experience, 20" in told
     assert "windows held" in told
+    assert "error budget of lc" in told
+    assert "1 windows missed in the day before" in told
     assert main(["inspect", str(tmp_path / MEMORY), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["host"] == HOST
 

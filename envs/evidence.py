@@ -1,0 +1,186 @@
+"""What hosts were seen to bear: windows that held and that missed, by the load of the LC and by what BE had.
+
+It is what is remembered of a host across minutes and restarts. It has no model of the host, and is told neither its
+capacity nor what LC and BE share. Written in arrays of n hosts, of which a live host is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl.envs.arrays import Array
+
+BINS, LEAST_LOAD, BIN_RATIO = 34, 0.04, 1.125
+"""Bins of load, each an eighth wider than the one before: from LEAST_LOAD to twice the maximum load."""
+
+_LADDER_PERCENTS = (0, 1, 2, 3, 4.5, 6.5, 9, 12, 16, *range(20, 101, 5))
+LADDER = np.array(_LADDER_PERCENTS) / 100.0
+"""Levels of BE's allocation, as shares of its CPUs; the lowest is the smallest quota, the highest is everything."""
+
+TOP = len(LADDER) - 1
+
+DISCOUNT = 0.5
+"""What a miss leaves of the evidence for and against what was missed: so a host that has changed is found out within
+a few misses, however long the other one was known, and chance misses of one window in a hundred change nothing."""
+
+MOST_COUNT = 100.0
+"""Windows that a cell counts at most: more of the same say nothing new, and would have to be outweighed."""
+
+MISSED_HALF_LIFE_SECONDS, HELD_HALF_LIFE_SECONDS = 600.0, 86400.0
+"""After so long a window counts half. What was missed is tried again, for hosts change; what held is given up when it
+is missed, not because the load was another one for some hours."""
+
+AGED_SECONDS = 10.0
+"""Evidence is aged in steps of so long: all of it is touched for that."""
+
+FORGIVEN = 0.5
+"""Misses that count for nothing: so a single one bars a level for about a half-life."""
+
+ENOUGH = 1.5
+"""Windows that held, from which on a level is known: two recent ones."""
+
+BUDGET_RATIO = 0.03
+"""Share of missed windows up to which a level still counts as one that holds."""
+
+LEAST_COUNT = 0.01
+"""Smaller counts are not worth keeping."""
+
+SCHEMA = 2
+
+_BINS = np.arange(BINS)
+
+Counts = NDArray[np.float32]
+Places = NDArray[np.intp]
+
+
+class Known(NamedTuple):
+    """What is known of loads, arrays of one shape.
+
+    Attributes:
+        level: The highest level that held lately; -1 for none.
+        bearable: The highest level that nothing speaks against; no lower than `level`.
+    """
+
+    level: Places
+    bearable: Places
+
+
+class Evidence:
+    """Counts of windows by host, bin of load and level of BE's allocation; old ones count less.
+
+    What was missed at less load with less for BE would be missed here too, and what held at more load with more for BE
+    would hold: so evidence is pooled, and one window says something of many cells.
+    """
+
+    def __init__(self, hosts: int = 1) -> None:
+        self.held: Counts = np.zeros((hosts, BINS, TOP + 1), np.float32)
+        self.missed: Counts = np.zeros_like(self.held)
+        # Sums over the bins of no less load, and of no more: kept along, since everybody asks in every tick.
+        self._held_above, self._missed_below = np.zeros_like(self.held), np.zeros_like(self.held)
+        self._unaged_seconds = np.zeros(hosts)
+
+    def forget(self, which: NDArray[np.bool_]) -> None:
+        """All about some hosts, shape (n,)."""
+        for counts in (self.held, self.missed, self._held_above, self._missed_below, self._unaged_seconds):
+            counts[which] = 0.0
+
+    def age(self, passed_seconds: Array) -> None:
+        """Let time pass on each host, shape (n,); a clock that was set back lets none."""
+        self._unaged_seconds += np.maximum(passed_seconds, 0.0)
+        due = np.flatnonzero(self._unaged_seconds >= AGED_SECONDS)
+        if len(due):
+            passed = self._unaged_seconds[due, None, None].astype(np.float32)
+            for counts in (self.held, self._held_above):
+                counts[due] *= 0.5 ** (passed / HELD_HALF_LIFE_SECONDS)
+            for counts in (self.missed, self._missed_below):
+                counts[due] *= 0.5 ** (passed / MISSED_HALF_LIFE_SECONDS)
+            self._unaged_seconds[due] = 0.0
+
+    def add_held(self, hosts: Places, load: Array, level: Places) -> None:
+        """A window held on each of these hosts, no host twice, at this load while BE had this level."""
+        place = bins_of(load)
+        before = self.held[hosts, place, level]
+        after = np.minimum(before + 1.0, MOST_COUNT)
+        self.held[hosts, place, level] = after
+        self._held_above[hosts, :, level] += (place[:, None] >= _BINS) * (after - before)[:, None]
+
+    def add_missed(self, hosts: Places, load: Array, level: Places) -> None:
+        """A window missed on each of these hosts."""
+        for host, place, reached in zip(hosts.tolist(), bins_of(load).tolist(), level.tolist(), strict=True):
+            self.held[host, place:, reached:] *= DISCOUNT
+            self.missed[host, : place + 1, : reached + 1] *= DISCOUNT
+            self.missed[host, place, reached] += 1.0
+            self._sum_up(host)
+
+    def known(self, load: Array) -> Known:
+        """What is known of k loads on each host, shape (n, k), from all windows that say something of them."""
+        place, hosts = bins_of(load), np.arange(len(load))[:, None]
+        held = self._held_above[hosts, place][..., ::-1].cumsum(axis=-1)[..., ::-1]
+        missed = self._missed_below[hosts, place].cumsum(axis=-1)
+        # misses - FORGIVEN <= budget * windows. Both `bearable` and `held` only fall as the level rises.
+        bearable = missed - FORGIVEN <= BUDGET_RATIO * (missed + held)
+        return Known((bearable & (held >= ENOUGH)).sum(axis=-1) - 1, bearable.sum(axis=-1) - 1)
+
+    def plain(self, host: int = 0) -> dict[str, Any]:
+        """A host's counts above 0 as plain data: [load, share of BE's CPUs, windows that held, windows that missed]."""
+        held, missed = self.held[host].astype(np.float64).round(2), self.missed[host].astype(np.float64).round(2)
+        places, levels = np.nonzero((held >= LEAST_COUNT) | (missed >= LEAST_COUNT))
+        cells = [
+            [round(load_of(place), 4), float(LADDER[level]), float(held[place, level]), float(missed[place, level])]
+            for place, level in zip(places.tolist(), levels.tolist(), strict=True)
+        ]
+        return {"schema": SCHEMA, "cells": cells}
+
+    def recall(self, plain: Mapping[str, Any], host: int = 0) -> None:
+        """Take over counts that `plain` gave.
+
+        Raises:
+            ValueError: They are none of this kind; nothing is taken over.
+        """
+        held, missed = np.zeros_like(self.held[host]), np.zeros_like(self.missed[host])
+        if plain.get("schema") != SCHEMA:
+            raise ValueError(f"schema {plain.get('schema')!r}, not {SCHEMA}")
+        cells = plain.get("cells")
+        if not isinstance(cells, list) or len(cells) > held.size:
+            raise ValueError("no list of cells")
+        for load, share, cell_held, cell_missed in map(_checked, cells):
+            cell = int(bins_of(load)), int(levels_of(share))
+            held[cell], missed[cell] = cell_held, cell_missed
+        self.held[host], self.missed[host] = held, missed
+        self._sum_up(host)
+
+    def _sum_up(self, host: int) -> None:
+        self._held_above[host] = self.held[host, ::-1].cumsum(axis=0)[::-1]
+        self._missed_below[host] = self.missed[host].cumsum(axis=0)
+
+
+def bins_of(load: Array | float) -> Places:
+    """The bins of loads; those beyond either end are in the last one there."""
+    within = np.clip(np.asarray(load, np.float64) / LEAST_LOAD, 1.0, BIN_RATIO**BINS)
+    place: Places = np.minimum(np.log(within) / np.log(BIN_RATIO), BINS - 1).astype(np.intp)
+    return place
+
+
+def load_of(place: int) -> float:
+    """The load in the middle of a bin."""
+    return float(LEAST_LOAD * BIN_RATIO ** (place + 0.5))
+
+
+def levels_of(share: Array | float) -> Places:
+    """The highest levels that shares of BE's CPUs have reached."""
+    above: Places = np.searchsorted(LADDER, np.asarray(share, np.float64) + 1e-9, side="right").astype(np.intp)
+    return above - 1
+
+
+def _checked(cell: object) -> tuple[float, float, float, float]:
+    if not (isinstance(cell, list) and len(cell) == 4 and all(type(one) in (int, float) for one in cell)):
+        raise ValueError(f"{cell!r} is no cell: load, share, held, missed")
+    load, share, held, missed = map(float, cell)
+    counts = 0.0 <= held <= MOST_COUNT and 0.0 <= missed <= MOST_COUNT
+    if not (0.0 <= load <= 1e3 and 0.0 <= share <= 1.0 and counts):
+        raise ValueError(f"{cell!r} is beyond what a cell can be")
+    return load, share, held, missed

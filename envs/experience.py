@@ -1,0 +1,142 @@
+"""What a host has taught whoever controls it: every window that ended is booked as one that held or one that missed.
+
+experience = Experience(limits)                     # of one host; limits of n hosts make one of n
+experience.see(now, load, latency_ratio, be_cpus, current)      # arrays of shape (n,), once a tick
+experience.told(load)                               # what a learned policy sees of it, shape (n, TOLD)
+experience.evidence.known(loads)                    # the same for a rule, at any loads
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.allocations import Allocations, VectorLimits
+from rlctl.envs.arrays import Array, Flags
+from rlctl.envs.evidence import LADDER, TOP, Evidence, levels_of
+
+HOLD_RATIO = 0.8
+"""Latency by the target from which on a window counts as missed."""
+
+SETTLED_SECONDS = 5.0
+"""A miss that goes on for so long is one of what BE has now, no longer the backlog of what it had before."""
+
+IDLE_RATIO = 0.25
+"""BE that uses a smaller share of what it may use has little to do: that the window held says nothing of its level."""
+
+AHEAD_RATIO = 1.25
+"""What a load may have become by the next ticks, by what it is."""
+
+MEMORY = ("held", "held_ahead", "bearable", "bearable_ahead")
+"""Shares of BE's CPUs: the most that held lately at this load and at AHEAD_RATIO of it, and the most that nothing
+speaks against there. What held may be unknown; then its number is 0 and its flag -1."""
+
+TOLD = len(MEMORY) + 2
+"""Numbers that a learned policy sees of it: MEMORY, and the flags of the first two."""
+
+UNTOLD: NDArray[np.float32] = np.array([0.0] * len(MEMORY) + [-1.0] * 2, np.float32)
+"""These, where nothing depends on the host: its load is missing."""
+
+
+class Experience:
+    """Books the windows of n hosts, and tells what is known of them.
+
+    Args:
+        limits: Range of allocations of each host, or of all.
+        hosts: Their number, where the limits are of all.
+    """
+
+    name = "experience"
+
+    def __init__(self, limits: Limits | VectorLimits, hosts: int = 1) -> None:
+        count = len(limits.each) if isinstance(limits, VectorLimits) else hosts
+        self.evidence = Evidence(count)
+        self._cpus = np.broadcast_to(np.asarray(limits.cpus, np.float64), count)
+        self._seen_seconds, self._missing_since = np.full(count, np.nan), np.full(count, np.nan)
+        self._before_load, self._missed_load = np.full(count, np.nan), np.full(count, np.nan)
+        self._before_level, self._missed_level = np.full(count, -1), np.full(count, -1)
+
+    def forget(self, which: Flags) -> None:
+        """All about the hosts in `which`, shape (n,): others stand there now."""
+        self.evidence.forget(which)
+        for numbers in (self._seen_seconds, self._missing_since, self._before_load, self._missed_load):
+            numbers[which] = np.nan
+        self._before_level[which] = self._missed_level[which] = -1
+
+    def see(
+        self, now_seconds: Array, load: Array, latency_ratio: Array, be_cpus: Array, current: Allocations,
+        which: Flags | None = None,
+    ) -> None:  # fmt: skip
+        """Book the window that ended, a miss one window later.
+
+        Args:
+            load: Share of the LC's maximum; NaN where it is missing, as in the other readings.
+            latency_ratio: Latency by the target.
+            be_cpus: What BE used.
+            current: What was in force in the window.
+            which: Hosts that this is about; None for all.
+        """
+        here = np.ones(len(load), np.bool_) if which is None else which
+        told = here & np.isfinite(load) & ~np.isnan(latency_ratio)
+        usable = np.where(current.frozen, 0.0, np.minimum(current.quota_cpus, current.cpuset_cpus))
+        level = np.where(current.frozen, -1, levels_of(usable / self._cpus))
+        self.evidence.age(np.where(here & ~np.isnan(self._seen_seconds), now_seconds - self._seen_seconds, 0.0))
+        self._seen_seconds = np.where(here, now_seconds, self._seen_seconds)
+
+        # A load that has just stepped up is measured as a mean over the step, and the requests of a window began in
+        # the one before as well: a miss belongs to the highest load and the highest level around it.
+        booked = np.flatnonzero(told & (self._missed_level >= 0))
+        highest = np.fmax(self._missed_load, load)
+        self.evidence.add_missed(booked, highest[booked], self._missed_level[booked])
+
+        holds, missing = told & (latency_ratio <= HOLD_RATIO), ~np.isnan(self._missing_since)
+        idle = be_cpus < IDLE_RATIO * usable  # and a BE whose use is unknown is not idle
+        sound = np.flatnonzero(holds & ~missing & (level >= 0) & ~idle)
+        self.evidence.add_held(sound, load[sound], level[sound])
+
+        misses = told & ~holds & (~missing | (now_seconds - self._missing_since >= SETTLED_SECONDS))
+        self._missing_since = np.where(misses, now_seconds, np.where(holds, np.nan, self._missing_since))
+        around = np.maximum(self._before_level, level)
+        self._missed_level = np.where(misses, around, np.where(here, -1, self._missed_level))
+        self._missed_load = np.where(misses, np.fmax(self._before_load, load), self._missed_load)
+        self._before_load = np.where(told, load, np.where(here, np.nan, self._before_load))
+        self._before_level = np.where(told, level, np.where(here, -1, self._before_level))
+
+    def told(self, load: Array) -> NDArray[np.float32]:
+        """What a learned policy sees: MEMORY on a square root's scale, and its flags, each in [-1, 1].
+
+        Args:
+            load: Of each host; where it is NaN all that depends on it is missing.
+        """
+        there = ~np.isnan(load)
+        loads = np.where(there, load, 0.0)[:, None] * np.array([1.0, AHEAD_RATIO])
+        known = self.evidence.known(loads)
+        flags = known.level >= 0
+        held, bearable = (2.0 * np.sqrt(LADDER[np.maximum(level, 0)]) - 1.0 for level in known)
+        told = np.concatenate([np.where(flags, held, 0.0), bearable, np.where(flags, 1.0, -1.0)], axis=1)
+        return np.where(there[:, None], told, UNTOLD).astype(np.float32)
+
+    def remembered(self) -> Mapping[str, Any]:
+        """What the first host has taught, as plain data for `recall`; empty where it is nothing."""
+        plain = self.evidence.plain()
+        return plain if plain["cells"] else {}
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """Go on with what `remembered` said of a host like the first; ValueError: it is none of that."""
+        self.evidence.recall(memory)
+
+
+def level_of(allocation: Allocation, limits: Limits) -> int:
+    """The level that an allocation has reached; -1 where BE is frozen."""
+    return -1 if allocation.frozen else int(levels_of(allocation.usable_cpus / limits.cpus))
+
+
+def allocation_at(level: int, limits: Limits) -> Allocation:
+    """What BE gets at a level: a quota on all its CPUs, at the lowest the smallest, and at the highest none."""
+    if level >= TOP:
+        return limits.full
+    return limits.full.but(quota_cpus=max(limits.min_quota_cpus, float(LADDER[level]) * limits.cpus))

@@ -1,0 +1,87 @@
+"""A learned policy on a host that teaches it better: what it may still ask for."""
+
+import numpy as np
+import pytest
+
+from rlctl.agents.served.adaptive import narrowed
+from rlctl.envs.actions import MOVES
+from rlctl.envs.allocation import Limits
+from rlctl.envs.allocations import Allocations, VectorLimits
+from rlctl.envs.experience import Experience, allocation_at, level_of
+
+LIMITS = Limits(cpus=4)
+ALL = np.ones((1, len(MOVES)), np.bool_)
+WELL, BADLY = np.array([0.3]), np.array([1.3])
+LOAD = np.array([0.5])
+
+
+def taught(held=(), missed=()):
+    """An experience of two windows at each (load, level) that held, and one at each that missed."""
+    experience, first = Experience(LIMITS), np.array([0])
+    for load, level in held:
+        for _ in range(2):
+            experience.evidence.add_held(first, np.array([load]), np.array([level]))
+    for load, level in missed:
+        experience.evidence.add_missed(first, np.array([load]), np.array([level]))
+    return experience
+
+
+def levels(current, experience, load=LOAD, ratio=WELL, mask=ALL):
+    """Levels that the moves which are left lead to."""
+    left = narrowed(mask, Allocations.same(current, 1), LIMITS, experience, load, ratio)[0]
+    return sorted({level_of(MOVES[place].of(current, LIMITS), LIMITS) for place in np.flatnonzero(left)})
+
+
+def test_a_host_that_taught_nothing_leaves_every_move():
+    assert narrowed(ALL, Allocations.same(LIMITS.full, 1), LIMITS, taught(), LOAD, WELL).all()
+
+
+def test_what_missed_at_this_load_is_not_asked_for_again():
+    left = levels(allocation_at(12, LIMITS), taught(held=[(0.6, 8)], missed=[(0.5, 11)]))
+    assert max(left) == 10
+    assert max(levels(allocation_at(12, LIMITS), taught(missed=[(0.5, 11)]), load=np.array([0.2]))) > 11
+
+
+def test_what_held_at_a_quarter_more_load_is_the_least_while_latency_is_well():
+    experience = taught(held=[(0.7, 12)])
+    now = allocation_at(14, LIMITS)
+    assert min(levels(now, experience)) == 12
+    assert min(levels(now, experience, ratio=BADLY)) == -1
+    assert min(levels(now, experience, load=np.array([0.65]))) == -1, "nobody knows of a quarter more"
+
+
+def test_a_rise_asks_for_as_much_as_one_tick_may_add():
+    left = levels(allocation_at(0, LIMITS), taught(held=[(0.7, 20)]))
+    assert len(left) == 1
+    assert 0 < left[0] < 20
+
+
+def test_the_minimum_may_run_whatever_missed():
+    left = levels(allocation_at(10, LIMITS), taught(missed=[(0.4, 0)] * 3))
+    assert left == [-1, 0]
+
+
+def test_a_mask_above_all_that_is_bearable_leaves_its_lowest_moves():
+    high = np.array([[move.quota_ratio is not None and move.quota_ratio >= 0.5 for move in MOVES]])
+    left = levels(allocation_at(20, LIMITS), taught(missed=[(0.5, 5)]), mask=high)
+    assert len(left) == 1
+
+
+@pytest.mark.parametrize(("load", "ratio"), [(np.nan, 0.3), (0.5, np.nan)])
+def test_without_load_or_latency_the_mask_stays(load, ratio):
+    experience = taught(held=[(0.7, 12)], missed=[(0.5, 14)])
+    left = narrowed(ALL, Allocations.same(LIMITS.full, 1), LIMITS, experience, np.array([load]), np.array([ratio]))
+    assert left.all()
+
+
+def test_hosts_of_different_sizes_are_held_to_their_own():
+    limits = VectorLimits([Limits(2), Limits(36, lc_cpus=18.0)])
+    experience, both = Experience(limits), np.array([0, 1])
+    experience.evidence.add_missed(both, np.array([0.5, 0.5]), np.array([10, 20]))
+    current, mask = limits.full, np.ones((2, len(MOVES)), np.bool_)
+    left = narrowed(mask, current, limits, experience, np.full(2, 0.5), np.full(2, 0.3))
+    highest = [
+        max(level_of(MOVES[move].of(host.full, host), host) for move in np.flatnonzero(one))
+        for host, one in zip(limits.each, left, strict=True)
+    ]
+    assert highest == [9, 19]

@@ -1,0 +1,184 @@
+"""What is remembered of a host: pooled, given up when it is wrong, kept as plain data."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from rlctl.envs.evidence import (
+    BINS,
+    DISCOUNT,
+    HELD_HALF_LIFE_SECONDS,
+    LADDER,
+    MISSED_HALF_LIFE_SECONDS,
+    MOST_COUNT,
+    TOP,
+    Evidence,
+    bins_of,
+    levels_of,
+    load_of,
+)
+
+FIRST = np.array([0])
+
+
+class OneHost:
+    """An Evidence of one host, asked and told in plain numbers."""
+
+    def __init__(self, held=(), missed=()):
+        self.evidence = Evidence()
+        for windows, add in ((held, self.add_held), (missed, self.add_missed)):
+            for load, level in windows:
+                add(load, level)
+
+    def add_held(self, load, level):
+        self.evidence.add_held(FIRST, np.array([load]), np.array([level]))
+
+    def add_missed(self, load, level):
+        self.evidence.add_missed(FIRST, np.array([load]), np.array([level]))
+
+    def age(self, seconds):
+        self.evidence.age(np.array([seconds]))
+
+    def known(self, load):
+        return tuple(int(one[0, 0]) for one in self.evidence.known(np.array([[load]])))
+
+
+made = OneHost
+
+
+def test_nothing_is_known_at_first_and_everything_may_be_tried():
+    assert made().known(0.5) == (-1, TOP)
+
+
+def test_what_held_at_more_load_holds_at_less():
+    evidence = made(held=[(0.6, 4)] * 2)
+    assert evidence.known(0.3) == (4, TOP)
+    assert evidence.known(0.6) == (4, TOP)
+    assert evidence.known(0.9) == (-1, TOP), "says nothing of more load"
+
+
+def test_one_window_is_not_enough():
+    assert made(held=[(0.6, 4)]).known(0.6)[0] == -1
+
+
+def test_what_missed_at_less_load_is_not_tried_at_more():
+    evidence = made(held=[(0.6, 4)] * 2, missed=[(0.4, 5)])
+    assert evidence.known(0.6) == (4, 4)
+    assert evidence.known(0.2) == (4, TOP), "says nothing of less load"
+
+
+def test_a_miss_is_tried_again_after_a_while_and_what_held_is_still_known():
+    evidence = made(held=[(0.6, 4)] * 2, missed=[(0.6, 5)])
+    evidence.age(0.9 * MISSED_HALF_LIFE_SECONDS)
+    assert evidence.known(0.6) == (4, 4)
+    evidence.age(0.2 * MISSED_HALF_LIFE_SECONDS)
+    assert evidence.known(0.6) == (4, TOP)
+    evidence.age(-MISSED_HALF_LIFE_SECONDS)  # a clock that was set back
+    assert evidence.known(0.6) == (4, TOP)
+    evidence.age(HELD_HALF_LIFE_SECONDS)
+    assert evidence.known(0.6)[0] == -1
+
+
+def test_evidence_ages_the_same_in_small_steps():
+    once, often = made(held=[(0.6, 4)] * 5, missed=[(0.6, 5)]), made(held=[(0.6, 4)] * 5, missed=[(0.6, 5)])
+    once.age(600.0)
+    for _ in range(600):
+        often.age(1.0)
+    assert often.evidence.missed == pytest.approx(once.evidence.missed, rel=1e-5)
+    assert often.evidence.held == pytest.approx(once.evidence.held)
+
+
+def test_a_host_that_has_changed_is_found_out_within_some_misses_however_long_it_was_known():
+    evidence = made(held=[(0.6, 4)] * 100_000)
+    assert evidence.evidence.held.max() == MOST_COUNT
+    misses = 0
+    while evidence.known(0.6)[0] == 4:
+        evidence.add_missed(0.6, 4)
+        misses += 1
+    assert misses <= 4
+
+
+def test_a_miss_in_a_hundred_windows_changes_nothing():
+    evidence = made()
+    for _ in range(20):
+        for _ in range(100):
+            evidence.add_held(0.6, 4)
+        evidence.add_missed(0.6, 4)
+        assert evidence.known(0.6)[0] == 4
+
+
+windows = st.lists(st.tuples(st.floats(0.0, 3.0), st.integers(0, TOP)), max_size=40)
+
+
+@given(windows, windows, st.floats(0.0, 2.0), st.floats(0.0, 2.0))
+def test_more_load_is_never_known_to_bear_more(held, missed, one, other):
+    evidence = made(held, missed)
+    less, more = sorted((one, other))
+    assert all(np.less_equal(evidence.known(more), evidence.known(less)))
+
+
+@given(windows, windows)
+@example(held=[(0.6, 4)] * 3, missed=[(0.1, 0)] * 8)  # 3 / 2^8: so little is as good as nothing
+def test_what_is_kept_is_recalled(held, missed):
+    evidence, again = made(held, missed).evidence, Evidence()
+    plain = json.loads(json.dumps(evidence.plain(), allow_nan=False))
+    again.recall(plain)
+    assert again.plain() == plain
+    assert again.held == pytest.approx(evidence.held, abs=0.011)
+
+
+@given(windows, windows)
+def test_hosts_side_by_side_are_as_each_alone(one, other):
+    """What a host teaches is said of that host only, and forgotten for it only."""
+    together = Evidence(2)
+    for place, (held, missed) in enumerate(((one, other), (other, one))):
+        for load, level in held:
+            together.add_held(np.array([place]), np.array([load]), np.array([level]))
+        for load, level in missed:
+            together.add_missed(np.array([place]), np.array([load]), np.array([level]))
+    alone = made(one, other).evidence, made(other, one).evidence
+    loads = np.array([[0.2, 0.9], [0.5, 1.5]])
+    for place, single in enumerate(alone):
+        assert together.plain(place) == single.plain()
+        single_known, known = single.known(loads[[place]]), together.known(loads)
+        assert all(np.array_equal(mine[place], theirs[0]) for mine, theirs in zip(known, single_known, strict=True))
+    together.forget(np.array([True, False]))
+    assert together.plain(0)["cells"] == []
+    assert together.plain(1) == alone[1].plain()
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        {},
+        {"schema": 1, "cells": []},
+        {"schema": 2, "cells": {}},
+        {"schema": 2, "cells": [[0.5, 1, 2.0]]},
+        {"schema": 2, "cells": [[0.5, 1, 2.0, "many"]]},
+        {"schema": 2, "cells": [[0.5, 0.1, -2.0, 1.0]]},
+        {"schema": 2, "cells": [[0.5, 1.1, 2.0, 1.0]]},
+        {"schema": 2, "cells": [[0.5, 1, float("nan"), 1.0]]},
+        {"schema": 2, "cells": [[0.5, 1, 1e300, 1.0]]},
+        {"schema": 2, "cells": [[True, 1, 1.0, 1.0]]},
+    ],
+)
+def test_what_is_no_memory_is_refused_and_changes_nothing(plain):
+    evidence = made(held=[(0.6, 4)] * 2)
+    with pytest.raises(ValueError, match=r"."):
+        evidence.evidence.recall(plain)
+    assert evidence.known(0.6)[0] == 4
+
+
+@given(st.floats(allow_nan=False))
+def test_every_load_has_a_bin(load):
+    assert 0 <= bins_of(load) < BINS
+
+
+def test_a_bin_and_a_level_are_those_of_their_own_numbers():
+    assert [int(bins_of(load_of(place))) for place in range(BINS)] == list(range(BINS))
+    assert levels_of(LADDER).tolist() == list(range(TOP + 1))
+    assert levels_of(LADDER[1:] - 1e-6).tolist() == list(range(TOP))
+    assert DISCOUNT < 1.0

@@ -1,0 +1,95 @@
+"""What is booked of each window, what is told of it, and what is kept."""
+
+import json
+
+import numpy as np
+import pytest
+
+from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.allocations import Allocations, VectorLimits
+from rlctl.envs.evidence import LADDER, TOP
+from rlctl.envs.experience import MEMORY, TOLD, Experience, allocation_at, level_of
+
+LIMITS = Limits(cpus=2)
+HOLDS, MISSES = 0.5, 1.5
+
+
+def lived(*windows, experience=None):
+    """One host's windows, a second each: load, latency by the target, level, and what BE used if not all."""
+    experience = experience or Experience(LIMITS)
+    for second, (load, ratio, level, *used) in enumerate(windows):
+        current = LIMITS.safe if level < 0 else allocation_at(level, LIMITS)
+        be_cpus = used[0] if used else current.usable_cpus
+        numbers = (np.array([number], np.float64) for number in (second, load, ratio, be_cpus))
+        experience.see(*numbers, Allocations.same(current, 1))
+    return experience
+
+
+def cells(*windows):
+    return [(round(share, 3), held, missed) for _, share, held, missed in lived(*windows).evidence.plain()["cells"]]
+
+
+def test_a_window_that_held_counts_for_its_level():
+    assert cells((0.5, HOLDS, 12)) == [(LADDER[12], 1.0, 0.0)]
+
+
+def test_a_miss_is_booked_a_window_later_at_the_highest_level_around_it():
+    assert cells((0.5, HOLDS, 12), (0.5, MISSES, 4)) == [(LADDER[12], 1.0, 0.0)]
+    assert cells((0.5, HOLDS, 12), (0.5, MISSES, 4), (0.5, HOLDS, 4))[-1] == (LADDER[12], 0.5, 1.0)
+
+
+def test_a_backlog_is_one_miss_and_one_that_lasts_is_another():
+    assert sum(missed for *_, missed in cells((0.5, HOLDS, 4), *[(0.5, MISSES, 4)] * 5, (0.5, HOLDS, 4))) == 1.0
+    lasting = cells((0.5, HOLDS, 4), *[(0.5, MISSES, 0)] * 8)
+    assert [share for share, _, missed in lasting if missed] == [0.0, LADDER[4]]
+
+
+def test_frozen_idle_and_blind_windows_teach_nothing():
+    assert cells((0.5, HOLDS, -1), (0.5, HOLDS, 12, 0.0), (0.5, np.nan, 12), (np.nan, HOLDS, 12)) == []
+    assert cells((0.5, HOLDS, -1), (0.5, MISSES, -1), (0.5, HOLDS, -1)) == []
+    assert cells((0.5, HOLDS, 12, np.nan)), "nobody says that it was idle"
+
+
+def test_what_is_told_is_the_most_that_held_and_the_most_that_nothing_speaks_against():
+    told = lived(*[(0.5, HOLDS, 14)] * 3, (0.5, MISSES, 18), (0.5, HOLDS, 14)).told(np.array([0.5]))[0]
+    assert told.shape == (TOLD,)
+    held, held_ahead, bearable, bearable_ahead, flag, flag_ahead = told
+    assert ((held + 1.0) / 2.0) ** 2 == pytest.approx(LADDER[14])
+    assert ((bearable + 1.0) / 2.0) ** 2 == pytest.approx(LADDER[17])
+    assert bearable_ahead == bearable
+    assert (held_ahead, flag, flag_ahead) == (0.0, 1.0, -1.0)
+    assert len(MEMORY) == 4
+
+
+def test_without_a_load_nothing_is_told():
+    assert lived(*[(0.5, HOLDS, 14)] * 3).told(np.array([np.nan]))[0].tolist() == [0.0] * 4 + [-1.0] * 2
+
+
+def test_hosts_of_different_sizes_learn_apart_and_forget_apart():
+    limits = VectorLimits([Limits(2), Limits(36, lc_cpus=18.0)])
+    experience, current = Experience(limits), Allocations.of([Allocation(1.0, 2), Allocation(1.0, 36)])
+    for second in range(3):
+        experience.see(*(np.full(2, number) for number in (float(second), 0.5, HOLDS, 1.0)), current)
+    assert [experience.evidence.plain(host)["cells"][0][1] for host in (0, 1)] == [0.5, 0.02]
+    experience.forget(np.array([True, False]))
+    assert [len(experience.evidence.plain(host)["cells"]) for host in (0, 1)] == [0, 1]
+
+
+def test_what_is_remembered_is_recalled_and_nothing_is_empty():
+    assert lived().remembered() == {}
+    memory = json.loads(json.dumps(lived(*[(0.5, HOLDS, 14)] * 3).remembered()))
+    again = Experience(LIMITS)
+    again.recall(memory)
+    assert again.remembered() == memory
+    assert len(json.dumps(memory)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("allocation", "level"),
+    [(LIMITS.safe, -1), (LIMITS.minimum, 0), (Allocation(0.39, 2), 8), (Allocation(0.4, 2), 9),
+     (Allocation(UNLIMITED, 1), 15), (LIMITS.full, TOP)],
+)  # fmt: skip
+def test_the_level_that_an_allocation_has_reached(allocation, level):
+    assert level_of(allocation, LIMITS) == level
+    if allocation.cpuset_cpus == 2:
+        assert allocation_at(level, LIMITS).at_most(allocation)
