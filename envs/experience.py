@@ -28,8 +28,8 @@ SETTLED_SECONDS = 5.0
 IDLE_RATIO = 0.25
 """BE that uses a smaller share of what it may use has little to do: that the window held says nothing of its level."""
 
-AHEAD_RATIO = 1.25
-"""What a load may have become by the next ticks, by what it is."""
+AHEAD_RATIO = 1.4
+"""What a load may have become before the next look at it, by what it is."""
 
 MEMORY = ("held", "held_ahead", "bearable", "bearable_ahead")
 """Shares of BE's CPUs: the most that held lately at this load and at AHEAD_RATIO of it, and the most that nothing

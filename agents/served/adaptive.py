@@ -1,8 +1,8 @@
 """A learned policy held to what its host has taught: it neither tries again what missed, nor gives less than held.
 
 A network that was trained on other hosts takes this one for one of those. What it asks for is therefore cut to what is
-known here: at most the highest level that nothing speaks against at this load, and, while latency is well, at least
-what held at a load that is a quarter higher. Where nothing is known the network alone decides, and so explores.
+known here of a load that is higher by AHEAD_RATIO: at most the highest level that nothing speaks against there, and,
+while latency is well, at least what held there. Where nothing is known the network alone decides, and so explores.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ def narrowed(
     share = np.minimum(result.quota_cpus, result.cpuset_cpus) / limits.cpus
     level = np.where(result.frozen, -1, levels_of(share)).T
     there = ~np.isnan(load) & ~np.isnan(ratio)
-    loads = np.where(there, load, 0.0)[:, None] * np.array([1.0, AHEAD_RATIO])
-    known = experience.evidence.known(loads)
+    known = experience.evidence.known(AHEAD_RATIO * np.where(there, load, 0.0)[:, None])
 
     # The minimum may run whatever missed: a miss beside it is the LC's own. And where all moves of the mask are above
     # what is bearable, the lowest of them are the best there is.
@@ -40,7 +39,7 @@ def narrowed(
     left = mask & (level <= np.maximum(known.bearable[:, 0], least)[:, None])
     # A rise takes several ticks, so the floor is what can be reached in this one.
     highest = np.where(left, level, -1).max(axis=1)
-    floor = np.where(ratio <= HOLD_RATIO, np.minimum(known.level[:, 1], highest), -1)
+    floor = np.where(ratio <= HOLD_RATIO, np.minimum(known.level[:, 0], highest), -1)
     left &= level >= floor[:, None]
     narrow: Flags = np.where(there[:, None], left, mask)
     return narrow

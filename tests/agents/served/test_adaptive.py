@@ -42,12 +42,12 @@ def test_what_missed_at_this_load_is_not_asked_for_again():
     assert max(levels(allocation_at(12, LIMITS), taught(missed=[(0.5, 11)]), load=np.array([0.2]))) > 11
 
 
-def test_what_held_at_a_quarter_more_load_is_the_least_while_latency_is_well():
+def test_what_held_at_a_higher_load_is_the_least_while_latency_is_well():
     experience = taught(held=[(0.7, 12)])
     now = allocation_at(14, LIMITS)
     assert min(levels(now, experience)) == 12
     assert min(levels(now, experience, ratio=BADLY)) == -1
-    assert min(levels(now, experience, load=np.array([0.65]))) == -1, "nobody knows of a quarter more"
+    assert min(levels(now, experience, load=np.array([0.65]))) == -1, "nobody knows of 1.4 times this load"
 
 
 def test_a_rise_asks_for_as_much_as_one_tick_may_add():
