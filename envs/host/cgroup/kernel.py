@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, CgroupRejected, PermissionMissing, RlctlError
+from rlctl.envs.host.mounted import mounted
 
 Identity = tuple[int, int]
 """Device and inode of a group's directory. kernfs never hands out an inode number twice within a boot."""
@@ -150,16 +151,9 @@ class KernelFiles:
             os.close(self._open_files.pop(path))
 
 
-def group_devices(mountinfo: Path = Path("/proc/self/mountinfo")) -> frozenset[int]:
-    """Device numbers of the mounted file systems whose files are control groups or resctrl classes (proc(5))."""
-    devices = set()
-    with contextlib.suppress(OSError):
-        for line in mountinfo.read_text(errors="replace").splitlines():
-            mounted, _, origin = line.partition(" - ")
-            if origin.split(" ", 1)[0] in GROUP_SYSTEMS:
-                major, _, minor = mounted.split()[2].partition(":")
-                devices.add(os.makedev(int(major), int(minor)))
-    return frozenset(devices)
+def group_devices() -> frozenset[int]:
+    """Device numbers of the mounted file systems whose files are control groups or resctrl classes."""
+    return frozenset(one.device for one in mounted(*GROUP_SYSTEMS))
 
 
 def identity_of(path: str | Path) -> Identity | None:

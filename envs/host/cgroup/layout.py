@@ -15,6 +15,7 @@ from pathlib import Path
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.capability import Capability
 from rlctl.envs.host.decode import text_of
+from rlctl.envs.host.mounted import mounted
 
 SYS_CGROUP = Path("/sys/fs/cgroup")
 # cgroup.freeze came with Linux 5.2; it belongs to no controller, so no file lists it.
@@ -124,20 +125,15 @@ class Layout:
 
 def _hierarchies(proc: Path, root: Path) -> Iterator[tuple[str, Mount]]:
     """Controller names (or `unified`) with their mounts, in mount order."""
-    for line in text_of(proc / "self/mountinfo").splitlines():
-        mounted, _, source = line.partition(" - ")
-        fields, origin = mounted.split(), source.split()
-        if len(fields) < 6 or len(origin) < 2 or origin[0] not in ("cgroup", "cgroup2"):
-            continue
-        kind, options = origin[0], origin[-1]
-        path = _below(_unescaped(fields[4]), root)
+    for one in mounted("cgroup", "cgroup2", proc=proc):
+        path = _below(one.path, root)
         if path is None or "\0" in str(path):
             continue
-        writable = "ro" not in fields[5].split(",") and os.access(path, os.W_OK)
-        if kind == "cgroup2":
+        writable = not one.read_only and os.access(path, os.W_OK)
+        if one.kind == "cgroup2":
             yield "unified", Mount(path, 2, writable)
         else:
-            yield from ((name, Mount(path, 1, writable)) for name in options.split(","))
+            yield from ((name, Mount(path, 1, writable)) for name in one.options)
 
 
 def _below(mount_point: Path, root: Path) -> Path | None:
@@ -145,11 +141,6 @@ def _below(mount_point: Path, root: Path) -> Path | None:
     if mount_point.is_relative_to(SYS_CGROUP):
         return root / mount_point.relative_to(SYS_CGROUP)
     return mount_point if root == SYS_CGROUP else None
-
-
-def _unescaped(field: str) -> Path:
-    """Of mountinfo, which writes spaces and the like as three octal digits."""
-    return Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field))
 
 
 def _served_by(name: Controller, first: Mapping[str, Mount], proc: Path) -> Mount | None:

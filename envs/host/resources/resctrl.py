@@ -23,6 +23,7 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.parse import number
 from rlctl.envs.host.cgroup.schemata import Schemata, high_ways
 from rlctl.envs.host.decode import text_of
+from rlctl.envs.host.mounted import mounted
 
 # AMD counts in eighths of a GB/s, and says so by a least bandwidth of 0.
 _AMD_MEGABYTES = 125.0
@@ -198,8 +199,4 @@ def why_no_resctrl(sys: Path = Path("/sys"), proc: Path = Path("/proc")) -> str:
 
 def mount_options(proc: Path = Path("/proc")) -> frozenset[str]:
     """What resctrl was mounted with; empty when it is not."""
-    for line in text_of(proc / "self/mounts").splitlines():
-        fields = line.split()
-        if len(fields) >= 4 and fields[2] == "resctrl":
-            return frozenset(fields[3].split(","))
-    return frozenset()
+    return frozenset(next((one.options for one in mounted("resctrl", proc=proc)), ()))

@@ -74,7 +74,7 @@ def absent_readings(lc: Group, be: Sequence[Group], sensors: Sequence[Sensor], *
 
 def perf_sensors(lc: Group, be: Sequence[Group], interval_seconds: float) -> list[Sensor]:
     """Hardware and software counters of these groups, where perf can find them; else none, and the log says why."""
-    root = perf_root(Path("/proc/self/mounts").read_text(errors="surrogateescape"))
+    root = perf_root()
     if root is None:
         log.warning("perf finds cgroups by their cgroup2 or perf_event mount, and there is neither: no counters")
         return []

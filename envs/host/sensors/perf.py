@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rlctl.envs.errors import SensorError
 from rlctl.envs.host.cgroup.kernel import Identity, identity_of
+from rlctl.envs.host.mounted import mounted
 from rlctl.envs.host.sensors.perf_parse import Count, Frame, FrameAssembler
 from rlctl.envs.host.sensors.perf_process import PerfChild, PerfKeeper, Shape
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
@@ -36,12 +37,11 @@ _NOT_WANTED = Missing(Why.NOT_CONFIGURED, "perf is not told to count it")
 _PATTERN_CHARACTERS = frozenset(",{}[]()|*+?^$;")  # perf takes a name with these for a list or a regular expression
 
 
-def perf_root(mounts: str) -> Path | None:
+def perf_root(proc: Path = Path("/proc")) -> Path | None:
     """Where perf looks up cgroup names: the v1 hierarchy of perf_event if it is mounted, else the cgroup2 mount."""
-    rows = [row.split() for row in mounts.splitlines()]
-    v1 = [row[1] for row in rows if len(row) > 3 and row[2] == "cgroup" and "perf_event" in row[3].split(",")]
-    v2 = [row[1] for row in rows if len(row) > 3 and row[2] == "cgroup2"]
-    return Path((v1 + v2)[0]) if v1 + v2 else None
+    mounts = list(mounted("cgroup", "cgroup2", proc=proc))
+    v1 = [one.path for one in mounts if one.kind == "cgroup" and "perf_event" in one.options]
+    return next(iter([*v1, *(one.path for one in mounts if one.kind == "cgroup2")]), None)
 
 
 def perf_command(

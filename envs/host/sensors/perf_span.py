@@ -10,6 +10,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Self
 
 from rlctl.envs.host.sensors.perf import perf_root
@@ -45,11 +46,11 @@ class PerfSpan:
     """
 
     def __init__(
-        self, group: str, events: Sequence[str] = SPAN_EVENTS, *, perf: str = "perf", mounts: str | None = None
+        self, group: str, events: Sequence[str] = SPAN_EVENTS, *, perf: str = "perf", proc: Path = Path("/proc")
     ) -> None:
         self._events = tuple(events)
         self._process: subprocess.Popen[bytes] | None = None
-        self._missing = _cannot(group, perf, mounts)
+        self._missing = _cannot(group, perf, proc)
         self._stack = contextlib.ExitStack()
         if self._missing is None:
             try:
@@ -140,13 +141,10 @@ class PerfSpan:
         return " ".join(first.split())[:300] or "it does not answer"
 
 
-def _cannot(group: str, perf: str, mounts: str | None) -> Missing | None:
+def _cannot(group: str, perf: str, proc: Path) -> Missing | None:
     if shutil.which(perf) is None:
         return Missing(Why.NOT_SUPPORTED, f"no {perf} on PATH")
-    if mounts is None:
-        with open("/proc/self/mounts", encoding="utf-8", errors="replace") as file:
-            mounts = file.read()
-    root = perf_root(mounts)
+    root = perf_root(proc)
     if root is None or not (root / group).is_dir():
         return Missing(Why.NOT_SUPPORTED, f"perf looks for groups below {root}, where there is no {group}")
     return None

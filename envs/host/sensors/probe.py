@@ -89,8 +89,7 @@ def _paranoid(proc: Path) -> Capability:
 
 
 def _cgroup_names(proc: Path) -> Capability:
-    mounts = KernelFile(proc / "self/mounts", keep_open=False, most_bytes=1 << 16).read()
-    root = None if isinstance(mounts, Missing) else perf_root(mounts.decode(errors="replace"))
+    root = perf_root(proc)
     reason = "neither cgroup2 nor v1 perf_event is mounted" if root is None else f"names resolve under {root}"
     return Capability("perf per cgroup", root is not None, reason, "CPI and perf counters of LC and BE")
 

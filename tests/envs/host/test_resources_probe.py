@@ -44,7 +44,7 @@ def test_a_full_machine_has_all(tmp_path: Path) -> None:
     sys, proc = tmp_path / "sys", tmp_path / "proc"
     for path, text in {
         proc / "pressure/memory": "some avg10=0.00 avg60=0.00 avg300=0.00 total=5\n",
-        proc / "self/mounts": "resctrl /sys/fs/resctrl resctrl rw,cdp,mba_MBps 0 0\n",
+        proc / "self/mountinfo": "25 1 0:22 / /sys/fs/resctrl rw - resctrl resctrl rw,cdp,mba_MBps\n",
         sys / "block/vda/dev": "254:0\n",
         sys / "block/vda/device/vendor": "0x1af4\n",
         sys / "block/vda/queue/scheduler": "none mq-deadline [bfq]\n",

@@ -58,7 +58,7 @@ class Resctrl(KernelFiles):
         self.sys, self.proc = folder / "sys", folder / "proc"
         self.root, self._classes = self.sys / "fs/resctrl", classes
         options, self._full, info = TREES[tree]
-        put(self.proc / "self/mounts", f"resctrl /sys/fs/resctrl resctrl {options} 0 0\n")
+        put(self.proc / "self/mountinfo", f"25 1 0:22 / /sys/fs/resctrl rw - resctrl resctrl {options}\n")
         put(self.proc / "filesystems", "nodev\tresctrl\n")
         put(self.proc / "sys/kernel/random/boot_id", "1-2-3-4\n")
         put(self.root / "schemata", self._full)

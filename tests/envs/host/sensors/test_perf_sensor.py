@@ -270,9 +270,19 @@ def test_the_command_line(groups: Path) -> None:
     assert " ".join(command) == "perf stat -x; -I 250 -a --for-each-cgroup a/lc,a/be -e {cycles,instructions}"
 
 
-def test_where_perf_looks_up_names() -> None:
-    v2 = "cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n"
-    v1 = "cgroup /sys/fs/cgroup/perf_event cgroup rw,perf_event 0 0\n"
-    assert perf_root("proc /proc proc rw 0 0\n" + v2) == Path("/sys/fs/cgroup/unified")
-    assert perf_root(v2 + v1) == Path("/sys/fs/cgroup/perf_event")
-    assert perf_root("garbage\n") is None
+V2_MOUNT = "25 1 0:22 / /sys/fs/cgroup/unified rw shared:4 - cgroup2 cgroup2 rw\n"
+V1_MOUNT = "26 1 0:23 / /sys/fs/cgroup/perf_event rw - cgroup cgroup rw,perf_event\n"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "root"),
+    [
+        ("20 1 0:5 / /proc rw - proc proc rw\n" + V2_MOUNT, Path("/sys/fs/cgroup/unified")),
+        (V2_MOUNT + V1_MOUNT, Path("/sys/fs/cgroup/perf_event")),
+        ("garbage\n", None),
+    ],
+)
+def test_where_perf_looks_up_names(mounts: str, root: Path | None, tmp_path: Path) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/mountinfo").write_text(mounts)
+    assert perf_root(tmp_path) == root

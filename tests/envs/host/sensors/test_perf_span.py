@@ -13,7 +13,14 @@ from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.sensors.perf_span import SPAN_EVENTS, PerfSpan
 from rlctl.envs.telemetry import Missing, Value
 
-MOUNTS = "cgroup2 {} cgroup2 rw 0 0\n"
+
+def proc_with(folder):
+    """A /proc that says where cgroup2 is mounted: in this folder."""
+    (folder / "self").mkdir(exist_ok=True)
+    (folder / "self/mountinfo").write_text(f"25 1 0:22 / {folder} rw - cgroup2 cgroup2 rw\n")
+    return folder
+
+
 BUSY = """
 import os, sys
 sys.stdin.read(1)
@@ -41,7 +48,7 @@ while os.read(orders, 64):
         script.write_text(text)
         script.chmod(0o755)
         (tmp_path / "group").mkdir(exist_ok=True)
-        return {"perf": str(script), "mounts": MOUNTS.format(tmp_path)}
+        return {"perf": str(script), "proc": proc_with(tmp_path)}
 
     return make
 
@@ -76,7 +83,7 @@ def test_a_perf_that_refuses_is_a_reason_and_no_error(stand_in):
 
 @pytest.mark.parametrize(("perf", "said"), [("no-such-perf", "no no-such-perf on PATH"), ("true", "there is no group")])
 def test_no_perf_and_no_group_are_reasons(perf, said, tmp_path):
-    with PerfSpan("group", perf=perf, mounts=MOUNTS.format(tmp_path)) as span:
+    with PerfSpan("group", perf=perf, proc=proc_with(tmp_path)) as span:
         span.begin()
         counts = span.end()
     assert set(counts) == set(SPAN_EVENTS)

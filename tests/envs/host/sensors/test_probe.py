@@ -35,7 +35,7 @@ def test_a_full_machine_has_all(tmp_path: Path) -> None:
     proc = tmp_path / "proc"
     files = {
         proc / "sys/kernel/perf_event_paranoid": "-1\n",
-        proc / "self/mounts": "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n",
+        proc / "self/mountinfo": "25 1 0:22 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
         proc / "self/schedstat": "1 2 3\n",
         proc / "pressure/cpu": "some avg10=0.00 avg60=0.00 avg300=0.00 total=5\n",
     }
