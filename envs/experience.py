@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.allocations import Allocations, VectorLimits
+from rlctl.envs.allocations import Allocations, VectorLimits, moved
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.evidence import LADDER, TOP, Evidence, levels_of
 
@@ -55,7 +55,7 @@ class Experience:
     def __init__(self, limits: Limits | VectorLimits, hosts: int = 1) -> None:
         count = len(limits.each) if isinstance(limits, VectorLimits) else hosts
         self.evidence = Evidence(count)
-        self._cpus = np.broadcast_to(np.asarray(limits.cpus, np.float64), count)
+        self._limits, self._cpus = limits, np.broadcast_to(np.asarray(limits.cpus, np.float64), count)
         self._seen_seconds, self._missing_since = np.full(count, np.nan), np.full(count, np.nan)
         self._before_load, self._missed_load = np.full(count, np.nan), np.full(count, np.nan)
         self._before_level, self._missed_level = np.full(count, -1), np.full(count, -1)
@@ -119,6 +119,34 @@ class Experience:
         held, bearable = (2.0 * np.sqrt(LADDER[np.maximum(level, 0)]) - 1.0 for level in known)
         told = np.concatenate([np.where(flags, held, 0.0), bearable, np.where(flags, 1.0, -1.0)], axis=1)
         return np.where(there[:, None], told, UNTOLD).astype(np.float32)
+
+    def narrowed(self, mask: Flags, current: Allocations, load: Array, latency_ratio: Array) -> Flags:
+        """The moves of a mask that a host's experience leaves, shape (n, len(MOVES)); never none where there are some.
+
+        A network that was trained on other hosts takes this one for one of those. So it never asks again for what
+        missed lately and, while latency is well, never for less than what held, both at AHEAD_RATIO of the load. Where
+        nothing is known all moves are left, and so it explores.
+
+        Args:
+            load: NaN where it is missing, as in `latency_ratio`: there the mask stays as it is.
+        """
+        result = moved(current, self._limits)
+        share = np.minimum(result.quota_cpus, result.cpuset_cpus) / self._cpus
+        level = np.where(result.frozen, -1, levels_of(share)).T
+        there = ~np.isnan(load) & ~np.isnan(latency_ratio)
+        known = self.evidence.known(AHEAD_RATIO * np.where(there, load, 0.0)[:, None])
+
+        # The minimum may run whatever missed: a miss beside it is the LC's own. And where all moves of the mask are
+        # above what is bearable, the lowest of them are the best there is.
+        lowest = np.where(mask, level, np.iinfo(level.dtype).max).min(axis=1)
+        least = np.maximum(lowest, levels_of(self._limits.min_quota_cpus / self._cpus))
+        left = mask & (level <= np.maximum(known.bearable[:, 0], least)[:, None])
+        # A rise takes several ticks, so the floor is what can be reached in this one.
+        highest = np.where(left, level, -1).max(axis=1)
+        floor = np.where(latency_ratio <= HOLD_RATIO, np.minimum(known.level[:, 0], highest), -1)
+        left &= level >= floor[:, None]
+        narrow: Flags = np.where(there[:, None], left, mask)
+        return narrow
 
     def remembered(self) -> Mapping[str, Any]:
         """What the first host has taught, as plain data for `recall`; empty where it is nothing."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rlctl.envs.actions import Action, decode, discrete_space, multi_discrete_space, useful_moves
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import HostError
-from rlctl.envs.observation import LAGS, Observer
+from rlctl.envs.observation import LAGS, Observation, Observer
 from rlctl.envs.plant import Plant
 from rlctl.envs.reward import reward
 from rlctl.envs.telemetry import Missing, Telemetry
@@ -64,6 +64,7 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
         self.overridden = False
         """The action of the next step is the shield's and not the policy's; set by the shield's wrapper."""
         self.telemetry: Telemetry | None = None
+        self._seen: Observation | None = None
 
     @property
     def current(self) -> Allocation:
@@ -107,8 +108,13 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
         return self._observation(), terms.total, False, False, info
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """Moves that change something or keep all, shape (len(MOVES),); a shield's wrapper narrows it further."""
-        return useful_moves(self.plant.current, self.plant.limits)
+        """Moves that change something or keep all, as far as the host's experience leaves them; shape (len(MOVES),)."""
+        return self.narrowed(useful_moves(self.plant.current, self.plant.limits))
+
+    def narrowed(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """The moves of a mask that what this host has taught leaves, see `rlctl.envs.experience`."""
+        assert self._seen is not None, "call reset() first"
+        return self._seen.narrowed(mask)
 
     def render(self) -> str | None:
         """One line on the latest tick, in render mode "ansi"."""
@@ -131,7 +137,8 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
 
     def _observation(self) -> NDArray[np.float32]:
         assert self.telemetry is not None
-        return self.observer.observe(self.telemetry, self.plant.current).vector
+        self._seen = self.observer.observe(self.telemetry, self.plant.current)
+        return self._seen.vector
 
     def _info(self) -> dict[str, Any]:
         return {

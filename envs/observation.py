@@ -81,6 +81,12 @@ class Observation:
         told: NDArray[np.float32] = self.experience.told(as_array(number(self.telemetry.load_ratio)))[0]
         return told
 
+    def narrowed(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """The moves of a mask that the experience leaves, shape (len(MOVES),), see `Experience.narrowed`."""
+        load, ratio = as_array(number(self.telemetry.load_ratio)), as_array(self.telemetry.latency_ratio)
+        left = self.experience.narrowed(mask[None], Allocations.same(self.current, 1), load, ratio)
+        return cast("NDArray[np.bool_]", left[0])
+
 
 class Scale(StrEnum):
     """How a number is bent before its range is mapped to [-1, 1]."""

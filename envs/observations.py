@@ -80,12 +80,12 @@ class VectorObserver:
         self._span = _bent(np.array([[feature.high] for feature in FEATURES])) - self._low
         self._least, self._most = (np.array([[of] for of in ends]) for ends in zip(*_ENDS, strict=True))
         self._lossy = _columns(_MAY_BE_LOST)
-        self._absent = _columns({*absent, *(name for of in absent for name in _SAME_SENSOR.get(of, ()))})
+        self._hidden = {*absent, *(name for of in absent for name in _SAME_SENSOR.get(of, ()))}
+        self._absent = _columns(self._hidden)
         self._depth = int(self.lags[0]) + 1
         self._frames = np.zeros((self._depth, 0, FRAME_SIZE), np.float32)  # a ring: the newest is at `_newest`
         self._newest = 0
         self.experience, self._told = Experience(limits, 0), np.zeros((0, TOLD), np.float32)
-        self._be_use_is_seen = "be_cpus" not in absent
 
     def begin(self, readings: Readings, current: Allocations, which: Flags | None = None) -> NDArray[np.float32]:
         """Begin the history on the hosts in `which`, or all, with this tick; what all see, shape (n, size)."""
@@ -110,12 +110,23 @@ class VectorObserver:
         frames = np.ascontiguousarray(shown.transpose(1, 0, 2)).reshape(shown.shape[1], -1)
         if not self._learns:
             return np.concatenate([frames, np.tile(UNTOLD, (len(frames), 1))], axis=1)
-        load, ratio = known_numbers(readings)
-        used = readings.be_cpus if self._be_use_is_seen else np.full(len(load), np.nan)
+        load, ratio = self._known(readings)
+        used = np.full(len(load), np.nan) if "be_cpus" in self._hidden else readings.be_cpus
         self.experience.see(readings.time_seconds, load, ratio, used, current, which)
         told = self.experience.told(load)
         self._told = told if which is None else np.where(which[:, None], told, self._told)
         return np.concatenate([frames, self._told], axis=1)
+
+    def narrowed(self, mask: Flags, readings: Readings, current: Allocations) -> Flags:
+        """The moves of a mask that each host's experience leaves, see `Experience.narrowed`; all where none is kept."""
+        return self.experience.narrowed(mask, current, *self._known(readings)) if self._learns else mask
+
+    def _known(self, readings: Readings) -> tuple[Array, Array]:
+        """The load, and latency by the target; NaN where they are lost or have no sensor."""
+        target, nothing = readings.target_seconds, np.full(len(readings.lost), np.nan)
+        load = nothing if "load" in self._hidden else readings.load_ratio
+        ratio = nothing if "latency" in self._hidden else 1.0 - (target - readings.latency_seconds) / target
+        return np.where(readings.lost, np.nan, load), np.where(readings.lost, np.nan, ratio)
 
     def _frame(self, readings: Readings, current: Allocations) -> NDArray[np.float32]:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -136,13 +147,6 @@ class VectorObserver:
         frame[:, values], frame[:, flags] = 0.0, -1.0
         frame[:, -1] = np.minimum(readings.age_seconds / self.tick_seconds, 10.0) / 5.0 - 1.0
         return frame
-
-
-def known_numbers(readings: Readings) -> tuple[Array, Array]:
-    """The load, and latency by the target; NaN where they are lost."""
-    target = readings.target_seconds
-    ratio = 1.0 - (target - readings.latency_seconds) / target
-    return np.where(readings.lost, np.nan, readings.load_ratio), np.where(readings.lost, np.nan, ratio)
 
 
 def _bent(values: Array) -> Array:

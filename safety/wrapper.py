@@ -75,8 +75,8 @@ class ShieldedEnv(gym.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], Any
         return observation, reward, terminated, truncated, info
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """Moves that the shield would let through unchanged, shape (len(MOVES),)."""
-        return self.shield.mask(self._telemetry(), self.host.current)
+        """Moves that the shield would let through unchanged, as far as the host's experience leaves them."""
+        return self.host.narrowed(self.shield.mask(self._telemetry(), self.host.current))
 
     def _telemetry(self) -> Telemetry:
         """The last telemetry, read anew when the host went on without us; a simulated host's clock never does."""

@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.agents.seats import Answer, Seen
-from rlctl.agents.served.adaptive import narrowed
 from rlctl.agents.served.learned import ENDS
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocations import Allocations, VectorLimits, chosen
 from rlctl.envs.arrays import Flags
 from rlctl.envs.observation import FEATURES, FRAME_SIZE
-from rlctl.envs.observations import EXPERIENCE, VectorObserver, known_numbers
+from rlctl.envs.observations import EXPERIENCE, VectorObserver
 
 Logits = Callable[[NDArray[np.float32]], NDArray[np.floating]]
 """Observations, shape (n, size), to logits or values of the moves, shape (n, len(MOVES))."""
@@ -31,7 +30,7 @@ class BatchLearned:
     Args:
         masked: Whether it chooses among the moves that the shield lets through; otherwise among all.
         experienced: Whether it sees what is told of the experience, after the history.
-        adaptive: Held to what each host has taught.
+        adaptive: Held to what each host has taught; always so where it sees that.
     """
 
     def __init__(
@@ -48,9 +47,9 @@ class BatchLearned:
         remarks: tuple[str, ...] = (),
     ) -> None:
         self.shielded, self.masked, self.remarks = shielded, masked, remarks
-        self._adaptive = adaptive
+        self._adaptive = adaptive or experienced
         self._logits, self._limits = logits, limits
-        absent = () if experienced or adaptive else (EXPERIENCE,)
+        absent = () if self._adaptive else (EXPERIENCE,)
         self._observer = VectorObserver(limits, tick_seconds, lags, absent)
         history = FRAME_SIZE * len(lags)
         self._newest, self._shown = slice(history - FRAME_SIZE, history), slice(None if experienced else history)
@@ -78,7 +77,7 @@ class BatchLearned:
         if not self._adaptive:
             return seen.mask
         mask = np.ones((len(seen.current.frozen), len(MOVES)), np.bool_) if seen.mask is None else seen.mask
-        return narrowed(mask, seen.current, self._limits, self._observer.experience, *known_numbers(seen.readings))
+        return self._observer.narrowed(mask, seen.readings, seen.current)
 
     def _observed(self, seen: Seen) -> NDArray[np.float32]:
         """What the network sees; on hosts where it begins anew the history is the present alone."""

@@ -9,16 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.agents.policy import Policy
-from rlctl.agents.served.adaptive import narrowed
 from rlctl.agents.served.bundle import Bundle
 from rlctl.agents.served.card import Card
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.allocations import Allocations
-from rlctl.envs.arrays import Flags, as_array
 from rlctl.envs.errors import PolicyError, in_one_line
 from rlctl.envs.observation import FEATURES, LAGS, Observation
-from rlctl.envs.telemetry import Missing, Why, number
+from rlctl.envs.telemetry import Missing, Why
 from rlctl.envs.workload import Weight
 
 SENSORS: Mapping[str, str] = MappingProxyType(
@@ -92,7 +89,7 @@ class LearnedPolicy(Policy):
 
     Args:
         shielded: False judges it without shield and mask, in benchmarks only.
-        adaptive: Held to what the host has taught, see `rlctl.agents.served.adaptive`.
+        adaptive: Held to what the host has taught, see `Experience.narrowed`; always so where it sees that.
         name: Name in results; by default that of its card.
     """
 
@@ -103,14 +100,13 @@ class LearnedPolicy(Policy):
     def __init__(
         self, bundle: Bundle, *, shielded: bool = True, adaptive: bool = False, name: str | None = None
     ) -> None:
-        self.bundle, self.adaptive = bundle, adaptive
+        self.bundle = bundle
         self.name = name or bundle.card.name + ("" if shielded else BARE) + (ADAPTIVE if adaptive else "")
         self.shielded = self.masked = shielded
         # Observers show every lag of LAGS; a policy with a shorter history takes its own part of them.
         self._shown = tuple(LAGS.index(lag) for lag in bundle.card.lags)
         self._experienced = bundle.card.observation.experienced
-        self.learns = adaptive or self._experienced
-        self._limits = Limits(1)
+        self.adaptive = self.learns = adaptive or self._experienced
         self._logits: NDArray[np.float32] | None = None
         self._tick_seconds = bundle.card.tick_seconds
         shields = {kind.shield_digest: f"{kind.shield} ({kind.shield_digest})" for kind in bundle.card.plants}
@@ -119,7 +115,7 @@ class LearnedPolicy(Policy):
 
     def start(self, limits: Limits) -> Allocation:
         """Forget the last move; BE begins at the safe allocation."""
-        self._logits, self._limits = None, limits
+        self._logits = None
         return limits.safe
 
     def act(self, observation: Observation) -> int:
@@ -136,7 +132,7 @@ class LearnedPolicy(Policy):
         if mask is not None and not mask.any():
             raise PolicyError(f"{self.name}: no move is allowed")
         if self.adaptive:
-            mask = self._narrowed(observation, np.ones(len(MOVES), np.bool_) if mask is None else mask)
+            mask = observation.narrowed(np.ones(len(MOVES), np.bool_) if mask is None else mask)
         if mask is not None:
             logits = np.where(mask, logits, np.float32(-np.inf))
         self._logits, self._tick_seconds = logits, observation.tick_seconds
@@ -170,13 +166,6 @@ class LearnedPolicy(Policy):
         if self._tick_seconds != card.tick_seconds:
             remarks.append(f"trained at ticks of {card.tick_seconds:g} s, run at {self._tick_seconds:g} s")
         return tuple(remarks)
-
-    def _narrowed(self, observation: Observation, mask: Flags) -> Flags:
-        telemetry = observation.telemetry
-        load, ratio = as_array(number(telemetry.load_ratio)), as_array(telemetry.latency_ratio)
-        current = Allocations.same(observation.current, 1)
-        left: Flags = narrowed(mask[None], current, self._limits, observation.experience, load, ratio)[0]
-        return left
 
     def seen(self, observation: Observation) -> NDArray[np.float32]:
         """The part of an observation that it was trained to see; PolicyError: it holds another history."""

@@ -199,10 +199,10 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         return observation, terms.total, np.zeros(self.num_envs, np.bool_), truncated, info
 
     def action_masks(self) -> Flags:
-        """As `HostEnv.action_masks`, or as the shield sees it; shape (n, len(MOVES))."""
-        if self.shield is not None:
-            return self.shield.mask(self._read(), self.current)
-        return self._decoder.useful(self.current)
+        """As `HostEnv.action_masks`, of the moves that a shield lets through; shape (n, len(MOVES))."""
+        readings, shield = self._read(), self.shield
+        mask = self._decoder.useful(self.current) if shield is None else shield.mask(readings, self.current)
+        return self._observer.narrowed(mask, readings, self.current)
 
     def _read(self) -> Readings:
         if self.readings is None:

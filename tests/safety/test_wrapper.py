@@ -68,7 +68,7 @@ def test_there_is_always_a_masked_move_and_it_is_never_overridden():
     dice = np.random.default_rng(1)
     for _ in range(100):
         masks = env.action_masks()
-        assert masks[INDEX["freeze"]]
+        assert masks.any()
         *_, info = env.step(int(dice.choice(np.flatnonzero(masks))))
         assert not info["overridden"]
     env.close()

@@ -38,7 +38,8 @@ class HandMade(Policy):
 
     def act(self, observation):
         each = logits(observation.vector[None])[0]
-        return int(np.argmax(each if observation.mask is None else np.where(observation.mask, each, -np.inf)))
+        mask = observation.narrowed(np.ones(len(MOVES), np.bool_) if observation.mask is None else observation.mask)
+        return int(np.argmax(np.where(mask, each, -np.inf)))
 
 
 @pytest.mark.parametrize("shielded", [True, False])

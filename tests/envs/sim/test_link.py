@@ -249,17 +249,12 @@ def test_a_host_without_a_link_has_no_constants_of_one(tmp_path: Path) -> None:
     assert load_profile(str(tmp_path / "linked.yaml")) == LINK
 
 
-def test_training_hosts_draw_their_links_from_ranges(tmp_path: Path) -> None:
-    """Not in the shipped recipes: those who want it write a kind."""
-    assert all(kind.host().link is None for kind in load_hosts().kinds)
-    file = tmp_path / "hosts.yaml"
-    file.write_text(
-        "kinds: [{name: linked, profile: capped-link, ranges: {link_step_ratio: [0.5, 1.0]}, weight: minimum, "
-        "safety: null, share: 1}]"
-    )
-    (kind,) = load_hosts(file).kinds
+def test_training_hosts_draw_their_links_from_ranges() -> None:
+    linked = {kind.name: kind for kind in load_hosts().kinds if kind.host().link}
+    assert list(linked) == ["link", "link-credits", "disk"]
+    kind = linked["link"]
     drawn = Constants.drawn(kind.host(), np.arange(200, dtype=np.uint64))
-    for name, low, high in (("link_step_ratio", 0.5, 1.0), ("link_bytes_per_second", 26e6, 49e6)):
+    for name, low, high in (("link_step_ratio", 0.4, 1.0), ("link_bytes_per_second", 26e6, 49e6)):
         column = getattr(drawn, name)
         assert low <= column.min() < column.max() <= high
         assert len(np.unique(column)) > 150

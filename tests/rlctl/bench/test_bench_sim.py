@@ -190,7 +190,7 @@ def test_all_managers_leave_out_those_whose_library_is_missing(plant, capsys, mo
     without_sklearn(monkeypatch)
     assert main(["bench", "--plant", plant, "--dry-run"]) == 0
     lines = capsys.readouterr().err.split("\n")
-    assert lines[0].startswith("left out prm-eris and prm-thesis: scikit-learn")
+    assert lines[0].startswith("left out prm-eris, prm-thesis: scikit-learn")
     assert "scripts/install cli,baselines" in lines[0]
     assert "prm-latency" in "".join(lines[1:])
     assert "prm-eris" not in "".join(lines[1:])

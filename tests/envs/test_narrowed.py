@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from rlctl.agents.served.adaptive import narrowed
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
 from rlctl.envs.allocations import Allocations, VectorLimits
@@ -28,12 +27,12 @@ def taught(held=(), missed=()):
 
 def levels(current, experience, load=LOAD, ratio=WELL, mask=ALL):
     """Levels that the moves which are left lead to."""
-    left = narrowed(mask, Allocations.same(current, 1), LIMITS, experience, load, ratio)[0]
+    left = experience.narrowed(mask, Allocations.same(current, 1), load, ratio)[0]
     return sorted({level_of(MOVES[place].of(current, LIMITS), LIMITS) for place in np.flatnonzero(left)})
 
 
 def test_a_host_that_taught_nothing_leaves_every_move():
-    assert narrowed(ALL, Allocations.same(LIMITS.full, 1), LIMITS, taught(), LOAD, WELL).all()
+    assert taught().narrowed(ALL, Allocations.same(LIMITS.full, 1), LOAD, WELL).all()
 
 
 def test_what_missed_at_this_load_is_not_asked_for_again():
@@ -70,7 +69,7 @@ def test_a_mask_above_all_that_is_bearable_leaves_its_lowest_moves():
 @pytest.mark.parametrize(("load", "ratio"), [(np.nan, 0.3), (0.5, np.nan)])
 def test_without_load_or_latency_the_mask_stays(load, ratio):
     experience = taught(held=[(0.7, 12)], missed=[(0.5, 14)])
-    left = narrowed(ALL, Allocations.same(LIMITS.full, 1), LIMITS, experience, np.array([load]), np.array([ratio]))
+    left = experience.narrowed(ALL, Allocations.same(LIMITS.full, 1), np.array([load]), np.array([ratio]))
     assert left.all()
 
 
@@ -79,7 +78,7 @@ def test_hosts_of_different_sizes_are_held_to_their_own():
     experience, both = Experience(limits), np.array([0, 1])
     experience.evidence.add_missed(both, np.array([0.5, 0.5]), np.array([10, 20]))
     current, mask = limits.full, np.ones((2, len(MOVES)), np.bool_)
-    left = narrowed(mask, current, limits, experience, np.full(2, 0.5), np.full(2, 0.3))
+    left = experience.narrowed(mask, current, np.full(2, 0.5), np.full(2, 0.3))
     highest = [
         max(level_of(MOVES[move].of(host.full, host), host) for move in np.flatnonzero(one))
         for host, one in zip(limits.each, left, strict=True)
