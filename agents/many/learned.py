@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from rlctl.agents.seats import Answer, Seen
 from rlctl.agents.served.learned import ENDS
-from rlctl.envs.actions import MOVES
 from rlctl.envs.allocations import Allocations, VectorLimits, chosen
 from rlctl.envs.arrays import Flags
 from rlctl.envs.observation import FEATURES, FRAME_SIZE
@@ -28,9 +27,8 @@ class BatchLearned:
     Where the network's answer is no number the host gets the safe allocation, and the answer counts as failed.
 
     Args:
-        masked: Whether it chooses among the moves that the shield lets through; otherwise among all.
+        masked: Whether it chooses among the moves that the shield and each host's experience leave; else among all.
         experienced: Whether it sees what is told of the experience, after the history.
-        adaptive: Held to what each host has taught; always so where it sees that.
     """
 
     def __init__(
@@ -43,13 +41,11 @@ class BatchLearned:
         shielded: bool = True,
         masked: bool = True,
         experienced: bool = True,
-        adaptive: bool = False,
         remarks: tuple[str, ...] = (),
     ) -> None:
         self.shielded, self.masked, self.remarks = shielded, masked, remarks
-        self._adaptive = adaptive or experienced
         self._logits, self._limits = logits, limits
-        absent = () if self._adaptive else (EXPERIENCE,)
+        absent = () if masked or experienced else (EXPERIENCE,)
         self._observer = VectorObserver(limits, tick_seconds, lags, absent)
         history = FRAME_SIZE * len(lags)
         self._newest, self._shown = slice(history - FRAME_SIZE, history), slice(None if experienced else history)
@@ -65,19 +61,14 @@ class BatchLearned:
         observations = self._observed(seen)
         logits = self._logits(observations[:, self._shown])
         failed: Flags = np.logical_not(np.isfinite(logits).all(axis=1))
-        if (mask := self._mask(seen)) is not None:
-            logits = np.where(mask, logits, np.float32(-np.inf))
+        if self.masked:
+            mask = np.ones(logits.shape, np.bool_) if seen.mask is None else seen.mask
+            logits = np.where(self._observer.narrowed(mask, seen.readings, seen.current), logits, np.float32(-np.inf))
         moves = np.where(failed[:, None], np.float32(0.0), logits).argmax(axis=1)
         proposed = chosen(moves, seen.current, self._limits)
         newest = observations[:, self._newest]
         strange = np.logical_or.reduce([newest[:, place] == end for place, end in _EDGES])
         return Answer(self._limits.safe.where(failed, proposed) if failed.any() else proposed, failed, strange)
-
-    def _mask(self, seen: Seen) -> Flags | None:
-        if not self._adaptive:
-            return seen.mask
-        mask = np.ones((len(seen.current.frozen), len(MOVES)), np.bool_) if seen.mask is None else seen.mask
-        return self._observer.narrowed(mask, seen.readings, seen.current)
 
     def _observed(self, seen: Seen) -> NDArray[np.float32]:
         """What the network sees; on hosts where it begins anew the history is the present alone."""

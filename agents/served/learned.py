@@ -73,41 +73,35 @@ def _clipped(observation: Observation) -> list[str]:
     return [f"{name} beyond its range" for name, ends in ENDS.items() if float(seen[_PLACES[name]]) in ends]
 
 
-BARE, ADAPTIVE = "-bare", "-adaptive"
-"""End the name of a policy that is judged without shield and mask, and of one that is held to what its host teaches."""
-
-
-def plain_name(name: str) -> str:
-    """The name of the bundle: without the ending of a variant."""
-    return name.removesuffix(BARE).removesuffix(ADAPTIVE)
+BARE = "-bare"
+"""Ends the name of a policy that is judged without shield and mask, and not held to what its host teaches."""
 
 
 class LearnedPolicy(Policy):
     """A bundle behind the Policy protocol.
 
-    Nothing in it belongs to a host: what it observes and what it asks for are shares of the host that it runs on.
+    Nothing in it belongs to a host: what it observes and what it asks for are shares of the host that it runs on. What
+    its host teaches narrows the moves among which it chooses, see `Experience.narrowed`.
 
     Args:
-        shielded: False judges it without shield and mask, in benchmarks only.
-        adaptive: Held to what the host has taught, see `Experience.narrowed`; always so where it sees that.
+        shielded: False judges it without shield and mask, among all moves, in benchmarks only.
         name: Name in results; by default that of its card.
     """
 
     weight: Weight = Weight.EQUAL
     needs: tuple[str, ...] = ("tail_latency_seconds",)
     learned: bool = True
+    learns: bool = True
 
-    def __init__(
-        self, bundle: Bundle, *, shielded: bool = True, adaptive: bool = False, name: str | None = None
-    ) -> None:
+    def __init__(self, bundle: Bundle, *, shielded: bool = True, name: str | None = None) -> None:
         self.bundle = bundle
-        self.name = name or bundle.card.name + ("" if shielded else BARE) + (ADAPTIVE if adaptive else "")
+        self.name = name or bundle.card.name + ("" if shielded else BARE)
         self.shielded = self.masked = shielded
         # Observers show every lag of LAGS; a policy with a shorter history takes its own part of them.
         self._shown = tuple(LAGS.index(lag) for lag in bundle.card.lags)
         self._experienced = bundle.card.observation.experienced
-        self.adaptive = self.learns = adaptive or self._experienced
         self._logits: NDArray[np.float32] | None = None
+        self._taught = ""
         self._tick_seconds = bundle.card.tick_seconds
         shields = {kind.shield_digest: f"{kind.shield} ({kind.shield_digest})" for kind in bundle.card.plants}
         self.trained_with = {digest: name for digest, name in shields.items() if digest}
@@ -128,24 +122,24 @@ class LearnedPolicy(Policy):
         logits = self.bundle.logits(self.seen(observation))
         if not np.isfinite(logits).all():
             raise PolicyError(f"{self.name}: the network's answer is not finite")
-        mask = observation.mask if self.masked else None
-        if mask is not None and not mask.any():
-            raise PolicyError(f"{self.name}: no move is allowed")
-        if self.adaptive:
-            mask = observation.narrowed(np.ones(len(MOVES), np.bool_) if mask is None else mask)
-        if mask is not None:
-            logits = np.where(mask, logits, np.float32(-np.inf))
+        if self.masked:
+            mask = np.ones(len(MOVES), np.bool_) if observation.mask is None else observation.mask
+            if not mask.any():
+                raise PolicyError(f"{self.name}: no move is allowed")
+            wanted = np.where(mask, logits, np.float32(-np.inf)).argmax()
+            logits = np.where(observation.narrowed(mask), logits, np.float32(-np.inf))
+            self._taught = f"; by experience not {MOVES[wanted].name}" if np.isinf(logits[wanted]) else ""
         self._logits, self._tick_seconds = logits, observation.tick_seconds
         return int(logits.argmax())
 
     @property
     def note(self) -> str:
-        """The move, and the runner-up."""
+        """The move, the runner-up, and what it would have been but for what this host has taught."""
         if self._logits is None:
             return "start"
         best, second = np.argsort(-self._logits, kind="stable")[:2]
         rest = f"then {MOVES[second].name}" if np.isfinite(self._logits[second]) else "the only one allowed"
-        return f"{MOVES[best].name}, {rest}"
+        return f"{MOVES[best].name}, {rest}{self._taught}"
 
     def strange(self, observation: Observation) -> str:
         """What of a tick its training never had, in a few words; empty when nothing."""

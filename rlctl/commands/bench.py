@@ -44,8 +44,7 @@ ALL = (
 
 MANAGERS = (
     "names from `rlctl managers`, folders of bundles with a slash in them, classes of your own as FILE.py:CLASS, or "
-    "all, the default; of a learned policy X, X-adaptive is held to what the host has taught, and X-bare has no shield "
-    "and no mask"
+    "all, the default; X-bare is the learned policy X without shield, mask and experience"
 )
 
 RAY = (

@@ -20,7 +20,7 @@ def shipped(make_bundle, tmp_path, monkeypatch):
 
 
 def test_learned_policies_are_listed_apart_from_managers():
-    assert list(catalogue.LEARNED) == ["ppo", "dqn", "ppo-adaptive", "dqn-adaptive", "ppo-bare", "dqn-bare"]
+    assert list(catalogue.LEARNED) == ["ppo", "dqn", "ppo-bare", "dqn-bare"]
     assert not set(catalogue.LEARNED) & set(catalogue.NAMES)
     assert catalogue.describe("ppo").startswith("ppo: the shipped network")
     assert catalogue.options("dqn") == {}

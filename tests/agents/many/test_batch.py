@@ -45,8 +45,7 @@ def same(one, other):
     return all(np.array_equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
 
 
-NAMES = ("prm-hybrid", "prm-hybrid-tuned", "greedy-shield", "ppo", "ppo-adaptive", "ppo-bare")
-NAMES += ("static", "none")
+NAMES = ("prm-hybrid", "prm-hybrid-tuned", "greedy-shield", "ppo", "ppo-bare", "static", "none")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -88,7 +87,7 @@ def test_what_the_thesis_leaves_open_is_the_same_choice(options, fleet):
         bed.apply(together.proposed, shielded=False)
 
 
-@pytest.mark.parametrize("name", ["prm-hybrid-tuned", "ppo-adaptive"])
+@pytest.mark.parametrize("name", ["prm-hybrid-tuned", "ppo"])
 def test_on_hosts_where_it_begins_anew_nothing_of_before_is_left(name, fleet):
     if reason := catalogue.lacking(name):
         pytest.skip(reason)

@@ -74,6 +74,15 @@ def test_the_mask_rules_out_what_the_shield_would_not_let_through(loaded):
         policy.act(seen(0.9, LIMITS.minimum, np.zeros(len(MOVES), bool)))
 
 
+def test_what_this_host_has_taught_against_is_not_asked_for(loaded):
+    policy, observer = LearnedPolicy(loaded), Observer(LIMITS, 1.0)
+    policy.start(LIMITS)
+    wanted = nearest(0.9)[0]
+    observer.experience.evidence.add_missed(np.array([0]), np.array([0.5]), np.array([15]))
+    assert policy.act(seen(0.9, HALF, observer=observer)) != wanted
+    assert policy.note.endswith(f"; by experience not {MOVES[wanted].name}")
+
+
 def test_bare_it_wants_neither_shield_nor_mask(loaded):
     policy = LearnedPolicy(loaded, shielded=False)
     assert (policy.name, policy.shielded, policy.masked) == ("tiny-bare", False, False)

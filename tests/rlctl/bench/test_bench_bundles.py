@@ -71,7 +71,7 @@ def test_all_leaves_out_what_this_checkout_lacks(plant, capsys, monkeypatch, tmp
     assert main(["bench", "--plant", plant, "--dry-run", "--managers", "all"]) == 0
     lines = capsys.readouterr().err.splitlines()
     absent = [line.split(":")[0] for line in lines if line.startswith("left out")]
-    wanted = ["left out ppo, ppo-adaptive", "left out dqn, dqn-adaptive"]
+    wanted = ["left out ppo", "left out dqn"]
     assert [name for name in absent if name != "left out cpu-idle"] == wanted
     assert plant == "host" or "left out cpu-idle" in absent
     listed = next(line for line in lines if "managers none, weights" in line)
@@ -81,7 +81,7 @@ def test_all_leaves_out_what_this_checkout_lacks(plant, capsys, monkeypatch, tmp
 def test_without_onnxruntime_all_says_so_once(capsys, monkeypatch):
     monkeypatch.setattr(catalogue, "find_spec", lambda name: None)
     assert main(["bench", "--dry-run", "--managers", "all"]) == 0
-    said = "left out ppo, dqn, ppo-adaptive, dqn-adaptive: learned policies need onnxruntime"
+    said = "left out ppo, dqn: learned policies need onnxruntime"
     assert said in capsys.readouterr().err
     assert main(["bench", "--dry-run", "--managers", "ppo"]) == 78
     assert "pip install 'rlctl[serve]'" in capsys.readouterr().err
@@ -93,7 +93,7 @@ def test_all_takes_those_that_ship_and_not_their_bare_twins(make_bundle, capsys,
     monkeypatch.setattr(catalogue, "files", lambda package: tmp_path)
     assert main(["bench", "--dry-run", "--managers", "all"]) == 0
     told = capsys.readouterr().err
-    assert "greedy-shield, ppo, dqn, ppo-adaptive, dqn-adaptive, oracle" in told
+    assert "greedy-shield, ppo, dqn, oracle" in told
     assert "bare" not in told
 
 
