@@ -16,6 +16,8 @@ KINDS: Mapping[str, str] = {
     "group-vanished": "A group of BE is gone.",
     BE_VANISHED: "No group of BE is left, so what is applied holds nobody; in the record of each such tick.",
     "be-escaped": "A process is in some of a BE group's hierarchies and not in all: what it uses is not all held.",
+    "be-starved": "BE has had less than `be.starved` says for so long: it should run elsewhere.",
+    "be-fed": "BE has had twice of that again.",
     "group-appeared": "A group that the configuration means has come and is under control.",
     "group-replaced": "A group is gone and another one has its place.",
     "group-reduced": "A group lacks a controller that it had; what is left of it is under control.",

@@ -77,6 +77,23 @@ Lc = Annotated[
 BeWeight = Literal["minimum", "idle", "leave"]
 
 
+class StarvedSection(Described):
+    """When BE has had so little for so long that it should run elsewhere, and who is told beside the log.
+
+    Attributes:
+        below_ratio: Share of BE's CPUs, as a mean over that time: less is too little.
+        after_seconds: So long.
+        command: A program with its arguments, run when BE starves; RLCTL_SHARE and RLCTL_REASON in its environment say
+            what BE had and what held it. It has 60 s.
+        again_seconds: While BE starves it is run again after so long.
+    """
+
+    below_ratio: float = Field(default=0.05, ge=0.0, le=1.0)
+    after_seconds: float = Field(default=900.0, ge=1.0, le=86_400.0)
+    command: tuple[str, ...] = ()
+    again_seconds: float = Field(default=900.0, ge=1.0, le=86_400.0)
+
+
 class BeSection(Described):
     """The best-effort work (BE), in one group or several.
 
@@ -89,6 +106,7 @@ class BeSection(Described):
         weight: BE's CPU weight under every policy, put back at the end: the kernel's `minimum`; `idle`, its class for
             what runs when nobody else wants the CPU, where the kernel has it; or `leave` it as it is. A group that has
             less keeps it.
+        starved: When BE has had so little for so long that it should run elsewhere.
     """
 
     workloads: Annotated[tuple[Workload, ...], Field(min_length=1)] | None = None
@@ -97,6 +115,7 @@ class BeSection(Described):
     quota_levels: int = Field(default=20, ge=1, le=1000)
     min_quota_cpus: float = Field(default=0.01, ge=0.001, le=1.0)
     weight: BeWeight = "minimum"
+    starved: StarvedSection = StarvedSection()
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:

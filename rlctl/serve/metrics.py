@@ -98,6 +98,7 @@ class Metrics(Collector):
         limits: The host's range of allocations: a lifted quota is shown as all of its CPUs.
         counted: Counts since the start that others keep, by the ending of the metric's name; asked for each scrape.
         budgets: Error budgets of the LCs that have one.
+        starved: Whether BE has had too little for too long.
     """
 
     def __init__(
@@ -108,10 +109,11 @@ class Metrics(Collector):
         tick_seconds: float,
         counted: Callable[[], Mapping[str, int]] = dict,
         budgets: Sequence[ErrorBudget] = (),
+        starved: Callable[[], bool] = lambda: False,
         measure: Callable[[], SelfUsage] = self_usage,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._counted, self._budgets = counted, budgets
+        self._counted, self._budgets, self._starved = counted, budgets, starved
         self._policy, self._shield = policy, shield
         self._limits = limits
         self._tick_seconds = tick_seconds
@@ -165,6 +167,7 @@ class Metrics(Collector):
         yield from _spent(self._budgets)
         if self._last is not None:
             yield _gauge("rlctl_last_tick_age_seconds", "Time since the last completed tick.", self.age_seconds())
+            yield _gauge("rlctl_be_starved", "1 while BE has had too little for too long.", float(self._starved()))
             yield from self._of(self._last[0])
 
     def _growing(self) -> Iterator[Metric]:

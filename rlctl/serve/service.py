@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 from rlctl.agents.policy import Policy
 from rlctl.config.sections import LimitsSection, MetricsSection
-from rlctl.config.serve import BeWeight, LogSection, ServeConfig
+from rlctl.config.serve import BeWeight, LogSection, ServeConfig, StarvedSection
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CgroupError, ConfigError, PermissionMissing, RlctlError
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
@@ -40,6 +40,7 @@ from rlctl.serve.notify import Heartbeat, notify
 from rlctl.serve.self_test import self_test
 from rlctl.serve.self_usage import SelfCheck
 from rlctl.serve.start_pages import let_go
+from rlctl.serve.starving import Starving
 from rlctl.ticklog.header import header_of
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def serve(configuration: Configuration, stop: Request, *, seconds: float | None 
         ):
             around = Around(
                 lease, host.events, lambda: host.shares, tick_log, config.metrics, config.limits, held.abandon,
-                config.be.weight, hands, budgets, config.approve, memory, learners,
+                config.be.weight, hands, budgets, config.be.starved, config.approve, memory, learners,
             )  # fmt: skip
             reloaded = configuration.reloaded
             control(host, deciders, stop, around, reloaded=reloaded, seconds=seconds, as_json=as_json)
@@ -95,7 +96,10 @@ def dry_run(
         plant = DryRun(host, host.controls, host.plan, host.set_weight)
         hands = Hands(None, config.schedule, config.tick_seconds)
         budgets = Budgets(config.lcs, config.tick_seconds)
-        around = Around(limits=config.limits, weight=config.be.weight, hands=hands, budgets=budgets)
+        quiet = config.be.starved.model_copy(update={"command": ()})
+        around = Around(
+            limits=config.limits, weight=config.be.weight, hands=hands, budgets=budgets, starved=quiet
+        )  # fmt: skip
         control(plant, deciders, stop, around, reloaded=configuration.reloaded, seconds=seconds, as_json=as_json)
     if os.geteuid() != 0:
         with contextlib.suppress(RlctlError):  # a group that has gone meanwhile
@@ -154,6 +158,7 @@ class Around:
         failed: Called when the loop ends with an error, before anything is closed.
         hands: What people say meanwhile.
         budgets: Error budgets of the LCs.
+        starved: When BE counts as starved, and who is told.
         approve: A reload waits for their word.
         memory: Keeps what is learned of this host.
         learners: Who learns of it beside the policy.
@@ -169,6 +174,7 @@ class Around:
     weight: BeWeight = "minimum"
     hands: Hands | None = None
     budgets: Budgets = field(default_factory=lambda: Budgets({}, 1.0))
+    starved: StarvedSection = field(default_factory=StarvedSection)
     approve: bool = False
     memory: HostMemory = field(default_factory=lambda: HostMemory(None, {}))
     learners: tuple[Learner, ...] = ()
@@ -193,21 +199,27 @@ def control(
     around, lines = around or Around(), JsonLines() if as_json else None
     shield, hands = Shield(deciders.profile, plant.limits), around.hands or Hands(None, (), plant.tick_seconds)
     narrator = Narrator(lines or say)
-    budgets = around.budgets
-    recorder = Tee(around.tick_log or NullRecorder(), narrator, Heartbeat(), SelfCheck(around.limits), hands, budgets)
+    budgets, starving = around.budgets, Starving(around.starved, plant.limits.cpus, plant.tick_seconds)
+    recorder = Tee(
+        around.tick_log or NullRecorder(), narrator, Heartbeat(), SelfCheck(around.limits), hands, budgets, starving
+    )  # fmt: skip
+
+    def events() -> tuple[str, ...]:
+        return (*around.events(), *starving.events())
 
     def allowed(limits: Limits) -> tuple[Bound, ...]:
         return (*hands.bounds(limits), *budgets.bounds(limits))
 
     controller = Controller(
-        plant, deciders.policy, shield, recorder, around.lease, around.events, around.shares, allowed,
+        plant, deciders.policy, shield, recorder, around.lease, events, around.shares, allowed,
         around.memory.recall,
     )  # fmt: skip
     with contextlib.ExitStack() as opened:
         opened.callback(notify, "STOPPING=1")
         opened.callback(lambda: controller.seat.policy.close())
         opened.callback(lambda: around.memory.keep((controller.seat.observer.experience, *around.learners)))
-        metrics = _exposed(controller, shield, around, opened)
+        opened.callback(starving.close)
+        metrics = _exposed(controller, shield, around, starving, opened)
         approving = hands if around.approve else None
         running = _Running(controller, around, metrics, reloaded, approving)
         running.announce(deciders.policy, shield)
@@ -304,7 +316,9 @@ def _learned_on(config: ServeConfig, plant: Plant) -> dict[str, object]:
     }
 
 
-def _exposed(controller: Controller, shield: Shield, around: Around, opened: contextlib.ExitStack) -> Metrics | None:
+def _exposed(
+    controller: Controller, shield: Shield, around: Around, starving: Starving, opened: contextlib.ExitStack
+) -> Metrics | None:
     """Metrics with their endpoint, if there is to be one."""
     if around.metrics is None:
         return None
@@ -323,7 +337,9 @@ def _exposed(controller: Controller, shield: Shield, around: Around, opened: con
 
     name = controller.seat.policy.name
     described = name, (shield.profile_name, shield.digest)
-    metrics = Metrics(*described, plant.limits, plant.tick_seconds, counted, around.budgets.each)
+    metrics = Metrics(
+        *described, plant.limits, plant.tick_seconds, counted, around.budgets.each, lambda: starving.starved
+    )
     server = MetricsServer(metrics, around.metrics, fresh_seconds=3.0 * plant.tick_seconds + 1.0)
     opened.callback(server.close)
     controller.recorder = Tee(metrics, controller.recorder)

@@ -137,7 +137,7 @@ tests:
       - {{series: 'rlctl_shield_overrides_total{{instance="b", job="rlctl"}}', values: '0+12x200'}}
       - {{series: 'rlctl_fallback_active{{instance="b", job="rlctl"}}', values: '0x20 1x60'}}
       - {{series: 'rlctl_ticks_total{{instance="c", job="rlctl", slo="unknown"}}', values: '0+15x80'}}
-      - {{series: 'rlctl_be_frozen{{instance="c", job="rlctl"}}', values: '1x200'}}
+      - {{series: 'rlctl_be_starved{{instance="c", job="rlctl"}}', values: '1x200'}}
       - {{series: 'up{{instance="c", job="rlctl"}}', values: '1x20 0x60'}}
       - {{series: 'rlctl_policy_errors_total{{instance="b", job="rlctl"}}', values: '0x80'}}
       - {{series: 'rlctl_tick_errors_total{{instance="b", job="rlctl"}}', values: '0x20 1x60'}}
@@ -184,7 +184,8 @@ ALERTED = """\
         ("RlctlForeignWriter", "7m", "warning", "a, kind: foreign-write"),
         ("RlctlLatencyUnknown", "4m", "warning", None),
         ("RlctlLatencyUnknown", "12m", "warning", "c"),
-        ("RlctlBeSuspendedLong", "36m", "warning", "c"),
+        ("RlctlBeStarved", "4m", "warning", None),
+        ("RlctlBeStarved", "36m", "warning", "c"),
         ("RlctlDown", "6m", "critical", None),
         ("RlctlDown", "8m", "critical", "c"),
         ("RlctlShieldOverridesMuch", "10m", "warning", None),

@@ -173,9 +173,9 @@ def test_names_follow_the_conventions(metrics):
     for family in families:
         exposed = family.name + ("_total" if family.type == "counter" else "")
         assert re.fullmatch(r"rlctl(_[a-z]+)+", exposed), exposed
-        assert re.search(r"_(seconds|bytes|cpus|ratio|total|info|frozen|alive|active|cpi|files|request)$", exposed), (
-            exposed
-        )
+        assert re.search(
+            r"_(seconds|bytes|cpus|ratio|total|info|frozen|starved|alive|active|cpi|files|request)$", exposed
+        ), exposed
         words = set(exposed.split("_"))
         assert not words & {"rate", "percent", "milliseconds", "ms", "megabytes", "minutes", "count", "avg"}, exposed
         assert ("total" in words) == (family.type == "counter"), exposed
