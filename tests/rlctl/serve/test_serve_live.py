@@ -73,6 +73,19 @@ def a_sleeper():
         child.wait()
 
 
+@contextlib.contextmanager
+def a_busy_one(folders):
+    """A process of BE that takes what it gets."""
+    child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        for folder in folders:
+            (folder / "cgroup.procs").write_text(str(child.pid))
+        yield
+    finally:
+        child.kill()
+        child.wait()
+
+
 def knobs(folders):
     return {
         str(folder / name): (folder / name).read_text() for folder in folders for name in KNOBS & {*os.listdir(folder)}
@@ -203,18 +216,18 @@ def requests_in(path):
 
 
 def test_what_was_learned_of_a_host_is_known_after_a_restart(groups, tmp_path):
-    """Nobody says the maximum load: it is learned, and so is what the host bears."""
+    """Nobody says the maximum load: it is learned, and so is what the host bears while BE is busy."""
     parent, folders = groups
     config, ticks = written(parent, tmp_path), tmp_path / "log" / "ticks.jsonl"
     text = config.read_text().replace(", max_load_rps: 100", "").replace("name: static", "name: learned-table")
     config.write_text(text)
     before, said = knobs(folders), []
-    with requests_in(tmp_path / "requests.jsonl"):
+    with requests_in(tmp_path / "requests.jsonl"), a_busy_one(folders):
         for _ in range(2):
             ticks.unlink(missing_ok=True)
             process = start("--config", config)
             try:
-                until(lambda: process.poll() is not None or any("held here" in one["note"] for one in shown(ticks)))  # noqa: B023
+                until(lambda: process.poll() is not None or any(" held here" in note for note in notes(ticks)))  # noqa: B023
                 process.terminate()
                 _, err = process.communicate(timeout=PATIENCE_SECONDS)
             finally:
@@ -232,9 +245,41 @@ def test_what_was_learned_of_a_host_is_known_after_a_restart(groups, tmp_path):
     }
 
 
+def test_be_that_gets_nothing_is_told_to_whoever_can_move_it(groups, tmp_path):
+    """A blind controller freezes BE: the operator's command learns why, and the tick log has the event."""
+    parent, folders = groups
+    script = tmp_path / "move-be"
+    script.write_text(f'#!/bin/sh\necho "$RLCTL_SHARE $RLCTL_REASON" >> {tmp_path}/moved\n')
+    script.chmod(0o755)
+    config, before = written(parent, tmp_path), knobs(folders)
+    starved = f"starved: {{after_seconds: 1, again_seconds: 1, command: [{script}]}}"
+    config.write_text(config.read_text().replace("policy:", f"  {starved}\npolicy:"))
+    ticks, moved = tmp_path / "log" / "ticks.jsonl", tmp_path / "moved"
+    process = start("--config", config)
+    try:
+        until(lambda: process.poll() is not None or (moved.exists() and len(moved.read_text().splitlines()) >= 2))
+        process.terminate()
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert set(moved.read_text().splitlines()) == {"0.0000 latency-missing"}
+    said = "BE might use 0.0% of its CPUs in the last 0.0166667 min, mostly for: latency-missing"
+    assert said in err
+    assert [event for one in shown(ticks) for event in one["events"] if "be-starved" in event] == [
+        f"be-starved: {said}"
+    ]
+    assert knobs(folders) == before
+
+
 def shown(path):
     """The ticks so far."""
     return read_ticks(path) if path.exists() else ()
+
+
+def notes(path):
+    """What the policy said in the ticks in which it knew something."""
+    return (tick["note"] for tick in shown(path) if not tick["note"].startswith("nothing"))
 
 
 def overruns(path):
