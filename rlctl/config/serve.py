@@ -82,7 +82,7 @@ class StarvedSection(Described):
 
     Attributes:
         below_ratio: Share of BE's CPUs, as a mean over that time: less is too little.
-        after_seconds: So long.
+        after_seconds: Length of that time.
         command: A program with its arguments, run when BE starves; RLCTL_SHARE and RLCTL_REASON in its environment say
             what BE had and what held it. It has 60 s.
         again_seconds: While BE starves it is run again after so long.

@@ -49,7 +49,8 @@ def test_one_price_is_the_rewards_own(found):
 
 def test_without_randomisation_all_hosts_are_the_profiles_themselves(found):
     kinds = found["no-randomisation"].hosts.kinds
-    assert {kind.profile for kind in kinds} == {"thesis-host", "two-core-host", "two-core-nginx"}
+    own_cpus, shared = ("thesis-host",), ("two-core-host", "two-core-nginx", "capped-link", "capped-disk")
+    assert {kind.profile for kind in kinds} == {*own_cpus, *shared}
     seeds = np.arange(5, dtype=np.uint64)
     for kind in kinds:
         drawn, plain = Constants.drawn(kind.host(), seeds), load_profile(kind.profile).values()
