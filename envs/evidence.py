@@ -160,7 +160,7 @@ class Evidence:
 
 def bins_of(load: Array | float) -> Places:
     """The bins of loads; those beyond either end are in the last one there."""
-    within = np.clip(np.asarray(load, np.float64) / LEAST_LOAD, 1.0, BIN_RATIO**BINS)
+    within = np.clip(np.asarray(load, np.float64), LEAST_LOAD, LEAST_LOAD * BIN_RATIO**BINS) / LEAST_LOAD
     place: Places = np.minimum(np.log(within) / np.log(BIN_RATIO), BINS - 1).astype(np.intp)
     return place
 

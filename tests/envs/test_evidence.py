@@ -173,6 +173,7 @@ def test_what_is_no_memory_is_refused_and_changes_nothing(plain):
 
 
 @given(st.floats(allow_nan=False))
+@example(7e306)
 def test_every_load_has_a_bin(load):
     assert 0 <= bins_of(load) < BINS
 
