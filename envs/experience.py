@@ -3,6 +3,7 @@
 experience = Experience(limits)                     # of one host; limits of n hosts make one of n
 experience.see(now, load, latency_ratio, be_cpus, current)      # arrays of shape (n,), once a tick
 experience.told(load)                               # what a learned policy sees of it, shape (n, TOLD)
+experience.narrowed(mask, current, load, latency_ratio)         # the moves that it leaves such a policy
 experience.evidence.known(loads)                    # the same for a rule, at any loads
 """
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.allocations import Allocations, VectorLimits, moved
 from rlctl.envs.arrays import Array, Flags
-from rlctl.envs.evidence import LADDER, TOP, Evidence, levels_of
+from rlctl.envs.evidence import LADDER, TOP, Evidence, Places, levels_of
 
 HOLD_RATIO = 0.8
 """Latency by the target from which on a window counts as missed."""
@@ -82,8 +83,7 @@ class Experience:
         """
         here = np.ones(len(load), np.bool_) if which is None else which
         told = here & np.isfinite(load) & ~np.isnan(latency_ratio)
-        usable = np.where(current.frozen, 0.0, np.minimum(current.quota_cpus, current.cpuset_cpus))
-        level = np.where(current.frozen, -1, levels_of(usable / self._cpus))
+        usable, level = self._reached(current)
         self.evidence.age(np.where(here & ~np.isnan(self._seen_seconds), now_seconds - self._seen_seconds, 0.0))
         self._seen_seconds = np.where(here, now_seconds, self._seen_seconds)
 
@@ -130,9 +130,7 @@ class Experience:
         Args:
             load: NaN where it is missing, as in `latency_ratio`: there the mask stays as it is.
         """
-        result = moved(current, self._limits)
-        share = np.minimum(result.quota_cpus, result.cpuset_cpus) / self._cpus
-        level = np.where(result.frozen, -1, levels_of(share)).T
+        level = self._reached(moved(current, self._limits))[1].T
         there = ~np.isnan(load) & ~np.isnan(latency_ratio)
         known = self.evidence.known(AHEAD_RATIO * np.where(there, load, 0.0)[:, None])
 
@@ -147,6 +145,11 @@ class Experience:
         left &= level >= floor[:, None]
         narrow: Flags = np.where(there[:, None], left, mask)
         return narrow
+
+    def _reached(self, allocations: Allocations) -> tuple[Array, Places]:
+        """CPUs that BE can keep busy, and the levels that these are; 0 and -1 where it is frozen."""
+        usable = np.where(allocations.frozen, 0.0, np.minimum(allocations.quota_cpus, allocations.cpuset_cpus))
+        return usable, np.where(allocations.frozen, -1, levels_of(usable / self._cpus))
 
     def remembered(self) -> Mapping[str, Any]:
         """What the first host has taught, as plain data for `recall`; empty where it is nothing."""

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import time
 from collections import Counter, deque
-from collections.abc import Callable
 
 from rlctl.config.serve import StarvedSection
 from rlctl.envs.errors import in_one_line
@@ -40,10 +39,9 @@ class Starving:
         self._events, self._command = Events(), _Command(section.command)
         self.starved = False
 
-    @property
-    def events(self) -> Callable[[], tuple[str, ...]]:
+    def events(self) -> tuple[str, ...]:
         """What happened since the last call."""
-        return self._events.drain
+        return self._events.drain()
 
     def write(self, tick: Tick) -> None:
         """Take in what BE may use from this tick on, and why no more."""

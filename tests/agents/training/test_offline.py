@@ -119,7 +119,7 @@ def chosen(outcome):
 
 
 @pytest.mark.parametrize("algorithm", list(OFFLINE))
-def test_two_hundred_updates_end_in_a_bundle_that_serves(algorithm, tmp_path):
+def test_four_hundred_updates_end_in_a_bundle_that_serves(algorithm, tmp_path):
     """It finds the good move among what two policies did, one of which mostly violated."""
     outcome = learn_offline(task(tmp_path, algorithm))
     assert chosen(outcome) == "quota-25%"
