@@ -30,9 +30,10 @@ from rlctl.agents.managers.sideload import Sideload
 from rlctl.agents.managers.table import Table
 from rlctl.agents.policy import Policy
 from rlctl.agents.served import bundle
-from rlctl.agents.served.learned import BARE, LearnedPolicy
+from rlctl.agents.served.learned import BARE, BOLD, CAREFUL, VARIANTS, LearnedPolicy, plain_name
 from rlctl.agents.served.network import NO_RUNTIME
 from rlctl.envs.errors import BundleError, PolicyError
+from rlctl.envs.observation import MOST_PRICE
 from rlctl.envs.workload import Weight
 
 NOT_OPTIONS = frozenset({"name", "time_scale", "model", "trusted"})
@@ -220,8 +221,15 @@ LEARNED: Mapping[str, Named] = MappingProxyType(
         "dqn": Named(
             "the shipped network, trained with DQN on simulated hosts; held to what its host has taught; shielded"
         ),
-        "ppo-bare": Named("ppo without shield, mask and experience, to see how much it leans on them"),
-        "dqn-bare": Named("dqn without shield, mask and experience, to see how much it leans on them"),
+        **{
+            name + end: Named(f"{name} {how}")
+            for end, how in (
+                (BARE, "without shield, mask and experience, to see how much it leans on them"),
+                (BOLD, f"where a violation costs 1/{MOST_PRICE:g} of what it does in training"),
+                (CAREFUL, f"where a violation costs {MOST_PRICE:g} times what it does in training"),
+            )
+            for name in ("ppo", "dqn")
+        },
     }
 )
 """Learned policies by name; not in NAMES, since a checkout may lack their bundles. The path of a bundle's folder, with
@@ -239,7 +247,7 @@ def build(
     """A new manager, or a learned policy.
 
     Args:
-        name: One of NAMES or LEARNED, or a bundle's folder with a slash in it, or that with `-bare` behind it.
+        name: One of NAMES or LEARNED, or a bundle's folder with a slash in it, or that with an end of VARIANTS behind it.
         time_scale: Divides every published period; managers without one ignore it.
         model: PRM's threshold model, for those that use one.
         trusted: Files with public keys, of which one must have signed the bundle of a learned policy.
@@ -294,13 +302,13 @@ def label(name: str) -> str:
     if "/" not in name:
         return name
     folder = Path(name).resolve()
-    plain = folder.name.removesuffix(BARE)
+    plain = plain_name(folder.name)
     return folder.parent.name + folder.name.removeprefix(plain) if plain == "bundle" else folder.name
 
 
 def is_known(name: str) -> bool:
     """True for a name of this catalogue, a bound's and an answer's too, and for a folder, whatever is in it."""
-    return name in {*TABLE, *LEARNED, *BOUNDS, *ANSWERS} or Path(name.removesuffix(BARE)).is_dir()
+    return name in {*TABLE, *LEARNED, *BOUNDS, *ANSWERS} or Path(plain_name(name)).is_dir()
 
 
 def is_own(name: str) -> bool:
@@ -331,12 +339,12 @@ def folder_of(name: str) -> Path:
     """Where a learned policy's bundle is.
 
     Args:
-        name: One of LEARNED, or a folder; with `-bare` behind it, unless the folder's own name ends so.
+        name: One of LEARNED, or a folder; with an end of VARIANTS behind it, unless the folder's own name ends so.
     """
     if name in LEARNED:
         # From the package, not from `rlctl.configs`: a folder without __init__ has no single place to look in.
-        return Path(str(files("rlctl") / "configs" / "bundles" / name.removesuffix(BARE)))
-    return Path(name) if Path(name).exists() else Path(name.removesuffix(BARE))
+        return Path(str(files("rlctl") / "configs" / "bundles" / plain_name(name)))
+    return Path(name) if Path(name).exists() else Path(plain_name(name))
 
 
 def _is_learned(name: str) -> bool:
@@ -349,8 +357,8 @@ def _learned(name: str, options: Mapping[str, object], trusted: Sequence[Path]) 
     if reason := lacking(name):
         raise BundleError(f"{name}: {reason}")
     folder = folder_of(name)
-    bare = name.endswith(BARE) and folder != Path(name)
-    return LearnedPolicy(bundle.load(folder, trusted), shielded=not bare, name=name)
+    variant = VARIANTS.get(name.removeprefix(plain_name(name)), {}) if folder != Path(name) else {}
+    return LearnedPolicy(bundle.load(folder, trusted), name=name, **variant)
 
 
 def _entry(name: str) -> Entry:

@@ -86,6 +86,7 @@ class Limits:
         lc_cpus: CPUs that the LC owns or shares; the managers' "LC cores".
         min_quota_cpus: The smallest quota ever written; PRM's 1000 us of a 100 ms period.
         levels: Quota levels 0..levels; level 0 is `min_quota_cpus`, level `levels` is all CPUs.
+        exclusive_cpus: CPUs, the first ones of BE's order, that the LC never runs on.
 
     Raises:
         ConfigError: Impossible numbers.
@@ -95,12 +96,15 @@ class Limits:
     lc_cpus: float = 1.0
     min_quota_cpus: float = 0.01
     levels: int = 20
+    exclusive_cpus: int = 0
 
     def __post_init__(self) -> None:
         if self.cpus < 1 or self.levels < 1 or not 0.0 < self.min_quota_cpus <= self.cpus or self.lc_cpus <= 0.0:
             raise ConfigError(
                 f"impossible limits: {self}: all are above 0, and the smallest quota is no more than the CPUs"
             )
+        if not 0 <= self.exclusive_cpus <= self.cpus:
+            raise ConfigError(f"impossible limits: {self}: BE has no more CPUs for itself than it has CPUs")
 
     @property
     def full(self) -> Allocation:

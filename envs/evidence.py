@@ -49,7 +49,9 @@ BUDGET_RATIO = 0.03
 LEAST_COUNT = 0.01
 """Smaller counts are not worth keeping."""
 
-SCHEMA = 2
+SCHEMA = 3
+MOST_KEPT_LOAD = 1e3
+"""A kept load beyond it is a mistake."""
 
 _BINS = np.arange(BINS)
 
@@ -181,6 +183,6 @@ def _checked(cell: object) -> tuple[float, float, float, float]:
         raise ValueError(f"{cell!r} is no cell: load, share, held, missed")
     load, share, held, missed = map(float, cell)
     counts = 0.0 <= held <= MOST_COUNT and 0.0 <= missed <= MOST_COUNT
-    if not (0.0 <= load <= 1e3 and 0.0 <= share <= 1.0 and counts):
+    if not (0.0 <= load <= MOST_KEPT_LOAD and 0.0 <= share <= 1.0 and counts):
         raise ValueError(f"{cell!r} is beyond what a cell can be")
     return load, share, held, missed

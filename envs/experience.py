@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.allocations import Allocations, VectorLimits, moved
 from rlctl.envs.arrays import Array, Flags
-from rlctl.envs.evidence import LADDER, TOP, Evidence, Places, levels_of
+from rlctl.envs.evidence import BINS, LADDER, MOST_KEPT_LOAD, TOP, Evidence, Places, bins_of, levels_of, load_of
 
 HOLD_RATIO = 0.8
 """Latency by the target from which on a window counts as missed."""
@@ -36,10 +36,20 @@ MEMORY = ("held", "held_ahead", "bearable", "bearable_ahead")
 """Shares of BE's CPUs: the most that held lately at this load and at AHEAD_RATIO of it, and the most that nothing
 speaks against there. What held may be unknown; then its number is 0 and its flag -1."""
 
-TOLD = len(MEMORY) + 2
-"""Numbers that a learned policy sees of it: MEMORY, and the flags of the first two."""
+CALM = ("calm", "above_calm")
+"""The latency by the target that this load has here at its best, and how many times that it is now. Both are unknown
+at a load that was not seen yet."""
 
-UNTOLD: NDArray[np.float32] = np.array([0.0] * len(MEMORY) + [-1.0] * 2, np.float32)
+CALM_LOW, CALM_HIGH, ABOVE_HIGH = 1e-3, 10.0, 100.0
+"""Ranges of these two, on a logarithmic scale: CALM_LOW to CALM_HIGH, and 1 to ABOVE_HIGH."""
+
+CALMER, LESS_CALM = 0.5, 0.02
+"""Weight of a window in what its load has at its best, where it is below and where it is above it."""
+
+TOLD = len(MEMORY) + 2 + len(CALM) + 1
+"""Numbers that a learned policy sees of it: MEMORY, the flags of the first two, CALM, and its flag."""
+
+UNTOLD: NDArray[np.float32] = np.array([0.0] * len(MEMORY) + [-1.0] * 2 + [0.0] * len(CALM) + [-1.0], np.float32)
 """These, where nothing depends on the host: its load is missing."""
 
 
@@ -60,6 +70,7 @@ class Experience:
         self._seen_seconds, self._missing_since = np.full(count, np.nan), np.full(count, np.nan)
         self._before_load, self._missed_load = np.full(count, np.nan), np.full(count, np.nan)
         self._before_level, self._missed_level = np.full(count, -1), np.full(count, -1)
+        self._calm = np.full((count, BINS), np.nan)
 
     def forget(self, which: Flags) -> None:
         """All about the hosts in `which`, shape (n,): others stand there now."""
@@ -67,6 +78,7 @@ class Experience:
         for numbers in (self._seen_seconds, self._missing_since, self._before_load, self._missed_load):
             numbers[which] = np.nan
         self._before_level[which] = self._missed_level[which] = -1
+        self._calm[which] = np.nan
 
     def see(
         self, now_seconds: Array, load: Array, latency_ratio: Array, be_cpus: Array, current: Allocations,
@@ -84,6 +96,7 @@ class Experience:
         here = np.ones(len(load), np.bool_) if which is None else which
         told = here & np.isfinite(load) & ~np.isnan(latency_ratio)
         usable, level = self._reached(current)
+        self._see_calm(np.flatnonzero(told), load, latency_ratio)
         self.evidence.age(np.where(here & ~np.isnan(self._seen_seconds), now_seconds - self._seen_seconds, 0.0))
         self._seen_seconds = np.where(here, now_seconds, self._seen_seconds)
 
@@ -106,18 +119,32 @@ class Experience:
         self._before_load = np.where(told, load, np.where(here, np.nan, self._before_load))
         self._before_level = np.where(told, level, np.where(here, -1, self._before_level))
 
-    def told(self, load: Array) -> NDArray[np.float32]:
-        """What a learned policy sees: MEMORY on a square root's scale, and its flags, each in [-1, 1].
+    def _see_calm(self, hosts: Places, load: Array, latency_ratio: Array) -> None:
+        """Follow the latency that each load has at its best: fast where it is lower than that, slowly where higher."""
+        place, seen = bins_of(load[hosts]), np.log10(np.clip(latency_ratio[hosts], CALM_LOW, CALM_HIGH))
+        before = self._calm[hosts, place]
+        weight = np.where(seen < before, CALMER, LESS_CALM)
+        self._calm[hosts, place] = np.where(np.isnan(before), seen, before + weight * (seen - before))
+
+    def told(self, load: Array, latency_ratio: Array) -> NDArray[np.float32]:
+        """What a learned policy sees: MEMORY on a square root's scale, CALM, and their flags, each in [-1, 1].
 
         Args:
             load: Of each host; where it is NaN all that depends on it is missing.
+            latency_ratio: Latency by the target.
         """
         there = ~np.isnan(load)
         loads = np.where(there, load, 0.0)[:, None] * np.array([1.0, AHEAD_RATIO])
         known = self.evidence.known(loads)
         flags = known.level >= 0
         held, bearable = (2.0 * np.sqrt(LADDER[np.maximum(level, 0)]) - 1.0 for level in known)
-        told = np.concatenate([np.where(flags, held, 0.0), bearable, np.where(flags, 1.0, -1.0)], axis=1)
+        calm = self._calm[np.arange(len(load)), bins_of(loads[:, 0])]
+        above = np.log10(np.clip(latency_ratio, CALM_LOW, CALM_HIGH)) - calm
+        known_calm = ~np.isnan(above)
+        calm = 2.0 * (calm - np.log10(CALM_LOW)) / np.log10(CALM_HIGH / CALM_LOW) - 1.0
+        above = np.clip(2.0 * above / np.log10(ABOVE_HIGH) - 1.0, -1.0, 1.0)
+        calms = np.where(known_calm, [calm, above, np.ones_like(calm)], [[0.0], [0.0], [-1.0]]).T
+        told = np.concatenate([np.where(flags, held, 0.0), bearable, np.where(flags, 1.0, -1.0), calms], axis=1)
         return np.where(there[:, None], told, UNTOLD).astype(np.float32)
 
     def narrowed(self, mask: Flags, current: Allocations, load: Array, latency_ratio: Array) -> Flags:
@@ -154,11 +181,27 @@ class Experience:
     def remembered(self) -> Mapping[str, Any]:
         """What the first host has taught, as plain data for `recall`; empty where it is nothing."""
         plain = self.evidence.plain()
-        return plain if plain["cells"] else {}
+        if not plain["cells"]:
+            return {}
+        seen = np.flatnonzero(~np.isnan(self._calm[0])).tolist()
+        calm = [[round(load_of(place), 4), float(np.round(10.0 ** self._calm[0, place], 5))] for place in seen]
+        return plain | {"calm": calm}
 
     def recall(self, memory: Mapping[str, Any]) -> None:
         """Go on with what `remembered` said of a host like the first; ValueError: it is none of that."""
+        calm = memory.get("calm")
+        if not isinstance(calm, list) or not all(_is_calm(pair) for pair in calm):
+            raise ValueError("no list of latencies by load")
         self.evidence.recall(memory)
+        self._calm[0] = np.nan
+        for load, latency_ratio in calm:
+            self._calm[0, bins_of(float(load))] = np.log10(latency_ratio)
+
+
+def _is_calm(pair: object) -> bool:
+    if not (isinstance(pair, list) and len(pair) == 2 and all(type(one) in (int, float) for one in pair)):
+        return False
+    return 0.0 <= pair[0] <= MOST_KEPT_LOAD and CALM_LOW <= pair[1] <= CALM_HIGH
 
 
 def level_of(allocation: Allocation, limits: Limits) -> int:

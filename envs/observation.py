@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.allocations import Allocations
-from rlctl.envs.arrays import as_array
+from rlctl.envs.arrays import Array, as_array
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.experience import TOLD, Experience
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why, number
@@ -25,15 +25,24 @@ from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why, number
 if TYPE_CHECKING:
     from gymnasium import spaces
 
-VERSION = 3
-"""Bumped on any change of order, range or meaning of FEATURES or of what is told of the experience."""
-
-WITHOUT_EXPERIENCE = 2
-"""The version that ends before the experience, and is the same up to there: its policies still run."""
+VERSION = 4
+"""Bumped on any change of order, range or meaning of FEATURES or of what stands after the history."""
 
 LAGS = (16, 8, 4, 2, 1, 0)
 """Ticks back, oldest first, whose frames the vector holds: the last few show a trend and the sensors' delay, the older
 ones how this host's latency goes with its load."""
+
+
+MOST_PRICE = 4.0
+"""Range of prices that training draws from, 1 / MOST_PRICE to MOST_PRICE."""
+
+TAIL_SIZE = TOLD + 1
+"""Numbers after the history."""
+
+
+def told_price(price: Array | float) -> Array | float:
+    """The price as a policy sees it: on a logarithmic scale, 0 for 1, from -1 to 1 in the range that was trained."""
+    return np.clip(np.log(price) / np.log(MOST_PRICE), -1.0, 1.0)  # type: ignore[no-any-return]
 
 
 class Frame:
@@ -61,6 +70,7 @@ class Observation:
         tick_seconds: Control period, the unit of ages in the vector.
         mask: bool, shape (len(MOVES),): moves that the shield would let through unchanged; None without a shield.
         experience: What this host has taught until now; it goes on learning with the next tick.
+        price: What a violation costs here, by what it cost on the mean training host.
     """
 
     telemetry: Telemetry
@@ -69,17 +79,21 @@ class Observation:
     tick_seconds: float = 1.0
     mask: NDArray[np.bool_] | None = None
     experience: Experience = field(default_factory=lambda: Experience(Limits(1)))
+    price: float = 1.0
 
     @property
     def vector(self) -> NDArray[np.float32]:
         """float32, shape (Observer.size,), each entry in [-1, 1]."""
-        return np.concatenate([*(frame.values(self.tick_seconds) for frame in self.frames), self.told])
+        return np.concatenate([*(frame.values(self.tick_seconds) for frame in self.frames), self.tail()])
 
-    @property
-    def told(self) -> NDArray[np.float32]:
-        """What of the experience the vector ends with, shape (TOLD,)."""
-        told: NDArray[np.float32] = self.experience.told(as_array(number(self.telemetry.load_ratio)))[0]
-        return told
+    def tail(self, price: float = 1.0) -> NDArray[np.float32]:
+        """What stands after the history, shape (TAIL_SIZE,): what is told of the experience, and the price.
+
+        Args:
+            price: What a violation costs the policy that looks, by what it costs here.
+        """
+        load, ratio = as_array(number(self.telemetry.load_ratio)), as_array(self.telemetry.latency_ratio)
+        return np.append(self.experience.told(load, ratio)[0], told_price(price * self.price)).astype(np.float32)
 
     def narrowed(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """The moves of a mask that the experience leaves, shape (len(MOVES),), see `Experience.narrowed`."""
@@ -168,10 +182,11 @@ FEATURES: tuple[Feature, ...] = (
     Feature("quota", "share of BE CPUs", 0.0, 1.0, lambda t, a, m: min(a.quota_cpus, m.cpus) / m.cpus, Scale.SQRT),
     Feature("cpuset", "share of BE CPUs", 0.0, 1.0, lambda t, a, m: a.cpuset_cpus / m.cpus, Scale.SQRT),
     Feature("frozen", "0 or 1", 0.0, 1.0, lambda t, a, m: float(a.frozen)),
+    Feature("exclusive", "share of BE CPUs", 0.0, 1.0, lambda t, a, m: m.exclusive_cpus / m.cpus),
 )
 """The observation table. The vector is, for each tick of `LAGS`, every feature in this order, followed by the validity
 flags (+1 valid, -1 missing) of the optional ones, followed by the latency's age in ticks; and after all ticks what is
-told of the experience, see `Experience.told`. Every number is relative to the host: its target, its CPUs, its maximum
+told of the experience, see `Experience.told`, and the price of a violation, see `told_price`. Every number is relative to the host: its target, its CPUs, its maximum
 load, the CPU time of its requests. So one policy fits hosts of any size."""
 
 
@@ -190,11 +205,12 @@ class Observer:
         self.lags = checked_lags(lags)
         self._frames: deque[Frame] = deque(maxlen=self.lags[0] + 1)
         self.experience = Experience(limits)
+        self.price = 1.0
 
     @property
     def size(self) -> int:
         """Length of the vector."""
-        return FRAME_SIZE * len(self.lags) + TOLD
+        return FRAME_SIZE * len(self.lags) + TAIL_SIZE
 
     @property
     def space(self) -> spaces.Space[NDArray[np.float32]]:
@@ -219,7 +235,7 @@ class Observer:
             now, ratio = as_array(telemetry.time_seconds), as_array(telemetry.latency_ratio)
             load, used = as_array(number(telemetry.load_ratio)), as_array(number(telemetry.be_cpus))
             self.experience.see(now, load, ratio, used, Allocations.same(current, 1))
-        return Observation(telemetry, current, shown, self.tick_seconds, mask, self.experience)
+        return Observation(telemetry, current, shown, self.tick_seconds, mask, self.experience, self.price)
 
 
 def checked_lags(lags: Sequence[int]) -> tuple[int, ...]:

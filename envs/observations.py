@@ -16,7 +16,7 @@ from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.experience import TOLD, UNTOLD, Experience
-from rlctl.envs.observation import BEND, FEATURES, FRAME_SIZE, LAGS, Observer, Scale
+from rlctl.envs.observation import BEND, FEATURES, FRAME_SIZE, LAGS, Observer, Scale, told_price
 from rlctl.envs.readings import Readings
 
 _OF: Mapping[str, Callable[[Readings, Allocations, Limits | VectorLimits], Array]] = {
@@ -31,6 +31,7 @@ _OF: Mapping[str, Callable[[Readings, Allocations, Limits | VectorLimits], Array
     "quota": lambda r, a, m: np.minimum(a.quota_cpus, m.cpus) / m.cpus,
     "cpuset": lambda r, a, m: a.cpuset_cpus / m.cpus,
     "frozen": lambda r, a, m: a.frozen.astype(np.float64),
+    "exclusive": lambda r, a, m: np.broadcast_to(m.exclusive_cpus / m.cpus, a.frozen.shape),
 }
 """Every feature by its name in FEATURES."""
 
@@ -57,6 +58,9 @@ class VectorObserver:
         lags: Ticks back that the vector shows, as in `Observer`.
         absent: Features whose sensor these hosts lack; what else that sensor yields is hidden with them. With
             `EXPERIENCE` among them nothing is learned of the hosts.
+
+    Attributes:
+        prices: What a violation costs, on all hosts or on each, see `Observation.price`.
 
     Raises:
         ConfigError: Lags that do not descend to 0, or a feature that every host has or that there is not.
@@ -86,6 +90,7 @@ class VectorObserver:
         self._frames = np.zeros((self._depth, 0, FRAME_SIZE), np.float32)  # a ring: the newest is at `_newest`
         self._newest = 0
         self.experience, self._told = Experience(limits, 0), np.zeros((0, TOLD), np.float32)
+        self.prices: Array | float = 1.0
 
     def begin(self, readings: Readings, current: Allocations, which: Flags | None = None) -> NDArray[np.float32]:
         """Begin the history on the hosts in `which`, or all, with this tick; what all see, shape (n, size)."""
@@ -108,14 +113,15 @@ class VectorObserver:
         """A copy, since the caller may keep or change it; the hosts in `which` learn from this tick."""
         shown = self._frames[(self._newest - self.lags) % self._depth]
         frames = np.ascontiguousarray(shown.transpose(1, 0, 2)).reshape(shown.shape[1], -1)
+        price = np.broadcast_to(told_price(self.prices), len(frames))[:, None].astype(np.float32)
         if not self._learns:
-            return np.concatenate([frames, np.tile(UNTOLD, (len(frames), 1))], axis=1)
+            return np.concatenate([frames, np.tile(UNTOLD, (len(frames), 1)), price], axis=1)
         load, ratio = self._known(readings)
         used = np.full(len(load), np.nan) if "be_cpus" in self._hidden else readings.be_cpus
         self.experience.see(readings.time_seconds, load, ratio, used, current, which)
-        told = self.experience.told(load)
+        told = self.experience.told(load, ratio)
         self._told = told if which is None else np.where(which[:, None], told, self._told)
-        return np.concatenate([frames, self._told], axis=1)
+        return np.concatenate([frames, self._told, price], axis=1)
 
     def narrowed(self, mask: Flags, readings: Readings, current: Allocations) -> Flags:
         """The moves of a mask that each host's experience leaves, see `Experience.narrowed`; all where none is kept."""

@@ -91,7 +91,7 @@ def _qos(telemetry: Telemetry) -> tuple[float, float]:
 
 
 def rewards(
-    readings: Readings, changed: Flags, overridden: Flags, *, from_truth: bool = False, work: float = WORK
+    readings: Readings, changed: Flags, overridden: Flags, *, from_truth: bool = False, work: float | Array = WORK
 ) -> RewardTerms[Array]:
     """The rewards of a tick on many hosts: the twin of `reward`, to the bit (`tests/envs/test_array_twins.py`).
 
@@ -101,7 +101,7 @@ def rewards(
         overridden: Where the shield changed what was asked for, shape (n,).
         from_truth: Judge by what happened rather than by what the sensors say of it, late or never: for training,
             where a lost window is no fault of the policy's and a late one only blurs which action it was.
-        work: Worth of BE's work on these hosts in place of WORK; a violation costs 1.
+        work: Worth of BE's work on these hosts, or on each, in place of WORK; a violation costs 1.
     """
     latency = readings.true_latency_seconds if from_truth else readings.latency_seconds
     over = latency / readings.target_seconds - 1.0

@@ -95,7 +95,7 @@ class Feedforward(Manager):
         lead_seconds: How far ahead the load is foreseen; about the delay from a reading to its effect.
         hold_slack_ratio: Slack below it forbids growth.
         cpus_per_load: LC CPUs at load 1.0; learned when None.
-        shared_cpus: CPUs that LC and BE share; all of the LC's when None.
+        shared_cpus: CPUs that LC and BE share; all but BE's exclusive ones when None.
     """
 
     name = "feedforward"
@@ -150,8 +150,9 @@ class Feedforward(Manager):
         # Over the target: a backlog drains only at the capacity that is left, so BE leaves all of it.
         if slack is not None and slack < 0.0:
             return self.limits.minimum, "slack negative: minimum until the backlog is gone"
-        shared_cpus = self.limits.lc_cpus if self.shared_cpus is None else self.shared_cpus
-        wanted = spare(self.limits, min(shared_cpus, self.limits.cpus), use_cpus, self.margin_ratio)
+        limits = self.limits
+        shared_cpus = limits.cpus - limits.exclusive_cpus if self.shared_cpus is None else self.shared_cpus
+        wanted = spare(limits, min(shared_cpus, limits.cpus), use_cpus, self.margin_ratio)
         why = f"LC foreseen at {use_cpus:.2f} CPU: {wanted}"
         # A small slack forbids growth, as in Heracles (ISCA 2015, algorithm 1); what shrinks may shrink.
         if slack is not None and slack < self.hold_slack_ratio and not wanted.at_most(self._last):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from rlctl.agents.served.learned import ENDS
 from rlctl.envs.allocations import Allocations, VectorLimits, chosen
 from rlctl.envs.arrays import Flags
 from rlctl.envs.observation import FEATURES, FRAME_SIZE
-from rlctl.envs.observations import EXPERIENCE, VectorObserver
+from rlctl.envs.observations import VectorObserver
 
 Logits = Callable[[NDArray[np.float32]], NDArray[np.floating]]
 """Observations, shape (n, size), to logits or values of the moves, shape (n, len(MOVES))."""
@@ -28,7 +28,8 @@ class BatchLearned:
 
     Args:
         masked: Whether it chooses among the moves that the shield and each host's experience leave; else among all.
-        experienced: Whether it sees what is told of the experience, after the history.
+        price: What a violation costs, see `Observation.price`.
+        absent: What it does not see, as in `VectorObserver`.
     """
 
     def __init__(
@@ -40,15 +41,16 @@ class BatchLearned:
         *,
         shielded: bool = True,
         masked: bool = True,
-        experienced: bool = True,
+        price: float = 1.0,
+        absent: Collection[str] = (),
         remarks: tuple[str, ...] = (),
     ) -> None:
         self.shielded, self.masked, self.remarks = shielded, masked, remarks
         self._logits, self._limits = logits, limits
-        absent = () if masked or experienced else (EXPERIENCE,)
         self._observer = VectorObserver(limits, tick_seconds, lags, absent)
+        self._observer.prices = price
         history = FRAME_SIZE * len(lags)
-        self._newest, self._shown = slice(history - FRAME_SIZE, history), slice(None if experienced else history)
+        self._newest = slice(history - FRAME_SIZE, history)
         self._fresh = np.ones(len(limits.each), np.bool_)
 
     def begin(self, which: Flags) -> Allocations:
@@ -59,7 +61,7 @@ class BatchLearned:
     def act(self, seen: Seen) -> Answer:
         """The best allowed move on each host."""
         observations = self._observed(seen)
-        logits = self._logits(observations[:, self._shown])
+        logits = self._logits(observations)
         failed: Flags = np.logical_not(np.isfinite(logits).all(axis=1))
         if self.masked:
             mask = np.ones(logits.shape, np.bool_) if seen.mask is None else seen.mask

@@ -236,7 +236,7 @@ def _check_tables(card: Card, file: Path) -> None:
     if unknown := sorted(set(table.lags) - set(LAGS)):
         raise BundleError(f"lags: {unknown} are not among this rlctl's {list(LAGS)}; {ANEW}", file)
     try:
-        here = ObservationTable.here(table.lags, experienced=table.experienced)
+        here = ObservationTable.here(table.lags)
     except ConfigError as error:
         raise BundleError(f"{error}; {ANEW}", file) from error
     for what, theirs, ours in (

@@ -9,8 +9,8 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from rlctl.envs.actions import MOVES, MOVES_VERSION
-from rlctl.envs.experience import MEMORY, TOLD
-from rlctl.envs.observation import FEATURES, FRAME_SIZE, VERSION, WITHOUT_EXPERIENCE, Scale, checked_lags
+from rlctl.envs.experience import CALM, MEMORY
+from rlctl.envs.observation import FEATURES, FRAME_SIZE, TAIL_SIZE, VERSION, Scale, checked_lags
 from rlctl.envs.workload import Weight
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class ObservationTable(_Strict):
         version: `rlctl.envs.observation.VERSION` at the time of training.
         lags: Ticks back whose frames the vector holds, oldest first.
         features: The normaliser, row by row.
-        experience: What is told of the experience, after the history; nothing to a policy from before there was any.
+        experience: What is told of the experience, after the history.
         size: Length of the vector.
     """
 
@@ -52,22 +52,15 @@ class ObservationTable(_Strict):
     experience: Tuple[str] = ()
     size: int = Field(ge=1)
 
-    @property
-    def experienced(self) -> bool:
-        """Whether anything of the experience is told."""
-        return self.experience != ()
-
     @classmethod
-    def here(cls, lags: Sequence[int], *, experienced: bool = True) -> ObservationTable:
+    def here(cls, lags: Sequence[int]) -> ObservationTable:
         """The table of this rlctl; ConfigError: lags that do not descend to 0."""
         rows = tuple(
             FeatureRow(name=f.name, unit=f.unit, low=f.low, high=f.high, scale=f.scale, optional=f.optional)
             for f in FEATURES
         )
-        size, version = FRAME_SIZE * len(checked_lags(lags)), WITHOUT_EXPERIENCE
-        if not experienced:
-            return cls(version=version, lags=tuple(lags), features=rows, size=size)
-        return cls(version=VERSION, lags=tuple(lags), features=rows, experience=MEMORY, size=size + TOLD)
+        size = FRAME_SIZE * len(checked_lags(lags)) + TAIL_SIZE
+        return cls(version=VERSION, lags=tuple(lags), features=rows, experience=(*MEMORY, *CALM), size=size)
 
 
 class MoveRow(_Strict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from rlctl.agents.served.card import Card
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError, in_one_line
-from rlctl.envs.observation import FEATURES, LAGS, Observation
+from rlctl.envs.observation import FEATURES, LAGS, MOST_PRICE, Observation
 from rlctl.envs.telemetry import Missing, Why
 from rlctl.envs.workload import Weight
 
@@ -73,8 +74,20 @@ def _clipped(observation: Observation) -> list[str]:
     return [f"{name} beyond its range" for name, ends in ENDS.items() if float(seen[_PLACES[name]]) in ends]
 
 
-BARE = "-bare"
-"""Ends the name of a policy that is judged without shield and mask, and not held to what its host teaches."""
+BARE, BOLD, CAREFUL = "-bare", "-bold", "-careful"
+"""Ends of names: of a policy that is judged without shield and mask, and not held to what its host teaches; and of one
+to whom a violation costs the least, or the most, that it cost in training."""
+
+VARIANTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {BARE: {"shielded": False}, BOLD: {"price": 1.0 / MOST_PRICE}, CAREFUL: {"price": MOST_PRICE}}
+)
+"""How each of these is built, in benchmarks only."""
+
+
+def plain_name(name: str) -> str:
+    """A name without such an end."""
+    return next((name.removesuffix(end) for end in VARIANTS if name.endswith(end)), name)
+
 
 
 class LearnedPolicy(Policy):
@@ -85,6 +98,7 @@ class LearnedPolicy(Policy):
 
     Args:
         shielded: False judges it without shield and mask, among all moves, in benchmarks only.
+        price: What a violation costs, by what the observation says of it: above 1 careful, below it bold.
         name: Name in results; by default that of its card.
     """
 
@@ -93,13 +107,14 @@ class LearnedPolicy(Policy):
     learned: bool = True
     learns: bool = True
 
-    def __init__(self, bundle: Bundle, *, shielded: bool = True, name: str | None = None) -> None:
-        self.bundle = bundle
+    def __init__(
+        self, bundle: Bundle, *, shielded: bool = True, price: float = 1.0, name: str | None = None
+    ) -> None:
+        self.bundle, self.price = bundle, price
         self.name = name or bundle.card.name + ("" if shielded else BARE)
         self.shielded = self.masked = shielded
         # Observers show every lag of LAGS; a policy with a shorter history takes its own part of them.
         self._shown = tuple(LAGS.index(lag) for lag in bundle.card.lags)
-        self._experienced = bundle.card.observation.experienced
         self._logits: NDArray[np.float32] | None = None
         self._taught = ""
         self._tick_seconds = bundle.card.tick_seconds
@@ -167,4 +182,4 @@ class LearnedPolicy(Policy):
         if len(frames) != len(LAGS):
             raise PolicyError(f"{self.name}: the observation holds {len(frames)} ticks, not {len(LAGS)}")
         shown = [frames[place].values(observation.tick_seconds) for place in self._shown]
-        return np.concatenate([*shown, observation.told] if self._experienced else shown)
+        return np.concatenate([*shown, observation.tail(self.price)])

@@ -82,10 +82,12 @@ class Hosts(Strict):
 
     Attributes:
         episode_steps: Control periods after which an episode is cut off.
+        priced: Each episode has a price of a violation of its own, which the policy sees.
         kinds: Kinds of hosts; in a file, one may be `like` an earlier one.
     """
 
     episode_steps: int = Field(300, ge=1)
+    priced: bool = True
     kinds: tuple[Kind, ...] = Field(min_length=1)
 
     @model_validator(mode="before")
@@ -171,7 +173,7 @@ def build(hosts: Hosts, count: int, seed: int, lags: Sequence[int], *, block: in
     """
     from rlctl.agents.training.sb3_vec_env import SimVecEnv
 
-    groups = [Group.of(kind, number, hosts.episode_steps) for kind, number in present(hosts, count)]
+    groups = [Group.of(kind, number, hosts) for kind, number in present(hosts, count)]
     env = SimVecEnv(*(one.simulated(lags) for one in groups))
     env.seed(first_seed(seed, count, block))
     return env
@@ -184,13 +186,14 @@ class Group:
     kind: Kind
     count: int
     episode_steps: int
+    priced: bool
     profile: HostProfile
     shield: Profile | None
 
     @classmethod
-    def of(cls, kind: Kind, count: int, episode_steps: int) -> Group:
-        """So many hosts of a kind; ConfigError where its profile is wrong."""
-        return cls(kind, count, episode_steps, kind.host(), kind.shield())
+    def of(cls, kind: Kind, count: int, hosts: Hosts) -> Group:
+        """So many hosts of a kind among others; ConfigError where its profile is wrong."""
+        return cls(kind, count, hosts.episode_steps, hosts.priced, kind.host(), kind.shield())
 
     def simulated(self, lags: Sequence[int]) -> SimHostVectorEnv:
         """The hosts as an environment; ConfigError where lags do not descend to 0."""
@@ -201,6 +204,7 @@ class Group:
             "lags": lags,
             "true_rewards": True,
             "work": self.kind.work,
+            "priced": self.priced,
         }
         if self.shield is None:
             return SimHostVectorEnv(self.count, self.profile, **options)

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,15 +70,24 @@ def always_frozen(observations: NDArray[np.float32]) -> NDArray[np.floating]:
     return logits
 
 
-def score(course: Course, logits: Logits, seeds: Sequence[int], lags: Sequence[int], *, masked: bool = True) -> Trial:
+def score(
+    course: Course,
+    logits: Logits,
+    seeds: Sequence[int],
+    lags: Sequence[int],
+    *,
+    masked: bool = True,
+    absent: Collection[str] = (),
+) -> Trial:
     """Run a policy on a course, one host for each seed.
 
     Args:
+        absent: What it does not see, as in `VectorObserver`.
         masked: It chooses among the moves that the shield lets through, as a bundle does; without a shield among all.
     """
     limits, count = VectorLimits([course.host.limits()] * len(seeds)), len(seeds)
     hosts = SimBatch(course.host, seeds, course.load, course.ticks, course.tick_seconds, weight=course.weight)
-    policy = BatchLearned(logits, lags, limits, course.tick_seconds, masked=masked)
+    policy = BatchLearned(logits, lags, limits, course.tick_seconds, masked=masked, absent=absent)
     seats = Seats([policy], course.safety, limits)
     windows = Windows.none(course.ticks, count)
     returns, current = np.zeros(count), seats.begin()

@@ -229,7 +229,8 @@ class HostProfile(Strict):
 
     def limits(self, levels: int = 20) -> Limits:
         """The range of allocations on such a host."""
-        return Limits(cpus=round(self.be.host_cpus), lc_cpus=self.lc.lc_cpus, levels=levels)
+        cpus, exclusive = round(self.be.host_cpus), int(self.be.own_cpus)
+        return Limits(cpus, lc_cpus=self.lc.lc_cpus, levels=levels, exclusive_cpus=min(exclusive, cpus))
 
     def but(self, **changes: float) -> HostProfile:
         """A copy with some constants changed, by name; ConfigError: there is no such one, or no such value."""

@@ -15,7 +15,7 @@ from rlctl.envs.actions import discrete_space, multi_discrete_space
 from rlctl.envs.allocations import Allocations, Decoder
 from rlctl.envs.arrays import Flags
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.observation import LAGS
+from rlctl.envs.observation import LAGS, MOST_PRICE
 from rlctl.envs.observations import VectorObserver
 from rlctl.envs.readings import Readings
 from rlctl.envs.reward import WORK, rewards
@@ -25,6 +25,10 @@ from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.sim.seeds import kind_of
 from rlctl.envs.sim.sim_env import EPISODE_STEPS, LOAD_TICKS, as_profile, episode_keys, fresh_seed
 from rlctl.envs.workload import Weight
+
+
+PRICE_STREAM = 7
+"""Number of the random stream that prices come from, beside those of the hosts."""
 
 
 class Cohort:
@@ -95,6 +99,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         shield: Rules on every action; None takes them as they are.
         true_rewards: Judge by what happened, not by what the sensors say of it; see `rewards`.
         work: Worth of a tick in which BE does what it would do alone, by a violation.
+        priced: Each episode has a price of its own, which divides `work` and stands in the observation.
 
     Raises:
         ConfigError: There is no such profile, or no host or no step is asked for.
@@ -119,6 +124,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         shield: VectorShield | None = None,
         true_rewards: bool = False,
         work: float = WORK,
+        priced: bool = False,
     ) -> None:
         if num_envs < 1 or max_episode_steps < 1:
             raise ConfigError(f"{num_envs} hosts for {max_episode_steps} steps: give at least one of each")
@@ -136,7 +142,8 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         self.single_action_space = multi_discrete_space(self.limits) if multi_discrete else discrete_space()
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._true_rewards, self.work = true_rewards, work
+        self._true_rewards, self.work, self._priced = true_rewards, work, priced
+        self._observer.prices = np.ones(num_envs)
         self._safe = Allocations.same(self.limits.safe, num_envs)
         self._all = np.ones(num_envs, np.bool_)
         self._seeds: NDArray[np.uint64] | None = None
@@ -185,7 +192,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
             before.differ(after),
             overridden=proposed.differ(after),
             from_truth=self._true_rewards,
-            work=self.work,
+            work=self.work / self._observer.prices,
         )
         observation = self._observer.observe(readings, after)
         outcome: dict[str, Any] = {"reward": terms._asdict()}
@@ -226,7 +233,11 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         for cohort in self._cohorts:
             cohort.leave(which)
         places = np.flatnonzero(which)
-        fresh = Cohort(places, self._hosts(episode_keys(self._seeds[places], self._episodes[places])))
+        keys = episode_keys(self._seeds[places], self._episodes[places])
+        fresh = Cohort(places, self._hosts(keys))
+        if self._priced:
+            self._observer.prices = np.array(self._observer.prices)  # a copy: what was shown stays as it was
+            self._observer.prices[places] = prices_of(keys)
         self._cohorts = [cohort for cohort in self._cohorts if cohort.here.any()] + [fresh]
         if self.shield is not None:
             self.shield.reset(which)
@@ -288,6 +299,12 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
             if number is not None:
                 kind_of(number)
         return seeds
+
+
+def prices_of(keys: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """The price of a violation in each episode, by its key: its logarithm is spread evenly over what is trained."""
+    share = np.array([np.random.default_rng([int(key), PRICE_STREAM]).random() for key in keys])
+    return MOST_PRICE ** (2.0 * share - 1.0)
 
 
 def _masked(infos: dict[str, Any], which: Flags) -> dict[str, Any]:

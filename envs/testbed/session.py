@@ -311,7 +311,8 @@ class Testbed:
         load = replace(spec.lc.load(), cpu=generator_cpu, fifo_priority=GENERATOR_PRIORITY, inside=client)
         self._generator = stack.enter_context(LoadGenerator(load))
         self.slo = SLO(spec.target_seconds, spec.quantile, self._max_load_rps())
-        limits = Limits(len(spec.be_cpus), lc_cpus=float(len(spec.lc_cpus)))
+        exclusive = len(set(spec.be_cpus) - set(spec.lc_cpus))
+        limits = Limits(len(spec.be_cpus), lc_cpus=float(len(spec.lc_cpus)), exclusive_cpus=exclusive)
         actuator = BeActuator([be], spec.be_cpus, limits, knobs, lc=lc)
         source = GeneratorSource(lambda: self._generator.stats(timeout_seconds=0.05), self.slo)
         of_link = [LinkUse(self._link)] if self._link else []

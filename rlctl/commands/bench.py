@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from rlctl.agents import catalogue
-from rlctl.agents.served.learned import BARE
+from rlctl.agents.served.learned import plain_name
 from rlctl.agents.training.cluster.connection import check_ray, check_reachable
 from rlctl.bench.lineup import left_out, no_idle_class, require_library
 from rlctl.bench.sim_outcome import BOUNDS
@@ -44,7 +44,8 @@ ALL = (
 
 MANAGERS = (
     "names from `rlctl managers`, folders of bundles with a slash in them, classes of your own as FILE.py:CLASS, or "
-    "all, the default; X-bare is the learned policy X without shield, mask and experience"
+    "all, the default; X-bare is the learned policy X without shield, mask and experience, "
+    "to X-bold and X-careful a violation costs less and more"
 )
 
 RAY = (
@@ -167,7 +168,7 @@ def _answers(scenarios: Collection[LiveScenario | SimScenario]) -> tuple[str, ..
 def _managers(names: str, *, live: bool, answers: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
     """The names asked for; and for `all` those that are left out as they cannot run here, with the reason."""
     if names == "all":
-        learned = [name for name in catalogue.LEARNED if not name.endswith(BARE)]
+        learned = [name for name in catalogue.LEARNED if plain_name(name) == name]
         every = [*catalogue.NAMES, *learned, *([] if live else sorted(BOUNDS)), *answers]
         missing = left_out(every, live=live)
         return tuple(name for name in every if name not in missing), missing

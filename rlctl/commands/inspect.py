@@ -115,8 +115,8 @@ def _in_words(card: Card) -> Iterator[str]:
         f"sees: {seen.size} numbers, version {seen.version}: {len(seen.features)} features at ticks {history}, "
         f"a tick being {card.tick_seconds:g} s"
     )
-    told = f"; of what the host has taught: {', '.join(seen.experience)}" if seen.experienced else ""
-    yield f"features: {', '.join(row.name for row in seen.features)}{told}"
+    yield f"features: {', '.join(row.name for row in seen.features)}"
+    yield f"of what the host has taught: {', '.join(seen.experience)}; and the price of a violation"
     yield f"moves, version {card.action.version}: {', '.join(move.name for move in card.action.moves)}"
     runs = f"{len(training.members)} runs merged" if training.members else f"seed {training.seed}"
     yield (

@@ -93,8 +93,7 @@ def surface(bundle: Bundle, host: Host, shield: Profile) -> Surface:
     load, slack = (one.ravel() for one in np.meshgrid(LOADS, SLACKS))
     tick_seconds, lags = bundle.card.tick_seconds, bundle.card.lags
     hosts = VectorLimits([limits] * len(load))
-    experienced = bundle.card.observation.experienced
-    policy = BatchLearned(bundle.logits, lags, hosts, tick_seconds, experienced=experienced)
+    policy = BatchLearned(bundle.logits, lags, hosts, tick_seconds)
     seats = Seats([policy], shield, hosts)
     current = seats.begin()
     shares: list[Array] = []

@@ -17,6 +17,9 @@ from rlctl.envs.yaml_edge import Strict
 SUITE = ("thesis", "diurnal", "bursty", "flash-crowd", "noisy", "two-core")
 """What `all` means in the simulator, in the order of reports."""
 
+CAPPED = ("capped-link", "capped-link-credits", "capped-disk")
+"""What no CPU weight reaches: LC and BE share a link or a disk. Learners are judged on these, too, while they learn."""
+
 
 class SimBeSection(Strict):
     """The best-effort work; what it is stands in the host profile.

@@ -14,6 +14,7 @@ from typing import Any
 
 from rlctl.config.serve import LcSection
 from rlctl.envs.allocation import Limits
+from rlctl.envs.observation import MOST_PRICE
 from rlctl.envs.telemetry import SeveralTelemetry
 from rlctl.loop.record import Tick
 from rlctl.safety.verdict import Bound, Reason
@@ -116,6 +117,15 @@ class Budgets:
         for budget in self.each:
             own = telemetry.lcs.get(budget.lc) if isinstance(telemetry, SeveralTelemetry) else telemetry
             budget.count(None if own is None else own.slack_ratio)
+
+    @property
+    def price(self) -> float:
+        """What a violation costs learned policies: 1 where the budget goes as fast as it may, or there is none.
+
+        So one bundle is bold for an operator who can lose many windows, and careful where they go too fast.
+        """
+        rates = [budget.burn_rate(HOUR_MINUTES) for budget in self.each]
+        return min(max(*rates, 1.0 / MOST_PRICE), MOST_PRICE) if rates else 1.0
 
     def bounds(self, limits: Limits) -> tuple[Bound, ...]:
         """BE's minimum for each budget that is not in order."""

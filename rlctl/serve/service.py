@@ -247,7 +247,7 @@ class _Running:
     ) -> None:
         self._controller, self._tick_log, self._metrics = controller, around.tick_log, metrics
         self._weight, self._reloaded, self._approving = around.weight, reloaded, approving
-        self._memory, self._learners = around.memory, around.learners
+        self._memory, self._learners, self._budgets = around.memory, around.learners, around.budgets
         self._waiting: Deciders | None = None
 
     def announce(self, policy: Policy, shield: Shield) -> None:
@@ -267,6 +267,7 @@ class _Running:
         """What has time until the next tick."""
         self._memory.keep_if_due((self._controller.seat.observer.experience, *self._learners))
         self._exchange()
+        self._controller.seat.observer.price = self._budgets.price
 
     def _exchange(self) -> None:
         """Go on with another policy and shield, if a reload brought some, and somebody approved where that is asked."""

@@ -33,6 +33,7 @@ class _Limits(Strict):
     lc_cpus: float = Field(gt=0.0, le=ALL_CPUS)
     min_quota_cpus: float = Field(gt=0.0, le=ALL_CPUS)
     levels: int = Field(ge=1, le=ALL_CPUS)
+    exclusive_cpus: int = Field(0, ge=0, le=ALL_CPUS)
 
 
 def header_of(plant: Plant, policy: Policy, shield: Shield | None) -> Callable[[Tick], Mapping[str, object]]:

@@ -24,7 +24,7 @@ from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import load_model
 from rlctl.safety.profile import load_profile
 from rlctl.scenarios.shipped import sim_scenario
-from rlctl.scenarios.sim import SUITE, SimScenario
+from rlctl.scenarios.sim import CAPPED, SUITE, SimScenario
 
 LIBRARIES = ("torch", "stable_baselines3", "sb3_contrib", "onnx", "onnxruntime")
 
@@ -61,7 +61,7 @@ class TrainingOptions(BaseModel):
     max_seconds: float | None = None
     n_envs: int | None = None
     shield: str = "responsive"
-    scenarios: tuple[str, ...] = SUITE
+    scenarios: tuple[str, ...] = (*SUITE, *CAPPED)
     threads: int = 1
     live: str | None = None
     explore: float = EXPLORE

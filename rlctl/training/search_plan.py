@@ -18,7 +18,7 @@ from rlctl.agents.training.search.space import Candidate, Space, load_space, spa
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.whole_file import write_whole
 from rlctl.envs.yaml_edge import load_model
-from rlctl.scenarios.sim import SUITE
+from rlctl.scenarios.sim import CAPPED, SUITE
 from rlctl.training.plan import TrainingOptions, new_plan
 
 SEARCH = "search.json"
@@ -46,7 +46,7 @@ class SearchOptions(_Kept):
     seed: int = Field(0, ge=0)
     config: str | None = None
     hosts: str | None = None
-    scenarios: tuple[str, ...] = SUITE
+    scenarios: tuple[str, ...] = (*SUITE, *CAPPED)
     total_timesteps: int | None = None
     max_seconds: float | None = None
 

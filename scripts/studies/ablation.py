@@ -6,11 +6,15 @@ from dataclasses import dataclass
 
 from rlctl.agents.training.host_kinds import Hosts, Kind
 from rlctl.agents.training.recipe import OnPolicy, WarmStart
+from rlctl.envs.observations import EXPERIENCE
 from rlctl.envs.reward import WORK
 
-__all__ = ["FULL", "TEACHER", "Variant", "fixed", "one_price", "unshielded", "variants"]
+__all__ = ["FULL", "TEACHER", "Variant", "fixed", "forgetful", "one_work", "unpriced", "unshielded", "variants"]
 
 FULL = "full"
+
+SHIPPED = "maskable-ppo"
+"""Who learns what ships as `ppo`."""
 
 TEACHER = "feedforward"
 """Whom the warm start imitates."""
@@ -37,21 +41,23 @@ def variants(recipe: OnPolicy, hosts: Hosts) -> tuple[Variant, ...]:
     """The full training, then the others; each differs from it in one thing.
 
     Args:
-        recipe: The hyperparameters that PPO ships with.
+        recipe: The hyperparameters that `ppo` ships with.
         hosts: The kinds of hosts that the full training learns on.
     """
     now_only = recipe.model_copy(update={"lags": (0,)})
     warm = recipe.model_copy(update={"warm_start": WarmStart(manager=TEACHER)})
     return (
-        Variant(FULL, "as it ships", "ppo", recipe, hosts),
-        Variant("no-shield", "no shield while it learns", "ppo", recipe, unshielded(hosts)),
-        Variant("masked", "moves that the shield refuses are never tried (MaskablePPO)", "maskable-ppo", recipe, hosts),
-        Variant("no-history", "sees the present tick only", "ppo", now_only, hosts),
-        Variant("no-randomisation", "the profiles themselves, no ranges", "ppo", recipe, fixed(hosts)),
-        Variant("warm-start", f"begins like {TEACHER} (behaviour cloning)", "ppo", warm, hosts),
+        Variant(FULL, "as it ships", SHIPPED, recipe, hosts),
+        Variant("no-shield", "no shield while it learns", SHIPPED, recipe, unshielded(hosts)),
+        Variant("unmasked", "all moves are tried while it learns, and refused (PPO)", "ppo", recipe, hosts),
+        Variant("no-history", "sees the present tick only", SHIPPED, now_only, hosts),
+        Variant("no-memory", "nothing is learned of a host", SHIPPED, recipe, forgetful(hosts)),
+        Variant("no-randomisation", "the profiles themselves, no ranges", SHIPPED, recipe, fixed(hosts)),
+        Variant("warm-start", f"begins like {TEACHER} (behaviour cloning)", SHIPPED, warm, hosts),
         Variant(
-            "one-price", f"BE's work is worth {WORK:g} of a violation on all hosts", "ppo", recipe, one_price(hosts)
+            "one-work", f"BE's work is worth {WORK:g} of a violation on all hosts", SHIPPED, recipe, one_work(hosts)
         ),
+        Variant("no-dial", "a violation has the same price in all episodes", SHIPPED, recipe, unpriced(hosts)),
     )
 
 
@@ -60,8 +66,20 @@ def unshielded(hosts: Hosts) -> Hosts:
     return _with(hosts, tuple(kind.model_copy(update={"safety": None}) for kind in hosts.kinds))
 
 
-def one_price(hosts: Hosts) -> Hosts:
-    """BE's work at the reward's own price everywhere."""
+def forgetful(hosts: Hosts) -> Hosts:
+    """All hosts without their experience."""
+    return _with(
+        hosts, tuple(kind.model_copy(update={"absent": (*kind.absent, EXPERIENCE)}) for kind in hosts.kinds)
+    )
+
+
+def unpriced(hosts: Hosts) -> Hosts:
+    """The price of a violation is that of its kind in every episode."""
+    return hosts.model_copy(update={"priced": False})
+
+
+def one_work(hosts: Hosts) -> Hosts:
+    """BE's work at the reward's own worth everywhere."""
     return _with(hosts, tuple(kind.model_copy(update={"work": WORK}) for kind in hosts.kinds))
 
 

@@ -18,6 +18,7 @@ from rlctl.agents.served import bundle
 from rlctl.agents.training.evaluations import METRICS
 from rlctl.agents.training.trial import Trial, score
 from rlctl.bench.sim_outcome import SimOutcome
+from rlctl.envs.observations import EXPERIENCE
 from rlctl.envs.sim.seeds import evaluation
 from rlctl.report.table import render
 from rlctl.scenarios.sim import SimScenario
@@ -109,7 +110,11 @@ def scores_of(folder: Path, condition: Condition, scenarios: Sequence[SimScenari
     policy = bundle.load(folder)
     numbers, lags = [evaluation(number) for number in range(seeds)], policy.card.lags
     courses = [course_of(one, condition.shield) for one in scenarios]
-    trials = {one.name: score(one, policy.logits, numbers, lags, masked=condition.masked) for one in courses}
+    # One that learned on hosts without memory is judged without; other sensors are there in all scenarios.
+    absent = [EXPERIENCE] if all(EXPERIENCE in plant.absent for plant in policy.card.plants) else []
+    trials = {
+        one.name: score(one, policy.logits, numbers, lags, masked=condition.masked, absent=absent) for one in courses
+    }
     return Scores({one.name: one.ticks for one in courses}, {name: _metrics(one) for name, one in trials.items()})
 
 

@@ -8,7 +8,7 @@ import pytest
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.evidence import LADDER, TOP
-from rlctl.envs.experience import MEMORY, TOLD, Experience, allocation_at, level_of
+from rlctl.envs.experience import CALM, CALM_LOW, MEMORY, TOLD, Experience, allocation_at, level_of
 
 LIMITS = Limits(cpus=2)
 HOLDS, MISSES = 0.5, 1.5
@@ -23,6 +23,10 @@ def lived(*windows, experience=None):
         numbers = (np.array([number], np.float64) for number in (second, load, ratio, be_cpus))
         experience.see(*numbers, Allocations.same(current, 1))
     return experience
+
+
+def seen(load, ratio):
+    return np.array([load]), np.array([ratio])
 
 
 def cells(*windows):
@@ -51,9 +55,9 @@ def test_frozen_idle_and_blind_windows_teach_nothing():
 
 
 def test_what_is_told_is_the_most_that_held_and_the_most_that_nothing_speaks_against():
-    told = lived(*[(0.5, HOLDS, 14)] * 3, (0.5, MISSES, 18), (0.5, HOLDS, 14)).told(np.array([0.5]))[0]
+    told = lived(*[(0.5, HOLDS, 14)] * 3, (0.5, MISSES, 18), (0.5, HOLDS, 14)).told(*seen(0.5, HOLDS))[0]
     assert told.shape == (TOLD,)
-    held, held_ahead, bearable, bearable_ahead, flag, flag_ahead = told
+    held, held_ahead, bearable, bearable_ahead, flag, flag_ahead, *_ = told
     assert ((held + 1.0) / 2.0) ** 2 == pytest.approx(LADDER[14])
     assert ((bearable + 1.0) / 2.0) ** 2 == pytest.approx(LADDER[17])
     assert bearable_ahead == bearable
@@ -62,7 +66,26 @@ def test_what_is_told_is_the_most_that_held_and_the_most_that_nothing_speaks_aga
 
 
 def test_without_a_load_nothing_is_told():
-    assert lived(*[(0.5, HOLDS, 14)] * 3).told(np.array([np.nan]))[0].tolist() == [0.0] * 4 + [-1.0] * 2
+    told = lived(*[(0.5, HOLDS, 14)] * 3).told(*seen(np.nan, HOLDS))[0]
+    assert told.tolist() == [0.0] * 4 + [-1.0] * 2 + [0.0] * 2 + [-1.0]
+
+
+def test_latency_is_told_against_the_best_that_this_load_has_here():
+    """A host whose latency is high by itself is not near its knee."""
+    busy = lived(*[(0.5, 0.3, 4)] * 5)
+    calm, above, known = busy.told(*seen(0.5, 0.3))[0][-len(CALM) - 1 :]
+    assert (calm, above, known) == (pytest.approx(2 * np.log10(0.3 / CALM_LOW) / 4 - 1), -1.0, 1.0)
+    assert busy.told(*seen(0.5, 3.0))[0][-2] == pytest.approx(0.0), "ten times of it, and a hundred times are 1"
+    assert busy.told(*seen(0.7, 0.3))[0][-3:].tolist() == [0.0, 0.0, -1.0], "that load was not seen yet"
+
+
+def test_the_best_of_a_load_falls_fast_and_rises_slowly():
+    def calm(*ratios):
+        return lived(*[(0.5, ratio, 4) for ratio in ratios]).told(*seen(0.5, 1.0))[0][-3]
+
+    low, high = calm(0.1), calm(0.4)
+    assert low <= calm(0.4, 0.1) <= low + 0.5 * (high - low)
+    assert low < calm(0.1, 0.4) <= low + 0.1 * (high - low)
 
 
 def test_hosts_of_different_sizes_learn_apart_and_forget_apart():
@@ -81,7 +104,17 @@ def test_what_is_remembered_is_recalled_and_nothing_is_empty():
     again = Experience(LIMITS)
     again.recall(memory)
     assert again.remembered() == memory
+    assert memory["calm"] == [[pytest.approx(0.5, rel=0.06), HOLDS]]
     assert len(json.dumps(memory)) < 1000
+
+
+@pytest.mark.parametrize("calm", [None, [1.0], [[0.5]], [[0.5, 0.0]], [[0.5, "1"]], [[-1.0, 0.5]], [[0.5, 1e9]]])
+def test_what_is_no_memory_of_a_host_is_refused_whole(calm):
+    memory = dict(lived(*[(0.5, HOLDS, 14)] * 3).remembered()) | {"calm": calm}
+    again = Experience(LIMITS)
+    with pytest.raises(ValueError, match="no list of latencies"):
+        again.recall(memory)
+    assert again.remembered() == {}
 
 
 @pytest.mark.parametrize(

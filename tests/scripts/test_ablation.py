@@ -7,12 +7,12 @@ from rlctl.agents.training.host_kinds import Group, load_hosts
 from rlctl.agents.training.recipe import load_recipe
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.profile import Constants, load_profile
-from scripts.studies.ablation import FULL, variants
+from scripts.studies.ablation import FULL, SHIPPED, variants
 
 
 @pytest.fixture(scope="module")
 def found():
-    return {one.name: one for one in variants(load_recipe("ppo"), load_hosts())}
+    return {one.name: one for one in variants(load_recipe(SHIPPED), load_hosts())}
 
 
 def changed(one, other):
@@ -24,10 +24,12 @@ def changed(one, other):
     ("name", "in_recipe", "in_kinds"),
     [
         ("no-shield", set(), {"safety"}),
-        ("masked", set(), set()),
+        ("unmasked", set(), set()),
         ("no-history", {"lags"}, set()),
         ("warm-start", {"warm_start"}, set()),
-        ("one-price", set(), {"work"}),
+        ("one-work", set(), {"work"}),
+        ("no-memory", set(), {"absent"}),
+        ("no-dial", set(), set()),
     ],
 )
 def test_a_variant_differs_in_one_thing(found, name, in_recipe, in_kinds):
@@ -35,15 +37,19 @@ def test_a_variant_differs_in_one_thing(found, name, in_recipe, in_kinds):
     assert changed(one.recipe, full.recipe) == in_recipe
     pairs = zip(one.hosts.kinds, full.hosts.kinds, strict=True)
     assert set().union(*(changed(mine, theirs) for mine, theirs in pairs)) == in_kinds
-    assert (one.algorithm != full.algorithm) == (name == "masked")
+    assert (one.algorithm != full.algorithm) == (name == "unmasked")
 
 
 def test_without_a_shield_there_is_none_on_any_host(found):
     assert {kind.shield() for kind in found["no-shield"].hosts.kinds} == {None}
 
 
-def test_one_price_is_the_rewards_own(found):
-    assert {kind.work for kind in found["one-price"].hosts.kinds} == {WORK}
+def test_without_the_dial_no_episode_has_a_price(found):
+    assert (found["no-dial"].hosts.priced, found[FULL].hosts.priced) == (False, True)
+
+
+def test_one_work_is_the_rewards_own(found):
+    assert {kind.work for kind in found["one-work"].hosts.kinds} == {WORK}
     assert {kind.work for kind in found[FULL].hosts.kinds} != {WORK}
 
 
@@ -55,5 +61,5 @@ def test_without_randomisation_all_hosts_are_the_profiles_themselves(found):
     for kind in kinds:
         drawn, plain = Constants.drawn(kind.host(), seeds), load_profile(kind.profile).values()
         assert all(np.array_equal(getattr(drawn, name), np.full(5, value)) for name, value in plain.items()), kind.name
-        Group.of(kind, 2, 300).simulated((0,)).close()
+        Group.of(kind, 2, found[FULL].hosts).simulated((0,)).close()
     assert len({(kind.profile, kind.safety) for kind in kinds}) == len(kinds)

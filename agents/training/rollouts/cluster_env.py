@@ -145,7 +145,7 @@ class Rollouts:
     def env(self, hosts: Hosts, count: int, seed: int, lags: Sequence[int], block: int, tally: Tally) -> ClusterEnv:
         """The environment that a learner asks; of `count` simulated hosts each testbed of now simulates its share."""
         share = -(-count // max(self._simulated(), 1))
-        groups = tuple(Group.of(kind, each, hosts.episode_steps) for kind, each in present(hosts, share))
+        groups = tuple(Group.of(kind, each, hosts) for kind, each in present(hosts, share))
         begun = itertools.count()
         live = self.live
 

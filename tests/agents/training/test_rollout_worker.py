@@ -21,8 +21,8 @@ SIZE = ObservationTable.here(LAGS).size
 
 
 def groups():
-    hosts = load_hosts()
-    return tuple(Group.of(kind, number, EPISODE_STEPS) for kind, number in present(hosts, HOSTS))
+    hosts = load_hosts().model_copy(update={"episode_steps": EPISODE_STEPS})
+    return tuple(Group.of(kind, number, hosts) for kind, number in present(hosts, HOSTS))
 
 
 @pytest.fixture

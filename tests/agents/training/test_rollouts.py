@@ -76,7 +76,8 @@ class Scripted:
 
 
 def groups(count):
-    return tuple(rollouts.Group.of(kind, number, 10) for kind, number in rollouts.present(HOSTS, count))
+    short = HOSTS.model_copy(update={"episode_steps": 10})
+    return tuple(rollouts.Group.of(kind, number, short) for kind, number in rollouts.present(HOSTS, count))
 
 
 @pytest.fixture

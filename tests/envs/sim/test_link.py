@@ -258,5 +258,5 @@ def test_training_hosts_draw_their_links_from_ranges() -> None:
         column = getattr(drawn, name)
         assert low <= column.min() < column.max() <= high
         assert len(np.unique(column)) > 150
-    env = Group.of(kind, 2, 50).simulated((1, 0))
+    env = Group.of(kind, 2, load_hosts()).simulated((1, 0))
     assert env.reset(seed=0)[0].shape[0] == 2
