@@ -247,7 +247,7 @@ def build(
     """A new manager, or a learned policy.
 
     Args:
-        name: One of NAMES or LEARNED, or a bundle's folder with a slash in it, or that with an end of VARIANTS behind it.
+        name: One of NAMES or LEARNED, or a bundle's folder with a slash in it, or either with an end of VARIANTS.
         time_scale: Divides every published period; managers without one ignore it.
         model: PRM's threshold model, for those that use one.
         trusted: Files with public keys, of which one must have signed the bundle of a learned policy.

@@ -201,7 +201,8 @@ class Experience:
 def _is_calm(pair: object) -> bool:
     if not (isinstance(pair, list) and len(pair) == 2 and all(type(one) in (int, float) for one in pair)):
         return False
-    return 0.0 <= pair[0] <= MOST_KEPT_LOAD and CALM_LOW <= pair[1] <= CALM_HIGH
+    load, latency_ratio = map(float, pair)
+    return 0.0 <= load <= MOST_KEPT_LOAD and CALM_LOW <= latency_ratio <= CALM_HIGH
 
 
 def level_of(allocation: Allocation, limits: Limits) -> int:

@@ -186,8 +186,9 @@ FEATURES: tuple[Feature, ...] = (
 )
 """The observation table. The vector is, for each tick of `LAGS`, every feature in this order, followed by the validity
 flags (+1 valid, -1 missing) of the optional ones, followed by the latency's age in ticks; and after all ticks what is
-told of the experience, see `Experience.told`, and the price of a violation, see `told_price`. Every number is relative to the host: its target, its CPUs, its maximum
-load, the CPU time of its requests. So one policy fits hosts of any size."""
+told of the experience, see `Experience.told`, and the price of a violation, see `told_price`. Every number is relative
+to the host: its target, its CPUs, its maximum load, the CPU time of its requests. So one policy fits hosts of any
+size."""
 
 
 class Observer:

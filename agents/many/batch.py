@@ -47,8 +47,10 @@ def _in_arrays(policy: object, limits: VectorLimits, tick_seconds: float) -> Bat
 @_in_arrays.register
 def _(policy: LearnedPolicy, limits: VectorLimits, tick_seconds: float) -> BatchPolicy:
     card, logits = policy.bundle.card, policy.bundle.logits
-    judged = {"shielded": policy.shielded, "masked": policy.masked, "price": policy.price}
-    return BatchLearned(logits, card.lags, limits, tick_seconds, **judged, remarks=policy.remarks)
+    return BatchLearned(
+        logits, card.lags, limits, tick_seconds, shielded=policy.shielded, masked=policy.masked, price=policy.price,
+        remarks=policy.remarks,
+    )  # fmt: skip
 
 
 @_in_arrays.register

@@ -89,7 +89,6 @@ def plain_name(name: str) -> str:
     return next((name.removesuffix(end) for end in VARIANTS if name.endswith(end)), name)
 
 
-
 class LearnedPolicy(Policy):
     """A bundle behind the Policy protocol.
 
@@ -107,9 +106,7 @@ class LearnedPolicy(Policy):
     learned: bool = True
     learns: bool = True
 
-    def __init__(
-        self, bundle: Bundle, *, shielded: bool = True, price: float = 1.0, name: str | None = None
-    ) -> None:
+    def __init__(self, bundle: Bundle, *, shielded: bool = True, price: float = 1.0, name: str | None = None) -> None:
         self.bundle, self.price = bundle, price
         self.name = name or bundle.card.name + ("" if shielded else BARE)
         self.shielded = self.masked = shielded

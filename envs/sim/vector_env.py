@@ -26,7 +26,6 @@ from rlctl.envs.sim.seeds import kind_of
 from rlctl.envs.sim.sim_env import EPISODE_STEPS, LOAD_TICKS, as_profile, episode_keys, fresh_seed
 from rlctl.envs.workload import Weight
 
-
 PRICE_STREAM = 7
 """Number of the random stream that prices come from, beside those of the hosts."""
 

@@ -68,9 +68,7 @@ def unshielded(hosts: Hosts) -> Hosts:
 
 def forgetful(hosts: Hosts) -> Hosts:
     """All hosts without their experience."""
-    return _with(
-        hosts, tuple(kind.model_copy(update={"absent": (*kind.absent, EXPERIENCE)}) for kind in hosts.kinds)
-    )
+    return _with(hosts, tuple(kind.model_copy(update={"absent": (*kind.absent, EXPERIENCE)}) for kind in hosts.kinds))
 
 
 def unpriced(hosts: Hosts) -> Hosts:
