@@ -24,11 +24,11 @@ from rlctl.envs import errors
 from rlctl.envs.actions import MOVES, MOVES_VERSION, RISE_RATIO
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.applications import Placement
-from rlctl.envs.experience import AHEAD_RATIO, MEMORY
+from rlctl.envs.experience import ABOVE_HIGH, AHEAD_RATIO, CALM, CALM_HIGH, CALM_LOW, MEMORY
 from rlctl.envs.host.apps.description import Description
 from rlctl.envs.host.events import KINDS
 from rlctl.envs.host.partition.platform import PlatformFile
-from rlctl.envs.observation import FEATURES, LAGS, VERSION, WITHOUT_EXPERIENCE, Observer
+from rlctl.envs.observation import FEATURES, LAGS, MOST_PRICE, VERSION, Observer
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.telemetry import READINGS, Telemetry, Value, Why
 from rlctl.fleet.config import Fleet
@@ -274,8 +274,9 @@ def _observation() -> str:
         f"## Observation\n\nA vector of {size} numbers from -1 to 1: for each of the ticks {', '.join(map(str, LAGS))} ago, every feature in this order, then a flag",
         "(+1 there, -1 missing) for each that may be missing, then the latency's age. A missing feature is 0. Ranges are bent by the scale, then mapped to [-1, 1].\n",
         f"After all ticks comes what the host has taught: {', '.join(f'`{name}`' for name in MEMORY)}, and flags for the first two. These are shares of BE's CPUs on a",
-        f"square root's scale: the most that held lately at this load and at {AHEAD_RATIO:g} times it, and the most that nothing speaks against. Bundles of version",
-        f"{WITHOUT_EXPERIENCE} end before that, and still run.\n",
+        f"square root's scale: the most that held lately at this load and at {AHEAD_RATIO:g} times it, and the most that nothing speaks against. Then {' and '.join(f'`{name}`' for name in CALM)},",
+        f"with a flag: the latency by the target that this load has here at its best ({CALM_LOW:g} to {CALM_HIGH:g}), and how many times that it is now (1 to {ABOVE_HIGH:g}). The last number is the",
+        f"price of a violation: 0 where it costs what it did on the mean training host, -1 at a {MOST_PRICE:g}th and 1 at {MOST_PRICE:g} times of it.\n",
         _table("feature | unit | range | scale | may be missing", rows),
         f"## Moves\n\nOne of {len(MOVES)}. A quota rises by at most {100 * RISE_RATIO:g} % of the host's CPUs in a tick and falls at once.\n",
         _table("index | move | quota | cpuset | freezer", moves),

@@ -77,6 +77,12 @@ def test_exclusive_cpus_are_taken_alone_when_they_are_worth_more() -> None:
     assert spare(two, 1.0, 0.2, 0.1).cpuset_cpus == 2
 
 
+def test_cpus_of_bes_own_are_those_that_the_host_names(drive: Drive, tell: Tell) -> None:
+    seen = [tell(0, slack=0.5, load_ratio=0.6, lc_cpus=0.6)]
+    assert drive(Feedforward(), Limits(cpus=2, exclusive_cpus=1), seen)[0] == Allocation(1.0, 1)
+    assert drive(Feedforward(), Limits(cpus=2, lc_cpus=2.0), seen)[0].cpuset_cpus == 2
+
+
 def test_with_nothing_shared_be_gets_all_its_cpus(drive: Drive, tell: Tell) -> None:
     got = drive(Feedforward(shared_cpus=0.0), ONE, [tell(0, slack=0.5, load_ratio=0.9, lc_cpus=0.9)])
     assert got[0].quota_cpus == 1.0

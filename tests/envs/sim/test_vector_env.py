@@ -15,6 +15,7 @@ from rlctl.envs.actions import MOVES
 from rlctl.envs.allocations import Allocations
 from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.host_env import MultiDiscreteActions
+from rlctl.envs.observation import MOST_PRICE
 from rlctl.envs.sim import seeds
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import SimPlant
@@ -133,6 +134,24 @@ def _agrees(single, came, host, vector):
         assert np.array_equal(infos["final_obs"][host], observation)
         observation, _ = single.reset()
     assert np.array_equal(seen[host], observation)
+
+
+def test_each_episode_has_its_price_which_the_policy_sees_and_pays():
+    env, plain = (SimHostVectorEnv(64, PROFILE, max_episode_steps=STEPS, priced=priced) for priced in (True, False))
+    (seen, _), (before, _) = env.reset(seed=0), plain.reset(seed=0)
+    told = seen[:, -1]
+    assert told.min() < -0.5
+    assert told.max() > 0.5
+    assert (before[:, -1] == 0.0).all()
+    assert np.array_equal(seen[:, :-1], before[:, :-1])
+    full = np.full(64, next(place for place, move in enumerate(MOVES) if move.quota_ratio == 1.0))
+    (_, _, _, _, dear), (_, _, _, _, usual) = env.step(full), plain.step(full)
+    work, usual_work = dear["reward"]["be_work"], usual["reward"]["be_work"]
+    assert (usual_work > 0.0).any()
+    np.testing.assert_allclose(work, usual_work / MOST_PRICE**told, rtol=1e-5)
+    for _ in range(STEPS):
+        seen = env.step(np.zeros(64, int))[0]
+    assert not np.array_equal(seen[:, -1], told), "another episode, another price"
 
 
 def test_a_partial_reset_leaves_the_others_alone_and_each_host_exact():

@@ -8,6 +8,7 @@ import pytest
 
 from rlctl.config.serve import SloSection
 from rlctl.envs.allocation import Limits
+from rlctl.envs.observation import MOST_PRICE
 from rlctl.envs.telemetry import Quantile, Telemetry, worst_of
 from rlctl.loop.control import Controller
 from rlctl.loop.record import MemoryRecorder, Tee
@@ -162,3 +163,13 @@ def test_each_lc_has_its_own_and_one_without_has_none(clock):
         budgets.write(SimpleNamespace(telemetry=telemetry))
     assert [round(one.remaining_ratio, 3) for one in budgets.each] == [0.0, 1.0]
     assert len(budgets.bounds(LIMITS)) == 1
+    assert budgets.price == MOST_PRICE, "that of the one that burns most"
+
+
+@pytest.mark.parametrize(("misses", "price"), [(0, 1 / MOST_PRICE), (36, 1.0), (72, 2.0), (1000, MOST_PRICE)])
+def test_a_violation_costs_a_learned_policy_by_how_fast_the_budget_goes(misses, price, clock):
+    budgets = Budgets({"web": Lc(1.0)}, 1.0, clock)
+    for _ in range(misses):
+        budgets.each[0].count(-0.1)
+    assert budgets.price == pytest.approx(price)
+    assert Budgets({"web": Lc(None)}, 1.0, clock).price == 1.0
