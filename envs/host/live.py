@@ -22,6 +22,7 @@ from rlctl.envs.host.process import read_task
 from rlctl.envs.host.sensors.cpu import cpu_seconds_per_request
 from rlctl.envs.host.sensors.of_groups import ABSENT, SENSED
 from rlctl.envs.host.sensors.sensor import Sensor
+from rlctl.envs.host.watch import Watch
 from rlctl.envs.telemetry import (
     BE_ALLOWED,
     OF_EACH_LC,
@@ -91,10 +92,12 @@ class LiveHost:
             may be without any group for a while.
         sharing: Divides what is in force among BE's applications. The verdict holds even if that fails.
         sleep: Spends so many seconds of `wait`; may return early.
+        watch: Spends them in its place, and looks at the host meanwhile.
         replan: Takes a new emergency plan whenever BE's groups are others; the lease's `replan`.
 
     Attributes:
         sharing: As given; may be exchanged between two ticks.
+        watch: As given; nobody looks until somebody sets its `look`.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class LiveHost:
         follow: Callable[[float], bool] | None = None,
         sharing: Divider | None = None,
         sleep: Callable[[float], object] = time.sleep,
+        watch: Watch | None = None,
         replan: Callable[[EmergencyPlan], object] | None = None,
     ) -> None:
         self._first, *self._others = lcs
@@ -117,7 +121,8 @@ class LiveHost:
         self.absent = dict(absent or {})
         self.sharing = sharing
         self._events = events or Events()
-        self._follow, self._sleep, self._replan = follow, sleep, replan
+        self.watch = watch
+        self._follow, self._sleep, self._replan = follow, watch.sleep if watch else sleep, replan
         self._close: Callable[[], None] | None = close
         self._unshared = ""
         self._plan_is_old = False
@@ -126,6 +131,8 @@ class LiveHost:
         self._doubts: dict[str, str] = {}
         self._current = actuator.read()
         self._allowed_cpus = self._current.usable_cpus
+        self._verdict = self._current  # of the last tick, whatever came between
+        self._between = False
         self._deadline = time.monotonic() + tick_seconds
 
     @property
@@ -145,7 +152,7 @@ class LiveHost:
 
     def read(self) -> Telemetry:
         """Read all sensors, and look for groups that came or went."""
-        now = time.monotonic()
+        now, self._between = time.monotonic(), False
         readings = _readings(self._first, now)
         self._follow_groups(now)
         self._explain(readings)
@@ -167,11 +174,15 @@ class LiveHost:
         return self._actuator.plan(allocation)
 
     def apply(self, allocation: Allocation) -> Allocation:
-        """As `Plant.apply` has it; after a CgroupError `current` holds what was read back, as far as it could be."""
+        """As `Plant.apply` has it; after a CgroupError `current` holds what was read back, as far as it could be.
+
+        Only the first call after `read` is a tick's.
+        """
         self._divided(lambda sharing: sharing.look())  # newcomers' originals are journalled before they are touched
-        before = self._current.usable_cpus
+        before, between = self._current.usable_cpus, self._between
+        self._between = True
         try:
-            self._current = self._actuator.apply(allocation)
+            self._current = self._actuator.apply(allocation, new_tick=not between)
             self._be_vanished = False
         except CgroupGone:
             if self._follow is None:
@@ -182,7 +193,8 @@ class LiveHost:
             self._current = self._actuator.read()
             raise
         finally:  # of the next window a part has passed, in which what was in force before still was
-            self._allowed_cpus = max(before, self._current.usable_cpus)
+            self._allowed_cpus = max(self._allowed_cpus if between else before, self._current.usable_cpus)
+            self._verdict = self._verdict if between else self._current
         self._divided(lambda sharing: sharing.share(self._current))
         self._renew_plan()
         return self._current
@@ -228,6 +240,8 @@ class LiveHost:
         if close is None:
             return
         try:
+            if self.watch:
+                self.watch.close()
             for lc in (self._first, *self._others):
                 for sensor in lc.sensors:
                     sensor.close()
@@ -291,7 +305,7 @@ class LiveHost:
         """The telemetry of an LC with its load as a share of what was learned, where nobody said of what."""
         if (max_load := lc.max_load) is None:
             return telemetry
-        rps, held = offered_rps(readings), is_held(self._current, self.limits)
+        rps, held = offered_rps(readings), is_held(self._verdict, self.limits)
         max_load.see(telemetry.time_seconds, rps, telemetry.lc_cpus, telemetry.latency_ratio, be_held=held)
         if math.isinf(lc.slo.max_load_rps):
             return telemetry.but(load_ratio=max_load.ratio(rps))

@@ -33,6 +33,7 @@ from rlctl.envs.host.sensors.cpu import HostCpus
 from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors, perf_sensors
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.host.topology import SYS, read_list
+from rlctl.envs.host.watch import Watch, Watched
 from rlctl.serve.latency import latency_source
 from rlctl.serve.resources import Caretaker, resource_sensors
 from rlctl.serve.workloads import Workloads, be_group, build_sharing, groups_of, uncontrolled
@@ -96,9 +97,11 @@ def build_live(
             layout, knobs, found.lc, found.lc_selects(), be_selects, actuator, sensors, events, claims
         )  # fmt: skip
         caretaker.begin()
+        watch = Watch({lc.name: Watched(lc.slo, lc.sensors) for lc in lcs}, witness, sleep)
+        stack.callback(watch.close)
         host = LiveHost(
             lcs, actuator, config.tick_seconds, lambda: opened.close(), absent=absent, events=events,
-            follow=follower.follow if be_selects else None, sharing=sharing, sleep=sleep, replan=replan,
+            follow=follower.follow if be_selects else None, sharing=sharing, watch=watch, replan=replan,
         )  # fmt: skip
         if originals:
             originals.started = True

@@ -34,6 +34,7 @@ class GrowingFile:
         self._offset = 0
         self._partial = b""
         self._resync = False
+        self._ahead = 0  # where `ahead` goes on
         self.taken_ratio = 1.0
         if self._open() is None:
             self._skip_the_past()
@@ -56,6 +57,27 @@ class GrowingFile:
             return missing_because(error, self.path)
         return data
 
+    def ahead(self, most_bytes: int) -> bytes:
+        """The newest whole lines since the last call, at most so many bytes, which `read` gives all the same.
+
+        It looks at the open file only: of one that has taken its place nothing is seen before the next `read`.
+        """
+        if self._file is None:
+            return b""
+        try:
+            size = os.fstat(self._file).st_size
+            if size < self._ahead:  # truncated in place
+                self._ahead = 0
+            start = max(self._ahead, size - most_bytes)
+            # From the byte before: it tells whether a line begins here, or only behind the next line feed.
+            data = os.pread(self._file, size - max(start - 1, 0), max(start - 1, 0)) if size > start else b""
+        except OSError:  # `read` will say so
+            return b""
+        begun = data.partition(b"\n")[2] if start else data
+        lines = begun[: begun.rfind(b"\n") + 1]
+        self._ahead = size - len(begun) + len(lines)
+        return lines
+
     def close(self) -> None:
         """Close the file. Idempotent."""
         file, self._file = self._file, None
@@ -75,13 +97,13 @@ class GrowingFile:
             self._file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             return missing_because(error, self.path)
-        self._offset, self._partial, self._resync = 0, b"", False
+        self._offset, self._partial, self._resync, self._ahead = 0, b"", False, 0
         return None
 
     def _skip_the_past(self) -> None:
         """Begin at the end of what is there; in the middle of a line, behind that line."""
         with contextlib.suppress(OSError):  # a directory: `read` will say so
-            self._offset = os.fstat(self._descriptor).st_size
+            self._offset = self._ahead = os.fstat(self._descriptor).st_size
             self._resync = self._offset > 0 and os.pread(self._descriptor, 1, self._offset - 1) != b"\n"
 
     def _swap(self) -> bytes:

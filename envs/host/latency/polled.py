@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import logging
+import math
 import threading
 import time
 import urllib.error
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter
+from rlctl.envs.host.latency.newest import NOTHING, Newest
 from rlctl.envs.telemetry import Missing, Reading, Why
 from rlctl.envs.workload import SLO
 
@@ -86,6 +88,7 @@ class PolledSource:
         self._reporter = Reporter(self.name, slo, stale_seconds)
         self._latest: Figures | Missing = Missing(Why.NO_DATA, f"{url}: no answer yet")
         self._failure = ""  # of the newest request
+        self._looked_seconds = -math.inf  # end of the window that was looked at last
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rlctl-latency", daemon=True)
         self._thread.start()
@@ -93,6 +96,15 @@ class PolledSource:
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """The newest figures as readings. An endpoint that falls silent leaves its last ones, which grow old."""
         return self._reporter.readings(self._latest, now_seconds, self._failure)
+
+    def newest(self) -> Newest:
+        """The latency of a window that has come since the last look; with the oldest request, as in a tick."""
+        figures = self._latest
+        if isinstance(figures, Missing) or figures.samples < 1 or figures.end_seconds <= self._looked_seconds:
+            return NOTHING
+        self._looked_seconds = figures.end_seconds
+        known = [one for one in (figures.tail_seconds, figures.oldest_seconds) if not isinstance(one, Missing)]
+        return Newest(tail_seconds=max(known, default=None))
 
     def close(self) -> None:
         """End the thread; waits no longer than one request may take. Idempotent."""
