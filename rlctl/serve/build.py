@@ -64,7 +64,8 @@ def build_live(
     _check_online(config.be.cpus)
     layout, events = Layout.detect(), Events()
     with contextlib.ExitStack() as stack:
-        claims = None if dry_run else stack.enter_context(Claims())  # closed last, when all is put back
+        # closed last, when all is put back
+        claims = None if dry_run else stack.enter_context(Claims(config.state_directory))
         originals = None if dry_run else stack.enter_context(_Originals(config.state_directory))
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, MOST_FILES), most))

@@ -23,6 +23,7 @@ from rlctl.envs.host.cgroup.journal import (
     load,
 )
 from rlctl.envs.host.cgroup.kernel import Kernel, KernelFiles, refusal
+from rlctl.envs.host.cgroup.mark import other_holder, unmark
 from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 
 PATIENCE_SECONDS = 2.0
@@ -111,7 +112,7 @@ def _restore_locked(
     if recorded.entries and not recorded.is_of(boot):
         report.note = f"the journal is of an earlier boot, whose groups are gone: {_set_aside(state_dir, OBSOLETE)}"
         return report
-    pending = _Pending(kernel, report)
+    pending = _Pending(kernel, report, state_dir)
     pending.take([*recorded.entries, *held])
     pending.work(patience_seconds)
     report.failed += [
@@ -120,6 +121,7 @@ def _restore_locked(
     ]
     if report.ok:
         report.note = f"the journal is {_set_aside(state_dir, RESTORED)}"
+        unmark({entry.path.parent for entry in recorded.entries}, state_dir)
     else:
         report.note = f"the journal stays at {state_dir / JOURNAL}: run restore again, or remove it"
     return report
@@ -140,9 +142,10 @@ class _Pending:
     # goes from the top and shrinking from the bottom. Going round, parents first, finds an order: whatever is refused
     # in one round succeeds in a later one, when its relatives have moved.
 
-    def __init__(self, kernel: Kernel, report: RestoreReport) -> None:
+    def __init__(self, kernel: Kernel, report: RestoreReport, state_dir: Path) -> None:
         self._kernel = kernel
         self._report = report
+        self._state_dir = state_dir
         self._entries: list[Entry] = []
         self._why: dict[Path, str] = {}
         self._instead: dict[Path, str] = {}
@@ -153,6 +156,9 @@ class _Pending:
         for entry in sorted(entries, key=lambda entry: (kind_of(entry.path).rank, len(entry.path.parts))):
             if (reason := self._not_ours(entry)) is not None:
                 self._report.skipped.append(Skipped(entry.path, reason))
+            elif (holder := other_holder(entry.path.parent, self._state_dir)) is not None:
+                why = f"another rlctl has taken the group over: `rlctl restore --state {holder}` comes first"
+                self._report.failed.append(Skipped(entry.path, why))
             else:
                 self._entries.append(entry)
 
@@ -184,7 +190,7 @@ class _Pending:
             for entry in back
             if (text := self._instead.get(entry.path, "").strip())
         ]
-        self._report.failed = [Skipped(entry.path, self._why.get(entry.path, _CONTESTED)) for entry in pending]
+        self._report.failed += [Skipped(entry.path, self._why.get(entry.path, _CONTESTED)) for entry in pending]
 
     def _put_back(self, entry: Entry) -> bool:
         """One write; True when it was taken."""

@@ -48,7 +48,7 @@ class Run:
         events = self.ownership.events
         lc, batch = (selects(ByCgroup(f"/{self.top}/{name}"), []) for name in ("web*", "batch-*"))
         assert batch is not None
-        self.claims = Claims()
+        self.claims = Claims(bench.state_dir)
         self.follower = Follower(
             bench.layout, self.knobs, self.lc, lc, [batch], self.actuator, sensors, events, self.claims
         )
@@ -73,7 +73,7 @@ def test_a_group_that_another_controller_has_is_left_to_it_until_that_one_ends(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(bench, monkeypatch, "batch-1")
-    with Claims() as other:
+    with Claims(bench.state_dir.parent / "other") as other:
         other.take(run.make("batch-2"))
         run.tick()
         assert run.kinds() == ["group-refused"]
