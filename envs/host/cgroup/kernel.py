@@ -16,7 +16,8 @@ from rlctl.envs.host.mounted import mounted
 Identity = tuple[int, int]
 """Device and inode of a group's directory. kernfs never hands out an inode number twice within a boot."""
 
-MOST_BYTES = 4096
+READ_BYTES, MOST_BYTES = 4096, 1 << 20
+"""Of one read, enough for most files, and of a whole file: `io.max` has a line for each of hundreds of disks."""
 # Of the files that this process may open; beyond it a file is opened for each read.
 OPEN_SHARE = 0.5
 
@@ -84,7 +85,7 @@ class KernelFiles:
         file = self._open_files.get(path)
         if file is not None:
             try:
-                return os.pread(file, MOST_BYTES, 0).decode(errors="surrogateescape")
+                return _content(file)
             except OSError:
                 self._forget_group(path)
         try:
@@ -94,7 +95,7 @@ class KernelFiles:
             raise
         if len(self._open_files) < self._most_kept and path.name not in _NOT_KEPT_OPEN:
             self._open_files[path] = file
-            return os.pread(file, MOST_BYTES, 0).decode(errors="surrogateescape")
+            return _content(file)
         with os.fdopen(file, "rb") as stream:
             return stream.read().decode(errors="surrogateescape")
 
@@ -149,6 +150,15 @@ class KernelFiles:
     def _forget(self, path: Path) -> None:
         with contextlib.suppress(OSError):
             os.close(self._open_files.pop(path))
+
+
+def _content(file: int) -> str:
+    """All that is in an open file now."""
+    data = part = os.pread(file, READ_BYTES, 0)
+    while len(part) == READ_BYTES and len(data) < MOST_BYTES:
+        part = os.pread(file, READ_BYTES, len(data))
+        data += part
+    return data.decode(errors="surrogateescape")
 
 
 def group_devices() -> frozenset[int]:

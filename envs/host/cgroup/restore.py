@@ -193,7 +193,7 @@ class _Pending:
         self._report.failed += [Skipped(entry.path, self._why.get(entry.path, _CONTESTED)) for entry in pending]
 
     def _put_back(self, entry: Entry) -> bool:
-        """One write; True when it was taken."""
+        """One write; True when it has changed anything, be it one of many disks."""
         try:
             if is_made_class(entry.path):
                 with contextlib.suppress(FileNotFoundError):
@@ -203,7 +203,7 @@ class _Pending:
             now = own_value(self._kernel, entry.path)
             self._kernel.write(entry.path, kind_of(entry.path).to_write(entry.original, now))
             self._why.pop(entry.path, None)
-            return own_value(self._kernel, entry.path) == entry.original
+            return own_value(self._kernel, entry.path) != now
         except OSError as error:
             self._why[entry.path] = str(refusal(error, entry.path, f"write {entry.original.strip()!r}"))
             return error.errno == errno.ENOSPC and self._widen(entry)

@@ -154,6 +154,17 @@ def test_more_files_than_may_stay_open(tmp_path: Path) -> None:
     kernel.close()
 
 
+def test_a_file_longer_than_a_page_is_read_whole(tmp_path: Path) -> None:
+    """`io.max` with a line for each of a hundred disks is an original too."""
+    kernel, text = (
+        KernelFiles(),
+        "".join(f"8:{minor} rbps=1048576 wbps=max riops=max wiops=max\n" for minor in range(100)),
+    )
+    (tmp_path / "io.max").write_text(text)
+    assert [kernel.read(tmp_path / "io.max") for _ in range(2)] == [text, text], "opened, and kept open"
+    kernel.close()
+
+
 def test_a_lying_kernel_file_is_caught_on_read_back(fake: Bench) -> None:
     group = fake.group()
     be = BeActuator([group], (1, 0), LIMITS, fake.knobs())
