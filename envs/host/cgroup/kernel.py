@@ -166,6 +166,19 @@ def group_devices() -> frozenset[int]:
     return frozenset(one.device for one in mounted(*GROUP_SYSTEMS))
 
 
+def whereabouts(kernel: Kernel, directory: Path, identity: Identity) -> Path | None:
+    """Where a group is by now, for v1 lets it, or one above it, have another name in its place; None: it is gone."""
+    above = next(folder for folder in directory.parents if folder.is_dir())
+    below, places = directory.relative_to(above).parts[1:], [directory]
+    with contextlib.suppress(OSError):
+        places += [one.joinpath(*below) for one in kernel.subgroups(above)]
+    for place in places:
+        with contextlib.suppress(OSError):
+            if kernel.identity(place) == identity:
+                return place
+    return None
+
+
 def identity_of(path: str | Path) -> Identity | None:
     """Device and inode of a file or directory, to know it from a later one of its name; None where there is none."""
     try:

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rlctl.envs.errors import CgroupGone
@@ -22,7 +22,7 @@ from rlctl.envs.host.cgroup.journal import (
     boot_id,
     load,
 )
-from rlctl.envs.host.cgroup.kernel import Kernel, KernelFiles, refusal
+from rlctl.envs.host.cgroup.kernel import Kernel, KernelFiles, refusal, whereabouts
 from rlctl.envs.host.cgroup.mark import other_holder, unmark
 from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 
@@ -154,13 +154,14 @@ class _Pending:
     def take(self, entries: Iterable[Entry]) -> None:
         """Sort entries into those to work on, in their order, and those that need nothing."""
         for entry in sorted(entries, key=lambda entry: (kind_of(entry.path).rank, len(entry.path.parts))):
-            if (reason := self._not_ours(entry)) is not None:
-                self._report.skipped.append(Skipped(entry.path, reason))
-            elif (holder := other_holder(entry.path.parent, self._state_dir)) is not None:
+            if (group := whereabouts(self._kernel, entry.path.parent, entry.identity)) is None:
+                there = "was re-created since; this one is not ours" if entry.path.parent.is_dir() else "is gone"
+                self._report.skipped.append(Skipped(entry.path, f"the group {there}"))
+            elif (holder := other_holder(group, self._state_dir)) is not None:
                 why = f"another rlctl has taken the group over: `rlctl restore --state {holder}` comes first"
                 self._report.failed.append(Skipped(entry.path, why))
             else:
-                self._entries.append(entry)
+                self._entries.append(replace(entry, path=group / entry.path.name))
 
     def work(self, patience_seconds: float) -> None:
         """Rounds of writes; fills the report."""
@@ -251,10 +252,3 @@ class _Pending:
                 elif entry.path.name in _PARENTS:
                     both = parse_cpus(self._kernel.read(entry.path)) | parse_cpus(entry.original)
                     self._kernel.write(entry.path, format_cpus(both))
-
-    def _not_ours(self, entry: Entry) -> str | None:
-        try:
-            identity = self._kernel.identity(entry.path.parent)
-        except OSError:
-            return "the group is gone"
-        return None if identity == entry.identity else "the group was re-created since; this one is not ours"

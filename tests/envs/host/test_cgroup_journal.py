@@ -17,6 +17,8 @@ from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlEr
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import COMPACT_ENTRIES, JOURNAL, LOCK, Entry, Journal, load, refused
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Controller
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.restore import restore
 
@@ -298,6 +300,29 @@ def test_one_that_restore_has_set_aside_stays_aside(fake: Bench) -> None:
         restore(fake.state_dir, kernel=fake.kernel, proc=fake.proc, force=True)
         journal.defend()
         assert not (fake.state_dir / JOURNAL).exists()
+
+
+@pytest.mark.parametrize("bench", ["v1", pytest.param("real", marks=pytest.mark.host)], indirect=True)
+def test_a_group_of_v1_that_has_another_name_by_now_gets_its_originals_back(bench: Bench) -> None:
+    if bench.layout.mounts[Controller.CPU].version == 2:
+        pytest.skip("cgroup v2 lets no group be renamed")
+    outer = bench.group()
+    inner = bench.group(f"{outer.name}/inner")
+    outer.cpu.set_quota(Quota(70_000, 100_000))
+    knobs = bench.knobs()
+    BeActuator([inner], (1, 0), LIMITS, knobs).apply(Allocation(0.25, 1))
+    for directory in outer.directories:
+        if bench.fake or not (directory / "cgroup.controllers").exists():  # the v2 side of a hybrid host
+            directory.rename(directory.with_name(f"{outer.name}-renamed"))
+    renamed = Group.open(bench.layout, f"{outer.name}-renamed/inner", knobs)
+    bench.groups.append(Group.open(bench.layout, f"{outer.name}-renamed", Knobs(None, bench.kernel)))
+    assert renamed.cpu.originally().quota_us is None, "what it was restricted to is no original of the new name's"
+    BeActuator([renamed], (1, 0), LIMITS, knobs).apply(Allocation(0.5, 1))
+    report = bench.restore()
+    assert report.ok
+    assert not report.skipped
+    assert renamed.cpu.quota().quota_us is None
+    assert not renamed.freezer.ordered()
 
 
 @pytest.mark.parametrize("name", [JOURNAL, LOCK])
