@@ -16,7 +16,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.journal import COMPACT_ENTRIES, JOURNAL, LOCK, Entry, Journal, load, refused
+from rlctl.envs.host.cgroup.journal import COMPACT_ENTRIES, JOURNAL, LOCK, UNREADABLE, Entry, Journal, load, refused
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller
 from rlctl.envs.host.cgroup.quota import Quota
@@ -191,6 +191,18 @@ def test_a_controller_begins_anew_after_a_reboot(fake: Bench) -> None:
     assert journal.entries == []
     assert "obsolete" in journal.note
     assert load(fake.state_dir).boot_id == "another-boot"
+
+
+@pytest.mark.parametrize("garbage", [b"\xff" * 40, b"no header\nno entry\n"])
+def test_a_journal_in_which_nothing_can_be_read_is_kept_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, garbage: bytes
+) -> None:
+    (tmp_path / JOURNAL).write_bytes(garbage)
+    with Journal.open(tmp_path) as journal:
+        journal.record([entry()])
+    assert (tmp_path / UNREADABLE).read_bytes() == garbage
+    assert f"kept as {tmp_path / UNREADABLE}" in caplog.text
+    assert load(tmp_path).entries == (entry(),)
 
 
 def test_a_damaged_line_keeps_the_journal_and_says_which(fake: Bench) -> None:
