@@ -198,7 +198,7 @@ class StateLock:
     It is a flock: children that are forked without exec share it.
 
     Raises:
-        HostError: Another process has it.
+        HostError: Another process has it, or the disk is full.
         PermissionMissing, ConfigError: The lock file cannot be opened.
     """
 
@@ -215,8 +215,12 @@ class StateLock:
                 self.close()
                 raise HostError(f"{state_dir}: in use by a running rlctl (pid {owner}): stop it first")
             time.sleep(LOCK_SECONDS / 50.0)
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            self.close()
+            raise refused(path, error) from error
 
     def close(self) -> None:
         """Let another process have it. Idempotent."""

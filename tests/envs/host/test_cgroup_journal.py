@@ -106,6 +106,17 @@ def test_the_disk_has_room_for_new_groups_when_it_is_full(tmp_path: Path, monkey
         assert len(journal.entries) == 1000
 
 
+def test_a_full_disk_is_told_with_the_file_that_it_did_not_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("rlctl.envs.host.cgroup.journal.os.pwrite", full)
+    with pytest.raises(HostError, match=f"{tmp_path / LOCK}: No space left on device: name another state directory"):
+        Journal.open(tmp_path)
+
+
 def test_a_file_system_that_sets_nothing_aside_takes_entries_as_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
