@@ -131,7 +131,8 @@ class _Originals:
         """Restore, with the directory still locked: no other controller may journal our settings as originals."""
         self.journal.defend()  # whoever took it away must not keep BE from having its originals back
         report = restore(self.journal.state_dir, force=True, held=self.journal.held)
-        log.info("originals: %s", report)
+        for line in str(report).splitlines():
+            log.info("originals: %s", line)
         if not report.ok:
             raise HostError(
                 f"{len(report.failed)} originals were not put back, first {report.failed[0].path}: `rlctl restore`"

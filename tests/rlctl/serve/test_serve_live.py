@@ -142,6 +142,7 @@ def test_a_blind_controller_freezes_be_and_a_signal_puts_everything_back(groups,
     finally:
         process.kill()
     assert process.returncode == 0, err
+    assert '\npolicy:\n  name: "static"\n' in err, "the configuration in effect is there to be read"
     assert ordered_frozen(during), "no latency was ever seen, so BE may not run"
     assert knobs(folders) == before
     assert json.loads(out.splitlines()[-1])["event"] == "end"
