@@ -211,6 +211,32 @@ def test_a_controller_that_is_taken_away_does_not_stop_the_freeze(fake: Bench) -
     assert be.read() == Allocation(LIMITS.min_quota_cpus, 2, frozen=True), "and its CPUs count as wide open"
 
 
+@pytest.mark.parametrize("content", ["\xff\n", None])
+def test_a_quota_that_cannot_be_read_is_tightened_all_the_same(
+    fake: Bench, monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
+    group, other = fake.group(), fake.group()
+    be = BeActuator([group, other], (1, 0), LIMITS, fake.knobs())
+    be.apply(Allocation(1.0, 2))
+    file = group.cpu.quota_files[0]
+    read = fake.fake.read
+
+    def unreadable(path: Path) -> str:
+        if path != file:
+            return read(path)
+        if content is None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return content
+
+    monkeypatch.setattr(fake.fake, "read", unreadable)
+    with pytest.raises(CgroupError, match=file.name):
+        be.apply(Allocation(0.2, 2))
+    plan = be.emergency_plan()
+    monkeypatch.undo()
+    assert group.cpu.quota() == other.cpu.quota() == Quota(1000, 10_000)
+    assert file in plan.paths, "the watchdog does not need to read it either"
+
+
 def test_tasks_that_do_not_stop_are_reported_not_frozen(fake: Bench) -> None:
     group = fake.group()
     be = BeActuator([group], (1, 0), LIMITS, fake.knobs(), settle_seconds=0.01)
