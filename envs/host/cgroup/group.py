@@ -175,7 +175,9 @@ class Group:
         """A directory of this group and one of another, of which one holds the other: what limits one limits both."""
         for ours in self.directories:
             for theirs in other.directories:
-                if ours == theirs or ours in theirs.parents or theirs in ours.parents:
+                # as texts: with paths two hundred groups take a tenth of a second
+                one, two = f"{ours}/", f"{theirs}/"
+                if one.startswith(two) or two.startswith(one):
                     return ours, theirs
         return None
 
