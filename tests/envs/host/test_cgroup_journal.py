@@ -30,6 +30,11 @@ def entry(name: str = "cpu.max", original: str = "max 100000\n") -> Entry:
     return Entry(Path("/sys/fs/cgroup/be") / name, original, (31, 4711))
 
 
+def full(*_: object) -> None:
+    """Stands for a call that finds no room on the disk."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 @given(st.binary(max_size=60), st.integers(0, 2**63), st.text(st.characters(exclude_characters="\0"), min_size=1))
 def test_any_original_survives(original: bytes, inode: int, name: str) -> None:
     written = Entry(Path("/") / name, original.decode(errors="surrogateescape"), (1, inode))
@@ -88,9 +93,6 @@ def test_the_disk_has_room_for_new_groups_when_it_is_full(tmp_path: Path, monkey
     with Journal.open(tmp_path) as journal:
         allocated = path.stat().st_blocks * 512
 
-        def full(*_: object) -> None:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
         def only_within(file: int, data: bytes, at: int) -> int:
             return write(file, data, at) if at + len(data) <= allocated else write(file, data[:100], at)
 
@@ -109,9 +111,6 @@ def test_the_disk_has_room_for_new_groups_when_it_is_full(tmp_path: Path, monkey
 def test_a_full_disk_is_told_with_the_file_that_it_did_not_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     monkeypatch.setattr("rlctl.envs.host.cgroup.journal.os.pwrite", full)
     with pytest.raises(HostError, match=f"{tmp_path / LOCK}: No space left on device: name another state directory"):
         Journal.open(tmp_path)
