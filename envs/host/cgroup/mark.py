@@ -31,9 +31,10 @@ def mark(directory: Path, state_dir: Path) -> None:
 def marked(directory: Path) -> Path | None:
     """The state directory that a group's mark names, believed or not."""
     try:
-        return Path(os.fsdecode(os.getxattr(directory, ATTRIBUTE)))
+        name = os.getxattr(directory, ATTRIBUTE)
     except OSError:
         return None
+    return Path(os.fsdecode(name)) if name.startswith(b"/") and b"\0" not in name else None
 
 
 def other_holder(directory: Path, state_dir: Path) -> Path | None:

@@ -9,7 +9,7 @@ from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.claim import Claims
 from rlctl.envs.host.cgroup.journal import JOURNAL, Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.mark import marked
+from rlctl.envs.host.cgroup.mark import ATTRIBUTE, marked
 from rlctl.envs.host.cgroup.members import RESTRICTING
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.restore import restore
@@ -117,6 +117,15 @@ def test_a_mark_that_nothing_bears_out_keeps_nobody_out_and_is_told(real, tmp_pa
         second.take(group)
     assert ("has its originals no more" in caplog.text) == (how != "moved"), "moved originals are no lost ones"
     real.state_dir = other
+
+
+@pytest.mark.parametrize("name", [b"", b"state", b"/var/lib\0/rlctl", b"/" + b"x" * 5000, b"/\xff\n", b"/dev/zero"])
+def test_a_mark_that_is_no_state_directory_is_nobody_s(real, tmp_path, name):
+    group = real.group()
+    os.setxattr(group.directories[0], ATTRIBUTE, name)
+    with Claims(tmp_path) as claims:
+        claims.take(group)
+        assert marked(group.directories[0]) == tmp_path
 
 
 def test_restore_sets_nobody_free_whom_another_controller_has_taken_over(real, tmp_path):
