@@ -36,12 +36,12 @@ _VERSION = 1
 
 _log = logging.getLogger(__name__)
 
-# Allocated behind the journal's end; less than half of it is made up for. 150 kB hold the originals of 150 groups.
+# Allocated behind the journal's end; less than half of it is made up for. 150 kB hold the originals of 120 groups.
 RESERVED_BYTES = 256 << 10
 
 _NO_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR)
 
-# About 150 kB, of 150 groups that came and went.
+# About 180 kB, of 150 groups that came and went.
 COMPACT_ENTRIES = 1000
 
 
