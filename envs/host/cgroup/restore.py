@@ -155,8 +155,9 @@ class _Pending:
         """Sort entries into those to work on, in their order, and those that need nothing."""
         for entry in sorted(entries, key=lambda entry: (kind_of(entry.path).rank, len(entry.path.parts))):
             if (group := whereabouts(self._kernel, entry.path.parent, entry.identity)) is None:
-                there = "was re-created since; this one is not ours" if entry.path.parent.is_dir() else "is gone"
-                self._report.skipped.append(Skipped(entry.path, f"the group {there}"))
+                anew = entry.path.parent.is_dir()
+                why = "the group was re-created since; this one is not ours" if anew else "the group is gone"
+                self._report.skipped.append(Skipped(entry.path, why))
             elif (holder := other_holder(group, self._state_dir)) is not None:
                 why = f"another rlctl has taken the group over: `rlctl restore --state {holder}` comes first"
                 self._report.failed.append(Skipped(entry.path, why))
