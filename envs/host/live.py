@@ -88,8 +88,8 @@ class LiveHost:
     Args:
         close: Called once by `close`: restores what was touched and stops what was started.
         absent: Why there are no readings of some names; see `rlctl.envs.host.sensors.of_groups.absent_readings`.
-        follow: Looks for groups that came or went, given the time of a tick; True when BE's are others now. With it BE
-            may be without any group for a while.
+        follow: Looks for groups that came or went, given the time; True when BE's are others now, and there may be more
+            to do. With it BE may be without any group for a while.
         sharing: Divides what is in force among BE's applications. The verdict holds even if that fails.
         sleep: Spends so many seconds of `wait`; may return early.
         watch: Spends them in its place, and looks at the host meanwhile.
@@ -126,6 +126,7 @@ class LiveHost:
         self._close: Callable[[], None] | None = close
         self._unshared = ""
         self._plan_is_old = False
+        self._unfollowed: Exception | None = None
         self._be_vanished = False
         self._escaped: frozenset[int] = frozenset()
         self._doubts: dict[str, str] = {}
@@ -151,10 +152,11 @@ class LiveHost:
         self._deadline = time.monotonic() + self.tick_seconds
 
     def read(self) -> Telemetry:
-        """Read all sensors, and look for groups that came or went."""
+        """Read all sensors; raises what went wrong with following the groups before."""
+        if self._unfollowed is not None:
+            raise self._unfollowed
         now, self._between = time.monotonic(), False
         readings = _readings(self._first, now)
-        self._follow_groups(now)
         self._explain(readings)
         self._derive(readings)
         self._tell_escaped(readings)
@@ -211,6 +213,14 @@ class LiveHost:
         """
         return self._events.drain()
 
+    def follow(self) -> None:
+        """Put groups that came under control, some at a time while half of the period is left; the watchdog too."""
+        while self._follow is not None and self._follow(time.monotonic()):
+            self._plan_is_old = True
+            if self._deadline - time.monotonic() < 0.5 * self.tick_seconds:
+                break
+        self._renew_plan()
+
     def emergency_plan(self) -> EmergencyPlan:
         """The writes that take BE's groups of now to the safe allocation; raises as the actuator's does."""
         return self._actuator.emergency_plan()
@@ -224,7 +234,15 @@ class LiveHost:
         self._actuator.set_weight(weight)
 
     def wait(self) -> int:
-        """Sleep until the period ends on the monotonic clock; deadlines that have gone by are skipped and counted."""
+        """Sleep until the period ends on the monotonic clock; deadlines that have gone by are skipped and counted.
+
+        Before that look for groups that came or went, where it holds up no tick.
+        """
+        try:
+            self.follow()
+            self._unfollowed = None
+        except Exception as error:  # noqa: BLE001 - the next `read` raises it, which keeps BE safe
+            self._unfollowed = error
         late_seconds = time.monotonic() - self._deadline
         if late_seconds <= 0.0:
             self._sleep(-late_seconds)
@@ -247,12 +265,6 @@ class LiveHost:
                     sensor.close()
         finally:
             close()
-
-    def _follow_groups(self, now_seconds: float) -> None:
-        """Look for groups that came or went; the watchdog must know of them too."""
-        if self._follow is not None:
-            self._plan_is_old |= self._follow(now_seconds)
-            self._renew_plan()
 
     def _tell_vanished(self) -> None:
         """Report it in the log once and in the record of every tick, as no verdict holds anybody."""

@@ -198,7 +198,7 @@ class MetricsSection(Described):
     Attributes:
         listen: Address and port, `127.0.0.1:9842` or `[::1]:9842`. Anything but loopback needs all of what follows.
         tls_certificate: PEM file with the certificate and its chain.
-        tls_key: PEM file with the certificate's key, without a passphrase.
+        tls_key: PEM file with the certificate's key, without a passphrase; not readable by everybody.
         bearer_token_file: One line that a scraper has to send as `Authorization: Bearer ...` to read /metrics; not
             readable by everybody. The files are read again when they have changed.
     """

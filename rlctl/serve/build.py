@@ -65,7 +65,8 @@ def build_live(
     _check_online(config.be.cpus)
     layout, events = Layout.detect(), Events()
     with contextlib.ExitStack() as stack:
-        claims = None if dry_run else stack.enter_context(Claims())  # closed last, when all is put back
+        # closed last, when all is put back
+        claims = None if dry_run else stack.enter_context(Claims(config.state_directory))
         originals = None if dry_run else stack.enter_context(_Originals(config.state_directory))
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, MOST_FILES), most))
@@ -133,7 +134,8 @@ class _Originals:
         """Restore, with the directory still locked: no other controller may journal our settings as originals."""
         self.journal.defend()  # whoever took it away must not keep BE from having its originals back
         report = restore(self.journal.state_dir, force=True, held=self.journal.held)
-        log.info("originals: %s", report)
+        for line in str(report).splitlines():
+            log.info("originals: %s", line)
         if not report.ok:
             raise HostError(
                 f"{len(report.failed)} originals were not put back, first {report.failed[0].path}: `rlctl restore`"

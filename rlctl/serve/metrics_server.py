@@ -231,8 +231,7 @@ def _token(path: Path) -> bytes:
     with _named("bearer_token_file", path), path.open("rb") as file:
         status = os.fstat(file.fileno())
         token = file.read(4096).strip() if stat.S_ISREG(status.st_mode) else b""
-    if status.st_mode & 0o007:
-        raise ConfigError(f"metrics.bearer_token_file: everybody may use {path}: chmod o= {path}")
+    _refuse_public("bearer_token_file", path, status)
     if len(token) < LEAST_TOKEN_BYTES or len(token) >= 4096 or len(token.split()) != 1:
         raise ConfigError(
             f"metrics.bearer_token_file: {path} is not one line of {LEAST_TOKEN_BYTES} characters or more: "
@@ -257,7 +256,14 @@ def _tls(section: MetricsSection) -> ssl.SSLContext | None:
             f"metrics.tls_certificate, tls_key: {section.tls_certificate} and {section.tls_key} are no certificate and "
             f"its key ({why})"
         ) from error
+    _refuse_public("tls_key", section.tls_key, section.tls_key.stat())
     return context
+
+
+def _refuse_public(key: str, path: Path, status: os.stat_result) -> None:
+    """A secret that everybody may read is none."""
+    if status.st_mode & 0o007:
+        raise ConfigError(f"metrics.{key}: everybody may use {path}: chmod o= {path}")
 
 
 @contextlib.contextmanager

@@ -119,6 +119,11 @@ class PrometheusDigest:
         if not buckets:
             labels = f" with {dict(self._names.labels)}" if self._names.labels else ""
             return Missing(Why.NO_DATA, f"no series of {self._names.histogram}_bucket{labels}: is that its name there?")
+        if any((series, math.inf) not in buckets for series, _ in buckets):
+            why = (
+                f'a series of {self._names.histogram}_bucket has no le="+Inf": its slowest requests are not to be seen'
+            )
+            return Missing(Why.MALFORMED, why)
         oldest = self._gauge(samples, self._names.oldest)
         in_flight = self._gauge(samples, self._names.in_flight)
         return _Scrape(now_seconds, buckets, oldest, in_flight)
@@ -214,4 +219,4 @@ def _growth(
     for bound in sorted(grown):
         highest = max(highest, grown[bound])
         buckets.append((bound, highest))
-    return buckets if math.inf in grown else [*buckets, (math.inf, highest)]
+    return buckets

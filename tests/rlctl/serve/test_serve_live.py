@@ -142,6 +142,7 @@ def test_a_blind_controller_freezes_be_and_a_signal_puts_everything_back(groups,
     finally:
         process.kill()
     assert process.returncode == 0, err
+    assert '\npolicy:\n  name: "static"\n' in err, "the configuration in effect is there to be read"
     assert ordered_frozen(during), "no latency was ever seen, so BE may not run"
     assert knobs(folders) == before
     assert json.loads(out.splitlines()[-1])["event"] == "end"
@@ -438,6 +439,32 @@ def test_after_a_crash_that_nobody_sees_the_watchdog_puts_everything_back(groups
     _, err = process.communicate(timeout=PATIENCE_SECONDS)  # the watchdog has the same stderr, and ends when it is done
     assert knobs(folders) == before, err
     assert not list((tmp_path / "state").glob("journal.jsonl"))
+
+
+def test_after_a_crash_a_start_with_another_state_directory_waits_until_the_originals_are_back(groups, tmp_path):
+    parent, folders = groups
+    before, state, other = knobs(folders), tmp_path / "state", tmp_path / "other"
+    other.mkdir()
+    first = start("--config", written(parent, tmp_path, "watchdog: {restore_after_seconds: 600}"))
+    until(lambda: first.poll() is not None or has_ticks(tmp_path / "log" / "ticks.jsonl", 1))
+    first.kill()
+    first.wait()
+    try:
+        refused = start("--config", written(parent, other), "--duration", "1")
+        _, err = refused.communicate(timeout=PATIENCE_SECONDS)
+        assert refused.returncode == 75, err
+        assert f"{state} has the originals of " in err
+        assert f"`rlctl restore --state {state}`" in err
+        assert ordered_frozen(knobs(folders)), "the crashed one's watchdog holds BE all the same"
+    finally:
+        words = [sys.executable, "-m", "rlctl", "restore", "--state", str(state)]
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+        first.communicate(timeout=PATIENCE_SECONDS)  # its watchdog has the same stderr, and ends now
+    assert knobs(folders) == before
+    second = start("--config", written(parent, other), "--duration", "1")
+    _, err = second.communicate(timeout=PATIENCE_SECONDS)
+    assert second.returncode == 0, err
+    assert knobs(folders) == before, err
 
 
 def test_a_hangup_exchanges_who_decides_and_a_mistake_changes_nothing(groups, tmp_path):

@@ -69,6 +69,18 @@ def test_between_rename_and_reopen_the_old_file_is_still_read(log: Path, tmp_pat
     follower.close()
 
 
+def test_an_old_log_that_is_moved_in_says_nothing_of_now(log: Path, tmp_path: Path) -> None:
+    follower, old = GrowingFile(log), tmp_path / "old.log"
+    append(log, b"last of the present one\n")
+    old.write_bytes(b"of last year\nbegun last year")
+    os.utime(old, (1e9, 1e9))
+    old.rename(log)
+    assert follower.read() == b"last of the present one\n"
+    append(log, b" and ended now\nnew\n")
+    assert follower.read() == b"new\n"
+    follower.close()
+
+
 def test_truncation_in_place_starts_over(log: Path) -> None:
     follower = GrowingFile(log)
     append(log, b"a long line before the truncation\n")
