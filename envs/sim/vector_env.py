@@ -301,9 +301,13 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
 
 
 def prices_of(keys: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """The price of a violation in each episode, by its key: its logarithm is spread evenly over what is trained."""
+    """The price of a violation in each episode, by its key.
+
+    It is 1, at which most policies serve, in half of them; the others are spread evenly over the logarithm of what is
+    trained, up to MOST_PRICE and down to its inverse.
+    """
     share = np.array([np.random.default_rng([int(key), PRICE_STREAM]).random() for key in keys])
-    return MOST_PRICE ** (2.0 * share - 1.0)
+    return MOST_PRICE ** np.where(share < 0.5, 0.0, 4.0 * share - 3.0)
 
 
 def _masked(infos: dict[str, Any], which: Flags) -> dict[str, Any]:

@@ -13,7 +13,7 @@ __all__ = ["FULL", "TEACHER", "Variant", "fixed", "forgetful", "one_work", "unpr
 
 FULL = "full"
 
-SHIPPED = "maskable-ppo"
+SHIPPED = "ppo"
 """Who learns what ships as `ppo`."""
 
 TEACHER = "feedforward"
@@ -49,7 +49,7 @@ def variants(recipe: OnPolicy, hosts: Hosts) -> tuple[Variant, ...]:
     return (
         Variant(FULL, "as it ships", SHIPPED, recipe, hosts),
         Variant("no-shield", "no shield while it learns", SHIPPED, recipe, unshielded(hosts)),
-        Variant("unmasked", "all moves are tried while it learns, and refused (PPO)", "ppo", recipe, hosts),
+        Variant("masked", "moves that the shield refuses are never tried (MaskablePPO)", "maskable-ppo", recipe, hosts),
         Variant("no-history", "sees the present tick only", SHIPPED, now_only, hosts),
         Variant("no-memory", "nothing is learned of a host", SHIPPED, recipe, forgetful(hosts)),
         Variant("no-randomisation", "the profiles themselves, no ranges", SHIPPED, recipe, fixed(hosts)),

@@ -24,7 +24,7 @@ def changed(one, other):
     ("name", "in_recipe", "in_kinds"),
     [
         ("no-shield", set(), {"safety"}),
-        ("unmasked", set(), set()),
+        ("masked", set(), set()),
         ("no-history", {"lags"}, set()),
         ("warm-start", {"warm_start"}, set()),
         ("one-work", set(), {"work"}),
@@ -37,7 +37,7 @@ def test_a_variant_differs_in_one_thing(found, name, in_recipe, in_kinds):
     assert changed(one.recipe, full.recipe) == in_recipe
     pairs = zip(one.hosts.kinds, full.hosts.kinds, strict=True)
     assert set().union(*(changed(mine, theirs) for mine, theirs in pairs)) == in_kinds
-    assert (one.algorithm != full.algorithm) == (name == "unmasked")
+    assert (one.algorithm != full.algorithm) == (name == "masked")
 
 
 def test_without_a_shield_there_is_none_on_any_host(found):

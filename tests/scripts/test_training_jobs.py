@@ -77,7 +77,7 @@ def test_a_folder_with_a_run_of_another_budget_or_other_hosts_is_refused(tmp_pat
 
 def test_variants_come_back_from_their_files_as_they_were(tmp_path, monkeypatch):
     monkeypatch.setattr(training_jobs, "pinned", lambda *_: [])
-    for one in variants(load_recipe("maskable-ppo"), load_hosts()):
+    for one in variants(load_recipe("ppo"), load_hosts()):
         job = TrainingJob(one.name, one.algorithm, 0, "knee", seconds=5.0, recipe=one.recipe, hosts=one.hosts)
         with pytest.raises(CheckFailed):
             train([job], tmp_path, CPUS)
