@@ -216,7 +216,8 @@ async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str], most_b
         if not 0 < length <= most_bytes - len(body):
             return None
         body += (await reader.readexactly(length + 2))[:-2]
-    return body  # trailers, if there are any, stay unread
+    await reader.readuntil(b"\r\n")  # what ends it; what is left unread at the end would reset the connection
+    return body
 
 
 class _Secrets:
