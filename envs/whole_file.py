@@ -10,12 +10,16 @@ def write_whole(path: Path, text: str) -> None:
     """Write a text file by way of a `.part` beside it, which takes its place; its folder is made if need be.
 
     Raises:
-        OSError: It cannot be written; what was there before still is.
+        OSError: It cannot be written, with the file's name; what was there before still is.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.part")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f"{path.name}.part")
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk is met by a write, which knows no names
+        raise
 
 
 def write_json(path: Path, data: object) -> None:

@@ -45,6 +45,9 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _PYTHONS_WORDS = re.compile(r"^[A-Z]\w+ (?=should )| after validation")
 """Of a message such as "Tuple should have at least 1 item after validation": whoever writes YAML has other words."""
 
+MOST_CHARACTERS = 1 << 20
+"""Of a file; some, such as /dev/zero, never end."""
+
 MOST_LEVELS = 100
 """Of brackets within brackets."""
 
@@ -121,10 +124,12 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
         PermissionMissing: The file may not be read.
     """
     try:
-        with reading(path):
-            text = path.read_text(encoding="utf-8")
+        with reading(path), path.open(encoding="utf-8") as file:
+            text = file.read(MOST_CHARACTERS + 1)
     except UnicodeDecodeError as error:
         raise ConfigError("is not UTF-8 text: save it as such, or name the right file", path) from error
+    if len(text) > MOST_CHARACTERS:
+        raise ConfigError(f"is longer than {MOST_CHARACTERS} characters: is it the right file?", path)
     return parse_yaml(text, path)
 
 

@@ -35,6 +35,7 @@ from rlctl.fleet.config import Fleet
 from rlctl.loop.record import Tick, tick_as_json
 from rlctl.measure.config import MeasureConfig
 from rlctl.safety.profile import MemoryBandwidth, MemoryPressure, Profile, load_profile
+from rlctl.safety.signs import Alarm, Sign
 from rlctl.safety.verdict import Bound, Reason, Verdict
 from rlctl.scenarios.live import LiveScenario
 from rlctl.scenarios.shipped import shipped_scenarios
@@ -180,7 +181,8 @@ LEAST = Allocation(0.01, 1, frozen=True)
 def _tick() -> Tick:
     verdict = Verdict(LEAST, Allocation(1.0, 2), (Bound("slack-gate", Reason.SLACK_NEGATIVE, LEAST),))
     shares = {"1:encoder": Placement(0, "all", 1.0), "2:batch": None}
-    return Tick(0, 1e9, EVERYTHING, LEAST, verdict.proposed, verdict, LEAST, "ppo", shares=shares)
+    alarm = Alarm(Sign.LATE, "", 0.0, 0.0)
+    return Tick(0, 1e9, EVERYTHING, LEAST, verdict.proposed, verdict, LEAST, "ppo", shares=shares, alarm=alarm)
 
 
 def metric_families() -> list[tuple[str, str, str, tuple[str, ...]]]:
@@ -228,6 +230,7 @@ def _ticklog() -> str:
         "counters": "Further readings, likewise.",
         "verdict": "What the shield allowed, as `before`.",
         "bounds": "The bounds that the proposal exceeded: guard, reason, the most that it allowed, its figures.",
+        "alarm": "Only where BE was held before the period was over: the sign and its figures, when it came, how long the answer took, and what failed. `before` was in force until then.",
         "shares": "Only with applications: working mode, cluster and CPUs of each; null for one that is deferred.",
         "before": "The allocation in force before: quota in CPUs (null is none), number of CPUs of the cpuset, frozen or not.",
     }  # fmt: skip
@@ -283,7 +286,7 @@ def _observation() -> str:
 
 
 def _reasons() -> str:
-    texts, missing = member_texts(Reason), member_texts(Why)
+    texts, missing, signs = member_texts(Reason), member_texts(Why), member_texts(Sign)
     optional = {
         "memory_pressure": MemoryPressure(hold_ratio=0.05, suspend_ratio=0.2, after_ticks=3, calm_seconds=10.0),
         "memory_bandwidth": MemoryBandwidth(limit_ratio=0.9),
@@ -294,6 +297,7 @@ def _reasons() -> str:
         "## Guards\n\nThey are asked in this order, and the tightest bound counts.\n",
         *(f"### {guard.name}\n\n{section_text(type(guard))}\n" for guard in guards),
         "## Reasons of guards\n", *(f"### {reason}\n\n{texts[reason.name]}\n" for reason in Reason),
+        "## Signs between the ticks\n", *(f"### {sign}\n\n{signs[sign.name]}\n" for sign in Sign),
         "## Why a reading is missing\n", *(f"### {why}\n\n{missing[why.name]}\n" for why in Why),
     ])  # fmt: skip
 

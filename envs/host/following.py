@@ -22,6 +22,9 @@ from rlctl.envs.host.sensors.sensor import Sensor
 # At least so long between two looks: one per tick at 1 Hz, whose ticks are not exactly a second apart.
 LOOK_SECONDS = 0.95
 
+# Put under control in one go, some milliseconds each; who calls has other things to do.
+MOST_AT_ONCE = 10
+
 _RESTRICTING = (Controller.CPU, Controller.CPUSET, Controller.FREEZER)
 
 Selects = Callable[[str], bool]
@@ -65,16 +68,21 @@ class Follower:
         self._next_seconds = float("-inf")
         self._known = actuator.groups
         self._inodes: dict[str, int] = {}
+        self._found: list[str] = []
         self._refused: dict[str, str] = {}
         self._lc_inode = _inode(str(lc.directories[0]))
         self._learn(self._known)
 
     def follow(self, now_seconds: float) -> bool:
-        """Look, if it is time, once the tick's sensors have been read; True when BE's groups are others than before."""
+        """Look, if it is time, or go on with what a look found; True when BE's groups are others than before."""
         lc = self._lc
-        if now_seconds >= self._next_seconds:
+        if not self._found and now_seconds >= self._next_seconds:
             self._next_seconds = now_seconds + LOOK_SECONDS
             self._look()
+        found, self._found = self._found[:MOST_AT_ONCE], self._found[MOST_AT_ONCE:]
+        self._adopt(found)
+        if self._found:  # the sensors once, for all
+            return True
         before, self._known = self._known, self._actuator.groups
         if self._known == before and self._lc is lc:
             return False
@@ -99,7 +107,7 @@ class Follower:
             elif name not in controlled or self._inodes.get(f"{root}{path}") != inode:
                 fresh.append(name)
         self._see_lc(lc_names)
-        self._adopt(fresh)
+        self._found = fresh
 
     def _selects(self, path: str) -> bool:
         return self._lc_selects(path) or any(selects(path) for selects in self._be_selects)

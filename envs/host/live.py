@@ -22,6 +22,7 @@ from rlctl.envs.host.process import read_task
 from rlctl.envs.host.sensors.cpu import cpu_seconds_per_request
 from rlctl.envs.host.sensors.of_groups import ABSENT, SENSED
 from rlctl.envs.host.sensors.sensor import Sensor
+from rlctl.envs.host.watch import Watch
 from rlctl.envs.telemetry import (
     BE_ALLOWED,
     OF_EACH_LC,
@@ -87,14 +88,16 @@ class LiveHost:
     Args:
         close: Called once by `close`: restores what was touched and stops what was started.
         absent: Why there are no readings of some names; see `rlctl.envs.host.sensors.of_groups.absent_readings`.
-        follow: Looks for groups that came or went, given the time of a tick; True when BE's are others now. With it BE
-            may be without any group for a while.
+        follow: Looks for groups that came or went, given the time; True when BE's are others now, and there may be more
+            to do. With it BE may be without any group for a while.
         sharing: Divides what is in force among BE's applications. The verdict holds even if that fails.
         sleep: Spends so many seconds of `wait`; may return early.
+        watch: Spends them in its place, and looks at the host meanwhile.
         replan: Takes a new emergency plan whenever BE's groups are others; the lease's `replan`.
 
     Attributes:
         sharing: As given; may be exchanged between two ticks.
+        watch: As given; nobody looks until somebody sets its `look`.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class LiveHost:
         follow: Callable[[float], bool] | None = None,
         sharing: Divider | None = None,
         sleep: Callable[[float], object] = time.sleep,
+        watch: Watch | None = None,
         replan: Callable[[EmergencyPlan], object] | None = None,
     ) -> None:
         self._first, *self._others = lcs
@@ -117,15 +121,19 @@ class LiveHost:
         self.absent = dict(absent or {})
         self.sharing = sharing
         self._events = events or Events()
-        self._follow, self._sleep, self._replan = follow, sleep, replan
+        self.watch = watch
+        self._follow, self._sleep, self._replan = follow, watch.sleep if watch else sleep, replan
         self._close: Callable[[], None] | None = close
         self._unshared = ""
         self._plan_is_old = False
+        self._unfollowed: Exception | None = None
         self._be_vanished = False
         self._escaped: frozenset[int] = frozenset()
         self._doubts: dict[str, str] = {}
         self._current = actuator.read()
         self._allowed_cpus = self._current.usable_cpus
+        self._verdict = self._current  # of the last tick, whatever came between
+        self._between = False
         self._deadline = time.monotonic() + tick_seconds
 
     @property
@@ -144,10 +152,11 @@ class LiveHost:
         self._deadline = time.monotonic() + self.tick_seconds
 
     def read(self) -> Telemetry:
-        """Read all sensors, and look for groups that came or went."""
-        now = time.monotonic()
+        """Read all sensors; raises what went wrong with following the groups before."""
+        if self._unfollowed is not None:
+            raise self._unfollowed
+        now, self._between = time.monotonic(), False
         readings = _readings(self._first, now)
-        self._follow_groups(now)
         self._explain(readings)
         self._derive(readings)
         self._tell_escaped(readings)
@@ -167,11 +176,15 @@ class LiveHost:
         return self._actuator.plan(allocation)
 
     def apply(self, allocation: Allocation) -> Allocation:
-        """As `Plant.apply` has it; after a CgroupError `current` holds what was read back, as far as it could be."""
+        """As `Plant.apply` has it; after a CgroupError `current` holds what was read back, as far as it could be.
+
+        Only the first call after `read` is a tick's.
+        """
         self._divided(lambda sharing: sharing.look())  # newcomers' originals are journalled before they are touched
-        before = self._current.usable_cpus
+        before, between = self._current.usable_cpus, self._between
+        self._between = True
         try:
-            self._current = self._actuator.apply(allocation)
+            self._current = self._actuator.apply(allocation, new_tick=not between)
             self._be_vanished = False
         except CgroupGone:
             if self._follow is None:
@@ -182,7 +195,8 @@ class LiveHost:
             self._current = self._actuator.read()
             raise
         finally:  # of the next window a part has passed, in which what was in force before still was
-            self._allowed_cpus = max(before, self._current.usable_cpus)
+            self._allowed_cpus = max(self._allowed_cpus if between else before, self._current.usable_cpus)
+            self._verdict = self._verdict if between else self._current
         self._divided(lambda sharing: sharing.share(self._current))
         self._renew_plan()
         return self._current
@@ -199,6 +213,14 @@ class LiveHost:
         """
         return self._events.drain()
 
+    def follow(self) -> None:
+        """Put groups that came under control, some at a time while half of the period is left; the watchdog too."""
+        while self._follow is not None and self._follow(time.monotonic()):
+            self._plan_is_old = True
+            if self._deadline - time.monotonic() < 0.5 * self.tick_seconds:
+                break
+        self._renew_plan()
+
     def emergency_plan(self) -> EmergencyPlan:
         """The writes that take BE's groups of now to the safe allocation; raises as the actuator's does."""
         return self._actuator.emergency_plan()
@@ -212,7 +234,15 @@ class LiveHost:
         self._actuator.set_weight(weight)
 
     def wait(self) -> int:
-        """Sleep until the period ends on the monotonic clock; deadlines that have gone by are skipped and counted."""
+        """Sleep until the period ends on the monotonic clock; deadlines that have gone by are skipped and counted.
+
+        Before that look for groups that came or went, where it holds up no tick.
+        """
+        try:
+            self.follow()
+            self._unfollowed = None
+        except Exception as error:  # noqa: BLE001 - the next `read` raises it, which keeps BE safe
+            self._unfollowed = error
         late_seconds = time.monotonic() - self._deadline
         if late_seconds <= 0.0:
             self._sleep(-late_seconds)
@@ -228,17 +258,13 @@ class LiveHost:
         if close is None:
             return
         try:
+            if self.watch:
+                self.watch.close()
             for lc in (self._first, *self._others):
                 for sensor in lc.sensors:
                     sensor.close()
         finally:
             close()
-
-    def _follow_groups(self, now_seconds: float) -> None:
-        """Look for groups that came or went; the watchdog must know of them too."""
-        if self._follow is not None:
-            self._plan_is_old |= self._follow(now_seconds)
-            self._renew_plan()
 
     def _tell_vanished(self) -> None:
         """Report it in the log once and in the record of every tick, as no verdict holds anybody."""
@@ -291,7 +317,7 @@ class LiveHost:
         """The telemetry of an LC with its load as a share of what was learned, where nobody said of what."""
         if (max_load := lc.max_load) is None:
             return telemetry
-        rps, held = offered_rps(readings), is_held(self._current, self.limits)
+        rps, held = offered_rps(readings), is_held(self._verdict, self.limits)
         max_load.see(telemetry.time_seconds, rps, telemetry.lc_cpus, telemetry.latency_ratio, be_held=held)
         if math.isinf(lc.slo.max_load_rps):
             return telemetry.but(load_ratio=max_load.ratio(rps))

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, Self
 
 from rlctl.envs.errors import TestbedError
+from rlctl.envs.host.latency.newest import Newest
 from rlctl.envs.testbed.compile import compiled
 
 SOURCE = Path(__file__).with_name("loadgen.c")
@@ -224,13 +225,17 @@ class LoadGenerator:
         Raises:
             TestbedError: No answer in time, or the generator is gone.
         """
-        self._serial += 1
-        deadline = time.monotonic() + timeout_seconds
-        self._send(f"stats {self._serial}\n")
-        while True:
-            answer: dict[str, Any] = json.loads(self._read_line(deadline, timeout_seconds))
-            if answer.pop("id") == self._serial:
-                return GeneratorStats(monotonic_seconds=answer.pop("t"), **answer)
+        answer = self._ask("stats", timeout_seconds)
+        return GeneratorStats(monotonic_seconds=answer.pop("t"), **answer)
+
+    def peek(self, timeout_seconds: float = 2.0) -> Newest:
+        """Up to 64 of the latencies since the previous `peek`, and the oldest request; `stats` has them all the same.
+
+        Raises:
+            TestbedError: As `stats`.
+        """
+        answer = self._ask("peek", timeout_seconds)
+        return Newest(answer["newest_seconds"], answer["oldest_seconds"])
 
     def close(self) -> None:
         """End the generator and reap it; harmless when repeated."""
@@ -250,6 +255,16 @@ class LoadGenerator:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _ask(self, verb: str, timeout_seconds: float) -> dict[str, Any]:
+        """The answer to a question; late ones to others are thrown away."""
+        self._serial += 1
+        deadline = time.monotonic() + timeout_seconds
+        self._send(f"{verb} {self._serial}\n")
+        while True:
+            answer: dict[str, Any] = json.loads(self._read_line(deadline, timeout_seconds))
+            if answer.pop("id") == self._serial:
+                return answer
 
     def _send(self, command: str) -> None:
         try:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from rlctl.envs.errors import ConfigError, RlctlError
 from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter
+from rlctl.envs.host.latency.newest import NOTHING, Newest
 from rlctl.envs.telemetry import Missing, Reading, Why
 from rlctl.envs.testbed.generator import GeneratorStats
 from rlctl.envs.workload import SLO
@@ -18,6 +19,7 @@ class GeneratorSource:
 
     Args:
         stats: Asks the generator; it should wait a few ms at most (`lambda: generator.stats(timeout_seconds=0.02)`).
+        peek: Asks it between the ticks, likewise (`LoadGenerator.peek`).
         slo: The LC's objective; its quantile must be .5, .95 or .99.
         stale_seconds: Figures older than this are missing.
 
@@ -28,15 +30,29 @@ class GeneratorSource:
     name = "generator"
     provides = PROVIDES
 
-    def __init__(self, stats: Callable[[], GeneratorStats], slo: SLO, *, stale_seconds: float = 3.0) -> None:
+    def __init__(
+        self,
+        stats: Callable[[], GeneratorStats],
+        slo: SLO,
+        *,
+        peek: Callable[[], Newest] = lambda: NOTHING,
+        stale_seconds: float = 3.0,
+    ) -> None:
         if slo.quantile not in _QUANTILES:
             raise ConfigError(f"the load generator reports p50, p95 and p99, not the SLO's quantile {slo.quantile:g}")
-        self._stats, self._quantile = stats, _QUANTILES[slo.quantile]
+        self._stats, self._peek, self._quantile = stats, peek, _QUANTILES[slo.quantile]
         self._reporter = Reporter(self.name, slo, stale_seconds)
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """The figures since the previous call; missing when the generator is gone or does not answer."""
         return self._reporter.readings(self._figures(), now_seconds)
+
+    def newest(self) -> Newest:
+        """Requests since the last look, and the oldest one; nothing when the generator is gone or does not answer."""
+        try:
+            return self._peek()
+        except (RlctlError, OSError, ValueError):  # the next reading says why
+            return NOTHING
 
     def close(self) -> None:
         """The generator belongs to whoever started it."""

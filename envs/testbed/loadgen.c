@@ -568,9 +568,17 @@ static void pump(int64_t now)
         dispatch_one();
 }
 
+/* The newest latencies, for `peek`, which leaves the interval as it is. */
+#define NEWEST 64
+static struct {
+    int64_t latency[NEWEST];
+    uint64_t count, told;
+} newest;
+
 static void reply_done(struct conn *c, int64_t now)
 {
     histogram_add(&tally.latency, now - c->intended);
+    newest.latency[newest.count++ % NEWEST] = now - c->intended;
     c->backoff = BACKOFF_FIRST;
     conn_idle(c);
     if (c->close_after || c->stage == UNTIL_CLOSE) {
@@ -675,6 +683,29 @@ static void put_line(FILE *out, const char *id, int64_t now, int64_t cpu)
     fprintf(out, ",\"cpu_seconds\":%.9f,\"connections_up\":%d}\n", (double)(cpu - tally.cpu_since) / SECOND, net.up);
 }
 
+/* Between two reports: what completed since the last peek, and the oldest request. Reported are both all the same. */
+static void peek(const char *id)
+{
+    char line[2048];
+    int outstanding;
+    int64_t now = now_ns();
+    pump(now);
+    int64_t oldest = oldest_intended(&outstanding);
+    uint64_t from = newest.count - newest.told > NEWEST ? newest.count - NEWEST : newest.told;
+    FILE *out = fmemopen(line, sizeof line, "w");
+    fprintf(out, "{\"id\":%s,\"oldest_seconds\":%.9f,\"newest_seconds\":[", id,
+            oldest < now ? (double)(now - oldest) / SECOND : 0.0);
+    for (uint64_t i = from; i < newest.count; i++)
+        fprintf(out, "%s%.9f", i > from ? "," : "", (double)newest.latency[i % NEWEST] / SECOND);
+    fputs("]}\n", out);
+    size_t length = (size_t)ftell(out);
+    fclose(out);
+    ssize_t written = write(STDOUT_FILENO, line, length);
+    if (written < 0 && errno != EAGAIN)
+        exit(0);
+    newest.told = newest.count;
+}
+
 /* A pipe nobody reads must not stop the load: then the line is given up and its interval runs on into the next. */
 static void report(const char *id)
 {
@@ -697,6 +728,8 @@ static void report(const char *id)
 
 /* ---- commands -------------------------------------------------------------------------------------------------- */
 
+static bool is_number(const char *text) { return *text && strspn(text, "0123456789") == strlen(text); }
+
 static void obey(const char *line)
 {
     double rate;
@@ -708,8 +741,10 @@ static void obey(const char *line)
         queue.length = 0;
     } else if (strcmp(line, "stats") == 0) {
         report("null");
-    } else if (strncmp(line, "stats ", 6) == 0 && line[6] && strspn(line + 6, "0123456789") == strlen(line + 6)) {
+    } else if (strncmp(line, "stats ", 6) == 0 && is_number(line + 6)) {
         report(line + 6);
+    } else if (strncmp(line, "peek ", 5) == 0 && is_number(line + 5)) {
+        peek(line + 5);
     } else if (sscanf(line, "rate %lf%c", &rate, &rest) == 1 && rate >= 0 && rate <= 1e6) {
         int64_t now = now_ns();
         pump(now); /* what was due under the old rate stays due */

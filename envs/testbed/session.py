@@ -19,6 +19,7 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.live import Lc, LiveHost
 from rlctl.envs.host.sensors.of_groups import group_sensors
+from rlctl.envs.host.watch import Watch, Watched
 from rlctl.envs.telemetry import Reading
 from rlctl.envs.testbed.disk.bulk import BulkWrite, WriteConfig
 from rlctl.envs.testbed.disk.provisioned import ProvisionedDisk
@@ -113,6 +114,7 @@ class Testbed:
         self._launcher: Launcher
         self._link: Link | None = None
         self._loop: tuple[float, Callable[[], None]] | None = None
+        self._due_seconds = 0.0
         self._disk: ProvisionedDisk | None = None
         self._new_be: Callable[[], Job]
         self._be: Job | None = None
@@ -224,12 +226,20 @@ class Testbed:
                 link.hold_be(ratio)
 
         link.limit_be()
-        self._loop = period_seconds, hold_be
+        try:
+            with self.between(period_seconds, hold_be):
+                yield
+        finally:
+            link.unite()
+
+    @contextlib.contextmanager
+    def between(self, period_seconds: float, act: Callable[[], None]) -> Iterator[None]:
+        """Do something so often between the ticks, or as often as a watch looks, for as long as the context lasts."""
+        self._loop, self._due_seconds = (period_seconds, act), time.monotonic() + period_seconds
         try:
             yield
         finally:
             self._loop = None
-            link.unite()
 
     def follow(self, trace: Trace) -> None:
         """Let load (shares of the maximum load) and link go through a run from now on.
@@ -256,13 +266,13 @@ class Testbed:
         drive()
 
     def _sleep(self, seconds: float) -> None:
-        """Let a period pass; BE's ceiling on the link, if it has one, follows meanwhile."""
+        """Let a part of a period pass, with what is to be done between the ticks."""
         end_seconds = time.monotonic() + seconds
-        if self._loop:
-            period_seconds, hold_be = self._loop
-            while end_seconds - time.monotonic() > period_seconds:
-                time.sleep(period_seconds)
-                hold_be()
+        while self._loop and self._due_seconds <= end_seconds:
+            period_seconds, act = self._loop
+            time.sleep(max(self._due_seconds - time.monotonic(), 0.0))
+            act()
+            self._due_seconds = time.monotonic() + period_seconds
         time.sleep(max(end_seconds - time.monotonic(), 0.0))
 
     def _begin_be(self) -> None:
@@ -313,10 +323,15 @@ class Testbed:
         self.slo = SLO(spec.target_seconds, spec.quantile, self._max_load_rps())
         limits = Limits(len(spec.be_cpus), lc_cpus=float(len(spec.lc_cpus)))
         actuator = BeActuator([be], spec.be_cpus, limits, knobs, lc=lc)
-        source = GeneratorSource(lambda: self._generator.stats(timeout_seconds=0.05), self.slo)
+        source = GeneratorSource(
+            lambda: self._generator.stats(timeout_seconds=0.05),
+            self.slo,
+            peek=lambda: self._generator.peek(timeout_seconds=0.02),
+        )
         of_link = [LinkUse(self._link)] if self._link else []
         watched = Lc("lc", self.slo, [source, *group_sensors(lc, [be]), *of_link])
-        self.plant = DrivenHost([watched], actuator, spec.tick_seconds, close=lambda: None, sleep=self._sleep)
+        watch = Watch({watched.name: Watched(self.slo, watched.sensors)}, None, self._sleep)
+        self.plant = DrivenHost([watched], actuator, spec.tick_seconds, close=lambda: None, watch=watch)
         stack.callback(self.plant.close)
 
     def _max_load_rps(self) -> float:

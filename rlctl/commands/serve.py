@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 from pathlib import Path
 
 from rlctl.commands.arguments import positive
@@ -55,7 +56,8 @@ def run(args: argparse.Namespace) -> int:
     configuration = Configuration(args.config, args.policy, strict=args.strict)
     config = configuration.config
     log_to_stderr(logging.INFO)
-    log.info("configuration in effect:\n%s", describe(config).rstrip())
+    log.info("configuration in effect:")
+    print(describe(config).rstrip(), file=sys.stderr, flush=True)  # a log line has no second line
     with bounded_memory(config.limits.memory_bytes), stop_on_signals(configuration.reload) as stop:
         (dry_run if args.dry_run else serve)(configuration, stop, seconds=args.duration, as_json=args.json)
     return 0

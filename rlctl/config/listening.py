@@ -21,7 +21,7 @@ class Listening(Described):
         listen: IP address and port, with brackets for IPv6: `[::1]:9842`. Anything but loopback needs all of what
             follows.
         tls_certificate: PEM file with the certificate and its chain.
-        tls_key: PEM file with the certificate's key, without a passphrase.
+        tls_key: PEM file with the certificate's key, without a passphrase; not readable by everybody.
         bearer_token_file: One line that a peer has to send as `Authorization: Bearer ...`; not readable by everybody.
             The files are read again when they have changed.
     """

@@ -171,6 +171,23 @@ class ResourcesSection(Described):
         return self
 
 
+class InnerGuardSection(Described):
+    """The guard between two ticks: at the first sign that an LC suffers it holds BE, until the next tick decides anew.
+
+    Signs are late requests, an old outstanding request, a new window above the target, and waiting for CPUs (PSI), as
+    far as latency source and kernel tell of them; the log says at the start which there are. What another program
+    writes to BE meanwhile is answered at once as well.
+
+    Attributes:
+        enabled: Without it nothing happens between two ticks.
+        most_false_alarms: Of each sign in an hour: alarms after whose period the target turns out to be met. A sign
+            that had as many is not heeded until one of them is more than an hour ago.
+    """
+
+    enabled: bool = True
+    most_false_alarms: int = Field(default=12, ge=1, le=100_000)
+
+
 class MetricsSection(Listening):
     """The Prometheus endpoint; without this section nothing listens for scrapers.
 

@@ -13,7 +13,14 @@ from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
 from rlctl.config.fields import Cpus, Described, Name, QuantilePercent
 from rlctl.config.people import ControlSection, ScheduleEntry
-from rlctl.config.sections import ApplicationsSection, FallbackSection, LimitsSection, MetricsSection, ResourcesSection
+from rlctl.config.sections import (
+    ApplicationsSection,
+    FallbackSection,
+    InnerGuardSection,
+    LimitsSection,
+    MetricsSection,
+    ResourcesSection,
+)
 from rlctl.config.sources import Latency, Workload
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cgroup.ownership import Foreign
@@ -201,6 +208,7 @@ class ServeConfig(Described):
         quota_period_milliseconds: Period of the CPU quota; the longer, the longer the bursts that the LC meets.
         state_directory: Holds the journal of original values, from which `rlctl restore` works.
         ownership: What another program's write to BE is answered with.
+        inner_guard: What may hold BE between two ticks.
         watchdog: The process that looks after BE when this one dies.
         log: The log of every tick.
         metrics: The Prometheus endpoint; None listens nowhere.
@@ -221,6 +229,7 @@ class ServeConfig(Described):
     quota_period_milliseconds: float = Field(default=10.0, ge=1.0, le=1000.0)
     state_directory: Path = Path("/var/lib/rlctl")
     ownership: OwnershipSection = OwnershipSection()
+    inner_guard: InnerGuardSection = InnerGuardSection()
     watchdog: WatchdogSection = WatchdogSection()
     log: LogSection = LogSection()
     metrics: MetricsSection | None = None

@@ -20,6 +20,7 @@ from rlctl.envs.errors import CgroupBusy, in_one_line
 from rlctl.envs.experience import Experience
 from rlctl.envs.plant import Plant
 from rlctl.loop.failsafe import Failsafe, raise_if_lease_lost, reason_unwatched
+from rlctl.loop.inner import InnerGuard
 from rlctl.loop.record import Recorder, Shares, Tick
 from rlctl.loop.stopping import Request
 from rlctl.safety.shield import Shield
@@ -68,6 +69,9 @@ class Controller:
         shares: Answers how BE's applications divide what was applied; recorded with the tick.
         said: Answers what the service allows at most, for the shield: what people said, an error budget that is spent.
         recall: Given the experience that a policy begins with, to go on with what was known of this host.
+
+    Attributes:
+        inner: The guard between the ticks; None where there is none.
     """
 
     def __init__(
@@ -89,6 +93,7 @@ class Controller:
         self.events = events
         self.shares = shares
         self._said, self._recall = said, recall
+        self.inner: InnerGuard | None = None
         self.totals = Totals()
         self._failsafe = Failsafe(plant)
         self._reported = ""
@@ -144,13 +149,16 @@ class Controller:
             self.plant.apply(start)
         except CgroupBusy as error:  # a task deep in the kernel has not stopped yet; every tick tries again
             log.warning("the first allocation is not in force yet: %s", error)
+        if self.inner:
+            self.inner.begin(start)
         self._renew(safe=True)
         self.plant.reset()
         self._renew(safe=True)
 
     def tick(self) -> Tick:
         """Run one control period; HostError: no write or no tick has come to its end for long, or the lease is lost."""
-        begun, before = time.perf_counter(), self.plant.current
+        begun = time.perf_counter()
+        alarm, before = self.inner.end() if self.inner else (None, self.plant.current)
         # 1. Read all sensors.
         telemetry, read_fault = self._failsafe.read()
         read = time.perf_counter()
@@ -166,7 +174,10 @@ class Controller:
         unwatched = reason_unwatched(self.lease)  # asked in every tick: it restarts a watchdog that died
         fault = read_fault or decision_fault
         why_safe = fault or unwatched
-        applied, failure = self._failsafe.apply(self._tightened(decision.verdict.allocation, why_safe))
+        allowed = self._tightened(decision.verdict.allocation, why_safe)
+        applied, failure = self._failsafe.apply(allowed)
+        if self.inner:
+            self.inner.begin(self.plant.limits.safe if failure else allowed)
         # 4. Record what was seen, asked for, allowed and read back.
         tick = Tick(
             index=self.totals.ticks,
@@ -187,6 +198,7 @@ class Controller:
             fallback=why_safe or decision.fallback,
             events=self.events(),
             shares=self.shares(),
+            alarm=alarm,
         )
         self._finish(tick, fault, policy_failed=decision.failed)
         return tick

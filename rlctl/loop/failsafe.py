@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FAILURES_IN_A_ROW = 10
-"""Ticks in a row that could not be written, or in which reading or deciding failed, after which the loop ends: what
-lasts for so long does not heal by itself."""
+FAILURES_IN_A_ROW, FAILURES_SECONDS = 10, 10.0
+"""Ticks in a row that could not be written, or in which reading or deciding failed, and the time that they take, after
+which the loop ends: what lasts for so long does not heal by itself."""
 
 
 def raise_if_lease_lost(lease: Lease | None) -> None:
@@ -42,6 +42,21 @@ def reason_unwatched(lease: Lease | None) -> str:
         return f"the watchdog cannot be asked: {in_one_line(error)}"
 
 
+class Seldom:
+    """Logs what goes wrong at its first time in a row and at the 2nd, 4th, 8th ...: ticks may be ten a second."""
+
+    def __init__(self, level: int) -> None:
+        self._level, self._text, self._times = level, "", 0
+
+    def tell(self, text: str) -> None:
+        """What went wrong this time; empty if nothing did."""
+        self._times = self._times + 1 if text == self._text else 1
+        self._text = text
+        if text and not self._times & (self._times - 1):
+            often = f" ({self._times} times in a row)" if self._times > 1 else ""
+            log.log(self._level, "%s%s", text, often)
+
+
 class Failsafe:
     """The steps of a tick on a plant that may fail at any, and the end of the loop when that lasts too long.
 
@@ -53,6 +68,8 @@ class Failsafe:
         self._plant = plant
         self._last = Telemetry(time_seconds=0.0, target_seconds=0.0)
         self.unwritten_in_a_row = self._wrong_in_a_row = 0
+        self._most_in_a_row = max(FAILURES_IN_A_ROW, round(FAILURES_SECONDS / plant.tick_seconds))
+        self._policy, self._write = Seldom(logging.WARNING), Seldom(logging.ERROR)
 
     def read(self) -> tuple[Telemetry, str]:
         """All readings and an empty text; or, if the host cannot be read, no reading and why."""
@@ -80,10 +97,8 @@ class Failsafe:
         except Exception as error:  # noqa: BLE001 - a fault of ours must not leave BE where it is
             safe, why = seat.limits.safe, f"deciding failed: {in_one_line(error)}"
             return Decision(safe, Verdict(safe, safe), SAFE, why), why
-        if decision.error:
-            log.warning(
-                "policy %s failed: %s; BE gets the safe allocation", seat.policy.name, in_one_line(decision.error)
-            )
+        why = in_one_line(decision.error) if decision.error else ""
+        self._policy.tell(why and f"policy {seat.policy.name} failed: {why}; BE gets the safe allocation")
         return decision, ""
 
     def apply(self, allocation: Allocation) -> tuple[Allocation, str]:
@@ -95,8 +110,9 @@ class Failsafe:
         try:
             applied = self._plant.apply(allocation)
         except Exception as error:  # noqa: BLE001 - whatever it was, BE may be where it should not be
-            log.error("write failed: %s", in_one_line(error))
+            self._write.tell(f"write failed: {in_one_line(error)}")
             return self._retreat(), in_one_line(error)
+        self._write.tell("")
         self.unwritten_in_a_row = 0
         return applied, ""
 
@@ -107,7 +123,7 @@ class Failsafe:
             HostError: One tick too many in a row went wrong; BE is at the safe allocation.
         """
         self._wrong_in_a_row = self._wrong_in_a_row + 1 if fault else 0
-        if self._wrong_in_a_row >= FAILURES_IN_A_ROW:
+        if self._wrong_in_a_row >= self._most_in_a_row:
             raise HostError(f"{self._wrong_in_a_row} ticks in a row went wrong: {fault}")
 
     def _retreat(self) -> Allocation:
@@ -123,7 +139,7 @@ class Failsafe:
                 self.unwritten_in_a_row = 0
                 return current
             self.unwritten_in_a_row += 1
-            if self.unwritten_in_a_row >= FAILURES_IN_A_ROW:
+            if self.unwritten_in_a_row >= self._most_in_a_row:
                 why = f"{self.unwritten_in_a_row} ticks in a row could not be written: {in_one_line(error)}"
                 raise HostError(why) from error
             return current

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ from rlctl.envs.applications import Placement
 from rlctl.envs.telemetry import OF_EACH_LC, READINGS, Missing, Quantile, Reading, SeveralTelemetry, Telemetry
 from rlctl.envs.ticklog import seal
 from rlctl.loop.sealed_log import SealedLog
+from rlctl.safety.signs import Alarm
 from rlctl.safety.verdict import Verdict
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class Tick:
         fallback: Why that was not `policy`; empty if it was.
         events: What happened to the host's groups, a line `kind: text` for each; see `rlctl.envs.host.events`.
         shares: How BE's applications divide what is applied; None for one that is deferred.
+        alarm: Why BE was held before the period was over; `before` was in force only until then. None if it was not.
     """
 
     index: int
@@ -63,6 +65,13 @@ class Tick:
     fallback: str = ""
     events: tuple[str, ...] = ()
     shares: Shares = field(default_factory=dict)
+    alarm: Alarm | None = None
+
+    @property
+    def false_alarm(self) -> bool:
+        """BE was held before the period was over, and the LC met its target in it."""
+        slack = self.telemetry.slack_ratio
+        return self.alarm is not None and slack is not None and slack >= 0.0
 
 
 class Recorder(Protocol):
@@ -162,9 +171,11 @@ def tick_as_json(tick: Tick) -> dict[str, Any]:
 
 
 def _further(tick: Tick) -> dict[str, Any]:
-    """What only ticks with applications or with several LCs have."""
+    """What only ticks with an alarm, with applications or with several LCs have."""
     telemetry = tick.telemetry
     plain: dict[str, Any] = {}
+    if tick.alarm:
+        plain["alarm"] = asdict(tick.alarm)
     if tick.shares:
         plain["shares"] = {name: _placement(one) for name, one in tick.shares.items()}
     if isinstance(telemetry, SeveralTelemetry):

@@ -33,6 +33,7 @@ from rlctl.envs.host.sensors.cpu import HostCpus
 from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors, perf_sensors
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.host.topology import SYS, read_list
+from rlctl.envs.host.watch import Watch, Watched
 from rlctl.serve.latency import latency_source
 from rlctl.serve.resources import Caretaker, resource_sensors
 from rlctl.serve.workloads import Workloads, be_group, build_sharing, groups_of, uncontrolled
@@ -64,7 +65,8 @@ def build_live(
     _check_online(config.be.cpus)
     layout, events = Layout.detect(), Events()
     with contextlib.ExitStack() as stack:
-        claims = None if dry_run else stack.enter_context(Claims())  # closed last, when all is put back
+        # closed last, when all is put back
+        claims = None if dry_run else stack.enter_context(Claims(config.state_directory))
         originals = None if dry_run else stack.enter_context(_Originals(config.state_directory))
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, MOST_FILES), most))
@@ -96,9 +98,11 @@ def build_live(
             layout, knobs, found.lc, found.lc_selects(), be_selects, actuator, sensors, events, claims
         )  # fmt: skip
         caretaker.begin()
+        watch = Watch({lc.name: Watched(lc.slo, lc.sensors) for lc in lcs}, witness, sleep)
+        stack.callback(watch.close)
         host = LiveHost(
             lcs, actuator, config.tick_seconds, lambda: opened.close(), absent=absent, events=events,
-            follow=follower.follow if be_selects else None, sharing=sharing, sleep=sleep, replan=replan,
+            follow=follower.follow if be_selects else None, sharing=sharing, watch=watch, replan=replan,
         )  # fmt: skip
         if originals:
             originals.started = True
@@ -130,7 +134,8 @@ class _Originals:
         """Restore, with the directory still locked: no other controller may journal our settings as originals."""
         self.journal.defend()  # whoever took it away must not keep BE from having its originals back
         report = restore(self.journal.state_dir, force=True, held=self.journal.held)
-        log.info("originals: %s", report)
+        for line in str(report).splitlines():
+            log.info("originals: %s", line)
         if not report.ok:
             raise HostError(
                 f"{len(report.failed)} originals were not put back, first {report.failed[0].path}: `rlctl restore`"

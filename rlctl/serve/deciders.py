@@ -13,7 +13,7 @@ from rlctl.agents.policy import Policy
 from rlctl.agents.served.fallback import Fallback, Refused
 from rlctl.config.sections import FallbackSection
 from rlctl.config.serve import PolicySection, ServeConfig, load_config, located
-from rlctl.envs.errors import BundleError, ConfigError, PolicyError
+from rlctl.envs.errors import BundleError, ConfigError, PolicyError, in_one_line
 from rlctl.loop.stopping import Request
 from rlctl.safety.profile import Profile, load_profile
 
@@ -54,7 +54,7 @@ class Configuration:
         try:
             config, deciders = self._read(self.config.tick_seconds)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a new file, the loop goes on with the old one
-            log.error("not reloaded, all stays as it was: %s", error)
+            log.error("not reloaded, all stays as it was: %s", in_one_line(error))
             return None
         fixed = [name for name in type(config).model_fields if name not in EXCHANGED]
         if changed := [name for name in fixed if getattr(config, name) != getattr(self.config, name)]:

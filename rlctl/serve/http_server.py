@@ -22,7 +22,7 @@ from pathlib import Path
 
 from rlctl.config.listening import Listening
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError
-from rlctl.serve.secret_file import named, secret_of
+from rlctl.serve.secret_file import named, refuse_public, secret_of
 
 log = logging.getLogger(__name__)
 
@@ -280,6 +280,7 @@ def _tls(section_name: str, section: Listening) -> ssl.SSLContext | None:
             f"{section_name}.tls_certificate, tls_key: {section.tls_certificate} and {section.tls_key} are no "
             f"certificate and its key ({why})"
         ) from error
+    refuse_public(f"{section_name}.tls_key", section.tls_key, section.tls_key.stat())
     return context
 
 

@@ -14,7 +14,7 @@ import math
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -25,6 +25,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.host.events import KINDS
 from rlctl.envs.telemetry import READINGS, Missing, Value
 from rlctl.loop.record import Shares, Tick
+from rlctl.safety.signs import Sign
 from rlctl.serve.budget import DAY_MINUTES, HOUR_MINUTES, ErrorBudget
 from rlctl.serve.self_usage import SelfUsage, self_usage
 
@@ -86,6 +87,8 @@ class _Counts:
     events: Counter[str] = field(
         default_factory=lambda: Counter(dict.fromkeys(KINDS, 0))
     )  # a rate needs a 0 to rise from
+    alarms: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(Sign, 0)))
+    false_alarms: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(Sign, 0)))
     overrides: int = 0
     fallbacks: int = 0
     write_errors: int = 0
@@ -99,6 +102,7 @@ class Metrics(Collector):
         counted: Counts since the start that others keep, by the ending of the metric's name; asked for each scrape.
         budgets: Error budgets of the LCs that have one.
         starved: Whether BE has had too little for too long.
+        heeded: Signs that the guard between the ticks answers now.
     """
 
     def __init__(
@@ -110,10 +114,11 @@ class Metrics(Collector):
         counted: Callable[[], Mapping[str, int]] = dict,
         budgets: Sequence[ErrorBudget] = (),
         starved: Callable[[], bool] = lambda: False,
+        heeded: Callable[[], Collection[Sign]] = tuple,
         measure: Callable[[], SelfUsage] = self_usage,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._counted, self._budgets, self._starved = counted, budgets, starved
+        self._counted, self._budgets, self._starved, self._heeded = counted, budgets, starved, heeded
         self._policy, self._shield = policy, shield
         self._limits = limits
         self._tick_seconds = tick_seconds
@@ -141,6 +146,9 @@ class Metrics(Collector):
             counts.bounds[(bound.guard, bound.reason)] += 1
         for event in tick.events:
             counts.events[event.partition(":")[0]] += 1
+        if tick.alarm:
+            counts.alarms[tick.alarm.sign] += 1
+            counts.false_alarms[tick.alarm.sign] += tick.false_alarm
         counts.overrides += tick.verdict.overridden
         counts.fallbacks += bool(tick.fallback)
         counts.write_errors += bool(tick.error)
@@ -165,6 +173,11 @@ class Metrics(Collector):
         yield self._decision.family("rlctl_decision_duration_seconds", "Time to observe, decide and rule.")
         yield from self._own()
         yield from _spent(self._budgets)
+        text = "1 while the guard between the ticks heeds a sign; 0 without it, and after too many false alarms."
+        active = GaugeMetricFamily("rlctl_inner_sign_active", text, labels=["sign"])
+        for sign in Sign:
+            active.add_metric([sign], float(sign in self._heeded()))
+        yield active
         if self._last is not None:
             yield _gauge("rlctl_last_tick_age_seconds", "Time since the last completed tick.", self.age_seconds())
             yield _gauge("rlctl_be_starved", "1 while BE has had too little for too long.", float(self._starved()))
@@ -179,6 +192,10 @@ class Metrics(Collector):
         exceeded = "Bounds that a proposal exceeded, by guard; those that it kept to do not count."
         yield _by("rlctl_shield_bounds", exceeded, ("guard", "reason"), counts.bounds)
         yield _by("rlctl_host_events", "What others did to the groups under control.", ("kind",), counts.events)
+        held = "Control periods in which BE was held before they were over, by what was seen of the LC."
+        yield _by("rlctl_inner_alarms", held, ("sign",), counts.alarms)
+        met = "Of those, periods in which the LC met its target all the same."
+        yield _by("rlctl_inner_false_alarms", met, ("sign",), counts.false_alarms)
         for name, text, value in (
             ("shield_overrides", "Ticks whose proposal was not let through as it was.", counts.overrides),
             ("fallback_ticks", "Ticks in which another than the configured policy decided.", counts.fallbacks),

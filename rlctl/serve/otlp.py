@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
 
 from rlctl.config.sources import OtlpLatency
 from rlctl.envs.errors import on_one_line
-from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter
+from rlctl.envs.host.latency.arriving import ArrivingFigures
 from rlctl.envs.host.latency.otlp import MOST_BODY_BYTES, OtlpDigest, OtlpNames, unzipped
-from rlctl.envs.telemetry import Missing, Reading, Why
+from rlctl.envs.telemetry import Missing, Why
 from rlctl.envs.workload import SLO
 from rlctl.serve.http_server import NOT_ADMITTED, TEXT, Answer, HttpServer, Request
 
@@ -20,7 +19,7 @@ PAGE = "/v1/metrics"
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 
 
-class OtlpReceiver:
+class OtlpReceiver(ArrivingFigures):
     """Latency from the exports that come to one address.
 
     Raises:
@@ -28,21 +27,13 @@ class OtlpReceiver:
         HostError: The port is taken.
     """
 
-    provides = PROVIDES
-
     def __init__(self, latency: OtlpLatency, slo: SLO) -> None:
         names = OtlpNames(latency.histogram, latency.labels, latency.unit)
         self._digest = OtlpDigest(names, slo, latency.stale_seconds)
-        self._latest: Figures | Missing = Missing(Why.NO_DATA, f"nothing was sent to {latency.listen} yet")
         self._server = HttpServer("lc.latency", latency, self._page, ("POST",), MOST_BODY_BYTES)
         self.url = self._server.url + PAGE
-        self.name = f"otlp {self.url}"
-        self._reporter = Reporter(self.name, slo, latency.stale_seconds)
+        super().__init__(f"otlp {self.url}", slo, latency.stale_seconds, f"nothing was sent to {self.url} yet")
         log.info("latencies are taken at %s", self.url)
-
-    def read(self, now_seconds: float) -> Mapping[str, Reading]:
-        """The newest figures as readings; while nothing is sent they grow old."""
-        return self._reporter.readings(self._latest, now_seconds)
 
     def close(self) -> None:
         """Stop listening, and end the thread. Idempotent."""

@@ -22,8 +22,7 @@ def secret_of(key: str, path: Path, least_bytes: int = LEAST_TOKEN_BYTES) -> byt
     with named(key, path), path.open("rb") as file:
         status = os.fstat(file.fileno())
         secret = file.read(4096).strip() if stat.S_ISREG(status.st_mode) else b""
-    if status.st_mode & 0o007:
-        raise ConfigError(f"{key}: everybody may use {path}: chmod o= {path}")
+    refuse_public(key, path, status)
     if len(secret) < least_bytes or len(secret) >= 4096 or len(secret.split()) != 1:
         raise ConfigError(
             f"{key}: {path} is not one line of {least_bytes} characters or more: openssl rand -hex 32 > {path}"
@@ -40,3 +39,9 @@ def named(key: str, path: Path) -> Iterator[None]:
         raise PermissionMissing(f"{key}: {path}: {error.strerror}") from error
     except OSError as error:
         raise ConfigError(f"{key}: {path}: {error.strerror}") from error
+
+
+def refuse_public(key: str, path: Path, status: os.stat_result) -> None:
+    """A secret that everybody may read is none."""
+    if status.st_mode & 0o007:
+        raise ConfigError(f"{key}: everybody may use {path}: chmod o= {path}")

@@ -15,14 +15,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rlctl.agents.policy import Policy
-from rlctl.config.sections import LimitsSection, MetricsSection
+from rlctl.config.sections import InnerGuardSection, LimitsSection, MetricsSection
 from rlctl.config.serve import BeWeight, LogSection, ServeConfig, StarvedSection
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CgroupError, ConfigError, PermissionMissing, RlctlError
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
+from rlctl.envs.host.watch import Watch
 from rlctl.envs.plant import Plant
 from rlctl.envs.workload import Weight
 from rlctl.loop.control import Controller, Totals
+from rlctl.loop.inner import InnerGuard
 from rlctl.loop.narrator import JsonLines, Narrator, say
 from rlctl.loop.record import NullRecorder, Shares, Tee, TickLog
 from rlctl.loop.stopping import Request
@@ -79,6 +81,7 @@ def serve(configuration: Configuration, stop: Request, *, seconds: float | None 
             around = Around(
                 lease, host.events, lambda: host.shares, tick_log, config.metrics, config.limits, held.abandon,
                 config.be.weight, hands, budgets, config.be.starved, config.approve, memory, learners,
+                host.watch, config.inner_guard,
             )  # fmt: skip
             reloaded = configuration.reloaded
             control(host, deciders, stop, around, reloaded=reloaded, seconds=seconds, as_json=as_json)
@@ -98,7 +101,8 @@ def dry_run(
         budgets = Budgets(config.lcs, config.tick_seconds)
         quiet = config.be.starved.model_copy(update={"command": ()})
         around = Around(
-            limits=config.limits, weight=config.be.weight, hands=hands, budgets=budgets, starved=quiet
+            limits=config.limits, weight=config.be.weight, hands=hands, budgets=budgets, starved=quiet,
+            watch=host.watch, inner=config.inner_guard,
         )  # fmt: skip
         control(plant, deciders, stop, around, reloaded=configuration.reloaded, seconds=seconds, as_json=as_json)
     if os.geteuid() != 0:
@@ -162,6 +166,8 @@ class Around:
         approve: A reload waits for their word.
         memory: Keeps what is learned of this host.
         learners: Who learns of it beside the policy.
+        watch: Looks at the host between the ticks; None where nothing may happen there.
+        inner: Section of the guard that answers its looks.
     """
 
     lease: Lease | None = None
@@ -178,6 +184,8 @@ class Around:
     approve: bool = False
     memory: HostMemory = field(default_factory=lambda: HostMemory(None, {}))
     learners: tuple[Learner, ...] = ()
+    watch: Watch | None = None
+    inner: InnerGuardSection = field(default_factory=InnerGuardSection)
 
 
 def control(
@@ -214,6 +222,7 @@ def control(
         plant, deciders.policy, shield, recorder, around.lease, events, around.shares, allowed,
         around.memory.recall,
     )  # fmt: skip
+    _guard_between(controller, around)
     with contextlib.ExitStack() as opened:
         opened.callback(notify, "STOPPING=1")
         opened.callback(lambda: controller.seat.policy.close())
@@ -304,6 +313,18 @@ class _Running:
         return None
 
 
+def _guard_between(controller: Controller, around: Around) -> None:
+    """Have somebody answer what is seen between the ticks, if the configuration wants that."""
+    watch, section = around.watch, around.inner
+    if watch is None or not section.enabled:
+        return
+    slos = {name: lc.slo for name, lc in watch.lcs.items()}
+    inner = InnerGuard(controller.plant, slos, section.most_false_alarms, around.lease)
+    controller.inner, watch.look = inner, inner.look
+    controller.recorder = Tee(inner, controller.recorder)
+    log.info("inner guard looks at %s", watch)
+
+
 def _learned_on(config: ServeConfig, plant: Plant) -> dict[str, object]:
     """What must not have changed if what was learned of a host is to say anything of it."""
     beside = {"error_budget_percent"}
@@ -338,8 +359,9 @@ def _exposed(
     name = controller.seat.policy.name
     described = name, (shield.profile_name, shield.digest)
     metrics = Metrics(
-        *described, plant.limits, plant.tick_seconds, counted, around.budgets.each, lambda: starving.starved
-    )
+        *described, plant.limits, plant.tick_seconds, counted, around.budgets.each, lambda: starving.starved,
+        lambda: controller.inner.heeded if controller.inner else (),
+    )  # fmt: skip
     server = MetricsServer(metrics, around.metrics, fresh_seconds=3.0 * plant.tick_seconds + 1.0)
     opened.callback(server.close)
     controller.recorder = Tee(metrics, controller.recorder)

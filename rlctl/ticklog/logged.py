@@ -12,6 +12,7 @@ from rlctl.envs.applications import Placement
 from rlctl.envs.replay import allocation_of, telemetry_of
 from rlctl.envs.ticklog import Damage, Line, read_lines
 from rlctl.loop.record import Tick
+from rlctl.safety.signs import Alarm, Sign
 from rlctl.safety.verdict import Bound, Reason, Verdict
 
 
@@ -114,7 +115,13 @@ def _tick(plain: Mapping[str, Any]) -> Tick:
         fallback=str(plain.get("fallback", "")),
         events=tuple(map(str, plain.get("events", ()))),
         shares={str(name): _placement(one) for name, one in plain.get("shares", {}).items()},
+        alarm=_alarm(plain["alarm"]) if "alarm" in plain else None,
     )
+
+
+def _alarm(plain: Mapping[str, Any]) -> Alarm:
+    times = finite(plain["after_seconds"]), finite(plain["took_seconds"])
+    return Alarm(Sign(plain["sign"]), str(plain["detail"]), *times, str(plain["error"]))
 
 
 def _placement(plain: Sequence[Any] | None) -> Placement | None:

@@ -28,6 +28,7 @@ def in_plain_words(nearest: Nearest, moment: Moment) -> Iterator[str]:
     yield from _row("seen", *_seen(tick.telemetry))
     yield from _row("missing", *_missing(tick.telemetry))
     yield from _row("before", in_words(tick.before))
+    yield from _row("between", *_between(tick))
     yield from _row("asked", in_words(tick.proposed) + (f" ({shown(tick.note)})" if tick.note else ""))
     yield from _row("verdict", *_verdict(tick))
     yield from _row("written", *_written(tick))
@@ -142,6 +143,14 @@ def _quantity(name: str, value: float) -> str:
     if name.endswith("_ratio") or name == "be_work_rate":
         return f"{value * 100.0:.1f} %"
     return f"{value:.2f} CPU" if name.endswith("_cpus") else f"{value:.4g}"
+
+
+def _between(tick: Tick) -> Iterator[str]:
+    """What happened before the period was over."""
+    if tick.alarm:
+        verdict = "; false: the target was met all the same" if tick.false_alarm else ""
+        yield f"{shown(str(tick.alarm))}{verdict}"
+    yield from map(shown, tick.events)
 
 
 def _verdict(tick: Tick) -> Iterator[str]:

@@ -1,5 +1,9 @@
 """A file is the old one or the new one, never half of it."""
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 
 from rlctl.envs.whole_file import write_whole
@@ -18,3 +22,12 @@ def test_what_cannot_be_written_leaves_the_old_one(tmp_path):
     with pytest.raises(UnicodeEncodeError):
         write_whole(path, "\udc80")
     assert path.read_text() == "old"
+
+
+def test_a_full_disk_is_told_with_the_file_s_name(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path / 'memory.json'}'"):
+        write_whole(tmp_path / "memory.json", "{}")

@@ -33,6 +33,11 @@ class House(Strict):
     doors: tuple[str, ...] = Field(default=("front",), min_length=1, max_length=2)
 
 
+def test_a_file_that_never_ends_is_told_and_not_read_to_its_end() -> None:
+    with pytest.raises(ConfigError, match="/dev/zero: is longer than"):
+        load_model(House, Path("/dev/zero"))
+
+
 def told(text: str) -> str:
     with pytest.raises(ConfigError) as caught:
         load_text(House, text, "house.yaml")

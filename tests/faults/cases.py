@@ -155,16 +155,28 @@ def _foreign(stage: Stage) -> Fault:
     return Fault(writes[0], writes[0], None, time.monotonic(), tuple(excused))
 
 
-def _both_killed(stage: Stage) -> Fault:
+def _both_killed(stage: Stage, meanwhile: Callable[[Stage], None] = lambda stage: None) -> Fault:
     """Nobody is left; whoever supervises the service starts it again."""
     at = time.monotonic()
     for pid in (stage.service.watchdog, stage.service.pid):
         os.kill(pid, signal.SIGKILL)
     stage.service.process.stop()
+    meanwhile(stage)
     stage.serve_again()
     stage.until(lambda: stage.taken_since(at), "BE told to go to the safe allocation")
     stage.until(lambda: stage.free, "BE free again under the new controller")
     return Fault(at, at, stage.limits.safe, time.monotonic(), stays=False)
+
+
+def _start_elsewhere(stage: Stage) -> None:
+    """A start with another state directory, which has to be refused: the originals are in the first one."""
+    config = stage.folder / "serve.yaml"
+    text = config.read_text()
+    config.write_text(text.replace(str(stage.folder / "state"), str(stage.folder / "elsewhere")))
+    stage.serve_again()
+    if (code := stage.service.process.wait(stage.pace.patience_seconds)) != os.EX_TEMPFAIL:
+        raise TestbedError(f"with another state directory the exit code is {code}: {stage.service.process.tail()}")
+    config.write_text(text)
 
 
 def _leave(stage: Stage) -> None:
@@ -333,6 +345,8 @@ CASES: tuple[Case, ...] = (
     Case("watchdog-sigkill", "SIGKILL to the watchdog",
          _to_safe_once(_signal(signal.SIGKILL, lambda stage: stage.service.watchdog)), "was killed by signal", _leave),
     Case("both-sigkill", "SIGKILL to both; the service is started again", _both_killed, "watchdog started", _leave),
+    Case("state-elsewhere", "SIGKILL to both; started with another state directory, then with the first one again",
+         lambda stage: _both_killed(stage, _start_elsewhere), "has the originals of", _leave),
     replace(_HELD, name="journal-removed", does="the journal of originals is removed", says="written anew",
             act=_unchanged(lambda stage: (stage.folder / "state" / JOURNAL).unlink())),
     replace(_HELD, name="config-garbage", does="the configuration becomes garbage, then SIGHUP", says="not reloaded",

@@ -104,10 +104,13 @@ class BeActuator:
         share = self._division.share(target.quota_cpus, len(seen))
         return plan(seen, self._wanted(target, share, seen), self._settle_seconds)
 
-    def apply(self, allocation: Allocation) -> Allocation:
+    def apply(self, allocation: Allocation, *, new_tick: bool = True) -> Allocation:
         """Write what differs, read back, and return what is in force.
 
         One failed write does not keep the others from being tried.
+
+        Args:
+            new_tick: A tick has passed since the last call, as other programs' claims count them.
 
         Raises:
             CgroupGone: All groups have vanished.
@@ -117,7 +120,8 @@ class BeActuator:
         # Read, notice what others wrote, plan, write, read back.
         target = self.limits.clip(allocation)
         self._knobs.store()
-        self.ownership.begin_tick()
+        if new_tick:
+            self.ownership.begin_tick()
         seen = self._members.look(self.groups)
         self._members.notice_others(
             seen, lambda group: self._division.is_safe_part(group, self._members.known[group], seen)

@@ -10,9 +10,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
-from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, CgroupRejected
+from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, CgroupRejected, PermissionMissing
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.parse import cpu_set, number, table
 from rlctl.envs.host.cgroup.quota import Quota
@@ -40,7 +40,7 @@ class CpuDriver(ABC):
         burst_file: Name of the file with what the group may save up of its quota (Linux 5.14 and later).
         throttled: Key of the throttled time in `cpu.stat`, and its unit in seconds.
         weights: The kernel's number for each weight; IDLE is written to another file.
-        quota_files, weight_files: What `set_quota`, `set_weight` and `set_idle` write.
+        quota_files, weight_files: What `set_quota`, `set_weight` and `set_idle` write; the burst belongs to the quota.
     """
 
     quota_files: tuple[Path, ...]
@@ -58,6 +58,7 @@ class CpuDriver(ABC):
         self._idle = group / "cpu.idle"
         self._has_idle, self._has_burst = self._idle.exists(), self._burst.exists()
         self.weight_files = (self._weight, self._idle) if self._has_idle else (self._weight,)
+        self._burst_files = (self._burst,) if self._has_burst else ()
 
     @abstractmethod
     def quota(self) -> Quota:
@@ -87,15 +88,23 @@ class CpuDriver(ABC):
 
     def _fit_family(self, quota: Quota, ceiling: Quota) -> None:
         children = self.subordinates()
-        if not children or quota.cpus > self.quota().cpus:
+        if not children or quota.cpus > self._quota_or_none().cpus:
             self.set_quota(quota)
         for child in children:
             with contextlib.suppress(CgroupGone):
                 original = child.originally()
                 fitting = original if original.cpus <= ceiling.cpus or original.quota_us is None else ceiling
                 child._fit_family(fitting, min(fitting, ceiling, key=lambda quota: quota.cpus))
-        if children and not self.quota().same(quota):
+        if children and not self._quota_or_none().same(quota):
             self.set_quota(quota)
+
+    def burst_us(self) -> int:
+        """CPU time that the group may save up of its quota, to use it beyond the quota later."""
+        return number(self._knobs.read(self._burst), self._burst) if self._has_burst else 0
+
+    def _quota_or_none(self) -> Quota:
+        """The group's own quota; one that cannot be read may be none, and is no reason to write none."""
+        return _or_if_unreadable(Quota(None), self.quota)
 
     def weight(self) -> int:
         """The number in cpu.shares or cpu.weight."""
@@ -133,10 +142,9 @@ class CpuDriver(ABC):
         return table(self._knobs.read(path), path).get(key, 0) * unit_seconds
 
     def _make_way_for(self, quota_us: int | None) -> None:
-        # A quota below the burst is refused: tg_set_cfs_bandwidth in kernel/sched/core.c wants burst <= quota.
-        if quota_us is None or not self._has_burst:
-            return
-        if number(self._knobs.read(self._burst), self._burst) > quota_us:
+        # With a burst the group is freer than its quota says, and a quota below it is refused: tg_set_cfs_bandwidth in
+        # kernel/sched/core.c wants burst <= quota.
+        if quota_us is not None and _or_if_unreadable(1, self.burst_us):
             self._knobs.write(self._burst, "0")
 
 
@@ -258,6 +266,19 @@ class FreezerDriver(ABC):
                 # v1 stays FREEZING when tasks were forked or moved in meanwhile, until the order is repeated:
                 # Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst, "FREEZING".
                 self.order(frozen)
+
+
+T = TypeVar("T")
+
+
+def _or_if_unreadable(otherwise: T, read: Callable[[], T]) -> T:
+    """A reading, or something else where the file cannot be read; CgroupGone: the group was removed."""
+    try:
+        return read()
+    except CgroupGone:
+        raise
+    except (CgroupError, PermissionMissing):
+        return otherwise
 
 
 def _attempt(fit: Callable[[], None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, ConfigError, HostError
@@ -127,6 +127,12 @@ class Group:
         """Its distinct directories; that of the CPU controller first."""
         return tuple(dict.fromkeys(self.paths[one] for one in Controller if one in self.paths))
 
+    def relatives(self) -> Iterator[Path]:
+        """Its directories, those above them, and those of the groups within it."""
+        for directory in self.directories:
+            yield from directory.parents
+            yield from _tree(self._knobs.kernel, directory)
+
     def knob_files(self, *knobs: str) -> tuple[Path, ...]:
         """What setting some knobs writes, named as in `Settings`; those that this group lacks are left out."""
         files = {
@@ -169,7 +175,9 @@ class Group:
         """A directory of this group and one of another, of which one holds the other: what limits one limits both."""
         for ours in self.directories:
             for theirs in other.directories:
-                if ours == theirs or ours in theirs.parents or theirs in ours.parents:
+                # as texts: with paths two hundred groups take a tenth of a second
+                one, two = f"{ours}/", f"{theirs}/"
+                if one.startswith(two) or two.startswith(one):
                     return ours, theirs
         return None
 
@@ -270,6 +278,14 @@ def _enable(knobs: Knobs, group: Path, controllers: list[str]) -> None:
     absent = [f"+{name}" for name in real if name not in enabled]
     if absent:
         knobs.write(group / "cgroup.subtree_control", " ".join(absent))
+
+
+def _tree(kernel: Kernel, group: Path) -> Iterator[Path]:
+    """A group and those within it, as far as they are there."""
+    yield group
+    with contextlib.suppress(OSError):
+        for child in kernel.subgroups(group):
+            yield from _tree(kernel, child)
 
 
 def _remove_tree(kernel: Kernel, group: Path) -> OSError | None:

@@ -26,8 +26,8 @@ from rlctl.envs.ticklog import seal, unsealed
 
 STATE_DIR = Path("/var/lib/rlctl")
 JOURNAL = "journal.jsonl"
-RESTORED, OBSOLETE = f"{JOURNAL}.restored", f"{JOURNAL}.obsolete"
-"""Names that it gets when its originals are back, and when it is of an earlier boot."""
+RESTORED, OBSOLETE, UNREADABLE = (f"{JOURNAL}.{why}" for why in ("restored", "obsolete", "unreadable"))
+"""Names that it gets when its originals are back, when it is of an earlier boot, and when nothing in it can be read."""
 LOCK = "lock"
 LOCK_SECONDS = 0.5
 """For so long a watchdog may have it, which holds it while it writes."""
@@ -36,12 +36,12 @@ _VERSION = 1
 
 _log = logging.getLogger(__name__)
 
-# Allocated behind the journal's end; less than half of it is made up for. 150 kB hold the originals of 150 groups.
+# Allocated behind the journal's end; less than half of it is made up for. 150 kB hold the originals of 120 groups.
 RESERVED_BYTES = 256 << 10
 
 _NO_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR)
 
-# About 150 kB, of 150 groups that came and went.
+# About 180 kB, of 150 groups that came and went.
 COMPACT_ENTRIES = 1000
 
 
@@ -127,7 +127,7 @@ def load(state_dir: Path) -> Recorded:
     whole = content[: content.rfind(b"\n") + 1]
     lines = whole.splitlines()
     entries, boot = [], _header(lines)
-    unreadable = [1] if lines and not boot else []
+    unreadable = [1] if content.strip(b"\0") and not boot else []
     for number, line in enumerate(lines[1:], start=2):
         try:
             entries.append(Entry.from_line(line))
@@ -198,7 +198,7 @@ class StateLock:
     It is a flock: children that are forked without exec share it.
 
     Raises:
-        HostError: Another process has it.
+        HostError: Another process has it, or the disk is full.
         PermissionMissing, ConfigError: The lock file cannot be opened.
     """
 
@@ -215,8 +215,12 @@ class StateLock:
                 self.close()
                 raise HostError(f"{state_dir}: in use by a running rlctl (pid {owner}): stop it first")
             time.sleep(LOCK_SECONDS / 50.0)
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            self.close()
+            raise refused(path, error) from error
 
     def close(self) -> None:
         """Let another process have it. Idempotent."""
@@ -232,7 +236,7 @@ class Journal:
     Attributes:
         entries: Everything recorded, by this process or by one that crashed before it in this boot.
         held: What could not be stored yet: originals that only this process knows.
-        note: What became of the journal of an earlier boot, if there was one.
+        note: What became of a journal that was there and is of no use, if there was one.
     """
 
     state_dir: Path
@@ -360,8 +364,13 @@ class Journal:
         self._end_bytes = 0 if fresh else recorded.good_bytes
         self._header = sealed_line({"journal": _VERSION, "boot_id": boot})
         with _storing(path):
-            if recorded.entries and fresh:
+            if fresh and recorded.entries:
                 self.note = archive(self.state_dir, OBSOLETE)
+            elif fresh and recorded.unreadable:
+                self.note = archive(self.state_dir, UNREADABLE)
+                _log.error(
+                    "%s cannot be read (%s): if it had originals, what is there now counts as them", path, self.note
+                )
             self._file = _open_own(self.state_dir, JOURNAL, os.O_WRONLY | os.O_CREAT)
             if fresh:
                 os.ftruncate(self._file, 0)

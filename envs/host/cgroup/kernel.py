@@ -16,7 +16,8 @@ from rlctl.envs.host.mounted import mounted
 Identity = tuple[int, int]
 """Device and inode of a group's directory. kernfs never hands out an inode number twice within a boot."""
 
-MOST_BYTES = 4096
+READ_BYTES, MOST_BYTES = 4096, 1 << 20
+"""Of one read, enough for most files, and of a whole file: `io.max` has a line for each of hundreds of disks."""
 # Of the files that this process may open; beyond it a file is opened for each read.
 OPEN_SHARE = 0.5
 
@@ -84,7 +85,7 @@ class KernelFiles:
         file = self._open_files.get(path)
         if file is not None:
             try:
-                return os.pread(file, MOST_BYTES, 0).decode(errors="surrogateescape")
+                return _content(file)
             except OSError:
                 self._forget_group(path)
         try:
@@ -94,7 +95,7 @@ class KernelFiles:
             raise
         if len(self._open_files) < self._most_kept and path.name not in _NOT_KEPT_OPEN:
             self._open_files[path] = file
-            return os.pread(file, MOST_BYTES, 0).decode(errors="surrogateescape")
+            return _content(file)
         with os.fdopen(file, "rb") as stream:
             return stream.read().decode(errors="surrogateescape")
 
@@ -151,9 +152,31 @@ class KernelFiles:
             os.close(self._open_files.pop(path))
 
 
+def _content(file: int) -> str:
+    """All that is in an open file now."""
+    data = part = os.pread(file, READ_BYTES, 0)
+    while len(part) == READ_BYTES and len(data) < MOST_BYTES:
+        part = os.pread(file, READ_BYTES, len(data))
+        data += part
+    return data.decode(errors="surrogateescape")
+
+
 def group_devices() -> frozenset[int]:
     """Device numbers of the mounted file systems whose files are control groups or resctrl classes."""
     return frozenset(one.device for one in mounted(*GROUP_SYSTEMS))
+
+
+def whereabouts(kernel: Kernel, directory: Path, identity: Identity) -> Path | None:
+    """Where a group is by now, for v1 lets it, or one above it, have another name in its place; None: it is gone."""
+    above = next(folder for folder in directory.parents if folder.is_dir())
+    below, places = directory.relative_to(above).parts[1:], [directory]
+    with contextlib.suppress(OSError):
+        places += [one.joinpath(*below) for one in kernel.subgroups(above)]
+    for place in places:
+        with contextlib.suppress(OSError):
+            if kernel.identity(place) == identity:
+                return place
+    return None
 
 
 def identity_of(path: str | Path) -> Identity | None:

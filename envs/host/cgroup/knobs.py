@@ -11,7 +11,7 @@ from types import MappingProxyType
 from rlctl.envs.errors import CgroupError
 from rlctl.envs.host.cgroup.files import kind_of, own_value
 from rlctl.envs.host.cgroup.journal import Entry, Journal
-from rlctl.envs.host.cgroup.kernel import Identity, Kernel, KernelFiles, refusal, refusing
+from rlctl.envs.host.cgroup.kernel import Identity, Kernel, KernelFiles, refusal, refusing, whereabouts
 
 _log = logging.getLogger(__name__)
 
@@ -36,9 +36,10 @@ class Knobs:
         self.dry_run = dry_run
         self.hold = False
         self._journal = journal
-        self._originals: dict[tuple[Path, Identity], str] = {}
+        # By the file's name and the group's identity: v1 lets a group have another name.
+        self._originals: dict[tuple[str, Identity], Entry] = {}
         if journal is not None:
-            self._originals = {(entry.path, entry.identity): entry.original for entry in journal.entries}
+            self._keep(journal.entries)
 
     def read(self, path: Path) -> str:
         """The content now, as the kernel prints it.
@@ -56,7 +57,8 @@ class Knobs:
     def original(self, path: Path) -> str | None:
         """What the group that is there now had in this file before our first write; None if never written."""
         identity = self._identity(path.parent) if self._originals else None
-        return None if identity is None else self._originals.get((path, identity))
+        entry = None if identity is None else self._originals.get((path.name, identity))
+        return None if entry is None else entry.original
 
     def remember(self, paths: Iterable[Path], instead: Mapping[Path, str] = _NOTHING) -> None:
         """Journal the originals of several files with one fsync, ahead of their first writes.
@@ -74,7 +76,7 @@ class Knobs:
         new = [self._entry(path, instead.get(path)) for path in paths if self.original(path) is None]
         if self._journal is not None and new:
             self._journal.record(new, hold=self.hold)
-        self._originals.update({(entry.path, entry.identity): entry.original for entry in new})
+        self._keep(new)
 
     def store(self) -> None:
         """Try again to store originals that are in memory only, also where somebody took the journal away."""
@@ -132,11 +134,11 @@ class Knobs:
         for group in gone:
             with contextlib.suppress(OSError):
                 self.kernel.read(Path(group, "cgroup.procs"))  # which closes what is open of a removed group
-        for path, identity in [key for key in self._originals if str(key[0]).startswith(gone)]:
-            if self._identity(path.parent) != identity:
-                del self._originals[path, identity]
+        for key, entry in [item for item in self._originals.items() if str(item[1].path).startswith(gone)]:
+            if whereabouts(self.kernel, entry.path.parent, entry.identity) is None:
+                del self._originals[key]
         if self._journal is not None and not self.dry_run:
-            self._journal.compact(self._originals.keys())
+            self._journal.compact({(entry.path, entry.identity) for entry in self._originals.values()})
 
     def close(self) -> None:
         """Close the kernel's files; the journal stays with whoever opened it. Idempotent."""
@@ -146,6 +148,9 @@ class Knobs:
         """Make a group's directory, with the errors of `write`; also in a dry run, unlike the files."""
         with refusing(group, "make it", group=True):
             self.kernel.make_group(group)
+
+    def _keep(self, entries: Iterable[Entry]) -> None:
+        self._originals.update({(entry.path.name, entry.identity): entry for entry in entries})
 
     def _identity(self, group: Path) -> Identity | None:
         try:

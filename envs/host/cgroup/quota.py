@@ -26,10 +26,12 @@ class Quota:
     Attributes:
         quota_us: Microseconds of CPU time; None lifts the quota.
         period_us: Length of the period; without meaning while there is no quota.
+        burst_us: CPU time that may be saved up and used beyond the quota later; what rlctl sets has none.
     """
 
     quota_us: int | None
     period_us: int = PERIOD_US
+    burst_us: int = 0
 
     @classmethod
     def of_cpus(cls, cpus: float, period_us: int = PERIOD_US) -> Quota:

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rlctl.envs.errors import CgroupGone
@@ -22,7 +22,8 @@ from rlctl.envs.host.cgroup.journal import (
     boot_id,
     load,
 )
-from rlctl.envs.host.cgroup.kernel import Kernel, KernelFiles, refusal
+from rlctl.envs.host.cgroup.kernel import Kernel, KernelFiles, refusal, whereabouts
+from rlctl.envs.host.cgroup.mark import other_holder, unmark
 from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 
 PATIENCE_SECONDS = 2.0
@@ -111,7 +112,7 @@ def _restore_locked(
     if recorded.entries and not recorded.is_of(boot):
         report.note = f"the journal is of an earlier boot, whose groups are gone: {_set_aside(state_dir, OBSOLETE)}"
         return report
-    pending = _Pending(kernel, report)
+    pending = _Pending(kernel, report, state_dir)
     pending.take([*recorded.entries, *held])
     pending.work(patience_seconds)
     report.failed += [
@@ -120,6 +121,7 @@ def _restore_locked(
     ]
     if report.ok:
         report.note = f"the journal is {_set_aside(state_dir, RESTORED)}"
+        unmark({entry.path.parent for entry in recorded.entries}, state_dir)
     else:
         report.note = f"the journal stays at {state_dir / JOURNAL}: run restore again, or remove it"
     return report
@@ -140,9 +142,10 @@ class _Pending:
     # goes from the top and shrinking from the bottom. Going round, parents first, finds an order: whatever is refused
     # in one round succeeds in a later one, when its relatives have moved.
 
-    def __init__(self, kernel: Kernel, report: RestoreReport) -> None:
+    def __init__(self, kernel: Kernel, report: RestoreReport, state_dir: Path) -> None:
         self._kernel = kernel
         self._report = report
+        self._state_dir = state_dir
         self._entries: list[Entry] = []
         self._why: dict[Path, str] = {}
         self._instead: dict[Path, str] = {}
@@ -151,10 +154,15 @@ class _Pending:
     def take(self, entries: Iterable[Entry]) -> None:
         """Sort entries into those to work on, in their order, and those that need nothing."""
         for entry in sorted(entries, key=lambda entry: (kind_of(entry.path).rank, len(entry.path.parts))):
-            if (reason := self._not_ours(entry)) is not None:
-                self._report.skipped.append(Skipped(entry.path, reason))
+            if (group := whereabouts(self._kernel, entry.path.parent, entry.identity)) is None:
+                anew = entry.path.parent.is_dir()
+                why = "the group was re-created since; this one is not ours" if anew else "the group is gone"
+                self._report.skipped.append(Skipped(entry.path, why))
+            elif (holder := other_holder(group, self._state_dir)) is not None:
+                why = f"another rlctl has taken the group over: `rlctl restore --state {holder}` comes first"
+                self._report.failed.append(Skipped(entry.path, why))
             else:
-                self._entries.append(entry)
+                self._entries.append(replace(entry, path=group / entry.path.name))
 
     def work(self, patience_seconds: float) -> None:
         """Rounds of writes; fills the report."""
@@ -184,10 +192,10 @@ class _Pending:
             for entry in back
             if (text := self._instead.get(entry.path, "").strip())
         ]
-        self._report.failed = [Skipped(entry.path, self._why.get(entry.path, _CONTESTED)) for entry in pending]
+        self._report.failed += [Skipped(entry.path, self._why.get(entry.path, _CONTESTED)) for entry in pending]
 
     def _put_back(self, entry: Entry) -> bool:
-        """One write; True when it was taken."""
+        """One write; True when it has changed anything, be it one of many disks."""
         try:
             if is_made_class(entry.path):
                 with contextlib.suppress(FileNotFoundError):
@@ -197,7 +205,7 @@ class _Pending:
             now = own_value(self._kernel, entry.path)
             self._kernel.write(entry.path, kind_of(entry.path).to_write(entry.original, now))
             self._why.pop(entry.path, None)
-            return own_value(self._kernel, entry.path) == entry.original
+            return own_value(self._kernel, entry.path) != now
         except OSError as error:
             self._why[entry.path] = str(refusal(error, entry.path, f"write {entry.original.strip()!r}"))
             return error.errno == errno.ENOSPC and self._widen(entry)
@@ -245,10 +253,3 @@ class _Pending:
                 elif entry.path.name in _PARENTS:
                     both = parse_cpus(self._kernel.read(entry.path)) | parse_cpus(entry.original)
                     self._kernel.write(entry.path, format_cpus(both))
-
-    def _not_ours(self, entry: Entry) -> str | None:
-        try:
-            identity = self._kernel.identity(entry.path.parent)
-        except OSError:
-            return "the group is gone"
-        return None if identity == entry.identity else "the group was re-created since; this one is not ours"

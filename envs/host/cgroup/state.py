@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -65,7 +65,7 @@ class Seen:
 def tighter(ours: Knob, theirs: Knob) -> Knob:
     """The meet of two values of one knob; never freer than ours."""
     if isinstance(ours, Quota) and isinstance(theirs, Quota):
-        return theirs if theirs.cpus < ours.cpus else ours
+        return replace(theirs, burst_us=0) if theirs.cpus < ours.cpus else ours
     if isinstance(ours, frozenset) and isinstance(theirs, frozenset):
         # CPUs of theirs that are none of ours are no restriction but an escape.
         return (ours & theirs) or ours
@@ -80,7 +80,8 @@ def in_words(value: Knob) -> str:
     """A knob's value for the log."""
     match value:
         case Quota():
-            return "unlimited" if value.quota_us is None else f"{value.cpus:.4g} CPU"
+            burst = f" and a burst of {value.burst_us} us" if value.burst_us else ""
+            return "unlimited" if value.quota_us is None else f"{value.cpus:.4g} CPU{burst}"
         case frozenset():
             return format_cpus(value) or "all"
         case bool():
@@ -128,7 +129,9 @@ def _or(errors: list[RlctlError], wide_open: T, read: Callable[[], T]) -> T:
 def _quota(cpu: CpuDriver) -> Quota:
     # A lifted quota's period means nothing, and must not make two of them differ.
     quota = cpu.quota()
-    return _LIFTED if quota.quota_us is None else quota
+    if quota.quota_us is None:
+        return _LIFTED
+    return replace(quota, burst_us=burst_us) if (burst_us := cpu.burst_us()) else quota
 
 
 _LIFTED = Quota(None)

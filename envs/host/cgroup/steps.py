@@ -151,11 +151,12 @@ def _steps_of(group: Group, seen: Seen, wanted: Settings, settle_seconds: float)
     now, steps = seen.settings, list[Step]()
     if now == wanted and (seen.frozen or not wanted.frozen):
         return steps
-    if now.quota is not None and wanted.quota is not None and now.quota != wanted.quota:
-        turn = Turn.WIDEN_QUOTA if wanted.quota.cpus > now.quota.cpus else Turn.TIGHTEN_QUOTA
+    # What cannot be read may be wide open: it is tightened. What is wanted of a group is what it has a driver for.
+    if wanted.quota is not None and now.quota != wanted.quota:
+        turn = Turn.WIDEN_QUOTA if now.quota and wanted.quota.cpus > now.quota.cpus else Turn.TIGHTEN_QUOTA
         steps.append(Step(turn, group, "quota", wanted.quota))
     # CPUs that are exchanged for others, and an empty set (wide open), tighten: they may take some away.
-    if now.cpus is not None and wanted.cpus is not None and now.cpus != wanted.cpus:
+    if wanted.cpus is not None and now.cpus != wanted.cpus:
         turn = Turn.WIDEN_CPUS if now.cpus and now.cpus < wanted.cpus else Turn.TIGHTEN_CPUS
         steps.append(Step(turn, group, "cpus", wanted.cpus))
     if now.weight is not None and wanted.weight is not None and now.weight != wanted.weight:

@@ -29,7 +29,7 @@ class CpuV1(CpuDriver):
         self._mount = mount
         self._quota = group / "cpu.cfs_quota_us"
         self._period = group / "cpu.cfs_period_us"
-        self.quota_files = self._quota, self._period
+        self.quota_files = (self._quota, *self._burst_files, self._period)
         above = [parent for parent in group.parents if mount in parent.parents]
         self._above = [CpuV1(knobs, parent, parent.parent) for parent in above]
 
@@ -43,9 +43,9 @@ class CpuV1(CpuDriver):
 
     def set_quota(self, quota: Quota) -> None:
         """Write the group's own quota. Raises CgroupRejected where an ancestor has less, or a child more."""
-        # Both originals with one fsync, before the first of the two writes.
+        # All originals with one fsync, before the first of the writes.
         self._knobs.remember(self.quota_files)
-        before = self.quota()
+        before = self._quota_or_none()
         self._make_way_for(quota.quota_us)
         if quota.quota_us is None or quota.period_us == before.period_us:
             self._knobs.write(self._quota, _text(quota))

@@ -26,7 +26,7 @@ class CpuV2(CpuDriver):
     def __init__(self, knobs: Knobs, group: Path, mount: Path) -> None:
         super().__init__(knobs, group)
         self._max = group / "cpu.max"
-        self.quota_files = (self._max,)
+        self.quota_files = (self._max, *self._burst_files)
         above = [parent / "cpu.max" for parent in group.parents if mount in parent.parents]
         self._above = [path for path in above if path.exists()]
 

@@ -51,6 +51,7 @@ class Witness:
         self._file: int | None = None
         self._writers: dict[str, dict[int, str]] = {}  # by file
         self._watched: dict[tuple[int, int], str] = {}  # by device and inode
+        self._news = False
 
     def watch(self, files: Iterable[Path]) -> None:
         """Begin to watch files; what cannot be watched is not."""
@@ -75,6 +76,18 @@ class Witness:
             return " and ".join(f"{name} (pid {pid})" for pid, name in writers.items())
         return suspect(group.name)
 
+    @property
+    def file(self) -> int | None:
+        """A descriptor that becomes readable when somebody writes to a watched file, we ourselves too."""
+        return self._file
+
+    def anybody(self) -> bool:
+        """Whether somebody else has written since the last call; `writer` still tells who it was."""
+        # Kept apart from the queue, which `writer` empties too: what is written while a tick reads is not overlooked.
+        self._drain()
+        news, self._news = self._news, False
+        return news
+
     def forget(self, folders: Iterable[Path]) -> None:
         """Groups are gone, with the inodes that were theirs."""
         gone = tuple(f"{folder}/" for folder in folders)
@@ -91,6 +104,7 @@ class Witness:
         for inode, pid in self._events():
             if inode in self._watched and pid != os.getpid():
                 self._writers.setdefault(self._watched[inode], {})[pid] = self._name(pid)
+                self._news = True
 
     def _events(self) -> Iterator[tuple[tuple[int, int], int]]:
         """File and writer of each write; the kernel hands over an open file with each of them."""

@@ -6,8 +6,10 @@ A FIFO is refused, unopened: its writer, the LC, would wait whenever rlctl is la
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import stat
+import time
 from pathlib import Path
 
 from rlctl.envs.host.sensors.kernel_file import missing_because
@@ -17,12 +19,16 @@ A_FIFO = "is a FIFO, and whoever writes to it would wait for rlctl: let it write
 MOST_BYTES = 4 << 20
 """Per call. What a longer burst holds beyond its newest part is skipped, and counted: `taken_ratio`."""
 
+TIMES_AGREE_SECONDS = 2.0
+"""File systems tell the time of a write with up to so much of an error."""
+
 
 class GrowingFile:
     """Whole lines that are added to a file from now on.
 
     Survives rotation (the name leads to another file: the old one is read to its end first), truncation in place,
-    a file that does not exist yet, and writers that stop in the middle of a line.
+    a file that does not exist yet, and writers that stop in the middle of a line. What is in a file into which nobody
+    has written since the last call is of the past: it was moved here.
 
     Attributes:
         taken_ratio: Of the bytes that were added before the last `read`, the share that it gave; 1 but in a burst.
@@ -34,18 +40,19 @@ class GrowingFile:
         self._offset = 0
         self._partial = b""
         self._resync = False
+        self._ahead = 0  # where `ahead` goes on
         self.taken_ratio = 1.0
-        if self._open() is None:
-            self._skip_the_past()
+        self._looked_seconds = math.inf
+        self._open()
+        self._looked_seconds = time.time()
 
     def read(self) -> bytes | Missing:
         """All whole lines written since the last call, perhaps none; missing when there is no such file."""
         self.taken_ratio = 1.0
-        trouble = self._open() if self._file is None else None
-        if trouble is not None:
-            return trouble
         data = b""
         try:
+            if self._file is None and (trouble := self._open()) is not None:
+                return trouble
             data = self._drain()
             if self._moved():
                 data += self._flush() + self._swap()
@@ -54,7 +61,30 @@ class GrowingFile:
         except OSError as error:
             self.close()
             return missing_because(error, self.path)
+        finally:
+            self._looked_seconds = time.time()
         return data
+
+    def ahead(self, most_bytes: int) -> bytes:
+        """The newest whole lines since the last call, at most so many bytes, which `read` gives all the same.
+
+        It looks at the open file only: of one that has taken its place nothing is seen before the next `read`.
+        """
+        if self._file is None:
+            return b""
+        try:
+            size = os.fstat(self._file).st_size
+            if size < self._ahead:  # truncated in place
+                self._ahead = 0
+            start = max(self._ahead, size - most_bytes)
+            # From the byte before: it tells whether a line begins here, or only behind the next line feed.
+            data = os.pread(self._file, size - max(start - 1, 0), max(start - 1, 0)) if size > start else b""
+        except OSError:  # `read` will say so
+            return b""
+        begun = data.partition(b"\n")[2] if start else data
+        lines = begun[: begun.rfind(b"\n") + 1]
+        self._ahead = size - len(begun) + len(lines)
+        return lines
 
     def close(self) -> None:
         """Close the file. Idempotent."""
@@ -75,13 +105,15 @@ class GrowingFile:
             self._file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             return missing_because(error, self.path)
-        self._offset, self._partial, self._resync = 0, b"", False
+        self._offset, self._partial, self._resync, self._ahead = 0, b"", False, 0
+        if os.fstat(self._file).st_mtime < self._looked_seconds - TIMES_AGREE_SECONDS:
+            self._skip_the_past()
         return None
 
     def _skip_the_past(self) -> None:
         """Begin at the end of what is there; in the middle of a line, behind that line."""
         with contextlib.suppress(OSError):  # a directory: `read` will say so
-            self._offset = os.fstat(self._descriptor).st_size
+            self._offset = self._ahead = os.fstat(self._descriptor).st_size
             self._resync = self._offset > 0 and os.pread(self._descriptor, 1, self._offset - 1) != b"\n"
 
     def _swap(self) -> bytes:

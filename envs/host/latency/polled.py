@@ -9,12 +9,13 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter
-from rlctl.envs.telemetry import Missing, Reading, Why
+from rlctl.envs.host.latency.arriving import ArrivingFigures
+from rlctl.envs.host.latency.figures import Figures
+from rlctl.envs.telemetry import Missing, Why
 from rlctl.envs.workload import SLO
 
 Digest = Callable[[bytes, float], Figures | Missing]
@@ -69,7 +70,7 @@ def http_get(url: str) -> Ask:
     return partial(fetch, url)
 
 
-class PolledSource:
+class PolledSource(ArrivingFigures):
     """Latency from an endpoint that a thread asks again and again.
 
     Args:
@@ -81,8 +82,6 @@ class PolledSource:
     Raises:
         ConfigError: Not an http(s) URL.
     """
-
-    provides = PROVIDES
 
     def __init__(
         self,
@@ -96,19 +95,12 @@ class PolledSource:
         timeout_seconds: float = 0.5,
         stale_seconds: float = 3.0,
     ) -> None:
-        self.name = f"{kind} {place}"
+        super().__init__(f"{kind} {place}", slo, stale_seconds, f"{place}: no answer yet")
         self._place, self._digest, self._ask = place, digest, ask or http_get(place)
         self._interval_seconds, self._timeout_seconds = interval_seconds, timeout_seconds
-        self._reporter = Reporter(self.name, slo, stale_seconds)
-        self._latest: Figures | Missing = Missing(Why.NO_DATA, f"{place}: no answer yet")
-        self._failure = ""  # of the newest request
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rlctl-latency", daemon=True)
         self._thread.start()
-
-    def read(self, now_seconds: float) -> Mapping[str, Reading]:
-        """The newest figures as readings. An endpoint that falls silent leaves its last ones, which grow old."""
-        return self._reporter.readings(self._latest, now_seconds, self._failure)
 
     def close(self) -> None:
         """End the thread; waits no longer than one request may take. Idempotent."""

@@ -16,6 +16,7 @@ from rlctl.envs.host.latency.figures import LONGEST_SECONDS
 from rlctl.envs.host.latency.json_object import lookup
 from rlctl.envs.host.latency.jsonl import documents
 from rlctl.envs.host.latency.lines import LineSource
+from rlctl.envs.host.latency.newest import Newest
 from rlctl.envs.host.latency.window import Requests
 from rlctl.envs.telemetry import Why
 from rlctl.envs.workload import SLO
@@ -77,6 +78,13 @@ class PostgresLog(LineSource):
         # all failures are logged, and one statement in so many
         failed, self._failed = divmod(self._failed, self._one_in)
         return Requests(latencies, failed, failed + malformed, weight=self._one_in)
+
+    def newest(self) -> Newest:
+        """The newest statements, by the steps that this look sees of them; what waits for the next reading waits on."""
+        kept, self._prepared, self._failed = (self._prepared, self._failed), OrderedDict(), 0
+        found = super().newest()
+        self._prepared, self._failed = kept
+        return found
 
     def _prepare(self, session: object, step: str, took_seconds: float) -> None:
         """Keep a step for the execute that it belongs to; a parse begins anew."""

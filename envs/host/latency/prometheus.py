@@ -117,7 +117,8 @@ class PrometheusDigest:
         whole = {series: one for series, one in read.items() if one is not None}
         if len(whole) < len(read):
             return Missing(
-                Why.MALFORMED, f'a series of {self._names.histogram}_bucket has no le="+Inf": how many were slower?'
+                Why.MALFORMED,
+                f'a series of {self._names.histogram}_bucket has no le="+Inf": its slowest requests are not to be seen',
             )
         return whole
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rlctl.envs.host.capability import Capability
-from rlctl.envs.host.decode import first_line
+from rlctl.envs.host.decode import first_line, text_of
 from rlctl.envs.host.sensors.kernel_file import Gauge, KernelFile, Parse
 from rlctl.envs.host.sensors.perf import EVENTS, perf_root
 from rlctl.envs.host.sensors.perf_process import NO_REASON
@@ -18,6 +19,9 @@ from rlctl.envs.host.sensors.schedstat import run_delay_seconds
 from rlctl.envs.telemetry import Missing
 
 NO_PSI = " (boot with psi=1)"
+
+CAP_SYS_ADMIN, CAP_SYS_RESOURCE = "CAP_SYS_ADMIN", "CAP_SYS_RESOURCE"
+_CAPABILITIES = {CAP_SYS_ADMIN: 21, CAP_SYS_RESOURCE: 24}  # linux/capability.h
 
 TRIAL_SECONDS = 0.02
 TRIAL_TIMEOUT_SECONDS = 5.0
@@ -44,9 +48,18 @@ def probe_host(proc: Path = Path("/proc"), run: Run | None = None) -> tuple[Capa
         _cgroup_names(proc),
         *(_event(event, run or _run) for event in EVENTS),
         answers("PSI", proc / "pressure/cpu", some_seconds, "pressure readings and the guards that use them", NO_PSI),
+        _may(proc, "PSI triggers", CAP_SYS_RESOURCE, "the kernel's word between the ticks: pressure is read instead"),
+        _may(proc, "foreign writes", CAP_SYS_ADMIN, "naming who wrote to BE, and an answer before the next tick"),
         answers("schedstat", proc / "self/schedstat", run_delay_seconds, "the LC's run delay"),
         *(_tool(name, disables) for name, disables in _TOOLS.items()),
     )
+
+
+def _may(proc: Path, name: str, capability: str, disables: str) -> Capability:
+    """Whether this process has a capability that takes no file to try."""
+    effective = re.search(r"^CapEff:\s*([0-9a-f]{1,16})$", text_of(proc / "self/status"), re.MULTILINE)
+    present = effective is not None and bool(int(effective[1], 16) >> _CAPABILITIES[capability] & 1)
+    return Capability(name, present, f"{'has' if present else 'takes'} {capability}", disables)
 
 
 def _event(event: str, run: Run) -> Capability:

@@ -52,6 +52,15 @@ class Psi:
         """Shares of the time since the previous call, in [0, 1]."""
         return {name: _worst([g.rate(now_seconds) for g in gauges]) for name, gauges in self._gauges.items()}
 
+    @property
+    def lc_file(self) -> Path:
+        """The file with the LC's waiting for CPUs."""
+        return self._gauges["lc_pressure_ratio"][0].path
+
+    def lc_waited_seconds(self) -> float | Missing:
+        """So long a task of the LC has waited for a CPU since its group was made; no rate is disturbed by the look."""
+        return self._gauges["lc_pressure_ratio"][0].now()
+
     def close(self) -> None:
         """Close the kernel's files."""
         for gauge in (gauge for gauges in self._gauges.values() for gauge in gauges):

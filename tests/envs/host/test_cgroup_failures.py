@@ -154,6 +154,17 @@ def test_more_files_than_may_stay_open(tmp_path: Path) -> None:
     kernel.close()
 
 
+def test_a_file_longer_than_a_page_is_read_whole(tmp_path: Path) -> None:
+    """`io.max` with a line for each of a hundred disks is an original too."""
+    kernel, text = (
+        KernelFiles(),
+        "".join(f"8:{minor} rbps=1048576 wbps=max riops=max wiops=max\n" for minor in range(100)),
+    )
+    (tmp_path / "io.max").write_text(text)
+    assert [kernel.read(tmp_path / "io.max") for _ in range(2)] == [text, text], "opened, and kept open"
+    kernel.close()
+
+
 def test_a_lying_kernel_file_is_caught_on_read_back(fake: Bench) -> None:
     group = fake.group()
     be = BeActuator([group], (1, 0), LIMITS, fake.knobs())
@@ -198,6 +209,32 @@ def test_a_controller_that_is_taken_away_does_not_stop_the_freeze(fake: Bench) -
     with pytest.raises(CgroupError, match="not enabled"):
         be.apply(LIMITS.safe)
     assert be.read() == Allocation(LIMITS.min_quota_cpus, 2, frozen=True), "and its CPUs count as wide open"
+
+
+@pytest.mark.parametrize("content", ["\xff\n", None])
+def test_a_quota_that_cannot_be_read_is_tightened_all_the_same(
+    fake: Bench, monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
+    group, other = fake.group(), fake.group()
+    be = BeActuator([group, other], (1, 0), LIMITS, fake.knobs())
+    be.apply(Allocation(1.0, 2))
+    file = group.cpu.quota_files[0]
+    read = fake.fake.read
+
+    def unreadable(path: Path) -> str:
+        if path != file:
+            return read(path)
+        if content is None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return content
+
+    monkeypatch.setattr(fake.fake, "read", unreadable)
+    with pytest.raises(CgroupError, match=file.name):
+        be.apply(Allocation(0.2, 2))
+    plan = be.emergency_plan()
+    monkeypatch.undo()
+    assert group.cpu.quota() == other.cpu.quota() == Quota(1000, 10_000)
+    assert file in plan.paths, "the watchdog does not need to read it either"
 
 
 def test_tasks_that_do_not_stop_are_reported_not_frozen(fake: Bench) -> None:

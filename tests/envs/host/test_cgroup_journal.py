@@ -16,7 +16,9 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.journal import COMPACT_ENTRIES, JOURNAL, LOCK, Entry, Journal, load, refused
+from rlctl.envs.host.cgroup.journal import COMPACT_ENTRIES, JOURNAL, LOCK, UNREADABLE, Entry, Journal, load, refused
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Controller
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.restore import restore
 
@@ -26,6 +28,11 @@ LIMITS = Limits(cpus=2)
 
 def entry(name: str = "cpu.max", original: str = "max 100000\n") -> Entry:
     return Entry(Path("/sys/fs/cgroup/be") / name, original, (31, 4711))
+
+
+def full(*_: object) -> None:
+    """Stands for a call that finds no room on the disk."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @given(st.binary(max_size=60), st.integers(0, 2**63), st.text(st.characters(exclude_characters="\0"), min_size=1))
@@ -86,9 +93,6 @@ def test_the_disk_has_room_for_new_groups_when_it_is_full(tmp_path: Path, monkey
     with Journal.open(tmp_path) as journal:
         allocated = path.stat().st_blocks * 512
 
-        def full(*_: object) -> None:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
         def only_within(file: int, data: bytes, at: int) -> int:
             return write(file, data, at) if at + len(data) <= allocated else write(file, data[:100], at)
 
@@ -102,6 +106,14 @@ def test_the_disk_has_room_for_new_groups_when_it_is_full(tmp_path: Path, monkey
     assert path.stat().st_size < allocated, "a journal that is closed holds no room"
     with Journal.open(tmp_path) as journal:
         assert len(journal.entries) == 1000
+
+
+def test_a_full_disk_is_told_with_the_file_that_it_did_not_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlctl.envs.host.cgroup.journal.os.pwrite", full)
+    with pytest.raises(HostError, match=f"{tmp_path / LOCK}: No space left on device: name another state directory"):
+        Journal.open(tmp_path)
 
 
 def test_a_file_system_that_sets_nothing_aside_takes_entries_as_ever(
@@ -189,6 +201,18 @@ def test_a_controller_begins_anew_after_a_reboot(fake: Bench) -> None:
     assert journal.entries == []
     assert "obsolete" in journal.note
     assert load(fake.state_dir).boot_id == "another-boot"
+
+
+@pytest.mark.parametrize("garbage", [b"\xff" * 40, b"no header\nno entry\n"])
+def test_a_journal_in_which_nothing_can_be_read_is_kept_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, garbage: bytes
+) -> None:
+    (tmp_path / JOURNAL).write_bytes(garbage)
+    with Journal.open(tmp_path) as journal:
+        journal.record([entry()])
+    assert (tmp_path / UNREADABLE).read_bytes() == garbage
+    assert f"kept as {tmp_path / UNREADABLE}" in caplog.text
+    assert load(tmp_path).entries == (entry(),)
 
 
 def test_a_damaged_line_keeps_the_journal_and_says_which(fake: Bench) -> None:
@@ -298,6 +322,29 @@ def test_one_that_restore_has_set_aside_stays_aside(fake: Bench) -> None:
         restore(fake.state_dir, kernel=fake.kernel, proc=fake.proc, force=True)
         journal.defend()
         assert not (fake.state_dir / JOURNAL).exists()
+
+
+@pytest.mark.parametrize("bench", ["v1", pytest.param("real", marks=pytest.mark.host)], indirect=True)
+def test_a_group_of_v1_that_has_another_name_by_now_gets_its_originals_back(bench: Bench) -> None:
+    if bench.layout.mounts[Controller.CPU].version == 2:
+        pytest.skip("cgroup v2 lets no group be renamed")
+    outer = bench.group()
+    inner = bench.group(f"{outer.name}/inner")
+    outer.cpu.set_quota(Quota(70_000, 100_000))
+    knobs = bench.knobs()
+    BeActuator([inner], (1, 0), LIMITS, knobs).apply(Allocation(0.25, 1))
+    for directory in outer.directories:
+        if bench.fake or not (directory / "cgroup.controllers").exists():  # the v2 side of a hybrid host
+            directory.rename(directory.with_name(f"{outer.name}-renamed"))
+    renamed = Group.open(bench.layout, f"{outer.name}-renamed/inner", knobs)
+    bench.groups.append(Group.open(bench.layout, f"{outer.name}-renamed", Knobs(None, bench.kernel)))
+    assert renamed.cpu.originally().quota_us is None, "what it was restricted to is no original of the new name's"
+    BeActuator([renamed], (1, 0), LIMITS, knobs).apply(Allocation(0.5, 1))
+    report = bench.restore()
+    assert report.ok
+    assert not report.skipped
+    assert renamed.cpu.quota().quota_us is None
+    assert not renamed.freezer.ordered()
 
 
 @pytest.mark.parametrize("name", [JOURNAL, LOCK])

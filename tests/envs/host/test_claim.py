@@ -1,25 +1,32 @@
 """One controller for each BE group, whatever the state directories: two of them would fight over its knobs."""
 
 import os
+import shutil
 
 import pytest
 
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.claim import Claims
+from rlctl.envs.host.cgroup.journal import JOURNAL, Journal
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.mark import ATTRIBUTE, marked
+from rlctl.envs.host.cgroup.members import RESTRICTING
+from rlctl.envs.host.cgroup.quota import Quota
+from rlctl.envs.host.cgroup.restore import restore
 
 
-def test_a_second_controller_of_a_group_is_refused_and_the_first_one_named(bench):
+def test_a_second_controller_of_a_group_is_refused_and_the_first_one_named(bench, tmp_path):
     group = bench.group()
-    with Claims() as first, Claims() as second:
+    with Claims(bench.state_dir) as first, Claims(tmp_path / "other") as second:
         first.take(group)
         first.take(group)  # as at every look
         with pytest.raises(HostError, match=rf"{group.name} is controlled by a running rlctl \(pid {os.getpid()}\)"):
             second.take(group)
 
 
-def test_a_group_that_is_let_go_is_free_and_the_others_stay_claimed(bench):
+def test_a_group_that_is_let_go_is_free_and_the_others_stay_claimed(bench, tmp_path):
     gone, kept = bench.group(), bench.group()
-    with Claims() as first, Claims() as second:
+    with Claims(bench.state_dir) as first, Claims(tmp_path / "other") as second:
         first.take(gone)
         first.take(kept)
         first.keep([kept])
@@ -30,9 +37,109 @@ def test_a_group_that_is_let_go_is_free_and_the_others_stay_claimed(bench):
         second.take(kept)
 
 
-def test_a_group_that_was_made_anew_is_another_one(bench):
+def test_a_group_that_was_made_anew_is_another_one(bench, tmp_path):
     group = bench.group()
-    with Claims() as first, Claims() as second:
+    with Claims(bench.state_dir) as first, Claims(tmp_path / "other") as second:
         first.take(group)
         group.remove()
         second.take(bench.group(group.name))
+
+
+def test_a_group_within_a_claimed_one_is_refused_and_so_is_one_that_holds_it(bench, tmp_path):
+    outer = bench.group()
+    inner, beside = bench.group(f"{outer.name}/inner"), bench.group(f"{outer.name}/beside")
+    with Claims(bench.state_dir) as first, Claims(tmp_path / "other") as second:
+        first.take(outer)
+        with pytest.raises(HostError, match=rf"{inner.name} lies within \S+, which is controlled by a running rlctl"):
+            second.take(inner)
+        first.close()
+        second.take(inner)
+        with pytest.raises(HostError, match=f"{outer.name} is controlled by a running rlctl"):
+            first.take(outer)
+        first.take(beside)
+        first.close()
+        second.take(outer)  # what was above a group of ours is one itself
+
+
+def crashed(bench):
+    """A group whose originals a controller journalled that is no more; its files."""
+    group = bench.group()
+    with Claims(bench.state_dir) as claims:
+        control(bench, claims, group)
+    return group
+
+
+def control(bench, claims, group):
+    """Claim it, journal its originals and restrict it, as a controller does."""
+    claims.take(group)
+    knobs = bench.knobs()
+    knobs.remember(group.knob_files(*RESTRICTING))
+    group.using(knobs).cpu.set_quota(Quota(2000, 10_000))
+    bench.close_journal()
+
+
+def test_while_the_originals_are_not_back_no_other_state_directory_gets_the_group(real, tmp_path):
+    group = crashed(real)
+    refused = pytest.raises(HostError, match=rf"{real.state_dir} has the originals of .*rlctl restore --state")
+    with Claims(tmp_path / "other") as second, refused:
+        second.take(group)
+    with Claims(real.state_dir) as same:
+        same.take(group)
+    assert marked(group.directories[0]) == real.state_dir, "the originals are still there, and nowhere else"
+    assert real.restore().ok
+    assert [marked(directory) for directory in group.directories] == [None for _ in group.directories]
+    with Claims(tmp_path / "other") as second:
+        second.take(group)
+
+
+def test_what_holds_for_a_group_holds_for_those_within_and_above_it(real, tmp_path):
+    outer = crashed(real)
+    inner = real.group(f"{outer.name}/inner")
+    with Claims(tmp_path / "other") as second, pytest.raises(HostError, match="has the originals"):
+        second.take(inner)
+    real.restore()
+    with Claims(real.state_dir) as first:
+        control(real, first, inner)
+    with Claims(tmp_path / "other") as second, pytest.raises(HostError, match="has the originals"):
+        second.take(outer)
+
+
+@pytest.mark.parametrize("how", ["removed", "moved", "forged"])
+def test_a_mark_that_nothing_bears_out_keeps_nobody_out_and_is_told(real, tmp_path, caplog, how):
+    group, other = crashed(real), tmp_path / "other"
+    if how == "moved":
+        real.state_dir.rename(other)
+    elif how == "removed":
+        shutil.rmtree(real.state_dir)
+    else:
+        real.state_dir.chmod(0o777)
+    with Claims(other) as second:
+        second.take(group)
+    assert ("has its originals no more" in caplog.text) == (how != "moved"), "moved originals are no lost ones"
+    real.state_dir = other
+
+
+@pytest.mark.parametrize("name", [b"", b"state", b"/var/lib\0/rlctl", b"/" + b"x" * 5000, b"/\xff\n", b"/dev/zero"])
+def test_a_mark_that_is_no_state_directory_is_nobody_s(real, tmp_path, name):
+    group = real.group()
+    os.setxattr(group.directories[0], ATTRIBUTE, name)
+    with Claims(tmp_path) as claims:
+        claims.take(group)
+        assert marked(group.directories[0]) == tmp_path
+
+
+def test_restore_sets_nobody_free_whom_another_controller_has_taken_over(real, tmp_path):
+    group, other = crashed(real), tmp_path / "other"
+    (real.state_dir / JOURNAL).rename(hidden := tmp_path / "hidden")  # on a disk that was not there for a while
+    with Claims(other) as second, Journal.open(other) as journal:
+        second.take(group)
+        Knobs(journal).remember(group.knob_files(*RESTRICTING))
+        hidden.rename(real.state_dir / JOURNAL)
+        report = real.restore()
+        assert not report.ok
+        assert f"rlctl restore --state {other}` comes first" in str(report)
+        assert group.cpu.quota() == Quota(2000, 10_000)
+        journal.close()
+        assert restore(other).ok
+    assert real.restore().ok
+    assert group.cpu.quota().quota_us is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ class Run:
         events = self.ownership.events
         lc, batch = (selects(ByCgroup(f"/{self.top}/{name}"), []) for name in ("web*", "batch-*"))
         assert batch is not None
-        self.claims = Claims()
+        self.claims = Claims(bench.state_dir)
         self.follower = Follower(
             bench.layout, self.knobs, self.lc, lc, [batch], self.actuator, sensors, events, self.claims
         )
@@ -59,6 +60,7 @@ class Run:
         )  # fmt: skip
 
     def tick(self, allocation: Allocation = HALF) -> Allocation:
+        self.host.follow()
         self.telemetry = self.host.read()
         return self.host.apply(allocation)
 
@@ -73,7 +75,7 @@ def test_a_group_that_another_controller_has_is_left_to_it_until_that_one_ends(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(bench, monkeypatch, "batch-1")
-    with Claims() as other:
+    with Claims(bench.state_dir.parent / "other") as other:
         other.take(run.make("batch-2"))
         run.tick()
         assert run.kinds() == ["group-refused"]
@@ -108,11 +110,44 @@ def test_a_group_that_appears_is_under_the_budget_in_the_same_tick(
     assert isinstance(run.telemetry.be_cpus, Value)
 
 
+def test_many_that_appear_at_once_are_met_between_two_ticks_as_far_as_half_of_the_period_allows(
+    fake: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(fake, monkeypatch, "batch-0")
+    monkeypatch.setattr("rlctl.envs.host.following.MOST_AT_ONCE", 2)
+    late = [run.make(f"batch-{number}") for number in range(1, 11)]
+
+    def met() -> int:
+        return sum(group.freezer.ordered() for group in late)
+
+    run.host._deadline = -math.inf
+    for _ in range(2):
+        run.host.follow()
+    assert met() == 4, "some at each time, however late it is"
+    assert len(run.plans) == 2, "and the watchdog knows them"
+    run.host._deadline = math.inf
+    run.host.follow()
+    assert met() == 10
+    run.tick()
+    assert len(run.actuator.groups) == 11
+
+
+def test_what_fails_between_two_ticks_is_the_next_one_s_failure(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(fake, monkeypatch, "batch-1")
+    with monkeypatch.context() as failing:
+        failing.setattr("rlctl.envs.host.following.outermost", lambda *_: 1 / 0)
+        run.host.wait()
+    with pytest.raises(ZeroDivisionError):
+        run.host.read()
+    run.host.wait()
+    run.host.read()
+
+
 def test_who_appears_is_safe_before_it_has_a_share(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(fake, monkeypatch, "batch-1")
     run.tick()
     late = run.make("batch-2")
-    run.host.read()
+    run.host.follow()
     assert late.freezer is not None
     assert late.freezer.ordered()
     assert quota_cpus(late) <= LIMITS.min_quota_cpus

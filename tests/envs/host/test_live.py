@@ -2,6 +2,7 @@
 
 import time
 import warnings
+from types import SimpleNamespace
 
 import gymnasium as gym
 import pytest
@@ -197,3 +198,27 @@ def test_a_reading_that_nobody_provides_says_why(be):
     telemetry = host(be, Fixed(load_ratio=Value(0.3))).read()
     missing = [getattr(telemetry, name) for name in ("cpi", "lc_cpus", "lc_pressure_ratio", "be_work_rate")]
     assert all(isinstance(reading, Missing) and reading.detail for reading in missing)
+
+
+def test_what_is_applied_between_two_ticks_is_of_the_same_period(be):
+    """A hold before the period is over must not pass for a BE that had nothing all the time."""
+    telemetry = {"be_cpus": Value(0.4), "tail_latency_seconds": Quantile(0.004, samples=50)}
+    held, begun = [], []
+    learner = SimpleNamespace(see=lambda *_, be_held: held.append(be_held), contradiction=lambda _: "")
+    group, knobs, _ = be
+    lc = Lc("web", SLO(0.01, max_load_rps=100.0), (Fixed(**telemetry),), learner)
+    actuator = BeActuator([group], (1, 0), LIMITS, knobs)
+    actuator.ownership.begin_tick = lambda: begun.append(1)
+    plant = LiveHost([lc], actuator, 0.001, lambda: None)
+    plant.apply(LIMITS.full)
+    plant.read()
+    plant.apply(Allocation(0.5, 1))
+    for _ in range(3):
+        plant.apply(LIMITS.safe)
+    assert plant.read().counters["be_allowed_cpus"] == Value(2.0), "all that it had in the period"
+    assert held[-1] is False
+    plant.apply(LIMITS.safe)
+    plant.apply(LIMITS.safe)
+    assert plant.read().counters["be_allowed_cpus"] == Value(0.0)
+    assert held[-1] is True
+    assert len(begun) == 3, "other programs' claims are counted in ticks"

@@ -59,6 +59,20 @@ def test_a_freer_value_is_corrected_in_the_same_tick_however_often_it_comes(benc
     assert contest.foreign_writes() == 36
 
 
+def test_a_burst_that_another_program_allows_is_ended_in_the_same_tick(bench: Bench) -> None:
+    contest = Contest(bench, Foreign.YIELD)
+    if not (names := [file for file in contest.group.cpu.quota_files if "burst" in file.name]):
+        pytest.skip("this kernel has no burst")
+    contest.be.apply(HALF)
+    for _ in range(3):
+        bench.kernel.write(names[0], "1000")
+        assert contest.be.apply(HALF) == HALF
+        assert contest.other.cpu.burst_us() == 0
+    events = contest.events()
+    assert len(events) == 3
+    assert "quota 0.5 CPU -> 0.5 CPU and a burst of 1000 us" in events[0]
+
+
 def test_tighter_values_are_overwritten_ever_more_seldom(fake: Bench) -> None:
     contest = Contest(fake, Foreign.REASSERT)
     contest.be.apply(HALF)

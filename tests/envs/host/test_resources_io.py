@@ -16,7 +16,9 @@ from rlctl.envs.errors import CgroupError
 from rlctl.envs.host.cgroup.files import kind_of
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.layout import Controller, Mount
+from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.resources.blockio import Disk, IoDriver, IoV1, IoV2, disks, io_of
+from tests.waiting import PATIENCE_SECONDS
 
 Bench = Any
 VDA, VDB = Disk("vda", "254:0", "mq-deadline"), Disk("vdb", "254:16", "bfq")
@@ -162,13 +164,16 @@ def test_limits_of_several_disks_go_back_one_by_one(fake: Bench) -> None:
     if mount.version == 1:
         return
     with own_group(fake, mount) as folder:
-        (folder / "io.max").write_text("254:0 rbps=5 wbps=max riops=max wiops=max\n")
+        before = "".join(f"254:{minor} rbps=5 wbps=max riops=max wiops=max\n" for minor in range(1000, 1100))
+        (folder / "io.max").write_text(before)
         knobs = fake.knobs()
         driver = IoV2(knobs, folder, mount.path)
         for disk in (VDA, VDB):
             driver.limit(disk, 1 << 20, 1 << 20)
-        assert fake.restore().ok
-        assert (folder / "io.max").read_text() == "254:0 rbps=5 wbps=max riops=max wiops=max\n"
+        (folder / "io.max").write_text("")  # whoever else lifted the limits of all the other disks
+        fake.close_journal()
+        assert restore(fake.state_dir, kernel=fake.kernel, proc=fake.proc, patience_seconds=PATIENCE_SECONDS).ok
+        assert (folder / "io.max").read_text() == before
 
 
 LINES = st.dictionaries(

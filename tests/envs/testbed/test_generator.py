@@ -311,6 +311,21 @@ def test_latency_counts_from_the_intended_time(serve: Any, load: Any) -> None:
     assert until(lambda: generator.stats().outstanding < 10)
 
 
+def test_a_peek_takes_nothing_from_the_figures(serve: Any, load: Any) -> None:
+    server = serve(lambda _: OK)
+    generator = load(port=server.port, rate_rps=150.0)
+    generator.stats()
+    seen = until(lambda: (one := generator.peek()).latencies and one)
+    assert all(0.0 < latency < 60.0 for latency in seen.latencies)
+    assert generator.stats().samples >= len(seen.latencies)
+    server.open_gate.clear()
+    assert until(lambda: (generator.peek().oldest_seconds or 0.0) >= 0.1)
+    server.open_gate.set()
+    assert until(lambda: generator.peek().oldest_seconds < 0.1)
+    generator.set_rate(0.0)
+    assert until(lambda: not generator.peek().latencies)
+
+
 def test_figures_agree_with_each_other(serve: Any, load: Any) -> None:
     before = time.monotonic()
     generator = load(port=serve(lambda _: OK).port, rate_rps=150.0, connections=20)

@@ -123,6 +123,18 @@ def test_when_not_even_the_safe_allocation_can_be_written_the_loop_goes_on_for_a
     assert ticks(loop)[0].applied == LIMITS.minimum, "what is really in force is recorded"
 
 
+def test_ten_ticks_a_second_neither_end_it_after_one_nor_fill_the_log(always, caplog):
+    plant = Stubborn(lambda a, n: n > 1)
+    plant.tick_seconds = 0.1
+    loop = controller(plant, always(lambda o: 1 / 0), shielded=False)
+    with pytest.raises(HostError, match="100 ticks in a row could not be written"):
+        loop.run(ticks=1000)
+    for what in ("write failed: ", "policy always failed: "):
+        told = [message for message in caplog.messages if message.startswith(what)]
+        assert len(told) == 7, "1st, 2nd, 4th ... 64th"
+        assert told[-1].endswith("(64 times in a row)")
+
+
 def test_one_good_write_forgives_the_failures_before_it(always):
     numbers = iter(range(1000))
     plant = Stubborn(lambda a, n: a == Allocation(1.0, 2) and next(numbers) % 7 != 6)

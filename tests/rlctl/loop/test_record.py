@@ -16,9 +16,11 @@ from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.applications import Placement
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.loop.record import MemoryRecorder, Tee, Tick, TickLog, tick_as_json, write_ticks
+from rlctl.safety.signs import Alarm, Sign
 from rlctl.safety.verdict import Bound, Reason, Verdict
-from rlctl.ticklog.logged import read_log
-from rlctl.ticklog.why import shares_in_words
+from rlctl.ticklog.logged import LoggedTick, read_log
+from rlctl.ticklog.moments import Moment, Nearest
+from rlctl.ticklog.why import in_plain_words, shares_in_words
 from tests.doubles.tick_logs import read_ticks
 
 FULL, FROZEN = Allocation(UNLIMITED, 2), Allocation(0.01, 1, frozen=True)
@@ -261,3 +263,26 @@ def test_no_reading_of_telemetry_is_left_out_of_the_log():
     said = tick_as_json(a_tick())["readings"]
     assert {"tail_latency_seconds", "load_ratio", "cpi", "be_work_rate", "lc_run_delay_ratio"} <= said.keys()
     assert not math.isnan(said["tail_latency_seconds"]["value"])
+
+
+ALARM = Alarm(Sign.OLDEST, "LC web: 21.5 ms, above 10 ms at two looks", 0.203, 0.004)
+
+
+def test_an_alarm_comes_back_and_is_left_out_where_there_is_none(tmp_path):
+    write_ticks(tmp_path / "ticks.jsonl", [a_tick(), replace(a_tick(1), alarm=ALARM)])
+    assert ["alarm" in said for said in read_ticks(tmp_path / "ticks.jsonl")] == [False, True]
+    found = [one.tick for one in read_log([tmp_path / "ticks.jsonl"], pytest.fail)]
+    assert [one.alarm for one in found] == [None, ALARM]
+    assert not found[1].false_alarm, "the window missed its target"
+
+
+def test_an_alarm_and_events_are_told_in_words():
+    good = Telemetry(1.5, 0.010, tail_latency_seconds=Quantile(0.004, samples=50))
+    tick = replace(a_tick(1, good), alarm=ALARM, events=("foreign-write: be: quota",))
+    nearest = Nearest(LoggedTick(tick, Path("ticks.jsonl"), 2), None, 0.0)
+    lines = list(in_plain_words(nearest, Moment()))
+    assert (
+        "between  oldest-request 0.203 s into the period (LC web: 21.5 ms, above 10 ms at two looks): BE held in 4.0 ms"
+        "; false: the target was met all the same"
+    ) in lines
+    assert "         foreign-write: be: quota" in lines

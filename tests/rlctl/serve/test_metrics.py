@@ -16,6 +16,7 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.applications import Placement
 from rlctl.envs.telemetry import READINGS, Missing, Quantile, Telemetry, Value, Why
 from rlctl.loop.record import Tick
+from rlctl.safety.signs import Alarm, Sign
 from rlctl.safety.verdict import Bound, Reason, Verdict
 from rlctl.serve.budget import ErrorBudget
 from rlctl.serve.metrics import Metrics, _shares
@@ -191,7 +192,7 @@ def test_labels_come_from_closed_sets(metrics):
         metrics.write(
             a_tick(index, EVERYTHING.but(cpi=note), error=f"/sys/{index}", verdict=Verdict(FROZEN, FULL, (bound,)))
         )
-    assert len(samples(metrics)) < 120
+    assert len(samples(metrics)) < 150
 
 
 def test_promtool_has_nothing_to_say(metrics):
@@ -213,3 +214,18 @@ def test_applications_are_named_without_pids_and_their_number_is_bounded():
     assert cpus["other"] == pytest.approx(sum(0.01 * pid for pid in range(1, 11)))
     assert families["rlctl_applications_running"].samples[0].value == 61
     assert families["rlctl_applications_deferred"].samples[0].value == 1
+
+
+def test_alarms_between_the_ticks_are_counted_by_sign_and_the_false_ones_again(clock):
+    heeded = {Sign.LATE, Sign.OLDEST}
+    metrics = Metrics("ppo", ("responsive", ""), LIMITS, 1.0, heeded=lambda: heeded, measure=lambda: USED, clock=clock)
+    assert samples(metrics)["rlctl_inner_alarms_total{sign=cpu-pressure}"] == 0
+    met, missed = (EVERYTHING.but(tail_latency_seconds=Quantile(seconds), oldest_request_seconds=Value(0.0))
+                   for seconds in (0.005, 0.02))  # fmt: skip
+    for telemetry in (met, missed):
+        metrics.write(replace(a_tick(telemetry=telemetry), alarm=Alarm(Sign.LATE, "", 0.1, 0.001)))
+    seen = samples(metrics)
+    assert seen["rlctl_inner_alarms_total{sign=late-requests}"] == 2
+    assert seen["rlctl_inner_false_alarms_total{sign=late-requests}"] == 1
+    assert seen["rlctl_inner_sign_active{sign=late-requests}"] == 1
+    assert seen["rlctl_inner_sign_active{sign=cpu-pressure}"] == 0

@@ -319,6 +319,13 @@ def test_a_token_is_one_long_word(serve, token, content):
         serve(MetricsSection(listen="127.0.0.1:0", bearer_token_file=token))
 
 
+def test_a_key_that_everybody_may_read_is_no_secret_either(serve, tmp_path):
+    certificate, key = self_signed(tmp_path, "open")
+    key.chmod(0o644)
+    with pytest.raises(ConfigError, match=rf"^metrics.tls_key: everybody may use {key}: chmod o= {key}$"):
+        serve(MetricsSection(listen="127.0.0.1:0", tls_certificate=certificate, tls_key=key))
+
+
 def test_files_that_are_not_there_are_named_by_their_key(serve, tmp_path, certificate):
     certificate, _ = certificate
     with pytest.raises(ConfigError, match=r"^metrics.bearer_token_file: .*: No such file"):

@@ -10,6 +10,7 @@ import pytest
 
 from rlctl.config.sources import OtlpLatency
 from rlctl.envs.errors import HostError
+from rlctl.envs.host.latency.newest import NOTHING, LatencySource
 from rlctl.envs.telemetry import Missing, Quantile, Why
 from rlctl.envs.workload import SLO
 from rlctl.serve.latency import latency_source
@@ -67,6 +68,9 @@ def test_two_exports_are_a_window(receive, how):
     found = tail(source)
     assert isinstance(found, Quantile)
     assert found.samples == 31
+    assert isinstance(source, LatencySource)
+    assert source.newest().tail_seconds == found.value
+    assert source.newest() == NOTHING
 
 
 @pytest.mark.parametrize(

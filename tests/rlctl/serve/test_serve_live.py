@@ -142,6 +142,7 @@ def test_a_blind_controller_freezes_be_and_a_signal_puts_everything_back(groups,
     finally:
         process.kill()
     assert process.returncode == 0, err
+    assert '\npolicy:\n  name: "static"\n' in err, "the configuration in effect is there to be read"
     assert ordered_frozen(during), "no latency was ever seen, so BE may not run"
     assert knobs(folders) == before
     assert json.loads(out.splitlines()[-1])["event"] == "end"
@@ -201,7 +202,7 @@ def requests_in(path):
     ended = threading.Event()
 
     def go_on():
-        with path.open("w") as log:
+        with path.open("a") as log:
             while not ended.wait(0.1):
                 log.write('{"latency_seconds": 0.001}\n' * 100)
                 log.flush()
@@ -243,6 +244,69 @@ def test_what_was_learned_of_a_host_is_known_after_a_restart(groups, tmp_path):
         "experience",
         "maximum load of lc",
     }
+
+
+def test_between_two_ticks_late_requests_hold_be_and_a_foreign_write_is_answered(groups, tmp_path):
+    """Another program that sets the quota free in step with the ticks once had BE free nearly all of the time."""
+    parent, folders = groups
+    config, ticks, requests = written(parent, tmp_path), tmp_path / "log" / "ticks.jsonl", tmp_path / "requests.jsonl"
+    text = config.read_text().replace("tick_seconds: 0.2", "tick_seconds: 2").replace("rps: 100", "rps: 5000")
+    config.write_text(text)
+    (quota,) = [path for folder in folders for name in QUOTAS if (path := folder / name).exists()]
+    free, before = QUOTAS[quota.name], knobs(folders)
+
+    def running():
+        """BE has more than its minimum, so that there is something to take from it."""
+        applied = [tick["applied"] for tick in shown(ticks)][-1:]
+        return any(not one["frozen"] and one["quota_cpus"] > 0.1 for one in applied)
+
+    def answered_thrice_within_a_period():
+        """Where nothing is done between the ticks there is one answer in each."""
+        seen, ours = len([*shown(ticks)]), quota.read_text()
+        for _ in range(3):
+            quota.write_text(free)
+            until(lambda: process.poll() is not None or quota.read_text() == ours or len([*shown(ticks)]) > seen)
+        return len([*shown(ticks)]) == seen
+
+    def held():
+        """Late requests while BE runs; the shield holds it by itself after those that came too late for the guard."""
+        with requests.open("a") as log:
+            log.write('{"latency_seconds": 0.5}\n' * 300 * running())
+        return [tick for tick in shown(ticks) if "alarm" in tick]
+
+    with requests_in(requests), a_busy_one(folders):
+        process = start("--config", config)
+        try:
+            until(lambda: process.poll() is not None or running())
+            if may_watch_writes():
+                until(lambda: process.poll() is not None or answered_thrice_within_a_period())
+            alarms = until(lambda: process.poll() is not None or held())
+            words = subprocess.run(
+                [sys.executable, "-m", "rlctl", "why", "tick", str(alarms[0]["tick"]), "--log", str(tmp_path / "log")],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+            process.terminate()
+            _, err = process.communicate(timeout=PATIENCE_SECONDS)
+        finally:
+            process.kill()
+    assert process.returncode == 0, err
+    assert alarms[0]["alarm"]["sign"] == "late-requests"
+    assert alarms[0]["alarm"]["error"] == ""
+    assert not alarms[0]["before"]["frozen"], "what was in force until then"
+    assert "between  late-requests" in words
+    assert "inner guard looks at lc: jsonl" in err
+    assert knobs(folders) == before
+
+
+QUOTAS = {"cpu.cfs_quota_us": "-1", "cpu.max": "max"}
+
+
+def may_watch_writes():
+    """fanotify takes CAP_SYS_ADMIN, number 21."""
+    effective = Path("/proc/self/status").read_text().split("CapEff:")[1].split()[0]
+    return bool(int(effective, 16) >> 21 & 1)
 
 
 def test_be_that_gets_nothing_is_told_to_whoever_can_move_it(groups, tmp_path):
@@ -375,6 +439,32 @@ def test_after_a_crash_that_nobody_sees_the_watchdog_puts_everything_back(groups
     _, err = process.communicate(timeout=PATIENCE_SECONDS)  # the watchdog has the same stderr, and ends when it is done
     assert knobs(folders) == before, err
     assert not list((tmp_path / "state").glob("journal.jsonl"))
+
+
+def test_after_a_crash_a_start_with_another_state_directory_waits_until_the_originals_are_back(groups, tmp_path):
+    parent, folders = groups
+    before, state, other = knobs(folders), tmp_path / "state", tmp_path / "other"
+    other.mkdir()
+    first = start("--config", written(parent, tmp_path, "watchdog: {restore_after_seconds: 600}"))
+    until(lambda: first.poll() is not None or has_ticks(tmp_path / "log" / "ticks.jsonl", 1))
+    first.kill()
+    first.wait()
+    try:
+        refused = start("--config", written(parent, other), "--duration", "1")
+        _, err = refused.communicate(timeout=PATIENCE_SECONDS)
+        assert refused.returncode == 75, err
+        assert f"{state} has the originals of " in err
+        assert f"`rlctl restore --state {state}`" in err
+        assert ordered_frozen(knobs(folders)), "the crashed one's watchdog holds BE all the same"
+    finally:
+        words = [sys.executable, "-m", "rlctl", "restore", "--state", str(state)]
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+        first.communicate(timeout=PATIENCE_SECONDS)  # its watchdog has the same stderr, and ends now
+    assert knobs(folders) == before
+    second = start("--config", written(parent, other), "--duration", "1")
+    _, err = second.communicate(timeout=PATIENCE_SECONDS)
+    assert second.returncode == 0, err
+    assert knobs(folders) == before, err
 
 
 def test_a_hangup_exchanges_who_decides_and_a_mistake_changes_nothing(groups, tmp_path):

@@ -59,6 +59,7 @@ class Host(FakePlant):
 
     def __init__(self, log, **failing):
         super().__init__(LIMITS, loads=(0.1,))
+        self.watch = None
         self.log, self.absent, self.shares, self.learned, self.failing = log, {}, {}, (), failing
 
     def wait(self):

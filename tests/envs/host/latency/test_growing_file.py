@@ -69,6 +69,18 @@ def test_between_rename_and_reopen_the_old_file_is_still_read(log: Path, tmp_pat
     follower.close()
 
 
+def test_an_old_log_that_is_moved_in_says_nothing_of_now(log: Path, tmp_path: Path) -> None:
+    follower, old = GrowingFile(log), tmp_path / "old.log"
+    append(log, b"last of the present one\n")
+    old.write_bytes(b"of last year\nbegun last year")
+    os.utime(old, (1e9, 1e9))
+    old.rename(log)
+    assert follower.read() == b"last of the present one\n"
+    append(log, b" and ended now\nnew\n")
+    assert follower.read() == b"new\n"
+    follower.close()
+
+
 def test_truncation_in_place_starts_over(log: Path) -> None:
     follower = GrowingFile(log)
     append(log, b"a long line before the truncation\n")
@@ -151,3 +163,69 @@ def test_a_look_takes_no_more_memory_than_there_is_to_read(log: Path) -> None:
     finally:
         tracemalloc.stop()
     follower.close()
+
+
+def test_looking_ahead_takes_nothing_from_the_next_reading(log: Path) -> None:
+    follower = GrowingFile(log)
+    assert follower.ahead(100) == b"", "what was there before is none of it"
+    append(log, b"one\ntwo\nthr")
+    assert follower.ahead(100) == b"one\ntwo\n"
+    append(log, b"ee\n")
+    assert follower.ahead(100) == b"three\n"
+    assert follower.ahead(100) == b""
+    assert follower.read() == b"one\ntwo\nthree\n"
+    append(log, b"four\n")
+    assert follower.ahead(100) == b"four\n"
+    assert follower.read() == b"four\n"
+    assert follower.ahead(100) == b""
+    follower.close()
+    assert follower.ahead(100) == b""
+
+
+def test_of_a_burst_the_newest_whole_lines_are_looked_at(log: Path) -> None:
+    follower = GrowingFile(log)
+    append(log, b"".join(b"%03d\n" % n for n in range(500)))
+    assert follower.ahead(10) == b"498\n499\n"
+    assert follower.ahead(10) == b""
+    assert follower.read().count(b"\n") == 500  # type: ignore[union-attr]
+    follower.close()
+
+
+def test_looking_ahead_outlives_truncation_rotation_and_absence(log: Path, tmp_path: Path) -> None:
+    follower = GrowingFile(log)
+    append(log, b"long enough to be noticed\n")
+    assert follower.ahead(100) != b""
+    log.write_bytes(b"anew\n")
+    assert follower.ahead(100) == b"anew\n"
+    follower.read()
+    log.rename(tmp_path / "access.log.1")
+    log.write_bytes(b"next\n")
+    assert follower.ahead(100) == b""
+    assert follower.read() == b"next\n"
+    append(log, b"more\n")
+    assert b"more\n" in follower.ahead(100)
+    follower.close()
+    absent = GrowingFile(tmp_path / "absent.log")
+    assert absent.ahead(100) == b""
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([b"a\n", b"bcd", b"\n", b"efgh\nij\n"]), st.sampled_from("raw")), max_size=30)
+)
+def test_whenever_somebody_looks_every_line_is_read_once_and_looked_at_at_most_once(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[bytes, str]]
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "access.log"
+    path.write_bytes(b"")
+    follower, read, looked = GrowingFile(path), b"", b""
+    for data, step in steps:
+        append(path, data)
+        if step == "r":
+            read += follower.read()  # type: ignore[operator]
+        elif step == "a":
+            looked += follower.ahead(1000)
+    read += follower.read()  # type: ignore[operator]
+    looked += follower.ahead(1000)
+    follower.close()
+    whole = b"".join(data for data, _ in steps)
+    assert read == looked == whole[: whole.rfind(b"\n") + 1]

@@ -18,11 +18,12 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.latency.figures import Figures, Reporter, TimeUnit
 from rlctl.envs.host.latency.json_object import FigureKeys, JsonDigest, lookup
 from rlctl.envs.host.latency.jsonl import JsonlRequests, RequestKeys, documents
-from rlctl.envs.host.latency.lines import MOST_LINES
+from rlctl.envs.host.latency.lines import LOOK_EVERY, LOOK_LINES, MOST_LINES
+from rlctl.envs.host.latency.newest import NOTHING, Newest
 from rlctl.envs.host.latency.polled import PolledSource
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, until
 
 near: Any = pytest.approx  # its own type is not that of a number
 
@@ -273,3 +274,34 @@ def test_silence_is_told_once(slo: SLO) -> None:
     told = Reporter("json http://x", slo, 3.0).readings(silent, 0.5)["tail_latency_seconds"]
     assert isinstance(told, Missing)
     assert told.detail == "json http://x: no request completed in 1.0 s"
+
+
+def test_requests_are_looked_at_ahead_of_the_reading_which_has_them_all(tmp_path: Path, slo: SLO) -> None:
+    path = tmp_path / "requests"
+    path.touch()
+    source = JsonlRequests(path, slo, RequestKeys(unit=TimeUnit.MILLISECONDS, latency="ms"))
+    source.read(1.0)
+    append(path, {"ms": 4.0}, {"ms": None}, {"ms": 30.0})
+    looks = [source.newest() for _ in range(2 * LOOK_EVERY)]
+    assert [look for look in looks if look != NOTHING] == [Newest((0.004, 0.030, math.inf))], "the slowest of all"
+    append(path, {"ms": 5.0})
+    tail = source.read(2.0)["tail_latency_seconds"]
+    assert isinstance(tail, Missing), "of four lines one has no latency"
+    assert "25.0% of 4 lines" in tail.detail
+    append(path, *({"ms": n} for n in range(100)))
+    looks = [source.newest() for _ in range(LOOK_EVERY)]
+    assert list(looks[-1].latencies) == near([n / 1e3 for n in range(100 - LOOK_LINES, 100)]), "of a burst the newest"
+    source.close()
+
+
+def test_an_endpoint_says_once_what_the_next_tick_will_read(serve: Callable[..., str], slo: SLO) -> None:
+    document = {"p95": 4.0, "old": 30.0, "n": 300, "stamp": 1}
+    keys = FigureKeys("p95", samples="n", oldest="old", stamp="stamp", unit=TimeUnit.MILLISECONDS)
+    url = serve(lambda: (200, json.dumps(document).encode()))
+    source = PolledSource("json", url, JsonDigest(keys, 1.0), slo, interval_seconds=0.02)
+    assert until(lambda: (one := source.newest()) != NOTHING and one) == Newest(tail_seconds=0.030)
+    assert source.newest() == NOTHING, "the stamp is the same"
+    document["stamp"], document["n"] = 2, 0
+    time.sleep(0.1)
+    assert source.newest() == NOTHING, "of no request there is no latency"
+    source.close()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rlctl.envs.host.latency import postgres_log
+from rlctl.envs.host.latency.figures import Figures
+from rlctl.envs.host.latency.lines import LOOK_EVERY
 from rlctl.envs.host.latency.postgres_log import UNFIT, PostgresLog
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO
@@ -124,6 +127,23 @@ def test_a_server_that_ends_all_statements_is_not_taken_for_a_wrong_log(source: 
     tail = source.read(1.0)["tail_latency_seconds"]
     assert isinstance(tail, Missing)
     assert "all its statements were ended" in tail.detail
+
+
+def test_a_look_between_two_ticks_takes_nothing_from_the_next_reading(log: Path, slo: SLO) -> None:
+    source = PostgresLog(log, slo, one_in=2)
+    source.read(0.0)
+    write(log, row("duration: 5.000 ms", "BIND"), timed_out())
+    source.read(1.0)
+    write(log, row("duration: 1.000 ms"), *[timed_out()] * 3)
+    looks = [source.newest() for _ in range(LOOK_EVERY)]
+    assert [one for look in looks for one in look.latencies] == [0.006, math.inf, math.inf]
+    found = source.read(2.0)
+    assert found["error_rps"] == Value(4.0)  # two of two, for two each
+    window = source._window.figures()
+    assert isinstance(window, Figures)
+    assert window.samples == 1
+    assert max(source._window._batches[-1].latencies) == pytest.approx(0.006)
+    source.close()
 
 
 def test_a_burst_keeps_the_steps_of_a_statement_together(log: Path) -> None:

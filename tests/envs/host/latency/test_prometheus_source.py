@@ -205,6 +205,19 @@ def test_an_average_is_refused(slo: SLO) -> None:
     assert "is no histogram there" in found.detail
 
 
+def test_a_histogram_without_its_last_bucket_is_none(slo: SLO) -> None:
+    """Requests beyond the last bound are in no bucket then, and the tail would flatter."""
+    scrapes = [exposition((n, n, n, n, 2 * n)) for n in (100, 200)]
+    cut = ["\n".join(line for line in scrape.splitlines() if "+Inf" not in line) for scrape in scrapes]
+    found = figures(slo, *cut)
+    assert isinstance(found, Missing)
+    assert found.why is Why.MALFORMED
+    one_of_two = [
+        exposition((n, n, n, n, n), worker="2") + text + "\n" for n, text in zip((100, 200), cut, strict=True)
+    ]
+    assert isinstance(figures(slo, *one_of_two), Missing), "a worker without one hides its own"
+
+
 TEXT = st.text(alphabet='http_seconds_bucket{}le="0.5+Inf", NaN#\\\n -1e9', max_size=200)
 
 

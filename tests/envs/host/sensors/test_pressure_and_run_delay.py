@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.sensors.pressure import UNPRIVILEGED, LcWaits, PsiTrigger
 from rlctl.envs.host.sensors.psi import Psi, some_seconds
 from rlctl.envs.host.sensors.schedstat import MOST_THREADS, RunDelay, run_delay_seconds
 from rlctl.envs.telemetry import Missing, Value, Why
@@ -162,3 +163,48 @@ def test_this_host_has_pressure_in_a_group_of_cgroup2() -> None:
     assert isinstance(gone, Missing)
     assert gone.why is Why.GONE
     sensor.close()
+
+
+@pytest.fixture
+def waits(tmp_path: Path) -> LcWaits:
+    """Of an LC on a host whose kernel takes no trigger: its counter is read."""
+    pressure(tmp_path / "lc", 0)
+    one = LcWaits(Psi(tmp_path / "lc"))
+    one.trigger.close()
+    return one
+
+
+def test_without_a_trigger_the_counter_tells_who_waits(tmp_path: Path, waits: LcWaits) -> None:
+    found = []
+    for look in range(25):  # 51 ms apart; from the tenth on it waits for half of the time
+        pressure(tmp_path / "lc", 25_500 * max(look - 10, 0))
+        found.append(waits.high(0.051 * look, told=False))
+    assert [look for look, high in enumerate(found) if high] == [18], "204 ms of waiting; and anew after as much"
+
+
+def test_a_little_waiting_or_a_counter_that_is_gone_is_no_sign(tmp_path: Path, waits: LcWaits) -> None:
+    for look in range(100):
+        pressure(tmp_path / "lc", 6_000 * look)  # 30 %
+        assert not waits.high(0.02 * look, told=False)
+    (tmp_path / "lc/cpu.pressure").unlink()
+    assert not waits.high(2.0, told=True)
+
+
+def test_a_trigger_that_the_kernel_refuses_says_why(tmp_path: Path) -> None:
+    trigger = PsiTrigger(tmp_path / "absent/cpu.pressure")
+    assert trigger.file is None
+    assert "No such file" in trigger.why
+    trigger.close()
+
+
+@pytest.mark.host
+def test_the_kernel_takes_the_trigger_or_says_what_it_lacks() -> None:
+    path = Path("/proc/pressure/cpu")
+    if not path.exists():
+        pytest.skip("this kernel has no PSI")
+    trigger = PsiTrigger(path)
+    try:
+        assert (trigger.file is None) == (trigger.why != "")
+        assert trigger.file is not None or trigger.why == UNPRIVILEGED or "Permission" in trigger.why
+    finally:
+        trigger.close()

@@ -46,3 +46,18 @@ def test_a_full_machine_has_all(tmp_path: Path) -> None:
     names = ("perf_event_paranoid", "perf per cgroup", "perf task-clock", "PSI", "schedstat")
     assert all(found[name].present for name in names)
     assert not found["perf cycles"].present
+
+
+def test_what_takes_a_capability_is_told_by_those_of_this_process(tmp_path: Path) -> None:
+    status = tmp_path / "proc/self/status"
+    status.parent.mkdir(parents=True)
+    for content, triggers, writes in (
+        ("CapEff:\t000001fffeffffff\n", False, True),  # root of a container, without CAP_SYS_RESOURCE
+        ("CapEff:\t000001ffffffffff\n", True, True),
+        ("CapEff:\t0000000000000000\n", False, False),
+        ("garbage", False, False),
+    ):
+        status.write_text(content)
+        found = by_name(tmp_path / "proc")
+        assert (found["PSI triggers"].present, found["foreign writes"].present) == (triggers, writes)
+    assert found["PSI triggers"].reason == "takes CAP_SYS_RESOURCE"

@@ -1,0 +1,35 @@
+"""What a latency source tells between two ticks, ahead of its next reading, which loses nothing by it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from rlctl.envs.host.sensors.sensor import Sensor
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """What is new since the last look.
+
+    Attributes:
+        latencies: Of completed requests, in seconds, oldest first; infinite for one that has none.
+        oldest_seconds: Age of the oldest outstanding request at this moment; None where the source cannot tell.
+        tail_seconds: A whole window's latency, such as the next tick is about to read; None where none has come.
+    """
+
+    latencies: Sequence[float] = ()
+    oldest_seconds: float | None = None
+    tail_seconds: float | None = None
+
+
+NOTHING = Newest()
+
+
+@runtime_checkable
+class LatencySource(Sensor, Protocol):
+    """A sensor of an LC's latency that can be looked at between its readings."""
+
+    def newest(self) -> Newest:
+        """What is new since the last look; the next reading has it as well. Waits for nobody, and costs little."""

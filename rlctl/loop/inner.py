@@ -1,0 +1,125 @@
+"""The guard between two ticks: at a sign that an LC suffers BE is held at once, until the loop decides anew.
+
+It can only tighten. What it writes is the safe allocation, or the last verdict once more over what another program has
+written; the next tick then decides as if nothing had happened but what its readings tell. It runs in the loop's own
+thread, in the wait for the tick, so nothing is written beside a tick.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from rlctl.envs.allocation import Allocation, most_restrictive
+from rlctl.envs.errors import in_one_line
+from rlctl.envs.host.watch import Glimpse
+from rlctl.envs.plant import Plant
+from rlctl.envs.workload import SLO
+from rlctl.loop.failsafe import reason_unwatched
+from rlctl.loop.record import Tick
+from rlctl.safety.signs import Alarm, Sign, Signs
+
+if TYPE_CHECKING:
+    from rlctl.safety.lease import Lease
+
+log = logging.getLogger(__name__)
+
+HOUR_SECONDS = 3600.0
+
+QUIET_SECONDS = 60.0
+"""Between two lines of the log on the same sign; the tick log and the metrics have every alarm."""
+
+
+class InnerGuard:
+    """Answers what a watch sees between two ticks. A recorder, which learns from each tick whether its alarm was right.
+
+    A sign that was wrong too often within an hour is not heeded until that is no longer so.
+
+    Args:
+        slos: Objectives of the LCs, by name.
+        most_false_alarms: Of each sign, in an hour.
+        lease: Of the watchdog, if there is one: where it keeps a tick from writing, or from writing more than the safe
+            allocation, it does so here.
+
+    Attributes:
+        heeded: Signs that are answered now; the others were wrong too often.
+    """
+
+    def __init__(
+        self,
+        plant: Plant,
+        slos: Mapping[str, SLO],
+        most_false_alarms: int,
+        lease: Lease | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._plant, self._lease, self._clock = plant, lease, clock
+        self._signs = {name: Signs(slo) for name, slo in slos.items()}
+        self._most_false = most_false_alarms
+        self._false: dict[Sign, deque[float]] = {sign: deque() for sign in Sign}
+        self._told_seconds: dict[Sign, float] = {}
+        self.heeded = frozenset(Sign)
+        self.begin(plant.limits.safe)
+
+    def begin(self, verdict: Allocation) -> None:
+        """A period begins under a verdict that has been written."""
+        self._verdict, self._begun_seconds = verdict, self._clock()
+        self._alarm: Alarm | None = None
+        self._held: Allocation | None = None
+
+    def end(self) -> tuple[Alarm | None, Allocation]:
+        """A period ends: its alarm, and what was in force in it until then, with which the loop goes on."""
+        return self._alarm, self._held or self._plant.current
+
+    def look(self, glimpse: Glimpse) -> None:
+        """Answer a look, at once and only with less for BE."""
+        if glimpse.foreign:
+            unsafe = self._alarm is not None or reason_unwatched(self._lease)
+            self._write(most_restrictive(self._verdict, self._plant.limits.safe) if unsafe else self._verdict)
+        for name, lc in glimpse.lcs.items():  # all of them at every look, so that each knows its last requests
+            signs = self._signs[name].see(glimpse.now_seconds, lc.newest, waits=lc.waits)
+            heeded = next((sign for sign in signs if sign in self.heeded), None)
+            if heeded and self._alarm is None and not self._is_held():
+                self._hold(heeded, f"LC {name}: {signs[heeded]}", glimpse.now_seconds)
+
+    def write(self, tick: Tick) -> None:
+        """See whether the tick's alarm, if it had one, was right; forget the wrong ones of more than an hour ago."""
+        now = tick.telemetry.time_seconds
+        if tick.alarm and tick.false_alarm:
+            self._false[tick.alarm.sign].append(now)
+        for false in self._false.values():
+            while false and false[0] <= now - HOUR_SECONDS:
+                false.popleft()
+        heeded = frozenset(sign for sign, false in self._false.items() if len(false) < self._most_false)
+        for sign in self.heeded - heeded:
+            log.warning("inner guard: %d false alarms in an hour: %s is not heeded for now", self._most_false, sign)
+        for sign in heeded - self.heeded:
+            log.info("inner guard: %s is heeded again", sign)
+        self.heeded = heeded
+
+    def _is_held(self) -> bool:
+        """BE has next to nothing: its minimum, or less."""
+        return self._plant.current.usable_cpus <= self._plant.limits.minimum.usable_cpus
+
+    def _hold(self, sign: Sign, detail: str, seen_seconds: float) -> None:
+        self._held = self._plant.current
+        error = self._write(self._plant.limits.safe)
+        after = seen_seconds - self._begun_seconds
+        self._alarm = Alarm(sign, detail, after, self._clock() - seen_seconds, error)
+        if seen_seconds - self._told_seconds.get(sign, -QUIET_SECONDS) >= QUIET_SECONDS:
+            self._told_seconds[sign] = seen_seconds
+            log.info("inner guard: %s", self._alarm)
+
+    def _write(self, allocation: Allocation) -> str:
+        """Write; why not, if that failed. The next tick writes again, and does what is to be done about it."""
+        try:
+            if self._lease and (why := self._lease.lost()):
+                return why
+            self._plant.apply(allocation)
+        except Exception as error:  # noqa: BLE001 - as in a tick
+            log.error("inner guard: write failed: %s", in_one_line(error))
+            return in_one_line(error)
+        return ""

@@ -1,0 +1,91 @@
+"""Signs between two ticks that an LC suffers, which the guard between the ticks answers; see `rlctl.loop.inner`.
+
+Pure, as the shield is: no file, no clock. A sign has to be rare where nothing is wrong: at equal CPU weight a few
+requests are late in every second, and may be. An LC that is overrun is another matter: once the first requests are late
+all of them are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rlctl.envs.host.latency.newest import Newest
+from rlctl.envs.workload import SLO
+
+RECENT_SECONDS = 0.07
+"""Requests that came within it, three looks, are judged together."""
+
+LEAST_LATE = 5
+"""Fewer late requests are no sign, however few there are in all."""
+
+
+class Sign(StrEnum):
+    """What the guard between the ticks goes by; a closed set, for logs and metrics."""
+
+    LATE = "late-requests"
+    """Of the newest requests, those of three looks, most are above the target, and at least five."""
+    OLDEST = "oldest-request"
+    """At two looks in a row the oldest outstanding request was older than the target."""
+    TAIL = "tail-latency"
+    """A window of the latency source that came between the ticks is above the target."""
+    PRESSURE = "cpu-pressure"
+    """A task of the LC waited for CPUs for two fifths of half a second (PSI some)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """A sign in a control period, and the answer: BE at the safe allocation until the next tick.
+
+    Attributes:
+        detail: The numbers behind it.
+        after_seconds: From the beginning of the period to the sign.
+        took_seconds: From the sign until BE was held.
+        error: Why BE is not held; empty when it is.
+    """
+
+    sign: Sign
+    detail: str
+    after_seconds: float
+    took_seconds: float
+    error: str = ""
+
+    def __str__(self) -> str:
+        held = f"not held: {self.error}" if self.error else f"held in {self.took_seconds * 1e3:.1f} ms"
+        return f"{self.sign} {self.after_seconds:.3f} s into the period ({self.detail}): BE {held}"
+
+
+class Signs:
+    """The signs of one LC, and what of its last looks they take to be known."""
+
+    def __init__(self, slo: SLO) -> None:
+        self._target_seconds = slo.target_seconds
+        # Half way from what the quantile allows, which a healthy LC may have all the time, to all of them.
+        self._late_ratio = 1.0 - 0.5 * slo.quantile
+        self._recent: deque[tuple[float, int, int]] = deque()  # time of a look, its late requests, all of them
+        self._was_old = False
+
+    def see(self, now_seconds: float, newest: Newest, *, waits: bool) -> dict[Sign, str]:
+        """The signs of a look, each with the numbers behind it.
+
+        Args:
+            waits: The LC waits for CPUs.
+        """
+        target, milliseconds = self._target_seconds, f"{self._target_seconds * 1e3:g} ms"
+        signs = {}
+        self._recent.append((now_seconds, sum(one > target for one in newest.latencies), len(newest.latencies)))
+        while self._recent[0][0] <= now_seconds - RECENT_SECONDS:
+            self._recent.popleft()
+        late, total = sum(look[1] for look in self._recent), sum(look[2] for look in self._recent)
+        oldest = newest.oldest_seconds or 0.0
+        if oldest > target and self._was_old:
+            signs[Sign.OLDEST] = f"{oldest * 1e3:.1f} ms, above {milliseconds} at two looks"
+        self._was_old = oldest > target
+        if late >= LEAST_LATE and late > self._late_ratio * total:
+            signs[Sign.LATE] = f"{late} of the last {total} above {milliseconds}"
+        if (newest.tail_seconds or 0.0) > target:
+            signs[Sign.TAIL] = f"{(newest.tail_seconds or 0.0) * 1e3:.1f} ms, above {milliseconds}"
+        if waits:
+            signs[Sign.PRESSURE] = "it waits for CPUs"
+        return signs

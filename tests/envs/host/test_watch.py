@@ -1,0 +1,158 @@
+"""The wait for a tick, with looks and without: what is seen, by whom, and that nothing keeps the tick from coming."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from rlctl.envs.host.latency.newest import NOTHING, Newest
+from rlctl.envs.host.watch import LOOK_SECONDS, LcGlimpse, Watch, Watched
+from rlctl.envs.workload import SLO
+
+GOAL = SLO(0.010, 0.95, 1000.0)
+
+
+class Source:
+    """A latency source that has one new thing for each look."""
+
+    name, provides = "source", ()
+
+    def __init__(self, *news):
+        self.news = list(news)
+
+    def read(self, now_seconds):
+        return {}
+
+    def newest(self):
+        return self.news.pop(0) if self.news else NOTHING
+
+    def close(self):
+        pass
+
+
+class Sleep:
+    """Wakes at once, and keeps what it was asked for."""
+
+    def __init__(self, stopped=False):
+        self.asked, self.stopped = [], stopped
+
+    def __call__(self, seconds):
+        self.asked.append(seconds)
+        return self.stopped
+
+
+def looked(watch, number):
+    """So many looks of one wait."""
+
+    def look(glimpse):
+        looks.append(glimpse)
+        if len(looks) == number:
+            watch.look = None
+
+    looks, watch.look = [], look
+    watch.sleep(3600.0)
+    return looks
+
+
+def test_a_wait_that_nobody_wants_looks_of_is_one_sleep():
+    sleep = Sleep()
+    Watch({"web": Watched(GOAL, [Source()])}, None, sleep).sleep(0.7)
+    assert len(sleep.asked) == 1
+
+
+def test_every_look_has_what_is_new_of_each_lc():
+    web, cache = Source(Newest((0.1,)), Newest((0.2,))), Source(Newest(oldest_seconds=0.3))
+    watch = Watch({"web": Watched(GOAL, [web]), "cache": Watched(GOAL, [cache])}, None, Sleep())
+    looks = looked(watch, 3)
+    assert looks[0].lcs == {"web": LcGlimpse(Newest((0.1,))), "cache": LcGlimpse(Newest(oldest_seconds=0.3))}
+    assert looks[1].lcs["web"] == LcGlimpse(Newest((0.2,)))
+    assert not looks[0].foreign
+    assert [look.now_seconds for look in looks] == sorted(look.now_seconds for look in looks)
+
+
+def test_a_stop_ends_the_looks_and_the_rest_of_the_wait_is_the_sleeps():
+    sleep, looks = Sleep(stopped=True), []
+    watch = Watch({"web": Watched(GOAL, [Source()])}, None, sleep)
+    watch.look = looks.append
+    watch.sleep(60.0)
+    assert looks == []
+    assert sleep.asked[-1] > 50.0
+
+
+def test_an_answer_that_fails_ends_the_looks_until_the_next_period_and_is_said_once(caplog):
+    def fail(_):
+        calls.append(1)
+        raise RuntimeError("boom")
+
+    calls, sleep = [], Sleep()
+    watch = Watch({"web": Watched(GOAL, [Source()])}, None, sleep)
+    watch.look = fail
+    watch.sleep(60.0)
+    watch.sleep(60.0)
+    assert len(calls) == 2
+    assert [text for text in caplog.messages if "boom" in text] == [
+        "looking between the ticks failed: RuntimeError: boom"
+    ]
+
+
+@pytest.fixture
+def written():
+    """A witness whose descriptor is a pipe: each byte is a write of somebody else's."""
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+
+    def anybody():
+        try:
+            return bool(os.read(read, 100))
+        except BlockingIOError:
+            return False
+
+    yield SimpleNamespace(file=read, anybody=anybody), lambda: os.write(write, b"x")
+    os.close(read)
+    os.close(write)
+
+
+def test_a_foreign_write_is_seen_and_one_without_end_no_oftener_than_all_else(written):
+    witness, write = written
+    sleep, looks = Sleep(), []
+    watch = Watch({}, witness, sleep)
+
+    def look(glimpse):
+        looks.append(glimpse.foreign)
+        if len(looks) < 4:
+            write()
+        else:
+            watch.look = None
+
+    watch.look = look
+    write()
+    watch.sleep(60.0)
+    assert looks == [True] * 4
+    assert sleep.asked.count(LOOK_SECONDS) == 4, "a pause after each"
+
+
+def test_it_says_what_it_looks_at_and_what_is_not_there(tmp_path, written):
+    assert str(Watch({"web": Watched(GOAL, [Source()])}, None)) == (
+        "web: source, no pressure, for it has no cgroup2 group; no foreign writes"
+    )
+    assert str(Watch({"web": Watched(GOAL, [])}, written[0])) == (
+        "web: no latency source, no pressure, for it has no cgroup2 group; foreign writes"
+    )
+
+
+def test_the_kernels_word_of_a_group_that_is_gone_is_heard_no_more(tmp_path):
+    """A trigger of a removed group is ready for ever: without an end to it the wait would never sleep again."""
+    read, write = os.pipe()
+    waits = SimpleNamespace(trigger=SimpleNamespace(file=read, why="", close=lambda: closed.append(read)), high=high)
+    closed = []
+    lc = Watched(GOAL, [Source()])
+    lc.waits = waits
+    watch = Watch({"web": lc}, None, Sleep())
+    os.close(write)  # POLLHUP, as POLLERR of a group
+    looked(watch, 1)
+    os.close(read)
+    assert closed == [read]
+
+
+def high(now_seconds, *, told):
+    return told

@@ -1,0 +1,238 @@
+"""The guard between two ticks: it can only tighten, hands back at the next, and is not believed when it is wrong."""
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.errors import CgroupError
+from rlctl.envs.host.latency.newest import NOTHING, Newest
+from rlctl.envs.host.watch import Glimpse, LcGlimpse
+from rlctl.envs.telemetry import Missing, Quantile, Value, Why
+from rlctl.envs.workload import SLO
+from rlctl.loop.control import Controller
+from rlctl.loop.inner import HOUR_SECONDS, InnerGuard
+from rlctl.loop.record import MemoryRecorder, Tee
+from rlctl.safety.profile import load_profile
+from rlctl.safety.shield import Shield
+from rlctl.safety.signs import Sign
+from rlctl.serve.dry_run import DryRun
+from tests.doubles.plant import FakePlant
+
+LIMITS = Limits(cpus=2)
+SLOS = {"web": SLO(0.010, 0.95, 1000.0)}
+LATE = LcGlimpse(Newest([0.030] * 20))
+HALF = Allocation(0.5, 1)
+
+
+def glimpse(seconds=0.1, web=LATE, *, foreign=False):
+    return Glimpse(seconds, {"web": web}, foreign)
+
+
+class Watched(FakePlant):
+    """Between two ticks it has looks for whoever wants them; `looks` by the number of the wait, from 1.
+
+    Its readings do not depend on what BE has.
+    """
+
+    def __init__(self, looks=None, tail_seconds=None, **options):
+        super().__init__(LIMITS, loads=(0.3,), **options)
+        self.looks, self.tail_seconds = looks or {}, tail_seconds or {}
+        self.answer, self.applied, self.refuses = None, [], False
+
+    def wait(self):
+        super().wait()
+        for look in self.looks.get(self.ticks, ()):
+            if self.answer:
+                self.answer(look)
+        return 0
+
+    def read(self):
+        telemetry = super().read().but(oldest_request_seconds=Value(0.0), be_cpus=Value(0.1), host_cpus=Value(0.5))
+        tail = self.tail_seconds.get(self.ticks, 0.004)
+        return telemetry.but(tail_latency_seconds=tail if isinstance(tail, Missing) else Quantile(tail, samples=500))
+
+    def apply(self, allocation):
+        if self.refuses:
+            raise CgroupError("be/cpu.max: Invalid argument")
+        self.applied.append(allocation)
+        return super().apply(allocation)
+
+
+def guarded(plant, policy, *, most=12, lease=None, guard=True, shielded=False):
+    """A loop with the guard; without a shield the policy's word is the verdict."""
+    shield = Shield(load_profile("responsive"), plant.limits) if shielded else None
+    loop = Controller(plant, policy, shield, MemoryRecorder(), lease)
+    if guard:
+        loop.inner = InnerGuard(plant, SLOS, most, lease)
+        plant.answer = loop.inner.look
+        loop.recorder = Tee(loop.inner, ticks := loop.recorder)
+        loop.ticks = ticks.ticks
+    else:
+        loop.ticks = loop.recorder.ticks
+    return loop
+
+
+@pytest.fixture
+def half(always):
+    return always(lambda o: HALF)
+
+
+def test_at_a_sign_be_is_held_until_the_next_tick_and_the_loop_goes_on_from_what_it_had(half):
+    plant = Watched({2: [glimpse()]})
+    loop = guarded(plant, half)
+    loop.run(ticks=3)
+    assert plant.applied[-3:] == [LIMITS.safe, HALF, HALF]
+    before, held, after = loop.ticks
+    assert (before.alarm, after.alarm) == (None, None)
+    assert held.alarm.sign is Sign.LATE
+    assert "20 of the last 20 above 10 ms" in held.alarm.detail
+    assert held.before == HALF, "what was in force when the LC suffered: experience is booked on that"
+    assert held.applied == HALF
+
+
+def test_of_a_period_there_is_one_alarm(half):
+    plant = Watched({2: [glimpse(0.1), glimpse(0.12), glimpse(0.14)]})
+    loop = guarded(plant, half)
+    loop.run(ticks=2)
+    assert plant.applied.count(LIMITS.safe) == 1
+
+
+@pytest.mark.parametrize("held", [LIMITS.safe, LIMITS.minimum, LIMITS.minimum.but(cpuset_cpus=2)])
+def test_be_that_is_held_already_raises_no_alarm(always, held):
+    plant = Watched({2: [glimpse()]})
+    loop = guarded(plant, always(lambda o: held))
+    loop.run(ticks=2)
+    assert [tick.alarm for tick in loop.ticks] == [None, None]
+
+
+def test_what_another_program_wrote_is_answered_with_the_last_verdict(half):
+    plant = Watched({2: [glimpse(web=LcGlimpse(), foreign=True)] * 2})
+    loop = guarded(plant, half)
+    loop.run(ticks=2)
+    assert plant.applied[-4:] == [HALF] * 4
+    assert loop.ticks[-1].alarm is None
+
+
+def test_after_an_alarm_a_foreign_write_is_answered_with_the_safe_allocation(half):
+    plant = Watched({2: [glimpse(), glimpse(web=LcGlimpse(), foreign=True)]})
+    guarded(plant, half).run(ticks=2)
+    assert plant.applied[-3:] == [LIMITS.safe, LIMITS.safe, HALF]
+
+
+def a_lease(check="", lost=""):
+    return SimpleNamespace(check=lambda: check, lost=lambda: lost, renew=lambda **_: None)
+
+
+def test_a_verdict_that_the_watchdog_overruled_is_not_written_again(half):
+    """The controller hung, the watchdog froze BE, and that write is what wakes the guard."""
+    plant = Watched()
+    loop = guarded(plant, half, lease=a_lease())
+    loop.run(ticks=1)
+    loop.inner._lease = a_lease(check="no tick completed for 9.0 s")
+    loop.inner.look(glimpse(web=LcGlimpse(), foreign=True))
+    assert plant.applied[-1] == LIMITS.safe
+
+
+def test_nothing_is_written_where_somebody_has_put_the_originals_back(half):
+    plant = Watched()
+    loop = guarded(plant, half, lease=a_lease())
+    loop.run(ticks=1)
+    before = list(plant.applied)
+    loop.inner._lease = a_lease(lost="somebody put the originals back")
+    loop.inner.look(glimpse(foreign=True))
+    assert plant.applied == before
+    assert "put the originals back" in loop.inner.end()[0].error
+
+
+def test_a_write_that_fails_is_told_and_the_next_tick_writes(half):
+    plant = Watched({2: [glimpse()]})
+    loop = guarded(plant, half)
+    loop.run(ticks=1)
+    plant.refuses = True
+    plant.wait()
+    plant.refuses = False
+    tick = loop.tick()
+    assert "Invalid argument" in tick.alarm.error
+    assert "not held" in str(tick.alarm)
+    assert tick.applied == HALF
+
+
+def test_a_tick_that_could_not_be_written_leaves_only_the_safe_allocation_to_be_written_again(half):
+    plant = Watched()
+    loop = guarded(plant, half)
+    loop.run(ticks=1)
+    plant.refuses = True
+    loop.tick()
+    plant.refuses = False
+    loop.inner.look(glimpse(web=LcGlimpse(), foreign=True))
+    assert plant.applied[-1] == LIMITS.safe
+
+
+def test_a_sign_that_is_wrong_too_often_is_not_heeded_for_an_hour_which_is_said_once(half, caplog):
+    minute, ticks = 60.0, 70
+    plant = Watched({n: [glimpse(minute * n)] for n in range(1, ticks)}, tick_seconds=minute)
+    loop = guarded(plant, half, most=3)
+    loop.run(ticks=ticks - 1)
+    alarms = [tick.index for tick in loop.ticks if tick.alarm]
+    back = int(HOUR_SECONDS / minute)
+    assert alarms == [1, 2, 3, back + 2, back + 3, back + 4], "three, and three more when those are over an hour ago"
+    said = [text for text in caplog.messages if "is not heeded" in text]
+    assert said == ["inner guard: 3 false alarms in an hour: late-requests is not heeded for now"] * 2
+
+
+def test_an_alarm_in_a_window_that_missed_is_right_and_one_of_an_unknown_window_is_neither(half):
+    lost = Missing(Why.NO_DATA, "no request completed")
+    plant = Watched({n: [glimpse(float(n))] for n in range(2, 5)}, tail_seconds={2: 0.02, 3: lost, 4: 0.004})
+    loop = guarded(plant, half)
+    loop.run(ticks=4)
+    assert [tick.false_alarm for tick in loop.ticks if tick.alarm] == [False, False, True]
+
+
+def test_a_sign_that_is_not_heeded_leaves_the_others(half):
+    plant = Watched({2: [glimpse(2.0)], 3: [glimpse(3.0)], 4: [glimpse(4.0, LcGlimpse(waits=True))]})
+    loop = guarded(plant, half, most=1)
+    loop.run(ticks=4)
+    assert [tick.alarm and tick.alarm.sign for tick in loop.ticks] == [None, Sign.LATE, None, Sign.PRESSURE]
+
+
+def test_a_dry_run_says_what_it_would_do_and_writes_nothing(half, caplog):
+    plant = Watched({2: [glimpse()]})
+    loop = guarded(DryRun(plant), half, guard=False)
+    loop.inner = InnerGuard(loop.plant, SLOS, 12)
+    plant.answer = loop.inner.look
+    with caplog.at_level("INFO"):
+        loop.run(ticks=2)
+    assert plant.applied == []
+    assert loop.ticks[-1].alarm.sign is Sign.LATE
+    assert any("would set BE from 0.50 CPU on 1 CPU to 0.01 CPU on 1 CPU, frozen" in text for text in caplog.messages)
+
+
+one_look = st.builds(
+    lambda late, waits, foreign: glimpse(0.0, LcGlimpse(LATE.newest if late else NOTHING, waits), foreign=foreign),
+    st.booleans(), st.booleans(), st.booleans(),
+)  # fmt: skip
+
+
+@given(st.lists(st.lists(one_look, max_size=4), min_size=1, max_size=12), st.floats(0.0, 1.2))
+def test_whatever_it_sees_be_is_never_freer_than_the_last_verdict(always, periods, load):
+    """And the verdicts are those of the loop without it, on the same readings."""
+
+    def run(guard):
+        plant = Watched(dict(enumerate(periods, start=1)))
+        plant.loads = (load,)
+        loop = guarded(plant, always(lambda o: LIMITS.full), guard=guard, shielded=True)
+        loop.begin()
+        verdict, freer = LIMITS.safe, []
+        for _ in periods:
+            start = len(plant.applied)
+            plant.wait()
+            freer += [one for one in plant.applied[start:] if not one.at_most(verdict)]
+            verdict = loop.tick().verdict.allocation
+        return freer, [tick.verdict.allocation for tick in loop.ticks]
+
+    (freer, with_it), (_, without) = run(guard=True), run(guard=False)
+    assert freer == []
+    assert with_it == without

@@ -1,0 +1,73 @@
+"""What the guard between the ticks takes for a sign, and what it does not: a healthy LC has late requests, too."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.envs.host.latency.newest import NOTHING, Newest
+from rlctl.envs.workload import SLO
+from rlctl.safety.signs import LEAST_LATE, RECENT_SECONDS, Sign, Signs
+
+GOAL = SLO(0.010, 0.95, 1000.0)
+GOOD, LATE = 0.002, 0.030
+
+
+def seen(*looks, slo=GOAL, waits=False, apart_seconds=0.025):
+    """The signs of the last of some looks."""
+    signs = Signs(slo)
+    return [set(signs.see(apart_seconds * n, look, waits=waits)) for n, look in enumerate(looks)][-1]
+
+
+@pytest.mark.parametrize(
+    ("latencies", "sign"),
+    [
+        ([GOOD] * 20, False),
+        ([LATE] * 4, False),  # too few to tell
+        ([LATE] * LEAST_LATE, True),
+        ([LATE] * 10 + [GOOD] * 10, False),  # the quantile allows none of that, but it may be one hiccup
+        ([LATE] * 12 + [GOOD] * 8, True),
+        ([float("inf")] * 10, True),  # lines without a latency
+        ([0.010] * 20, False),  # the target itself is met
+    ],
+)
+def test_most_of_the_newest_requests_have_to_be_late(latencies, sign):
+    assert seen(Newest(latencies)) == ({Sign.LATE} if sign else set())
+
+
+def test_a_median_that_is_the_objective_allows_more_late_requests_than_a_tail():
+    half = Newest([LATE] * 12 + [GOOD] * 8)
+    assert seen(half, slo=SLO(0.010, 0.5, 1000.0)) == set()
+
+
+def test_requests_of_some_looks_count_together_and_those_of_long_ago_do_not():
+    two, three = Newest([LATE] * 2), Newest([LATE] * 3)
+    assert seen(two, three) == {Sign.LATE}
+    assert seen(two, NOTHING, three) == {Sign.LATE}
+    assert seen(two, three, apart_seconds=RECENT_SECONDS) == set()
+    assert seen(Newest([GOOD] * 50), Newest([LATE] * 20)) == set()
+
+
+def test_one_old_request_is_no_sign_and_one_that_grows_older_is():
+    """The quantile leaves room for single slow requests; a queue that grows shows one at every look."""
+    old, young = Newest(oldest_seconds=0.012), Newest(oldest_seconds=0.004)
+    assert seen(old) == set()
+    assert seen(old, old) == {Sign.OLDEST}
+    assert seen(old, young, old) == set()
+    assert seen(old, NOTHING, old) == set(), "a source that did not answer says nothing"
+
+
+def test_a_window_that_the_next_tick_will_read_counts_at_once():
+    assert seen(Newest(tail_seconds=0.011)) == {Sign.TAIL}
+    assert seen(Newest(tail_seconds=0.009)) == set()
+
+
+def test_waiting_for_cpus_is_a_sign_without_any_request():
+    assert seen(NOTHING, waits=True) == {Sign.PRESSURE}
+
+
+within = st.floats(0.0, 0.010)
+
+
+@given(st.lists(st.tuples(st.lists(within, max_size=40), st.none() | within), min_size=1, max_size=30))
+def test_requests_within_the_target_are_never_a_sign(looks):
+    assert seen(*(Newest(latencies, oldest) for latencies, oldest in looks)) == set()
