@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from rlctl.config.sections import MetricsSection
+from rlctl.config.listening import Listening
 from rlctl.config.serve import describe, load_config, schema
 from rlctl.envs.errors import ConfigError, PermissionMissing
 from rlctl.serve.deciders import Configuration
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for action, summary in (
         ("show", "print the configuration in effect, defaults marked"),
-        ("check", "check a file, its policy, its shield profile, and the metrics' certificate, key and token"),
+        ("check", "check a file, its policy, its shield profile, and certificates, keys and tokens"),
     ):
         one = actions.add_parser(action, help=summary)
         one.add_argument("file", type=Path, metavar="FILE")
@@ -40,7 +40,9 @@ def run(args: argparse.Namespace) -> int:
     config = load_config(args.file)
     if args.action == "check":
         Configuration(args.file, strict=True)
-        _look_at(config.metrics)
+        _look_at("metrics", config.metrics)
+        for lc in config.lcs.values():
+            _look_at("lc.latency", lc.latency)
     if args.json:
         print(config.model_dump_json())
     elif args.action == "show":
@@ -50,14 +52,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _look_at(section: MetricsSection | None) -> None:
+def _look_at(name: str, section: object) -> None:
     """Certificate, key and token; that they are not here is no mistake in a file that is checked for another host."""
-    if section is None:
+    if not isinstance(section, Listening):
         return
-    from rlctl.serve.metrics_server import check_files  # with asyncio and ssl, which few files need
+    from rlctl.serve.http_server import check_files  # with asyncio and ssl, which few files need
 
     try:
-        check_files(section)
+        check_files(name, section)
     except (ConfigError, PermissionMissing) as error:
         if not isinstance(error.__cause__, (FileNotFoundError, PermissionError)):
             raise

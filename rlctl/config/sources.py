@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from rlctl.config.fields import Described, GroupPath, Name, Url
+from rlctl.config.fields import Described, GroupPath, Name, Regex, Url
+from rlctl.config.listening import Listening
 from rlctl.envs.host.latency.figures import TimeUnit
 
 
@@ -111,9 +113,13 @@ class PrometheusLatency(_Polled):
 
     Attributes:
         histogram: The latency histogram, without `_bucket`.
-        labels: Only series that carry all of these; the rest of the series are added up.
+        labels: Only series that carry all of these; the rest of the series are added up. Of the other metrics, series
+            that carry one of these labels with another value are left out.
         oldest: A gauge with the age of the oldest outstanding request, if there is one.
         in_flight: A gauge with the number of outstanding requests; makes offered load known in overload too.
+        errors: A counter of requests that is there from the start; `error_labels` says which of them failed. Without it
+            requests that fail fast are good requests.
+        error_labels: Regular expressions, each for the whole of a label: `{code: "5.."}`.
     """
 
     kind: Literal["prometheus"]
@@ -121,6 +127,14 @@ class PrometheusLatency(_Polled):
     labels: dict[str, str] = Field(default_factory=dict)
     oldest: Name | None = None
     in_flight: Name | None = None
+    errors: Name | None = None
+    error_labels: dict[str, Regex] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _failures_are_chosen(self) -> Self:
+        if (self.errors is None) != (not self.error_labels):
+            raise ValueError("'errors', a counter of requests, and 'error_labels', which of them failed, go together")
+        return self
 
 
 class HttpLatency(_Polled):
@@ -162,7 +176,8 @@ class JsonlLatency(Described):
     Attributes:
         path: A regular file, no FIFO; it may be rotated, truncated, or not exist yet.
         latency: The member that says how long the request took, a dotted path.
-        ok: The member that is true when it succeeded; without it every line is a success.
+        ok: The member that is true when it succeeded; without it and `status` every line is a success.
+        status: The member with its HTTP status: 500 and above is a failure, and so is none.
         unit: Of `latency`: `seconds`, `milliseconds`, `microseconds` or `nanoseconds`.
         window_seconds: The tail is that of the requests of so long.
     """
@@ -171,6 +186,7 @@ class JsonlLatency(Described):
     path: Path
     latency: Name = "latency_seconds"
     ok: Name | None = None
+    status: Name | None = None
     unit: TimeUnit = TimeUnit.SECONDS
     window_seconds: float = Field(default=1.0, gt=0.0, le=3600.0)
 
@@ -206,8 +222,86 @@ class CyclictestLatency(Described):
     window_seconds: float = Field(default=1.0, gt=0.0, le=3600.0)
 
 
+class PostgresLatency(Described):
+    """PostgreSQL's log in JSON (`log_destination = jsonlog`, from version 15 on), with `log_duration = on`.
+
+    Attributes:
+        path: The log, whose name ends in `.json`; it may be rotated, truncated, or not exist yet.
+        one_in: Statements that each logged one stands for, where only some are: 1 / log_transaction_sample_rate.
+        window_seconds: The tail is that of the statements of so long.
+    """
+
+    kind: Literal["postgres"]
+    path: Path
+    one_in: int = Field(default=1, ge=1, le=100_000)
+    window_seconds: float = Field(default=1.0, gt=0.0, le=3600.0)
+
+
+_HOST_PORT = re.compile(r"([^/\s:]+|\[[0-9a-fA-F:.]+\]):(?P<port>[0-9]{1,5})")
+
+
+class RedisLatency(Described):
+    """Redis (from version 7 on) or Valkey, asked for its `LATENCY HISTOGRAM`.
+
+    Attributes:
+        address: HOST:PORT, or the path of its socket.
+        commands: Those that are the LC's requests; all that were ever called if there are none.
+        username: Whom to be, where it is not the default user; may run `LATENCY HISTOGRAM`.
+        password_file: One line with the password; not readable by everybody.
+        timeout_seconds: How long an answer is waited for.
+        stale_seconds: Age from which figures count as missing.
+    """
+
+    kind: Literal["redis"]
+    address: str
+    commands: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+(\|[A-Za-z0-9._-]+)?$")], ...] = ()
+    username: Name | None = None
+    password_file: Path | None = None
+    timeout_seconds: float = Field(default=0.5, gt=0.0, le=60.0)
+    stale_seconds: float = Field(default=3.0, gt=0.0, le=3600.0)
+
+    @field_validator("address")
+    @classmethod
+    def _askable(cls, address: str) -> str:
+        parts = _HOST_PORT.fullmatch(address)
+        if not address.startswith("/") and (parts is None or int(parts["port"]) > 65535):
+            raise ValueError(f"{address!r} is neither HOST:PORT nor the path of a socket, such as 127.0.0.1:6379")
+        return address
+
+    @model_validator(mode="after")
+    def _users_have_passwords(self) -> Self:
+        if self.username is not None and self.password_file is None:
+            raise ValueError("'username' needs 'password_file'")
+        return self
+
+
+class OtlpLatency(Listening):
+    """A histogram of OpenTelemetry that is sent here, by OTLP over HTTP; needs the extra `otlp`.
+
+    Attributes:
+        histogram: Its name, such as `http.server.request.duration`.
+        labels: Attributes, of the point or of the resource, that a series must have; those that have are added up.
+        unit: Of its values, where it does not say itself.
+        stale_seconds: Age from which figures count as missing; it must be exported more often.
+    """
+
+    kind: Literal["otlp"]
+    listen: str = "127.0.0.1:4318"
+    histogram: Name
+    labels: dict[str, str] = Field(default_factory=dict)
+    unit: TimeUnit = TimeUnit.SECONDS
+    stale_seconds: float = Field(default=3.0, gt=0.0, le=3600.0)
+
+
 Latency = Annotated[
-    PrometheusLatency | HttpLatency | JsonlLatency | NginxLogLatency | CyclictestLatency,
+    PrometheusLatency
+    | HttpLatency
+    | JsonlLatency
+    | NginxLogLatency
+    | CyclictestLatency
+    | PostgresLatency
+    | RedisLatency
+    | OtlpLatency,
     Field(discriminator="kind"),
 ]
 """Where the LC's tail latency and load come from."""

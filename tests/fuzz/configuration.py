@@ -46,6 +46,8 @@ _WORKLOADS = ("cgroup, path: /web", "unit, unit: nginx.service", "pid, pid: 12",
 _LATENCIES = (
     "nginx-log, path: /log", "jsonl, path: /log, latency: ms, unit: milliseconds", "http, url: 'http://h/', tail: a.b, "
     "done_rps: rate", "prometheus, url: 'http://h/metrics', histogram: seconds, labels: {a: b}",
+    "postgres, path: /log, one_in: 10", "redis, address: /s, commands: [get]",
+    "otlp, listen: '127.0.0.1:4318', histogram: http.server.request.duration, unit: milliseconds",
 )  # fmt: skip
 _SECTIONS = (
     "policy: {name: static, options: {share: 0.5}}\n",
@@ -55,8 +57,8 @@ _SECTIONS = (
     "metrics: {listen: '127.0.0.1:9842'}\nlimits: {memory_bytes: 536870912}\nstate_directory: /s\n",
 )  # fmt: skip
 SERVE = tuple(
-    (_LC % (_WORKLOADS[n], _LATENCIES[n % 4]) + _SECTIONS[n] + (_SECTIONS[n - 2] if n > 2 else "")).encode()
-    for n in range(6)
+    (_LC % (_WORKLOADS[n % 6], _LATENCIES[n]) + _SECTIONS[n % 6] + (_SECTIONS[n - 2] if n > 2 else "")).encode()
+    for n in range(7)
 )
 
 

@@ -1,4 +1,4 @@
-"""What latency sources may be told: access logs, JSON lines, JSON and Prometheus endpoints, a generator's figures.
+"""What latency sources may be told: logs, JSON lines, endpoints, exports, a generator's figures.
 
 Each source is read three times, while time goes on, stands still or goes back. Every reading is a number that can be,
 or missing. A tail latency is one that stands in the input, by a second, plain reading of it; and where the shield
@@ -9,6 +9,7 @@ on loopback that answers with these bytes: whole, in drips, without an end, or n
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import math
 import re
 import socket
@@ -26,7 +27,10 @@ from rlctl.envs.host.latency.figures import Figures, Reporter, TimeUnit
 from rlctl.envs.host.latency.json_object import FigureKeys, JsonDigest
 from rlctl.envs.host.latency.jsonl import JsonlRequests
 from rlctl.envs.host.latency.nginx_log import NginxLog
+from rlctl.envs.host.latency.otlp import OtlpDigest, OtlpNames
+from rlctl.envs.host.latency.postgres_log import PostgresLog
 from rlctl.envs.host.latency.prometheus import PrometheusDigest, PrometheusNames
+from rlctl.envs.host.latency.redis_histogram import RedisDigest
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Value, Why
 from rlctl.envs.testbed.generator_source import GeneratorSource
@@ -55,14 +59,23 @@ SCRAPES = tuple(
     ).encode() + b"http_oldest 0.004\nhttp_in_flight 3\n"
     for scale in (1, 2)
 )  # fmt: skip
-CORPUS: Mapping[str, tuple[bytes, ...]] = {
+CAPTURED = Path(__file__).parents[1] / "fixtures/latency"
+CORPUS: dict[str, tuple[bytes, ...]] = {
     "nginx": (LOG,), "cyclictest": (WAKE_UPS,), "jsonl": (LINES,),
     "json": (DOCUMENT,), "prometheus": SCRAPES,
+    "postgres": ((CAPTURED / "postgres.jsonl").read_bytes(),),
+    "redis": tuple((CAPTURED / f"redis-{number}.resp").read_bytes() for number in (1, 2)),
 }  # fmt: skip
+if importlib.util.find_spec("opentelemetry") is not None:  # the extra otlp
+    CORPUS["otlp"] = tuple(
+        (CAPTURED / f"otlp-{kind}-{number}.pb").read_bytes()
+        for kind in ("cumulative", "delta-exponential")
+        for number in (1, 2)
+    )
 TOKENS = tuple(
     b'0.001|0.000|-0.001|3600.001|1e-9|502|"latency_seconds":|"p95":|"n": 0|"stamp": null|le="+Inf"|le="nan"|le="-1"'
     b'|job="web"|http_seconds_bucket{|# TYPE http_seconds histogram|# EOF|{}|+Inf|NaN|1e300|0.05"} 0|\n'
-    b"|} 1e308\n".split(b"|")
+    b'|} 1e308\n|"message":"duration: 0.001 ms|"ps":"BIND"|"state_code":"57014"|*4\r\n|:-1\r\n|$3\r\n'.split(b"|")
 )  # fmt: skip
 TIMES = ("1 2 3", "1 2 2", "5 4 3", "1 1e9 2", "0 1e18 1e18", "1 1.0000000001 1.0000000002", "-5 0 9")
 WIRES = ("", *[""] * 60, "whole", "drip", "endless", "raw", "short")
@@ -118,6 +131,7 @@ _FILES: Mapping[str, Callable[[Path], Sensor]] = {
     "nginx": lambda path: NginxLog(path, GOAL, wall_clock=lambda: 1_800_000_000.0),
     "cyclictest": lambda path: CyclictestLines(path, GOAL),
     "jsonl": lambda path: JsonlRequests(path, GOAL),
+    "postgres": lambda path: PostgresLog(path, GOAL),
 }
 
 
@@ -139,11 +153,19 @@ def _of_file(source: str, folder: Path, case: Case) -> Read:
     return read
 
 
+_DIGESTS: Mapping[str, Callable[[], polled.Digest]] = {
+    "json": lambda: JsonDigest(KEYS, 1.0),
+    "prometheus": lambda: PrometheusDigest(NAMES, GOAL),
+    "redis": lambda: RedisDigest((), GOAL),
+    "otlp": lambda: OtlpDigest(OtlpNames("http.server.request.duration"), GOAL, 3.0),
+}
+
+
 def _of_answers(source: str, wire: _Wire, case: Case) -> Read:
     """As `PolledSource` does, which takes whatever a digest raises for an answer that is malformed."""
     if source == "generator":
         return _of_generator()
-    digest = JsonDigest(KEYS, 1.0) if source == "json" else PrometheusDigest(NAMES, GOAL)
+    digest = _DIGESTS[source]()
     reporter = Reporter(source, GOAL, 3.0)
     last: list[Figures | Missing] = [Missing(Why.NO_DATA)]
 
@@ -230,6 +252,9 @@ _REFERENCE: Mapping[str, Callable[[bytes], tuple[float, float]]] = {
     "jsonl": lambda text: _range(_floats(rb'"latency_seconds"' + _NUMBER, text)),
     "json": lambda text: _range(_floats(rb'"p95"' + _NUMBER, text, 1e-3)),
     "prometheus": lambda text: (0.0, max(filter(math.isfinite, _floats(rb'le="([^"]*)"', text)), default=-math.inf)),
+    "postgres": lambda text: (0.0, math.inf),  # a sum over the lines of a session
+    "redis": lambda text: (0.0, 1.0),
+    "otlp": lambda text: (0.0, math.inf),  # of binary floats
     "generator": lambda text: _range([float(line.split()[5]) for line in text.split(b"\n")]),
 }
 """The lowest and the highest tail that an input can mean, by a regular expression."""

@@ -429,7 +429,7 @@ complete -c rlctl -n '_shtab_rlctl_using config; and test $_shtab_rlctl_npos -eq
 complete -c rlctl -n '_shtab_rlctl_using config show' -s h -l help -d 'show this help message and exit'
 complete -c rlctl -n '_shtab_rlctl_using config show' -l json -d 'the configuration in effect as JSON'
 complete -c rlctl -n '_shtab_rlctl_using config show; and test $_shtab_rlctl_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d FILE
-complete -c rlctl -n '_shtab_rlctl_using config; and test $_shtab_rlctl_npos -eq 0' -a check -d 'check a file, its policy, its shield profile, and the metrics'"'"' certificate, key and token'
+complete -c rlctl -n '_shtab_rlctl_using config; and test $_shtab_rlctl_npos -eq 0' -a check -d 'check a file, its policy, its shield profile, and certificates, keys and tokens'
 complete -c rlctl -n '_shtab_rlctl_using config check' -s h -l help -d 'show this help message and exit'
 complete -c rlctl -n '_shtab_rlctl_using config check' -l json -d 'the configuration in effect as JSON'
 complete -c rlctl -n '_shtab_rlctl_using config check; and test $_shtab_rlctl_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d FILE

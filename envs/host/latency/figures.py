@@ -33,6 +33,9 @@ LONGEST_SECONDS = 3600.0
 
 MOST_RPS = 1e8
 
+FIRST_ERROR_STATUS = 500
+"""Of HTTP. Below, a request that failed is its client's fault, and was answered as it should be."""
+
 UNKNOWN = Missing(Why.NOT_SUPPORTED, "this source cannot tell")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlctl.envs.host.decode import json_or_none, measured
-from rlctl.envs.host.latency.figures import LONGEST_SECONDS, TimeUnit
+from rlctl.envs.host.latency.figures import FIRST_ERROR_STATUS, LONGEST_SECONDS, TimeUnit
 from rlctl.envs.host.latency.json_object import lookup, members
 from rlctl.envs.host.latency.lines import LineSource
 from rlctl.envs.host.latency.window import Requests
@@ -17,11 +17,26 @@ from rlctl.envs.workload import SLO
 
 @dataclass(frozen=True, slots=True)
 class RequestKeys:
-    """Dotted paths into one request's object; what is at `ok` is true when it succeeded, None if all lines did."""
+    """Dotted paths into one request's object; without `ok` and `status` every line is a success.
+
+    Attributes:
+        ok: What is there is true when the request succeeded.
+        status: What is there is its HTTP status, and it failed from 500 on, or without one.
+    """
 
     latency: str = "latency_seconds"
     ok: str | None = None
+    status: str | None = None
     unit: TimeUnit = TimeUnit.SECONDS
+
+    def failed(self, row: object) -> bool:
+        """Whether the request of a line did."""
+        if self.ok is not None and not lookup(row, self.ok):
+            return True
+        if self.status is None:
+            return False
+        status = measured(lookup(row, self.status))
+        return isinstance(status, Why) or not 100 <= status < FIRST_ERROR_STATUS
 
 
 def documents(lines: bytes) -> list[object]:
@@ -49,7 +64,7 @@ class JsonlRequests(LineSource):
             latency = measured(lookup(row, self._keys.latency), LONGEST_SECONDS / scale)
             if not isinstance(latency, Why):
                 latencies.append(latency * scale)
-                errors += self._keys.ok is not None and not lookup(row, self._keys.ok)
+                errors += self._keys.failed(row)
         if rows and not latencies:
             self.unfit = self._complaint(rows[0])
         return Requests(latencies, errors, len(rows) - len(latencies))

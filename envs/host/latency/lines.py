@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from rlctl.envs.host.latency.figures import PROVIDES, Reporter
@@ -23,12 +24,18 @@ LOOK_BYTES, LOOK_LINES, LOOK_EVERY = 4096, 16, 2
 are late. Decoding is what costs, at a cold cache more for each time than for each line."""
 
 
-def sampled(lines: bytes) -> tuple[bytes, int]:
-    """At most MOST_LINES whole lines, evenly from first to last, and how many each of them stands for."""
+def sampled(lines: bytes, run: int = 1) -> tuple[bytes, int]:
+    """About MOST_LINES whole lines, evenly from first to last, and how many each of them stands for.
+
+    Args:
+        run: Lines in a row that stay together.
+    """
     weight = -(-lines.count(b"\n") // MOST_LINES)
     if weight <= 1:
         return lines, 1
-    return b"\n".join(lines.split(b"\n")[weight // 2 : -1 : weight]) + b"\n", weight
+    rows = lines.split(b"\n")[:-1]
+    runs = (rows[first : first + run] for first in range(weight // 2 * run, len(rows), weight * run))
+    return b"\n".join(chain.from_iterable(runs)) + b"\n", weight
 
 
 class LineSource(ABC):
@@ -42,6 +49,8 @@ class LineSource(ABC):
 
     provides = (*PROVIDES, "rejected_rps")
     unfit = ""
+    run = 1
+    """Lines in a row that tell of one request together."""
 
     def __init__(self, kind: str, path: Path, slo: SLO, window_seconds: float) -> None:
         self.name = f"{kind} {path}"
@@ -59,9 +68,9 @@ class LineSource(ABC):
         if isinstance(lines, Missing):
             self._window.add(now_seconds, Requests())
             return {**self._reporter.readings(lines, now_seconds), "rejected_rps": lines}
-        sample, weight = sampled(lines)
+        sample, weight = sampled(lines, self.run)
         found = self.parse(sample, self._window.seconds_since_last(now_seconds))
-        self._window.add(now_seconds, replace(found, weight=round(weight / self._file.taken_ratio)))
+        self._window.add(now_seconds, replace(found, weight=round(found.weight * weight / self._file.taken_ratio)))
         figures = Missing(Why.MALFORMED, self.unfit) if self._window.unfit else self._window.figures()
         return {**self._reporter.readings(figures, now_seconds), "rejected_rps": self._window.rejected_rps()}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.decode import measured
-from rlctl.envs.host.latency.figures import LONGEST_SECONDS
+from rlctl.envs.host.latency.figures import FIRST_ERROR_STATUS, LONGEST_SECONDS
 from rlctl.envs.host.latency.lines import LineSource
 from rlctl.envs.host.latency.window import Requests
 from rlctl.envs.telemetry import Why
@@ -23,7 +23,8 @@ LOG_FORMAT = "log_format rlctl '$msec $status $request_time';"
 # Finds its fields. For another format: `seconds` is needed, `msec` and `status` are welcome.
 LOG_PATTERN = r"^(?P<msec>\d+\.\d{3}) (?P<status>\d{3}) (?P<seconds>\d+\.\d{3})$"
 
-FIRST_ERROR_STATUS = b"500"
+
+_FAILED = b"%d" % FIRST_ERROR_STATUS
 
 
 class NginxLog(LineSource):
@@ -95,7 +96,7 @@ def _numbers(column: Sequence[bytes]) -> list[float]:
 
 
 def _has_failed(status: bytes) -> bool:
-    return len(status) == 3 and status >= FIRST_ERROR_STATUS
+    return len(status) == 3 and status >= _FAILED
 
 
 def _compiled(pattern: str) -> re.Pattern[bytes]:

@@ -111,7 +111,7 @@ def test_defaults_are_marked_and_what_the_file_says_is_not(serve_yaml):
 
 def test_the_schema_names_every_kind_for_editors():
     text = json.dumps(schema())
-    kinds = "cgroup unit pid container kubernetes prometheus http jsonl nginx-log cyclictest"
+    kinds = "cgroup unit pid container kubernetes prometheus http jsonl nginx-log cyclictest postgres redis otlp"
     for kind in kinds.split():
         assert f'"const": "{kind}"' in text
 
@@ -161,6 +161,36 @@ SLO = "target_milliseconds: 10, max_load_rps: 480"
             "{kind: prometheus, url: 'localhost:9113', histogram: h}",
             4,
             "lc.latency.url: 'localhost:9113' is no http or https URL, such as http://127.0.0.1:8080/metrics",
+        ),
+        (
+            "{kind: nginx-log, path: /nowhere/access.log}",
+            "{kind: prometheus, url: 'http://h/', histogram: h, errors: requests_total}",
+            4,
+            "'errors', a counter of requests, and 'error_labels', which of them failed, go together",
+        ),
+        (
+            "{kind: nginx-log, path: /nowhere/access.log}",
+            "{kind: prometheus, url: 'http://h/', histogram: h, errors: n, error_labels: {code: '5(.'}}",
+            4,
+            "lc.latency.error_labels.code: '5(.' is no regular expression: ",
+        ),
+        (
+            "{kind: nginx-log, path: /nowhere/access.log}",
+            "{kind: redis, address: 'localhost:63790000'}",
+            4,
+            "lc.latency.address: 'localhost:63790000' is neither HOST:PORT nor the path of a socket, such as ",
+        ),
+        (
+            "{kind: nginx-log, path: /nowhere/access.log}",
+            "{kind: redis, address: 'localhost:6379', username: rlctl}",
+            4,
+            "'username' needs 'password_file'",
+        ),
+        (
+            "{kind: nginx-log, path: /nowhere/access.log}",
+            "{kind: otlp, listen: '0.0.0.0:4318', histogram: h}",
+            4,
+            "0.0.0.0:4318 is not loopback: it needs 'tls_certificate', 'tls_key' and 'bearer_token_file'",
         ),
     ],
 )

@@ -11,7 +11,7 @@ import threading
 import pytest
 from pydantic import ValidationError
 
-import rlctl.serve.metrics_server
+import rlctl.serve.http_server
 from rlctl.cli import main
 from rlctl.config.sections import LimitsSection, MetricsSection
 from rlctl.envs.allocation import Limits
@@ -19,8 +19,9 @@ from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
 from rlctl.envs.telemetry import Telemetry
 from rlctl.loop.record import Tick
 from rlctl.safety.verdict import Verdict
+from rlctl.serve.http_server import MOST_CONNECTIONS
 from rlctl.serve.metrics import Metrics
-from rlctl.serve.metrics_server import MOST_CONNECTIONS, MetricsServer
+from rlctl.serve.metrics_server import MetricsServer
 from rlctl.serve.service import _check_metrics as look_at
 from tests.waiting import PATIENCE_SECONDS
 
@@ -200,7 +201,7 @@ def test_a_request_without_end_is_cut_off(serve):
 
 
 def test_who_says_nothing_is_left_after_a_while(serve, monkeypatch):
-    monkeypatch.setattr(rlctl.serve.metrics_server, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(rlctl.serve.http_server, "ANSWER_SECONDS", 0.2)
     server = serve()
     with socket.create_connection(("127.0.0.1", port(server)), timeout=PATIENCE_SECONDS) as peer:
         peer.sendall(b"GET /metrics HTTP/1.1\r\n")
@@ -422,9 +423,7 @@ def test_what_a_start_would_refuse_is_said_before_it(serve_yaml, certificate, to
 
 def test_a_dry_run_looks_at_the_files_too_though_another_user_may_be_to_read_them(token, caplog, monkeypatch):
     look_at(section := MetricsSection(bearer_token_file=token))
-    monkeypatch.setattr(
-        "rlctl.serve.metrics_server.check_files", raises(PermissionMissing("metrics.tls_key: /k: denied"))
-    )
+    monkeypatch.setattr("rlctl.serve.http_server.check_files", raises(PermissionMissing("metrics.tls_key: /k: denied")))
     look_at(section)
     assert caplog.messages == ["metrics.tls_key: /k: denied: whoever serves has to read it"]
     monkeypatch.undo()

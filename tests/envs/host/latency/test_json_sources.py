@@ -185,6 +185,20 @@ def test_requests_that_fail_fast_are_no_good_news(tmp_path: Path, slo: SLO) -> N
     source.close()
 
 
+def test_an_access_log_in_json_tells_failures_by_their_status(tmp_path: Path, slo: SLO) -> None:
+    """HAProxy's: 500, 503 and 504 are failures, and so would be one without a status; a client's 400 is none."""
+    path = tmp_path / "haproxy.jsonl"
+    path.touch()
+    source = JsonlRequests(path, slo, RequestKeys("ms", status="status", unit=TimeUnit.MILLISECONDS))
+    source.read(0.0)
+    path.write_bytes((Path(__file__).parents[3] / "fixtures/latency/haproxy.jsonl").read_bytes())
+    append(path, {"ms": 3}, {"ms": 3, "status": -1})
+    found = source.read(1.0)
+    assert found["done_rps"] == Value(11.0)
+    assert found["error_rps"] == Value(5.0)
+    source.close()
+
+
 @pytest.mark.parametrize("padding", [0, 190])
 def test_a_burst_is_sampled_and_its_load_is_that_of_all_its_lines(tmp_path: Path, padding: int) -> None:
     """Bytes beyond a megabyte a tick were once skipped in silence, and the load fell as it rose."""

@@ -5,23 +5,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.host.latency.figures import Figures, TimeUnit
+from rlctl.envs.host.latency.figures import Figures, Reporter, TimeUnit
 from rlctl.envs.host.latency.polled import PolledSource
-from rlctl.envs.host.latency.prometheus import (
-    PrometheusDigest,
-    PrometheusNames,
-    bucket_quantile,
-)
+from rlctl.envs.host.latency.prometheus import PrometheusDigest, PrometheusNames
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO
 from tests.waiting import PATIENCE_SECONDS
 
+FIXTURES = Path(__file__).parents[3] / "fixtures/latency"
 NAMES = PrometheusNames("http_seconds", oldest="oldest_seconds", in_flight="in_flight")
 BOUNDS = (0.001, 0.005, 0.010, 0.050)
 
@@ -132,25 +130,79 @@ def test_no_requests_in_the_interval_have_no_tail(slo: SLO) -> None:
     assert isinstance(found.tail_seconds, Missing)
 
 
-BUCKETS = st.lists(st.tuples(st.floats(1e-4, 10), st.integers(0, 1000)), min_size=1, max_size=10)
+def test_a_series_without_an_infinite_bucket_is_refused(slo: SLO) -> None:
+    """Time-outs are counted there and nowhere else."""
+    whole = [exposition((n,) * 5, "1") for n in (0, 100)]
+    lacking = "\n".join(line for line in exposition((50,) * 5, "2").splitlines() if "+Inf" not in line)
+    found = figures(slo, whole[0], whole[1] + lacking + "\n")
+    assert isinstance(found, Missing)
+    assert found.why is Why.MALFORMED
+    assert "+Inf" in found.detail
 
 
-@given(BUCKETS, st.integers(0, 1000), st.sampled_from([0.5, 0.95, 0.99]))
-def test_a_quantile_lies_in_the_bucket_that_holds_it(rows: list[tuple[float, int]], above: int, q: float) -> None:
-    bounds = sorted({bound for bound, _ in rows})
-    counts, total = [], 0
-    for _, (_, grow) in zip(bounds, rows, strict=False):
-        total += grow
-        counts.append(total)
-    buckets = [*zip(bounds, map(float, counts), strict=True), (math.inf, float(total + above))]
-    found = bucket_quantile(buckets, q)
-    if total + above == 0:
-        assert found is None
-        return
-    assert found is not None
-    below = [count for bound, count in buckets if bound < found.value]
-    assert max(below, default=0.0) <= q * (total + above) + 1e-9
-    assert found.beyond == (total < q * (total + above))
+def captured(name: str) -> list[str]:
+    return [(FIXTURES / f"{name}-{number}.prom").read_text() for number in (1, 2)]
+
+
+ENVOY = PrometheusNames(
+    "envoy_http_downstream_rq_time",
+    {"envoy_http_conn_manager_prefix": "ingress_http"},
+    in_flight="envoy_http_downstream_rq_active",
+    errors="envoy_http_downstream_rq_xx",
+    error_labels={"envoy_response_code_class": "5"},
+    unit=TimeUnit.MILLISECONDS,
+)
+OTEL = PrometheusNames(
+    "http_server_request_duration_seconds",
+    errors="http_server_request_duration_seconds_count",
+    error_labels={"http_response_status_code": "5.."},
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "names", "samples", "failed", "between"),
+    [("envoy", ENVOY, 40, 1, (0.025, 0.050)), ("otel", OTEL, 31, 1, (0.010, 0.025))],
+)
+def test_what_real_programs_export(
+    slo: SLO, name: str, names: PrometheusNames, samples: int, failed: int, between: tuple[float, float]
+) -> None:
+    found = sound(figures(slo, *captured(name), names=names))
+    assert (found.samples, found.done_rps, found.error_rps) == (samples, samples, failed)
+    assert isinstance(found.tail_seconds, float)
+    assert between[0] < found.tail_seconds <= between[1]
+
+
+def test_a_gauge_of_another_place_is_not_counted(slo: SLO) -> None:
+    """Envoy's administration has requests in flight, too: the very one that asks."""
+    found = sound(figures(slo, *captured("envoy"), names=ENVOY))
+    assert found.offered_rps == found.done_rps
+
+
+def test_requests_that_fail_fast_are_no_good_news(slo: SLO) -> None:
+    names = PrometheusNames("http_seconds", errors="requests_total", error_labels={"code": "5.."})
+    page = 'requests_total{{code="200"}} {}\nrequests_total{{code="503"}} {}\n'
+    scrapes = [exposition((n,) * 5, extra=page.format(n // 2, n // 2)) for n in (0, 100)]
+    found = sound(figures(slo, *scrapes, names=names))
+    assert found.error_rps == 50.0
+    tail = Reporter("prometheus", slo, 3.0).readings(found, found.end_seconds)["tail_latency_seconds"]
+    assert isinstance(tail, Missing)
+    assert tail.why is Why.FAILING
+
+
+def test_a_counter_of_failures_that_is_not_there_is_told_by_name(slo: SLO) -> None:
+    names = PrometheusNames("http_seconds", errors="nosuch_total", error_labels={"code": "5.."})
+    found = figures(slo, *[exposition((n,) * 5) for n in (0, 100)], names=names)
+    assert isinstance(found, Missing)
+    assert found.detail == "no series of nosuch_total: is that its name there?"
+
+
+def test_an_average_is_refused(slo: SLO) -> None:
+    """All that HAProxy's exporter has of times are averages and maxima."""
+    names = PrometheusNames("haproxy_backend_response_time_average_seconds")
+    found = figures(slo, (FIXTURES / "haproxy.prom").read_text(), names=names)
+    assert isinstance(found, Missing)
+    assert found.why is Why.NOT_SUPPORTED
+    assert "is no histogram there" in found.detail
 
 
 def test_a_histogram_without_its_last_bucket_is_none(slo: SLO) -> None:

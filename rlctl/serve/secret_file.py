@@ -1,0 +1,47 @@
+"""Secrets that stand in files of their own, and files that the configuration names."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from rlctl.envs.errors import ConfigError, PermissionMissing
+
+LEAST_TOKEN_BYTES = 16
+
+
+def secret_of(key: str, path: Path, least_bytes: int = LEAST_TOKEN_BYTES) -> bytes:
+    """The secret in a file that not everybody may read.
+
+    Args:
+        key: Of the configuration, for messages.
+    """
+    with named(key, path), path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        secret = file.read(4096).strip() if stat.S_ISREG(status.st_mode) else b""
+    refuse_public(key, path, status)
+    if len(secret) < least_bytes or len(secret) >= 4096 or len(secret.split()) != 1:
+        raise ConfigError(
+            f"{key}: {path} is not one line of {least_bytes} characters or more: openssl rand -hex 32 > {path}"
+        )
+    return secret
+
+
+@contextlib.contextmanager
+def named(key: str, path: Path) -> Iterator[None]:
+    """Say which key an unreadable file belongs to."""
+    try:
+        yield
+    except PermissionError as error:
+        raise PermissionMissing(f"{key}: {path}: {error.strerror}") from error
+    except OSError as error:
+        raise ConfigError(f"{key}: {path}: {error.strerror}") from error
+
+
+def refuse_public(key: str, path: Path, status: os.stat_result) -> None:
+    """A secret that everybody may read is none."""
+    if status.st_mode & 0o007:
+        raise ConfigError(f"{key}: everybody may use {path}: chmod o= {path}")
