@@ -189,6 +189,7 @@ class Experience:
 
     def recall(self, memory: Mapping[str, Any]) -> None:
         """Go on with what `remembered` said of a host like the first; ValueError: it is none of that."""
+        Evidence().recall(memory)  # all of it or nothing is taken over
         calm = memory.get("calm")
         if not isinstance(calm, list) or not all(_is_calm(pair) for pair in calm):
             raise ValueError("no list of latencies by load")

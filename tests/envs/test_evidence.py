@@ -155,14 +155,14 @@ def test_hosts_side_by_side_are_as_each_alone(one, other):
     [
         {},
         {"schema": 1, "cells": []},
-        {"schema": 2, "cells": {}},
-        {"schema": 2, "cells": [[0.5, 1, 2.0]]},
-        {"schema": 2, "cells": [[0.5, 1, 2.0, "many"]]},
-        {"schema": 2, "cells": [[0.5, 0.1, -2.0, 1.0]]},
-        {"schema": 2, "cells": [[0.5, 1.1, 2.0, 1.0]]},
-        {"schema": 2, "cells": [[0.5, 1, float("nan"), 1.0]]},
-        {"schema": 2, "cells": [[0.5, 1, 1e300, 1.0]]},
-        {"schema": 2, "cells": [[True, 1, 1.0, 1.0]]},
+        {"schema": 3, "cells": {}},
+        {"schema": 3, "cells": [[0.5, 1, 2.0]]},
+        {"schema": 3, "cells": [[0.5, 1, 2.0, "many"]]},
+        {"schema": 3, "cells": [[0.5, 0.1, -2.0, 1.0]]},
+        {"schema": 3, "cells": [[0.5, 1.1, 2.0, 1.0]]},
+        {"schema": 3, "cells": [[0.5, 1, float("nan"), 1.0]]},
+        {"schema": 3, "cells": [[0.5, 1, 1e300, 1.0]]},
+        {"schema": 3, "cells": [[True, 1, 1.0, 1.0]]},
     ],
 )
 def test_what_is_no_memory_is_refused_and_changes_nothing(plain):

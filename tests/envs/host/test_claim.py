@@ -119,7 +119,11 @@ def test_a_mark_that_nothing_bears_out_keeps_nobody_out_and_is_told(real, tmp_pa
     real.state_dir = other
 
 
-@pytest.mark.parametrize("name", [b"", b"state", b"/var/lib\0/rlctl", b"/" + b"x" * 5000, b"/\xff\n", b"/dev/zero"])
+@pytest.mark.parametrize(
+    "name",
+    [b"", b"state", b"/var/lib\0/rlctl", b"/" + b"x" * 5000, b"/\xff\n", b"/dev/zero"],
+    ids=["empty", "relative", "with a NUL", "too long", "no UTF-8", "a device"],
+)
 def test_a_mark_that_is_no_state_directory_is_nobody_s(real, tmp_path, name):
     group = real.group()
     os.setxattr(group.directories[0], ATTRIBUTE, name)

@@ -84,8 +84,8 @@ def test_another_host_is_learned_anew(tmp_path, caplog):
     assert "another slo than when it was learned" in caplog.text
 
 
-def known(schema=2):
-    return {"schema": schema, "cells": [[0.1, 1.0, 50.0, 0.0]]}
+def known(schema=3):
+    return {"schema": schema, "cells": [[0.1, 1.0, 50.0, 0.0]], "calm": [[0.1, 0.2]]}
 
 
 @pytest.mark.parametrize(
