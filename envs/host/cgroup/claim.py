@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Self
 
-from rlctl.envs.errors import HostError
+from rlctl.envs.errors import HostError, shown
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import Identity, identity_of, refusing
 from rlctl.envs.host.cgroup.mark import holds, mark, marked, other_holder, unmark
@@ -17,6 +17,9 @@ from rlctl.envs.host.cgroup.members import RESTRICTING
 from rlctl.envs.host.decode import text_of
 
 _log = logging.getLogger(__name__)
+
+MOST_NAME = 200
+"""Characters of a foreign name that a line of the log takes."""
 
 
 class Claims:
@@ -98,7 +101,8 @@ class Claims:
         there = marked(directory)
         # Where the state directory was moved its originals are ours.
         if there not in (None, self._state_dir.absolute()) and not holds(self._state_dir, directory):
-            _log.warning("%s: %s has its originals no more: what it has now counts as them", directory, there)
+            named = shown(str(there))[:MOST_NAME]  # anybody who may write the group's directory has written it
+            _log.warning("%s: %s has its originals no more: what it has now counts as them", directory, named)
         mark(directory, self._state_dir)
         self._marked.add(directory)
 

@@ -124,12 +124,13 @@ def test_a_mark_that_nothing_bears_out_keeps_nobody_out_and_is_told(real, tmp_pa
     [b"", b"state", b"/var/lib\0/rlctl", b"/" + b"x" * 5000, b"/\xff\n", b"/dev/zero"],
     ids=["empty", "relative", "with a NUL", "too long", "no UTF-8", "a device"],
 )
-def test_a_mark_that_is_no_state_directory_is_nobody_s(real, tmp_path, name):
+def test_a_mark_that_is_no_state_directory_is_nobody_s(real, tmp_path, name, caplog):
     group = real.group()
     os.setxattr(group.directories[0], ATTRIBUTE, name)
     with Claims(tmp_path) as claims:
         claims.take(group)
         assert marked(group.directories[0]) == tmp_path
+    assert all(line.isprintable() and len(line) < 400 for line in caplog.messages)
 
 
 def test_restore_sets_nobody_free_whom_another_controller_has_taken_over(real, tmp_path):

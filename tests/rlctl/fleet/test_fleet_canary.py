@@ -135,7 +135,7 @@ def test_a_bundle_without_answers_goes_back_at_the_first_look(make_bundle, onnx_
     from rlctl.envs.observation import LAGS
 
     weight = np.zeros((len(MOVES), ObservationTable.here(LAGS).size))
-    weight[:, -1], weight[:, -2] = 3e38, -3e38
+    weight[:, -5], weight[:, -6] = 3e38, -3e38  # flags of what is told of the experience
     bundle = str(make_bundle(tmp_path / "nan", policy=onnx_writer.linear(weight, np.zeros(len(MOVES)))))
     found = roll_out(plan(bundle, hosts=20))
     assert "without a usable answer" in found.stopped
