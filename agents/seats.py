@@ -99,11 +99,14 @@ class Seats:
         policies: All hosts begin under the first.
         shield: Constants of the shield; None where nothing is ruled on, as when a trial runs bare.
         limits: Of each host.
+        always: Shield those too that are judged bare, as a service does.
     """
 
-    def __init__(self, policies: Sequence[BatchPolicy], shield: Profile | None, limits: VectorLimits) -> None:
+    def __init__(
+        self, policies: Sequence[BatchPolicy], shield: Profile | None, limits: VectorLimits, *, always: bool = False
+    ) -> None:
         self._policies, self._limits = tuple(policies), limits
-        self._shielded = np.array([policy.shielded and shield is not None for policy in policies])
+        self._shielded = np.array([shield is not None and (always or policy.shielded) for policy in policies])
         count = len(limits.each)
         self._shield = BatchShield(shield, limits, count) if shield is not None and self._shielded.any() else None
         self._policy_of = np.zeros(count, np.intp)

@@ -77,6 +77,7 @@ class OwnPolicy(Policy):
         self.name = name
         self.shielded, self.masked = bool(policy.shielded), bool(policy.masked)
         self.weight, self.needs = Weight(policy.weight), tuple(policy.needs)
+        self.learns = bool(getattr(policy, "learns", False))
 
     def start(self, limits: Limits) -> Allocation:
         """Forget everything and return the allocation to begin with on this host."""

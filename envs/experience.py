@@ -102,7 +102,7 @@ class Experience:
 
         # A load that has just stepped up is measured as a mean over the step, and the requests of a window began in
         # the one before as well: a miss belongs to the highest load and the highest level around it.
-        booked = np.flatnonzero(told & (self._missed_level >= 0))
+        booked = np.flatnonzero(here & (self._missed_level >= 0))  # also where an overload has blinded this window
         highest = np.fmax(self._missed_load, load)
         self.evidence.add_missed(booked, highest[booked], self._missed_level[booked])
 

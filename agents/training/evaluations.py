@@ -16,7 +16,7 @@ choose who goes on, not who wins (`rlctl.training.search_choice`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,16 +60,24 @@ class Evaluation:
 
 
 class Judge:
-    """Scores policies on the same courses and validation seeds."""
+    """Scores policies on the same courses and validation seeds.
 
-    def __init__(self, courses: Sequence[Course], seeds: int, lags: Sequence[int]) -> None:
-        self.courses, self._lags = tuple(courses), tuple(lags)
+    Args:
+        absent: Sensors that the policies are judged without.
+    """
+
+    def __init__(
+        self, courses: Sequence[Course], seeds: int, lags: Sequence[int], absent: Collection[str] = ()
+    ) -> None:
+        self.courses, self._lags, self._absent = tuple(courses), tuple(lags), tuple(absent)
         self.seeds = tuple(validation_seed(number) for number in range(seeds))
         self._least: dict[str, float] | None = None
 
     def evaluate(self, logits: Callable[[], Logits], timesteps: int, seconds: float) -> Evaluation:
         """Score one policy; `logits` gives it anew for each course, `timesteps` and `seconds` say when."""
-        trials = {course.name: score(course, logits(), self.seeds, self._lags) for course in self.courses}
+        trials = {
+            course.name: score(course, logits(), self.seeds, self._lags, absent=self._absent) for course in self.courses
+        }
         return Evaluation(timesteps, seconds, trials, self._merit(trials))
 
     def _merit(self, trials: dict[str, Trial]) -> float:

@@ -91,10 +91,11 @@ class HostGroups:
 
     def step(self, actions: NDArray[np.integer]) -> Stepped:
         """One action on each host, shape (hosts,), and its control period."""
+        prices = [group.prices for group in self.groups]  # before the step: an episode that begins has another
         stepped = [group.step(actions[start:end]) for group, start, end in self._parts()]
         observations, rewards, terminated, truncated, infos = zip(*stepped, strict=True)
         for place, info in enumerate(infos):
-            self._count(place, info["reward"])
+            self._count(place, info["reward"], prices[place])
         reward, done = np.concatenate(rewards), np.concatenate(truncated) | np.concatenate(terminated)
         self._rewards += reward
         self._steps += 1.0
@@ -126,13 +127,13 @@ class HostGroups:
     def _parts(self) -> Iterable[tuple[SimHostVectorEnv, int, int]]:
         return zip(self.groups, self._cuts[:-1], self._cuts[1:], strict=True)
 
-    def _count(self, place: int, terms: dict[str, Any]) -> None:
+    def _count(self, place: int, terms: dict[str, Any], prices: NDArray[np.float64]) -> None:
         """Add the reward's terms of a group's hosts: also of those whose episode has ended with this step."""
         qos, be_work, override = terms["qos"], terms["be_work"], terms["override"]
         self._counts[place] += (
             len(qos),
             np.count_nonzero(qos <= -1.0),
-            be_work.sum() / self.groups[place].work,
+            (be_work * prices).sum() / self.groups[place].work,
             np.count_nonzero(override),
         )
 

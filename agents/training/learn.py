@@ -34,6 +34,7 @@ from rlctl.agents.training.run_folder import Checkpoint, State
 from rlctl.agents.training.training_run import Ending, TrainingResult, TrainingRun, TrainingStatus
 from rlctl.agents.training.warm_start import clone, pairs_of
 from rlctl.envs.errors import HostError
+from rlctl.envs.observations import EXPERIENCE
 
 if TYPE_CHECKING:
     from rlctl.agents.training.rollouts.cluster_env import Rollouts
@@ -125,7 +126,9 @@ class _Session(BaseCallback):
         self._block = state.block + 1 if state else 0
         self._budget = Budget(run.recipe.n_timesteps, run.max_seconds, state.seconds if state else 0.0)
         self._remarks: list[str] = []
-        self._judge = Judge(run.courses, run.validation_seeds, run.recipe.lags)
+        # Who learns without memory is judged without; all other sensors are there in every course.
+        absent = [EXPERIENCE] if all(EXPERIENCE in kind.absent for kind in run.hosts.kinds) else []
+        self._judge = Judge(run.courses, run.validation_seeds, run.recipe.lags, absent)
         self._history = History(run.folder / "evaluations.npz", run.courses)
         self._last: Evaluation | None = None
         self._best: Evaluation | None = None

@@ -98,7 +98,7 @@ class Watch:
                 self._poll.register(lc.waits.trigger.file, select.POLLPRI)
 
     def __str__(self) -> str:
-        writes = "foreign writes" if self._witness and self._witness.file is not None else "no foreign writes"
+        writes = "foreign writes" if self._witness and self._witness.watches else "no foreign writes"
         return "; ".join((*(f"{name}: {lc}" for name, lc in self.lcs.items()), writes))
 
     def sleep(self, seconds: float) -> None:

@@ -189,6 +189,9 @@ _DIMENSIONS: Mapping[str, Callable[[Array], Array]] = {
     "link_queue": _log(0.005, 2.0),  # seconds of a full queue
     "link_burst": _log(1e-5, 3e-3),  # seconds of what either writes at once
     "link_bucket": _log(1e-5, 3e-2),  # seconds of what passes without delay
+    "credited": _flat(0.0, 1.0),
+    "link_base": _flat(0.25, 1.0),  # of the rate: what is left when the credits have run out
+    "link_credit": _log(3.0, 600.0),  # seconds of the whole rate that the credits are worth
 }
 
 ALONE_RATIO = 0.6
@@ -196,6 +199,9 @@ ALONE_RATIO = 0.6
 
 WITHOUT_LINK = 0.4
 """Share of the drawn hosts on which nothing but CPUs and memory is shared."""
+
+WITHOUT_CREDITS = 0.6
+"""Share of the drawn links and disks that keep their rate for as long as it is used."""
 
 BYTES = 1e8
 """A link's rate; any, for all else is relative to it."""
@@ -209,6 +215,7 @@ def _constants(record: Record, points: Array) -> Constants:
     columns = {name: np.full(len(points), value) for name, value in plain.items()}
     service = demand * u["busy"]
     linked = u["linked"] >= WITHOUT_LINK
+    credited = linked & (u["credited"] >= WITHOUT_CREDITS)
     cpus = float(limits.cpus)
     known = record.tail_seconds[np.isfinite(record.tail_seconds)]
     most_rps = float(np.nanmax(record.offered_rps))
@@ -243,5 +250,7 @@ def _constants(record: Record, points: Array) -> Constants:
         "link_burst_bytes": np.where(linked, u["link_burst"] * BYTES, 1.0),
         "link_bucket_bytes": np.where(linked, u["link_bucket"] * BYTES, 0.0),
         "link_queue_bytes": np.where(linked, u["link_queue"] * BYTES, 1.0),
+        "link_base_ratio": np.where(credited, u["link_base"], 1.0),
+        "link_credit_bytes": np.where(credited, u["link_credit"] * BYTES, 0.0),
     }
     return Constants(**columns)

@@ -204,6 +204,11 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
             info = _masked(self._state() | outcome, self._all)
         return observation, terms.total, np.zeros(self.num_envs, np.bool_), truncated, info
 
+    @property
+    def prices(self) -> NDArray[np.float64]:
+        """What a violation costs in the episode of each host, shape (n,)."""
+        return np.asarray(self._observer.prices, np.float64)
+
     def action_masks(self) -> Flags:
         """As `HostEnv.action_masks`, of the moves that a shield lets through; shape (n, len(MOVES))."""
         readings, shield = self._read(), self.shield

@@ -144,7 +144,7 @@ def _lived(watched: Watched, constants: Constants, name: str, shield: Profile) -
     weight = max(catalogue.build(name).weight, Weight.MINIMUM, key=list(Weight).index)
     hosts = _Again(constants, gaps_filled(watched.load_ratio)[ticks], weight, record.tick_seconds)
     limits = VectorLimits([record.limits] * hosts.count)
-    seats = Seats([batch_policy(name, limits, record.tick_seconds)], shield, limits)
+    seats = Seats([batch_policy(name, limits, record.tick_seconds)], shield, limits, always=True)
     missed, work, used = np.zeros((len(ticks), hosts.count)), np.zeros(hosts.count), np.zeros(hosts.count)
     current = seats.begin()
     for place in range(len(ticks)):

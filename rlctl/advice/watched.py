@@ -70,7 +70,7 @@ def watched(
 
     Args:
         weight: BE's CPU weight meanwhile, which no log says.
-        own_cpus: CPUs of BE's on which the LC never runs; None takes what BE has beyond as many as the LC.
+        own_cpus: CPUs of BE's on which the LC never runs; None takes what the log says.
         quantile_ratio: The quantile that the target is about, which no log says.
 
     Raises:
@@ -105,7 +105,7 @@ def watched(
         target_seconds=target_seconds,
         quantile_ratio=quantile_ratio,
         max_load_rps=most_rps,
-        own_cpus=max(limits.cpus - math.ceil(limits.lc_cpus), 0.0) if own_cpus is None else own_cpus,
+        own_cpus=_own_cpus(limits) if own_cpus is None else own_cpus,
         weight=weight,
         offered_rps=np.where(np.isfinite(rate), rate, ratio * most_rps),
         tail_seconds=np.where(tail > 0.0, tail, np.nan),
@@ -117,6 +117,11 @@ def watched(
     )
     loads = np.where(np.isfinite(ratio), ratio, record.offered_rps / most_rps)
     return Watched(record, tuple(acting), shield, load.learned, wall, loads, latency)
+
+
+def _own_cpus(limits: Limits) -> float:
+    """As the log says; by an older one, which does not, what BE has beyond as many as the LC."""
+    return float(limits.exclusive_cpus or max(limits.cpus - math.ceil(limits.lc_cpus), 0))
 
 
 def _row(logged: LoggedTick, limits: Limits) -> tuple[float, ...]:

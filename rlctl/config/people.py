@@ -15,8 +15,8 @@ DAY_MINUTES = 24 * 60
 
 
 def _time(value: object) -> str:
-    """`HH:MM`; YAML itself reads `10:30` without quotes as 630."""
-    text = f"{value // 60:02d}:{value % 60:02d}" if isinstance(value, int) and not isinstance(value, bool) else value
+    """`HH:MM`; YAML itself reads `10:30` without quotes as 630. Below 60 it was no such time: `8` is no 8 o'clock."""
+    text = f"{value // 60:02d}:{value % 60:02d}" if isinstance(value, int) and value >= 60 else value
     if not isinstance(text, str) or not _TIME.fullmatch(text) or _minutes(text) > DAY_MINUTES:
         raise ValueError(f"{value!r} is no time of day, such as '03:30'")
     return text

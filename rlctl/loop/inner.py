@@ -77,8 +77,12 @@ class InnerGuard:
     def look(self, glimpse: Glimpse) -> None:
         """Answer a look, at once and only with less for BE."""
         if glimpse.foreign:
+            safe = self._plant.limits.safe
             unsafe = self._alarm is not None or reason_unwatched(self._lease)
-            self._write(most_restrictive(self._verdict, self._plant.limits.safe) if unsafe else self._verdict)
+            if self._write(most_restrictive(self._verdict, safe) if unsafe else self._verdict):
+                # As after a tick that could not be written: what another program holds is no ground to grow from.
+                self._held = self._verdict = safe
+                self._write(safe)
         for name, lc in glimpse.lcs.items():  # all of them at every look, so that each knows its last requests
             signs = self._signs[name].see(glimpse.now_seconds, lc.newest, waits=lc.waits)
             heeded = next((sign for sign in signs if sign in self.heeded), None)
@@ -105,7 +109,7 @@ class InnerGuard:
         return self._plant.current.usable_cpus <= self._plant.limits.minimum.usable_cpus
 
     def _hold(self, sign: Sign, detail: str, seen_seconds: float) -> None:
-        self._held = self._plant.current
+        self._held = self._held or self._plant.current
         error = self._write(self._plant.limits.safe)
         after = seen_seconds - self._begun_seconds
         self._alarm = Alarm(sign, detail, after, self._clock() - seen_seconds, error)

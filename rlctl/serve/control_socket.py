@@ -73,9 +73,10 @@ class ControlSocket:
             try:
                 peer, _ = self._socket.accept()
             except OSError as error:
-                if not self._closing:
-                    log.error("no more requests until rlctl is started again: %s", in_one_line(error))
-                return
+                if not self._closing:  # no descriptor or memory is left, which may pass
+                    log.error("a request waits, and is tried again: %s", in_one_line(error))
+                    time.sleep(READ_SECONDS)
+                continue
             with peer, contextlib.suppress(OSError):  # a peer that has gone
                 peer.settimeout(READ_SECONDS)
                 peer.sendall(json.dumps(self._reply(peer)).encode() + b"\n")

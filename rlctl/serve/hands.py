@@ -89,7 +89,8 @@ class Hands:
         self._holds = {} if self._path is None else _kept(self._path, clock())
         self._said, self._asked, self._in_force = 1, 0, 0  # counts: what was said, what the loop took, what it wrote
         self._tick: Tick | None = None
-        self.waiting, self._answer = "", ""
+        self._is_kept = True  # the file has what was said
+        self.waiting, self._answer, self._answered = "", "", ""
         for hold in self._holds.values():
             log.warning("BE is %s; `rlctl %s` ends it", hold, _end_of(hold))
 
@@ -103,7 +104,7 @@ class Hands:
             self._asked, holds = self._said, tuple(self._holds.values())
         for hold in over:
             log.info("over: BE was %s", hold)
-        if over:
+        if over or not self._is_kept:
             self._keep()
         moment = datetime.datetime.fromtimestamp(now)
         times = [_scheduled(entry, limits) for entry in self._schedule if entry.covers(moment)]
@@ -145,15 +146,18 @@ class Hands:
     def word(self) -> str:
         """The word on the change that waits, `yes` or `no`, once; empty where there is none yet."""
         word, self._answer = self._answer, ""
-        if word:
-            self.waiting = ""
+        if not word or self._answered != self.waiting:  # one on what waited before is none on this
+            return ""
+        self.waiting = ""
         return word
 
     def _hold(self, hold: Hold) -> str:
-        log.warning("BE is %s", hold)
         with self._news:
+            before = self._holds.get(hold.kind)
             self._holds = {**self._holds, hold.kind: hold}
-        return self._in_force_then(f"BE is {hold}; `rlctl {_end_of(hold)}` ends it")
+        said = f"BE is {hold}" + (f", in place of: {before}" if before else "")
+        log.warning("%s", said)
+        return self._in_force_then(f"{said}; `rlctl {_end_of(hold)}` ends it")
 
     def _end(self, kind: str, who: str) -> str:
         with self._news:
@@ -170,7 +174,7 @@ class Hands:
         if not (change := self.waiting):
             return "nothing waits for a word"
         log.warning("%s says %s to: %s", who, answer, change)
-        self._answer = str(answer)
+        self._answered, self._answer = change, str(answer)
         return f"{answer}: {change}"
 
     def _in_force_then(self, said: str) -> str:
@@ -194,8 +198,11 @@ class Hands:
                     holds = [asdict(hold) for hold in self._holds.values()]
                 write_json(self._path, {"schema": 1, "holds": holds})
         except OSError as error:
-            log.error("%s: %s: a restart will not know what was said", error.filename, error.strerror)
+            if self._is_kept:  # else it was told, and each tick tries again
+                log.error("%s: %s: a restart will not know what was said", error.filename, error.strerror)
+            self._is_kept = False
             return f"; a restart will not know it: {error.strerror}"
+        self._is_kept = True
         return ""
 
 

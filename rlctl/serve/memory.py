@@ -13,7 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from rlctl.envs.errors import ConfigError, in_one_line, on_one_line
+from rlctl.envs.experience import Experience
 from rlctl.envs.whole_file import write_json
 
 log = logging.getLogger("rlctl.serve")
@@ -66,12 +69,14 @@ class HostMemory:
             kept = self._read(self._path).get(learner.name)
             if kept is None:
                 return
-            hours = max(self._clock() - float(kept["saved"]), 0.0) / 3600.0
+            seconds = max(0.0, self._clock() - float(kept["saved"]))  # in this order NaN is 0
             learner.recall(kept["memory"])
+            if isinstance(learner, Experience):  # the others go by Unix time, or do not age
+                learner.evidence.age(np.array([seconds]))
         except Exception as error:  # noqa: BLE001 - whatever is in a file, the service begins
             log.warning("%s: %s is learned anew: %s", self._path, learner.name, in_one_line(error))
         else:
-            log.info("%s goes on with what it knew of this host %.1f h ago", learner.name, hours)
+            log.info("%s goes on with what it knew of this host %.1f h ago", learner.name, seconds / 3600.0)
 
     def keep_if_due(self, learners: Sequence[Learner]) -> None:
         """Keep what they have learned, once in KEEP_SECONDS."""

@@ -303,8 +303,10 @@ class _Running:
             if self._waiting is not None:
                 self._waiting.policy.close()
             self._waiting, seat = deciders, self._controller.seat
-            now = f"{seat.policy.name} under shield {seat.shield.profile_name if seat.shield else 'none'}"
-            hands.wait_for_word(f"{now} -> {deciders.policy.name} under shield {deciders.profile.name}")
+            shield = f"{seat.shield.profile_name} ({seat.shield.digest})" if seat.shield else "none"
+            policy, profile = deciders.policy, deciders.profile
+            then = f"{policy.name} ({policy.digest}) under shield {profile.name} ({profile.digest})"
+            hands.wait_for_word(f"{seat.policy.name} ({seat.policy.digest}) under shield {shield} -> {then}")
         if self._waiting is None or not (word := hands.word()):
             return None
         deciders, self._waiting = self._waiting, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -13,12 +14,16 @@ from collections import Counter, deque
 from rlctl.config.serve import StarvedSection
 from rlctl.envs.errors import in_one_line
 from rlctl.envs.host.events import Events
+from rlctl.loop.narrator import be_vanished
 from rlctl.loop.record import Tick
 
 log = logging.getLogger(__name__)
 
 COMMAND_SECONDS = 60.0
 """So long the command may take; then it is killed."""
+
+DEATH_SECONDS = 0.1
+"""So long the loop waits for one that was killed; one that sleeps in the kernel is reaped by a later look."""
 
 FED_RATIO = 2.0
 """Of the share below which BE starves: at this mean it is fed again, so that one at the edge is not told in turns."""
@@ -45,6 +50,12 @@ class Starving:
 
     def write(self, tick: Tick) -> None:
         """Take in what BE may use from this tick on, and why no more."""
+        self._command.look()
+        if be_vanished(tick):  # nobody is there to starve, and whoever comes begins anew
+            self._shares.clear()
+            self._reasons.clear()
+            self._sum, self.starved = 0.0, False
+            return
         share = min(tick.applied.usable_cpus / self._cpus, 1.0)
         decisive = tick.verdict.decisive
         reason = str(decisive[0].reason) if decisive else f"policy {tick.acting or tick.policy}"
@@ -55,7 +66,6 @@ class Starving:
         self._shares.append((share, reason))
         self._sum += share
         self._reasons[reason] += 1
-        self._command.look()
         if len(self._shares) == self._shares.maxlen:
             self._judge(max(self._sum / len(self._shares), 0.0))
 
@@ -111,6 +121,7 @@ class _Command:
                 log.warning("be.starved.command ended with exit code %d", code)
         elif time.monotonic() > self._until_seconds:
             log.warning("be.starved.command has not ended in %g s and is killed", COMMAND_SECONDS)
+            self._until_seconds = math.inf
             self.end()
 
     def end(self) -> None:
@@ -118,5 +129,6 @@ class _Command:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            self._process = None
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(DEATH_SECONDS)
+                self._process = None

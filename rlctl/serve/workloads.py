@@ -81,14 +81,15 @@ class Workloads:
         """The CPUs of all LCs, each once; none, with a warning, where they are not known."""
         known = tuple(dict.fromkeys(cpu for name in self.config.lcs for cpu in self.cpus_of(name)))
         if not known:
-            log.warning("the LC's CPUs are not known, as it has no cpuset group: taken for one CPU; set lc.cpus")
+            log.warning("the LC's CPUs are not known, without a cpuset and a process: taken for one CPU; set lc.cpus")
         return known
 
     def cpus_of(self, lc: str) -> tuple[int, ...]:
-        """The CPUs of one LC; none where they are not known."""
+        """The CPUs of one LC: as configured, of its cpuset, or what its processes may run on; none if it has none."""
         if configured := self.config.lcs[lc].cpus:
             return tuple(configured)
-        return tuple(sorted(cpuset.effective())) if (cpuset := self.lcs[lc].cpuset) else ()
+        group = self.lcs[lc]  # services of systemd have no cpuset unless their units say AllowedCPUs=
+        return tuple(sorted(group.cpuset.effective() if group.cpuset else group.affinity()))
 
     def be_cpus(self, lc_cpus: Iterable[int]) -> tuple[int, ...]:
         """CPUs that BE may get, the safest for the LCs first."""

@@ -110,7 +110,7 @@ class Shadow(Policy):
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.name, self.masked, self.needs, self.learned = policy.name, policy.masked, policy.needs, policy.learned
-        self.hash = policy.digest
+        self.learns, self.hash = policy.learns, policy.digest
         self._worker: Worker[tuple[Allocation, float]] = Worker(f"shadow {policy.name}")
 
     def start(self, limits: Limits) -> Allocation:

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import ast
-import io
 import os
-import re
-import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-__all__ = ["FLOORS", "PRODUCT", "Source", "sources"]
+__all__ = ["PRODUCT", "Source", "sources"]
 
 PRODUCT = ("envs", "safety", "agents", "rlctl")
 """Folders whose modules are in the wheel."""
-
-FLOORS = (*PRODUCT, "scripts", "tests")
-
-PRAGMA = re.compile(r"#\s*(noqa|fmt:|type:)")
-"""Comments for programs, which tell a reader nothing."""
 
 
 @dataclass(frozen=True)
@@ -39,38 +31,6 @@ class Source:
     def tree(self) -> ast.Module:
         """The file as a syntax tree."""
         return ast.parse(self.text)
-
-    @cached_property
-    def line_count(self) -> int:
-        """All lines, also blank ones."""
-        return len(self.text.splitlines())
-
-    @cached_property
-    def tokens(self) -> tuple[tokenize.TokenInfo, ...]:
-        """Python's tokens, comments among them."""
-        return tuple(tokenize.generate_tokens(io.StringIO(self.text).readline))
-
-    @property
-    def comments(self) -> int:
-        """Comments on lines of their own and behind code, without pragmas."""
-        return sum(token.type == tokenize.COMMENT and not PRAGMA.match(token.string) for token in self.tokens)
-
-    @cached_property
-    def code_line_count(self) -> int:
-        """Lines that hold neither a comment nor a docstring alone."""
-        silent = {"COMMENT", "NL", "NEWLINE", "INDENT", "DEDENT", "ENDMARKER"}
-        lines: set[int] = set()
-        for token in self.tokens:
-            if tokenize.tok_name[token.type] not in silent:
-                lines.update(range(token.start[0], token.end[0] + 1))
-        for node in ast.walk(self.tree):
-            if (
-                isinstance(node, ast.Expr)
-                and isinstance(node.value, ast.Constant)
-                and isinstance(node.value.value, str)
-            ):
-                lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-        return len(lines)
 
     def at(self, node: ast.stmt | ast.expr | ast.pattern) -> str:
         """`path:line` of a node."""

@@ -1,7 +1,4 @@
-"""What docstrings leave a newcomer without: too few words, attributes that only repeat their names, vague nouns.
-
-`scripts/survey` counts these and `scripts/lint-words` refuses them, by the same definitions.
-"""
+"""What docstrings leave a newcomer without: too few words, attributes that only repeat their names."""
 
 from __future__ import annotations
 
@@ -11,13 +8,10 @@ from collections.abc import Iterator
 
 from scripts.house.sources import Source
 
-__all__ = ["LEAST_WORDS", "empty_attributes", "short_docstrings", "vague_nouns"]
+__all__ = ["LEAST_WORDS", "empty_attributes", "short_docstrings"]
 
 LEAST_WORDS = {"docstring": 4, "attribute": 3}
 """Fewest words of a docstring's first line, and of an entry below `Args:` or `Attributes:`."""
-
-VAGUE = re.compile(r"\b(?:said|told|found|asked|kept|given|for one in)\b")
-"""Words that stand where a noun of the field would say what it is, in code and in text."""
 
 SECTION = re.compile(r"(\w[\w ]*):$")
 ENTRY = re.compile(r"    (\S[^:]*):(?: (.*))?$")
@@ -40,13 +34,6 @@ def empty_attributes(source: Source) -> Iterator[str]:
         for name, text in _entries(ast.get_docstring(node) or ""):
             if _words(text) < LEAST_WORDS["attribute"] or _content(text) <= _content(name):
                 yield f"{source.at(node)} {node.name}, {name}: {text}"
-
-
-def vague_nouns(source: Source) -> Iterator[str]:
-    """Every vague word, as `path:line word`."""
-    for number, line in enumerate(source.text.splitlines(), start=1):
-        for match in VAGUE.finditer(line):
-            yield f"{source.path}:{number} {match[0]}"
 
 
 def _definitions(source: Source) -> Iterator[Definition]:

@@ -21,17 +21,18 @@ PROFILE = load_profile("responsive")
 class OneHost:
     """The tick of one host, spelt out."""
 
-    def __init__(self, name, limits):
+    def __init__(self, name, limits, always):
         self.policy, self.limits = catalogue.build(name), limits
+        self.shielded = always or self.policy.shielded
         self.shield = Shield(PROFILE, limits)
         self.observer = Observer(limits, TICK_SECONDS)
         self.policy.start(limits)
 
     def decide(self, telemetry, current):
-        mask = self.shield.mask(telemetry, current) if self.policy.masked and self.policy.shielded else None
+        mask = self.shield.mask(telemetry, current) if self.policy.masked and self.shielded else None
         proposed = decode(self.policy.act(self.observer.observe(telemetry, current, mask)), current, self.limits)
         verdict = self.shield.rule(telemetry, current, proposed)
-        return verdict.allocation if self.policy.shielded else self.limits.clip(proposed)
+        return verdict.allocation if self.shielded else self.limits.clip(proposed)
 
 
 @pytest.fixture
@@ -41,18 +42,21 @@ def hosts():
 
 
 @pytest.mark.parametrize("names", [("greedy-shield", "feedforward"), ("prm-hybrid-tuned", "heracles"), ("ppo", "none")])
-def test_every_host_is_decided_on_as_if_it_were_alone(names, hosts):
+@pytest.mark.parametrize("always", [False, True], ids=["as judged", "as served"])
+def test_every_host_is_decided_on_as_if_it_were_alone(names, always, hosts):
     if reason := catalogue.lacking(names[0]):
         pytest.skip(reason)
-    seats = Seats([batch_policy(name, hosts.limits, TICK_SECONDS) for name in names], PROFILE, hosts.limits)
-    alone = [OneHost(names[0], limits) for limits in hosts.limits.each]
+    seats = Seats(
+        [batch_policy(name, hosts.limits, TICK_SECONDS) for name in names], PROFILE, hosts.limits, always=always
+    )
+    alone = [OneHost(names[0], limits, always) for limits in hosts.limits.each]
     current = seats.begin()
-    assert bool(current.frozen.all()) == catalogue.build(names[0]).shielded
+    assert bool(current.frozen.all()) == alone[0].shielded
     for tick in range(TICKS):
         if tick == TICKS // 2:
             seats.put_under(1, np.arange(HOSTS) % 2 == 0)
             for host in range(0, HOSTS, 2):
-                alone[host], shield = OneHost(names[1], hosts.limits.each[host]), alone[host].shield
+                alone[host], shield = OneHost(names[1], hosts.limits.each[host], always), alone[host].shield
                 alone[host].shield = shield  # the guards remember what they saw under the first policy
         hosts.step(current)
         decided = seats.decide(hosts.read(), current, hosts.telemetry)

@@ -54,6 +54,13 @@ def test_a_class_in_a_file_is_a_policy_by_the_name_it_was_asked_for(tmp_path: Pa
     assert catalogue.label(name) == "Toy"
     assert policy.start(Limits(cpus=2)) == Limits(cpus=2).minimum
     assert not policy.shielded
+    assert not policy.learns
+
+
+def test_one_that_learns_is_taught_as_the_shipped_ones_are(tmp_path: Path) -> None:
+    path = tmp_path / "toy.py"
+    path.write_text(TOY.format(answer=ALWAYS).replace("    time_scale:", "    learns = True\n    time_scale:"))
+    assert user_manager.build(f"{path}:Toy").learns
 
 
 def test_its_constructor_is_told_what_it_has_a_parameter_for(tmp_path: Path) -> None:

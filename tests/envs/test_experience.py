@@ -42,6 +42,12 @@ def test_a_miss_is_booked_a_window_later_at_the_highest_level_around_it():
     assert cells((0.5, HOLDS, 12), (0.5, MISSES, 4), (0.5, HOLDS, 4))[-1] == (LADDER[12], 0.5, 1.0)
 
 
+def test_a_miss_that_blinds_the_next_window_is_booked():
+    """The worst overloads stall the LC until its source says nothing, and the shield freezes BE."""
+    for blind in ((np.nan, np.nan, -1), (0.5, np.nan, 12), (np.nan, HOLDS, 12)):
+        assert cells((0.5, HOLDS, 12), (0.5, MISSES, 12), blind)[-1] == (LADDER[12], 0.5, 1.0)
+
+
 def test_a_backlog_is_one_miss_and_one_that_lasts_is_another():
     assert sum(missed for *_, missed in cells((0.5, HOLDS, 4), *[(0.5, MISSES, 4)] * 5, (0.5, HOLDS, 4))) == 1.0
     lasting = cells((0.5, HOLDS, 4), *[(0.5, MISSES, 0)] * 8)

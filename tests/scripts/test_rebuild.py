@@ -17,7 +17,7 @@ from rlctl.agents.training.sb3_model import parts_of, recorded
 from rlctl.agents.training.sb3_vec_env import SimVecEnv
 from rlctl.envs.errors import BundleError
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
-from scripts.studies.rebuild import as_ppo
+from tests.doubles.rebuild import as_ppo
 
 pytestmark = pytest.mark.train
 

@@ -322,7 +322,7 @@ complete -c rlctl -n '_shtab_rlctl_using shadow report' -s h -l help -d 'show th
 complete -c rlctl -n '_shtab_rlctl_using shadow report' -l policy -xka "(string split ' ' 'none weights cpu-idle frozen static prm-eris prm-thesis prm-latency prm-hybrid prm-hybrid-tuned heracles parties sideload koord-suppress hipster barbeque feedforward table learned-table greedy-shield ppo dqn ppo-bare dqn-bare ppo-bold dqn-bold ppo-careful dqn-careful'; __fish_complete_directories (commandline -ct))" -d 'who looks on: from `rlctl managers`, or a bundle'"'"'s folder with a slash in it; may be given again'
 complete -c rlctl -n '_shtab_rlctl_using shadow report' -l shadow -xka "(__fish_complete_path (commandline -ct))" -d 'what `watch` wrote; default: beside LOG'
 complete -c rlctl -n '_shtab_rlctl_using shadow report' -l profile -xka "(string split ' ' 'capped-disk capped-link thesis-host two-core-host two-core-nginx'; __fish_complete_path (commandline -ct))" -d 'the host in the simulator, from `rlctl calibrate --out`'
-complete -c rlctl -n '_shtab_rlctl_using shadow report' -l weight -xka "equal minimum" -d 'BE'"'"'s CPU weight on the host; default: equal'
+complete -c rlctl -n '_shtab_rlctl_using shadow report' -l weight -xka "equal minimum" -d 'BE'"'"'s CPU weight on the host (default: minimum, as `rlctl serve` gives it)'
 complete -c rlctl -n '_shtab_rlctl_using shadow report' -l seeds -x -d 'simulated runs; default: 8'
 complete -c rlctl -n '_shtab_rlctl_using shadow report' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'the serve configuration, for the acting policy'"'"'s options'
 complete -c rlctl -n '_shtab_rlctl_using shadow report' -l gate -xka "(__fish_complete_path (commandline -ct))" -d 'yes or no; without FILE by the gate that ships'

@@ -63,6 +63,7 @@ class Claims:
         remaining = {key for file in files if (key := identity_of(file))}
         for key in self._held.keys() - remaining:
             os.close(self._held.pop(key)[0])
+        self._marked = {directory for directory in self._marked if directory.is_dir()}  # a mark goes with its group
 
     def close(self) -> None:
         """Let go of all groups, and of the marks when the originals are back. Idempotent."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -199,6 +200,14 @@ class Group:
     def pids(self) -> frozenset[int]:
         """Processes in the group itself, in whichever of its hierarchies."""
         return frozenset().union(*self._pids())
+
+    def affinity(self) -> frozenset[int]:
+        """CPUs that any of its processes may run on now, whoever says so; none where it has no process."""
+        cpus: set[int] = set()
+        for pid in self.pids():
+            with contextlib.suppress(OSError):  # it has ended
+                cpus |= os.sched_getaffinity(pid)
+        return frozenset(cpus)
 
     def strays(self) -> frozenset[int]:
         """Processes in some of its hierarchies and not in all: a controller does not hold whoever left its group."""

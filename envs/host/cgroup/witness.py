@@ -81,6 +81,11 @@ class Witness:
         """A descriptor that becomes readable when somebody writes to a watched file, we ourselves too."""
         return self._file
 
+    @property
+    def watches(self) -> bool:
+        """Whether the kernel watches any file for us; before Linux 5.19 it takes no such mark."""
+        return bool(self._watched)
+
     def anybody(self) -> bool:
         """Whether somebody else has written since the last call; `writer` still tells who it was."""
         # Kept apart from the queue, which `writer` empties too: what is written while a tick reads is not overlooked.

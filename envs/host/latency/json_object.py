@@ -116,6 +116,9 @@ class JsonDigest:
         """Figures of an answer that arrived at a monotonic time, as old as their stamp."""
         document = json_or_none(body)
         stamp = None if self._keys.stamp is None else lookup(document, self._keys.stamp)
+        if self._keys.stamp is not None and stamp is None and isinstance(document, dict):
+            # Without it figures that stand still would count as new ones for ever.
+            return Missing(Why.NO_DATA, f"{self._keys.stamp!r} is absent or null; there is: {members(document)}")
         if stamp is None or stamp != self._stamp:
             self._stamp, self._stamp_seconds = stamp, now_seconds
         return self._keys.figures(document, self._stamp_seconds, self._window_seconds)

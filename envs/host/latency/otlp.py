@@ -129,23 +129,31 @@ class OtlpDigest:
         before = exporter.series.get(labels)
         if before is not None and point.end_ns <= before.end_ns:
             return  # sent again, as its answer was lost
-        if before is None and sum(len(one.series) for one in self._exporters.values()) >= MOST_SERIES:
-            raise ValueError(f"more than {MOST_SERIES} series: choose some by lc.latency.labels")
+        if before is None and self._is_full():
+            self._forget_silent(now_seconds)
+            if self._is_full():
+                raise ValueError(f"more than {MOST_SERIES} series: choose some by lc.latency.labels")
         if before is not None and _of_another(before, point):
-            self._torn_seconds = now_seconds
-            return
+            # It goes on from this one: the other process may have ended.
+            self._torn_seconds, before, exported_ns = now_seconds, None, 0
         exporter.series[labels] = _after(before, point, exported_ns)
         exporter.end_ns, exporter.arrival_seconds = max(exporter.end_ns, point.end_ns), now_seconds
         self._exporters[resource] = exporter
 
-    def _figures(self, now_seconds: float) -> Figures | Missing:
-        if now_seconds - self._torn_seconds < REMEMBERED_SECONDS:
-            raise ValueError("two processes export as one: give each a service.instance.id in OTEL_RESOURCE_ATTRIBUTES")
+    def _is_full(self) -> bool:
+        return sum(len(one.series) for one in self._exporters.values()) >= MOST_SERIES
+
+    def _forget_silent(self, now_seconds: float) -> None:
         self._exporters = {
             resource: one
             for resource, one in self._exporters.items()
             if now_seconds - one.arrival_seconds < REMEMBERED_SECONDS
         }
+
+    def _figures(self, now_seconds: float) -> Figures | Missing:
+        if now_seconds - self._torn_seconds < REMEMBERED_SECONDS:
+            raise ValueError("two processes export as one: give each a service.instance.id in OTEL_RESOURCE_ATTRIBUTES")
+        self._forget_silent(now_seconds)
         current = {
             (resource, labels): point
             for resource, exporter in self._exporters.items()

@@ -43,7 +43,7 @@ class PostgresLog(LineSource):
 
     Args:
         path: The log; its name ends in `.json`.
-        one_in: Statements that each logged one stands for: 1 / log_statement_sample_rate.
+        one_in: Statements that each logged one stands for: 1 / log_transaction_sample_rate.
     """
 
     run = 30  # parse, bind and execute of a statement are near to each other, though other sessions come between

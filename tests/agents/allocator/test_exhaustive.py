@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rlctl.agents.allocator import allocate
 from rlctl.envs.applications import Application, Cluster, Placement, WorkingMode
-from scripts.studies.exhaustive import best, gap, totals
+from tests.doubles.exhaustive import best, gap, totals
 
 Scene = tuple[list[Application], list[Cluster], float]
 Scenes = st.SearchStrategy[Scene]

@@ -17,7 +17,7 @@ from rlctl.agents.training.sb3_vec_env import SimVecEnv
 from rlctl.cli import main
 from rlctl.envs.observation import LAGS
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
-from scripts.studies.rebuild import as_ppo
+from tests.doubles.rebuild import as_ppo
 
 pytestmark = pytest.mark.train
 

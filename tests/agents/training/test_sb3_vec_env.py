@@ -68,7 +68,7 @@ def test_masks_and_attributes_are_asked_for_as_learners_ask(env):
 
 def groups():
     return [
-        SimHostVectorEnv(3, max_episode_steps=STEPS, true_rewards=True),
+        SimHostVectorEnv(3, max_episode_steps=STEPS, true_rewards=True, priced=True),
         ShieldedVectorEnv(2, "two-core-host", max_episode_steps=STEPS - 10, absent=("cpi",), true_rewards=True),
     ]
 
@@ -84,13 +84,14 @@ def test_groups_that_differ_are_each_what_they_are_alone_and_their_counts_add_up
         masks = np.concatenate([one.action_masks() for one in alone])
         assert np.array_equal(together.env_method("action_masks"), masks)
         seen, rewards, dones, infos = together.step(action)
+        prices = [one.prices for one in alone]
         each = [alone[0].step(action[:3]), alone[1].step(action[3:])]
         assert np.array_equal(seen, np.concatenate([one[0] for one in each]))
         assert np.array_equal(rewards, np.concatenate([one[1] for one in each]).astype(np.float32))
         assert dones.tolist() == [info["TimeLimit.truncated"] for info in infos]
         terms = [one[4]["reward"] for one in each]
         missed += [(one["qos"] == -1.0).sum() for one in terms]
-        work += [one["be_work"].sum() / WORK for one in terms]
+        work += [(one["be_work"] * price).sum() / WORK for one, price in zip(terms, prices, strict=True)]
         overridden += [(one["override"] < 0.0).sum() for one in terms]
     counts = together.take_counts()
     assert [one.ticks for one in counts.happened] == [3 * STEPS, 2 * STEPS]

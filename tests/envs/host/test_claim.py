@@ -45,6 +45,17 @@ def test_a_group_that_was_made_anew_is_another_one(bench, tmp_path):
         second.take(bench.group(group.name))
 
 
+def test_of_groups_that_are_gone_nothing_is_kept(bench, tmp_path):
+    """Batch groups come and go by the thousand in a service's life."""
+    with Claims(bench.state_dir) as claims:
+        for _ in range(3):
+            group = bench.group()
+            claims.take(group)
+            group.remove()
+            claims.keep(())
+        assert not claims._marked
+
+
 def test_a_group_within_a_claimed_one_is_refused_and_so_is_one_that_holds_it(bench, tmp_path):
     outer = bench.group()
     inner, beside = bench.group(f"{outer.name}/inner"), bench.group(f"{outer.name}/beside")

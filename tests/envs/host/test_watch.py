@@ -107,7 +107,7 @@ def written():
         except BlockingIOError:
             return False
 
-    yield SimpleNamespace(file=read, anybody=anybody), lambda: os.write(write, b"x")
+    yield SimpleNamespace(file=read, watches=True, anybody=anybody), lambda: os.write(write, b"x")
     os.close(read)
     os.close(write)
 

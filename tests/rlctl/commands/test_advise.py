@@ -28,7 +28,8 @@ BEGAN = 1.8e9
 
 def watch(folder, profile, policy):
     """A log of a simulated host under a policy, with BE at the least weight; BE's work as it was, in percent."""
-    plant, shielded = SimPlant(load_host(profile), from_config(LOAD), TICKS, seed=3), policy != "none"
+    host = load_host(profile) if isinstance(profile, str) else profile
+    plant, shielded = SimPlant(host, from_config(LOAD), TICKS, seed=3), policy != "none"
     decider = catalogue.build(policy)
     shield = Shield(load_profile("responsive"), plant.limits) if shielded else None
     log = TickLog(folder / "ticks.jsonl")
@@ -47,11 +48,11 @@ def watch(folder, profile, policy):
 
 
 def would_have(profile, policy):
-    """QoS and BE percent of a policy on that very host."""
+    """QoS and BE percent of a policy on that very host, behind the shield as in a service."""
     plant = SimPlant(load_host(profile), from_config(LOAD), TICKS, seed=3)
     plant.set_weight(Weight.MINIMUM)
     decider = catalogue.build(policy)
-    shield = Shield(load_profile("responsive"), plant.limits) if decider.shielded else None
+    shield = Shield(load_profile("responsive"), plant.limits)
     seat = Seat(decider, shield, plant.limits, 1.0)
     plant.apply(seat.start())
     held, work = [], []
@@ -78,6 +79,15 @@ def test_what_be_could_have_had_is_within_the_interval(tmp_path, profile, policy
     for option in advice.options:
         _, be = would_have(profile, option.policy)
         assert option.be_percent.low * 0.85 - 1.0 <= be <= option.be_percent.high * 1.15 + 1.0, option
+
+
+def test_which_cpus_are_bes_own_is_in_the_log(tmp_path):
+    """The LC on one CPU and BE on another share none, though BE has no more of them."""
+    shared = load_host("two-core-nginx")
+    own = shared.be.model_copy(update={"own_cpus": 1.0, "shared_cpus": 0.0, "host_cpus": 1.0})
+    apart = shared.model_copy(update={"be": own})
+    watch(tmp_path, apart, "frozen")
+    assert asked(tmp_path, ("frozen",)).watched.record.own_cpus == 1.0
 
 
 def test_a_page_says_what_was_seen_and_what_could_be(tmp_path, capsys):

@@ -171,6 +171,23 @@ def test_a_tick_that_could_not_be_written_leaves_only_the_safe_allocation_to_be_
     assert plant.applied[-1] == LIMITS.safe
 
 
+def test_what_another_program_holds_against_the_guard_is_no_ground_to_grow_from(half):
+    """It writes `max` in a tight loop: the guard's answer fails, and what was read back is everything."""
+    plant = Watched()
+    loop = guarded(plant, half)
+    loop.run(ticks=1)
+
+    def overwritten(allocation):
+        plant.current = LIMITS.full
+        raise CgroupError("be/cpu.max reads max after 20000: another program writes it too")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plant, "apply", overwritten)
+        loop.inner.look(glimpse(web=LcGlimpse(), foreign=True))
+        loop.inner.look(glimpse(0.2))  # a sign after that makes it no freer
+    assert loop.inner.end()[1] == LIMITS.safe
+
+
 def test_a_sign_that_is_wrong_too_often_is_not_heeded_for_an_hour_which_is_said_once(half, caplog):
     minute, ticks = 60.0, 70
     plant = Watched({n: [glimpse(minute * n)] for n in range(1, ticks)}, tick_seconds=minute)

@@ -1,6 +1,7 @@
 """What is said of a host before its first tick: what cannot be controlled, what cannot be read, what is not there."""
 
 import logging
+import os
 import shutil
 
 import pytest
@@ -18,7 +19,7 @@ from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors
 from rlctl.serve.build import _check_online, build_live, unwritable
 from rlctl.serve.dry_run import DryRun
 from rlctl.serve.service import tell_absent
-from rlctl.serve.workloads import uncontrolled
+from rlctl.serve.workloads import Workloads, uncontrolled
 from tests.doubles.cgroup_kernel import FakeKernel
 from tests.doubles.plant import FakePlant
 
@@ -109,13 +110,24 @@ def test_a_dry_run_says_all_of_it_and_writes_nothing(serve_yaml, monkeypatch, v1
     assert main(["serve", "--config", str(path), "--dry-run", "--duration", "0.15"]) == 0
     lines = [record.getMessage() for record in caplog.records]
     assert any(line.startswith("BE group /batch has no freezer and no cpuset group") for line in lines)
-    assert "the LC's CPUs are not known, as it has no cpuset group: taken for one CPU; set lc.cpus" in lines
+    assert "the LC's CPUs are not known, without a cpuset and a process: taken for one CPU; set lc.cpus" in lines
     assert any("lc_pressure_ratio (the LC has no cgroup2 group)" in line for line in lines), lines
     assert any(line.startswith("no latency: /nowhere/access.log: No such file") for line in lines)
     assert lines[-1].startswith("would need root: user id 1000 may not write ")
     assert not any("frozen" in line and line.startswith(("BE ", "dry run: would set")) for line in lines)
     assert "dry run: would set quota of batch to 0.01 CPU" in lines
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+def test_an_lc_without_a_cpuset_has_the_cpus_that_its_processes_may_run_on(serve_yaml, v1):
+    """As services of systemd are: taken for one CPU their maximum load came out far too small."""
+    layout, knobs = v1
+    for name in ("web", "batch"):
+        Group.create(layout, name, knobs)
+    shutil.rmtree(layout.mounts[Controller.CPUSET].path / "web")
+    (layout.mounts[Controller.CPU].path / "web/cgroup.procs").write_text(f"{os.getpid()}\n")
+    found = Workloads.find(load_config(serve_yaml()), layout, knobs, make=False)
+    assert found.lc_cpus() == tuple(sorted(os.sched_getaffinity(0)))
 
 
 def test_groups_that_the_configuration_selects_are_followed(serve_yaml, monkeypatch, v1):

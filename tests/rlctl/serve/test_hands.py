@@ -3,11 +3,13 @@
 import datetime
 import json
 import os
+import resource
 import socket
 import stat
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -146,6 +148,25 @@ def test_a_disk_that_is_full_is_told_and_be_is_held_all_the_same(loop, tmp_path,
     assert loop.be == LIMITS.safe
 
 
+def test_what_a_full_disk_did_not_take_is_kept_as_soon_as_there_is_room(loop, tmp_path, monkeypatch, caplog):
+    def full(path, data):
+        raise OSError(28, "No space left on device", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("rlctl.serve.hands.write_json", full)
+        loop.said(do="pause")
+        loop.run(5)
+    assert caplog.text.count("a restart will not know") == 1
+    loop.run(1)
+    assert [hold["kind"] for hold in json.loads((tmp_path / HOLDS).read_text())["holds"]] == ["pause"]
+
+
+def test_who_takes_the_place_of_another_s_word_hears_of_it(loop):
+    loop.said(do="pause", why="debugging the database")
+    said = loop.said(do="pause", until=NOON + 600.0)["said"]
+    assert "in place of: paused by root: debugging the database" in said
+
+
 def test_a_loop_that_stands_still_is_said(always, tmp_path, monkeypatch):
     loop = Loop(always, tmp_path)
     monkeypatch.setattr(loop.hands, "_patience_seconds", 0.01)
@@ -199,6 +220,7 @@ def test_times_of_a_schedule(given, moment, covered):
     "given",
     [
         {"begins": "22"},
+        {"begins": 8},
         {"begins": "22:60"},
         {"ends": "25:00"},
         {"days": "mo"},
@@ -250,6 +272,22 @@ def test_garbage_is_answered_in_one_line_and_the_next_one_is_served(asked, line)
         except (BrokenPipeError, ConnectionResetError):
             pass
     assert ask(asked, {"do": "status"})["ok"]
+
+
+def test_a_moment_without_descriptors_ends_no_socket(tmp_path, monkeypatch):
+    monkeypatch.setattr("rlctl.serve.control_socket.READ_SECONDS", 0.05)
+    served = ControlSocket(tmp_path / SOCKET, None, lambda request, who: {"ok": True, "said": who})
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        with socket.socket(socket.AF_UNIX) as peer:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+            peer.connect(str(tmp_path / SOCKET))
+            time.sleep(0.2)
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert ask(tmp_path, {"do": "status"})["ok"]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        served.close()
 
 
 def test_a_service_that_fails_says_so_and_goes_on(tmp_path):
@@ -317,6 +355,17 @@ peer.sendall(b'{{"do": "pause"}}\\n'); print(peer.recv(4096).decode())
     assert "nobody" in answer["said"]
     if not allowed:
         assert answer["exit_code"] == PermissionMissing.exit_code
+
+
+def test_a_word_on_what_waited_before_is_none_on_what_waits_now():
+    hands = Hands(None, (), 0.01)
+    hands.wait_for_word("a -> b")
+    hands.answer({"do": "approve", "answer": "yes"}, "root")
+    hands.waiting = "a -> c"  # as a reload in the same moment
+    assert hands.word() == ""
+    assert hands.waiting == "a -> c"
+    hands.answer({"do": "approve", "answer": "yes"}, "root")
+    assert hands.word() == "yes"
 
 
 class Stop(threading.Event):

@@ -1,6 +1,7 @@
 """What a policy learned of a host outlives the service, and never stands in its way."""
 
 import json
+import time
 
 import pytest
 
@@ -78,6 +79,19 @@ def test_a_restart_goes_on_with_what_was_learned(tmp_path, caplog):
     assert "experience goes on with what it knew of this host 0.0 h ago" in caplog.text
 
 
+@pytest.mark.parametrize(("hours", "missed"), [(0.0, True), (24.0, False)])
+def test_what_was_learned_ages_while_the_service_is_down(tmp_path, hours, missed):
+    """A miss of yesterday bars no level today: it is half forgotten after ten minutes."""
+    clock = Clock()
+    experience = Experience(LIMITS)
+    experience.recall({"schema": 3, "cells": [[0.1, 1.0, 0.0, 1.0]], "calm": []})
+    HostMemory(tmp_path, HOST, clock).keep((experience,))
+    clock.now += 3600.0 * hours
+    again = Experience(LIMITS)
+    HostMemory(tmp_path, HOST, clock).recall(again)
+    assert bool(again.evidence.missed.max() > 0.5) is missed
+
+
 def test_another_host_is_learned_anew(tmp_path, caplog):
     served(tmp_path, 60)
     assert len(served(tmp_path, 2, HOST | {"slo": {"lc": 0.02}})["cells"]) <= 2
@@ -104,7 +118,7 @@ def test_a_file_that_is_no_memory_is_told_and_written_anew(tmp_path, text, caplo
 
 def test_what_a_file_says_frees_nobody(tmp_path):
     """Whatever the memory proposes, the shield rules: without latency BE is at the safe allocation."""
-    everything = {"schema": 1, "host": HOST, "learned": {"experience": {"saved": 0.0, "memory": known()}}}
+    everything = {"schema": 1, "host": HOST, "learned": {"experience": {"saved": time.time(), "memory": known()}}}
     (tmp_path / MEMORY).write_text(json.dumps(everything))
     memory, manager = HostMemory(tmp_path, HOST), LearnedTable()
     shield = Shield(PROFILE, LIMITS)

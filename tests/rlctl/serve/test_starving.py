@@ -1,6 +1,7 @@
 """BE that has had too little for too long: who is told of it, when, and when no more."""
 
 import os
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -19,9 +20,10 @@ FULL, HELD = Allocation(2.0, 2), Allocation(0.02, 2)
 FROZEN = Allocation(0.02, 2, frozen=True)
 
 
-def tick(applied, reason=None):
+def tick(applied, reason=None, events=()):
     bounds = (Bound("some", reason, applied, "why"),) if reason else ()
-    return SimpleNamespace(applied=applied, verdict=SimpleNamespace(decisive=bounds), acting="", policy="ppo")
+    verdict = SimpleNamespace(decisive=bounds)
+    return SimpleNamespace(applied=applied, verdict=verdict, acting="", policy="ppo", events=events)
 
 
 def starving(**section):
@@ -68,6 +70,15 @@ def test_it_is_fed_again_at_twice_the_share():
     assert not one.starved
 
 
+def test_where_no_be_is_left_nobody_starves():
+    one = starving()
+    fed(one, *[tick(HELD)] * 10)
+    gone = tick(FROZEN, events=("be-vanished: no BE group is left",))
+    assert fed(one, *[gone] * 30) == []
+    assert not one.starved
+    assert fed(one, *[tick(HELD)] * 9) == [], "whoever comes begins anew"
+
+
 @pytest.fixture
 def noted(tmp_path):
     """A command that notes what it is told, and what it has noted."""
@@ -101,7 +112,7 @@ def test_no_second_one_beside_a_command_that_runs(caplog):
     first = one._command._process.pid
     fed(one, *[tick(HELD)] * 20)
     assert one._command._process.pid == first
-    one.close()
+    until(lambda: (one.close(), one._command._process is None)[1])
     with pytest.raises(ProcessLookupError):
         os.kill(first, 0)
 
@@ -111,7 +122,23 @@ def test_a_command_that_hangs_is_killed(monkeypatch, caplog):
     one = starving(command=("sleep", "60"))
     fed(one, *[tick(HELD)] * 11)
     assert "has not ended in 0 s and is killed" in caplog.text
-    assert one._command._process is None
+    until(lambda: (one.close(), one._command._process is None)[1])
+
+
+def test_the_loop_waits_for_no_command_that_sleeps_in_the_kernel(monkeypatch):
+    """It dies only when its disk answers; a loop that waits for it would lose its lease."""
+    monkeypatch.setattr(module, "COMMAND_SECONDS", 0.0)
+    one = starving(command=("sleep", "60"))
+    fed(one, *[tick(HELD)] * 10)
+    process = one._command._process
+
+    def asleep(seconds):
+        raise subprocess.TimeoutExpired("sleep", seconds)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(process, "wait", asleep)
+        fed(one, tick(HELD))
+    until(lambda: fed(one, tick(FULL)) == [] and one._command._process is None)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_readings_history_and_allocation_are_those_that_were_in_force(recorded_r
 
 def test_a_shadow_gets_what_a_replay_says_it_would_have_got(recorded_run, watch):
     folder = recorded_run(rotate_bytes=30_000).go(60)
-    names = ("feedforward", "hipster", "frozen")
+    names = ("feedforward", "hipster", "frozen", "learned-table")
     contenders = [Contender(catalogue.build(name)) for name in names]
     replay(decisions(folder), None, contenders)
     said = watch(folder, *map(catalogue.build, names))

@@ -74,6 +74,13 @@ def test_an_endpoint_that_repeats_itself_grows_old() -> None:
     assert ends == [0.0, 0.0, 2.0]
 
 
+def test_figures_without_their_stamp_are_none() -> None:
+    """Or those of a program that has stopped counting would be new ones for ever."""
+    found = JsonDigest(FigureKeys("p95", samples="n", stamp="at"), 1.0)(b'{"p95": 1, "n": 1, "ts": 7}', 0.0)
+    assert isinstance(found, Missing)
+    assert found.detail == "'at' is absent or null; there is: p95, n, ts"
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
     lambda inner: (

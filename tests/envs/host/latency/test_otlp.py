@@ -159,6 +159,19 @@ def test_two_processes_that_export_as_one_are_told_apart(digest: OtlpDigest, sta
     assert_torn(digest, export(start, 105, (90, 0, 0, 0, 0)), 15.0)  # and not only every other time
 
 
+def test_who_is_left_of_two_processes_is_well_again_after_a_minute(digest: OtlpDigest) -> None:
+    """Also where the one that has ended, such as a canary, had counted more."""
+    told(digest, export(10, 100, (500, 0, 0, 0, 0)), 10.0)
+    assert_torn(digest, export(10, 101, (50, 0, 0, 0, 0)), 11.0)
+    assert_torn(digest, export(10, 102, (80, 0, 0, 0, 0)), 12.0)
+    for second in range(3, 63):
+        if second < 61:
+            assert_torn(digest, export(10, 100 + second, (20 + 30 * second, 0, 0, 0, 0)), 10.0 + second)
+        else:
+            found = told(digest, export(10, 100 + second, (20 + 30 * second, 0, 0, 0, 0)), 10.0 + second)
+    assert sound(found).samples == 30
+
+
 def test_differences_that_overlap_come_from_two_processes(digest: OtlpDigest) -> None:
     told(digest, export(99, 100, (50, 0, 0, 0, 0), temporality=DELTA), 10.0)
     assert_torn(digest, export(99.5, 100.5, (9, 0, 0, 0, 0), temporality=DELTA), 10.5)
@@ -271,6 +284,7 @@ def test_series_and_their_labels_are_bounded(digest: OtlpDigest, monkeypatch: py
     kept = [text for one in digest._exporters.values() for labels in one.series for pair in labels for text in pair]
     assert len({*kept}) == 4  # "user", and three that are not taken for one another
     assert max(map(len, kept)) < 300
+    sound(told(digest, export(1, 3, (1, 0, 0, 0, 0), temporality=DELTA, instance="2"), 2.0 + otlp.REMEMBERED_SECONDS))
 
 
 @given(st.binary(max_size=300) | st.tuples(st.integers(0, 1353), st.integers(0, 255)))
