@@ -14,7 +14,7 @@ from enum import StrEnum
 from rlctl.envs.host.latency.newest import Newest
 from rlctl.envs.workload import SLO
 
-RECENT_SECONDS = 0.07
+RECENT_SECONDS = 0.055
 """Requests that came within it, three looks, are judged together."""
 
 LEAST_LATE = 5

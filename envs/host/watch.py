@@ -21,8 +21,8 @@ from rlctl.envs.workload import SLO
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.025
-"""Between two looks: an LC that is overrun is some 10 ms late after as long, and forty looks a second are cheap."""
+LOOK_SECONDS = 0.020
+"""Between two looks: an LC that is overrun is some 10 ms late after as long, and fifty looks a second are cheap."""
 
 
 @dataclass(frozen=True, slots=True)

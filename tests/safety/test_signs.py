@@ -12,7 +12,7 @@ GOAL = SLO(0.010, 0.95, 1000.0)
 GOOD, LATE = 0.002, 0.030
 
 
-def seen(*looks, slo=GOAL, waits=False, apart_seconds=0.025):
+def seen(*looks, slo=GOAL, waits=False, apart_seconds=0.020):
     """The signs of the last of some looks."""
     signs = Signs(slo)
     return [set(signs.see(apart_seconds * n, look, waits=waits)) for n, look in enumerate(looks)][-1]
