@@ -118,14 +118,18 @@ class Evidence:
             self.missed[host, place, reached] += 1.0
             self._sum_up(host)
 
-    def known(self, load: Array) -> Known:
-        """What is known of k loads on each host, shape (n, k), from all windows that say something of them."""
+    def known(self, load: Array, enough: Array | float = ENOUGH) -> Known:
+        """What is known of k loads on each host, shape (n, k), from all windows that say something of them.
+
+        Args:
+            enough: Windows that held, from which on a level counts as known; one for all, or of each load.
+        """
         place, hosts = bins_of(load), np.arange(len(load))[:, None]
         held = self._held_above[hosts, place][..., ::-1].cumsum(axis=-1)[..., ::-1]
         missed = self._missed_below[hosts, place].cumsum(axis=-1)
         # misses - FORGIVEN <= budget * windows. Both `bearable` and `held` only fall as the level rises.
         bearable = missed - FORGIVEN <= BUDGET_RATIO * (missed + held)
-        return Known((bearable & (held >= ENOUGH)).sum(axis=-1) - 1, bearable.sum(axis=-1) - 1)
+        return Known((bearable & (held >= np.asarray(enough)[..., None])).sum(axis=-1) - 1, bearable.sum(axis=-1) - 1)
 
     def plain(self, host: int = 0) -> dict[str, Any]:
         """A host's counts above 0 as plain data: [load, share of BE's CPUs, windows that held, windows that missed]."""

@@ -18,7 +18,18 @@ from numpy.typing import NDArray
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.allocations import Allocations, VectorLimits, moved
 from rlctl.envs.arrays import Array, Flags
-from rlctl.envs.evidence import BINS, LADDER, MOST_KEPT_LOAD, TOP, Evidence, Places, bins_of, levels_of, load_of
+from rlctl.envs.evidence import (
+    BINS,
+    ENOUGH,
+    LADDER,
+    MOST_KEPT_LOAD,
+    TOP,
+    Evidence,
+    Places,
+    bins_of,
+    levels_of,
+    load_of,
+)
 
 HOLD_RATIO = 0.8
 """Latency by the target from which on a window counts as missed."""
@@ -28,6 +39,10 @@ SETTLED_SECONDS = 5.0
 
 IDLE_RATIO = 0.25
 """BE that uses a smaller share of what it may use has little to do: that the window held says nothing of its level."""
+
+EXPLORE_RATIO, EXPLORE_WINDOWS = 0.1, 20.0
+"""Below so small a latency by the target a host is far from its knee; and so many windows that held at a level are
+enough, while a violation costs the usual, to go on to the next."""
 
 AHEAD_RATIO = 1.4
 """What a load may have become before the next look at it, by what it is."""
@@ -147,29 +162,36 @@ class Experience:
         told = np.concatenate([np.where(flags, held, 0.0), bearable, np.where(flags, 1.0, -1.0), calms], axis=1)
         return np.where(there[:, None], told, UNTOLD).astype(np.float32)
 
-    def narrowed(self, mask: Flags, current: Allocations, load: Array, latency_ratio: Array) -> Flags:
+    def narrowed(
+        self, mask: Flags, current: Allocations, load: Array, latency_ratio: Array, price: Array | float = 1.0
+    ) -> Flags:
         """The moves of a mask that a host's experience leaves, shape (n, len(MOVES)); never none where there are some.
 
         A network that was trained on other hosts takes this one for one of those. So it never asks again for what
-        missed lately and, while latency is well, never for less than what held, both at AHEAD_RATIO of the load. Where
-        nothing is known all moves are left, and so it explores.
+        missed lately and, while latency is well, never for less than what held, both at AHEAD_RATIO of the load. Nor is
+        it ever stuck: where latency is next to nothing and a level has held for long, the next one is the least, if
+        nothing speaks against that. Where nothing is known all moves are left.
 
         Args:
             load: NaN where it is missing, as in `latency_ratio`: there the mask stays as it is.
+            price: What a violation costs: the dearer, the longer a level has to hold before the next is tried.
         """
         level = self._reached(moved(current, self._limits))[1].T
         there = ~np.isnan(load) & ~np.isnan(latency_ratio)
-        known = self.evidence.known(AHEAD_RATIO * np.where(there, load, 0.0)[:, None])
+        loads = np.where(there, load, 0.0)[:, None] * np.array([1.0, AHEAD_RATIO])
+        enough = np.stack(np.broadcast_arrays(EXPLORE_WINDOWS * np.asarray(price), ENOUGH, load)[:2], axis=1)
+        (sure, held), (_, bearable) = (one.T for one in self.evidence.known(loads, enough))
 
         # The minimum may run whatever missed: a miss beside it is the LC's own. And where all moves of the mask are
         # above what is bearable, the lowest of them are the best there is.
         lowest = np.where(mask, level, np.iinfo(level.dtype).max).min(axis=1)
         least = np.maximum(lowest, levels_of(self._limits.min_quota_cpus / self._cpus))
-        left = mask & (level <= np.maximum(known.bearable[:, 0], least)[:, None])
+        left = mask & (level <= np.maximum(bearable, least)[:, None])
         # A rise takes several ticks, so the floor is what can be reached in this one.
         highest = np.where(left, level, -1).max(axis=1)
-        floor = np.where(latency_ratio <= HOLD_RATIO, np.minimum(known.level[:, 0], highest), -1)
-        left &= level >= floor[:, None]
+        more = np.where((sure >= 0) & (latency_ratio <= EXPLORE_RATIO), np.minimum(sure + 1, bearable), -1)
+        floor = np.where(latency_ratio <= HOLD_RATIO, np.maximum(held, more), -1)
+        left &= level >= np.minimum(floor, highest)[:, None]
         narrow: Flags = np.where(there[:, None], left, mask)
         return narrow
 

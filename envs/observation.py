@@ -95,10 +95,15 @@ class Observation:
         load, ratio = as_array(number(self.telemetry.load_ratio)), as_array(self.telemetry.latency_ratio)
         return np.append(self.experience.told(load, ratio)[0], told_price(price * self.price)).astype(np.float32)
 
-    def narrowed(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """The moves of a mask that the experience leaves, shape (len(MOVES),), see `Experience.narrowed`."""
+    def narrowed(self, mask: NDArray[np.bool_], price: float = 1.0) -> NDArray[np.bool_]:
+        """The moves of a mask that the experience leaves, shape (len(MOVES),), see `Experience.narrowed`.
+
+        Args:
+            price: As of `tail`.
+        """
         load, ratio = as_array(number(self.telemetry.load_ratio)), as_array(self.telemetry.latency_ratio)
-        left = self.experience.narrowed(mask[None], Allocations.same(self.current, 1), load, ratio)
+        here = Allocations.same(self.current, 1)
+        left = self.experience.narrowed(mask[None], here, load, ratio, price * self.price)
         return cast("NDArray[np.bool_]", left[0])
 
 

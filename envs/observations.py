@@ -125,7 +125,9 @@ class VectorObserver:
 
     def narrowed(self, mask: Flags, readings: Readings, current: Allocations) -> Flags:
         """The moves of a mask that each host's experience leaves, see `Experience.narrowed`; all where none is kept."""
-        return self.experience.narrowed(mask, current, *self._known(readings)) if self._learns else mask
+        if not self._learns:
+            return mask
+        return self.experience.narrowed(mask, current, *self._known(readings), self.prices)
 
     def _known(self, readings: Readings) -> tuple[Array, Array]:
         """The load, and latency by the target; NaN where they are lost or have no sensor."""

@@ -139,7 +139,7 @@ class LearnedPolicy(Policy):
             if not mask.any():
                 raise PolicyError(f"{self.name}: no move is allowed")
             wanted = np.where(mask, logits, np.float32(-np.inf)).argmax()
-            logits = np.where(observation.narrowed(mask), logits, np.float32(-np.inf))
+            logits = np.where(observation.narrowed(mask, self.price), logits, np.float32(-np.inf))
             self._taught = f"; by experience not {MOVES[wanted].name}" if np.isinf(logits[wanted]) else ""
         self._logits, self._tick_seconds = logits, observation.tick_seconds
         return int(logits.argmax())

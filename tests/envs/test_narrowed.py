@@ -49,6 +49,26 @@ def test_what_held_at_a_higher_load_is_the_least_while_latency_is_well():
     assert min(levels(now, experience, load=np.array([0.65]))) == -1, "nobody knows of 1.4 times this load"
 
 
+def test_nobody_is_stuck_below_what_would_hold():
+    """Latency is next to nothing, and this level has held for long: the next one is the least that is asked for."""
+    first, calm = np.array([0]), np.array([0.05])
+
+    def stuck(windows, missed=(), ratio=calm, price=1.0):
+        experience = taught(missed=missed)
+        for _ in range(windows):
+            experience.evidence.add_held(first, LOAD, np.array([10]))
+        now = Allocations.same(allocation_at(10, LIMITS), 1)
+        left = experience.narrowed(ALL, now, LOAD, ratio, price)[0]
+        return min(level_of(MOVES[place].of(now.host(0), LIMITS), LIMITS) for place in np.flatnonzero(left))
+
+    assert stuck(20) == 11
+    assert stuck(19) == -1, "not yet"
+    assert stuck(20, ratio=WELL) == -1, "it may be near its knee"
+    assert stuck(20, missed=[(0.6, 11)]) == 10, "that missed a little above this load"
+    assert stuck(20, price=4.0) == -1
+    assert stuck(5, price=0.25) == 11
+
+
 def test_a_rise_asks_for_as_much_as_one_tick_may_add():
     left = levels(allocation_at(0, LIMITS), taught(held=[(0.7, 20)]))
     assert len(left) == 1
