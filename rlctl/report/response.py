@@ -18,6 +18,8 @@ from rlctl.agents.seats import Seats
 from rlctl.agents.served.bundle import Bundle
 from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.arrays import Array
+from rlctl.envs.evidence import TOP
+from rlctl.envs.experience import EXPLORE_WINDOWS
 from rlctl.envs.readings import Readings
 from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.workload import Weight
@@ -32,8 +34,9 @@ if TYPE_CHECKING:
 LOADS: Array = np.round(np.arange(0.05, 1.101, 0.05), 2)
 SLACKS: Array = np.round(np.arange(-0.3, 0.951, 0.05), 2)
 
-MOST_TICKS = 60
-"""Control periods after which what still changes is a cycle; growth from nothing to all takes the shield 36 at most."""
+MOST_TICKS = 60 + TOP * round(EXPLORE_WINDOWS)
+"""Control periods after which what still changes is a cycle: growth from nothing to all takes the shield 36 at most, and
+a policy that goes on level by level so many for each."""
 
 CYCLE_TICKS = 12
 """A cycle is shown by its mean over so many."""
