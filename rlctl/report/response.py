@@ -35,8 +35,8 @@ LOADS: Array = np.round(np.arange(0.05, 1.101, 0.05), 2)
 SLACKS: Array = np.round(np.arange(-0.3, 0.951, 0.05), 2)
 
 MOST_TICKS = 60 + TOP * round(EXPLORE_WINDOWS)
-"""Control periods after which what still changes is a cycle: growth from nothing to all takes the shield 36 at most, and
-a policy that goes on level by level so many for each."""
+"""Control periods after which what still changes is a cycle: growth from nothing to all takes the shield 36 at most,
+and a policy that goes on level by level so many for each."""
 
 CYCLE_TICKS = 12
 """A cycle is shown by its mean over so many."""
