@@ -179,7 +179,8 @@ class Experience:
         level = self._reached(moved(current, self._limits))[1].T
         there = ~np.isnan(load) & ~np.isnan(latency_ratio)
         loads = np.where(there, load, 0.0)[:, None] * np.array([1.0, AHEAD_RATIO])
-        enough = np.stack(np.broadcast_arrays(EXPLORE_WINDOWS * np.asarray(price), ENOUGH, load)[:2], axis=1)
+        enough = np.full_like(loads, ENOUGH)
+        enough[:, 0] = EXPLORE_WINDOWS * np.asarray(price)
         (sure, held), (_, bearable) = (one.T for one in self.evidence.known(loads, enough))
 
         # The minimum may run whatever missed: a miss beside it is the LC's own. And where all moves of the mask are

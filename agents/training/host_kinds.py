@@ -7,7 +7,7 @@ env = build(hosts, count=1152, seed=0, lags=(8, 2, 1, 0))              # a SimVe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, model_validator
 
+from rlctl.agents.served.learned import SENSORS
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.sim.seeds import training
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
+from rlctl.envs.telemetry import Missing, Why
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import Strict, beside, load_yaml, validated
 from rlctl.safety.profile import Profile, load_profile
@@ -33,6 +35,9 @@ OWN_SHARE = 1.0
 """Hosts of the user's own, by all others together."""
 
 SEED_BITS, BLOCK_BITS = 20, 14
+_READINGS = {"load": "load_ratio", **SENSORS}
+"""Features that a kind of host may lack, with the reading that they are made of."""
+
 VALIDATION = 1 << 40
 """First validation seed: a training seed, since what selects a policy has seen it, beyond those of all runs."""
 
@@ -159,6 +164,11 @@ def present(hosts: Hosts, count: int) -> list[tuple[Kind, int]]:
     """The kinds and how many hosts each has among so many, in the order of the groups; those with none left out."""
     numbers = spread(count, [kind.share for kind in hosts.kinds])
     return [(kind, number) for kind, number in zip(hosts.kinds, numbers, strict=True) if number]
+
+
+def readings_without(absent: Collection[str]) -> dict[str, Missing]:
+    """What stands in place of readings, by their names in Telemetry, on hosts that lack some features' sensors."""
+    return {field: Missing(Why.NOT_SUPPORTED) for name, field in _READINGS.items() if name in absent}
 
 
 def build(hosts: Hosts, count: int, seed: int, lags: Sequence[int], *, block: int = 0) -> SimVecEnv:

@@ -21,14 +21,12 @@ from torch.nn.functional import cross_entropy
 
 from rlctl.agents import catalogue
 from rlctl.agents.seat import Seat
-from rlctl.agents.served.learned import SENSORS
 from rlctl.agents.training.algorithms import tensor_logits
-from rlctl.agents.training.host_kinds import Hosts, Kind, first_seed, present
+from rlctl.agents.training.host_kinds import Hosts, Kind, first_seed, present, readings_without
 from rlctl.agents.training.nearest_move import InMoves
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import SimBatch
-from rlctl.envs.telemetry import Missing, Why
 from rlctl.safety.shield import Shield
 
 HOSTS, TICKS = 24, 300
@@ -69,7 +67,7 @@ def _driven(kind: Kind, count: int, manager: str, seed: int, lags: tuple[int, ..
     ]
     for seat in seats:
         seat.start()
-    absent = {SENSORS[name]: Missing(Why.NOT_SUPPORTED) for name in kind.absent if name in SENSORS}
+    absent = readings_without(kind.absent)
     seen, moves = [], []
     for _ in range(TICKS):
         batch.step()

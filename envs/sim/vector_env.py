@@ -206,7 +206,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
 
     @property
     def prices(self) -> NDArray[np.float64]:
-        """What a violation costs in the episode of each host, shape (n,)."""
+        """What a violation costs in the episode of each host, shape (n,); one number where all have the same."""
         return np.asarray(self._observer.prices, np.float64)
 
     def action_masks(self) -> Flags:

@@ -17,7 +17,7 @@ import numpy as np
 from rlctl.agents import catalogue
 from rlctl.agents.policy import Policy
 from rlctl.agents.seat import Seat
-from rlctl.agents.training.host_kinds import Hosts, first_seed, present
+from rlctl.agents.training.host_kinds import Hosts, first_seed, present, readings_without
 from rlctl.agents.training.live.bounded import around
 from rlctl.agents.training.nearest_move import InMoves
 from rlctl.agents.training.offline.writer import Recording
@@ -30,7 +30,7 @@ from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import LoadModel, SimBatch
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.sim.seeds import training
-from rlctl.envs.telemetry import Missing, Telemetry, Why
+from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
@@ -39,15 +39,6 @@ from rlctl.training.transitions import Moment, Weaver, recording_of_weavers
 
 RUN_SEED = 1 << 18
 """Whose training seeds recordings take, with their own added: far from those of training runs."""
-
-SENSORS = {
-    "load": "load_ratio",
-    "cpi": "cpi",
-    "cpu_per_request": "lc_cpu_seconds_per_request",
-    "lc_cpus": "lc_cpus",
-    "be_cpus": "be_cpus",
-}
-"""Features that a kind of host may lack, with the reading that they are made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +165,7 @@ class _Recorded:
     def __init__(self, ground: Ground, manager: str, limits: Limits, explore: float, dice: np.random.Generator) -> None:
         self.weaver = Weaver(limits)
         self._name, self._limits = manager, limits
-        self._absent = {SENSORS[name]: Missing(Why.NOT_SUPPORTED) for name in ground.absent if name in SENSORS}
+        self._absent = readings_without(ground.absent)
         self._policy = _Exploring(ground.policy(manager), explore, dice)
         shield = Shield(ground.safety, limits) if ground.safety else None
         self._seat = Seat(self._policy, shield, limits, ground.tick_seconds, strict=True, learns=True)

@@ -75,9 +75,13 @@ class FigureKeys:
             return UNKNOWN
         raw = lookup(document, key)
         if raw is None:
-            return Missing(Why.NO_DATA, f"{key!r} is absent or null; there is: {members(document)}")
+            return _lacking(key, document)
         number = measured(raw, most / scale)
         return Missing(number, f"{key!r} is {str(raw)[:60]!r}") if isinstance(number, Why) else number * scale
+
+
+def _lacking(key: str, document: object) -> Missing:
+    return Missing(Why.NO_DATA, f"{key!r} is absent or null; there is: {members(document)}")
 
 
 def members(document: object) -> str:
@@ -117,8 +121,7 @@ class JsonDigest:
         document = json_or_none(body)
         stamp = None if self._keys.stamp is None else lookup(document, self._keys.stamp)
         if self._keys.stamp is not None and stamp is None and isinstance(document, dict):
-            # Without it figures that stand still would count as new ones for ever.
-            return Missing(Why.NO_DATA, f"{self._keys.stamp!r} is absent or null; there is: {members(document)}")
+            return _lacking(self._keys.stamp, document)  # else figures that stand still would be new ones for ever
         if stamp is None or stamp != self._stamp:
             self._stamp, self._stamp_seconds = stamp, now_seconds
         return self._keys.figures(document, self._stamp_seconds, self._window_seconds)
