@@ -57,7 +57,9 @@ class CpuV2(CpuDriver):
 
 
 def _quota(content: str, path: Path) -> Quota:
-    quota, _, period = content.strip().partition(" ")
+    if (text := content.strip()) != " ".join(content.split()):  # as no kernel prints it: nobody knows what is in force
+        raise CgroupError(f"{path}: {text[:60]!r} is no quota and period")
+    quota, _, period = text.partition(" ")
     return quota_of(None if quota == "max" else number(quota, path), number(period, path), path)
 
 
