@@ -21,13 +21,18 @@ LEAST_LATE = 5
 """Fewer late requests are no sign, however few there are in all."""
 
 
+OLD_SECONDS = 0.015
+"""For so long, which is two looks, an outstanding request older than the target is one slow request; then it is a sign."""
+
+
 class Sign(StrEnum):
     """What the guard between the ticks goes by; a closed set, for logs and metrics."""
 
     LATE = "late-requests"
     """Of the newest requests, those of three looks, most are above the target, and at least five."""
     OLDEST = "oldest-request"
-    """At two looks in a row the oldest outstanding request was older than the target."""
+    """At two looks in a row the oldest outstanding request was older than the target: at two close ones where five of the
+    newest were late as well, else at two of the usual distance."""
     TAIL = "tail-latency"
     """A window of the latency source that came between the ticks is above the target."""
     PRESSURE = "cpu-pressure"
@@ -57,14 +62,20 @@ class Alarm:
 
 
 class Signs:
-    """The signs of one LC, and what of its last looks they take to be known."""
+    """The signs of one LC, and what of its last looks they take to be known.
+
+    Attributes:
+        near: At the last look the oldest outstanding request was older than half the target, and that was no sign: another
+            look soon is worth it.
+    """
 
     def __init__(self, slo: SLO) -> None:
         self._target_seconds = slo.target_seconds
         # Half way from what the quantile allows, which a healthy LC may have all the time, to all of them.
         self._late_ratio = 1.0 - 0.5 * slo.quantile
         self._recent: deque[tuple[float, int, int]] = deque()  # time of a look, its late requests, all of them
-        self._was_old = False
+        self._old_since_seconds: float | None = None
+        self.near = False
 
     def see(self, now_seconds: float, newest: Newest, *, waits: bool) -> dict[Sign, str]:
         """The signs of a look, each with the numbers behind it.
@@ -79,13 +90,17 @@ class Signs:
             self._recent.popleft()
         late, total = sum(look[1] for look in self._recent), sum(look[2] for look in self._recent)
         oldest = newest.oldest_seconds or 0.0
-        if oldest > target and self._was_old:
+        if oldest <= target:
+            self._old_since_seconds = None
+        elif self._old_since_seconds is None:
+            self._old_since_seconds = now_seconds
+        elif late >= LEAST_LATE or now_seconds - self._old_since_seconds >= OLD_SECONDS:
             signs[Sign.OLDEST] = f"{oldest * 1e3:.1f} ms, above {milliseconds} at two looks"
-        self._was_old = oldest > target
         if late >= LEAST_LATE and late > self._late_ratio * total:
             signs[Sign.LATE] = f"{late} of the last {total} above {milliseconds}"
         if (newest.tail_seconds or 0.0) > target:
             signs[Sign.TAIL] = f"{(newest.tail_seconds or 0.0) * 1e3:.1f} ms, above {milliseconds}"
         if waits:
             signs[Sign.PRESSURE] = "it waits for CPUs"
+        self.near = oldest > 0.5 * target and not signs
         return signs

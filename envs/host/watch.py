@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.020
 """Between two looks: an LC that is overrun is some 10 ms late after as long, and fifty looks a second are cheap."""
 
+CLOSE_SECONDS = 0.005
+"""Between two looks once one of them was near a sign: a queue that fills reaches the target some looks later."""
+
 
 @dataclass(frozen=True, slots=True)
 class LcGlimpse:
@@ -80,14 +83,15 @@ class Watch:
         sleep: Spends so many seconds; may return early, and true for good when it is to be left alone.
 
     Attributes:
-        look: Takes every look; None while nobody wants any, and then the wait is one sleep.
+        look: Takes every look, and tells whether the next one is wanted soon; None while nobody wants any, and then the
+            wait is one sleep.
     """
 
     def __init__(
         self, lcs: Mapping[str, Watched], witness: Witness | None, sleep: Callable[[float], object] = time.sleep
     ) -> None:
         self.lcs = lcs
-        self.look: Callable[[Glimpse], None] | None = None
+        self.look: Callable[[Glimpse], bool] | None = None
         self._witness, self._sleep = witness, sleep
         self._told = ""
         self._poll = select.poll()
@@ -103,12 +107,12 @@ class Watch:
 
     def sleep(self, seconds: float) -> None:
         """Spend so many seconds, looking. The last look is so early that its answer does not delay the tick."""
-        end_seconds = time.monotonic() + seconds
+        end_seconds, next_seconds = time.monotonic() + seconds, LOOK_SECONDS
         while self.look and end_seconds - time.monotonic() > LOOK_SECONDS and not self._sleep(0.0):
-            ready = dict(self._poll.poll(LOOK_SECONDS * 1e3))
+            ready = dict(self._poll.poll(next_seconds * 1e3))
             try:
                 glimpse = self._glimpse(ready)
-                self.look(glimpse)
+                next_seconds = CLOSE_SECONDS if self.look(glimpse) else LOOK_SECONDS
             except Exception as error:  # noqa: BLE001 - the next tick looks for itself
                 self._tell(f"looking between the ticks failed: {in_one_line(error)}")
                 break

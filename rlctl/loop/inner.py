@@ -74,8 +74,8 @@ class InnerGuard:
         """A period ends: its alarm, and what was in force in it until then, with which the loop goes on."""
         return self._alarm, self._held or self._plant.current
 
-    def look(self, glimpse: Glimpse) -> None:
-        """Answer a look, at once and only with less for BE."""
+    def look(self, glimpse: Glimpse) -> bool:
+        """Answer a look, at once and only with less for BE. Whether the next look is wanted soon: a sign may be near."""
         if glimpse.foreign:
             safe = self._plant.limits.safe
             unsafe = self._alarm is not None or reason_unwatched(self._lease)
@@ -88,6 +88,7 @@ class InnerGuard:
             heeded = next((sign for sign in signs if sign in self.heeded), None)
             if heeded and self._alarm is None and not self._is_held():
                 self._hold(heeded, f"LC {name}: {signs[heeded]}", glimpse.now_seconds)
+        return self._alarm is None and any(signs.near for signs in self._signs.values()) and not self._is_held()
 
     def write(self, tick: Tick) -> None:
         """See whether the tick's alarm, if it had one, was right; forget the wrong ones of more than an hour ago."""

@@ -56,6 +56,24 @@ def test_one_old_request_is_no_sign_and_one_that_grows_older_is():
     assert seen(old, NOTHING, old) == set(), "a source that did not answer says nothing"
 
 
+def test_an_old_request_is_a_sign_sooner_where_others_are_late_too():
+    """Close looks: a queue that fills is told from one slow request by those that came out of it."""
+    old, others = Newest(oldest_seconds=0.012), Newest([GOOD] * 30 + [LATE] * LEAST_LATE, oldest_seconds=0.012)
+    assert seen(old, old, apart_seconds=0.005) == set()
+    assert seen(old, others, apart_seconds=0.005) == {Sign.OLDEST}
+    assert seen(others) == set()
+    assert seen(*[old] * 4, apart_seconds=0.005) == {Sign.OLDEST}
+
+
+def test_a_request_that_nears_the_target_is_worth_a_close_look_until_it_is_a_sign():
+    signs = Signs(GOAL)
+    near = []
+    for n, oldest in enumerate((0.004, 0.006, 0.012, 0.014, None)):
+        signs.see(0.020 * n, Newest(oldest_seconds=oldest), waits=False)
+        near.append(signs.near)
+    assert near == [False, True, True, False, False]
+
+
 def test_a_window_that_the_next_tick_will_read_counts_at_once():
     assert seen(Newest(tail_seconds=0.011)) == {Sign.TAIL}
     assert seen(Newest(tail_seconds=0.009)) == set()

@@ -1,5 +1,6 @@
 """The wait for a tick, with looks and without: what is seen, by whom, and that nothing keeps the tick from coming."""
 
+import itertools
 import os
 from types import SimpleNamespace
 
@@ -68,6 +69,20 @@ def test_every_look_has_what_is_new_of_each_lc():
     assert looks[1].lcs["web"] == LcGlimpse(Newest((0.2,)))
     assert not looks[0].foreign
     assert [look.now_seconds for look in looks] == sorted(look.now_seconds for look in looks)
+
+
+def test_a_look_that_is_near_a_sign_is_followed_by_a_close_one():
+    def look(glimpse):
+        looks.append(glimpse.now_seconds)
+        if len(looks) == 20:
+            watch.look = None
+        return True
+
+    watch, looks = Watch({"web": Watched(GOAL, [Source()])}, None, Sleep()), []
+    watch.look = look
+    watch.sleep(60.0)
+    apart = [after - before for before, after in itertools.pairwise(looks)]
+    assert min(apart) < LOOK_SECONDS, "the usual looks are at least so far apart"
 
 
 def test_a_stop_ends_the_looks_and_the_rest_of_the_wait_is_the_sleeps():
