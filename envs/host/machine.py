@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from rlctl.envs.errors import on_one_line
 from rlctl.envs.host.capability import Capability
 from rlctl.envs.host.decode import text_of
 from rlctl.envs.host.topology import read_list
@@ -18,7 +19,7 @@ def probe_machine(
     proc: Path = Path("/proc"), sys: Path = Path("/sys"), state_dir: Path | None = None
 ) -> tuple[Capability, ...]:
     """Facts about the machine, and about where the journal is to live unless that is None; never raises."""
-    facts = (_cpus(sys), _smt(sys), _numa(sys), _memory(proc), _root())
+    facts = (_cpus(sys), _smt(sys), _numa(sys), _scheduler(sys), _memory(proc), _root())
     return facts if state_dir is None else (*facts, _state(state_dir))
 
 
@@ -38,6 +39,14 @@ def _smt(sys: Path) -> Capability:
 def _numa(sys: Path) -> Capability:
     nodes = read_list(sys / "devices/system/node/online")
     return Capability("NUMA", len(nodes) > 1, f"{max(len(nodes), 1)} memory node(s)", "")
+
+
+def _scheduler(sys: Path) -> Capability:
+    # Documentation/scheduler/sched-ext.rst: a scheduler of one's own need not heed cpu.max or cpu.weight.
+    replaced = text_of(sys / "kernel/sched_ext/state").strip() == "enabled"
+    name = on_one_line(text_of(sys / "kernel/sched_ext/root/ops")) or "of sched_ext"
+    reason = f"replaced by the scheduler {name}" if replaced else "no sched_ext scheduler is loaded"
+    return Capability("kernel's scheduler", not replaced, reason, "quotas and weights, unless that scheduler heeds them")
 
 
 def _memory(proc: Path) -> Capability:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import logging
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Generic, TypeVar
@@ -95,8 +96,13 @@ class SealedLog(Generic[T]):
 
     def _opened(self) -> IO[bytes]:
         self.path.parent.mkdir(parents=True, exist_ok=True)  # each time: somebody may have removed it meanwhile
-        file = self.path.open("a+b", buffering=0)
-        size = os.fstat(file.fileno()).st_size
+        # Without waiting: a FIFO in its place would hold the loop up once nobody reads it.
+        file = open(self.path, "a+b", buffering=0, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK, 0o666))
+        status = os.fstat(file.fileno())
+        if stat.S_ISFIFO(status.st_mode):
+            file.close()
+            raise OSError(errno.EINVAL, "is a FIFO: remove it", str(self.path))
+        size = status.st_size
         if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
             file.write(b"\n")  # ends the line that a crash tore
         return file

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from rlctl.config.listening import Listening
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError
-from rlctl.serve.secret_file import named, refuse_public, secret_of
+from rlctl.serve.secret_file import opened, refuse_public, secret_of
 
 log = logging.getLogger(__name__)
 
@@ -268,7 +268,7 @@ def _tls(section_name: str, section: Listening) -> ssl.SSLContext | None:
     if section.tls_certificate is None or section.tls_key is None:
         return None
     for name, path in (("tls_certificate", section.tls_certificate), ("tls_key", section.tls_key)):
-        with named(f"{section_name}.{name}", path), path.open("rb"):
+        with opened(f"{section_name}.{name}", path):
             pass
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from rlctl.envs.errors import ConfigError, PermissionMissing
 
@@ -19,9 +20,8 @@ def secret_of(key: str, path: Path, least_bytes: int = LEAST_TOKEN_BYTES) -> byt
     Args:
         key: Of the configuration, for messages.
     """
-    with named(key, path), path.open("rb") as file:
-        status = os.fstat(file.fileno())
-        secret = file.read(4096).strip() if stat.S_ISREG(status.st_mode) else b""
+    with opened(key, path) as file:
+        status, secret = os.fstat(file.fileno()), file.read(4096).strip()
     refuse_public(key, path, status)
     if len(secret) < least_bytes or len(secret) >= 4096 or len(secret.split()) != 1:
         raise ConfigError(
@@ -39,6 +39,17 @@ def named(key: str, path: Path) -> Iterator[None]:
         raise PermissionMissing(f"{key}: {path}: {error.strerror}") from error
     except OSError as error:
         raise ConfigError(f"{key}: {path}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def opened(key: str, path: Path) -> Iterator[IO[bytes]]:
+    """A regular file that the configuration names; a FIFO in its place is not waited for."""
+    with named(key, path):
+        file = open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))
+    with file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ConfigError(f"{key}: {path}: is no regular file")
+        yield file
 
 
 def refuse_public(key: str, path: Path, status: os.stat_result) -> None:

@@ -285,7 +285,7 @@ def test_a_group_replaced_before_the_plan_arrived_is_not_written(start, tmp_path
 
 
 def test_what_is_refused_is_tried_again_and_keeps_nothing_else_waiting(start, tmp_path):
-    group, other = a_group(tmp_path / "be"), a_group(tmp_path / "other")
+    group, other = a_group(tmp_path / "be\x1b[2J"), a_group(tmp_path / "other")
     (group / "freeze").unlink()
     (group / "freeze").mkdir()  # cannot be written, even by root
     running = start()
@@ -293,6 +293,7 @@ def test_what_is_refused_is_tried_again_and_keeps_nothing_else_waiting(start, tm
     running.ours.close()
     until(lambda: is_safe(other) and (group / "quota").read_text() == "0\n")
     until(lambda: "Is a directory" in running.said.read_text())
+    assert "\x1b" not in running.said.read_text(), "a name cannot steer who reads the messages"
     (group / "freeze").rmdir()
     (group / "freeze").write_text("0\n")
     until(lambda: is_safe(group))

@@ -118,7 +118,7 @@ def load(state_dir: Path) -> Recorded:
         ConfigError, HostError: It cannot be.
     """
     try:
-        with os.fdopen(_open_own(state_dir, JOURNAL, os.O_RDONLY), "rb") as file:
+        with os.fdopen(open_own(state_dir, JOURNAL, os.O_RDONLY), "rb") as file:
             content = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return Recorded()
@@ -136,7 +136,7 @@ def load(state_dir: Path) -> Recorded:
     return Recorded(boot, tuple(entries), tuple(unreadable), len(whole))
 
 
-def _open_own(state_dir: Path, name: str, flags: int) -> int:
+def open_own(state_dir: Path, name: str, flags: int) -> int:
     """Open a regular file of a state directory that nobody else may write to; a link is not followed.
 
     Raises:
@@ -205,7 +205,7 @@ class StateLock:
     def __init__(self, state_dir: Path) -> None:
         path = state_dir / LOCK
         try:
-            self._file: int | None = _open_own(state_dir, LOCK, os.O_RDWR | os.O_CREAT)
+            self._file: int | None = open_own(state_dir, LOCK, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise refused(path, error) from error
         deadline = time.monotonic() + LOCK_SECONDS
@@ -371,7 +371,7 @@ class Journal:
                 _log.error(
                     "%s cannot be read (%s): if it had originals, what is there now counts as them", path, self.note
                 )
-            self._file = _open_own(self.state_dir, JOURNAL, os.O_WRONLY | os.O_CREAT)
+            self._file = open_own(self.state_dir, JOURNAL, os.O_WRONLY | os.O_CREAT)
             if fresh:
                 os.ftruncate(self._file, 0)
         if fresh:
@@ -408,7 +408,7 @@ class Journal:
         fresh = self.state_dir / f"{JOURNAL}.new"
         data = b"".join([self._header, *(entry.to_line() for entry in entries)])
         with contextlib.ExitStack() as failing:
-            file = _open_own(self.state_dir, fresh.name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            file = open_own(self.state_dir, fresh.name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             failing.callback(fresh.unlink, missing_ok=True)
             failing.callback(os.close, file)
             _write_whole(file, data, 0)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rlctl.envs.errors import CgroupGone
+from rlctl.envs.errors import CgroupGone, shown
 from rlctl.envs.host.cgroup.files import is_made_class, kind_of, own_value
 from rlctl.envs.host.cgroup.journal import (
     JOURNAL,
@@ -71,7 +71,7 @@ class RestoreReport:
         items = (*self.equivalent, *self.skipped, *self.failed)
         counts = f"{len(self.restored)} restored, {len(self.unchanged)} unchanged, {len(self.equivalent)} equivalent, "
         counts += f"{len(self.skipped)} skipped, {len(self.failed)} failed; {self.note}"
-        return "\n".join([counts, *(f"{item.path}: {item.why}" for item in items)])
+        return "\n".join([counts, *(shown(f"{item.path}: {item.why}") for item in items)])
 
 
 def restore(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rlctl.envs.errors import HostError
-from rlctl.envs.host.cgroup.journal import append, refused, sealed_line, sync_directory, unsealed_line
+from rlctl.envs.host.cgroup.journal import append, open_own, refused, sealed_line, sync_directory, unsealed_line
 from rlctl.envs.host.cgroup.kernel import Identity
 
 FOLDER = "partition"
@@ -70,13 +70,14 @@ class Recorded:
 
 def read_ledger(state_dir: Path) -> Recorded | None:
     """The ledger of a state directory, None without one yet; PermissionMissing, ConfigError: it cannot be read."""
-    path = state_dir / FOLDER / LEDGER
+    folder = state_dir / FOLDER
     try:
-        content = path.read_bytes()
+        with os.fdopen(open_own(folder, LEDGER, os.O_RDONLY), "rb") as file:
+            content = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise refused(path, error) from error
+        raise refused(folder / LEDGER, error) from error
     recorded = Recorded()
     for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
         try:
@@ -111,7 +112,7 @@ class Ledger:
     def __init__(self, state_dir: Path) -> None:
         self.path = state_dir / FOLDER / LEDGER
         try:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._file = open_own(self.path.parent, LEDGER, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise refused(self.path, error) from error
         content = os.pread(self._file, os.fstat(self._file).st_size, 0)

@@ -17,6 +17,7 @@ from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlEr
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import COMPACT_ENTRIES, JOURNAL, LOCK, UNREADABLE, Entry, Journal, load, refused
+from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller
 from rlctl.envs.host.cgroup.quota import Quota
@@ -357,6 +358,24 @@ def test_a_file_of_the_state_directory_is_a_file(tmp_path: Path, name: str, kind
     with pytest.raises(RlctlError, match=name):
         Journal.open(state)
     assert victim.read_text() == "precious"
+
+
+@pytest.mark.host
+def test_a_directory_of_another_user_is_believed_nothing(tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "state") as journal:
+        journal.record([entry()])
+    os.chown(tmp_path / "state", 12345, 12345)
+    with pytest.raises(ConfigError, match="others may write in it"):
+        restore(tmp_path / "state", force=True)
+
+
+def test_restore_of_a_forged_journal_writes_nothing_else(tmp_path: Path) -> None:
+    """Whatever a journal says, only files of control groups and of resctrl are written."""
+    (victim := tmp_path / "passwd").write_text("root")
+    with Journal.open(tmp_path / "state") as journal:
+        journal.record([Entry(victim, "forged", KernelFiles().identity(tmp_path))])
+    assert not restore(tmp_path / "state", patience_seconds=0.0).ok
+    assert victim.read_text() == "root"
 
 
 def test_a_directory_in_which_others_may_write_is_believed_nothing(tmp_path: Path) -> None:

@@ -68,7 +68,11 @@ def test_topology_and_memory_are_read_from_the_host_tree(tmp_path):
     write("devices/system/cpu/cpu0/topology/thread_siblings_list", "0,2\n")
     write("devices/system/node/online", "0-1\n")
     write("meminfo", "MemTotal: 9 kB\nMemAvailable:  1048576 kB\n")
+    write("kernel/sched_ext/state", "enabled\n")
+    write("kernel/sched_ext/root/ops", "lavd\n")
     found = {capability.name: capability for capability in probe_machine(tmp_path, tmp_path)}
+    assert not found["kernel's scheduler"].present
+    assert found["kernel's scheduler"].reason == "replaced by the scheduler lavd"
     assert found["several CPUs"].reason == "4 online"
     assert found["SMT"].reason.startswith("2 threads a core")
     assert found["NUMA"].present

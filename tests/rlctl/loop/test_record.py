@@ -4,6 +4,7 @@ import errno
 import json
 import logging
 import math
+import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -87,6 +88,12 @@ def test_every_written_tick_is_read_back(tmp_path):
         log.write(a_tick(index))
     assert [tick["tick"] for tick in read_ticks(path)] == list(range(5)), "readable while it is being written"
     log.close()
+
+
+def test_a_log_that_is_a_fifo_is_refused_for_its_reader_would_hold_the_loop_up(tmp_path):
+    os.mkfifo(path := tmp_path / "ticks.jsonl")
+    with pytest.raises(OSError, match="is a FIFO: remove it"):
+        TickLog(path)
 
 
 @given(st.integers(0, 400))

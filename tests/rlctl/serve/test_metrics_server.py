@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import logging
+import os
 import socket
 import ssl
 import subprocess
@@ -309,6 +310,15 @@ def test_a_token_that_everybody_may_read_is_no_secret(serve, token):
     token.chmod(0o444)
     with pytest.raises(ConfigError, match=r"everybody may use .*: chmod o= "):
         serve(MetricsSection(listen="127.0.0.1:0", bearer_token_file=token))
+
+
+@pytest.mark.parametrize("what", ["token", "key"])
+def test_a_secret_that_is_a_fifo_is_not_waited_for(serve, tmp_path, what):
+    certificate, key = self_signed(tmp_path, "open")
+    os.mkfifo(fifo := tmp_path / "fifo", 0o600)
+    files = {"bearer_token_file": fifo} if what == "token" else {"tls_certificate": certificate, "tls_key": fifo}
+    with pytest.raises(ConfigError, match="fifo: is no regular file"):
+        serve(MetricsSection(listen="127.0.0.1:0", **files))
 
 
 @pytest.mark.parametrize("content", ["", "short", "two words that are long enough", "x" * 5000])

@@ -46,6 +46,14 @@ def test_p95_and_rates_of_the_window(log: Path, slo: SLO) -> None:
     nginx.close()
 
 
+def test_requests_that_fail_fast_are_no_good_news(log: Path, slo: SLO) -> None:
+    nginx = source(log, slo)
+    nginx.read(10.0)
+    append(log, *[f"{NOW - 0.5:.3f} 502 0.001"] * 100)
+    assert nginx.read(11.0)["tail_latency_seconds"].why is Why.FAILING  # type: ignore[union-attr]
+    nginx.close()
+
+
 def test_a_line_that_was_buffered_for_long_is_not_of_this_window(log: Path, slo: SLO) -> None:
     nginx = source(log, slo)
     nginx.read(10.0)
