@@ -17,22 +17,25 @@ from rlctl.envs.workload import SLO
 RECENT_SECONDS = 0.055
 """Requests that came within it, three looks, are judged together."""
 
+LEAST_JUDGED, MOST_RECENT_SECONDS = 8, 1.0
+"""Where fewer came, those before them too, until so long ago: of a slow service, or a log that is read in pieces."""
+
 LEAST_LATE = 5
 """Fewer late requests are no sign, however few there are in all."""
 
 
 OLD_SECONDS = 0.015
-"""For so long, which is two looks, an outstanding request older than the target is one slow request; then it is a sign."""
+"""For so long, two looks, an outstanding request older than the target is one slow request; then it is a sign."""
 
 
 class Sign(StrEnum):
     """What the guard between the ticks goes by; a closed set, for logs and metrics."""
 
     LATE = "late-requests"
-    """Of the newest requests, those of three looks, most are above the target, and at least five."""
+    """Of the newest requests, those of three looks and eight at least, most are above the target, and five or more."""
     OLDEST = "oldest-request"
-    """At two looks in a row the oldest outstanding request was older than the target: at two close ones where five of the
-    newest were late as well, else at two of the usual distance."""
+    """At two looks in a row the oldest outstanding request was older than the target: at two close ones where five of
+    the newest were late as well, else at two of the usual distance."""
     TAIL = "tail-latency"
     """A window of the latency source that came between the ticks is above the target."""
     PRESSURE = "cpu-pressure"
@@ -65,8 +68,8 @@ class Signs:
     """The signs of one LC, and what of its last looks they take to be known.
 
     Attributes:
-        near: At the last look the oldest outstanding request was older than half the target, and that was no sign: another
-            look soon is worth it.
+        near: At the last look there was no sign, but one may come: the oldest outstanding request was older than half
+            the target, or half as many were late as would be one. Another look soon is worth it.
     """
 
     def __init__(self, slo: SLO) -> None:
@@ -86,9 +89,12 @@ class Signs:
         target, milliseconds = self._target_seconds, f"{self._target_seconds * 1e3:g} ms"
         signs = {}
         self._recent.append((now_seconds, sum(one > target for one in newest.latencies), len(newest.latencies)))
-        while self._recent[0][0] <= now_seconds - RECENT_SECONDS:
-            self._recent.popleft()
-        late, total = sum(look[1] for look in self._recent), sum(look[2] for look in self._recent)
+        total = sum(look[2] for look in self._recent)
+        while self._recent[0][0] <= now_seconds - RECENT_SECONDS and (
+            total - self._recent[0][2] >= LEAST_JUDGED or self._recent[0][0] <= now_seconds - MOST_RECENT_SECONDS
+        ):
+            total -= self._recent.popleft()[2]
+        late = sum(look[1] for look in self._recent)
         oldest = newest.oldest_seconds or 0.0
         if oldest <= target:
             self._old_since_seconds = None
@@ -102,5 +108,6 @@ class Signs:
             signs[Sign.TAIL] = f"{(newest.tail_seconds or 0.0) * 1e3:.1f} ms, above {milliseconds}"
         if waits:
             signs[Sign.PRESSURE] = "it waits for CPUs"
-        self.near = oldest > 0.5 * target and not signs
+        many = late >= 2 and late > 0.5 * self._late_ratio * total
+        self.near = not signs and (oldest > 0.5 * target or many)
         return signs

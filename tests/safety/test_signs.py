@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from rlctl.envs.host.latency.newest import NOTHING, Newest
 from rlctl.envs.workload import SLO
-from rlctl.safety.signs import LEAST_LATE, RECENT_SECONDS, Sign, Signs
+from rlctl.safety.signs import LEAST_LATE, MOST_RECENT_SECONDS, RECENT_SECONDS, Sign, Signs
 
 GOAL = SLO(0.010, 0.95, 1000.0)
 GOOD, LATE = 0.002, 0.030
@@ -43,8 +43,16 @@ def test_requests_of_some_looks_count_together_and_those_of_long_ago_do_not():
     two, three = Newest([LATE] * 2), Newest([LATE] * 3)
     assert seen(two, three) == {Sign.LATE}
     assert seen(two, NOTHING, three) == {Sign.LATE}
-    assert seen(two, three, apart_seconds=RECENT_SECONDS) == set()
+    assert seen(two, three, apart_seconds=MOST_RECENT_SECONDS) == set()
     assert seen(Newest([GOOD] * 50), Newest([LATE] * 20)) == set()
+    assert seen(Newest([GOOD] * 50), Newest([LATE] * 20), apart_seconds=RECENT_SECONDS) == {Sign.LATE}
+
+
+def test_a_slow_service_is_judged_by_its_newest_requests_too():
+    """Twenty requests a second, of which a log is read in pieces of two."""
+    good, late = Newest([GOOD] * 2), Newest([LATE] * 2)
+    assert seen(good, good, good, late, late, apart_seconds=0.1) == set()
+    assert seen(good, good, good, late, late, late, apart_seconds=0.1) == {Sign.LATE}
 
 
 def test_one_old_request_is_no_sign_and_one_that_grows_older_is():
@@ -72,6 +80,13 @@ def test_a_request_that_nears_the_target_is_worth_a_close_look_until_it_is_a_sig
         signs.see(0.020 * n, Newest(oldest_seconds=oldest), waits=False)
         near.append(signs.near)
     assert near == [False, True, True, False, False]
+
+
+def test_late_requests_are_worth_a_close_look_where_a_source_tells_of_no_others():
+    signs = Signs(GOAL)
+    for late, near in ((1, False), (7, True), (20, False)):
+        found = signs.see(0.1 * late, Newest([GOOD] * 18 + [LATE] * late), waits=False)
+        assert (signs.near, bool(found)) == (near, late == 20)
 
 
 def test_a_window_that_the_next_tick_will_read_counts_at_once():
