@@ -10,7 +10,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from rlctl.agents.managers.barbeque import Barbeque
 from rlctl.agents.managers.feedforward import Feedforward
@@ -316,6 +316,11 @@ def is_own(name: str) -> bool:
     return name.endswith(".py") or ".py:" in name
 
 
+def is_variant(name: str) -> bool:
+    """True for a learned policy that is built as an end of VARIANTS says, such as `ppo-bold` or `./mine-bare`."""
+    return _is_learned(name) and bool(_variant(name))
+
+
 def lacking(name: str) -> str:
     """Why a learned policy that should ship cannot run here, with the way out; empty when nothing is known against it.
 
@@ -356,9 +361,12 @@ def _learned(name: str, options: Mapping[str, object], trusted: Sequence[Path]) 
         raise PolicyError(f"'{name}' is a learned policy and takes no option '{next(iter(options))}'")
     if reason := lacking(name):
         raise BundleError(f"{name}: {reason}")
-    folder = folder_of(name)
-    variant = VARIANTS.get(name.removeprefix(plain_name(name)), {}) if folder != Path(name) else {}
-    return LearnedPolicy(bundle.load(folder, trusted), name=name, **variant)
+    return LearnedPolicy(bundle.load(folder_of(name), trusted), name=name, **_variant(name))
+
+
+def _variant(name: str) -> Mapping[str, Any]:
+    """How a learned policy of this name is built beside its bundle; an end of its folder's own name says nothing."""
+    return VARIANTS.get(name.removeprefix(plain_name(name)), {}) if folder_of(name) != Path(name) else {}
 
 
 def _entry(name: str) -> Entry:

@@ -12,6 +12,8 @@ import numpy as np
 
 from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.arrays import Flags
+from rlctl.envs.experience import Experience
+from rlctl.envs.observations import load_and_latency
 from rlctl.envs.readings import Readings
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.many.shield import BatchShield
@@ -24,12 +26,14 @@ class Seen(NamedTuple):
     Attributes:
         mask: Moves that the shield would let through; bool, shape (n, len(MOVES)). None without a shield.
         telemetry: Gives the same readings host by host.
+        taught: What the hosts have taught before this tick, whoever decided; None where it is not kept.
     """
 
     readings: Readings
     current: Allocations
     mask: Flags | None
     telemetry: Callable[[], list[Telemetry]]
+    taught: Experience | None = None
 
 
 class Answer(NamedTuple):
@@ -68,7 +72,7 @@ class BatchPolicy(Protocol):
         ...
 
     def begin(self, which: Flags) -> Allocations:
-        """Forget everything about the hosts in `which`, shape (n,); where BE begins on each."""
+        """Forget all about the hosts in `which`, shape (n,), but what `Seen.taught` says; where BE begins on each."""
         ...
 
     def act(self, seen: Seen) -> Answer:
@@ -110,6 +114,8 @@ class Seats:
         count = len(limits.each)
         self._shield = BatchShield(shield, limits, count) if shield is not None and self._shielded.any() else None
         self._policy_of = np.zeros(count, np.intp)
+        # Booked whoever decides, as on a live host; of no use where nobody takes a host over from another one.
+        self._taught = Experience(limits) if len(self._policies) > 1 else None
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -122,7 +128,10 @@ class Seats:
         return (self._limits.safe if self._shielded[0] else start).clipped(self._limits)
 
     def put_under(self, policy: int, which: Flags) -> None:
-        """Give the hosts in `which` to another policy, which begins anew there; the guards remember what they saw."""
+        """Give the hosts in `which` to another policy, which begins anew there, as after a reload of a live host.
+
+        What the hosts have taught it goes on with, and the guards remember what they saw.
+        """
         self._policies[policy].begin(which)
         self._policy_of = np.where(which, policy, self._policy_of)
 
@@ -138,7 +147,9 @@ class Seats:
         shield, mask = self._shield, None
         if shield and any(policy.masked for policy in self._policies):
             mask = shield.mask(readings, current)
-        proposed, failed, strange = self._answers(Seen(readings, current, mask, telemetry))
+        proposed, failed, strange = self._answers(Seen(readings, current, mask, telemetry, self._taught))
+        if self._taught is not None:
+            self._taught.see(readings.time_seconds, *load_and_latency(readings), readings.be_cpus, current)
         proposed = proposed.clipped(self._limits)
         if shield is None:
             return Decisions(proposed, proposed, np.zeros_like(failed), failed, strange)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.envs.arrays import Array
+from rlctl.envs.arrays import Array, Flags
 
 BINS, LEAST_LOAD, BIN_RATIO = 34, 0.04, 1.125
 """Bins of load, each an eighth wider than the one before: from LEAST_LOAD to twice the maximum load."""
@@ -89,6 +89,11 @@ class Evidence:
         """All about some hosts, shape (n,)."""
         for counts in (self.held, self.missed, self._held_above, self._missed_below, self._unaged_seconds):
             counts[which] = 0.0
+
+    def take(self, other: Evidence, mine: Flags | int, theirs: Flags | int) -> None:
+        """Put what another one has of some hosts in the place of one's own of these or of others."""
+        for name in ("held", "missed", "_held_above", "_missed_below", "_unaged_seconds"):
+            getattr(self, name)[mine] = getattr(other, name)[theirs]
 
     def age(self, passed_seconds: Array) -> None:
         """Let time pass on each host, shape (n,); a clock that was set back lets none."""

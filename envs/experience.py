@@ -95,6 +95,18 @@ class Experience:
         self._before_level[which] = self._missed_level[which] = -1
         self._calm[which] = np.nan
 
+    def take(self, other: Experience, mine: Flags | int, theirs: Flags | int) -> None:
+        """Go on with what another one knows of hosts; by flags of shape (n,), or one host by its number.
+
+        Args:
+            mine: Hosts here of which it is, whatever was known of them.
+            theirs: The same hosts there.
+        """
+        self.evidence.take(other.evidence, mine, theirs)
+        numbers = "_seen_seconds", "_missing_since", "_before_load", "_missed_load", "_calm"
+        for name in (*numbers, "_before_level", "_missed_level"):
+            getattr(self, name)[mine] = getattr(other, name)[theirs]
+
     def see(
         self, now_seconds: Array, load: Array, latency_ratio: Array, be_cpus: Array, current: Allocations,
         which: Flags | None = None,

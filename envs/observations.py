@@ -92,8 +92,14 @@ class VectorObserver:
         self.experience, self._told = Experience(limits, 0), np.zeros((0, TOLD), np.float32)
         self.prices: Array | float = 1.0
 
-    def begin(self, readings: Readings, current: Allocations, which: Flags | None = None) -> NDArray[np.float32]:
-        """Begin the history on the hosts in `which`, or all, with this tick; what all see, shape (n, size)."""
+    def begin(
+        self, readings: Readings, current: Allocations, which: Flags | None = None, taught: Experience | None = None
+    ) -> NDArray[np.float32]:
+        """Begin the history on the hosts in `which`, or all, with this tick; what all see, shape (n, size).
+
+        Args:
+            taught: What these hosts have taught before this tick; None where others stand there now.
+        """
         frame = self._frame(readings, current)
         if which is None or which.all():
             self._frames = np.repeat(frame[None], self._depth, axis=0)
@@ -101,6 +107,9 @@ class VectorObserver:
         else:
             self._frames[:, which] = frame[which]
             self.experience.forget(which)
+        if taught is not None:
+            here = np.ones(len(frame), np.bool_) if which is None else which
+            self.experience.take(taught, here, here)
         return self._vector(readings, current, which)
 
     def observe(self, readings: Readings, current: Allocations) -> NDArray[np.float32]:
@@ -131,10 +140,9 @@ class VectorObserver:
 
     def _known(self, readings: Readings) -> tuple[Array, Array]:
         """The load, and latency by the target; NaN where they are lost or have no sensor."""
-        target, nothing = readings.target_seconds, np.full(len(readings.lost), np.nan)
-        load = nothing if "load" in self._hidden else readings.load_ratio
-        ratio = nothing if "latency" in self._hidden else 1.0 - (target - readings.latency_seconds) / target
-        return np.where(readings.lost, np.nan, load), np.where(readings.lost, np.nan, ratio)
+        load, ratio = load_and_latency(readings)
+        nothing = np.full(len(load), np.nan)
+        return nothing if "load" in self._hidden else load, nothing if "latency" in self._hidden else ratio
 
     def _frame(self, readings: Readings, current: Allocations) -> NDArray[np.float32]:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -155,6 +163,13 @@ class VectorObserver:
         frame[:, values], frame[:, flags] = 0.0, -1.0
         frame[:, -1] = np.minimum(readings.age_seconds / self.tick_seconds, 10.0) / 5.0 - 1.0
         return frame
+
+
+def load_and_latency(readings: Readings) -> tuple[Array, Array]:
+    """The load, and latency by the target; NaN where they are lost."""
+    target = readings.target_seconds
+    ratio = 1.0 - (target - readings.latency_seconds) / target
+    return np.where(readings.lost, np.nan, readings.load_ratio), np.where(readings.lost, np.nan, ratio)
 
 
 def _bent(values: Array) -> Array:

@@ -85,8 +85,8 @@ class EachHost:
     def __init__(self, policies: list[Policy], limits: VectorLimits, tick_seconds: float) -> None:
         self.shielded, self.masked = policies[0].shielded, policies[0].masked
         self._policies, self._limits = policies, limits
-        learns = policies[0].learns
-        self._observers = [Observer(host, tick_seconds, learns=learns) for host in limits.each]
+        self._learns, self._fresh = policies[0].learns, np.zeros(len(policies), np.bool_)
+        self._observers = [Observer(host, tick_seconds, learns=self._learns) for host in limits.each]
         # All decide from the first tick on, also while their hosts are under another policy.
         self.begin(np.ones(len(policies), np.bool_))
 
@@ -97,6 +97,7 @@ class EachHost:
 
     def begin(self, which: Flags) -> Allocations:
         """Where BE begins on the hosts in `which`; their policies and histories begin anew."""
+        self._fresh = self._fresh | which
         starts = [self._limits.safe.host(index) for index in range(len(which))]
         for index in np.flatnonzero(which):
             self._observers[index].reset()
@@ -106,6 +107,10 @@ class EachHost:
     def act(self, seen: Seen) -> Answer:
         """Each policy's answer to its own host's telemetry."""
         proposed = []
+        fresh, self._fresh = self._fresh, np.zeros_like(self._fresh)
+        if self._learns and seen.taught is not None:
+            for index in np.flatnonzero(fresh).tolist():
+                self._observers[index].experience.take(seen.taught, 0, index)
         for index, telemetry in enumerate(seen.telemetry()):
             current, limits = seen.current.host(index), self._limits.each[index]
             mask = None if seen.mask is None else seen.mask[index]

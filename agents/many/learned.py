@@ -54,7 +54,7 @@ class BatchLearned:
         self._fresh = np.ones(len(limits.each), np.bool_)
 
     def begin(self, which: Flags) -> Allocations:
-        """Forget the history; BE begins at the safe allocation."""
+        """Forget the history and, unless the next tick tells it, what was learned; BE begins at the safe allocation."""
         self._fresh = self._fresh | which
         return self._limits.safe
 
@@ -76,6 +76,6 @@ class BatchLearned:
         """What the network sees; on hosts where it begins anew the history is the present alone."""
         fresh, self._fresh = self._fresh, np.zeros_like(self._fresh)
         if fresh.all():
-            return self._observer.begin(seen.readings, seen.current)
+            return self._observer.begin(seen.readings, seen.current, taught=seen.taught)
         observations = self._observer.observe(seen.readings, seen.current)
-        return self._observer.begin(seen.readings, seen.current, fresh) if fresh.any() else observations
+        return self._observer.begin(seen.readings, seen.current, fresh, seen.taught) if fresh.any() else observations

@@ -27,6 +27,9 @@ MOST_AT_ONCE = 10
 
 _RESTRICTING = (Controller.CPU, Controller.CPUSET, Controller.FREEZER)
 
+# Who is refused and is no group that could be gone.
+_NO_GROUPS = _PERF, _LC = "perf", "the LC"
+
 Selects = Callable[[str], bool]
 
 
@@ -92,7 +95,7 @@ class Follower:
         try:
             follow_groups(self._sensors, self._lc, self._known, now_seconds)
         except SensorError as error:
-            self._refuse("perf", str(error))
+            self._refuse(_PERF, str(error))
         return self._known != before
 
     def _look(self) -> None:
@@ -108,6 +111,7 @@ class Follower:
                 fresh.append(name)
         self._see_lc(lc_names)
         self._found = fresh
+        self._forget_gone()
 
     def _selects(self, path: str) -> bool:
         return self._lc_selects(path) or any(selects(path) for selects in self._be_selects)
@@ -121,7 +125,8 @@ class Follower:
         try:
             self._actuator.adopt(groups)
         except RlctlError as error:
-            self._refuse(", ".join(group.name for group in groups), str(error))
+            for group in groups:
+                self._refuse(group.name, str(error))
         adopted = {group.name for group in self._actuator.groups}
         for group in groups:
             if group.name in adopted:
@@ -160,6 +165,12 @@ class Follower:
             self._refused[name] = why
             self._events.tell("group-refused", f"{name} is not followed: {why}", logging.ERROR)
 
+    def _forget_gone(self) -> None:
+        """Keep no name of a group that is in no hierarchy any more: one that comes again is told again."""
+        for name in [one for one in self._refused if one not in _NO_GROUPS]:
+            if not any(_inode(f"{root}/{name}") for root in self._roots):
+                del self._refused[name]
+
     def _learn(self, groups: Iterable[Group]) -> None:
         """Remember which groups these are, and forget those of old."""
         here = {str(directory) for group in self._actuator.groups for directory in group.directories}
@@ -177,7 +188,7 @@ class Follower:
         if self._lc_inode or not names:
             return
         if len(names) > 1:
-            self._refuse("the LC", f"{len(names)} groups could be it: {', '.join(sorted(names))}")
+            self._refuse(_LC, f"{len(names)} groups could be it: {', '.join(sorted(names))}")
             return
         with contextlib.suppress(RlctlError):
             self._lc = Group.open(self._layout, names[0], self._knobs)

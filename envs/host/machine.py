@@ -46,7 +46,9 @@ def _scheduler(sys: Path) -> Capability:
     replaced = text_of(sys / "kernel/sched_ext/state").strip() == "enabled"
     name = on_one_line(text_of(sys / "kernel/sched_ext/root/ops")) or "of sched_ext"
     reason = f"replaced by the scheduler {name}" if replaced else "no sched_ext scheduler is loaded"
-    return Capability("kernel's scheduler", not replaced, reason, "quotas and weights, unless that scheduler heeds them")
+    return Capability(
+        "kernel's scheduler", not replaced, reason, "quotas and weights, unless that scheduler heeds them"
+    )
 
 
 def _memory(proc: Path) -> Capability:

@@ -2,7 +2,7 @@
 
 Only what a real fleet knows decides: how hosts with the new bundle fare against others of their kinds, and the new
 bundle's failures, overrides and drift. What the rollout cost is computed afterwards by running the same hosts without
-it, which only a simulator can.
+it, which only a simulator can. As on a live host, what hosts have taught until then stays when their policy changes.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class InnerGuard:
         return self._alarm, self._held or self._plant.current
 
     def look(self, glimpse: Glimpse) -> bool:
-        """Answer a look, at once and only with less for BE. Whether the next look is wanted soon: a sign may be near."""
+        """Answer a look, at once and only with less for BE; whether the next one is wanted soon, for a sign is near."""
         if glimpse.foreign:
             safe = self._plant.limits.safe
             unsafe = self._alarm is not None or reason_unwatched(self._lease)

@@ -97,7 +97,7 @@ class SealedLog(Generic[T]):
     def _opened(self) -> IO[bytes]:
         self.path.parent.mkdir(parents=True, exist_ok=True)  # each time: somebody may have removed it meanwhile
         # Without waiting: a FIFO in its place would hold the loop up once nobody reads it.
-        file = open(self.path, "a+b", buffering=0, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK, 0o666))
+        file = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o666), "a+b", 0)
         status = os.fstat(file.fileno())
         if stat.S_ISFIFO(status.st_mode):
             file.close()

@@ -77,7 +77,7 @@ def build_live(
         for lack in filter(None, (uncontrolled(group, layout) for group in found.be)):
             log.warning("%s", lack)
         lc_cpus = found.lc_cpus()
-        witness = None if dry_run else stack.enter_context(contextlib.closing(Witness()))
+        witness = None if dry_run else stack.enter_context(contextlib.closing(Witness(knobs.holds)))
         actuator = _actuator(found, lc_cpus, knobs, _ownership(config, events, witness))
         sensors = _sensors(found, lc_cpus)
         absent = absent_readings(found.lc, found.be, sensors, perf=config.perf)

@@ -11,6 +11,7 @@ from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.managers.table import read_table
 from rlctl.agents.policy import Policy
 from rlctl.agents.served.fallback import Fallback, Refused
+from rlctl.agents.served.learned import plain_name
 from rlctl.config.sections import FallbackSection
 from rlctl.config.serve import PolicySection, ServeConfig, load_config, located
 from rlctl.envs.errors import BundleError, ConfigError, PolicyError, in_one_line
@@ -102,6 +103,11 @@ def build_policy(section: PolicySection) -> Policy:
     """The policy that a configuration names; ConfigError for an unknown name or option or an unreadable model."""
     if section.name in catalogue.BOUNDS:
         raise PolicyError(f"policy '{section.name}' exists in the simulator only; see `rlctl managers`")
+    if catalogue.is_variant(section.name):
+        raise PolicyError(
+            f"policy '{section.name}' is for benchmarks only; take '{plain_name(section.name)}', which "
+            "slo.error_budget_percent makes bold or careful"
+        )
     if taken := catalogue.NOT_OPTIONS & section.options.keys():
         raise PolicyError(f"policy.options: '{min(taken)}' is no option of a manager")
     model = PrmModel.load(section.threshold_model) if section.threshold_model else None

@@ -44,9 +44,7 @@ def named(key: str, path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def opened(key: str, path: Path) -> Iterator[IO[bytes]]:
     """A regular file that the configuration names; a FIFO in its place is not waited for."""
-    with named(key, path):
-        file = open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))
-    with file:
+    with named(key, path), os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ConfigError(f"{key}: {path}: is no regular file")
         yield file

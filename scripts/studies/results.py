@@ -5,6 +5,7 @@ Validation seeds are training seeds: what selects a policy must not be what it i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,10 @@ from rlctl.agents.training.evaluations import METRICS
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.yaml_edge import load_model
 
-__all__ = ["Result", "best", "read_result", "seed_rows"]
+__all__ = ["Result", "best", "read_result", "seed_rows", "worse"]
+
+YARDSTICK, MOST_LOST_POINTS = "feedforward", 0.25
+"""Whom a policy that ships must not fall behind in any scenario, and by how much less QoS it still does not."""
 
 STOPPED = "stopped"
 """How a run ended that somebody ended: it goes on when it is asked for again."""
@@ -73,6 +77,17 @@ def best(results: Sequence[Result]) -> Result:
     if not results:
         raise ConfigError("no training run is finished; run the script again without --install-only")
     return max(results, key=lambda one: one.merit)
+
+
+def worse(evaluation: Path, shield: str) -> list[str]:
+    """Scenarios of an `rlctl evaluate --json` in which a bundle holds less QoS than it may, each in words."""
+    rows = json.loads(evaluation.read_text())["shields"][shield]["differences"]
+    points = {row["scenario"]: row["qos_guarantee_percent"]["mean"] for row in rows if row["against"] == YARDSTICK}
+    return [
+        f"{scenario}: {lost:+.2f} points of QoS against {YARDSTICK}, down to -{MOST_LOST_POINTS:g} are put up with"
+        for scenario, lost in points.items()
+        if lost < -MOST_LOST_POINTS
+    ]
 
 
 def seed_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:

@@ -41,10 +41,19 @@ def hosts():
     return FleetHosts(fleet, Roster.drawn(fleet, 1, range(HOSTS)), 19.5 * 3600)
 
 
-@pytest.mark.parametrize("names", [("greedy-shield", "feedforward"), ("prm-hybrid-tuned", "heracles"), ("ppo", "none")])
+PAIRS = [
+    ("greedy-shield", "feedforward"),
+    ("prm-hybrid-tuned", "heracles"),
+    ("ppo", "none"),
+    ("greedy-shield", "ppo"),  # who learns goes on with what the host has taught under another
+    ("prm-hybrid-tuned", "learned-table"),
+]
+
+
+@pytest.mark.parametrize("names", PAIRS)
 @pytest.mark.parametrize("always", [False, True], ids=["as judged", "as served"])
 def test_every_host_is_decided_on_as_if_it_were_alone(names, always, hosts):
-    if reason := catalogue.lacking(names[0]):
+    if reason := catalogue.lacking(names[0]) or catalogue.lacking(names[1]):
         pytest.skip(reason)
     seats = Seats(
         [batch_policy(name, hosts.limits, TICK_SECONDS) for name in names], PROFILE, hosts.limits, always=always
@@ -56,8 +65,9 @@ def test_every_host_is_decided_on_as_if_it_were_alone(names, always, hosts):
         if tick == TICKS // 2:
             seats.put_under(1, np.arange(HOSTS) % 2 == 0)
             for host in range(0, HOSTS, 2):
-                alone[host], shield = OneHost(names[1], hosts.limits.each[host], always), alone[host].shield
-                alone[host].shield = shield  # the guards remember what they saw under the first policy
+                alone[host], before = OneHost(names[1], hosts.limits.each[host], always), alone[host]
+                alone[host].shield = before.shield  # the guards remember what they saw under the first policy
+                alone[host].observer.experience = before.observer.experience  # and so does what books the windows
         hosts.step(current)
         decided = seats.decide(hosts.read(), current, hosts.telemetry)
         for host, telemetry in enumerate(hosts.telemetry()):

@@ -132,3 +132,13 @@ def test_the_level_that_an_allocation_has_reached(allocation, level):
     assert level_of(allocation, LIMITS) == level
     if allocation.cpuset_cpus == 2:
         assert allocation_at(level, LIMITS).at_most(allocation)
+
+
+def test_what_one_host_taught_is_taken_over_where_it_is_controlled_anew():
+    knows, learns = lived((0.5, HOLDS, 12), (0.5, MISSES, 16), (0.5, HOLDS, 4)), Experience(VectorLimits([LIMITS] * 2))
+    learns.take(knows, 1, 0)
+    assert learns.evidence.plain(1) == knows.evidence.plain()
+    assert learns.evidence.plain(0)["cells"] == []
+    told = learns.told(np.full(2, 0.5), np.full(2, HOLDS))
+    assert np.array_equal(told[1], knows.told(*seen(0.5, HOLDS))[0])
+    assert not np.array_equal(told[0], told[1])

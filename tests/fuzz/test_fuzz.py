@@ -161,7 +161,7 @@ def test_a_group_whose_name_is_no_utf8_is_found(tmp_path):
 def test_a_writer_whose_name_was_cut_amid_a_letter_is_named(tmp_path):
     (tmp_path / "12").mkdir()
     (tmp_path / "12/comm").write_bytes("abcdefghijklm€".encode()[:15] + b"\n")
-    assert Witness(tmp_path)._name(12).startswith("abcdefghijklm")
+    assert Witness(proc=tmp_path)._name(12).startswith("abcdefghijklm")
 
 
 def test_cpu_times_that_are_cut_short_are_missing():

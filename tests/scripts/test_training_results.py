@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rlctl.envs.errors import ConfigError
-from scripts.studies.results import best, read_result, seed_rows
+from scripts.studies.results import best, read_result, seed_rows, worse
 
 
 @pytest.fixture
@@ -59,3 +59,13 @@ def test_another_file_is_one_line(tmp_path):
         read_result(tmp_path / "other.json")
     with pytest.raises(ConfigError):
         best([])
+
+
+def test_a_policy_that_loses_what_the_yardstick_holds_is_told_scenario_by_scenario(tmp_path):
+    lost = [("feedforward", "two-core", -0.65), ("feedforward", "noisy", -0.2), ("frozen", "noisy", -0.4)]
+    rows = [{"against": who, "scenario": name, "qos_guarantee_percent": {"mean": by}} for who, name, by in lost]
+    file = tmp_path / "evaluation.json"
+    file.write_text(json.dumps({"shields": {"responsive": {"differences": rows}}}))
+    assert worse(file, "responsive") == [
+        "two-core: -0.65 points of QoS against feedforward, down to -0.25 are put up with"
+    ]

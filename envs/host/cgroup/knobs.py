@@ -38,6 +38,7 @@ class Knobs:
         self._journal = journal
         # By the file's name and the group's identity: v1 lets a group have another name.
         self._originals: dict[tuple[str, Identity], Entry] = {}
+        self._written: dict[Path, str] = {}
         if journal is not None:
             self._keep(journal.entries)
 
@@ -105,11 +106,20 @@ class Knobs:
             return
         with refusing(path, f"write {text.strip()!r}"):
             self.kernel.write(path, text)
+        self._written[path] = text
         # Read back: a kernel may take a write and do something else, and so may another program.
         if not kind_of(path).same(text, got := self._own(path)):
             raise CgroupError(
                 f"{path}: wanted {text.strip()!r}, reads back {got.strip()!r}: another program writes it too"
             )
+
+    def holds(self, path: Path) -> bool:
+        """Whether a file reads as it was last written here; also where it never was, or cannot be read now."""
+        text = self._written.get(path)
+        try:
+            return text is None or kind_of(path).same(text, own_value(self.kernel, path))
+        except OSError:
+            return True
 
     def rewrite(self, path: Path) -> None:
         """Write the value that the file has: whether it takes one. Raises as `write` does."""
@@ -134,6 +144,7 @@ class Knobs:
         for group in gone:
             with contextlib.suppress(OSError):
                 self.kernel.read(Path(group, "cgroup.procs"))  # which closes what is open of a removed group
+        self._written = {path: text for path, text in self._written.items() if not str(path).startswith(gone)}
         for key, entry in [item for item in self._originals.items() if str(item[1].path).startswith(gone)]:
             if whereabouts(self.kernel, entry.path.parent, entry.identity) is None:
                 del self._originals[key]

@@ -49,7 +49,7 @@ def probe_host(proc: Path = Path("/proc"), run: Run | None = None) -> tuple[Capa
         *(_event(event, run or _run) for event in EVENTS),
         answers("PSI", proc / "pressure/cpu", some_seconds, "pressure readings and the guards that use them", NO_PSI),
         _may(proc, "PSI triggers", CAP_SYS_RESOURCE, "the kernel's word between the ticks: pressure is read instead"),
-        _may(proc, "foreign writes", CAP_SYS_ADMIN, "naming who wrote to BE, and an answer before the next tick"),
+        _may(proc, "foreign writers", CAP_SYS_ADMIN, "naming who wrote to BE; that somebody did is known"),
         answers("schedstat", proc / "self/schedstat", run_delay_seconds, "the LC's run delay"),
         *(_tool(name, disables) for name, disables in _TOOLS.items()),
     )
@@ -59,7 +59,7 @@ def _may(proc: Path, name: str, capability: str, disables: str) -> Capability:
     """Whether this process has a capability that takes no file to try."""
     effective = re.search(r"^CapEff:\s*([0-9a-f]{1,16})$", text_of(proc / "self/status"), re.MULTILINE)
     present = effective is not None and bool(int(effective[1], 16) >> _CAPABILITIES[capability] & 1)
-    return Capability(name, present, f"{'has' if present else 'takes'} {capability}", disables)
+    return Capability(name, present, f"{'this process has' if present else 'takes'} {capability}", disables)
 
 
 def _event(event: str, run: Run) -> Capability:

@@ -85,6 +85,24 @@ def test_a_group_that_another_controller_has_is_left_to_it_until_that_one_ends(
     run.claims.close()
 
 
+def test_a_refused_group_is_told_once_and_forgotten_when_it_is_gone(
+    fake: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(fake, monkeypatch, "batch-1")
+    with Claims(fake.state_dir.parent / "other") as other:
+        for number in range(2, 6):
+            late = run.make(f"batch-{number}")
+            other.take(late)
+            for _ in range(4):  # each look is at another hierarchy
+                run.tick()
+            assert list(run.follower._refused) == [late.name]
+            assert run.kinds() == ["group-refused"]
+            late.remove()
+        run.tick()
+    assert run.follower._refused == {}
+    assert run.kinds() == []
+
+
 def quota_cpus(group: Group) -> float:
     assert group.cpu is not None
     return group.cpu.quota().cpus

@@ -30,10 +30,13 @@ HALF = Allocation(0.5, 2)
 class Contest:
     """A BE group, its actuator, and another program that writes the same files."""
 
-    def __init__(self, bench: Bench, foreign: Foreign, most_backoff_ticks: int = 8, **more: Any) -> None:
+    def __init__(
+        self, bench: Bench, foreign: Foreign, most_backoff_ticks: int = 8, knobs: Knobs | None = None, **more: Any
+    ) -> None:
         self.ownership = Ownership(foreign, most_backoff_ticks, **more)
         self.group = bench.group()
-        self.be = BeActuator([self.group], (1, 0), LIMITS, bench.knobs(), ownership=self.ownership, settle_seconds=5.0)
+        knobs = knobs or bench.knobs()
+        self.be = BeActuator([self.group], (1, 0), LIMITS, knobs, ownership=self.ownership, settle_seconds=5.0)
         self.other = Group.open(bench.layout, self.group.name, Knobs(None, bench.kernel))
 
     def events(self) -> tuple[str, ...]:
@@ -200,6 +203,26 @@ def test_the_kernel_names_the_writer(real: Bench) -> None:
     finally:
         writer.communicate(b"\n")
         witness.close()
+
+
+@pytest.mark.host
+def test_without_the_permission_a_write_is_known_all_the_same(real: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlctl.envs.host.cgroup.witness._FAN_CLOEXEC", 1 << 30)  # EINVAL
+    knobs = real.knobs()
+    witness = Witness(knobs.holds)
+    contest = Contest(real, Foreign.REASSERT, witness=witness, knobs=knobs)
+    contest.be.apply(HALF)
+    assert witness.watches
+    assert not witness.anybody(), "what reads as we left it is our own"
+    file = contest.group.cpu.quota_files[0]
+    file.write_text("-1" if file.name == "cpu.cfs_quota_us" else "max")
+    assert witness.anybody()
+    assert not witness.anybody(), "told once"
+    contest.be.apply(HALF)
+    assert not witness.anybody()
+    witness.forget(contest.group.directories)
+    assert not witness.watches
+    witness.close()
 
 
 def test_a_witness_without_permission_only_suspects(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from rlctl.agents.catalogue import build
 from rlctl.agents.managers.table import Level, QuotaTable
 from rlctl.agents.served.card import TrainedOn
 from rlctl.agents.served.fallback import Fallback
+from rlctl.agents.served.learned import VARIANTS
 from rlctl.agents.served.standing import Budgets
 from rlctl.config.sections import FallbackSection
 from rlctl.config.serve import PolicySection
@@ -75,6 +76,17 @@ def test_only_a_heuristic_can_be_fallen_back_to(name):
 def test_a_mistake_in_its_options_is_found_at_the_start_and_not_when_it_is_needed():
     with pytest.raises(PolicyError, match="has no option 'nonsense'"):
         with_fallback(build("heracles"), FallbackSection(options={"nonsense": 1}), 1.0)
+
+
+@pytest.mark.parametrize("end", VARIANTS)
+def test_what_is_for_benchmarks_only_decides_on_no_host(end, make_bundle, tmp_path):
+    pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
+    plain, odd = make_bundle(tmp_path / "tiny"), make_bundle(tmp_path / f"odd{end}")
+    for name in ("ppo", str(plain)):
+        with pytest.raises(PolicyError, match=f"{end}' is for benchmarks only; take '{name}'"):
+            build_policy(PolicySection(name=f"{name}{end}"))
+    served = build_policy(PolicySection(name=str(odd)))
+    assert (served.masked, served.price) == (True, 1.0), "only its folder is called so"
 
 
 def test_a_learned_policy_gets_the_chain(make_bundle, tmp_path):

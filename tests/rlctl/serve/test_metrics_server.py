@@ -314,7 +314,7 @@ def test_a_token_that_everybody_may_read_is_no_secret(serve, token):
 
 @pytest.mark.parametrize("what", ["token", "key"])
 def test_a_secret_that_is_a_fifo_is_not_waited_for(serve, tmp_path, what):
-    certificate, key = self_signed(tmp_path, "open")
+    certificate, _ = self_signed(tmp_path, "open")
     os.mkfifo(fifo := tmp_path / "fifo", 0o600)
     files = {"bearer_token_file": fifo} if what == "token" else {"tls_certificate": certificate, "tls_key": fifo}
     with pytest.raises(ConfigError, match="fifo: is no regular file"):

@@ -59,5 +59,5 @@ def test_what_takes_a_capability_is_told_by_those_of_this_process(tmp_path: Path
     ):
         status.write_text(content)
         found = by_name(tmp_path / "proc")
-        assert (found["PSI triggers"].present, found["foreign writes"].present) == (triggers, writes)
+        assert (found["PSI triggers"].present, found["foreign writers"].present) == (triggers, writes)
     assert found["PSI triggers"].reason == "takes CAP_SYS_RESOURCE"
