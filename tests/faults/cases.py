@@ -29,6 +29,9 @@ FOREIGN_WRITES = 3
 NOTICED_TICKS = 1.5
 """What somebody else wrote is noticed by the next tick; half of one for a machine that is busy."""
 
+STEPS, AFTER_TICKS, ANSWERED_TICKS = 5, 0.1, 0.5
+"""Writes in step with the ticks, how long after each of them, and when it is answered: before the next one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -153,6 +156,20 @@ def _foreign(stage: Stage) -> Fault:
         excused.append((begun, written + NOTICED_TICKS * stage.pace.tick_seconds))
         stage.watch(AFTERWARDS_TICKS)
     return Fault(writes[0], writes[0], None, time.monotonic(), tuple(excused))
+
+
+def _foreign_in_step(stage: Stage) -> Fault:
+    """A write soon after each tick: who answers at the next one only leaves BE free nearly all the time."""
+    excused = []
+    for _ in range(STEPS):
+        stage.await_free()
+        stage.watch(AFTER_TICKS)
+        begun = time.monotonic()
+        stage.free_be()
+        excused.append((begun, time.monotonic() + ANSWERED_TICKS * stage.pace.tick_seconds))
+    stage.watch(1.0)
+    at = excused[0][0]
+    return Fault(at, at, None, time.monotonic(), tuple(excused))
 
 
 def _both_killed(stage: Stage, meanwhile: Callable[[Stage], None] = lambda stage: None) -> Fault:
@@ -334,6 +351,8 @@ CASES: tuple[Case, ...] = (
          _leave, config=lambda stage: _STATIC, lacks=Stage.lacks_escape),
     Case("foreign-writer", f"another program sets BE free, {FOREIGN_WRITES} times", _foreign, "foreign-write: ", _leave,
          config=lambda stage: _STATIC),
+    Case("foreign-writer-in-step", f"the same, {STEPS} times soon after a tick", _foreign_in_step, "foreign-write: ",
+         _leave, config=lambda stage: _STATIC),
     replace(_HELD, name="wall-clock-jumps", does="the wall clock jumps by days, to and fro", inside=CLOCK,
             says=r"[+-]24 h off"),
     replace(_HELD, name="log-disk-full", does="the tick log is on a full disk", act=_unchanged(_fill_log),
