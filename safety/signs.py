@@ -7,6 +7,7 @@ all of them are.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
@@ -77,7 +78,7 @@ class Signs:
         # Half way from what the quantile allows, which a healthy LC may have all the time, to all of them.
         self._late_ratio = 1.0 - 0.5 * slo.quantile
         self._recent: deque[tuple[float, int, int]] = deque()  # time of a look, its late requests, all of them
-        self._old_since_seconds: float | None = None
+        self._old_seconds = math.inf, -math.inf  # the first and the last look of a row at which a request was old
         self.near = False
 
     def see(self, now_seconds: float, newest: Newest, *, waits: bool) -> dict[Sign, str]:
@@ -96,11 +97,14 @@ class Signs:
             total -= self._recent.popleft()[2]
         late = sum(look[1] for look in self._recent)
         oldest = newest.oldest_seconds or 0.0
-        if oldest <= target:
-            self._old_since_seconds = None
-        elif self._old_since_seconds is None:
-            self._old_since_seconds = now_seconds
-        elif late >= LEAST_LATE or now_seconds - self._old_since_seconds >= OLD_SECONDS:
+        if oldest <= target:  # at one close look is not yet the end of a queue
+            if now_seconds - self._old_seconds[1] >= OLD_SECONDS:
+                self._old_seconds = math.inf, -math.inf
+            long = False
+        else:
+            long = now_seconds - self._old_seconds[0] >= (0.0 if late >= LEAST_LATE else OLD_SECONDS)
+            self._old_seconds = min(self._old_seconds[0], now_seconds), now_seconds
+        if long:
             signs[Sign.OLDEST] = f"{oldest * 1e3:.1f} ms, above {milliseconds} at two looks"
         if late >= LEAST_LATE and late > self._late_ratio * total:
             signs[Sign.LATE] = f"{late} of the last {total} above {milliseconds}"

@@ -73,6 +73,13 @@ def test_an_old_request_is_a_sign_sooner_where_others_are_late_too():
     assert seen(*[old] * 4, apart_seconds=0.005) == {Sign.OLDEST}
 
 
+def test_a_queue_about_the_target_is_not_over_at_one_close_look():
+    old, young = Newest(oldest_seconds=0.012), Newest(oldest_seconds=0.008)
+    assert seen(old, young, old, apart_seconds=0.005) == set()
+    assert seen(old, young, old, old, apart_seconds=0.005) == {Sign.OLDEST}
+    assert seen(old, young, young, young, old, apart_seconds=0.005) == set()
+
+
 def test_a_request_that_nears_the_target_is_worth_a_close_look_until_it_is_a_sign():
     signs = Signs(GOAL)
     near = []
