@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.envs.quantile import quantile
+from rlctl.envs.quantile import quantile, weighted_quantile
 
 LATENCIES = st.lists(st.floats(0.0, 1e3), min_size=1, max_size=200)
 
@@ -35,3 +37,17 @@ def test_is_what_numpy_calls_higher(values: list[float], q: float) -> None:
 def test_no_sample_or_no_quantile_is_an_error(values: list[float], q: float) -> None:
     with pytest.raises(ValueError, match="no quantile"):
         quantile(values, q)
+
+
+WEIGHTED = st.lists(st.tuples(st.floats(0.0, 1e3) | st.just(math.inf), st.integers(0, 20)), min_size=1, max_size=100)
+
+
+@given(WEIGHTED, st.floats(0.0, 1.0) | st.sampled_from([0.5, 0.9, 0.95, 0.99]))
+def test_a_weight_is_as_good_as_so_many_values(weighted: list[tuple[float, int]], q: float) -> None:
+    values, weights = zip(*weighted, strict=True)
+    repeated = np.repeat(values, weights)
+    if len(repeated):
+        assert weighted_quantile(values, weights, q) == quantile(repeated, q)
+    else:
+        with pytest.raises(ValueError, match="no quantile"):
+            weighted_quantile(values, weights, q)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlctl.envs.host.latency.figures import UNKNOWN, Figures
-from rlctl.envs.quantile import quantile
+from rlctl.envs.quantile import weighted_quantile
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
 # Per batch; the newest are kept. At 8 bytes each a burst of any size stays below 2 MB.
@@ -67,7 +68,8 @@ class SampleWindow:
         """Take what was completed since the previous call; the first call only starts the clock."""
         start, self._last_seconds = self._last_seconds, now_seconds
         if start is not None and now_seconds > start:
-            latest, others = requests.latencies[-MOST_SAMPLES:], (requests.errors, requests.rejected, requests.weight)
+            latest = array("d", requests.latencies[-MOST_SAMPLES:])  # which NumPy reads as it is, tick after tick
+            others = requests.errors, requests.rejected, requests.weight
             self._batches.append(_Batch(latest, *others, start, now_seconds))
         while len(self._batches) > 1 and self._is_over(self._batches[0], now_seconds):
             self._batches.popleft()
@@ -91,13 +93,14 @@ class SampleWindow:
     def _tail(self) -> float | Missing:
         """The quantile, where a line without a latency counts as the worst request of all: a time-out may be one."""
         rejected = sum(batch.weight * batch.rejected for batch in self._batches)
-        known = [np.repeat(np.asarray(batch.latencies, float), batch.weight) for batch in self._batches]
-        latencies = np.concatenate([*known, np.full(rejected, np.inf)])
-        if not len(latencies):
+        latencies = np.concatenate([*(np.asarray(batch.latencies) for batch in self._batches), [np.inf]])
+        known = np.repeat([batch.weight for batch in self._batches], [len(batch.latencies) for batch in self._batches])
+        weights = np.append(known, rejected)
+        if not (lines := int(weights.sum())):
             return Missing(Why.NO_DATA)
-        tail = quantile(latencies, self._q)
+        tail = weighted_quantile(latencies, weights, self._q)
         if math.isinf(tail):
-            share = f"{rejected / len(latencies):.1%} of {len(latencies)} lines"
+            share = f"{rejected / lines:.1%} of {lines} lines"
             return Missing(
                 Why.MALFORMED, f"{share} hold no latency, more than the {1.0 - self._q:.2g} above the quantile"
             )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rlctl.envs.host.latency.figures import LONGEST_SECONDS, PROVIDES, UNKNOWN, Figures, Reporter, TimeUnit
 from rlctl.envs.host.latency.window import Requests, SampleWindow
+from rlctl.envs.quantile import quantile
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
 from rlctl.envs.workload import SLO
 
@@ -134,3 +135,23 @@ def test_a_window_without_requests_has_no_tail() -> None:
     assert isinstance(figures, Figures)
     assert isinstance(figures.tail_seconds, Missing)
     assert figures.done_rps == 0.0
+
+
+BATCH = st.builds(
+    Requests, st.lists(st.floats(0.0, 10.0), max_size=20), rejected=st.integers(0, 3), weight=st.integers(1, 30)
+)
+
+
+@given(st.lists(BATCH, min_size=1, max_size=8), st.sampled_from([0.5, 0.9, 0.95, 0.99]))
+def test_the_tail_of_sampled_bursts_is_that_of_each_line_as_often_as_it_counts(batches: list[Requests], q: float) -> None:
+    window = SampleWindow(100.0, q)
+    window.add(0.0, Requests())
+    for second, batch in enumerate(batches, start=1):
+        window.add(float(second), batch)
+    every = [latency for batch in batches for latency in [*batch.latencies, *[math.inf] * batch.rejected] * batch.weight]
+    figures = window.figures()
+    assert isinstance(figures, Figures)
+    if not every or math.isinf(quantile(every, q)):
+        assert isinstance(figures.tail_seconds, Missing)
+    else:
+        assert figures.tail_seconds == quantile(every, q)
