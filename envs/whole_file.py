@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 
@@ -15,7 +16,8 @@ def write_whole(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f"{path.name}.part")
-        partial.write_text(text, encoding="utf-8")
+        with open(partial, "w", encoding="utf-8", opener=_opened) as file:
+            file.write(text)
         partial.replace(path)
     except OSError as error:
         error.filename = error.filename or str(path)  # a full disk is met by a write, which knows no names
@@ -25,3 +27,8 @@ def write_whole(path: Path, text: str) -> None:
 def write_json(path: Path, data: object) -> None:
     """Write data as indented JSON, whole or not at all, as `write_whole` does."""
     write_whole(path, json.dumps(data, indent=1) + "\n")
+
+
+def _opened(path: str, flags: int) -> int:
+    """Not through a link that somebody put in the file's place, and not waiting for who reads a FIFO there."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)

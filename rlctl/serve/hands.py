@@ -19,6 +19,7 @@ from typing import Any
 from rlctl.config.people import ScheduleEntry
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import ConfigError, on_one_line
+from rlctl.envs.host.cgroup.journal import read_own
 from rlctl.envs.whole_file import write_json
 from rlctl.loop.narrator import in_words
 from rlctl.loop.record import Tick
@@ -28,6 +29,8 @@ log = logging.getLogger("rlctl.serve")
 
 HOLDS = "holds.json"
 """Below the state directory."""
+
+MOST_BYTES = 1 << 16
 
 PAUSE, LIMIT = "pause", "limit"
 ENDS = {"resume": PAUSE, "release": LIMIT}
@@ -245,7 +248,7 @@ def _local(seconds: float) -> str:
 def _kept(path: Path, now: float) -> dict[str, Hold]:
     """What was said before a restart. A file that cannot be read is a pause: who knows what it said."""
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
+        plain = json.loads(read_own(path, MOST_BYTES))
         holds = [_resumed(one, now) for one in plain["holds"]]
     except FileNotFoundError:
         return {}

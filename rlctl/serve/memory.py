@@ -17,6 +17,7 @@ import numpy as np
 
 from rlctl.envs.errors import ConfigError, in_one_line, on_one_line
 from rlctl.envs.experience import Experience
+from rlctl.envs.host.cgroup.journal import read_own
 from rlctl.envs.whole_file import write_json
 
 log = logging.getLogger("rlctl.serve")
@@ -108,9 +109,11 @@ class HostMemory:
             ConfigError: It is no such file, or of another host.
             OSError: It cannot be read.
         """
-        if not path.exists():
+        try:
+            text = read_own(path, MOST_BYTES)
+        except FileNotFoundError:
             return {}
-        there, learned = read_memory(path)
+        there, learned = _parsed(path, text)
         if changed := sorted(key for key in there.keys() | self._host.keys() if there.get(key) != self._host.get(key)):
             raise ConfigError(f"another {', '.join(changed)} than when it was learned")
         return learned
@@ -125,16 +128,19 @@ def _remembered(learner: Learner) -> Mapping[str, Any]:
 
 
 def read_memory(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The host that a file is of, and by name what was learned of it.
+    """The host that a file is of, wherever somebody has it, and by name what was learned of that host.
 
     Raises:
         ConfigError: It is no file of this kind.
         OSError: It cannot be read.
     """
     with path.open("rb") as stream:
-        text = stream.read(MOST_BYTES + 1)
+        return _parsed(path, stream.read(MOST_BYTES))
+
+
+def _parsed(path: Path, text: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
-        plain = json.loads(text[:MOST_BYTES])
+        plain = json.loads(text)
         host, learned = plain["host"], plain["learned"]
         if plain["schema"] != SCHEMA or not isinstance(host, dict) or not isinstance(learned, dict):
             raise ValueError(f"schema {plain['schema']!r}")

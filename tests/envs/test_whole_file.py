@@ -28,6 +28,15 @@ def test_a_full_disk_is_told_with_the_file_s_name(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(os, "open", full)
     with pytest.raises(OSError, match=f"No space left on device: '{tmp_path / 'memory.json'}'"):
         write_whole(tmp_path / "memory.json", "{}")
+
+
+@pytest.mark.parametrize("planted", [lambda path: path.symlink_to("elsewhere"), os.mkfifo])
+def test_neither_a_link_nor_a_fifo_in_the_place_of_the_new_file_is_written_to(tmp_path, planted):
+    (tmp_path / "elsewhere").write_text("another's")
+    planted(tmp_path / "holds.json.part")
+    with pytest.raises(OSError, match=r"holds\.json"):
+        write_whole(tmp_path / "holds.json", "{}")
+    assert (tmp_path / "elsewhere").read_text() == "another's"

@@ -154,6 +154,26 @@ def open_own(state_dir: Path, name: str, flags: int) -> int:
     return file
 
 
+def read_own(path: Path, most_bytes: int) -> bytes:
+    """The content of a file of a state directory, which is opened as `open_own` does.
+
+    Raises:
+        ConfigError: As `open_own`, or it is a link, or has more bytes than that.
+        OSError: As `os.open`; FileNotFoundError where there is none.
+    """
+    try:
+        opened = open_own(path.parent, path.name, os.O_RDONLY)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ConfigError(f"{path}: is a link: remove it") from error
+        raise
+    with os.fdopen(opened, "rb") as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ConfigError(f"{path}: has more than {most_bytes} bytes")
+    return content
+
+
 def _header(lines: Sequence[bytes]) -> str:
     with contextlib.suppress(ValueError):
         return str(unsealed_line(lines[0]).get("boot_id", "")) if lines else ""

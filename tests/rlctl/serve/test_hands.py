@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -137,6 +138,21 @@ def test_a_file_that_nobody_can_read_is_a_pause(always, tmp_path, text, caplog):
     assert "cannot be read, so BE is paused" in caplog.text
     loop.said(do="resume")
     assert json.loads((tmp_path / HOLDS).read_text())["holds"] == []
+
+
+def a_link(path):
+    """To a file that says that nobody holds BE."""
+    (path.parent / "elsewhere").write_text('{"holds": []}')
+    path.symlink_to("elsewhere")
+
+
+@pytest.mark.parametrize("planted", [a_link, os.mkfifo, Path.mkdir, lambda path: path.write_text(" " * (1 << 17) + "{}")])
+def test_a_file_of_another_kind_is_neither_followed_nor_waited_for_and_is_a_pause(always, tmp_path, planted, caplog):
+    """A FIFO once hung the start, before the watchdog knew of anything to hold."""
+    planted(tmp_path / HOLDS)
+    assert Loop(always, tmp_path).be == LIMITS.safe
+    (said,) = [record.getMessage() for record in caplog.records if "cannot be read" in record.getMessage()]
+    assert str(tmp_path / HOLDS) in said
 
 
 def test_a_disk_that_is_full_is_told_and_be_is_held_all_the_same(loop, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """What a policy learned of a host outlives the service, and never stands in its way."""
 
 import json
+import os
 import time
 
 import pytest
@@ -114,6 +115,15 @@ def test_a_file_that_is_no_memory_is_told_and_written_anew(tmp_path, text, caplo
     assert served(tmp_path, 60)["cells"]
     assert "is learned anew" in caplog.text
     assert "experience" in json.loads((tmp_path / MEMORY).read_text())["learned"]
+
+
+@pytest.mark.parametrize("planted", [lambda path: path.symlink_to("/dev/zero"), os.mkfifo])
+def test_a_file_of_another_kind_is_neither_followed_nor_waited_for(tmp_path, planted, caplog):
+    planted(tmp_path / MEMORY)
+    assert served(tmp_path, 60)["cells"]
+    assert "experience is learned anew" in caplog.text
+    assert (tmp_path / MEMORY).is_file()
+    assert not (tmp_path / MEMORY).is_symlink()
 
 
 def test_what_a_file_says_frees_nobody(tmp_path):
