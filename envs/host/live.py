@@ -44,6 +44,9 @@ _FIELDS = frozenset(READINGS)
 ESCAPED_CPUS = 0.1
 """BE used so much more than it may: it is worth a look whether somebody has left its groups."""
 
+REQUEST_RATES = ("offered_rps", "done_rps", "error_rps")
+"""Counters that each LC has of its own."""
+
 
 class Divider(Protocol):
     """Divides BE's budget among child groups of BE's; `rlctl.serve.sharing.Sharing` is one."""
@@ -69,7 +72,8 @@ class Lc:
     Attributes:
         slo: Objective of its tail latency, and its maximum load.
         sensors: Readers of its latency and its group. Those of the first LC are joined by the readers of BE and the
-            host; a later one overrides an earlier one's field. Of further LCs only the fields of `OF_EACH_LC` count.
+            host; a later one overrides an earlier one's field. Of further LCs only the fields of `OF_EACH_LC` and the
+            counters of `REQUEST_RATES` count.
         max_load: What is learned of its maximum load: where the objective has none, the load is a share of that, and
             else what the objective says is held against it. None: nothing is learned.
     """
@@ -311,7 +315,8 @@ class LiveHost:
         readings = _readings(lc, first.time_seconds)
         own = {name: readings.get(name, ABSENT) for name in OF_EACH_LC}
         own["lc_cpu_seconds_per_request"] = cpu_seconds_per_request(own["lc_cpus"], readings.get("done_rps", ABSENT))
-        return self._rated(lc, first.but(target_seconds=lc.slo.target_seconds, **own), readings)
+        counters = {**first.counters, **{name: readings.get(name, ABSENT) for name in REQUEST_RATES}}
+        return self._rated(lc, first.but(target_seconds=lc.slo.target_seconds, counters=counters, **own), readings)
 
     def _rated(self, lc: Lc, telemetry: Telemetry, readings: Mapping[str, Reading]) -> Telemetry:
         """The telemetry of an LC with its load as a share of what was learned, where nobody said of what."""

@@ -1,5 +1,8 @@
 """Error budgets: how many windows a day may miss an LC's target, how fast they go, and what happens when they are gone.
 
+What is a miss: the tail is above the target, or the LC is dead, more requests fail than may, or requests come in and none
+is completed. A window of which nothing is known is none: no traffic, or a source that does not answer.
+
 A budget that is spent, or burns so fast that it would be spent within hours, holds BE at its minimum. That can only
 restrict BE further: it is a bound of the shield (`Shield.hold`). Burn rates are those of Google's SRE workbook,
 chapter "Alerting on SLOs": 1 spends exactly the whole budget.
@@ -15,7 +18,7 @@ from typing import Any
 from rlctl.config.serve import LcSection
 from rlctl.envs.allocation import Limits
 from rlctl.envs.observation import MOST_PRICE
-from rlctl.envs.telemetry import SeveralTelemetry
+from rlctl.envs.telemetry import Missing, SeveralTelemetry, Telemetry, Value, Why, number
 from rlctl.loop.record import Tick
 from rlctl.safety.verdict import Bound, Reason
 
@@ -26,7 +29,11 @@ HOUR_MINUTES, DAY_MINUTES = 60, 1440
 FAST = 6.0
 """Burn rate over an hour that spends a quarter of a day's budget: so long nobody should wait."""
 
-SCHEMA = 1
+SCHEMA = 2
+
+
+OBJECTIVE = {"target_milliseconds", "quantile_percent"}
+"""Keys of `slo` that say what a miss is; with the control period, which is a window's."""
 
 
 class ErrorBudget:
@@ -39,20 +46,40 @@ class ErrorBudget:
         lc: Name of the LC.
         budget_ratio: Share of a day's windows that may miss the target.
         clock: Answers the Unix time.
+        objective: What a miss is measured by, as plain data: target and quantile. Misses of another one do not count.
     """
 
     def __init__(
-        self, lc: str, budget_ratio: float, tick_seconds: float, clock: Callable[[], float] = time.time
+        self,
+        lc: str,
+        budget_ratio: float,
+        tick_seconds: float,
+        clock: Callable[[], float] = time.time,
+        objective: Mapping[str, Any] | None = None,
     ) -> None:
         self.lc, self.name = lc, f"error budget of {lc}"
         self._by_minute = budget_ratio * 60.0 / tick_seconds
         self._clock = clock
+        self._of = {**(objective or {}), "tick_seconds": tick_seconds}
         self._missed: dict[int, int] = {}
+        self._stalled = False
 
-    def count(self, slack_ratio: float | None) -> None:
-        """A window has ended; one of which nobody knows counts as none."""
+    def see(self, lc: Telemetry) -> None:
+        """Count the window of a tick.
+
+        Args:
+            lc: The LC's own readings.
+        """
+        # One window in which requests came and none was completed may be one that came at its very end. Of two in a row
+        # the first one's requests have waited for a whole window.
+        stalled = _stalled(lc)
+        self.count(missed=_missed(lc) or (stalled and self._stalled))
+        self._stalled = stalled
+
+    def count(self, *, missed: bool) -> None:
+        """A window has ended, and has missed the target or not."""
         minute = self._minute()
-        if slack_ratio is not None and slack_ratio < 0.0:
+        if missed:
             self._missed[minute] = self._missed.get(minute, 0) + 1
         if len(self._missed) > DAY_MINUTES:
             self._missed = self._last(DAY_MINUTES)
@@ -76,12 +103,14 @@ class ErrorBudget:
 
     def remembered(self) -> Mapping[str, Any]:
         """The misses by minute of Unix time, as plain data for `recall`."""
-        return {"schema": SCHEMA, "missed": sorted(map(list, self._last(DAY_MINUTES).items()))}
+        return {"schema": SCHEMA, "of": self._of, "missed": sorted(map(list, self._last(DAY_MINUTES).items()))}
 
     def recall(self, memory: Mapping[str, Any]) -> None:
         """Go on with what `remembered` said; ValueError: it is none of that."""
         if memory.get("schema") != SCHEMA:
             raise ValueError("is no error budget")
+        if memory["of"] != self._of:
+            raise ValueError(f"its misses are of {memory['of']}, not of {self._of}")
         self._missed = {_whole(minute): _whole(count) for minute, count in memory["missed"]}
         self._missed = self._last(DAY_MINUTES)
 
@@ -105,7 +134,7 @@ class Budgets:
         self, lcs: Mapping[str, LcSection], tick_seconds: float, clock: Callable[[], float] = time.time
     ) -> None:
         self.each = tuple(
-            ErrorBudget(name, percent / 100.0, tick_seconds, clock)
+            ErrorBudget(name, percent / 100.0, tick_seconds, clock, lc.slo.model_dump(mode="json", include=OBJECTIVE))
             for name, lc in lcs.items()
             if (percent := lc.slo.error_budget_percent) is not None
         )
@@ -116,7 +145,8 @@ class Budgets:
         telemetry = tick.telemetry
         for budget in self.each:
             own = telemetry.lcs.get(budget.lc) if isinstance(telemetry, SeveralTelemetry) else telemetry
-            budget.count(None if own is None else own.slack_ratio)
+            if own is not None:
+                budget.see(own)
 
     @property
     def price(self) -> float:
@@ -139,6 +169,21 @@ class Budgets:
             for trouble in troubles.values()
             if trouble
         )
+
+
+def _missed(lc: Telemetry) -> bool:
+    """What the readings of one window say by themselves."""
+    slack, tail, alive = lc.slack_ratio, lc.tail_latency_seconds, lc.lc_alive
+    fails = isinstance(tail, Missing) and tail.why is Why.FAILING
+    dead = isinstance(alive, Value) and alive.value == 0.0
+    return fails or dead or (slack is not None and slack < 0.0)
+
+
+def _stalled(lc: Telemetry) -> bool:
+    """Requests came in, none was completed, and the source does not tell how long they have waited."""
+    tail, offered, done = lc.tail_latency_seconds, lc.counters.get("offered_rps"), lc.counters.get("done_rps")
+    silent = isinstance(tail, Missing) and tail.why is Why.NO_DATA and isinstance(lc.oldest_request_seconds, Missing)
+    return silent and bool(offered and number(offered)) and not (done and number(done))
 
 
 def _whole(value: object) -> int:

@@ -52,6 +52,7 @@ class HostMemory:
     Args:
         state_directory: Has the file; None keeps nothing.
         host: What has to be the same for that to say anything: CPUs, target, maximum load, BE's weight. Plain data.
+            What says itself of what it is, under `of`, is left to its learner.
         clock: Answers the Unix time.
     """
 
@@ -67,9 +68,12 @@ class HostMemory:
         if self._path is None:
             return
         try:
-            kept = self._read(self._path).get(learner.name)
+            learned, changed = self._read(self._path)
+            kept = learned.get(learner.name)
             if kept is None:
                 return
+            if changed and not _says_of_what(kept):
+                raise ConfigError(f"another {', '.join(changed)} than when it was learned")
             seconds = max(0.0, self._clock() - float(kept["saved"]))  # in this order NaN is 0
             learner.recall(kept["memory"])
             if isinstance(learner, Experience):  # the others go by Unix time, or do not age
@@ -90,9 +94,11 @@ class HostMemory:
         if self._path is None or not any((learned := {one.name: _remembered(one) for one in learners}).values()):
             return
         try:
-            before = self._read(self._path)
+            before, changed = self._read(self._path)
         except (OSError, ConfigError):
-            before = {}
+            before, changed = {}, []
+        if changed:
+            before = {name: kept for name, kept in before.items() if _says_of_what(kept)}
         now = round(self._clock(), 3)
         others = {name: kept for name, kept in before.items() if not learned.get(name)}
         latest = others | {name: {"saved": now, "memory": memory} for name, memory in learned.items() if memory}
@@ -102,21 +108,25 @@ class HostMemory:
         except OSError as error:
             log.warning("%s: %s: a restart learns this host anew", error.filename, error.strerror)
 
-    def _read(self, path: Path) -> dict[str, Any]:
-        """By name what was known, the latest last; nothing where there is no file.
+    def _read(self, path: Path) -> tuple[dict[str, Any], list[str]]:
+        """By name what was known, the latest last, and what of the host has changed since; nothing without a file.
 
         Raises:
-            ConfigError: It is no such file, or of another host.
+            ConfigError: It is no such file.
             OSError: It cannot be read.
         """
         try:
             text = read_own(path, MOST_BYTES)
         except FileNotFoundError:
-            return {}
+            return {}, []
         there, learned = _parsed(path, text)
-        if changed := sorted(key for key in there.keys() | self._host.keys() if there.get(key) != self._host.get(key)):
-            raise ConfigError(f"another {', '.join(changed)} than when it was learned")
-        return learned
+        return learned, sorted(key for key in there.keys() | self._host.keys() if there.get(key) != self._host.get(key))
+
+
+def _says_of_what(kept: Any) -> bool:
+    """An error budget depends on its target alone, not on the whole host; its learner sees whether that is the same."""
+    memory = kept.get("memory") if isinstance(kept, dict) else None
+    return isinstance(memory, dict) and "of" in memory
 
 
 def _remembered(learner: Learner) -> Mapping[str, Any]:

@@ -9,13 +9,14 @@ import pytest
 from rlctl.config.serve import SloSection
 from rlctl.envs.allocation import Limits
 from rlctl.envs.observation import MOST_PRICE
-from rlctl.envs.telemetry import Quantile, Telemetry, worst_of
+from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why, worst_of
 from rlctl.loop.control import Controller
 from rlctl.loop.record import MemoryRecorder, Tee
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Reason, Verdict
 from rlctl.serve.budget import DAY_MINUTES, FAST, HOUR_MINUTES, Budgets, ErrorBudget
+from rlctl.serve.memory import HostMemory
 from tests.doubles.plant import FakePlant
 
 LIMITS = Limits(cpus=4)
@@ -52,13 +53,12 @@ def missed(budget, windows, spread_minutes=1):
     for window in range(windows):
         if window % (windows // spread_minutes) == 0:
             budget._clock.now += 60.0
-        budget.count(-0.1)
+        budget.count(missed=True)
 
 
 def test_a_budget_is_spent_by_misses_alone(budget):
     for _ in range(1000):
-        budget.count(0.5)
-        budget.count(None)
+        budget.count(missed=False)
     assert budget.remaining_ratio == 1.0
     assert budget.trouble == ""
     missed(budget, OF_A_DAY // 2, spread_minutes=360)
@@ -95,7 +95,7 @@ def test_a_clock_that_is_set_back_or_far_ahead_for_a_while_holds_nobody_for_good
     assert budget.trouble == ""
     for _ in range(2 * DAY_MINUTES):
         clock.now += 60.0
-        budget.count(-0.1)
+        budget.count(missed=True)
     assert len(budget._missed) <= DAY_MINUTES + 1, "bounded"
 
 
@@ -105,13 +105,59 @@ def test_it_is_kept_over_a_restart_as_plain_data_and_what_is_none_is_refused(bud
     again = ErrorBudget("web", 0.01, 1.0, clock)
     again.recall(plain)
     assert again.trouble == budget.trouble != ""
-    full = {"schema": 1, "missed": [[int(NOON // 60) + minute, 60] for minute in range(DAY_MINUTES)]}
+    full = {**plain, "missed": [[int(NOON // 60) + minute, 60] for minute in range(DAY_MINUTES)]}
     assert len(json.dumps(full)) < 32_000
-    wrongs = ({}, {"schema": 2, "missed": []}, *({"schema": 1, "missed": [one]} for one in ([1.5, 1], [1, -1])))
-    for wrong in wrongs:
+    for wrong in ({}, {**plain, "schema": 1}, *({**plain, "missed": [one]} for one in ([1.5, 1], [1, -1]))):
         with pytest.raises(ValueError, match="is no"):
             again.recall(wrong)
     assert again.trouble
+
+
+@pytest.mark.parametrize(
+    ("ratio", "tick_seconds", "target", "same"),
+    [(0.01, 1.0, 10.0, True), (0.02, 1.0, 10.0, True), (0.01, 0.5, 10.0, False), (0.01, 1.0, 20.0, False)],
+)
+def test_misses_are_kept_over_a_restart_with_another_budget_but_not_with_another_target(
+    tmp_path, clock, ratio, tick_seconds, target, same
+):
+    """Once a restart with another maximum load, CPUs or weight of BE gave a spent budget back."""
+    before = ErrorBudget("web", 0.01, 1.0, clock, {"target_milliseconds": 10.0})
+    missed(before, OF_A_DAY, spread_minutes=100)
+    HostMemory(tmp_path, {"limits": 1}, clock).keep((before,))
+    learner = ErrorBudget("db", 0.01, 1.0, clock)
+    HostMemory(tmp_path, {"limits": 2}, clock).keep((learner,))  # of another host, and before anybody asked for `web`
+    after = ErrorBudget("web", ratio, tick_seconds, clock, {"target_milliseconds": target})
+    HostMemory(tmp_path, {"limits": 3}, clock).recall(after)
+    assert bool(after.burn_rate(DAY_MINUTES)) is same
+
+
+GOOD = Telemetry(1.0, 0.01, Quantile(0.004, samples=500, window_seconds=1.0), lc_alive=Value(1.0))
+SILENT, FAILING = Missing(Why.NO_DATA, "no request completed"), Missing(Why.FAILING, "9 of 10 requests a second failed")
+COMES = {"offered_rps": Value(100.0), "done_rps": Value(0.0)}
+
+
+@pytest.mark.parametrize(
+    ("readings", "misses"),
+    [
+        ({}, 0),
+        ({"tail_latency_seconds": Quantile(0.02, samples=500, window_seconds=1.0)}, 3),
+        ({"oldest_request_seconds": Value(0.02), "tail_latency_seconds": SILENT}, 3),
+        ({"tail_latency_seconds": FAILING}, 3),
+        ({"lc_alive": Value(0.0)}, 3),
+        ({"lc_alive": Value(0.0), "tail_latency_seconds": SILENT}, 3),
+        ({"tail_latency_seconds": SILENT, "counters": COMES}, 2),  # the first one may have come at its window's very end
+        ({"tail_latency_seconds": SILENT, "counters": COMES, "oldest_request_seconds": Value(0.001)}, 0),
+        ({"tail_latency_seconds": SILENT, "counters": {**COMES, "offered_rps": Value(0.0)}}, 0),
+        ({"tail_latency_seconds": SILENT}, 0),
+        ({"tail_latency_seconds": Missing(Why.GONE), "lc_alive": Missing(Why.NO_PERMISSION)}, 0),
+        ({"tail_latency_seconds": Missing(Why.STALE), "counters": COMES}, 0),
+    ],
+)
+def test_an_outage_is_missed_and_a_window_of_which_nothing_is_known_is_not(clock, readings, misses):
+    budgets = Budgets({"lc": Lc(1.0)}, 1.0, clock)
+    for _ in range(3):
+        budgets.write(SimpleNamespace(telemetry=GOOD.but(**readings)))
+    assert sum(count for _, count in budgets.each[0].remembered()["missed"]) == misses
 
 
 class Loop:
@@ -170,6 +216,6 @@ def test_each_lc_has_its_own_and_one_without_has_none(clock):
 def test_a_violation_costs_a_learned_policy_by_how_fast_the_budget_goes(misses, price, clock):
     budgets = Budgets({"web": Lc(1.0)}, 1.0, clock)
     for _ in range(misses):
-        budgets.each[0].count(-0.1)
+        budgets.each[0].count(missed=True)
     assert budgets.price == pytest.approx(price)
     assert Budgets({"web": Lc(None)}, 1.0, clock).price == 1.0

@@ -168,7 +168,7 @@ def test_a_folder_that_cannot_be_written_and_a_learner_that_fails_are_told(tmp_p
 
 def test_inspect_shows_it(tmp_path, capsys):
     budget = ErrorBudget("lc", 0.01, 1.0)
-    budget.count(-0.5)
+    budget.count(missed=True)
     HostMemory(tmp_path, HOST).keep((budget,))
     served(tmp_path, 60)
     assert main(["inspect", str(tmp_path / MEMORY)]) == 0

@@ -128,7 +128,7 @@ def test_counts_that_others_keep_are_asked_for_when_somebody_looks():
 def test_an_error_budget_is_a_remainder_and_two_rates():
     budget = ErrorBudget("web", 0.01, 1.0)
     for _ in range(216):
-        budget.count(-0.5)
+        budget.count(missed=True)
     seen = samples(Metrics("ppo", ("responsive", ""), LIMITS, 1.0, budgets=(budget,), measure=lambda: USED))
     assert seen["rlctl_error_budget_remaining_ratio{lc=web}"] == 0.75
     assert seen["rlctl_error_budget_burn_rate{lc=web,window=1h}"] == 6.0
