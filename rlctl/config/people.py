@@ -58,7 +58,9 @@ class ControlSection(Described):
 
 
 class ScheduleEntry(Described):
-    """A time at which BE may have no more than so much, whatever the policy says; in the host's local time.
+    """A time at which BE may have no more than so much, whatever the policy says; in local time.
+
+    That is the service's, `/etc/localtime`, of which a container has its own; the log says at the start which zone it is.
 
     Attributes:
         name: For logs, `backup`.

@@ -96,6 +96,8 @@ class Hands:
         self.waiting, self._answer, self._answered = "", "", ""
         for hold in self._holds.values():
             log.warning("BE is %s; `rlctl %s` ends it", hold, _end_of(hold))
+        if self._schedule:
+            log.info("schedule: its times are in %s", _zone(clock()))
 
     def bounds(self, limits: Limits) -> tuple[Bound, ...]:
         """The bounds of this tick, from what was said and from the schedule."""
@@ -243,6 +245,11 @@ def _end_of(hold: Hold) -> str:
 
 def _local(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def _zone(seconds: float) -> str:
+    """Local time's zone at a moment, `CET (UTC+0100)`: a container has its own, which is most often UTC."""
+    return time.strftime("%Z (UTC%z)", time.localtime(seconds))
 
 
 def _kept(path: Path, now: float) -> dict[str, Hold]:

@@ -420,7 +420,18 @@ def test_the_pod_is_as_little_privileged_as_it_can_be(manifests):
     assert "hostNetwork" not in pod
     assert "rlctl" in pod["nodeSelector"]
     hosts = {volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
-    assert hosts == {"/sys/fs/cgroup", "/var/lib/rlctl", "/var/log/rlctl"}
+    assert hosts == {"/sys/fs/cgroup", "/var/lib/rlctl", "/var/log/rlctl", "/etc/localtime"}
+
+
+def test_a_schedule_in_the_pod_is_in_the_node_s_local_time(manifests):
+    """A container has UTC of its own: BE once had its night's room at noon."""
+    pod = manifests["DaemonSet"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (mount,) = [one for one in container["volumeMounts"] if one["mountPath"] == "/etc/localtime"]
+    (volume,) = [one for one in pod["volumes"] if one["name"] == mount["name"]]
+    assert mount["readOnly"] is True
+    assert volume["hostPath"] == {"path": "/etc/localtime", "type": "File"}
+    assert "-v /etc/localtime:/etc/localtime:ro" in (DEPLOY / "Containerfile").read_text()
 
 
 def test_the_pod_is_neither_its_own_lc_nor_its_own_be(manifests):

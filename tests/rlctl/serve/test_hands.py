@@ -262,6 +262,19 @@ def test_a_schedule_holds_be_at_its_time_and_not_after(always, tmp_path):
     assert half.be == Allocation(0.5, 4)
 
 
+@pytest.mark.parametrize(("zone", "said"), [("UTC0", "UTC (UTC+0000)"), ("CET-1CEST,M3.5.0,M10.5.0/3", "CET (UTC+0100)")])
+def test_the_log_says_once_in_which_zone_a_schedule_is(monkeypatch, caplog, zone, said):
+    """In a container that is UTC, wherever the host is."""
+    caplog.set_level("INFO", "rlctl.serve")
+    with monkeypatch.context() as there:
+        there.setenv("TZ", zone)
+        time.tzset()
+        Hands(None, [entry()], 1.0, Clock())
+    time.tzset()
+    Hands(None, (), 1.0, Clock())
+    assert [record.getMessage() for record in caplog.records] == [f"schedule: its times are in {said}"]
+
+
 @pytest.fixture
 def asked(tmp_path):
     """A socket whose service repeats what it is asked, and who asked."""
