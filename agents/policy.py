@@ -11,6 +11,7 @@ from rlctl.envs.actions import Action, decode
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation
 from rlctl.envs.workload import Weight
+from rlctl.envs.yaml_edge import Strict
 from rlctl.safety.verdict import Verdict
 
 
@@ -71,8 +72,9 @@ class Policy(Protocol):
 
     @property
     def digest(self) -> str:
-        """Twelve hex digits of what makes it decide as it does: a manager's constants, asked for before `start`."""
-        constants = {name: value for name, value in vars(self).items() if isinstance(value, (int, float, str, tuple))}
+        """Twelve hex digits of what makes it decide as it does, files included; asked for before `start`."""
+        plain = (int, float, str, tuple, Strict)
+        constants = {name: value for name, value in vars(self).items() if isinstance(value, plain)}
         text = f"{type(self).__qualname__} {sorted(constants.items())!r}"
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 

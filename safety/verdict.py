@@ -49,11 +49,13 @@ class Reason(StrEnum):
     """The configuration's `schedule` allows no more at this time."""
     ERROR_BUDGET = "error-budget"
     """The LC has missed its target in as many windows as `slo.error_budget_percent` allows, or does so too fast."""
+    NOT_APPROVED = "not-approved"
+    """Nobody has approved who decides by the configuration (`approve: true`): it waits for `rlctl approve`."""
     OWN = "own-rule"
     """A guard of your own objects (`Shield(..., extra=...)`): its name says which, its detail says why."""
 
 
-OF_SERVICE = frozenset({Reason.OPERATOR, Reason.SCHEDULE, Reason.ERROR_BUDGET})
+OF_SERVICE = frozenset({Reason.OPERATOR, Reason.SCHEDULE, Reason.ERROR_BUDGET, Reason.NOT_APPROVED})
 """Reasons of the service and of no guard; they say nothing about a policy: whatever it proposes, BE gets no more."""
 
 

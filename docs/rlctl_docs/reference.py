@@ -408,6 +408,7 @@ def _paths() -> str:
         ("`/var/lib/rlctl/lock`", "One controller for each state directory."),
         ("`/var/lib/rlctl/control.sock`", "Where `rlctl pause` and its kin reach the service."),
         ("`/var/lib/rlctl/holds.json`", "What they said, so that a restart does not forget it."),
+        ("`/var/lib/rlctl/approved.json`", "With `approve: true`: who was approved last to decide."),
         ("`/var/lib/rlctl/memory.json`", "What was learned of the host; `rlctl inspect` shows it."),
         ("`/var/lib/rlctl/ledger.jsonl`", "What `rlctl partition apply` moved, until `undo`."),
         ("`/var/log/rlctl/ticks.jsonl`", "`log.directory`: the tick log, and `ticks.jsonl.1` to `.N` (`log.keep`) before it."),

@@ -216,7 +216,8 @@ class ServeConfig(Described):
         perf: Read CPI and other hardware counters.
         resources: What LC and BE get of memory, disks, cache and memory bandwidth.
         control: Who may pause, limit and approve while it runs.
-        approve: A reload waits for `rlctl approve`.
+        approve: A reload waits for `rlctl approve`; so does a start with another policy, fallback or shield than was
+            approved last, with BE at the safe allocation.
         schedule: Times at which BE may have no more than so much.
     """
 

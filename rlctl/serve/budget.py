@@ -1,7 +1,7 @@
 """Error budgets: how many windows a day may miss an LC's target, how fast they go, and what happens when they are gone.
 
-What is a miss: the tail is above the target, or the LC is dead, more requests fail than may, or requests come in and none
-is completed. A window of which nothing is known is none: no traffic, or a source that does not answer.
+What is a miss: the tail is above the target, or the LC is dead, more requests fail than may, or requests come in and
+none is completed. A window of which nothing is known is none: no traffic, or a source that does not answer.
 
 A budget that is spent, or burns so fast that it would be spent within hours, holds BE at its minimum. That can only
 restrict BE further: it is a bound of the shield (`Shield.hold`). Burn rates are those of Google's SRE workbook,

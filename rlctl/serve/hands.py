@@ -133,7 +133,7 @@ class Hands:
         elif what in ENDS:
             said = self._end(ENDS[what], who)
         elif what == "approve":
-            said = self._approve(request.get("answer"), who)
+            said = self._approve(request.get("answer"), request.get("of"), who)
         elif what == "status":
             said = "" if self._holds else "nobody holds BE"
         else:
@@ -147,6 +147,10 @@ class Hands:
         """From now on this change waits for `rlctl approve`."""
         self.waiting, self._answer = change, ""
         log.warning("waits for `rlctl approve`: %s", change)
+
+    def nothing_waits(self) -> None:
+        """Whatever waited does no longer."""
+        self.waiting = self._answer = ""
 
     def word(self) -> str:
         """The word on the change that waits, `yes` or `no`, once; empty where there is none yet."""
@@ -173,11 +177,13 @@ class Hands:
         log.warning("%s ends: BE was %s", who, ended)
         return self._in_force_then(f"over: BE was {ended}")
 
-    def _approve(self, answer: object, who: str) -> str:
+    def _approve(self, answer: object, of: object, who: str) -> str:
         if answer not in ("yes", "no"):
             raise ConfigError(f"{answer!r} is neither yes nor no")
         if not (change := self.waiting):
             return "nothing waits for a word"
+        if of is not None and not change.endswith(f"[{of}]"):
+            raise ConfigError(f"{on_one_line(str(of))[:MOST_WHY]} is not what waits now: {change}")
         log.warning("%s says %s to: %s", who, answer, change)
         self._answered, self._answer = change, str(answer)
         return f"{answer}: {change}"

@@ -31,6 +31,7 @@ from rlctl.loop.stopping import Request
 from rlctl.safety.lease import Lease
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Bound
+from rlctl.serve.approval import Approval
 from rlctl.serve.budget import Budgets
 from rlctl.serve.build import build_live, unwritable
 from rlctl.serve.control_socket import SOCKET, ControlSocket
@@ -71,6 +72,7 @@ def serve(configuration: Configuration, stop: Request, *, seconds: float | None 
         path, group = config.state_directory / SOCKET, config.control.group
         memory = HostMemory(config.state_directory, _learned_on(config, host))
         budgets = Budgets(config.lcs, config.tick_seconds)
+        approval = Approval(config.state_directory, hands, deciders) if config.approve else None
         learners: tuple[Learner, ...] = (*host.learned, *budgets.each)
         for learner in learners:
             memory.recall(learner)
@@ -80,7 +82,7 @@ def serve(configuration: Configuration, stop: Request, *, seconds: float | None 
         ):
             around = Around(
                 lease, host.events, lambda: host.shares, tick_log, config.metrics, config.limits, held.abandon,
-                config.be.weight, hands, budgets, config.be.starved, config.approve, memory, learners,
+                config.be.weight, hands, budgets, config.be.starved, approval, memory, learners,
                 host.watch, config.inner_guard,
             )  # fmt: skip
             reloaded = configuration.reloaded
@@ -163,7 +165,7 @@ class Around:
         hands: What people say meanwhile.
         budgets: Error budgets of the LCs.
         starved: When BE counts as starved, and who is told.
-        approve: A reload waits for their word.
+        approval: Who decides waits for their word; None where nobody is asked.
         memory: Keeps what is learned of this host.
         learners: Who learns of it beside the policy.
         watch: Looks at the host between the ticks; None where nothing may happen there.
@@ -181,7 +183,7 @@ class Around:
     hands: Hands | None = None
     budgets: Budgets = field(default_factory=lambda: Budgets({}, 1.0))
     starved: StarvedSection = field(default_factory=StarvedSection)
-    approve: bool = False
+    approval: Approval | None = None
     memory: HostMemory = field(default_factory=lambda: HostMemory(None, {}))
     learners: tuple[Learner, ...] = ()
     watch: Watch | None = None
@@ -216,7 +218,8 @@ def control(
         return (*around.events(), *starving.events())
 
     def allowed(limits: Limits) -> tuple[Bound, ...]:
-        return (*hands.bounds(limits), *budgets.bounds(limits))
+        unapproved = around.approval.bounds(limits) if around.approval else ()
+        return (*hands.bounds(limits), *budgets.bounds(limits), *unapproved)
 
     controller = Controller(
         plant, deciders.policy, shield, recorder, around.lease, events, around.shares, allowed,
@@ -229,8 +232,9 @@ def control(
         opened.callback(lambda: around.memory.keep((controller.seat.observer.experience, *around.learners)))
         opened.callback(starving.close)
         metrics = _exposed(controller, shield, around, starving, opened)
-        approving = hands if around.approve else None
-        running = _Running(controller, around, metrics, reloaded, approving)
+        if around.approval:
+            opened.callback(around.approval.close)
+        running = _Running(controller, around, metrics, reloaded)
         running.announce(deciders.policy, shield)
         _weigh(plant, deciders.policy, around.weight)
         let_go()
@@ -252,12 +256,10 @@ class _Running:
         around: Around,
         metrics: Metrics | None,
         reloaded: Callable[[], Deciders | None],
-        approving: Hands | None,
     ) -> None:
         self._controller, self._tick_log, self._metrics = controller, around.tick_log, metrics
-        self._weight, self._reloaded, self._approving = around.weight, reloaded, approving
+        self._weight, self._reloaded, self._approval = around.weight, reloaded, around.approval
         self._memory, self._learners, self._budgets = around.memory, around.learners, around.budgets
-        self._waiting: Deciders | None = None
 
     def announce(self, policy: Policy, shield: Shield) -> None:
         """Say who decides from now on, before the first tick of theirs."""
@@ -280,7 +282,8 @@ class _Running:
 
     def _exchange(self) -> None:
         """Go on with another policy and shield, if a reload brought some, and somebody approved where that is asked."""
-        if (deciders := self._approved(self._reloaded())) is None:
+        brought = self._reloaded()
+        if (deciders := self._approval.admitted(brought) if self._approval else brought) is None:
             return
         controller, policy = self._controller, deciders.policy
         before, shield = controller.seat.policy, Shield(deciders.profile, controller.plant.limits)
@@ -293,27 +296,9 @@ class _Running:
         self.announce(policy, shield)
         self._memory.keep((controller.seat.observer.experience,))
         controller.exchange(policy, shield)
+        if self._approval:
+            self._approval.exchanged()
         before.close()
-
-    def _approved(self, deciders: Deciders | None) -> Deciders | None:
-        """What a reload brought, at once or when it is approved; a later reload takes its place."""
-        if (hands := self._approving) is None:
-            return deciders
-        if deciders is not None:
-            if self._waiting is not None:
-                self._waiting.policy.close()
-            self._waiting, seat = deciders, self._controller.seat
-            shield = f"{seat.shield.profile_name} ({seat.shield.digest})" if seat.shield else "none"
-            policy, profile = deciders.policy, deciders.profile
-            then = f"{policy.name} ({policy.digest}) under shield {profile.name} ({profile.digest})"
-            hands.wait_for_word(f"{seat.policy.name} ({seat.policy.digest}) under shield {shield} -> {then}")
-        if self._waiting is None or not (word := hands.word()):
-            return None
-        deciders, self._waiting = self._waiting, None
-        if word == "yes":
-            return deciders
-        deciders.policy.close()
-        return None
 
 
 def _guard_between(controller: Controller, around: Around) -> None:

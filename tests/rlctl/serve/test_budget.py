@@ -145,7 +145,7 @@ COMES = {"offered_rps": Value(100.0), "done_rps": Value(0.0)}
         ({"tail_latency_seconds": FAILING}, 3),
         ({"lc_alive": Value(0.0)}, 3),
         ({"lc_alive": Value(0.0), "tail_latency_seconds": SILENT}, 3),
-        ({"tail_latency_seconds": SILENT, "counters": COMES}, 2),  # the first one may have come at its window's very end
+        ({"tail_latency_seconds": SILENT, "counters": COMES}, 2),  # the first may have come at the very end
         ({"tail_latency_seconds": SILENT, "counters": COMES, "oldest_request_seconds": Value(0.001)}, 0),
         ({"tail_latency_seconds": SILENT, "counters": {**COMES, "offered_rps": Value(0.0)}}, 0),
         ({"tail_latency_seconds": SILENT}, 0),

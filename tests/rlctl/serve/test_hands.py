@@ -23,9 +23,7 @@ from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Bound, Reason, Verdict
 from rlctl.serve.control_socket import SOCKET, ControlSocket, ask
-from rlctl.serve.deciders import Deciders
 from rlctl.serve.hands import HOLDS, Hands
-from rlctl.serve.service import Around, control
 from tests.doubles.plant import FakePlant
 
 LIMITS = Limits(cpus=4)
@@ -146,7 +144,11 @@ def a_link(path):
     path.symlink_to("elsewhere")
 
 
-@pytest.mark.parametrize("planted", [a_link, os.mkfifo, Path.mkdir, lambda path: path.write_text(" " * (1 << 17) + "{}")])
+def too_much(path):
+    path.write_text(" " * (1 << 17) + '{"holds": []}')
+
+
+@pytest.mark.parametrize("planted", [a_link, os.mkfifo, Path.mkdir, too_much])
 def test_a_file_of_another_kind_is_neither_followed_nor_waited_for_and_is_a_pause(always, tmp_path, planted, caplog):
     """A FIFO once hung the start, before the watchdog knew of anything to hold."""
     planted(tmp_path / HOLDS)
@@ -262,7 +264,7 @@ def test_a_schedule_holds_be_at_its_time_and_not_after(always, tmp_path):
     assert half.be == Allocation(0.5, 4)
 
 
-@pytest.mark.parametrize(("zone", "said"), [("UTC0", "UTC (UTC+0000)"), ("CET-1CEST,M3.5.0,M10.5.0/3", "CET (UTC+0100)")])
+@pytest.mark.parametrize(("zone", "said"), [("UTC0", "UTC (UTC+0000)"), ("CET-1CEST,M3.5.0,M10.5.0", "CET (UTC+0100)")])
 def test_the_log_says_once_in_which_zone_a_schedule_is(monkeypatch, caplog, zone, said):
     """In a container that is UTC, wherever the host is."""
     caplog.set_level("INFO", "rlctl.serve")
@@ -397,34 +399,12 @@ def test_a_word_on_what_waited_before_is_none_on_what_waits_now():
     assert hands.word() == "yes"
 
 
-class Stop(threading.Event):
-    """Set after so many looks; some look does something."""
-
-    def __init__(self, looks, then):
-        super().__init__()
-        self.left, self.then = looks, then
-
-    def is_set(self):
-        self.left -= 1
-        if self.left in self.then:
-            self.then[self.left]()
-        return self.left < 0
-
-
-@pytest.mark.parametrize(("word", "acting"), [("yes", "second"), ("no", "first")])
-def test_a_reload_waits_for_a_word(always, word, acting):
-    first, second, closed = always(lambda o: o.current), always(lambda o: o.current), []
-    first.name, second.name = "first", "second"
-    first.close, second.close = (lambda name=name: closed.append(name) for name in ("first", "second"))
-    hands, seen, brought = Hands(None, (), 0.01), MemoryRecorder(), [Deciders(second, PROFILE)]
-    then = {10: lambda: hands.answer({"do": "approve", "answer": word}, "root")}
-    around = Around(tick_log=seen, hands=hands, approve=True)
-    seen.header, seen.renew_header, seen.dropped = None, lambda: None, 0
-    control(
-        FakePlant(LIMITS, loads=(0.1,)), Deciders(first, PROFILE), Stop(20, then), around,
-        reloaded=lambda: brought.pop() if brought else None,
-    )  # fmt: skip
-    assert seen.ticks[8].policy == "first"
-    assert seen.ticks[-1].policy == acting
-    assert sorted(closed) == ["first", "second"]
-    assert hands.waiting == ""
+def test_a_word_on_a_digest_is_one_on_what_was_shown_and_no_other():
+    hands = Hands(None, (), 0.01)
+    hands.wait_for_word("a [0a1b2c3d4e5f] -> b [aaaaaaaaaaaa]")
+    for other in ("0a1b2c3d4e5f", "bbbbbbbbbbbb", "", 3):
+        with pytest.raises(ConfigError, match="is not what waits now: a "):
+            hands.answer({"do": "approve", "answer": "yes", "of": other}, "root")
+    assert hands.word() == ""
+    hands.answer({"do": "approve", "answer": "yes", "of": "aaaaaaaaaaaa"}, "root")
+    assert hands.word() == "yes"

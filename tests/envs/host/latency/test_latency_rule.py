@@ -143,12 +143,13 @@ BATCH = st.builds(
 
 
 @given(st.lists(BATCH, min_size=1, max_size=8), st.sampled_from([0.5, 0.9, 0.95, 0.99]))
-def test_the_tail_of_sampled_bursts_is_that_of_each_line_as_often_as_it_counts(batches: list[Requests], q: float) -> None:
+def test_the_tail_of_bursts_is_that_of_each_line_as_often_as_it_counts(batches: list[Requests], q: float) -> None:
     window = SampleWindow(100.0, q)
     window.add(0.0, Requests())
     for second, batch in enumerate(batches, start=1):
         window.add(float(second), batch)
-    every = [latency for batch in batches for latency in [*batch.latencies, *[math.inf] * batch.rejected] * batch.weight]
+    lines = [([*batch.latencies, *[math.inf] * batch.rejected], batch.weight) for batch in batches]
+    every = [latency for latencies, weight in lines for latency in latencies * weight]
     figures = window.figures()
     assert isinstance(figures, Figures)
     if not every or math.isinf(quantile(every, q)):

@@ -1,0 +1,126 @@
+"""Whether somebody approved who decides (`approve: true`), and what waits for their word.
+
+What was approved last is kept in the state directory, so that a restart is no way around it. What nobody approved can
+only restrict BE: a reload changes nothing before a yes, and at a start BE is at the safe allocation, by a bound of the
+shield (`Shield.hold`), until there is one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+from rlctl.envs.allocation import Limits
+from rlctl.envs.errors import ConfigError, in_one_line
+from rlctl.envs.host.cgroup.journal import read_own
+from rlctl.envs.whole_file import write_json
+from rlctl.safety.verdict import Bound, Reason
+from rlctl.serve.deciders import Deciders
+from rlctl.serve.hands import Hands
+
+log = logging.getLogger("rlctl.serve")
+
+APPROVED = "approved.json"
+"""Below the state directory."""
+
+SCHEMA = 1
+MOST_BYTES = 1 << 16
+
+
+class Approval:
+    """What was approved last, and what waits for a word. Only the control loop's thread uses it.
+
+    Args:
+        state_directory: Keeps what was approved. None keeps nothing: then who decides at the start counts as approved,
+            as it does at the very first start with a state directory.
+        hands: Tells people what waits, and takes their word.
+        deciders: Who decides at the start.
+    """
+
+    def __init__(self, state_directory: Path | None, hands: Hands, deciders: Deciders) -> None:
+        self._path = None if state_directory is None else state_directory / APPROVED
+        self._hands = hands
+        self._approved = self._begun(deciders.described)
+        self._unapproved = "" if deciders.described == self._approved else deciders.described
+        self._brought: Deciders | None = None
+        if self._unapproved:
+            log.warning("nobody approved who decides by the configuration: BE stays at the safe allocation until then")
+            self._ask(self._unapproved)
+
+    def bounds(self, limits: Limits) -> tuple[Bound, ...]:
+        """The safe allocation while nobody approved who decides, else nothing."""
+        if not self._unapproved:
+            return ()
+        return (Bound("approval", Reason.NOT_APPROVED, limits.safe, f"waits for `rlctl approve`: {self._unapproved}"),)
+
+    def admitted(self, brought: Deciders | None) -> Deciders | None:
+        """Who is to decide from now on: what a reload brought, after a yes, or at once where that was approved last.
+
+        A later reload takes the place of what waits. None: nobody else than until now.
+        """
+        if brought is not None:
+            self.close()
+            if brought.described == self._approved:
+                self._hands.nothing_waits()
+                return brought
+            self._brought = brought
+            self._ask(brought.described)
+        word = self._hands.word()
+        if word == "yes":
+            return self._yes()
+        if word == "no":
+            self.close()
+        if self._unapproved and not self._hands.waiting:  # after a no to it, or to what a reload brought
+            self._ask(self._unapproved)
+        return None
+
+    def exchanged(self) -> None:
+        """Those that were admitted decide now."""
+        self._unapproved = ""
+
+    def close(self) -> None:
+        """Let go of what a reload brought and nobody approved. Idempotent."""
+        brought, self._brought = self._brought, None
+        if brought is not None:
+            brought.policy.close()
+
+    def _yes(self) -> Deciders | None:
+        brought, self._brought = self._brought, None
+        if brought is not None:
+            self._keep(brought.described)
+            return brought
+        self._keep(self._unapproved)
+        self._unapproved = ""
+        return None
+
+    def _ask(self, wanted: str) -> None:
+        self._hands.wait_for_word(f"{self._approved} -> {wanted}")
+
+    def _begun(self, described: str) -> str:
+        """What was approved before this start."""
+        if self._path is None:
+            return described
+        try:
+            plain = json.loads(read_own(self._path, MOST_BYTES))
+            if plain["schema"] != SCHEMA or not isinstance(plain["approved"], str):
+                raise ValueError(f"schema {plain['schema']!r}")
+        except FileNotFoundError:
+            log.info("the first start with `approve: true`: %s counts as approved", described)
+            return described if self._keep(described) else "nothing that could be kept"
+        except (OSError, ValueError, TypeError, KeyError, RecursionError, ConfigError) as error:
+            log.error("%s cannot be read, so nothing counts as approved: %s", self._path, in_one_line(error))
+            return "nothing that can be read"
+        return str(plain["approved"])
+
+    def _keep(self, described: str) -> bool:
+        """Whether a restart will know it."""
+        self._approved = described
+        if self._path is None:
+            return True
+        try:
+            write_json(self._path, {"schema": SCHEMA, "approved": described})
+        except OSError as error:
+            log.error("%s: %s: a restart will wait for `rlctl approve`", error.filename, error.strerror)
+            return False
+        return True
