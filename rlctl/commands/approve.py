@@ -6,8 +6,8 @@ import argparse
 
 from rlctl.commands.asking import add_service, asked
 
-DESCRIPTION = """Say yes to what waits (`approve: true` in the configuration), or no, or only ask what waits: a reload, or a
-start with another policy, fallback or shield than was approved last."""
+DESCRIPTION = """Say yes to what waits (`approve: true` in the configuration), or no, or only ask what that is: a
+reload, or a start with another policy, fallback or shield than was approved last."""
 
 EXAMPLES = """examples:
   rlctl approve --show    # what waits, and who holds BE

@@ -1,7 +1,7 @@
 """The guard between two ticks: at a sign that an LC suffers BE is held at once, until the loop decides anew.
 
-It can only tighten. What it writes is the safe allocation, or the last verdict once more over what another program has
-written; the next tick then decides as if nothing had happened but what its readings tell. It runs in the loop's own
+It can only tighten. What it writes is the safe allocation, the most that people have just said BE may have, or the last
+verdict once more over what another program has written; the next tick then decides as if nothing had happened but what its readings tell. It runs in the loop's own
 thread, in the wait for the tick, so nothing is written beside a tick.
 """
 
@@ -11,9 +11,9 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from rlctl.envs.allocation import Allocation, most_restrictive
+from rlctl.envs.allocation import Allocation, Limits, most_restrictive
 from rlctl.envs.errors import in_one_line
 from rlctl.envs.host.watch import Glimpse
 from rlctl.envs.plant import Plant
@@ -33,6 +33,16 @@ QUIET_SECONDS = 60.0
 """Between two lines of the log on the same sign; the tick log and the metrics have every alarm."""
 
 
+class People(Protocol):
+    """What people say to the service, of which not all can wait for a tick."""
+
+    def urgent(self, limits: Limits) -> Allocation | None:
+        """The most that BE may have by what they said, where somebody restricted it since the last look or tick."""
+
+    def written(self, applied: Allocation) -> None:
+        """That is in force, and BE has so much."""
+
+
 class InnerGuard:
     """Answers what a watch sees between two ticks. A recorder, which learns from each tick whether its alarm was right.
 
@@ -43,6 +53,7 @@ class InnerGuard:
         most_false_alarms: Of each sign, in an hour.
         lease: Of the watchdog, if there is one: where it keeps a tick from writing, or from writing more than the safe
             allocation, it does so here.
+        people: Whoever pauses or limits BE; None where nobody can.
 
     Attributes:
         heeded: Signs that are answered now; the others were wrong too often.
@@ -55,8 +66,9 @@ class InnerGuard:
         most_false_alarms: int,
         lease: Lease | None = None,
         clock: Callable[[], float] = time.monotonic,
+        people: People | None = None,
     ) -> None:
-        self._plant, self._lease, self._clock = plant, lease, clock
+        self._plant, self._lease, self._clock, self._people = plant, lease, clock, people
         self._signs = {name: Signs(slo) for name, slo in slos.items()}
         self._most_false = most_false_alarms
         self._false: dict[Sign, deque[float]] = {sign: deque() for sign in Sign}
@@ -76,6 +88,7 @@ class InnerGuard:
 
     def look(self, glimpse: Glimpse) -> bool:
         """Answer a look, at once and only with less for BE; whether the next one is wanted soon, for a sign is near."""
+        self._heed_people()
         if glimpse.foreign:
             safe = self._plant.limits.safe
             unsafe = self._alarm is not None or reason_unwatched(self._lease)
@@ -104,6 +117,16 @@ class InnerGuard:
         for sign in heeded - self.heeded:
             log.info("inner guard: %s is heeded again", sign)
         self.heeded = heeded
+
+    def _heed_people(self) -> None:
+        """A pause or a limit is in force at once; what ends one waits for the tick, as all does that frees BE."""
+        plant = self._plant
+        if self._people is None or (most := self._people.urgent(plant.limits)) is None:
+            return
+        # The next tick has the same bound, and goes on from what BE has then: nothing is learned of what it had before.
+        self._verdict = most_restrictive(self._verdict, most)
+        if plant.current.at_most(most) or not self._write(most_restrictive(plant.current, self._verdict)):
+            self._people.written(plant.current)
 
     def _is_held(self) -> bool:
         """BE has next to nothing: its minimum, or less."""

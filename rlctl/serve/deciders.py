@@ -120,7 +120,7 @@ def _described(deciders: Deciders) -> str:
         words.append(f"behind it {policy.heuristic.name} ({policy.heuristic.digest})")
     text = on_one_line(", ".join([*words, f"under shield {profile.name} ({profile.digest})"]))
     first = policy.policy if isinstance(policy, Fallback) else policy
-    # A learned policy's digest is of its network. The card says what is strange to it; scores are for readers alone.
+    # A learned policy's digest is of its network. The card says what is strange to it, its scores are for readers.
     card = first.bundle.card.model_dump_json(exclude={"scores"}) if isinstance(first, LearnedPolicy) else ""
     whole = hashlib.sha256("\n".join((text, deciders.settings, card)).encode()).hexdigest()[:12]
     return f"{text} [{whole}]"

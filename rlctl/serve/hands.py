@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.config.people import ScheduleEntry
-from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.allocation import Allocation, Limits, most_restrictive
 from rlctl.envs.errors import ConfigError, on_one_line
 from rlctl.envs.host.cgroup.journal import read_own
 from rlctl.envs.whole_file import write_json
@@ -74,7 +74,7 @@ class Hands:
 
     Args:
         state_directory: Keeps what is said; None keeps nothing.
-        tick_seconds: Control period: how soon something said is in force.
+        tick_seconds: Control period: how soon something said is in force, where nobody looks between the ticks.
         clock: Answers the Unix time by which holds end and the schedule goes.
     """
 
@@ -91,7 +91,9 @@ class Hands:
         self._news, self._keeping = threading.Condition(), threading.Lock()
         self._holds = {} if self._path is None else _kept(self._path, clock())
         self._said, self._asked, self._in_force = 1, 0, 0  # counts: what was said, what the loop took, what it wrote
+        self._urgent = False
         self._tick: Tick | None = None
+        self._applied: Allocation | None = None
         self._is_kept = True  # the file has what was said
         self.waiting, self._answer, self._answered = "", "", ""
         for hold in self._holds.values():
@@ -106,7 +108,7 @@ class Hands:
             over = [one for one in self._holds.values() if one.until_seconds is not None and one.until_seconds <= now]
             for hold in over:
                 del self._holds[hold.kind]
-            self._asked, holds = self._said, tuple(self._holds.values())
+            self._asked, holds, self._urgent = self._said, tuple(self._holds.values()), False
         for hold in over:
             log.info("over: BE was %s", hold)
         if over or not self._is_kept:
@@ -117,8 +119,21 @@ class Hands:
 
     def write(self, tick: Tick) -> None:
         """Take note of what is in force."""
+        self._tick = tick
+        self.written(tick.applied)
+
+    def urgent(self, limits: Limits) -> Allocation | None:
+        """The most that BE may have by what was said, if somebody paused or limited it since the last look or tick."""
+        if not self._urgent:  # of fifty looks a second nearly all
+            return None
         with self._news:
-            self._tick, self._in_force = tick, self._asked
+            self._asked, holds, self._urgent = self._said, tuple(self._holds.values()), False
+        return most_restrictive(limits.full, *(hold.bound(limits).most for hold in holds))
+
+    def written(self, applied: Allocation) -> None:
+        """What was asked last is in force, and BE has so much."""
+        with self._news:
+            self._applied, self._in_force = applied, self._asked
             self._news.notify_all()
 
     def answer(self, request: Mapping[str, Any], who: str) -> dict[str, Any]:
@@ -139,8 +154,11 @@ class Hands:
         else:
             raise ConfigError(f"{what!r} is nothing that can be asked")
         with self._news:
-            tick, holds = self._tick, [asdict(hold) | {"text": str(hold)} for hold in self._holds.values()]
-        now = None if tick is None else {"tick": tick.index, "policy": tick.policy, "be": in_words(tick.applied)}
+            holds = [asdict(hold) | {"text": str(hold)} for hold in self._holds.values()]
+            tick, applied = self._tick, self._applied
+        now = None
+        if tick is not None and applied is not None:
+            now = {"tick": tick.index, "policy": tick.policy, "be": in_words(applied)}
         return {"ok": True, "said": said, "now": now, "holds": holds, "waiting": self.waiting}
 
     def wait_for_word(self, change: str) -> None:
@@ -166,7 +184,7 @@ class Hands:
             self._holds = {**self._holds, hold.kind: hold}
         said = f"BE is {hold}" + (f", in place of: {before}" if before else "")
         log.warning("%s", said)
-        return self._in_force_then(f"{said}; `rlctl {_end_of(hold)}` ends it")
+        return self._in_force_then(f"{said}; `rlctl {_end_of(hold)}` ends it", urgent=True)
 
     def _end(self, kind: str, who: str) -> str:
         with self._news:
@@ -188,14 +206,19 @@ class Hands:
         self._answered, self._answer = change, str(answer)
         return f"{answer}: {change}"
 
-    def _in_force_then(self, said: str) -> str:
-        """Keep what is said now, wait until a tick has taken it in, and say so."""
-        trouble = self._keep()
+    def _in_force_then(self, said: str, *, urgent: bool = False) -> str:
+        """Wait until what is said now is in force, and say so; it is kept meanwhile.
+
+        Args:
+            urgent: It restricts BE, so that it need not wait for a tick.
+        """
         with self._news:
             self._said += 1
-            said_now = self._said
+            said_now, self._urgent = self._said, self._urgent or urgent
+        trouble = self._keep()
+        with self._news:
             done = self._news.wait_for(lambda: self._in_force >= said_now, self._patience_seconds)
-            applied = self._tick and in_words(self._tick.applied)
+            applied = self._applied and in_words(self._applied)
         late = "" if done else "; NOT in force yet, the loop is late"
         return f"{said}{late}; BE has {applied}{trouble}"
 

@@ -307,7 +307,7 @@ def _guard_between(controller: Controller, around: Around) -> None:
     if watch is None or not section.enabled:
         return
     slos = {name: lc.slo for name, lc in watch.lcs.items()}
-    inner = InnerGuard(controller.plant, slos, section.most_false_alarms, around.lease)
+    inner = InnerGuard(controller.plant, slos, section.most_false_alarms, around.lease, people=around.hands)
     controller.inner, watch.look = inner, inner.look
     controller.recorder = Tee(inner, controller.recorder)
     log.info("inner guard looks at %s", watch)

@@ -61,12 +61,12 @@ class Watched(FakePlant):
         return super().apply(allocation)
 
 
-def guarded(plant, policy, *, most=12, lease=None, guard=True, shielded=False):
+def guarded(plant, policy, *, most=12, lease=None, guard=True, shielded=False, people=None):
     """A loop with the guard; without a shield the policy's word is the verdict."""
     shield = Shield(load_profile("responsive"), plant.limits) if shielded else None
     loop = Controller(plant, policy, shield, MemoryRecorder(), lease)
     if guard:
-        loop.inner = InnerGuard(plant, SLOS, most, lease)
+        loop.inner = InnerGuard(plant, SLOS, most, lease, people=people)
         plant.answer = loop.inner.look
         loop.recorder = Tee(loop.inner, ticks := loop.recorder)
         loop.ticks = ticks.ticks
@@ -91,6 +91,62 @@ def test_at_a_sign_be_is_held_until_the_next_tick_and_the_loop_goes_on_from_what
     assert "20 of the last 20 above 10 ms" in held.alarm.detail
     assert held.before == HALF, "what was in force when the LC suffered: experience is booked on that"
     assert held.applied == HALF
+
+
+class People:
+    """Somebody who has just said that BE may have no more than so much, once."""
+
+    def __init__(self, most):
+        self.most, self.heard = most, []
+
+    def urgent(self, limits):
+        most, self.most = self.most, None
+        return most
+
+    def written(self, applied):
+        self.heard.append(applied)
+
+
+@pytest.mark.parametrize(
+    ("most", "has", "writes"),
+    [
+        (LIMITS.safe, LIMITS.safe, 2),
+        (Allocation(0.3, 2), Allocation(0.3, 1), 2),
+        (HALF, HALF, 1),
+        (LIMITS.full, HALF, 1),
+    ],
+)
+def test_what_people_say_is_in_force_before_the_tick_and_never_frees_anybody(half, most, has, writes):
+    """With a period of a minute a pause once took a minute."""
+    plant, people = Watched({2: [glimpse(web=LcGlimpse()), glimpse(web=LcGlimpse(), foreign=True)]}), People(most)
+    loop = guarded(plant, half, people=people)
+    loop.run(ticks=2)
+    first, *between, second = plant.applied[1:]
+    assert between == [has] * writes, "what another program writes after that is answered with no more either"
+    assert people.heard == [has]
+    assert loop.ticks[-1].alarm is None
+    assert loop.ticks[-1].before == has
+    assert first == second == HALF, "whether the tick goes on with it is the shield's to say"
+
+
+def test_after_an_alarm_a_limit_frees_nobody(half):
+    plant, people = Watched({2: [glimpse()]}), People(None)
+    loop = guarded(plant, half, people=people)
+    loop.run(ticks=1)
+    plant.wait()
+    people.most = Allocation(0.3, 2)
+    loop.inner.look(glimpse(0.12))
+    assert plant.current == LIMITS.safe
+    assert people.heard == [LIMITS.safe]
+
+
+def test_a_pause_that_cannot_be_written_is_not_said_to_be_in_force(half):
+    plant, people = Watched({2: [glimpse(web=LcGlimpse())]}), People(LIMITS.safe)
+    loop = guarded(plant, half, people=people)
+    loop.run(ticks=1)
+    plant.refuses = True
+    plant.wait()
+    assert people.heard == []
 
 
 def test_of_a_period_there_is_one_alarm(half):

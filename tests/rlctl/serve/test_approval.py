@@ -162,7 +162,7 @@ def test_a_link_or_a_first_start_that_cannot_be_kept_approves_nothing(always, tm
 
 
 def test_what_is_shown_tells_apart_whatever_a_reload_can_change(serve_yaml, tmp_path):
-    """Once a reload of the fallback or the threshold model alone read `A -> A`, and a yes to one was one to the next."""
+    """Once a reload of fallback or threshold model alone read `A -> A`, and a yes to one was one to the next."""
     file, shield = tmp_path / "model.json", tmp_path / "shield.yaml"
     shield.write_text(PROFILE_TEXT)
 

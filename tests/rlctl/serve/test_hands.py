@@ -25,6 +25,7 @@ from rlctl.safety.verdict import Bound, Reason, Verdict
 from rlctl.serve.control_socket import SOCKET, ControlSocket, ask
 from rlctl.serve.hands import HOLDS, Hands
 from tests.doubles.plant import FakePlant
+from tests.waiting import until
 
 LIMITS = Limits(cpus=4)
 PROFILE = load_profile("responsive")
@@ -87,6 +88,32 @@ def test_a_pause_is_in_force_when_it_is_answered_and_over_when_it_is_ended(loop)
     loop.said(do="resume")
     loop.run(20)
     assert not loop.be.frozen
+
+
+def test_a_pause_is_in_force_without_a_tick_where_somebody_looks_between_them(loop):
+    """What ends it waits for the tick."""
+    hands, answers = loop.hands, []
+
+    def saying(**request):
+        asking = threading.Thread(target=lambda: answers.append(hands.answer(request, "root")["said"]))
+        asking.start()
+        return asking
+
+    assert hands.urgent(LIMITS) is None
+    paused = saying(do="pause")
+    until(lambda: hands._urgent)
+    assert hands.urgent(LIMITS) == LIMITS.safe
+    assert hands.urgent(LIMITS) is None, "once"
+    hands.written(LIMITS.safe)
+    paused.join()
+    assert "frozen" in answers[0]
+    assert "NOT" not in answers[0]
+    resumed = saying(do="resume")
+    until(lambda: not hands._holds)
+    assert hands.urgent(LIMITS) is None
+    while resumed.is_alive():
+        loop.run(1)
+    assert answers[1].startswith("over: ")
 
 
 def test_a_limit_holds_beside_a_pause_and_ends_by_itself(loop):

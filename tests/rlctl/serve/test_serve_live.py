@@ -15,6 +15,7 @@ from rlctl.envs.errors import RlctlError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.serve.control_socket import ask
 from tests.doubles.tick_logs import read_ticks
 from tests.waiting import PATIENCE_SECONDS, until
 
@@ -268,6 +269,14 @@ def test_between_two_ticks_late_requests_hold_be_and_a_foreign_write_is_answered
             until(lambda: process.poll() is not None or quota.read_text() == ours or len([*shown(ticks)]) > seen)
         return len([*shown(ticks)]) == seen
 
+    def limited_within_a_period():
+        """A word is in force before the tick, and its end at the next one."""
+        seen, before_text = len([*shown(ticks)]), quota.read_text()
+        ask(tmp_path / "state", {"do": "limit", "quota_cpus": 0.15})
+        at_once = quota.read_text() != before_text and len([*shown(ticks)]) == seen
+        ask(tmp_path / "state", {"do": "release"})
+        return at_once
+
     def held():
         """Late requests while BE runs; the shield holds it by itself after those that came too late for the guard."""
         with requests.open("a") as log:
@@ -280,6 +289,7 @@ def test_between_two_ticks_late_requests_hold_be_and_a_foreign_write_is_answered
             until(lambda: process.poll() is not None or running())
             if may_watch_writes():
                 until(lambda: process.poll() is not None or answered_thrice_within_a_period())
+            until(lambda: process.poll() is not None or limited_within_a_period())
             alarms = until(lambda: process.poll() is not None or held())
             words = subprocess.run(
                 [sys.executable, "-m", "rlctl", "why", "tick", str(alarms[0]["tick"]), "--log", str(tmp_path / "log")],
@@ -530,6 +540,74 @@ def test_an_operator_s_word_is_in_force_when_the_command_ends_and_outlives_a_res
         process.kill()
     assert process.returncode == 0, err
     assert "`rlctl resume` ends it" in err
+    assert knobs(folders) == before
+
+
+def test_a_schedule_a_spent_budget_and_a_word_on_a_reload_and_on_a_restart(groups, tmp_path):
+    parent, folders = groups
+    before, ticks, state, requests = (
+        knobs(folders), tmp_path / "log" / "ticks.jsonl", tmp_path / "state", tmp_path / "requests.jsonl",
+    )  # fmt: skip
+    schedule = 'schedule: [{name: always, begins: "00:00", ends: "24:00", be_cpus: 0.3}]'
+    config = written(parent, tmp_path, f"approve: true\n{schedule}\ninner_guard: {{enabled: false}}")
+    text = config.read_text().replace("rps: 100", "rps: 5000, error_budget_percent: 0.01")
+    config.write_text(text)
+
+    def last():
+        return ([*shown(ticks)] or [{"policy": "", "bounds": [], "applied": {"frozen": True}}])[-1]
+
+    def reasons():
+        return {bound["reason"] for bound in last()["bounds"]}
+
+    def decides(name):
+        return last()["policy"] == name
+
+    def waits():
+        return said("approve", "--show", state=state)[1].rstrip().endswith("]")
+
+    def reloaded_with(name):
+        config.write_text(text.replace("name: static", f"name: {name}"))
+        process.send_signal(signal.SIGHUP)
+        until(lambda: process.poll() is not None or waits())
+
+    process = start("--config", config)
+    try:
+        with requests_in(requests), a_busy_one(folders):
+            until(lambda: process.poll() is not None or not last()["applied"]["frozen"])
+            assert "schedule" in reasons(), "in force now"
+            assert all(tick["applied"]["quota_cpus"] <= 0.3 for tick in shown(ticks))
+            reloaded_with("heracles")
+            assert said("approve", "0" * 12, state=state)[0] == 78, "nobody has seen that"
+            assert "no: static (" in said("approve", "--no", state=state)[1]
+            reloaded_with("greedy-shield")
+            assert decides("static")
+            assert said("approve", state=state)[0] == 0
+            until(lambda: process.poll() is not None or decides("greedy-shield"))
+            with requests.open("a") as log:
+                log.write('{"latency_seconds": 0.5}\n' * 3000)
+            until(lambda: process.poll() is not None or "error-budget" in reasons())
+        process.terminate()
+        _, first = process.communicate(timeout=PATIENCE_SECONDS)
+        assert process.returncode == 0, first
+        config.write_text(text.replace("name: static", "name: weights"))
+        ticks.unlink()
+        process = start("--config", config)
+        with requests_in(requests):
+            until(lambda: process.poll() is not None or has_ticks(ticks, 3))
+            assert reasons() >= {"not-approved", "schedule", "error-budget"}, "a restart forgets neither"
+            assert all(tick["applied"]["frozen"] for tick in shown(ticks))
+            assert said("approve", state=state)[0] == 0
+            until(lambda: process.poll() is not None or "not-approved" not in reasons())
+        process.terminate()
+        _, second = process.communicate(timeout=PATIENCE_SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 0, second
+    assert "schedule: its times are in " in first
+    assert "the first start with `approve: true`: static (" in first
+    assert "error budget of lc" in first
+    assert "BE gets its minimum" in first
+    assert "nobody approved who decides by the configuration: BE stays at the safe allocation" in second
     assert knobs(folders) == before
 
 
