@@ -156,10 +156,11 @@ class Hands:
         with self._news:
             holds = [asdict(hold) | {"text": str(hold)} for hold in self._holds.values()]
             tick, applied = self._tick, self._applied
+            waiting = "" if self._answer and self._answered == self.waiting else self.waiting  # it has its word
         now = None
         if tick is not None and applied is not None:
             now = {"tick": tick.index, "policy": tick.policy, "be": in_words(applied)}
-        return {"ok": True, "said": said, "now": now, "holds": holds, "waiting": self.waiting}
+        return {"ok": True, "said": said, "now": now, "holds": holds, "waiting": waiting}
 
     def wait_for_word(self, change: str) -> None:
         """From now on this change waits for `rlctl approve`."""

@@ -550,7 +550,7 @@ def test_a_schedule_a_spent_budget_and_a_word_on_a_reload_and_on_a_restart(group
     )  # fmt: skip
     schedule = 'schedule: [{name: always, begins: "00:00", ends: "24:00", be_cpus: 0.3}]'
     config = written(parent, tmp_path, f"approve: true\n{schedule}\ninner_guard: {{enabled: false}}")
-    text = config.read_text().replace("rps: 100", "rps: 5000, error_budget_percent: 0.01")
+    text = config.read_text().replace("rps: 100", "rps: 5000, error_budget_percent: 0.001")
     config.write_text(text)
 
     def last():
@@ -564,6 +564,11 @@ def test_a_schedule_a_spent_budget_and_a_word_on_a_reload_and_on_a_restart(group
 
     def waits():
         return said("approve", "--show", state=state)[1].rstrip().endswith("]")
+
+    def spent():
+        with requests.open("a") as log:
+            log.write('{"latency_seconds": 0.5}\n' * 300)
+        return "error-budget" in reasons()
 
     def reloaded_with(name):
         config.write_text(text.replace("name: static", f"name: {name}"))
@@ -583,9 +588,7 @@ def test_a_schedule_a_spent_budget_and_a_word_on_a_reload_and_on_a_restart(group
             assert decides("static")
             assert said("approve", state=state)[0] == 0
             until(lambda: process.poll() is not None or decides("greedy-shield"))
-            with requests.open("a") as log:
-                log.write('{"latency_seconds": 0.5}\n' * 3000)
-            until(lambda: process.poll() is not None or "error-budget" in reasons())
+            until(lambda: process.poll() is not None or spent())
         process.terminate()
         _, first = process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode == 0, first
