@@ -33,7 +33,7 @@ class Approval:
 
     Args:
         state_directory: Keeps what was approved. None keeps nothing: then who decides at the start counts as approved,
-            as it does at the very first start with a state directory.
+            as it does at the first start that finds nothing kept.
         hands: Tells people what waits, and takes their word.
         deciders: Who decides at the start.
     """
