@@ -112,9 +112,9 @@ class Table(Manager):
         if self.file is not None:
             self._swept = read_table(self.file)
             self._levels: Sequence[Level] = self._swept.levels
+            self.levels = tuple((one.load_ratio, one.quota_cpus, one.cpuset_cpus) for one in self._levels)
         else:
             self._levels = _levels(self.levels or ())
-        self.levels = tuple((one.load_ratio, one.quota_cpus, one.cpuset_cpus) for one in self._levels)
         self._loads = [level.load_ratio for level in self._levels]
 
     def begin(self) -> Allocation:

@@ -60,7 +60,7 @@ class ControlSection(Described):
 class ScheduleEntry(Described):
     """A time at which BE may have no more than so much, whatever the policy says; in local time.
 
-    That is the service's, `/etc/localtime`, of which a container has its own; the log says at the start which zone it is.
+    That is the service's `/etc/localtime`, of which a container has its own; the log says at the start which it is.
 
     Attributes:
         name: For logs, `backup`.

@@ -180,8 +180,6 @@ def test_what_is_shown_tells_apart_whatever_a_reload_can_change(serve_yaml, tmp_
         shown("{name: prm-eris}", "fallback: {name: static, answer_milliseconds: 20}"),
         shown("{name: prm-eris}", f"shield: {shield}"),
         shown("{name: prm-eris}", f"shield: {shield}", shield_text=PROFILE_TEXT.replace("0.95", "0.94")),
-        shown("{name: table, options: {levels: [[1.0, 0.5, 1]]}}"),
-        shown("{name: table, options: {levels: [[1.0, 0.6, 1]]}}"),
     ]
     assert len(set(looks)) == len(looks)
     assert shown(prm) == looks[0], "the same at every start"

@@ -180,7 +180,7 @@ def test_a_file_of_another_kind_is_neither_followed_nor_waited_for_and_is_a_paus
     """A FIFO once hung the start, before the watchdog knew of anything to hold."""
     planted(tmp_path / HOLDS)
     assert Loop(always, tmp_path).be == LIMITS.safe
-    (said,) = [record.getMessage() for record in caplog.records if "cannot be read" in record.getMessage()]
+    (said,) = [record.getMessage() for record in caplog.records if "so BE is paused" in record.getMessage()]
     assert str(tmp_path / HOLDS) in said
 
 
