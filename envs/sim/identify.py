@@ -96,7 +96,8 @@ def identified(record: Record, count: int, seed: int = 0) -> tuple[Constants, fl
     """Hosts that explain a record, drawn by their weights, and how many windows' tails they come within 2x of.
 
     Returns:
-        Constants of `count` hosts, some perhaps the same; and the share of windows, by the median of these hosts.
+        Constants of `count` hosts, some perhaps the same; and the share of the windows compared, by the median of these
+        hosts, 0 where none of those has a tail.
     """
     chance = np.random.default_rng(seed)
     points = chance.random((DRAWN, len(_DIMENSIONS)))
@@ -110,7 +111,7 @@ def identified(record: Record, count: int, seed: int = 0) -> tuple[Constants, fl
     seen = record.tail_seconds[record.compared]
     known = np.isfinite(seen)
     near = np.abs(np.log2(np.median(tails, axis=1)[known] / seen[known])) <= 1.0
-    return chosen, float(near.mean())
+    return chosen, float(near.mean()) if near.size else 0.0
 
 
 def _weights(record: Record, points: Array) -> Array:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlctl.advice.watched import Watched
 from rlctl.agents import catalogue
@@ -18,7 +17,7 @@ from rlctl.agents.many.batch import batch_policy
 from rlctl.agents.seats import Seats
 from rlctl.envs.allocations import VectorLimits
 from rlctl.envs.arrays import Array, gaps_filled
-from rlctl.envs.sim.identify import identified, spread
+from rlctl.envs.sim.identify import identified
 from rlctl.envs.sim.plant import SimHosts, weight_ratios
 from rlctl.envs.sim.profile import Constants
 from rlctl.envs.workload import Weight
@@ -27,11 +26,13 @@ from rlctl.safety.profile import Profile
 HOSTS = 60
 """Simulated hosts that the advice is from."""
 
-MOST_TICKS = 3600
-"""Of a longer log so many ticks are lived through."""
-
 STRETCH_SECONDS, WORST, LEAST_PERCENT = 60.0, 3, 1.0
-"""What went wrong is told by stretches of this length, so many of them, in which so many windows missed."""
+"""What went wrong is told by stretches of this length at most, so many of them, in which so many windows missed."""
+
+GAP_TICKS = 3.0
+"""A stretch ends where the log has nothing for longer than so many ticks."""
+
+DAY_HOURS = 24.0
 
 INTERVAL = (0.025, 0.975)
 
@@ -50,32 +51,44 @@ class Range:
         low, high = np.quantile(values, INTERVAL)
         return cls(float(values.mean()), float(low), float(high))
 
+    def times(self, factor: float) -> Range:
+        """The same in another unit."""
+        return Range(factor * self.mean, factor * self.low, factor * self.high)
+
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A time in which windows would have missed: when it began (Unix time), and their share."""
+    """A time in which windows would have missed: when it began (Unix time), its length, and their share."""
 
     begins_seconds: float
+    seconds: float
     missed_percent: float
     load_percent: float
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One policy under the shield.
+    """One policy behind one shield.
 
     Attributes:
+        shield: Name of the safety profile.
         qos_percent: Windows that hold the target.
         be_percent: BE's work, as a share of BE alone on this host.
-        be_cpus: CPUs that BE keeps busy: its CPU-hours by the hour.
+        be_cpus: CPUs that BE keeps busy, in the mean.
         worst: Where it would have missed most, the worst first.
     """
 
     policy: str
+    shield: str
     qos_percent: Range
     be_percent: Range
     be_cpus: Range
     worst: tuple[Stretch, ...]
+
+    @property
+    def be_cpu_hours_a_day(self) -> Range:
+        """CPU-hours of BE in 24 hours with such loads."""
+        return self.be_cpus.times(DAY_HOURS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,32 +96,37 @@ class Advice:
     """What there is to say of a host.
 
     Attributes:
-        within_twice_percent: Windows whose tail the hosts that explain the log come within 2x of.
-        shield: Name of the shield that was reckoned with.
+        within_twice_percent: Of the windows compared, those whose tail the hosts that explain the log are within 2x of.
     """
 
     watched: Watched
     within_twice_percent: float
-    shield: str
     options: tuple[Option, ...]
     allowed_percent: float
 
     @property
     def best(self) -> Option | None:
-        """The policy with the most BE of those that miss no more than `allowed_percent`; None where nobody does."""
+        """The option with the most BE of those that miss no more than `allowed_percent`; None where none does."""
         good = [one for one in self.options if 100.0 - one.qos_percent.mean <= self.allowed_percent]
         return max(good, key=lambda one: one.be_percent.mean, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A log on which there is no advice, and why, in one line."""
+
+    reason: str
 
 
 def advise(
     watched: Watched,
     policies: Sequence[str],
-    shield: Profile,
+    shields: Sequence[Profile],
     allowed_percent: float,
     done: Callable[[str], None] = lambda _: None,
     seed: int = 0,
 ) -> Advice:
-    """Let the hosts that explain a log live under each policy.
+    """Let the hosts that explain a log live under each policy, behind each shield.
 
     Args:
         allowed_percent: Windows that may miss the target, by the mean over hosts.
@@ -120,10 +138,11 @@ def advise(
     constants, near = identified(watched.record, HOSTS, seed)
     done("hosts that explain the log")
     options = []
-    for name in policies:
-        options.append(_lived(watched, constants, name, shield))
-        done(name)
-    return Advice(watched, 100.0 * near, shield.name, tuple(options), allowed_percent)
+    for shield in shields:
+        for name in policies:
+            options.append(_lived(watched, constants, name, shield))
+            done(f"{name} ({shield.name})")
+    return Advice(watched, 100.0 * near, tuple(options), allowed_percent)
 
 
 class _Again(SimHosts):
@@ -140,37 +159,49 @@ class _Again(SimHosts):
 
 
 def _lived(watched: Watched, constants: Constants, name: str, shield: Profile) -> Option:
-    record, ticks = watched.record, spread(len(watched.load_ratio), MOST_TICKS)
+    record, ticks, counted = watched.record, watched.lived, watched.counted
     weight = max(catalogue.build(name).weight, Weight.MINIMUM, key=list(Weight).index)
     hosts = _Again(constants, gaps_filled(watched.load_ratio)[ticks], weight, record.tick_seconds)
     limits = VectorLimits([record.limits] * hosts.count)
     seats = Seats([batch_policy(name, limits, record.tick_seconds)], shield, limits, always=True)
     missed, work, used = np.zeros((len(ticks), hosts.count)), np.zeros(hosts.count), np.zeros(hosts.count)
     current = seats.begin()
-    for place in range(len(ticks)):
+    for place, counts in enumerate(counted):
         window, truth = hosts.step(current), hosts.truth()
-        missed[place], work, used = truth.missed, work + truth.be_work_ratio, used + window.be_cpus
+        missed[place] = truth.missed
+        if counts:
+            work, used = work + truth.be_work_ratio, used + window.be_cpus
         current = seats.decide(hosts.read(), current, hosts.telemetry).allocations
+    missed, count = missed[counted], np.count_nonzero(counted)
     return Option(
         policy=catalogue.label(name),
+        shield=shield.name,
         qos_percent=Range.of(100.0 - 100.0 * missed.mean(axis=0)),
-        be_percent=Range.of(100.0 * work / len(ticks)),
-        be_cpus=Range.of(used / len(ticks)),
-        worst=_worst(watched, ticks, missed.mean(axis=1)),
+        be_percent=Range.of(100.0 * work / count),
+        be_cpus=Range.of(used / count),
+        worst=_worst(watched, missed.mean(axis=1)),
     )
 
 
-def _worst(watched: Watched, ticks: NDArray[np.intp], missed: Array) -> tuple[Stretch, ...]:
-    long = max(round(STRETCH_SECONDS / watched.record.tick_seconds), 1)
-    starts = range(0, len(ticks), long)
-    load = 100.0 * gaps_filled(watched.load_ratio)[ticks]
+def _worst(watched: Watched, missed: Array) -> tuple[Stretch, ...]:
+    """The stretches with the most misses.
+
+    Args:
+        missed: Share of hosts that miss, shape (ticks that count,).
+    """
+    period, ticks = watched.record.tick_seconds, watched.lived[watched.counted]
+    load, wall = 100.0 * gaps_filled(watched.load_ratio)[ticks], watched.wall_seconds[ticks]
+    broken = (np.diff(ticks) > 1) | (np.diff(wall) > GAP_TICKS * period)
+    long = max(round(STRETCH_SECONDS / period), 1)
     stretches = [
         Stretch(
-            float(watched.wall_seconds[ticks[start]]),
-            100.0 * float(missed[start : start + long].mean()),
-            float(load[start : start + long].mean()),
+            begins_seconds=float(wall[part[0]]),
+            seconds=len(part) * period,
+            missed_percent=100.0 * float(missed[part].mean()),
+            load_percent=float(load[part].mean()),
         )
-        for start in starts
+        for unbroken in np.split(np.arange(len(ticks)), np.flatnonzero(broken) + 1)
+        for part in np.split(unbroken, range(long, len(unbroken), long))
     ]
-    ranked = sorted(stretches, key=lambda one: -one.missed_percent)
-    return tuple(one for one in ranked[:WORST] if one.missed_percent >= LEAST_PERCENT)
+    ranked = sorted(stretches, key=lambda one: -one.missed_percent * one.seconds)
+    return tuple(one for one in ranked if one.missed_percent >= LEAST_PERCENT)[:WORST]

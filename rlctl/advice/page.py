@@ -9,14 +9,18 @@ from html import escape
 
 import numpy as np
 
-from rlctl.advice.advice import HOSTS, STRETCH_SECONDS, Advice, Option, Range
-from rlctl.advice.watched import Watched
+from rlctl.advice.advice import HOSTS, Advice, Option, Range, Unanswered
+from rlctl.advice.watched import SETTLE_TICKS, Watched
+from rlctl.envs.arrays import Array
 from rlctl.report.table import render
 
 SCHEMA = 1
 
 FEWEST_ALONE = 60
 """Ticks with BE at its minimum, from which on something can be said of the LC alone."""
+
+Answers = Sequence[tuple[str, Advice | Unanswered]]
+"""Logs, each with what came of it."""
 
 ROOM = 1.25
 """A target by the LC's own tail: with less room every window that is a little slow is a miss."""
@@ -34,30 +38,57 @@ class Section:
     rows: tuple[tuple[str, ...], ...] = ()
 
 
-def sections(source: str, advice: Advice) -> tuple[Section, ...]:
+def page_of(answers: Answers) -> tuple[Section, ...]:
+    """The page on some hosts: of each, and of several a table of all."""
+    page = [section for source, answer in answers for section in sections(source, answer)]
+    return (*page, total(answers)) if len(answers) > 1 else tuple(page)
+
+
+def sections(source: str, answer: Advice | Unanswered) -> tuple[Section, ...]:
     """The page on one host."""
+    if isinstance(answer, Unanswered):
+        return (Section(source, (f"no advice: {answer.reason}",)),)
     return (
-        Section(source, tuple(_seen(advice.watched))),
-        Section("What BE could have had", tuple(_could(advice)), tuple(_rows(advice.options))),
-        Section("What would have gone wrong", tuple(_wrong(advice))),
-        Section("What the log supports", tuple(_supports(advice.watched))),
+        Section(source, tuple(_seen(answer.watched))),
+        Section("What BE could have had", tuple(_could(answer)), tuple(_rows(answer.options))),
+        Section("What would have gone wrong", tuple(_wrong(answer))),
+        Section("What the log supports", tuple(_supports(answer.watched))),
     )
 
 
-def total(advised: Sequence[tuple[str, Advice]]) -> Section:
-    """Several hosts together, each under the policy that is best there."""
-    rows = [("host", "policy", "QoS %", "BE %", "BE CPUs", "95 %")]
-    cpus = np.zeros(3)
-    for source, advice in advised:
-        if (one := advice.best) is None:
-            rows.append((source, "none", "-", "-", "0", "-"))
-            continue
-        cpus += (one.be_cpus.mean, one.be_cpus.low, one.be_cpus.high)
-        rows.append((source, one.policy, *_figures(one.qos_percent, 2)[:1], *_figures(one.be_percent, 1)[:1],
-                     *_figures(one.be_cpus, 2)))  # fmt: skip
-    mean, low, high = cpus
-    line = f"{len(advised)} hosts: {24 * mean:.0f} CPU-hours of BE a day ({24 * low:.0f} to {24 * high:.0f})"
-    return Section("All hosts", (line,), tuple(rows))
+def total(answers: Answers) -> Section:
+    """Several hosts together, each under the policy and the shield that are best there."""
+    rows = [("host", "policy", "shield", "QoS %", "BE %", "BE CPU-hours a day", "95 %")]
+    lines = [_total_line(answers)]
+    for source, answer in answers:
+        if isinstance(answer, Unanswered):
+            rows.append((source, "no advice", "-", "-", "-", "-", "-"))
+            lines.append(f"{source}: {answer.reason}")
+        elif one := answer.best:
+            shares = _figures(one.qos_percent, 2)[0], _figures(one.be_percent, 1)[0]
+            rows.append((source, one.policy, one.shield, *shares, *_figures(one.be_cpu_hours_a_day, 1)))
+        else:
+            rows.append((source, "none", "-", "-", "-", "0.0", "-"))
+    return Section("All hosts", tuple(lines), tuple(rows))
+
+
+def _total_line(answers: Answers) -> str:
+    day, unanswered = be_cpu_hours_a_day(answers), _unanswered(answers)
+    return (
+        f"hosts: {len(answers) - unanswered}; CPU-hours of BE a day: {day.mean:.0f} ({day.low:.0f} to {day.high:.0f}, "
+        "the intervals added up)" + (f"; no advice on {unanswered} more" if unanswered else "")
+    )
+
+
+def be_cpu_hours_a_day(answers: Answers) -> Range:
+    """CPU-hours of BE in 24 hours, each host under its best; intervals are added up, as if all hosts erred alike."""
+    best = [one.be_cpu_hours_a_day for _, answer in answers if isinstance(answer, Advice) and (one := answer.best)]
+    mean, low, high = (sum((getattr(one, name) for one in best), 0.0) for name in ("mean", "low", "high"))
+    return Range(mean, low, high)
+
+
+def _unanswered(answers: Answers) -> int:
+    return sum(isinstance(answer, Unanswered) for _, answer in answers)
 
 
 def text(page: Sequence[Section]) -> str:
@@ -80,62 +111,118 @@ def html(page: Sequence[Section]) -> str:
     )
 
 
-def as_json(source: str, advice: Advice) -> dict[str, object]:
-    """The page as plain data."""
-    watched, load = advice.watched, advice.watched.max_load
+def plain_of(answers: Answers) -> dict[str, object]:
+    """The page as plain data: of one host, or of several with their total."""
+    hosts = [as_json(source, answer) for source, answer in answers]
+    if len(hosts) == 1:
+        return hosts[0]
+    day = asdict(be_cpu_hours_a_day(answers))
+    together = {"hosts": len(hosts), "unanswered": _unanswered(answers), "be_cpu_hours_a_day": day}
+    return {"schema": SCHEMA, "hosts": hosts, "total": together}
+
+
+def as_json(source: str, answer: Advice | Unanswered) -> dict[str, object]:
+    """The page on one host as plain data."""
+    if isinstance(answer, Unanswered):
+        return {"schema": SCHEMA, "log": source, "error": answer.reason}
+    watched, load, best = answer.watched, answer.watched.max_load, answer.best
     return {
         "schema": SCHEMA,
         "log": source,
         "hours": round(watched.hours, 4),
         "ticks": len(watched.wall_seconds),
+        "earlier_ticks": watched.earlier_ticks,
+        "lived_through": _lived(watched),
+        "compared_ticks": len(watched.record.compared),
         "acting": list(watched.acting),
-        "shield": advice.shield,
-        "within_twice_percent": round(advice.within_twice_percent, 2),
-        "allowed_percent": advice.allowed_percent,
-        "best": advice.best.policy if advice.best else None,
-        "options": [asdict(option) for option in advice.options],
+        "within_twice_percent": round(answer.within_twice_percent, 2),
+        "allowed_percent": answer.allowed_percent,
+        "best": {"policy": best.policy, "shield": best.shield} if best else None,
+        "options": [
+            asdict(option) | {"be_cpu_hours_a_day": asdict(option.be_cpu_hours_a_day)} for option in answer.options
+        ],
         "alone": _alone(watched),
         "max_load_rps": {"at_least": load.cautious_rps, "at_most": load.highest_rps},
     }
 
 
+def _lived(watched: Watched) -> dict[str, object]:
+    """What was lived through again, with the pieces in which it lies in the log."""
+    ticks = watched.lived
+    pieces = np.split(ticks, np.flatnonzero(np.diff(ticks) > 1) + 1)
+    return {
+        "ticks": len(ticks),
+        "counted_ticks": int(np.count_nonzero(watched.counted)),
+        "percent": 100.0 * len(ticks) / len(watched.load_ratio),
+        "pieces": [{"begins_seconds": float(watched.wall_seconds[piece[0]]), "ticks": len(piece)} for piece in pieces],
+    }
+
+
 def _seen(watched: Watched) -> Iterator[str]:
-    record, load = watched.record, 100.0 * watched.load_ratio
+    record = watched.record
     limits, quantile = record.limits, 100.0 * record.quantile_ratio
     yield (
         f"{watched.hours:.2f} h of {record.tick_seconds:g}-s ticks under {', '.join(watched.acting)}; "
         f"BE may have {limits.cpus:g} CPU, the LC has {limits.lc_cpus:g}; target p{quantile:g} of "
         f"{1e3 * record.target_seconds:g} ms"
     )
-    low, high = np.nanquantile(load, (0.05, 0.95)) if np.isfinite(load).any() else (np.nan, np.nan)
     known = np.isfinite(watched.latency_ratio)
     held = 100.0 * float((watched.latency_ratio[known] <= 1.0).mean()) if known.any() else np.nan
     used = float(np.nanmean(record.be_cpus)) if np.isfinite(record.be_cpus).any() else np.nan
-    yield f"load {low:.0f} to {high:.0f} % of the maximum; held in {held:.1f} % of windows, BE used {used:.2f} CPUs"
+    load = _loads(watched.load_ratio)
+    yield f"load {load} of the maximum; held in {held:.1f} % of windows, BE used {used:.2f} CPUs"
+    if watched.earlier_ticks:
+        yield f"{watched.earlier_ticks} earlier ticks are of another host, period or target, and left out"
+
+
+def _loads(ratios: Array) -> str:
+    known = 100.0 * ratios[np.isfinite(ratios)]
+    low, high = np.quantile(known, (0.05, 0.95)) if known.size else (np.nan, np.nan)
+    return f"{low:.0f} to {high:.0f} %"
 
 
 def _could(advice: Advice) -> Iterator[str]:
-    near, weight = advice.within_twice_percent, "BE at the kernel's minimum weight"
+    near, watched = advice.within_twice_percent, advice.watched
     yield (
-        f"by {HOSTS} simulated hosts that explain the log: their tails are within 2x in {near:.0f} % of its windows; "
-        f"shield {advice.shield}, {weight}; 95 %: what so many of them lie between"
+        f"by {HOSTS} simulated hosts that explain the log: their tails are within 2x in {near:.0f} % of the "
+        f"{len(watched.record.compared)} windows compared; BE at the kernel's minimum weight; 95 %: what so many of "
+        "them lie between"
     )
+    yield _lived_line(watched)
+    yield "CPU-hours a day: what BE would use in 24 h with the loads of what was lived through"
     if near < POOR_PERCENT:
         yield "these hosts explain the log poorly: take the figures as a guess"
-    if not (advice.watched.record.be_cpus > 0.1 * advice.watched.record.limits.cpus).any():
+    if not (watched.record.be_cpus > 0.1 * watched.record.limits.cpus).any():
         yield "BE never ran beside the LC in this log: what it does to the LC is not known, and the intervals are wide"
     yield (
-        f"best with at most {advice.allowed_percent:g} % of windows missed: {advice.best.policy}"
+        f"best with at most {advice.allowed_percent:g} % of windows missed: {_named(advice.best)}"
         if advice.best
         else f"nobody keeps to {advice.allowed_percent:g} % of windows missed"
     )
 
 
 def _rows(options: Sequence[Option]) -> Iterator[tuple[str, ...]]:
-    yield ("policy", "QoS %", "95 %", "BE %", "95 %", "BE CPUs", "95 %")
+    yield ("policy", "shield", "QoS %", "95 %", "BE %", "95 %", "BE CPU-hours a day", "95 %")
     for one in options:
-        figures = (_figures(one.qos_percent, 2), _figures(one.be_percent, 1), _figures(one.be_cpus, 2))
-        yield (one.policy, *(cell for pair in figures for cell in pair))
+        figures = (_figures(one.qos_percent, 2), _figures(one.be_percent, 1), _figures(one.be_cpu_hours_a_day, 1))
+        yield (one.policy, one.shield, *(cell for pair in figures for cell in pair))
+
+
+def _lived_line(watched: Watched) -> str:
+    count, ticks = len(watched.load_ratio), watched.lived
+    if len(ticks) == count:
+        return "lived through: all of the log"
+    hours = len(ticks) * watched.record.tick_seconds / 3600.0
+    pieces = np.count_nonzero(np.diff(ticks) > 1) + 1
+    return (
+        f"lived through: {hours:.2f} of {watched.hours:.2f} h ({100.0 * len(ticks) / count:.1f} %), in {pieces} pieces "
+        f"evenly spread over the log, with loads of {_loads(watched.load_ratio[ticks])}; of each but the first "
+        f"{SETTLE_TICKS} ticks do not count; the intervals say nothing of the rest"
+    )
+
+
+def _named(option: Option) -> str:
+    return f"{option.policy} (shield {option.shield})"
 
 
 def _figures(one: Range, digits: int) -> tuple[str, str]:
@@ -143,15 +230,17 @@ def _figures(one: Range, digits: int) -> tuple[str, str]:
 
 
 def _wrong(advice: Advice) -> Iterator[str]:
-    one = advice.best or advice.options[0]
+    one = advice.best or max(advice.options, key=lambda option: option.qos_percent.mean)
     if not one.worst:
-        yield f"under {one.policy}: nothing to speak of"
+        yield f"under {_named(one)}: nothing to speak of"
     for stretch in one.worst:
-        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(stretch.begins_seconds))
+        at = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(stretch.begins_seconds))
         yield (
-            f"under {one.policy}, from {at}: {stretch.missed_percent:.0f} % of {STRETCH_SECONDS:g} s missed, "
+            f"under {_named(one)}, from {at}: {stretch.missed_percent:.0f} % of {stretch.seconds:g} s missed, "
             f"at a load of {stretch.load_percent:.0f} %"
         )
+    if (lived := len(advice.watched.lived)) < (count := len(advice.watched.load_ratio)):
+        yield f"only the {100.0 * lived / count:.1f} % of the log that were lived through were looked at"
 
 
 def _alone(watched: Watched) -> dict[str, float] | None:

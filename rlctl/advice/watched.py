@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Limits
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.errors import CheckFailed
 from rlctl.envs.host.max_load import MaxLoad
-from rlctl.envs.sim.identify import Record
+from rlctl.envs.sim.identify import Record, spread
 from rlctl.envs.telemetry import number_or_nan, offered_rps
 from rlctl.envs.ticklog import Damage
 from rlctl.envs.workload import Weight
@@ -26,6 +27,12 @@ from rlctl.ticklog.replay import period_in
 ASSUMED_RPS = 1000.0
 """Maximum load where the log has the load as a share only: what is advised hardly depends on it."""
 
+MOST_TICKS = 3600
+"""Of a longer log so many ticks are lived through again: under most policies a tick of all hosts takes milliseconds."""
+
+SETTLE_TICKS = 30
+"""Ticks at the start of a later piece that do not count: its load has jumped there, which the host's never did."""
+
 
 @dataclass(frozen=True, slots=True)
 class Watched:
@@ -37,6 +44,7 @@ class Watched:
         max_load: What the log says of the maximum load, learned as `slo.max_load_rps: auto` does.
         load_ratio: Share of the LC's maximum, as the shield saw it.
         latency_ratio: The latency that counts, by the target.
+        earlier_ticks: Ticks before these, left out because they are of another host, period or target.
     """
 
     record: Record
@@ -46,6 +54,7 @@ class Watched:
     wall_seconds: Array
     load_ratio: Array
     latency_ratio: Array
+    earlier_ticks: int = 0
 
     @property
     def hours(self) -> float:
@@ -56,6 +65,20 @@ class Watched:
     def alone(self) -> Flags:
         """Ticks in which BE had its minimum at most."""
         return self.record.frozen | (self.record.quota_cpus <= self.record.limits.min_quota_cpus)
+
+    @property
+    def lived(self) -> NDArray[np.intp]:
+        """Numbers of the ticks that are lived through again, in order: all, or of a long log MOST_TICKS in pieces."""
+        return spread(len(self.load_ratio), MOST_TICKS)
+
+    @property
+    def counted(self) -> Flags:
+        """Which of the ticks `lived` count, in the same shape: all but the first SETTLE_TICKS of each later piece."""
+        ticks = self.lived
+        counts = np.ones(len(ticks), np.bool_)
+        for start in np.flatnonzero(np.diff(ticks) > 1) + 1:
+            counts[start : start + SETTLE_TICKS] = False
+        return counts
 
 
 def watched(
@@ -81,12 +104,14 @@ def watched(
     rows: list[tuple[float, ...]] = []
     acting: list[str] = []
     subject: tuple[Limits, float, float] | None = None
+    earlier = 0
     for logged in read_log(files, damaged):
         limits, period = limits_in(logged.header), period_in(logged.header)
         if limits is None or period is None:
             continue
         now = (limits, period, logged.tick.telemetry.target_seconds)
         if now != subject:
+            earlier += len(rows)
             load, rows, subject, acting = LoggedLoad(), [], now, []
         load.see(logged)
         shield = profile_in(logged.header) or shield
@@ -116,7 +141,7 @@ def watched(
         frozen=frozen > 0.0,
     )
     loads = np.where(np.isfinite(ratio), ratio, record.offered_rps / most_rps)
-    return Watched(record, tuple(acting), shield, load.learned, wall, loads, latency)
+    return Watched(record, tuple(acting), shield, load.learned, wall, loads, latency, earlier)
 
 
 def _own_cpus(limits: Limits) -> float:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
-from rlctl.advice.advice import Advice, advise
-from rlctl.advice.page import as_json, html, sections, text, total
-from rlctl.advice.watched import watched
+from rlctl.advice.advice import Advice, Unanswered, advise
+from rlctl.advice.page import Answers, html, page_of, plain_of, text
+from rlctl.advice.watched import Watched, watched
+from rlctl.agents import catalogue
+from rlctl.agents.training.cluster.connection import check_ray, check_reachable
 from rlctl.commands.arguments import add_ray, distinct_policies, listed, positive, positive_int
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.commands.why import tell_damage
 from rlctl.config.serve import LcSection, ServeConfig, load_config
-from rlctl.envs.errors import ConfigError
+from rlctl.envs.errors import CheckFailed, ConfigError, in_one_line
 from rlctl.envs.ticklog import log_files
 from rlctl.envs.whole_file import write_whole
 from rlctl.envs.workload import Weight
-from rlctl.safety.profile import load_profile
+from rlctl.safety.profile import Profile, load_profile
 from rlctl.work.progress import progress
 from rlctl.work.workforce import workforce
 
@@ -32,6 +36,7 @@ when, and which target, maximum load and error budget the log supports. Nothing 
 EXAMPLES = """examples:
   rlctl advise --config /etc/rlctl/serve.yaml        # the log and what stands in the configuration
   rlctl advise ticks.jsonl --html advice.html
+  rlctl advise ticks.jsonl --shield responsive,knee  # each policy behind each of them
   rlctl advise host1/ host2/ host3/ --ray auto       # several hosts, and all together
 
 The best host to ask about is one on which BE has run beside the LC: a log without BE says what is idle, and little of
@@ -39,16 +44,35 @@ what BE would do to the LC behind the CPU (a link, a disk, memory). The interval
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked about one log."""
+Made = TypeVar("Made")
 
-    log: Path
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked about every log.
+
+    Attributes:
+        shields: None given asks about the one in the log.
+        weight, own_cpus, quantile_ratio: As `rlctl.advice.watched.watched` takes them.
+        allowed_percent: Windows that may miss the target.
+    """
+
     policies: tuple[str, ...]
-    shield: str | None
+    shields: tuple[Profile, ...]
     weight: Weight
     own_cpus: float | None
     quantile_ratio: float
+    allowed_percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked about one log: plain data, so that a worker on another machine needs no file of this one."""
+
+    log: Path
+    watched: Watched
+    policies: tuple[str, ...]
+    shields: tuple[Profile, ...]
     allowed_percent: float
 
 
@@ -59,7 +83,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="serve's configuration: its log, shield and SLO")
     parser.add_argument("--policies", default=POLICIES, metavar="A,B,...", help=f"default: {POLICIES}")
-    parser.add_argument("--shield", metavar="NAME|FILE", help="default: the configuration's, else the log's")
+    parser.add_argument(
+        "--shield", metavar="NAME|FILE,...", help="one or several; default: the configuration's, else the log's"
+    )
     parser.add_argument(
         "--weight",
         choices=[Weight.EQUAL.value, Weight.MINIMUM.value],
@@ -78,57 +104,109 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; CheckFailed: a log says nothing of a host."""
+    """Run the command; CheckFailed: a log says nothing of a host, or of several some have no advice."""
+    check_ray(args.ray, "--workers", args.workers)
     check_outputs(args)
-    questions = _questions(args)
-    if len(questions) == 1:
-        with progress(1 + len(questions[0].policies), "steps") as advance:
-            answers = [answer(questions[0], advance)]
-    else:
-        with workforce(args.workers, args.ray) as workers, progress(len(questions), "hosts") as advance:
-            answers = workers.map(answer, questions, lambda question: advance(str(question.log)))
-    advised = list(zip([str(question.log) for question in questions], answers, strict=True))
-    page = [section for source, advice in advised for section in sections(source, advice)]
-    if len(advised) > 1:
-        page.append(total(advised))
+    logs, asked = _asked(args)
+    check_reachable(args.ray, asked.policies)
+    answers = [(str(logs[0]), _one(logs[0], asked))] if len(logs) == 1 else _each(args, logs, asked)
+    page = page_of(answers)
     if args.json != "-":
         print(text(page))
     if args.html:
         write_whole(args.html, html(page))
-    plain = [as_json(source, advice) for source, advice in advised]
-    write_json(args.json, plain[0] if len(plain) == 1 else {"schema": 1, "hosts": plain})
+    write_json(args.json, plain_of(answers))
+    if without := [f"{source}: {one.reason}" for source, one in answers if isinstance(one, Unanswered)]:
+        raise CheckFailed(f"no advice on {len(without)} of {len(answers)} logs: {'; '.join(without)}")
     return 0
 
 
-def answer(question: Question, done: Callable[[str], None] = lambda _: None) -> Advice:
-    """The advice on one log; on a worker, too."""
+def question_on(log: Path, asked: Asked) -> Question:
+    """Read a log here, where its path is known; CheckFailed or ConfigError: it says too little."""
     seen = watched(
-        log_files(question.log),
+        log_files(log),
         tell_damage,
-        weight=question.weight,
-        own_cpus=question.own_cpus,
-        quantile_ratio=question.quantile_ratio,
+        weight=asked.weight,
+        own_cpus=asked.own_cpus,
+        quantile_ratio=asked.quantile_ratio,
     )
-    shield = load_profile(question.shield) if question.shield else seen.shield or load_profile("responsive")
-    return advise(seen, question.policies, shield, question.allowed_percent, done)
+    shields = asked.shields or (seen.shield or load_profile("responsive"),)
+    return Question(log, seen, asked.policies, shields, asked.allowed_percent)
 
 
-def _questions(args: argparse.Namespace) -> list[Question]:
+def answer(question: Question, done: Callable[[str], None] = lambda _: None) -> Advice:
+    """The advice on one log."""
+    return advise(question.watched, question.policies, question.shields, question.allowed_percent, done)
+
+
+def answer_or_reason(question: Question) -> Advice | Unanswered:
+    """The advice on one log of several, on a worker."""
+    return _or_reason(partial(answer, question))
+
+
+def _one(log: Path, asked: Asked) -> Advice:
+    about = question_on(log, asked)
+    with progress(1 + len(about.policies) * len(about.shields), "steps") as advance:
+        return answer(about, advance)
+
+
+def _each(args: argparse.Namespace, logs: Sequence[Path], asked: Asked) -> Answers:
+    """Advice on several logs; one that has none costs the others nothing."""
+    with workforce(args.workers, args.ray, logs=args.verbose > 0) as workers:
+        read: list[Question | Unanswered] = []
+        with progress(len(logs), "logs read") as advance:
+            for log in logs:
+                read.append(_or_reason(partial(question_on, log, asked)))
+                advance(str(log))
+        about = [one for one in read if isinstance(one, Question)]
+        with progress(len(about), "hosts") as advance:
+            found = iter(workers.map(answer_or_reason, about, lambda one: advance(str(one.log))))
+        answers = [one if isinstance(one, Unanswered) else next(found) for one in read]
+    return list(zip(map(str, logs), answers, strict=True))
+
+
+def _or_reason(made: Callable[[], Made]) -> Made | Unanswered:
+    """What is made, or why it is not."""
+    try:
+        return made()
+    except Exception as error:  # noqa: BLE001 - what no log had before must not lose the hours spent on the others
+        return Unanswered(in_one_line(error))
+
+
+def _asked(args: argparse.Namespace) -> tuple[list[Path], Asked]:
     policies = distinct_policies("--policies", listed(args.policies))
-    quantile, allowed, shield, own, logs = 95.0, 1.0, None, None, list(args.log)
+    for name in policies:
+        catalogue.build(name)  # before any log is read: an unknown one is no fault of a log
+    quantile, allowed, own, logs = 95.0, 1.0, None, list(args.log)
+    shields = () if args.shield is None else listed(args.shield)
     if args.config is not None:
         config = load_config(args.config)
         slo = next(iter(config.lcs.values())).slo
-        quantile, allowed, shield = slo.quantile_percent, slo.error_budget_percent or allowed, config.shield
-        own = _own_cpus(config)
+        quantile, allowed = slo.quantile_percent, slo.error_budget_percent or allowed
+        shields, own = shields or (config.shield,), _own_cpus(config)
         logs = logs or [config.log.directory]
     if not logs:
         raise ConfigError("name a LOG, or serve's configuration with --config")
     if (given := args.quantile or quantile) >= 100.0:
         raise ConfigError(f"--quantile {given:g}: below 100")
-    own = own if args.own_cpus is None else args.own_cpus
-    given_shield, weight, allowed = args.shield or shield, Weight(args.weight), args.allowed or allowed
-    return [Question(log, policies, given_shield, weight, own, given / 100.0, allowed) for log in logs]
+    asked = Asked(
+        policies=policies,
+        shields=_profiles(shields),
+        weight=Weight(args.weight),
+        own_cpus=own if args.own_cpus is None else args.own_cpus,
+        quantile_ratio=given / 100.0,
+        allowed_percent=args.allowed or allowed,
+    )
+    return logs, asked
+
+
+def _profiles(shields: Sequence[str]) -> tuple[Profile, ...]:
+    """Safety profiles, each with rows of its own in the table; ConfigError: two go by one name."""
+    profiles = tuple(load_profile(shield) for shield in shields)
+    names = [profile.name for profile in profiles]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"--shield names {twice[0]!r} twice; a profile goes by the `name` in its file")
+    return profiles
 
 
 def _own_cpus(config: ServeConfig) -> float | None:

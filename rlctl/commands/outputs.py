@@ -32,21 +32,22 @@ def print_json(data: object) -> None:
 
 
 def check_outputs(args: argparse.Namespace) -> None:
-    """Check that the report and the JSON can be written; their folders are made, but not for a dry run.
+    """Check that what is asked for can be written; folders are made, but not for a dry run.
 
     Args:
-        args: Arguments of a command: `json`, and `report` and `dry_run` where it has them.
+        args: Arguments of a command: `json`, and `report`, `html` and `dry_run` where it has them.
     """
     report, make = getattr(args, "report", None), not getattr(args, "dry_run", False)
     if report:
         if find_spec("matplotlib") is None:
             raise ConfigError("--report draws plots with matplotlib: pip install 'rlctl[cli]'")
         _check_folder(Path(report), "--report folder", make=make)
-    if args.json not in (None, "-"):
-        file = Path(args.json)
-        if file.is_dir():
-            raise ConfigError("is a folder; name a file for --json", file)
-        _check_folder(file.resolve().parent, "--json file", make=make)
+    for option, given in (("--html", getattr(args, "html", None)), ("--json", args.json)):
+        if given not in (None, "-"):
+            file = Path(given)
+            if file.is_dir():
+                raise ConfigError(f"is a folder; name a file for {option}", file)
+            _check_folder(file.resolve().parent, f"{option} file", make=make)
 
 
 def _check_folder(folder: Path, what: str, *, make: bool) -> None:

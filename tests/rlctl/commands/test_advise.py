@@ -1,16 +1,19 @@
 """Advice: what a log says of a host is found again, and what it does not say stays wide."""
 
 import json
+import pickle
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from rlctl.advice.advice import _worst
 from rlctl.advice.page import html, sections, text
 from rlctl.agents import catalogue
 from rlctl.agents.seat import Seat
 from rlctl.cli import main
-from rlctl.commands.advise import Question, answer
+from rlctl.commands.advise import Asked, answer, question_on
 from rlctl.envs.sim.loads import from_config
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import load_profile as load_host
@@ -64,9 +67,37 @@ def would_have(profile, policy):
     return 100.0 * float(np.mean(held)), 100.0 * float(np.mean(work))
 
 
+def question(log, policies=("frozen",)):
+    return question_on(log, Asked(policies, (), Weight.MINIMUM, None, 0.95, 1.0))
+
+
 def asked(log, policies):
-    question = Question(log, policies, None, Weight.MINIMUM, None, 0.95, 1.0)
-    return answer(question)
+    return answer(question(log, policies))
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Few hosts are drawn: for tests of what is said, not of how true it is."""
+    monkeypatch.setattr("rlctl.envs.sim.identify.DRAWN", 200)
+    monkeypatch.setattr("rlctl.envs.sim.identify.REDRAWN", 60)
+
+
+@pytest.fixture
+def long_logs(monkeypatch):
+    """400 ticks are a long log, of which 8 pieces of 20 ticks are lived through."""
+    monkeypatch.setattr("rlctl.advice.watched.MOST_TICKS", 160)
+    monkeypatch.setattr("rlctl.advice.watched.SETTLE_TICKS", 5)
+
+
+PIECE_STARTS = [0, 54, 108, 162, 217, 271, 325, 380]
+
+
+def shortened(log, to):
+    """The first 29 ticks of a log, which say too little."""
+    lines = (log / "ticks.jsonl").read_bytes().splitlines(keepends=True)
+    to.mkdir()
+    (to / "ticks.jsonl").write_bytes(b"".join(lines[:30]))
+    return to
 
 
 @pytest.mark.slow
@@ -81,12 +112,16 @@ def test_what_be_could_have_had_is_within_the_interval(tmp_path, profile, policy
         assert option.be_percent.low * 0.85 - 1.0 <= be <= option.be_percent.high * 1.15 + 1.0, option
 
 
-def test_which_cpus_are_bes_own_is_in_the_log(tmp_path):
-    """The LC on one CPU and BE on another share none, though BE has no more of them."""
+def apart():
+    """A host with the LC on one CPU and BE on another."""
     shared = load_host("two-core-nginx")
     own = shared.be.model_copy(update={"own_cpus": 1.0, "shared_cpus": 0.0, "host_cpus": 1.0})
-    apart = shared.model_copy(update={"be": own})
-    watch(tmp_path, apart, "frozen")
+    return shared.model_copy(update={"be": own})
+
+
+def test_which_cpus_are_bes_own_is_in_the_log(tmp_path):
+    """They share none, though BE has no more CPUs than the LC."""
+    watch(tmp_path, apart(), "frozen")
     assert asked(tmp_path, ("frozen",)).watched.record.own_cpus == 1.0
 
 
@@ -111,25 +146,165 @@ def test_a_page_says_what_was_seen_and_what_could_be(tmp_path, capsys):
     assert "best with at most 1 % of windows missed: " in out
     assert "no target below" in out
     assert "at least" in out
+    assert "lived through: all of the log" in out
     plain = json.loads((tmp_path / "a.json").read_text())
+    assert plain["lived_through"]["percent"] == 100.0
     assert [one["policy"] for one in plain["options"]] == ["frozen", "weights"]
     assert plain["options"][0]["be_percent"]["mean"] == pytest.approx(0.0, abs=1.0)
     page = (tmp_path / "a.html").read_text()
     assert page.startswith("<!doctype html>")
     assert "http" not in page.replace("<!doctype html>", ""), "needs nothing but itself"
     assert page.count("<h2>") == 4
+    for said in (out, page):
+        assert "BE CPU-hours a day" in said
+    for option in plain["options"]:
+        day = {name: pytest.approx(24.0 * cpus) for name, cpus in option["be_cpus"].items()}
+        assert option["be_cpu_hours_a_day"] == day
+    assert 1.0 < plain["options"][1]["be_cpu_hours_a_day"]["mean"] < 24.0
 
 
-def test_several_hosts_are_added_up(tmp_path, capsys):
+def test_of_a_long_log_the_page_says_what_was_lived_through(tmp_path, capsys, few, long_logs):
+    log, _ = watch(tmp_path, "two-core-nginx", "frozen")
+    files = [tmp_path / "a.html", tmp_path / "a.json"]
+    words = ["--policies", "weights", "--html", str(files[0]), "--json", str(files[1])]
+    assert main(["advise", str(log), *words]) == 0
+    for said in (capsys.readouterr().out, files[0].read_text()):
+        assert "lived through: 0.04 of 0.11 h (40.0 %), in 8 pieces evenly spread over the log, with loads of " in said
+        assert "only the 40.0 % of the log that were lived through were looked at" in said
+    lived = json.loads(files[1].read_text())["lived_through"]
+    assert (lived["ticks"], lived["counted_ticks"], lived["percent"]) == (160, 160 - 7 * 5, 40.0)
+    assert lived["pieces"] == [{"begins_seconds": BEGAN + start, "ticks": 20} for start in PIECE_STARTS]
+
+
+def test_a_stretch_that_went_wrong_lies_in_one_piece(tmp_path, long_logs):
+    log, _ = watch(tmp_path, "two-core-nginx", "frozen")
+    seen = question(log).watched
+    missed = np.zeros(400)
+    missed[[70, 71, 72, 73, 113, 114]] = 1.0  # the last four ticks of the second piece, the first two of the third
+    worst = _worst(seen, missed[seen.lived[seen.counted]])
+    found = [(one.begins_seconds - BEGAN, one.seconds, one.missed_percent) for one in worst]
+    assert found == [(59.0, 15.0, pytest.approx(400 / 15)), (113.0, 15.0, pytest.approx(200 / 15))]
+
+
+def test_a_stretch_ends_where_the_log_has_a_gap(tmp_path):
+    log, _ = watch(tmp_path, "two-core-nginx", "frozen")
+    seen = question(log).watched
+    later = np.where(np.arange(400) >= 30, 1000.0, 0.0)
+    missed = np.zeros(400)
+    missed[27:32] = 1.0
+    worst = _worst(replace(seen, wall_seconds=seen.wall_seconds + later), missed)
+    assert [(one.begins_seconds - BEGAN, one.seconds) for one in worst] == [(0.0, 30.0), (1030.0, 60.0)]
+
+
+def test_ticks_of_another_host_are_told(tmp_path, few):
+    lines = []
+    for name, host in (("apart", apart()), ("shared", "two-core-nginx")):
+        (tmp_path / name).mkdir()
+        watch(tmp_path / name, host, "frozen")
+        lines.append((tmp_path / name / "ticks.jsonl").read_bytes().splitlines(keepends=True))
+    (tmp_path / "both.jsonl").write_bytes(b"".join(lines[0][:50] + lines[1]))
+    advice = asked(tmp_path / "both.jsonl", ("frozen",))
+    assert advice.watched.earlier_ticks == 49
+    assert "49 earlier ticks are of another host" in text(sections("both", advice))
+
+
+def test_several_shields_have_rows_of_their_own(tmp_path, capsys, few):
+    log, _ = watch(tmp_path, "two-core-nginx", "frozen")
+    words = ["advise", str(log), "--policies", "frozen,weights", "--json"]
+    assert main([*words, "--shield", "responsive,knee"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    rows = [(one["shield"], one["policy"]) for one in plain["options"]]
+    assert rows == [(shield, policy) for shield in ("responsive", "knee") for policy in ("frozen", "weights")]
+    assert (plain["best"]["shield"], plain["best"]["policy"]) in rows
+    assert main([*words, "--shield", "knee,knee"]) == 78
+    assert "twice" in capsys.readouterr().err
+
+
+def test_several_hosts_are_added_up(tmp_path, capsys, few):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         watch(tmp_path / name, "two-core-nginx", "frozen")
     logs = [str(tmp_path / name) for name in ("one", "two")]
-    assert main(["advise", *logs, "--policies", "weights", "--workers", "1", "--json"]) == 0
+    assert main(["advise", *logs, "--policies", "weights", "--allowed", "100", "--workers", "1", "--json"]) == 0
     plain = json.loads(capsys.readouterr().out)
     assert [one["log"] for one in plain["hosts"]] == logs
+    days = [one["options"][0]["be_cpu_hours_a_day"] for one in plain["hosts"]]
+    summed = {name: pytest.approx(sum(day[name] for day in days)) for name in ("mean", "low", "high")}
+    assert plain["total"] == {"hosts": 2, "unanswered": 0, "be_cpu_hours_a_day": summed}
     assert main(["advise", *logs, "--policies", "weights", "--workers", "2"]) == 0
-    assert "2 hosts: " in capsys.readouterr().out
+    assert "hosts: 2; CPU-hours of BE a day: " in capsys.readouterr().out
+
+
+def test_a_bad_log_costs_the_others_nothing(tmp_path, capsys, few):
+    (tmp_path / "good").mkdir()
+    good, _ = watch(tmp_path / "good", "two-core-nginx", "frozen")
+    short, gone = shortened(good, tmp_path / "short"), tmp_path / "gone"
+    files = ["--html", str(tmp_path / "a.html"), "--json", str(tmp_path / "a.json")]
+    logs = [str(short), str(good), str(gone)]
+    assert main(["advise", *logs, "--policies", "frozen", "--workers", "1", *files]) == 1
+    out, err = capsys.readouterr()
+    assert f"no advice on 2 of 3 logs: {short}: 29 ticks have load" in err
+    plain = json.loads((tmp_path / "a.json").read_text())
+    assert [("error" in one, one["log"]) for one in plain["hosts"]] == [(True, str(short)), (False, str(good)),
+                                                                       (True, str(gone))]  # fmt: skip
+    assert plain["total"]["unanswered"] == 2
+    for said in (out, (tmp_path / "a.html").read_text()):
+        assert f"{short}: 29 ticks have load" in said
+        assert f"{gone}: there is no such log" in said
+        assert "hosts: 1; " in said
+        assert "What BE could have had" in said
+
+
+def test_what_is_new_to_one_host_costs_the_others_nothing(tmp_path, capsys, few, monkeypatch):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        watch(tmp_path / name, "two-core-nginx", "frozen")
+    logs = [str(tmp_path / name) for name in ("one", "two")]
+    raised = iter([FloatingPointError("overflow"), None])
+
+    def answered(_):
+        if error := next(raised):
+            raise error
+        return asked(tmp_path / "two", ("frozen",))
+
+    monkeypatch.setattr("rlctl.commands.advise.answer", answered)
+    assert main(["advise", *logs, "--policies", "frozen", "--workers", "1"]) == 1
+    out = capsys.readouterr().out
+    assert f"{logs[0]}: FloatingPointError: overflow" in out
+    assert "hosts: 1; " in out
+
+
+def test_a_worker_needs_no_file_of_ours(tmp_path, few):
+    """A node of a cluster has neither the log nor, at a relative path, anything else."""
+    log, _ = watch(tmp_path, "two-core-nginx", "frozen")
+    shipped = pickle.dumps(question(log))
+    (log / "ticks.jsonl").unlink()
+    assert answer(pickle.loads(shipped)).options[0].policy == "frozen"
+
+
+@pytest.mark.ray
+def test_on_ray_logs_and_shields_are_read_here(tmp_path, capsys, monkeypatch, ray_cluster):
+    (tmp_path / "good").mkdir()
+    good, _ = watch(tmp_path / "good", "two-core-nginx", "frozen")
+    shortened(good, tmp_path / "short")
+    mine = load_profile("responsive").model_copy(update={"name": "mine"}).model_dump_json()
+    (tmp_path / "mine.yaml").write_text(mine)  # JSON is YAML
+    monkeypatch.chdir(tmp_path)  # the nodes were started elsewhere
+    words = ["--policies", "frozen", "--shield", "./mine.yaml", "--ray", ray_cluster.address, "--json"]
+    assert main(["advise", "good", "short", *words]) == 1
+    out, err = capsys.readouterr()
+    plain = json.loads(out)
+    assert plain["hosts"][0]["options"][0]["shield"] == "mine"
+    assert "60 are needed" in plain["hosts"][1]["error"]
+    assert "no advice on 1 of 2 logs: short: " in err
+
+
+def test_a_bundle_by_a_relative_path_is_none_that_nodes_have(capsys, monkeypatch):
+    pytest.importorskip("ray")
+    pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(Path(__file__).parents[3] / "configs")
+    assert main(["advise", "a", "b", "--policies", "bundles/ppo", "--ray", "10.0.0.1:6379"]) == 78
+    assert "give the path at which every node has it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -140,6 +315,7 @@ def test_several_hosts_are_added_up(tmp_path, capsys):
         (["--policies", "nobody"], 78, "nobody"),
         (["--quantile", "100"], 78, "below 100"),
         (["--shield", "nothing"], 78, "nothing"),
+        (["--html", "/proc/version/a.html"], 78, "is no folder"),
     ],
 )
 def test_a_mistake_is_one_line(tmp_path, capsys, words, code, said):
