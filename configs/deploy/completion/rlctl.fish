@@ -286,7 +286,7 @@ complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a 
 complete -c rlctl -n '_shtab_rlctl_using advise' -s h -l help -d 'show this help message and exit'
 complete -c rlctl -n '_shtab_rlctl_using advise' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'serve'"'"'s configuration: its log, shield and SLO'
 complete -c rlctl -n '_shtab_rlctl_using advise' -l policies -x -d 'default: frozen,weights,prm-hybrid-tuned,heracles,feedforward,learned-table'
-complete -c rlctl -n '_shtab_rlctl_using advise' -l shield -xka "(string split ' ' 'heracles knee responsive'; __fish_complete_path (commandline -ct))" -d 'default: the configuration'"'"'s, else the log'"'"'s'
+complete -c rlctl -n '_shtab_rlctl_using advise' -l shield -xka "(__fish_append , heracles knee responsive; __fish_complete_path (commandline -ct))" -d 'one or several; default: the configuration'"'"'s, else the log'"'"'s'
 complete -c rlctl -n '_shtab_rlctl_using advise' -l weight -xka "equal minimum" -d 'BE'"'"'s CPU weight while the log was written (default: minimum, as `rlctl serve` gives it)'
 complete -c rlctl -n '_shtab_rlctl_using advise' -l own-cpus -x -d 'CPUs of BE'"'"'s on which the LC never runs (default: by the sizes)'
 complete -c rlctl -n '_shtab_rlctl_using advise' -l quantile -x -d 'that the target is about (default: 95)'
