@@ -28,7 +28,7 @@ ASSUMED_RPS = 1000.0
 """Maximum load where the log has the load as a share only: what is advised hardly depends on it."""
 
 MOST_TICKS = 3600
-"""Of a longer log so many ticks are lived through again: under most policies a tick of all hosts takes milliseconds."""
+"""Of a longer log so many ticks are lived through again: of a day all would take half an hour."""
 
 SETTLE_TICKS = 30
 """Ticks at the start of a later piece that do not count: its load has jumped there, which the host's never did."""
