@@ -210,6 +210,13 @@ class LiveHost:
         """BE's applications and their placements; None for one that is deferred."""
         return self.sharing.shares if self.sharing else {}
 
+    def peopled(self) -> bool:
+        """Whether a process is in one of BE's groups, or below; also where a group does not let it be seen."""
+        try:
+            return any(group.peopled() for group in self._actuator.groups)
+        except RlctlError:  # a group that vanished meanwhile, which the next look does not have
+            return True
+
     def events(self) -> tuple[str, ...]:
         """What happened to the groups since the last call: foreign writes, groups that came or went, tighter parents.
 

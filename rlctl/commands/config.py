@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rlctl.config.listening import Listening
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for action, summary in (
         ("show", "print the configuration in effect, defaults marked"),
-        ("check", "check a file, its policy, its shield profile, and certificates, keys and tokens"),
+        ("check", "check a file, its policy, its shield profile, certificates, keys, tokens and be.starved.command"),
     ):
         one = actions.add_parser(action, help=summary)
         one.add_argument("file", type=Path, metavar="FILE")
@@ -43,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
         _look_at("metrics", config.metrics)
         for lc in config.lcs.values():
             _look_at("lc.latency", lc.latency)
+        _look_for(config.be.starved.command)
     if args.json:
         print(config.model_dump_json())
     elif args.action == "show":
@@ -64,3 +66,13 @@ def _look_at(name: str, section: object) -> None:
         if not isinstance(error.__cause__, (FileNotFoundError, PermissionError)):
             raise
         print(f"rlctl: warning: {error}: a start as this user on this host would end with that", file=sys.stderr)
+
+
+def _look_for(command: Sequence[str]) -> None:
+    """The program that BE's starving runs; that it is not here is no mistake in a file that is for another host."""
+    from rlctl.serve.starving import check_command  # with the loop, which `show` does not need
+
+    try:
+        check_command(command)
+    except ConfigError as error:
+        print(f"rlctl: warning: {error}: on this host nobody would be told that BE starves", file=sys.stderr)

@@ -87,11 +87,15 @@ BeWeight = Literal["minimum", "idle", "leave"]
 class StarvedSection(Described):
     """When BE has had so little for so long that it should run elsewhere, and who is told beside the log.
 
+    BE had what it may use; where PSI says that it waited for a CPU for half of the time or more, the less of that and
+    of what it used. Times in which a pause, a limit or the schedule holds it, or in which it has no process, are left
+    out.
+
     Attributes:
         below_ratio: Share of BE's CPUs, as a mean over that time: less is too little.
         after_seconds: Length of that time.
         command: A program with its arguments, run when BE starves; RLCTL_SHARE and RLCTL_REASON in its environment say
-            what BE had and what held it. It has 60 s.
+            the share of its CPUs that BE had and what held it most. It has 60 s.
         again_seconds: While BE starves it is run again after so long.
     """
 

@@ -10,19 +10,20 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from rlctl.agents.policy import Policy
 from rlctl.envs.actions import MOVES
-from rlctl.envs.errors import HostError, in_one_line
+from rlctl.envs.errors import ConfigError, HostError, in_one_line
 from rlctl.envs.host.live import LiveHost
 from rlctl.envs.observation import Observation, Observer
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.safety.memory_guards import MemoryBandwidthGuard, MemoryPressureGuard
 from rlctl.safety.profile import Profile
 from rlctl.safety.trust import NEVER_THERE
+from rlctl.serve.starving import check_command
 
 log = logging.getLogger("rlctl.serve")
 
@@ -39,13 +40,20 @@ Lines = Iterator[tuple[int, str]]
 
 
 def self_test(
-    host: LiveHost, policy: Policy, watchdog: int | None, *, dry_run: bool = False, profile: Profile | None = None
+    host: LiveHost,
+    policy: Policy,
+    watchdog: int | None,
+    *,
+    dry_run: bool = False,
+    profile: Profile | None = None,
+    command: Sequence[str] = (),
 ) -> None:
     """Try everything once, a line for each; nothing of it is left behind.
 
     Args:
         watchdog: The watchdog's process, which has confirmed its plan; None if there is none.
         profile: The shield's, for guards whose sensors this host may lack.
+        command: `be.starved.command`; it is looked for, not run.
 
     Raises:
         HostError: The clock stands still, or a knob does not take the value that it has.
@@ -53,7 +61,7 @@ def self_test(
     """
     begun = time.perf_counter()
     checks = (_clock(), _knobs(host, dry_run), _watchdog(watchdog, dry_run), _latency(host), _guards(host, profile))
-    for level, line in itertools.chain(*checks, _policy(host, policy)):
+    for level, line in itertools.chain(*checks, _command(command), _policy(host, policy)):
         log.log(level, "self-test: %s", line)
     log.info("self-test: done in %.0f ms", 1e3 * (time.perf_counter() - begun))
 
@@ -105,6 +113,13 @@ def _guards(host: LiveHost, profile: Profile | None) -> Lines:
         if isinstance(reading, Missing) and reading.why in NEVER_THERE:
             why = reading.detail or reading.why
             yield logging.WARNING, f"guard {guard.name} never objects, for want of a sensor: {why}"
+
+
+def _command(words: Sequence[str]) -> Lines:
+    try:
+        check_command(words)
+    except ConfigError as error:
+        yield logging.WARNING, f"{error}; nobody will be told that BE starves, but in the log"
 
 
 def _policy(host: LiveHost, policy: Policy) -> Lines:

@@ -67,7 +67,8 @@ def serve(configuration: Configuration, stop: Request, *, seconds: float | None 
     with _HeldHost(config, stop) as held:
         host, lease = held.host, held.lease
         tell_absent(host.absent, deciders.policy)
-        self_test(host, deciders.policy, lease.pid if lease else None, profile=deciders.profile)
+        command = config.be.starved.command
+        self_test(host, deciders.policy, lease.pid if lease else None, profile=deciders.profile, command=command)
         hands = Hands(config.state_directory, config.schedule, config.tick_seconds)
         path, group = config.state_directory / SOCKET, config.control.group
         memory = HostMemory(config.state_directory, _learned_on(config, host))
@@ -83,7 +84,7 @@ def serve(configuration: Configuration, stop: Request, *, seconds: float | None 
             around = Around(
                 lease, host.events, lambda: host.shares, tick_log, config.metrics, config.limits, held.abandon,
                 config.be.weight, hands, budgets, config.be.starved, approval, memory, learners,
-                host.watch, config.inner_guard,
+                host.watch, config.inner_guard, host.peopled,
             )  # fmt: skip
             reloaded = configuration.reloaded
             control(host, deciders, stop, around, reloaded=reloaded, seconds=seconds, as_json=as_json)
@@ -97,14 +98,15 @@ def dry_run(
     with contextlib.closing(build_live(config, dry_run=True, sleep=stop.wait)) as host:
         tell_absent(host.absent, deciders.policy)
         _check_metrics(config.metrics)
-        self_test(host, deciders.policy, None, dry_run=True, profile=deciders.profile)
+        command = config.be.starved.command
+        self_test(host, deciders.policy, None, dry_run=True, profile=deciders.profile, command=command)
         plant = DryRun(host, host.controls, host.plan, host.set_weight)
         hands = Hands(None, config.schedule, config.tick_seconds)
         budgets = Budgets(config.lcs, config.tick_seconds)
         quiet = config.be.starved.model_copy(update={"command": ()})
         around = Around(
             limits=config.limits, weight=config.be.weight, hands=hands, budgets=budgets, starved=quiet,
-            watch=host.watch, inner=config.inner_guard,
+            watch=host.watch, inner=config.inner_guard, peopled=host.peopled,
         )  # fmt: skip
         control(plant, deciders, stop, around, reloaded=configuration.reloaded, seconds=seconds, as_json=as_json)
     if os.geteuid() != 0:
@@ -170,6 +172,7 @@ class Around:
         learners: Who learns of it beside the policy.
         watch: Looks at the host between the ticks; None where nothing may happen there.
         inner: Section of the guard that answers its looks.
+        peopled: Answers whether a process is in BE's groups.
     """
 
     lease: Lease | None = None
@@ -188,6 +191,7 @@ class Around:
     learners: tuple[Learner, ...] = ()
     watch: Watch | None = None
     inner: InnerGuardSection = field(default_factory=InnerGuardSection)
+    peopled: Callable[[], bool] = lambda: True
 
 
 def control(
@@ -209,7 +213,8 @@ def control(
     around, lines = around or Around(), JsonLines() if as_json else None
     shield, hands = Shield(deciders.profile, plant.limits), around.hands or Hands(None, (), plant.tick_seconds)
     narrator = Narrator(lines or say)
-    budgets, starving = around.budgets, Starving(around.starved, plant.limits.cpus, plant.tick_seconds)
+    budgets = around.budgets
+    starving = Starving(around.starved, plant.limits.cpus, plant.tick_seconds, around.peopled)
     recorder = Tee(
         around.tick_log or NullRecorder(), narrator, Heartbeat(), SelfCheck(around.limits), hands, budgets, starving
     )  # fmt: skip

@@ -6,16 +6,20 @@ import contextlib
 import logging
 import math
 import os
+import shutil
 import signal
 import subprocess
 import time
 from collections import Counter, deque
+from collections.abc import Callable, Sequence
 
 from rlctl.config.serve import StarvedSection
-from rlctl.envs.errors import in_one_line
+from rlctl.envs.errors import ConfigError, in_one_line
 from rlctl.envs.host.events import Events
+from rlctl.envs.telemetry import number
 from rlctl.loop.narrator import be_vanished
 from rlctl.loop.record import Tick
+from rlctl.safety.verdict import Reason
 
 log = logging.getLogger(__name__)
 
@@ -28,19 +32,52 @@ DEATH_SECONDS = 0.1
 FED_RATIO = 2.0
 """Of the share below which BE starves: at this mean it is fed again, so that one at the edge is not told in turns."""
 
+MEANT = frozenset({Reason.OPERATOR, Reason.SCHEDULE})
+"""Reasons for which BE has little because somebody wants it so."""
+
+WANTING_RATIO = 0.5
+"""A task of BE waited for a CPU for this share of the time (PSI): BE would have used more than it did."""
+
+BUSY = "cpus-busy"
+"""The reason where BE might use at least twice of what it got: at its weight others had the CPUs."""
+
+LOOK_SECONDS = 10.0
+"""Between two looks whether a process is in BE's groups."""
+
+EMPTY_SECONDS = 60.0
+"""After so long without a process whoever comes begins anew; between two jobs the groups are empty for less."""
+
 
 class Starving:
-    """The mean of what BE may use, and who is told when it is too little. A recorder; `events` are for the next tick.
+    """The mean of what BE had, as a share of its CPUs, and who is told when it is too little.
+
+    In each tick BE had what it may use from then on. Where PSI says that it waited for a CPU for half of the time or
+    more (WANTING_RATIO), it had the less of that and of what it used in the period before: at the least weight beside a
+    busy LC it may use everything and gets nothing. Without PSI of BE's groups nobody knows whether it wanted more, and
+    only what it may use counts.
+
+    Ticks in which a pause, a limit or the schedule holds BE, or in which its groups are empty, do not count: the mean
+    is that of the others, as if no time had passed.
+
+    A recorder; `events` are for the next tick.
 
     Args:
         section: When BE counts as starved, and the command.
         cpus: BE's CPUs, of which the shares are.
+        peopled: Answers whether a process is in BE's groups; asked only where BE had little.
     """
 
-    def __init__(self, section: StarvedSection, cpus: float, tick_seconds: float) -> None:
-        self._section, self._cpus, self._tick_seconds = section, cpus, tick_seconds
+    def __init__(
+        self,
+        section: StarvedSection,
+        cpus: float,
+        tick_seconds: float,
+        peopled: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._section, self._cpus, self._tick_seconds, self._peopled = section, cpus, tick_seconds, peopled
         self._shares: deque[tuple[float, str]] = deque(maxlen=max(round(section.after_seconds / tick_seconds), 1))
         self._sum, self._reasons, self._quiet_ticks = 0.0, Counter[str](), 0
+        self._empty, self._empty_ticks, self._look_in_ticks = False, 0, 0
         self._events, self._command = Events(), _Command(section.command)
         self.starved = False
 
@@ -49,16 +86,48 @@ class Starving:
         return self._events.drain()
 
     def write(self, tick: Tick) -> None:
-        """Take in what BE may use from this tick on, and why no more."""
+        """Take in what BE had in this tick, and why no more."""
         self._command.look()
-        if be_vanished(tick):  # nobody is there to starve, and whoever comes begins anew
-            self._shares.clear()
-            self._reasons.clear()
-            self._sum, self.starved = 0.0, False
-            return
-        share = min(tick.applied.usable_cpus / self._cpus, 1.0)
-        decisive = tick.verdict.decisive
-        reason = str(decisive[0].reason) if decisive else f"policy {tick.acting or tick.policy}"
+        share, reason = self._had(tick)
+        little = share < self._section.below_ratio * FED_RATIO
+        self._empty_ticks = self._empty_ticks + 1 if little and self._is_empty() else 0
+        if be_vanished(tick) or self._empty_ticks * self._tick_seconds >= EMPTY_SECONDS:
+            self._forget()  # nobody is there to starve
+        elif not self._empty_ticks and not _meant(tick):
+            self._count(share, reason)
+
+    def close(self) -> None:
+        """End a command that still runs."""
+        self._command.end()
+
+    def _had(self, tick: Tick) -> tuple[float, str]:
+        """BE's share of its CPUs, from 0 to 1, and what held it there."""
+        may_cpus, telemetry = tick.applied.usable_cpus, tick.telemetry
+        used_cpus, waited = number(telemetry.be_cpus), number(telemetry.be_pressure_ratio)
+        wanting = waited is not None and waited >= WANTING_RATIO
+        had_cpus = min(may_cpus, used_cpus) if wanting and used_cpus is not None else may_cpus
+        if had_cpus < 0.5 * may_cpus:
+            reason = BUSY
+        else:
+            reasons = (str(bound.reason) for bound in tick.verdict.decisive if bound.reason not in MEANT)
+            reason = next(reasons, f"policy {tick.acting or tick.policy}")
+        return min(had_cpus / self._cpus, 1.0), reason
+
+    def _is_empty(self) -> bool:
+        """No process is in BE's groups, as the last look had it."""
+        self._look_in_ticks -= 1
+        if self._look_in_ticks <= 0:
+            self._look_in_ticks = round(LOOK_SECONDS / self._tick_seconds)
+            self._empty = not self._peopled()
+        return self._empty
+
+    def _forget(self) -> None:
+        """Whoever comes begins anew."""
+        self._shares.clear()
+        self._reasons.clear()
+        self._sum, self.starved = 0.0, False
+
+    def _count(self, share: float, reason: str) -> None:
         if len(self._shares) == self._shares.maxlen:
             gone, why = self._shares[0]
             self._sum -= gone
@@ -69,27 +138,42 @@ class Starving:
         if len(self._shares) == self._shares.maxlen:
             self._judge(max(self._sum / len(self._shares), 0.0))
 
-    def close(self) -> None:
-        """End a command that still runs."""
-        self._command.end()
-
     def _judge(self, mean: float) -> None:
-        minutes = self._section.after_seconds / 60.0
+        seconds = self._section.after_seconds
+        time_span = f"{seconds:g} s" if seconds < 120.0 else f"{seconds / 60.0:g} min"
         if mean >= self._section.below_ratio * (FED_RATIO if self.starved else 1.0):
             if self.starved:
                 self.starved = False
-                self._events.tell("be-fed", f"BE had {mean:.1%} of its CPUs in the last {minutes:g} min", logging.INFO)
+                self._events.tell("be-fed", f"BE had {mean:.1%} of its CPUs in {time_span}", logging.INFO)
             return
         reason = self._reasons.most_common(1)[0][0]
         self._quiet_ticks -= 1
         if not self.starved:
             self.starved = True
-            text = f"BE might use {mean:.1%} of its CPUs in the last {minutes:g} min, mostly for: {reason}"
-            self._events.tell("be-starved", text)
+            self._events.tell("be-starved", f"BE had {mean:.1%} of its CPUs in {time_span}, mostly for: {reason}")
         elif self._quiet_ticks > 0:
             return
         self._quiet_ticks = round(self._section.again_seconds / self._tick_seconds)
         self._command.run({"RLCTL_SHARE": f"{mean:.4f}", "RLCTL_REASON": reason})
+
+
+def _meant(tick: Tick) -> bool:
+    """Somebody wants BE to have so little: what people or the schedule allow is no more than what others do."""
+    meant, others = [], []
+    for bound in tick.verdict.decisive:
+        (meant if bound.reason in MEANT else others).append(bound.most.usable_cpus)
+    return bool(meant) and min(meant) <= min(others, default=math.inf)
+
+
+def check_command(words: Sequence[str]) -> None:
+    """Raise ConfigError where the program of `be.starved.command` is not there, or this user cannot run it."""
+    if not words or shutil.which(words[0]):
+        return
+    program = words[0]
+    if "/" not in program:
+        raise ConfigError(f"be.starved.command: {program!r}: no such program in PATH; give its whole path")
+    there = os.path.exists(program)
+    raise ConfigError(f"be.starved.command: {program}: " + ("may not be executed" if there else "no such program"))
 
 
 class _Command:

@@ -201,6 +201,11 @@ class Group:
         """Processes in the group itself, in whichever of its hierarchies."""
         return frozenset().union(*self._pids())
 
+    def peopled(self) -> bool:
+        """Whether a process is in it or in a group below; zombies do not count."""
+        first = self.directories[0]
+        return any(self._knobs.read(one / "cgroup.procs").split() for one in _tree(self._knobs.kernel, first))
+
     def affinity(self) -> frozenset[int]:
         """CPUs that any of its processes may run on now, whoever says so; none where it has no process."""
         cpus: set[int] = set()

@@ -281,6 +281,18 @@ def test_a_group_with_tasks_is_not_removed(bench: Bench) -> None:
     group.remove()
 
 
+def test_a_group_is_peopled_while_a_process_is_in_it_or_below(bench: Bench) -> None:
+    group = bench.group()
+    assert not group.peopled()
+    child = bench.group(f"{group.name}/child")
+    assert not group.peopled()
+    child.attach(bench.task())
+    assert group.peopled()
+    assert child.peopled()
+    bench.end_tasks()
+    assert not group.peopled()
+
+
 def test_a_group_that_exists_is_not_taken_for_ours(bench: Bench) -> None:
     group = bench.group()
     with pytest.raises(CgroupBusy, match="exists already"):

@@ -93,6 +93,17 @@ def test_of_several_lcs_the_worst_off_speaks_and_all_are_kept(be):
     assert own.closed
 
 
+def test_be_is_peopled_while_a_process_is_in_its_groups(be):
+    group, _, kernel = be
+    plant = host(be)
+    assert not plant.peopled()
+    group.attach(4_000_001)
+    assert plant.peopled()
+    for listing in kernel.root.rglob("cgroup.procs"):
+        listing.unlink()
+    assert plant.peopled(), "who cannot look does not say that nobody is there"
+
+
 class Divider:
     def __init__(self, why=""):
         self.why, self.budgets, self.shares = why, [], {"1:app": None}

@@ -134,6 +134,12 @@ def test_an_unknown_shield_is_78(capsys, serve_yaml):
     assert_one_line(said(capsys)[1], f"{path}:9: shield: ", "titanium", "heracles")
 
 
+def test_a_command_for_starving_be_that_is_not_here_is_a_warning(capsys, serve_yaml):
+    path = serve_yaml("policy:", "  starved: {command: [/no/such/program]}\npolicy:")
+    assert main(["config", "check", str(path)]) == 0
+    assert "warning: be.starved.command: /no/such/program: no such program: on this host" in said(capsys)[1]
+
+
 def test_a_good_file_is_0(capsys, serve_yaml):
     path = serve_yaml()
     assert main(["config", "check", str(path)]) == 0

@@ -53,6 +53,12 @@ def test_all_is_well_in_one_line_each(always, told):
     assert len(told()) == 5
 
 
+def test_a_command_that_cannot_be_run_is_told_before_be_starves(always, told):
+    self_test(Host(), always(lambda o: o.current), 4711, command=("/no/such/program",))
+    (line,) = told(logging.WARNING)
+    assert line.startswith("self-test: be.starved.command: /no/such/program: no such program; nobody will be told")
+
+
 def test_a_dry_run_writes_nothing_and_says_so(always, told):
     host = Host()
     self_test(host, always(lambda o: o.current), None, dry_run=True)

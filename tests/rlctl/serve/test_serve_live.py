@@ -338,7 +338,7 @@ def test_be_that_gets_nothing_is_told_to_whoever_can_move_it(groups, tmp_path):
         process.kill()
     assert process.returncode == 0, err
     assert set(moved.read_text().splitlines()) == {"0.0000 latency-missing"}
-    said = "BE might use 0.0% of its CPUs in the last 0.0166667 min, mostly for: latency-missing"
+    said = "BE had 0.0% of its CPUs in 1 s, mostly for: latency-missing"
     assert said in err
     assert [event for one in shown(ticks) for event in one["events"] if "be-starved" in event] == [
         f"be-starved: {said}"

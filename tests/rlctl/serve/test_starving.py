@@ -9,10 +9,12 @@ import pytest
 
 from rlctl.config.serve import StarvedSection
 from rlctl.envs.allocation import Allocation
+from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.events import KINDS
+from rlctl.envs.telemetry import Missing, Telemetry, Value, Why
 from rlctl.safety.verdict import Bound, Reason
 from rlctl.serve import starving as module
-from rlctl.serve.starving import Starving
+from rlctl.serve.starving import BUSY, Starving, check_command
 from tests.waiting import until
 
 CPUS = 2
@@ -20,14 +22,18 @@ FULL, HELD = Allocation(2.0, 2), Allocation(0.02, 2)
 FROZEN = Allocation(0.02, 2, frozen=True)
 
 
-def tick(applied, reason=None, events=()):
-    bounds = (Bound("some", reason, applied, "why"),) if reason else ()
-    verdict = SimpleNamespace(decisive=bounds)
-    return SimpleNamespace(applied=applied, verdict=verdict, acting="", policy="ppo", events=events)
+def tick(applied, *reasons, events=(), **readings):
+    """A tick with these bounds: a reason, which allows what is applied, or a reason with what it allows."""
+    allowed = [one if isinstance(one, tuple) else (one, applied) for one in reasons]
+    verdict = SimpleNamespace(decisive=tuple(Bound("some", reason, most, "why") for reason, most in allowed))
+    telemetry = Telemetry(1.0, 0.01, **readings)
+    return SimpleNamespace(
+        applied=applied, verdict=verdict, acting="", policy="ppo", events=events, telemetry=telemetry
+    )
 
 
-def starving(**section):
-    return Starving(StarvedSection(**{"after_seconds": 10.0, "again_seconds": 5.0} | section), CPUS, 1.0)
+def starving(peopled=lambda: True, **section):
+    return Starving(StarvedSection(**{"after_seconds": 10.0, "again_seconds": 5.0} | section), CPUS, 1.0, peopled)
 
 
 def fed(one, *ticks):
@@ -43,7 +49,7 @@ def test_be_starves_once_it_had_too_little_for_all_of_the_time():
     one = starving()
     assert fed(one, *[tick(HELD, Reason.LOAD_HIGH)] * 9) == []
     (told,) = fed(one, tick(HELD, Reason.LOAD_HIGH))
-    assert told == "be-starved: BE might use 1.0% of its CPUs in the last 0.166667 min, mostly for: load-high"
+    assert told == "be-starved: BE had 1.0% of its CPUs in 10 s, mostly for: load-high"
     assert one.starved
     assert fed(one, *[tick(FROZEN)] * 50) == [], "told once"
     assert told.partition(":")[0] in KINDS
@@ -77,6 +83,83 @@ def test_where_no_be_is_left_nobody_starves():
     assert fed(one, *[gone] * 30) == []
     assert not one.starved
     assert fed(one, *[tick(HELD)] * 9) == [], "whoever comes begins anew"
+
+
+@pytest.mark.parametrize("reason", [Reason.OPERATOR, Reason.SCHEDULE])
+def test_whom_somebody_holds_on_purpose_does_not_starve(reason):
+    one = starving()
+    assert fed(one, *[tick(FROZEN, reason)] * 50) == []
+    assert fed(one, *[tick(FROZEN, reason, Reason.LOAD_HIGH)] * 50) == [], "a pause leaves nothing to starve of"
+    assert not one.starved
+
+
+def test_a_pause_takes_nothing_back_and_the_rest_of_the_time_counts_on():
+    one = starving()
+    assert fed(one, *[tick(HELD, Reason.LOAD_HIGH)] * 9, *[tick(FROZEN, Reason.OPERATOR)] * 50) == []
+    (told,) = fed(one, tick(HELD, Reason.LOAD_HIGH))
+    assert told.endswith("mostly for: load-high")
+
+
+def test_a_limit_that_is_not_what_holds_be_excuses_nobody():
+    half = Allocation(1.0, 2)
+    one = starving()
+    (told,) = fed(one, *[tick(FROZEN, (Reason.OPERATOR, half), Reason.LOAD_HIGH)] * 10)
+    assert told.endswith("mostly for: load-high")
+
+
+def test_an_error_budget_that_is_spent_starves_be():
+    (told,) = fed(starving(), *[tick(HELD, Reason.ERROR_BUDGET)] * 10)
+    assert told.endswith("mostly for: error-budget")
+
+
+def test_groups_without_a_process_starve_nobody():
+    peopled = [False]
+    one = starving(lambda: peopled[0])
+    assert fed(one, *[tick(HELD)] * 50) == []
+    peopled[0] = True
+    (told,) = fed(one, *[tick(HELD)] * 20)
+    assert told.startswith("be-starved: ")
+
+
+def test_groups_that_are_empty_between_two_jobs_take_nothing_back():
+    peopled = [True]
+    one = starving(lambda: peopled[0])
+    assert fed(one, *[tick(HELD)] * 10) != []
+    peopled[0] = False
+    assert fed(one, *[tick(HELD)] * 40) == []
+    assert one.starved
+    assert fed(one, *[tick(HELD)] * 40) == []
+    assert not one.starved, "nobody has come for a minute"
+
+
+def test_nobody_looks_for_processes_while_be_has_enough():
+    def never():
+        raise AssertionError
+
+    assert fed(starving(never), *[tick(FULL)] * 20) == []
+
+
+def test_be_that_may_use_everything_and_gets_nothing_starves():
+    """At the least weight beside an LC that fills the host, with a verdict that gives it all."""
+    one = starving()
+    (told,) = fed(one, *[tick(FULL, be_cpus=Value(0.02), be_pressure_ratio=Value(0.98))] * 10)
+    assert told == f"be-starved: BE had 1.0% of its CPUs in 10 s, mostly for: {BUSY}"
+
+
+@pytest.mark.parametrize("waited", [Value(0.1), Missing(Why.NOT_SUPPORTED), Value(float("nan"))])
+def test_be_that_wants_no_more_does_not_starve_whatever_it_uses(waited):
+    assert fed(starving(), *[tick(FULL, be_cpus=Value(0.0), be_pressure_ratio=waited)] * 20) == []
+
+
+def test_be_had_no_more_than_it_may_use_whatever_it_used():
+    busy = {"be_cpus": Value(1.5), "be_pressure_ratio": Value(1.0)}
+    (told,) = fed(starving(), *[tick(HELD, Reason.LOAD_HIGH, **busy)] * 10)
+    assert "had 1.0%" in told
+    assert told.endswith("load-high")
+
+
+def test_without_a_reading_of_its_use_what_it_may_use_counts():
+    assert fed(starving(), *[tick(FULL, be_cpus=Missing(Why.GONE), be_pressure_ratio=Value(1.0))] * 20) == []
 
 
 @pytest.fixture
@@ -149,3 +232,18 @@ def test_a_command_that_fails_is_said_and_the_service_goes_on(command, said, cap
     fed(one, *[tick(HELD)] * 10)
     until(lambda: (one.write(tick(HELD)), said in caplog.text)[1])
     one.close()
+
+
+def test_a_program_that_cannot_be_run_is_told_with_its_key(tmp_path):
+    file = tmp_path / "move-be"
+    with pytest.raises(ConfigError, match=f"be.starved.command: {file}: no such program"):
+        check_command((str(file),))
+    file.write_text("")
+    with pytest.raises(ConfigError, match=f"be.starved.command: {file}: may not be executed"):
+        check_command((str(file),))
+    file.chmod(0o755)
+    check_command((str(file), "--now"))
+    check_command(("true",))
+    check_command(())
+    with pytest.raises(ConfigError, match=r"be.starved.command: 'no-such-program': no such program in PATH"):
+        check_command(("no-such-program",))
