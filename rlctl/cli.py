@@ -40,6 +40,7 @@ COMMANDS = {
     "limit": "BE at most so many CPUs, on a running service, until somebody says otherwise or a time",
     "release": "the end of a limit",
     "approve": "yes or no to what waits for a word, and what that is",
+    "hand-off": "a pod of BE that starves here, labelled and evicted by way of the Kubernetes API",
     "why": "one decision of the controller in plain words",
     "advise": "what a host could have carried and under whom, from the log of watching it",
     "learn-load": "the LC's maximum load, as a tick log shows it",

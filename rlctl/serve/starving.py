@@ -159,10 +159,10 @@ class Starving:
 
 def _meant(tick: Tick) -> bool:
     """Somebody wants BE to have so little: what people or the schedule allow is no more than what others do."""
-    meant, others = [], []
-    for bound in tick.verdict.decisive:
-        (meant if bound.reason in MEANT else others).append(bound.most.usable_cpus)
-    return bool(meant) and min(meant) <= min(others, default=math.inf)
+    decisive = tick.verdict.decisive
+    meant = min((bound.most.usable_cpus for bound in decisive if bound.reason in MEANT), default=None)
+    others = min((bound.most.usable_cpus for bound in decisive if bound.reason not in MEANT), default=math.inf)
+    return meant is not None and meant <= others
 
 
 def check_command(words: Sequence[str]) -> None:

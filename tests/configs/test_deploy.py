@@ -434,6 +434,28 @@ def test_a_schedule_in_the_pod_is_in_the_node_s_local_time(manifests):
     assert "-v /etc/localtime:/etc/localtime:ro" in (DEPLOY / "Containerfile").read_text()
 
 
+def test_a_hand_off_may_do_what_its_calls_take_and_is_of_this_service_account(manifests):
+    role, binding = yaml.safe_load_all((DEPLOY / "kubernetes-hand-off.yaml").read_text())
+    allowed = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+    assert allowed == {("pods", "list"), ("pods", "patch"), ("pods/eviction", "create")}  # tests/rlctl/handoff
+    assert (role["kind"], binding["kind"]) == ("Role", "RoleBinding"), "of one namespace, not of the cluster"
+    assert role["metadata"] == binding["metadata"]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    account = manifests["ServiceAccount"]["metadata"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount"} | account]
+
+
+def test_the_patch_gives_the_daemonset_a_token_and_its_node_and_nothing_else(manifests):
+    patch = yaml.safe_load((DEPLOY / "kubernetes-hand-off-patch.yaml").read_text())
+    pod = patch["spec"]["template"]["spec"]
+    assert set(pod) == {"automountServiceAccountToken", "containers"}
+    assert pod["automountServiceAccountToken"] is True
+    (container,) = pod["containers"]
+    (served,) = manifests["DaemonSet"]["spec"]["template"]["spec"]["containers"]
+    assert container["name"] == served["name"], "by its name the patch finds the container"
+    assert container["env"] == [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
+
+
 def test_the_pod_is_neither_its_own_lc_nor_its_own_be(manifests):
     """Guaranteed is requests equal to limits, BestEffort is neither."""
     (container,) = manifests["DaemonSet"]["spec"]["template"]["spec"]["containers"]

@@ -1,0 +1,148 @@
+"""One pod of BE, handed to the cluster: chosen, labelled, and asked to be evicted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlctl.config.serve import ServeConfig
+from rlctl.envs.errors import CheckFailed, PermissionMissing
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Layout
+from rlctl.envs.host.cgroup.parse import child_groups
+from rlctl.envs.host.kubernetes import pod_uid
+from rlctl.handoff.api import Api, Declined, Pod
+from rlctl.handoff.budget import Budget
+from rlctl.serve.workloads import be_group, groups_of
+
+STARVED = "rlctl.io/starved"
+"""The label, with the value `true`, of a pod that should run elsewhere."""
+
+BECAUSE = "rlctl.io/starved-because"
+"""The annotation beside it: what held BE."""
+
+GONE = (404, 409, 422)
+"""Of HTTP: the pod is not there any more, or another one has its name; a label for another UID is a 422."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be handed off, and how.
+
+    Attributes:
+        uids: The pods whose groups are BE's.
+        selector: Labels that a pod must have to be touched at all, as the API takes them.
+        label_only: Somebody else evicts what is labelled.
+        dry_run: The API server tries it all and keeps nothing.
+        because: What held BE; empty where nobody said.
+    """
+
+    uids: Collection[str]
+    node: str
+    namespaces: Sequence[str]
+    selector: str
+    label_only: bool = False
+    dry_run: bool = False
+    because: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of it.
+
+    Attributes:
+        did: `evicted`, `labelled`, or what kept it from that: `budget`, `gone`.
+        pod: NAMESPACE/NAME; empty where none was chosen.
+        text: The same in words.
+        left: Hand-offs that the hour still has.
+    """
+
+    did: str
+    pod: str
+    text: str
+    left: int
+
+
+def hand_off(api: Api, budget: Budget, asked: Asked) -> Outcome:
+    """Label the newest pod that may be moved, for it has the least work to lose, and ask for its eviction.
+
+    Raises:
+        CheckFailed: There is no such pod.
+        Declined: The API does not do it now, such as for a PodDisruptionBudget.
+        PermissionMissing, HostError: As `Api` and `Budget` raise them.
+    """
+    if not asked.dry_run and not budget.left():
+        text = f"the budget of this hour is spent; the next hand-off may be in {budget.next_seconds() / 60.0:.0f} min"
+        return Outcome("budget", "", text, 0)
+    pod = _newest(_movable(api, asked))
+    if not asked.dry_run:
+        budget.spend()
+    try:
+        _put(api, pod, asked)
+    except (Declined, PermissionMissing) as error:
+        if not asked.dry_run:
+            budget.give_back()
+        if isinstance(error, Declined) and error.status in GONE:
+            return Outcome("gone", str(pod), f"{pod} has gone by itself", budget.left())
+        raise
+    return _outcome(pod, asked, budget.left())
+
+
+def be_pods(config: ServeConfig) -> frozenset[str]:
+    """UIDs of the pods whose groups are BE's on this host now, or lie directly in one; HostError: BE is not there."""
+    layout, knobs = Layout.detect(), Knobs(None, dry_run=True)
+    groups = (
+        group
+        for workload in be_group(config, layout, make=False).workloads
+        for group in groups_of(workload, layout, knobs)
+    )
+    return frozenset(uid for group in groups for uid in _uids(group.name, child_groups(knobs, group.directories[0])))
+
+
+def _uids(name: str, children: Iterable[Path]) -> Iterator[str]:
+    path = f"/{name.strip('/')}"
+    found = [pod_uid(path)] if pod_uid(path) else [pod_uid(f"/{child.name}") for child in children]
+    yield from (uid for uid in found if uid)
+
+
+def _movable(api: Api, asked: Asked) -> list[Pod]:
+    """The pods of which one may be handed off, at least one."""
+    found = [pod for one in asked.namespaces for pod in api.pods(one, asked.node, asked.selector)]
+    ours = [pod for pod in found if pod.uid in asked.uids and not pod.ends]
+    movable = [pod for pod in ours if _may_go(pod, label_only=asked.label_only)]
+    if movable:
+        return movable
+    where = f"in namespace {' or '.join(asked.namespaces)} on node {asked.node}"
+    if not found:
+        raise CheckFailed(f"no pod {where} has the labels {asked.selector}; label those that may be moved")
+    if not ours:
+        raise CheckFailed(f"none of the {len(found)} pods {where} with the labels {asked.selector} is BE of this host")
+    if asked.label_only:
+        raise CheckFailed(f"each of the {len(ours)} pods of BE {where} has the label {STARVED} already")
+    raise CheckFailed(
+        f"nobody would start any of the {len(ours)} pods of BE {where} elsewhere: a Job or a Deployment has to own them"
+    )
+
+
+def _may_go(pod: Pod, *, label_only: bool) -> bool:
+    """Not labelled yet; for an eviction: somebody makes another one, and not on this very node."""
+    return STARVED not in pod.labels if label_only else pod.controller not in ("", "DaemonSet", "Node")
+
+
+def _newest(pods: Iterable[Pod]) -> Pod:
+    return max(pods, key=lambda pod: (pod.created, str(pod)))
+
+
+def _put(api: Api, pod: Pod, asked: Asked) -> None:
+    notes: Mapping[str, str] = {BECAUSE: asked.because} if asked.because else {}
+    api.label(pod, {STARVED: "true"}, notes, dry_run=asked.dry_run)
+    if not asked.label_only:
+        api.evict(pod, dry_run=asked.dry_run)
+
+
+def _outcome(pod: Pod, asked: Asked, left: int) -> Outcome:
+    did = "labelled" if asked.label_only else "evicted"
+    done = f"labelled {STARVED}=true" + ("" if asked.label_only else " and evicted")
+    text = f"{pod} {'would be' if asked.dry_run else 'is'} {done}; {left} more within this hour"
+    return Outcome(did, str(pod), text, left)
