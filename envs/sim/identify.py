@@ -80,15 +80,15 @@ class Record:
     @property
     def compared(self) -> NDArray[np.intp]:
         """Numbers of the ticks that hosts are compared on, in order."""
-        return spread(len(self.offered_rps), MOST_TICKS)
+        return spread(len(self.offered_rps), MOST_TICKS, PIECES)
 
 
-def spread(count: int, most: int) -> NDArray[np.intp]:
-    """Numbers of at most so many of `count` ticks, in order: PIECES of ticks in a row, evenly spread."""
+def spread(count: int, most: int, pieces: int) -> NDArray[np.intp]:
+    """Numbers of at most `most` of `count` ticks, in order: so many pieces of ticks in a row, evenly spread."""
     if count <= most:
         return np.arange(count)
-    long = most // PIECES
-    starts = np.linspace(0, count - long, PIECES).astype(int)
+    long = most // pieces
+    starts = np.linspace(0, count - long, pieces).astype(int)
     return np.unique(np.concatenate([np.arange(start, start + long) for start in starts]))
 
 

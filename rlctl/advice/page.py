@@ -216,8 +216,8 @@ def _lived_line(watched: Watched) -> str:
     pieces = np.count_nonzero(np.diff(ticks) > 1) + 1
     return (
         f"lived through: {hours:.2f} of {watched.hours:.2f} h ({100.0 * len(ticks) / count:.1f} %), in {pieces} pieces "
-        f"evenly spread over the log, with loads of {_loads(watched.load_ratio[ticks])}; of each but the first "
-        f"{SETTLE_TICKS} ticks do not count; the intervals say nothing of the rest"
+        f"evenly spread over the log, with loads of {_loads(watched.load_ratio[ticks])}; the first {SETTLE_TICKS} "
+        "ticks of every later piece do not count; the intervals say nothing of the rest"
     )
 
 

@@ -27,8 +27,9 @@ from rlctl.ticklog.replay import period_in
 ASSUMED_RPS = 1000.0
 """Maximum load where the log has the load as a share only: what is advised hardly depends on it."""
 
-MOST_TICKS = 3600
-"""Of a longer log so many ticks are lived through again: of a day all would take half an hour."""
+MOST_TICKS, PIECES = 3600, 24
+"""Of a longer log so many ticks are lived through again, in so many pieces: of a day all would take half an hour. Few
+pieces meet a load that comes again and again always in the same places."""
 
 SETTLE_TICKS = 30
 """Ticks at the start of a later piece that do not count: its load has jumped there, which the host's never did."""
@@ -69,7 +70,7 @@ class Watched:
     @property
     def lived(self) -> NDArray[np.intp]:
         """Numbers of the ticks that are lived through again, in order: all, or of a long log MOST_TICKS in pieces."""
-        return spread(len(self.load_ratio), MOST_TICKS)
+        return spread(len(self.load_ratio), MOST_TICKS, PIECES)
 
     @property
     def counted(self) -> Flags:

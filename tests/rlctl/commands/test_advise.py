@@ -86,6 +86,7 @@ def few(monkeypatch):
 def long_logs(monkeypatch):
     """400 ticks are a long log, of which 8 pieces of 20 ticks are lived through."""
     monkeypatch.setattr("rlctl.advice.watched.MOST_TICKS", 160)
+    monkeypatch.setattr("rlctl.advice.watched.PIECES", 8)
     monkeypatch.setattr("rlctl.advice.watched.SETTLE_TICKS", 5)
 
 
