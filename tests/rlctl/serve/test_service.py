@@ -83,6 +83,9 @@ class Host(FakePlant):
     def events(self):
         return ()
 
+    def peopled(self):
+        return True
+
     def close(self):
         self.log.append("originals put back")
 
