@@ -590,8 +590,8 @@ def test_a_schedule_a_spent_budget_and_a_word_on_a_reload_and_on_a_restart(group
             assert ask(state, {"do": "approve", "answer": "yes"})["said"].startswith("yes: static (")
             until(lambda: process.poll() is not None or decides("greedy-shield"))
             until(lambda: process.poll() is not None or spent())
-        process.terminate()
-        _, first = process.communicate(timeout=PATIENCE_SECONDS)
+            process.terminate()  # here, or the busy one is frozen for the rest of the cool-down, and does not die
+            _, first = process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode == 0, first
         config.write_text(text.replace("name: static", "name: weights"))
         ticks.unlink()
