@@ -148,7 +148,7 @@ class Controller:
         try:
             self.plant.apply(start)
         except CgroupBusy as error:  # a task deep in the kernel has not stopped yet; every tick tries again
-            log.warning("the first allocation is not in force yet: %s", error)
+            log.warning("the first allocation is not in force yet, the next tick tries again: %s", error)
         if self.inner:
             self.inner.begin(start)
         self._renew(safe=True)
