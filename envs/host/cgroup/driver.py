@@ -260,7 +260,9 @@ class FreezerDriver(ABC):
             if time.monotonic() >= deadline:
                 if not frozen:
                     return
-                raise CgroupBusy(f"{self._order}: not frozen after {timeout_seconds:.2g} s: a task sleeps in the kernel")
+                raise CgroupBusy(
+                    f"{self._order}: not frozen after {timeout_seconds:.2g} s: a task sleeps in the kernel"
+                )
             time.sleep(_POLL_SECONDS)
             if not self.waits_for_thaw:
                 # v1 stays FREEZING when tasks were forked or moved in meanwhile, until the order is repeated:
