@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from rlctl.envs.errors import HostError, PermissionMissing
+from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
+from rlctl.envs.host.cgroup.journal import read_own
 from rlctl.envs.whole_file import write_json
 
 FILE, LOCK = "hand-offs.json", "hand-offs.lock"
 """Below the state directory."""
 
-HOUR_SECONDS = 3600.0
+HOUR_SECONDS, MOST_BYTES = 3600.0, 1 << 16
 
 
 class Budget:
@@ -69,14 +70,12 @@ class Budget:
     def _times(self) -> list[float]:
         path, now = self._state / FILE, self._clock()
         try:
-            if path.exists() and not path.is_file():
-                raise ValueError("no regular file")
-            times = [float(one) for one in json.loads(path.read_text(encoding="utf-8"))["times"]]
+            times = [float(one) for one in json.loads(read_own(path, MOST_BYTES))["times"]]
         except FileNotFoundError:
             return []
         except PermissionError as error:
             raise PermissionMissing(f"{path}: may not be read; run as who runs the service") from error
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, KeyError, RecursionError, ConfigError) as error:
             raise HostError(f"{path}: cannot be read, so nothing is handed off; remove it: {error}") from error
         return sorted(one for one in times if abs(now - one) < HOUR_SECONDS)  # a clock that was set back ends nothing
 

@@ -137,20 +137,30 @@ def load(state_dir: Path) -> Recorded:
 
 
 def open_own(state_dir: Path, name: str, flags: int) -> int:
-    """Open a regular file of a state directory that nobody else may write to; a link is not followed.
+    """Open a regular file of a state directory that nobody else may write to.
 
     Raises:
-        ConfigError: Others may write in the directory, or it is another kind of file: what it says is not believed.
+        ConfigError: Others may write in the directory, or as `open_regular`: what it says is not believed.
         OSError: As `os.open`.
     """
     status = os.stat(state_dir)
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
         who = f"owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}"
         raise ConfigError(f"{state_dir}: others may write in it ({who}): chown it to root and chmod go-w")
-    file = os.open(state_dir / name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    return open_regular(state_dir / name, flags)
+
+
+def open_regular(path: Path, flags: int) -> int:
+    """Open a regular file, whosever it is; no link is followed and no FIFO waited for.
+
+    Raises:
+        ConfigError: It is another kind of file.
+        OSError: As `os.open`.
+    """
+    file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise ConfigError(f"{state_dir / name}: is no regular file: remove it")
+        raise ConfigError(f"{path}: is no regular file: remove it")
     return file
 
 

@@ -149,11 +149,7 @@ class Witness:
 
     def _events(self) -> Iterator[tuple[tuple[int, int], int]]:
         """File and writer of each write; the kernel hands over an open file with each of them."""
-        while self._file is not None:
-            try:
-                data = os.read(self._file, _READ_BYTES)
-            except OSError:  # nothing more
-                return
+        for data in self._queued():
             offset = 0
             while offset + _EVENT.size <= len(data):
                 length, _, _, _, _, file, pid = _EVENT.unpack_from(data, offset)
@@ -165,16 +161,20 @@ class Witness:
 
     def _notices(self) -> Iterator[int]:
         """The watch of each write."""
-        while self._file is not None:
-            try:
-                data = os.read(self._file, _READ_BYTES)
-            except OSError:  # nothing more
-                return
+        for data in self._queued():
             offset = 0
             while offset + _NOTICE.size <= len(data):
                 number, _, _, length = _NOTICE.unpack_from(data, offset)
                 offset += _NOTICE.size + length
                 yield number
+
+    def _queued(self) -> Iterator[bytes]:
+        """What the kernel has for us, whole events each time."""
+        while self._file is not None:
+            try:
+                yield os.read(self._file, _READ_BYTES)
+            except OSError:  # nothing more
+                return
 
     def _name(self, pid: int) -> str:
         if pid == 0:

@@ -17,14 +17,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from rlctl.envs.errors import HostError
-from rlctl.envs.host.cgroup.journal import append, refused, sealed_line, sync_directory, unsealed_line
+from rlctl.envs.host.cgroup.journal import append, open_regular, refused, sealed_line, sync_directory, unsealed_line
 from rlctl.envs.host.cgroup.kernel import Identity
 
 FOLDER = "partition"
 LEDGER = "ledger.jsonl"
-
-# No link is followed and no FIFO waited for. Whose it is does not matter: a user may divide what was delegated to them.
-_PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Stage(StrEnum):
@@ -73,14 +70,15 @@ class Recorded:
 
 def read_ledger(state_dir: Path) -> Recorded | None:
     """The ledger of a state directory, None without one yet; PermissionMissing, ConfigError: it cannot be read."""
-    folder = state_dir / FOLDER
+    path = state_dir / FOLDER / LEDGER
     try:
-        with os.fdopen(os.open(folder / LEDGER, os.O_RDONLY | _PLAIN), "rb") as file:
+        # Whose it is does not matter: a user may divide what was delegated to them, and root undo it.
+        with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
             content = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise refused(folder / LEDGER, error) from error
+        raise refused(path, error) from error
     recorded = Recorded()
     for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
         try:
@@ -115,7 +113,7 @@ class Ledger:
     def __init__(self, state_dir: Path) -> None:
         self.path = state_dir / FOLDER / LEDGER
         try:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | _PLAIN, 0o600)
+            self._file = open_regular(self.path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise refused(self.path, error) from error
         content = os.pread(self._file, os.fstat(self._file).st_size, 0)

@@ -22,7 +22,7 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.partition import moving
 from rlctl.envs.host.partition.apply import Applied, Wish, apply, plan
-from rlctl.envs.host.partition.ledger import FOLDER, Ledger, Move, Stage, read_ledger
+from rlctl.envs.host.partition.ledger import FOLDER, LEDGER, Ledger, Move, Stage, read_ledger
 from rlctl.envs.host.partition.moving import REAL_TIME_LEFT, Choice
 from rlctl.envs.host.partition.platform import Platform, load_platform
 from rlctl.envs.host.partition.undo import Undone, undo
@@ -615,3 +615,11 @@ def test_an_interrupt_takes_back_what_was_done(machine: Machine) -> None:
     with pytest.raises(KeyboardInterrupt):
         machine.apply(kernel=Meddling(machine.fake, interrupt))
     assert machine.snapshot() == before
+
+
+def test_a_fifo_is_no_ledger_and_is_not_waited_for(tmp_path):
+    (tmp_path / FOLDER).mkdir()
+    os.mkfifo(tmp_path / FOLDER / LEDGER)
+    for open_it in (read_ledger, Ledger):
+        with pytest.raises(ConfigError, match="is no regular file: remove it"):
+            open_it(tmp_path)
