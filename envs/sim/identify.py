@@ -1,8 +1,9 @@
 """Which simulated hosts explain a recorded log: hosts drawn at random, weighed by how near they come to its readings.
 
-Population Monte Carlo (Cappé et al. 2004, Journal of Computational and Graphical Statistics 13, 907-929) with a
-bounded error, so that single windows which nothing explains decide nothing. What a log says nothing of, as what BE
-would do to an LC that it never ran beside, stays as wide as it was drawn: the hosts that are left differ in it.
+A sequential Monte Carlo sampler (Del Moral, Doucet and Jasra 2006, Journal of the Royal Statistical Society B 68,
+411-436) with a bounded error, so that single windows which nothing explains decide nothing. What a log says nothing of,
+as what BE would do to an LC that it never ran beside, stays as wide as it was drawn: the hosts that are left differ
+in it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,15 @@ from rlctl.envs.sim.plant import weight_ratios
 from rlctl.envs.sim.profile import Constants, load_profile
 from rlctl.envs.workload import Weight
 
-DRAWN, REDRAWN, ROUNDS, JITTER = 4000, 1000, 1, 0.07
-"""Hosts of the first round and of each further one, and how far those are from the ones that they come from."""
+DRAWN, KEPT = 4000, 1000
+"""Hosts that are drawn, and those that go on to be moved."""
+
+FEWEST_RATIO, MOVES = 0.5, 2
+"""Share of the hosts that must go on to count when the readings gain weight, and moves of each host at each weight."""
+
+MOVE_RATIO = 0.4
+"""A move's size by the spread of the hosts: 2.4 by the root of the dimensions accepts a quarter (Gelman, Roberts and
+Gilks 1996, Bayesian Statistics 5, 599-607), and a record says nothing of some of these."""
 
 MOST_TICKS, PIECES = 480, 8
 """Of a longer log so many ticks are compared, and in how many pieces these lie."""
@@ -93,20 +101,15 @@ def spread(count: int, most: int, pieces: int) -> NDArray[np.intp]:
 
 
 def identified(record: Record, count: int, seed: int = 0) -> tuple[Constants, float]:
-    """Hosts that explain a record, drawn by their weights, and how many windows' tails they come within 2x of.
+    """Hosts that explain a record, and how many windows' tails they come within 2x of.
 
     Returns:
         Constants of `count` hosts, some perhaps the same; and the share of the windows compared, by the median of these
         hosts, 0 where none of those has a tail.
     """
     chance = np.random.default_rng(seed)
-    points = chance.random((DRAWN, len(_DIMENSIONS)))
-    weights = _weights(record, points)
-    for _ in range(ROUNDS):
-        steps = JITTER * chance.normal(size=(REDRAWN, len(_DIMENSIONS)))
-        points = _reflected(points[_drawn(weights, REDRAWN, chance)] + steps)
-        weights = _weights(record, points)
-    chosen = _constants(record, points[_drawn(weights, count, chance)])
+    points = _explaining(record, chance)
+    chosen = _constants(record, points[chance.choice(KEPT, count, replace=count > KEPT)])
     tails = np.array([window.tail_latency_seconds for window in _replayed(record, chosen)])
     seen = record.tail_seconds[record.compared]
     known = np.isfinite(seen)
@@ -114,8 +117,30 @@ def identified(record: Record, count: int, seed: int = 0) -> tuple[Constants, fl
     return chosen, float(near.mean()) if near.size else 0.0
 
 
-def _weights(record: Record, points: Array) -> Array:
-    """How well each host explains the record, as weights that sum up to 1."""
+def _explaining(record: Record, chance: np.random.Generator) -> Array:
+    """Points of hosts that explain a record, shape (KEPT, dimensions), each as likely as another."""
+    points = chance.random((DRAWN, len(_DIMENSIONS)))
+    fits = _fits(record, points)
+    weight = 0.0
+    while weight < 1.0:
+        # The readings gain weight in steps, each such that it decides little, and the hosts move between the steps:
+        # of 4000 hosts drawn at random hardly ten come near to a record, and these ten would be the whole answer.
+        step = _step(fits, 1.0 - weight)
+        weight += step
+        kept = _drawn(np.exp(step * (fits - fits.max())), KEPT, chance)
+        points, fits = points[kept], fits[kept]
+        for _ in range(MOVES):
+            sizes = MOVE_RATIO * points.std(axis=0)
+            moved = _reflected(points + sizes * chance.normal(size=points.shape))
+            there = _fits(record, moved)
+            # Metropolis: the way back is as likely as the way there, also at a side of the cube.
+            accepted = np.log(chance.random(KEPT)) < weight * (there - fits)
+            points, fits = np.where(accepted[:, None], moved, points), np.where(accepted, there, fits)
+    return points
+
+
+def _fits(record: Record, points: Array) -> Array:
+    """How well each host explains the record: the logarithm of its likelihood."""
     errors, terms = np.zeros(len(points)), 0
     every = record.limits.cpus + record.limits.lc_cpus
     for tick, window in zip(record.compared, _replayed(record, _constants(record, points)), strict=True):
@@ -127,9 +152,24 @@ def _weights(record: Record, points: Array) -> Array:
             if np.isfinite(seen):
                 errors += np.square(np.minimum(np.abs(found - seen) / one, MOST_ERROR))
                 terms += 1
-    mean = errors / max(terms, 1)
-    weights = np.exp(-0.5 * min(INDEPENDENT, terms / 3.0) * (mean - mean.min()))
-    return np.asarray(weights / weights.sum())
+    return np.asarray(-0.5 * min(INDEPENDENT, terms / 3.0) * errors / max(terms, 1))
+
+
+def _step(fits: Array, most: float) -> float:
+    """The weight that the readings may gain, `most` at most: as many hosts go on to count as FEWEST_RATIO says."""
+
+    def counting(step: float) -> float:  # the effective sample size (Kong, Liu and Wong 1994)
+        weights = np.exp(step * (fits - fits.max()))
+        return float(weights.sum() ** 2 / np.square(weights).sum())
+
+    fewest = FEWEST_RATIO * min(len(fits), 2 * KEPT)
+    if counting(most) >= fewest:
+        return most
+    low, high = 0.0, most
+    for _ in range(30):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if counting(middle) >= fewest else (low, middle)
+    return max(low, most * 1e-3)
 
 
 def _replayed(record: Record, constants: Constants) -> Iterator[Window]:
@@ -149,8 +189,8 @@ def _replayed(record: Record, constants: Constants) -> Iterator[Window]:
 
 
 def _drawn(weights: Array, count: int, chance: np.random.Generator) -> NDArray[np.intp]:
-    """Systematic resampling."""
-    places = np.searchsorted(np.cumsum(weights), (chance.random() + np.arange(count)) / count)
+    """Systematic resampling by weights of any sum."""
+    places = np.searchsorted(np.cumsum(weights) / weights.sum(), (chance.random() + np.arange(count)) / count)
     return np.minimum(places, len(weights) - 1)
 
 

@@ -79,7 +79,7 @@ def asked(log, policies):
 def few(monkeypatch):
     """Few hosts are drawn: for tests of what is said, not of how true it is."""
     monkeypatch.setattr("rlctl.envs.sim.identify.DRAWN", 200)
-    monkeypatch.setattr("rlctl.envs.sim.identify.REDRAWN", 60)
+    monkeypatch.setattr("rlctl.envs.sim.identify.KEPT", 60)
 
 
 @pytest.fixture
