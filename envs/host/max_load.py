@@ -1,7 +1,8 @@
 """The LC's maximum load, learned from what is seen of it, for who does not know it: a cautious estimate.
 
-Nothing is tried for it, so it is an estimate until the load has borne it out. Where the LC is bound by something else than its CPUs, what is learned from its CPU time is too
-much until the LC alone has missed its target; the guards on latency do not depend on it.
+Nothing is tried for it, so it is an estimate until the load has borne it out. Where the LC is bound by something else
+than its CPUs, what is learned from its CPU time is too much until the LC alone has missed its target; the guards on
+latency do not depend on it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ CAUTIOUS_UTILISATION = 0.7
 live-memcached.json: `lc_cpus` under `frozen` by its load); who is bound by something else may not come to .7."""
 
 FIRST_WINDOWS = 120
-"""Of so many windows the one with the dearest requests counts, before there is an average: what comes first, a cold cache
-or cheap requests only, says little of what follows."""
+"""Of so many windows the one with the dearest requests counts, before there is an average: what comes first, such as
+cheap requests only, says little of what follows."""
 
 RISE, FALL = 0.3, 0.02
 """Weight of a new CPU time by requests in its average, when above and when below: an underestimate costs QoS."""
