@@ -15,7 +15,7 @@ from typing import Any
 
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.host.events import BE_VANISHED
-from rlctl.envs.telemetry import Missing, Telemetry, Value, Why
+from rlctl.envs.telemetry import Missing, Telemetry, Value, Why, number, offered_rps
 from rlctl.loop.record import Tick, allocation_as_json
 from rlctl.safety.trust import SensorGuard
 from rlctl.safety.verdict import Bound
@@ -26,6 +26,10 @@ log = logging.getLogger(__name__)
 SUMMARY_SECONDS = 60.0
 REMIND_SECONDS = 30.0
 """Time between two lines on a latency or a load that is missing for one and the same reason."""
+
+IF_NOT_IDLE = (
+    "if the LC is not idle, see whether its load reaches it, and whether lc.latency names where its requests show"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,8 @@ class Narrator:
         self._reminded_seconds[key] = now
         why = f"{missing.detail or missing.why}; " + ("the LC has no process; " if dead else "")
         text = f"no {name}: {why}BE stays at {in_words(tick.applied)}"
+        if not dead and number(offered_rps(tick.telemetry.counters)) == 0.0:
+            text += f"; {IF_NOT_IDLE}"
         fields = {"reading": name, "missing": missing.why, "detail": missing.detail}
         self._tell(Event("trouble", tick.wall_seconds, tick.index, text, fields))
 
@@ -221,8 +227,8 @@ def _summary(tick: Tick, minute: _Minute, cpus: int) -> Event:
     mean_be = minute.be_cpus / minute.ticks
     text = (
         f"{minute.ticks} ticks: {minute.over_target} over target, {minute.unknown} without latency, "
-        f"worst {minute.worst_milliseconds:.2f} ms; BE used {mean_be:.2f} CPUs on average of the {_cpus(cpus)} it may be "
-        f"given, now {in_words(tick.applied)}; "
+        f"worst {minute.worst_milliseconds:.2f} ms; BE used {mean_be:.2f} CPUs on average of the {_cpus(cpus)} it "
+        f"may be given, now {in_words(tick.applied)}; "
         f"{minute.changes} changes, {minute.overrides} overrides, {minute.fallbacks} fallbacks, "
         f"{minute.errors} write errors"
     )

@@ -98,6 +98,23 @@ def test_an_lc_without_a_process_is_told_at_once_and_not_only_that_its_latency_i
     assert [event.text.split("; ")[1] for event in told] == [f"BE stays at {in_words(SAFE)}", "the LC has no process"]
 
 
+@pytest.mark.parametrize(
+    ("counters", "alive", "told_what_to_do"),
+    [
+        ({"offered_rps": Value(0.0)}, Value(1.0), True),
+        ({"offered_rps": Missing(Why.NOT_SUPPORTED), "done_rps": Value(0.0)}, Value(1.0), True),
+        ({"offered_rps": Value(3.0), "done_rps": Value(0.0)}, Value(1.0), False),
+        ({"offered_rps": Value(0.0)}, Value(0.0), False),
+        ({}, Value(1.0), False),
+    ],
+)
+def test_an_idle_lc_is_told_with_what_to_check_if_it_is_not_idle(told, counters, alive, told_what_to_do):
+    """A wrong lc.latency looks like an idle service, beside which BE stays safe for ever without an error."""
+    idle = tick(0, Missing(Why.NO_DATA, "x.jsonl: no request completed in 1.0 s"))
+    Narrator(told.append, 2).write(replace(idle, telemetry=idle.telemetry.but(counters=counters, lc_alive=alive)))
+    assert ("lc.latency" in told[0].text) == told_what_to_do
+
+
 def test_a_be_that_has_vanished_is_the_reason_and_not_the_policy(told):
     events = ("group-vanished: BE group b is left out: the group was removed", "be-vanished: no BE group is left")
     gone = replace(tick(0, Quantile(0.001, samples=50), before=Allocation(1.0, 2)), note="growth", events=events)
