@@ -1,7 +1,8 @@
-"""The LC's maximum load, learned from what is seen of it, for who does not know it: the least that it surely is.
+"""The LC's maximum load, learned from what is seen of it, for who does not know it: a cautious estimate.
 
-Nothing is tried for it. Where the LC is bound by something else than its CPUs, what is learned from its CPU time is too
-much until the LC alone has missed its target; the guards on latency do not depend on it.
+Nothing is tried for it, so it is an estimate until the load has borne it out. Where the LC is bound by something else
+than its CPUs, what is learned from its CPU time is too much until the LC alone has missed its target; the guards on
+latency do not depend on it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,15 @@ CAUTIOUS_UTILISATION = 0.7
 """Of the LC's CPUs. nginx and memcached alone keep their target to about .9 of them (docs/results/live-nginx.json and
 live-memcached.json: `lc_cpus` under `frozen` by its load); who is bound by something else may not come to .7."""
 
+FIRST_WINDOWS = 120
+"""Of so many windows the one with the dearest requests counts, before there is an average: what comes first, such as
+cheap requests only, says little of what follows."""
+
 RISE, FALL = 0.3, 0.02
 """Weight of a new CPU time by requests in its average, when above and when below: an underestimate costs QoS."""
+
+NEAR_RATIO = 0.9
+"""A load that held bears out a maximum of which it is so much."""
 
 SETTLED_SECONDS = 10.0
 """Misses that go on for so long while BE has next to nothing are the load's: no backlog of BE's lasts so long."""
@@ -37,7 +45,8 @@ TOLD_RATIO = 0.1
 """Changes below it are not told."""
 
 SCHEMA = 1
-MOST_RPS = 1e15
+MOST = 1e15
+"""Requests a second, and seconds a request: more is no reading."""
 
 ABSURD_RATIO = 1.25
 """A stated maximum that is so far off what was seen is told."""
@@ -50,7 +59,8 @@ class MaxLoad:
     Attributes:
         lc: Name of the LC.
         lc_cpus: CPUs that it may run on.
-        cpu_seconds_per_request: CPU time that a request takes.
+        cpu_seconds_per_request: CPU time that a request takes: in the dearest of the first windows, then on average.
+        windows: Windows that it is of, up to FIRST_WINDOWS.
         held_rps: The highest load at which two windows in a row held the target, whatever BE had.
         missed_rps: The lowest load at which the LC missed it for SETTLED_SECONDS while BE had next to nothing.
     """
@@ -60,9 +70,11 @@ class MaxLoad:
     cpu_seconds_per_request: float | None = None
     held_rps: float | None = None
     missed_rps: float | None = None
+    windows: int = 0
     _last_held_rps: float = 0.0
     _missing_since: float | None = None
     _told_rps: float = 0.0
+    _told_borne_out: bool = False
 
     @property
     def name(self) -> str:
@@ -71,7 +83,7 @@ class MaxLoad:
 
     @property
     def cautious_rps(self) -> float | None:
-        """The least that the maximum surely is: what held, or what CPUs and misses allow, if that is more."""
+        """What counts as the maximum: what held, or what CPUs and misses allow, if that is more."""
         allowed = None
         if self.cpu_seconds_per_request:
             most = MISSED_RATIO * self.missed_rps if self.missed_rps else math.inf
@@ -79,11 +91,17 @@ class MaxLoad:
         return max((known for known in (allowed, self.held_rps) if known), default=None)
 
     @property
+    def borne_out(self) -> bool:
+        """A load near `cautious_rps` has held, so that the maximum is no less; until then it is an estimate."""
+        return (self.held_rps or 0.0) >= NEAR_RATIO * (self.cautious_rps or math.inf)
+
+    @property
     def highest_rps(self) -> float | None:
-        """The most that it can be: what was missed, or all CPUs busy."""
+        """The most that it can be: what was missed, or all CPUs busy, if more has not held."""
         if self.missed_rps:
             return self.missed_rps
-        return self.lc_cpus / self.cpu_seconds_per_request if self.cpu_seconds_per_request else None
+        demand = self.cpu_seconds_per_request
+        return max(self.lc_cpus / demand, self.held_rps or 0.0) if demand else None
 
     def see(
         self, now_seconds: float, rps: Reading, use_cpus: Reading, latency_ratio: float | None, *, be_held: bool
@@ -132,18 +150,22 @@ class MaxLoad:
         return ""
 
     def remembered(self) -> Mapping[str, Any]:
-        """What a restart should know, as plain data for `recall`: what was missed. All else is seen in two windows."""
-        return {"schema": SCHEMA, "missed_rps": self.missed_rps}
+        """What a restart should know, as plain data for `recall`; what held is seen again in two windows."""
+        return {
+            "schema": SCHEMA,
+            "missed_rps": self.missed_rps,
+            "cpu_seconds_per_request": self.cpu_seconds_per_request,
+            "windows": self.windows,
+        }
 
     def recall(self, memory: Mapping[str, Any]) -> None:
-        """Go on with what `remembered` said, which can only make the maximum less; ValueError: it is none of that."""
-        missed_rps = memory.get("missed_rps")
-        known = (
-            isinstance(missed_rps, (int, float)) and not isinstance(missed_rps, bool) and 0.0 < missed_rps < MOST_RPS
-        )
-        if memory.get("schema") != SCHEMA or not (missed_rps is None or known):
+        """Go on with what `remembered` said, of an older version too; ValueError: it is none of that."""
+        missed_rps, demand = memory.get("missed_rps"), memory.get("cpu_seconds_per_request")
+        windows = memory.get("windows", 0)
+        counted = isinstance(windows, int) and not isinstance(windows, bool) and windows >= 0
+        if memory.get("schema") != SCHEMA or not (_known(missed_rps) and _known(demand) and counted):
             raise ValueError("is no maximum load")
-        self.missed_rps = missed_rps
+        self.missed_rps, self.cpu_seconds_per_request, self.windows = missed_rps, demand, min(windows, FIRST_WINDOWS)
 
     def __str__(self) -> str:
         if (low := self.cautious_rps) is None:
@@ -155,12 +177,14 @@ class MaxLoad:
             f"{self.held_rps:.0f} held" if self.held_rps else "",
             f"{self.missed_rps:.0f} missed without BE" if self.missed_rps else "",
         )
-        return f"{self.name}: at least {low:.0f} rps{high} ({', '.join(filter(None, reasons))})"
+        how = "at least" if self.borne_out else "estimated at"
+        return f"{self.name}: {how} {low:.0f} rps{high} ({', '.join(filter(None, reasons))})"
 
     def _learn(self, demand: float) -> None:
         known = self.cpu_seconds_per_request
-        if known is None:
-            self.cpu_seconds_per_request = demand
+        if known is None or self.windows < FIRST_WINDOWS:
+            self.windows += 1
+            self.cpu_seconds_per_request = max(known or 0.0, demand)
         else:
             self.cpu_seconds_per_request = known + (RISE if demand > known else FALL) * (demand - known)
 
@@ -175,9 +199,17 @@ class MaxLoad:
                 self.held_rps = None  # it was another LC or host that held it
 
     def _tell(self, most: float) -> None:
-        if abs(most - self._told_rps) > TOLD_RATIO * self._told_rps:
-            self._told_rps = most
+        moved = abs(most - self._told_rps) > TOLD_RATIO * self._told_rps
+        if moved or (self.borne_out and not self._told_borne_out):
+            self._told_rps, self._told_borne_out = most, self.borne_out
             log.info("%s", self)
+
+
+def _known(number: object) -> bool:
+    """None, or what can be a reading above 0."""
+    if number is None:
+        return True
+    return isinstance(number, (int, float)) and not isinstance(number, bool) and 1.0 / MOST < number < MOST
 
 
 def is_held(allocation: Allocation, limits: Limits) -> bool:

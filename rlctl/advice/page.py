@@ -142,7 +142,11 @@ def as_json(source: str, answer: Advice | Unanswered) -> dict[str, object]:
             asdict(option) | {"be_cpu_hours_a_day": asdict(option.be_cpu_hours_a_day)} for option in answer.options
         ],
         "alone": _alone(watched),
-        "max_load_rps": {"at_least": load.cautious_rps, "at_most": load.highest_rps},
+        "max_load_rps": {
+            "at_least": load.cautious_rps,
+            "at_most": load.highest_rps,
+            "borne_out": load.borne_out,
+        },
     }
 
 

@@ -19,8 +19,9 @@ EXAMPLES = """examples:
   rlctl learn-load /var/log/rlctl
   rlctl learn-load ticks.jsonl --json
 
-At least: the CPU time of requests says so, at .7 of the LC's CPUs, or the target was held there. At most: the LC missed
-its target there with BE at its minimum, or all its CPUs would be busy. A log of several LCs tells of the worst off one.
+Estimated at: the CPU time of requests says so, at .7 of the LC's CPUs, and no load has borne it out (`borne_out`). At
+least: the target was held there, or nearly. At most: the LC missed its target there with BE at its minimum, or all its
+CPUs would be busy. A log of several LCs tells of the worst off one.
 """
 
 
@@ -50,6 +51,7 @@ def _as_json(learned: MaxLoad, ticks: int) -> dict[str, object]:
         "schema": 1,
         "ticks": ticks,
         "at_least_rps": learned.cautious_rps,
+        "borne_out": learned.borne_out,
         "at_most_rps": learned.highest_rps,
         "cpu_seconds_per_request": learned.cpu_seconds_per_request,
         "lc_cpus": learned.lc_cpus,

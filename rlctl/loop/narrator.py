@@ -15,7 +15,7 @@ from typing import Any
 
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.host.events import BE_VANISHED
-from rlctl.envs.telemetry import Missing, Telemetry, Value, Why
+from rlctl.envs.telemetry import Missing, Telemetry, Value, Why, number, offered_rps
 from rlctl.loop.record import Tick, allocation_as_json
 from rlctl.safety.trust import SensorGuard
 from rlctl.safety.verdict import Bound
@@ -26,6 +26,10 @@ log = logging.getLogger(__name__)
 SUMMARY_SECONDS = 60.0
 REMIND_SECONDS = 30.0
 """Time between two lines on a latency or a load that is missing for one and the same reason."""
+
+IF_NOT_IDLE = (
+    "if the LC is not idle, see whether its load reaches it, and whether lc.latency names where its requests show"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +80,15 @@ class _Minute:
 
 
 class Narrator:
-    """A recorder that turns ticks into the few events worth a line."""
+    """A recorder that turns ticks into the few events worth a line.
 
-    def __init__(self, tell: Callable[[Event], None], summary_seconds: float = SUMMARY_SECONDS) -> None:
+    Args:
+        cpus: CPUs that BE may be given.
+    """
+
+    def __init__(self, tell: Callable[[Event], None], cpus: int, summary_seconds: float = SUMMARY_SECONDS) -> None:
         self._tell = tell
+        self._cpus = cpus
         self._summary_seconds = summary_seconds
         self._last_kind: tuple[object, ...] = ()
         self._error = ""
@@ -112,6 +121,8 @@ class Narrator:
         self._reminded_seconds[key] = now
         why = f"{missing.detail or missing.why}; " + ("the LC has no process; " if dead else "")
         text = f"no {name}: {why}BE stays at {in_words(tick.applied)}"
+        if not dead and number(offered_rps(tick.telemetry.counters)) == 0.0:
+            text += f"; {IF_NOT_IDLE}"
         fields = {"reading": name, "missing": missing.why, "detail": missing.detail}
         self._tell(Event("trouble", tick.wall_seconds, tick.index, text, fields))
 
@@ -120,7 +131,7 @@ class Narrator:
         minute = self._minute = self._minute or _Minute(now)
         minute.add(tick, changed)
         if now - minute.begun_seconds >= self._summary_seconds:
-            self._tell(_summary(tick, minute))
+            self._tell(_summary(tick, minute, self._cpus))
             self._minute, self._last_kind = _Minute(now), ()
 
 
@@ -171,8 +182,11 @@ def _unknown(telemetry: Telemetry) -> tuple[str, Missing] | None:
 def in_words(allocation: Allocation) -> str:
     """An allocation for people: `0.50 CPU on 1 CPU`, `on 2 CPUs`."""
     quota = "unlimited" if allocation.quota_cpus == UNLIMITED else f"{allocation.quota_cpus:.2f} CPU"
-    cpus = "1 CPU" if allocation.cpuset_cpus == 1 else f"{allocation.cpuset_cpus} CPUs"
-    return f"{quota} on {cpus}" + (", frozen" if allocation.frozen else "")
+    return f"{quota} on {_cpus(allocation.cpuset_cpus)}" + (", frozen" if allocation.frozen else "")
+
+
+def _cpus(number: int) -> str:
+    return "1 CPU" if number == 1 else f"{number} CPUs"
 
 
 def _change(tick: Tick) -> Event:
@@ -209,11 +223,12 @@ def _who(tick: Tick) -> str:
     return (tick.acting or tick.policy) + (f" ({tick.note})" if tick.note else "")
 
 
-def _summary(tick: Tick, minute: _Minute) -> Event:
+def _summary(tick: Tick, minute: _Minute, cpus: int) -> Event:
     mean_be = minute.be_cpus / minute.ticks
     text = (
         f"{minute.ticks} ticks: {minute.over_target} over target, {minute.unknown} without latency, "
-        f"worst {minute.worst_milliseconds:.2f} ms; BE used {mean_be:.2f} CPU, now {in_words(tick.applied)}; "
+        f"worst {minute.worst_milliseconds:.2f} ms; BE used {mean_be:.2f} CPUs on average of the {_cpus(cpus)} it "
+        f"may be given, now {in_words(tick.applied)}; "
         f"{minute.changes} changes, {minute.overrides} overrides, {minute.fallbacks} fallbacks, "
         f"{minute.errors} write errors"
     )

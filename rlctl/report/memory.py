@@ -39,8 +39,12 @@ def in_words(host: Mapping[str, Any], learned: Mapping[str, Any]) -> Iterator[st
 
 def _told(memory: Mapping[str, Any], limits: Limits) -> str:
     if "missed_rps" in memory:
-        missed_rps = memory["missed_rps"]
-        return "nothing that says it" if missed_rps is None else f"missed without BE at {float(missed_rps):.0f} rps"
+        missed_rps, demand = memory["missed_rps"], memory.get("cpu_seconds_per_request")
+        known = (
+            None if demand is None else f"{1e3 * float(demand):.3g} ms of CPU a request",
+            None if missed_rps is None else f"missed without BE at {float(missed_rps):.0f} rps",
+        )
+        return ", ".join(filter(None, known)) or "nothing that says it"
     if "missed" in memory:
         return f"{sum(int(count) for _, count in memory['missed'])} windows missed in the day before"
     evidence = Evidence()

@@ -152,6 +152,10 @@ def check_table(config: ServeConfig) -> None:
     """
     here_rps, weight = next(iter(config.lcs.values())).slo.max_load_rps, config.be.weight
     for file in (one.options.get("file") for one in (config.policy, config.fallback) if one.name == "table"):
+        if file is None:  # the levels are in the options, which do not say of which host and load they are
+            if isinstance(here_rps, str):
+                raise ConfigError("the levels of `table` are shares of a maximum load: state it by slo.max_load_rps")
+            continue
         swept = read_table(str(file))
         if isinstance(here_rps, str):
             raise ConfigError(f"{file} was swept with {swept.max_load_rps:g} rps: say so by slo.max_load_rps")

@@ -212,7 +212,7 @@ def control(
     """
     around, lines = around or Around(), JsonLines() if as_json else None
     shield, hands = Shield(deciders.profile, plant.limits), around.hands or Hands(None, (), plant.tick_seconds)
-    narrator = Narrator(lines or say)
+    narrator = Narrator(lines or say, plant.limits.cpus)
     budgets = around.budgets
     starving = Starving(around.starved, plant.limits.cpus, plant.tick_seconds, around.peopled)
     recorder = Tee(

@@ -110,6 +110,8 @@ class Population:
         for path, cluster in paths.items():
             if path not in self._by_path and path not in self._empty and len(self.members) < MOST_MEMBERS:
                 changed |= self._take(path, cluster, registered.get(path))
+        here = self.members.keys() | {self._name(path, registered.get(path)) for path in paths}
+        self._refused = {name: why for name, why in self._refused.items() if name in here}
         return changed
 
     def named(self, pid: int) -> str | None:
@@ -186,7 +188,7 @@ class Population:
         return any(self._anybody(child) for child in child_groups(self._knobs, folder))
 
     def _take(self, path: str, cluster: str, registration: Registration | None) -> bool:
-        name = registration.key if registration else str(PurePosixPath(path).relative_to(self._parent.name))
+        name = self._name(path, registration)
         try:
             group = Group.open(self._parent.layout, path, self._knobs)
             self._remember(group, ours=registration is not None)
@@ -202,6 +204,9 @@ class Population:
             "application-came", name if registration else f"{name}, which nobody registered", logging.INFO
         )
         return True
+
+    def _name(self, path: str, registration: Registration | None) -> str:
+        return registration.key if registration else str(PurePosixPath(path).relative_to(self._parent.name))
 
     def _remember(self, group: Group, *, ours: bool) -> None:
         """Journal a group's originals. One of ours has no CPUs of its own: it gets those that are above it."""

@@ -1,11 +1,21 @@
-"""The maximum load that nobody stated: never more than what was seen, and given up when it is contradicted."""
+"""The maximum load that nobody stated: called an estimate until it was seen, and given up when it is contradicted."""
+
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.allocation import Limits
-from rlctl.envs.host.max_load import CAUTIOUS_UTILISATION, MISSED_RATIO, SETTLED_SECONDS, MaxLoad, is_held
+from rlctl.envs.host.max_load import (
+    CAUTIOUS_UTILISATION,
+    FIRST_WINDOWS,
+    MISSED_RATIO,
+    NEAR_RATIO,
+    SETTLED_SECONDS,
+    MaxLoad,
+    is_held,
+)
 from rlctl.envs.telemetry import Missing, Value, Why
 
 GONE = Missing(Why.NO_DATA)
@@ -51,10 +61,19 @@ def test_what_the_service_misses_alone_is_more_than_the_maximum():
 
 def test_a_request_that_costs_more_is_seen_at_once_and_one_that_costs_less_in_time():
     service = Service()
-    service.runs(10, 300.0)
+    service.runs(FIRST_WINDOWS, 300.0)
     assert service.runs(10, 300.0, demand=0.002) < 380.0
     assert service.runs(10, 300.0) < 450.0
     assert service.runs(300, 300.0) == pytest.approx(700.0, rel=0.01)
+
+
+def test_of_the_first_windows_the_dearest_counts():
+    """Cheap requests that come first must not promise a maximum that the usual ones do not bear."""
+    service = Service()
+    service.runs(1, 300.0, demand=0.0004)
+    service.runs(1, 300.0)
+    assert service.runs(FIRST_WINDOWS - 2, 300.0, demand=0.0004) == pytest.approx(700.0)
+    assert 700.0 < service.runs(20, 300.0, demand=0.0004) < 1300.0, "and from then on the average"
 
 
 def test_without_a_reading_nothing_is_learned_and_nothing_is_known():
@@ -91,6 +110,27 @@ def test_what_a_restart_knows_makes_the_maximum_less():
     assert again.runs(1, 300.0) == pytest.approx(MISSED_RATIO * 500.0)
 
 
+def test_a_restart_goes_on_with_what_a_request_takes():
+    """The load is known from the first tick, and a window of cheap requests is no first one."""
+    service, again = Service(), Service()
+    before = service.runs(FIRST_WINDOWS + 10, 300.0)
+    again.learned.recall(service.learned.remembered())
+    assert again.learned.cautious_rps == before
+    assert not again.learned.borne_out
+    assert again.runs(1, 100.0, demand=0.0004) == pytest.approx(before, rel=0.02)
+    early = Service()
+    early.runs(10, 300.0)
+    again.learned.recall(early.learned.remembered())
+    assert again.runs(10, 100.0, demand=0.0004) == pytest.approx(700.0), "the first windows are not over"
+
+
+def test_what_an_older_version_remembered_is_taken():
+    service = Service()
+    service.learned.recall({"schema": 1, "missed_rps": 500.0})
+    assert service.learned.cautious_rps is None
+    assert service.runs(1, 300.0) == pytest.approx(MISSED_RATIO * 500.0)
+
+
 @pytest.mark.parametrize(
     "memory",
     [
@@ -100,6 +140,11 @@ def test_what_a_restart_knows_makes_the_maximum_less():
         {"schema": 1, "missed_rps": "9"},
         {"schema": 1, "missed_rps": True},
         {"schema": 1, "missed_rps": float("nan")},
+        {"schema": 1, "missed_rps": None, "cpu_seconds_per_request": 0.0},
+        {"schema": 1, "missed_rps": None, "cpu_seconds_per_request": 1e-320},
+        {"schema": 1, "missed_rps": None, "cpu_seconds_per_request": "1"},
+        {"schema": 1, "missed_rps": None, "cpu_seconds_per_request": 0.001, "windows": -1},
+        {"schema": 1, "missed_rps": None, "cpu_seconds_per_request": 0.001, "windows": 1.5},
     ],
 )
 def test_what_is_no_maximum_load_is_refused(memory):
@@ -108,7 +153,7 @@ def test_what_is_no_maximum_load_is_refused(memory):
 
 
 @given(st.floats(1.0, 1e14), st.lists(st.tuples(st.floats(1.0, 1e6), st.floats(0.0, 4.0)), max_size=20))
-def test_no_memory_makes_it_more(missed_rps, windows):
+def test_no_memory_of_a_miss_makes_it_more(missed_rps, windows):
     plain, recalled = MaxLoad("web", 1.0), MaxLoad("web", 1.0)
     recalled.recall({"schema": 1, "missed_rps": missed_rps})
     for second, (rps, use_cpus) in enumerate(windows):
@@ -125,8 +170,32 @@ def test_it_says_what_it_goes_by(caplog):
     service.runs(2, 300.0)
     for _ in range(3):
         service.learned.ratio(Value(100.0))
-    said = "maximum load of web: at least 700 rps, at most 1000 (1 ms of CPU a request on 1 CPU, 300 held)"
+    said = "maximum load of web: estimated at 700 rps, at most 1000 (1 ms of CPU a request on 1 CPU, 300 held)"
     assert [record.getMessage() for record in caplog.records] == [said]
+
+
+def test_it_is_an_estimate_until_the_load_has_come_near(caplog):
+    """Somebody who plans by the figure must see whether anybody has seen such a load."""
+    caplog.set_level("INFO")
+    service = Service()
+    for rps in (300.0, NEAR_RATIO * 700.0 - 1.0, NEAR_RATIO * 700.0 + 1.0, 650.0, 300.0):
+        service.runs(2, rps)
+        service.learned.ratio(Value(rps))
+        assert service.learned.borne_out == (service.learned.held_rps > NEAR_RATIO * 700.0)
+    assert re.findall("(estimated at|at least) 700 rps", caplog.text) == ["estimated at", "at least"]
+    service.runs(20, 680.0, latency_ratio=2.0, be_held=True)
+    assert service.learned.cautious_rps == 650.0
+    assert service.learned.borne_out, "650 held"
+    service.runs(20, 640.0, latency_ratio=2.0, be_held=True)
+    assert not service.learned.borne_out, "what held is contradicted"
+
+
+def test_what_held_is_no_more_than_what_it_can_be():
+    """Requests that were dear at first would say that the CPUs bear less than was served."""
+    service = Service()
+    service.runs(1, 300.0, demand=0.004)
+    service.runs(2, 600.0)
+    assert service.learned.cautious_rps == service.learned.highest_rps == 600.0
 
 
 def test_be_is_held_at_its_minimum_or_less():

@@ -146,9 +146,10 @@ def test_a_page_says_what_was_seen_and_what_could_be(tmp_path, capsys):
     assert "BE never ran beside the LC in this log" in out
     assert "best with at most 1 % of windows missed: " in out
     assert "no target below" in out
-    assert "at least" in out
+    assert "maximum load of the LC: " in out
     assert "lived through: all of the log" in out
     plain = json.loads((tmp_path / "a.json").read_text())
+    assert plain["max_load_rps"]["borne_out"] == ("maximum load of the LC: at least" in out)
     assert plain["lived_through"]["percent"] == 100.0
     assert [one["policy"] for one in plain["options"]] == ["frozen", "weights"]
     assert plain["options"][0]["be_percent"]["mean"] == pytest.approx(0.0, abs=1.0)

@@ -29,7 +29,7 @@ def told():
 
 
 def test_a_missing_latency_is_told_with_its_reason_at_once_and_every_30_s(told):
-    narrator = Narrator(told.append)
+    narrator = Narrator(told.append, 2)
     for second in range(50):
         narrator.write(tick(second, GONE))
     assert [event.tick for event in told] == [0, 30]
@@ -38,7 +38,7 @@ def test_a_missing_latency_is_told_with_its_reason_at_once_and_every_30_s(told):
 
 
 def test_another_reason_is_told_at_once_and_a_flapping_one_is_not_told_each_time(told):
-    narrator = Narrator(told.append)
+    narrator = Narrator(told.append, 2)
     for second in range(20):
         narrator.write(tick(second, GONE if second % 2 else Quantile(0.001, samples=50)))
     narrator.write(tick(20, Missing(Why.MALFORMED, "no 'nosuch' in its lines; there is: ms")))
@@ -52,14 +52,14 @@ def test_lost_sensors_are_named_and_not_what_follows_from_them(told):
         Bound("sensors", Reason.LATENCY_MISSING, SAFE),
         Bound("slack-gate", Reason.COOLING_DOWN, SAFE),
     )
-    Narrator(told.append).write(tick(0, GONE, before=Allocation(1.0, 2), bounds=bounds))
+    Narrator(told.append, 2).write(tick(0, GONE, before=Allocation(1.0, 2), bounds=bounds))
     change = next(event for event in told if event.event == "change")
     assert "shield (sensors: latency-missing);" in change.text
     assert len(change.fields["guards"]) == 3
 
 
 def test_nothing_that_did_not_change_is_told(told):
-    narrator = Narrator(told.append)
+    narrator = Narrator(told.append, 2)
     narrator.write(tick(0, Quantile(0.001, samples=50)))
     narrator.write(tick(1, Quantile(0.001, samples=50), Allocation(0.501, 1), Allocation(0.502, 1)))
     assert told == []
@@ -71,7 +71,7 @@ def test_a_number_of_cpus_does_not_read_as_the_number_of_one():
 
 
 def test_a_change_names_who_acted_and_the_summary_counts_fallbacks(told):
-    narrator = Narrator(told.append, summary_seconds=1.0)
+    narrator = Narrator(told.append, 2, summary_seconds=1.0)
     for second in range(2):
         fallen = tick(second, Quantile(0.001, samples=50), before=Allocation(1.0, 2))
         narrator.write(replace(fallen, acting="heracles", fallback="late answer"))
@@ -81,17 +81,44 @@ def test_a_change_names_who_acted_and_the_summary_counts_fallbacks(told):
     assert "2 fallbacks" in summary.text
 
 
+@pytest.mark.parametrize(("cpus", "words"), [(1, "1 CPU it may"), (2, "2 CPUs it may")])
+def test_a_summary_says_of_how_much_be_used_what_it_used(told, cpus, words):
+    """A figure alone does not say whether BE was starved or had nearly all."""
+    narrator = Narrator(told.append, cpus, summary_seconds=1.0)
+    for second in range(2):
+        one = tick(second, Quantile(0.001, samples=50))
+        narrator.write(replace(one, telemetry=one.telemetry.but(be_cpus=Value(0.25 + second / 2))))
+    assert f"BE used 0.50 CPUs on average of the {words} be given, now " in told[-1].text
+
+
 def test_an_lc_without_a_process_is_told_at_once_and_not_only_that_its_latency_is_missing(told):
-    narrator, stale = Narrator(told.append), tick(0, Missing(Why.STALE, "http://x: nothing new for 3.2 s"))
+    narrator, stale = Narrator(told.append, 2), tick(0, Missing(Why.STALE, "http://x: nothing new for 3.2 s"))
     narrator.write(stale)
     narrator.write(replace(stale, index=1, telemetry=stale.telemetry.but(lc_alive=Value(0.0))))
     assert [event.text.split("; ")[1] for event in told] == [f"BE stays at {in_words(SAFE)}", "the LC has no process"]
 
 
+@pytest.mark.parametrize(
+    ("counters", "alive", "told_what_to_do"),
+    [
+        ({"offered_rps": Value(0.0)}, Value(1.0), True),
+        ({"offered_rps": Missing(Why.NOT_SUPPORTED), "done_rps": Value(0.0)}, Value(1.0), True),
+        ({"offered_rps": Value(3.0), "done_rps": Value(0.0)}, Value(1.0), False),
+        ({"offered_rps": Value(0.0)}, Value(0.0), False),
+        ({}, Value(1.0), False),
+    ],
+)
+def test_an_idle_lc_is_told_with_what_to_check_if_it_is_not_idle(told, counters, alive, told_what_to_do):
+    """A wrong lc.latency looks like an idle service, beside which BE stays safe for ever without an error."""
+    idle = tick(0, Missing(Why.NO_DATA, "x.jsonl: no request completed in 1.0 s"))
+    Narrator(told.append, 2).write(replace(idle, telemetry=idle.telemetry.but(counters=counters, lc_alive=alive)))
+    assert ("lc.latency" in told[0].text) == told_what_to_do
+
+
 def test_a_be_that_has_vanished_is_the_reason_and_not_the_policy(told):
     events = ("group-vanished: BE group b is left out: the group was removed", "be-vanished: no BE group is left")
     gone = replace(tick(0, Quantile(0.001, samples=50), before=Allocation(1.0, 2)), note="growth", events=events)
-    Narrator(told.append).write(gone)
+    Narrator(told.append, 2).write(gone)
     assert "frozen: no BE group is left; latency 1.00 ms" in told[0].text
     told_by_why = "\n".join(in_plain_words(Nearest(LoggedTick(gone, Path("ticks.jsonl"), 1), None, 0.0), Moment()))
     assert "nothing: no BE group is left; whoever comes begins with " in told_by_why

@@ -43,19 +43,24 @@ def test_a_heuristic_needs_no_heuristic_behind_it():
     assert with_fallback(policy, FallbackSection(), 1.0) is policy
 
 
-def table_on(tmp_path, max_load_rps, weight, caplog):
-    """What is said at the start with a table of 500 rps and minimum weight."""
-    levels = (Level(load_ratio=0.5, quota_cpus=0.5, cpuset_cpus=1),)
-    QuotaTable(source="a test", target_milliseconds=10.0, max_load_rps=500.0, be_weight="minimum", lc_cpus=1.0,
-               be_cpus=1, levels=levels).write(tmp_path / "t.yaml")  # fmt: skip
+def served(tmp_path, max_load_rps, weight, policy):
+    """What a service would start with."""
     (tmp_path / "serve.yaml").write_text(
         "lc:\n  workload: {kind: cgroup, path: /lc}\n"
         f"  slo: {{target_milliseconds: 10, max_load_rps: {max_load_rps}}}\n"
         f"  latency: {{kind: jsonl, path: {tmp_path}/x}}\n"
         f"be: {{workloads: [{{kind: cgroup, path: /be}}], weight: {weight}}}\n"
-        f"policy: {{name: table, options: {{file: {tmp_path}/t.yaml}}}}\n"
+        f"{policy}\n"
     )
-    Configuration(tmp_path / "serve.yaml")
+    return Configuration(tmp_path / "serve.yaml")
+
+
+def table_on(tmp_path, max_load_rps, weight, caplog):
+    """What is said at the start with a table of 500 rps and minimum weight."""
+    levels = (Level(load_ratio=0.5, quota_cpus=0.5, cpuset_cpus=1),)
+    QuotaTable(source="a test", target_milliseconds=10.0, max_load_rps=500.0, be_weight="minimum", lc_cpus=1.0,
+               be_cpus=1, levels=levels).write(tmp_path / "t.yaml")  # fmt: skip
+    served(tmp_path, max_load_rps, weight, f"policy: {{name: table, options: {{file: {tmp_path}/t.yaml}}}}")
     return [record.getMessage() for record in caplog.records if "t.yaml" in record.getMessage()]
 
 
@@ -65,6 +70,16 @@ def test_a_table_of_another_host_is_refused_or_told(tmp_path, caplog):
     assert "weight minimum, be.weight is leave" in told
     with pytest.raises(ConfigError, match=r"serve.yaml:1: lc: slo.max_load_rps is 400, .*t.yaml was swept with 500"):
         table_on(tmp_path, 400, "minimum", caplog)
+
+
+@pytest.mark.parametrize("section", ["policy", "fallback"])
+def test_a_table_whose_levels_stand_in_the_configuration_is_served(section, tmp_path):
+    written = f"{section}: {{name: table, options: {{levels: [[0.5, 1.5, 2], [0.8, 0, 1]]}}}}"
+    deciders = served(tmp_path, 500, "minimum", written).deciders
+    if section == "policy":
+        assert deciders.policy.levels == [[0.5, 1.5, 2], [0.8, 0, 1]]
+    with pytest.raises(ConfigError, match=r"lc: the levels .* state it by slo.max_load_rps"):
+        served(tmp_path, "auto", "minimum", written)
 
 
 @pytest.mark.parametrize("name", ["ppo", "./bundle", "oracle", "no-such"])

@@ -11,6 +11,8 @@ from rlctl.agents.managers.learned_table import LearnedTable
 from rlctl.cli import main
 from rlctl.envs.allocation import Limits
 from rlctl.envs.experience import Experience, level_of
+from rlctl.envs.host.max_load import MaxLoad
+from rlctl.envs.telemetry import Value
 from rlctl.loop.control import Controller
 from rlctl.loop.record import NullRecorder
 from rlctl.loop.stopping import Request
@@ -169,7 +171,9 @@ def test_a_folder_that_cannot_be_written_and_a_learner_that_fails_are_told(tmp_p
 def test_inspect_shows_it(tmp_path, capsys):
     budget = ErrorBudget("lc", 0.01, 1.0)
     budget.count(missed=True)
-    HostMemory(tmp_path, HOST).keep((budget,))
+    load = MaxLoad("lc", 1.0)
+    load.see(1.0, Value(300.0), Value(0.3), 0.5, be_held=True)
+    HostMemory(tmp_path, HOST).keep((budget, load))
     served(tmp_path, 60)
     assert main(["inspect", str(tmp_path / MEMORY)]) == 0
     told = capsys.readouterr().out
@@ -177,6 +181,7 @@ def test_inspect_shows_it(tmp_path, capsys):
     assert "windows held" in told
     assert "error budget of lc" in told
     assert "1 windows missed in the day before" in told
+    assert "1 ms of CPU a request" in told
     assert main(["inspect", str(tmp_path / MEMORY), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["host"] == HOST
 

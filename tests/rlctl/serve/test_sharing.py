@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.applications import Cluster
+from rlctl.envs.errors import HostError
 from rlctl.envs.host.apps.description import Mode
 from rlctl.envs.host.apps.groups import make_group
 from rlctl.envs.host.apps.registry import Registration, Registry
@@ -155,6 +156,26 @@ def test_a_registered_application_that_died_is_cleared_away(scene):
     assert scene.tick(1.0) == {}
     assert not scene.groups["dead"].exists()
     assert scene.registry.read() == {}
+
+
+def test_one_that_is_refused_is_told_once_and_forgotten_when_it_is_gone(scene, monkeypatch):
+    """A host on which jobs come all day and the state directory's disk is full must not fill its memory with them."""
+
+    def full(*_, **__):
+        raise HostError("no space left")
+
+    monkeypatch.setattr(Journal, "record", full)
+    for number, registered in enumerate((True, False)):
+        for _ in range(2):
+            key = scene.come(f"job{number}", registered=registered)
+            for _ in range(3):
+                scene.sharing.look()
+            refused = [line for line in scene.sharing._events.drain() if line.startswith("application-refused: ")]
+            assert refused == [f"application-refused: {key}: no space left"], "one that comes again is told again"
+            scene.leave(f"job{number}")
+            scene.registry.remove(key)
+            scene.sharing.look()
+            assert scene.sharing._population._refused == {}
 
 
 def test_no_child_is_wider_than_the_cpus_that_the_verdict_leaves(scene):
