@@ -60,7 +60,7 @@ class MaxLoad:
         lc: Name of the LC.
         lc_cpus: CPUs that it may run on.
         cpu_seconds_per_request: CPU time that a request takes: in the dearest of the first windows, then on average.
-        windows: Windows that it is of, up to FIRST_WINDOWS.
+        windows: Windows since the start that it is of, up to FIRST_WINDOWS.
         held_rps: The highest load at which two windows in a row held the target, whatever BE had.
         missed_rps: The lowest load at which the LC missed it for SETTLED_SECONDS while BE had next to nothing.
     """
@@ -155,17 +155,18 @@ class MaxLoad:
             "schema": SCHEMA,
             "missed_rps": self.missed_rps,
             "cpu_seconds_per_request": self.cpu_seconds_per_request,
-            "windows": self.windows,
         }
 
     def recall(self, memory: Mapping[str, Any]) -> None:
-        """Go on with what `remembered` said, of an older version too; ValueError: it is none of that."""
+        """Go on with what `remembered` said, of an older version too; ValueError: it is none of that.
+
+        It can only make the maximum less: the first windows count anew, and requests as dear as those remembered are
+        one of them.
+        """
         missed_rps, demand = memory.get("missed_rps"), memory.get("cpu_seconds_per_request")
-        windows = memory.get("windows", 0)
-        counted = isinstance(windows, int) and not isinstance(windows, bool) and windows >= 0
-        if memory.get("schema") != SCHEMA or not (_known(missed_rps) and _known(demand) and counted):
+        if memory.get("schema") != SCHEMA or not (_known(missed_rps) and _known(demand)):
             raise ValueError("is no maximum load")
-        self.missed_rps, self.cpu_seconds_per_request, self.windows = missed_rps, demand, min(windows, FIRST_WINDOWS)
+        self.missed_rps, self.cpu_seconds_per_request = missed_rps, demand
 
     def __str__(self) -> str:
         if (low := self.cautious_rps) is None:

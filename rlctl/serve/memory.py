@@ -1,7 +1,7 @@
 """What was learned of this host, kept in the state directory, so that a restart does not forget it.
 
 Policies learn what it bears, and its LCs' maximum loads are learned where nobody stated them. It frees nobody: what
-policies know is a proposal, on which the shield rules, and an LC's maximum load goes on with the next window.
+policies know is a proposal, on which the shield rules, and what is known of a load can only make its maximum less.
 """
 
 from __future__ import annotations

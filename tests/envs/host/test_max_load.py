@@ -111,17 +111,13 @@ def test_what_a_restart_knows_makes_the_maximum_less():
 
 
 def test_a_restart_goes_on_with_what_a_request_takes():
-    """The load is known from the first tick, and a window of cheap requests is no first one."""
+    """The load is known from the first tick, and cheap requests that come first promise no more than before."""
     service, again = Service(), Service()
     before = service.runs(FIRST_WINDOWS + 10, 300.0)
     again.learned.recall(service.learned.remembered())
     assert again.learned.cautious_rps == before
     assert not again.learned.borne_out
-    assert again.runs(1, 100.0, demand=0.0004) == pytest.approx(before, rel=0.02)
-    early = Service()
-    early.runs(10, 300.0)
-    again.learned.recall(early.learned.remembered())
-    assert again.runs(10, 100.0, demand=0.0004) == pytest.approx(700.0), "the first windows are not over"
+    assert again.runs(10, 100.0, demand=0.0004) == before
 
 
 def test_what_an_older_version_remembered_is_taken():
@@ -143,8 +139,6 @@ def test_what_an_older_version_remembered_is_taken():
         {"schema": 1, "missed_rps": None, "cpu_seconds_per_request": 0.0},
         {"schema": 1, "missed_rps": None, "cpu_seconds_per_request": 1e-320},
         {"schema": 1, "missed_rps": None, "cpu_seconds_per_request": "1"},
-        {"schema": 1, "missed_rps": None, "cpu_seconds_per_request": 0.001, "windows": -1},
-        {"schema": 1, "missed_rps": None, "cpu_seconds_per_request": 0.001, "windows": 1.5},
     ],
 )
 def test_what_is_no_maximum_load_is_refused(memory):
@@ -152,10 +146,14 @@ def test_what_is_no_maximum_load_is_refused(memory):
         MaxLoad("web", 1.0).recall(memory)
 
 
-@given(st.floats(1.0, 1e14), st.lists(st.tuples(st.floats(1.0, 1e6), st.floats(0.0, 4.0)), max_size=20))
-def test_no_memory_of_a_miss_makes_it_more(missed_rps, windows):
+@given(
+    st.none() | st.floats(1.0, 1e14),
+    st.none() | st.floats(1e-9, 1e3),
+    st.lists(st.tuples(st.floats(1.0, 1e6), st.floats(0.0, 4.0)), max_size=20),
+)
+def test_no_memory_makes_it_more(missed_rps, demand, windows):
     plain, recalled = MaxLoad("web", 1.0), MaxLoad("web", 1.0)
-    recalled.recall({"schema": 1, "missed_rps": missed_rps})
+    recalled.recall({"schema": 1, "missed_rps": missed_rps, "cpu_seconds_per_request": demand})
     for second, (rps, use_cpus) in enumerate(windows):
         for one in (plain, recalled):
             one.see(float(second), Value(rps), Value(use_cpus), 0.5, be_held=False)
