@@ -145,11 +145,12 @@ class GrowingFile:
         if self._resync:  # the first line was begun before the place where reading began
             _, newline, data = data.partition(b"\n")
             self._resync = not newline
-        lines, newline, rest = (self._partial + data).rpartition(b"\n")
-        self._partial = rest
-        if len(rest) > MOST_BYTES:  # no line is a megabyte long
+        data = self._partial + data
+        end = data.rfind(b"\n") + 1
+        self._partial = data[end:]
+        if len(self._partial) > MOST_BYTES:  # no line is a megabyte long
             self._partial, self._resync = b"", True
-        return lines + newline
+        return data[:end]
 
     def _flush(self) -> bytes:
         """The last line of a file that has been moved away counts although it lacks its newline."""

@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.host.latency.figures import Figures, Reporter, TimeUnit
+from rlctl.envs.host.decode import measured
+from rlctl.envs.host.latency.figures import FIRST_ERROR_STATUS, LONGEST_SECONDS, Figures, Reporter, TimeUnit
 from rlctl.envs.host.latency.json_object import FigureKeys, JsonDigest, lookup
 from rlctl.envs.host.latency.jsonl import JsonlRequests, RequestKeys, documents
-from rlctl.envs.host.latency.lines import LOOK_EVERY, LOOK_LINES, MOST_LINES
+from rlctl.envs.host.latency.lines import LOOK_EVERY, LOOK_LINES, MOST_LINES, sampled
 from rlctl.envs.host.latency.newest import NOTHING, Newest
 from rlctl.envs.host.latency.polled import PolledSource
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
@@ -228,6 +229,51 @@ def test_one_bad_line_does_not_cost_the_others(rows: list[bytes]) -> None:
     good = b'{"latency_seconds": 0.5}'
     found = documents(b"\n".join([good, *rows, good]) + b"\n")
     assert found[0] == found[-1] == {"latency_seconds": 0.5}
+
+
+NUMBER = (
+    st.integers(-3, 5) | st.floats() | st.sampled_from([10**400, 200, 404, 500, 503, 7_200, True, "0.5", "x", None])
+)
+ROW = st.dictionaries(st.sampled_from(["latency_seconds", "ok", "status"]), NUMBER) | st.builds(
+    lambda latency, status: {"latency_seconds": latency, "ok": True, "status": status},
+    st.floats(0.0, 9.0),
+    st.sampled_from([200, 500]),
+)
+
+
+@given(st.lists(ROW | st.lists(NUMBER, max_size=2) | NUMBER, max_size=8), st.booleans(), st.booleans())
+def test_lines_together_are_read_as_each_by_itself(rows: list[object], by_ok: bool, by_status: bool) -> None:
+    """Lines that are alike are read column by column, and so none of them may become sounder by that."""
+    keys = RequestKeys(ok="ok" if by_ok else None, status="status" if by_status else None)
+    source = JsonlRequests(Path("nowhere"), SLO(0.010), keys)
+    lines = [json.dumps(row).encode() + b"\n" for row in rows]
+    together, single = source.parse(b"".join(lines), 1.0), [source.parse(line, 1.0) for line in lines]
+    assert list(together.latencies) == [latency for one in single for latency in one.latencies]
+    assert together.errors == sum(one.errors for one in single)
+    assert together.rejected == sum(one.rejected for one in single)
+    assert together.count == len(rows)
+    for row, one in zip(rows, single, strict=True):
+        known = measured(lookup(row, "latency_seconds"), LONGEST_SECONDS)
+        assert list(one.latencies) == ([] if isinstance(known, Why) else [known])
+        status = measured(lookup(row, "status"))
+        failed = (by_ok and not lookup(row, "ok")) or (
+            by_status and (isinstance(status, Why) or not 100 <= status < FIRST_ERROR_STATUS)
+        )
+        assert one.errors == (failed and one.rejected == 0)
+
+
+@given(st.lists(st.binary(max_size=3).map(lambda line: line.replace(b"\n", b"")), max_size=60), st.integers(1, 3))
+def test_a_sample_is_of_every_so_manieth_run_of_lines(rows: list[bytes], run: int) -> None:
+    lines = b"".join(row + b"\n" for row in rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rlctl.envs.host.latency.lines.MOST_LINES", 7)
+        sample, weight = sampled(lines, run)
+    assert weight == max(-(-len(rows) // 7), 1)
+    if weight == 1:
+        assert sample == lines
+    else:
+        firsts = range(weight // 2 * run, len(rows), weight * run)
+        assert sample == b"".join(row + b"\n" for first in firsts for row in rows[first : first + run])
 
 
 def test_lines_without_the_latency_say_what_they_have_instead(tmp_path: Path, slo: SLO) -> None:
