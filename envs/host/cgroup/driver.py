@@ -154,7 +154,7 @@ class CpusetDriver(ABC):
     """CPUs of one group.
 
     Attributes:
-        effective_file, effective_path: Name and path of the file with the CPUs that the group's tasks may really run on.
+        effective_file, effective_path: Name and path of the file with the CPUs that its tasks may really run on.
         cpus_files: What `set_cpus` writes.
     """
 

@@ -46,7 +46,8 @@ def sampled(lines: bytes, most: int, run: int = 1) -> tuple[bytes, int]:
     begins = np.concatenate([[0], begins])
     firsts = np.arange(weight // 2 * run, begins.size - 1, weight * run)
     ends = begins[np.minimum(firsts + run, begins.size - 1)]
-    return b"".join([lines[begin:end] for begin, end in zip(begins[firsts].tolist(), ends.tolist())]), weight
+    spans = zip(begins[firsts].tolist(), ends.tolist(), strict=True)
+    return b"".join([lines[begin:end] for begin, end in spans]), weight
 
 
 class LineSource(ABC):
