@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rlctl.envs.telemetry import Why
 
@@ -56,3 +60,18 @@ def measured(raw: object, most: float = math.inf) -> float | Why:
     if not math.isfinite(number) or not 0.0 <= number <= most:
         return Why.ABSURD
     return abs(number)  # -0.0 would print as a negative
+
+
+def all_measured(raws: Sequence[object], most: float = math.inf) -> NDArray[np.float64] | None:
+    """What `measured` makes of each, shape (n,), where all are numbers that it takes; None where one is not."""
+    if not _NUMBERS.issuperset(map(type, raws)):
+        return None
+    try:
+        numbers = np.array(raws, np.float64)
+    except OverflowError:
+        return None
+    # The first is what NaN fails.
+    return np.abs(numbers) if ((numbers >= 0.0) & (numbers <= most) & np.isfinite(numbers)).all() else None
+
+
+_NUMBERS = frozenset({int, float})

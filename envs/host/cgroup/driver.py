@@ -40,6 +40,7 @@ class CpuDriver(ABC):
         burst_file: Name of the file with what the group may save up of its quota (Linux 5.14 and later).
         throttled: Key of the throttled time in `cpu.stat`, and its unit in seconds.
         weights: The kernel's number for each weight; IDLE is written to another file.
+        parent: The group's parent directory, whose quota and those above it are the ceiling.
         quota_files, weight_files: What `set_quota`, `set_weight` and `set_idle` write; the burst belongs to the quota.
     """
 
@@ -52,6 +53,7 @@ class CpuDriver(ABC):
 
     def __init__(self, knobs: Knobs, group: Path) -> None:
         self.group = group
+        self.parent = str(group.parent)
         self._knobs = knobs
         self._burst = group / self.burst_file
         self._weight = group / self.weight_file
@@ -152,7 +154,7 @@ class CpusetDriver(ABC):
     """CPUs of one group.
 
     Attributes:
-        effective_file: Name of the file with the CPUs that the group's tasks may really run on.
+        effective_file, effective_path: Name and path of the file with the CPUs that its tasks may really run on.
         cpus_files: What `set_cpus` writes.
     """
 
@@ -161,7 +163,7 @@ class CpusetDriver(ABC):
     def __init__(self, knobs: Knobs, group: Path) -> None:
         self.group = group
         self._knobs = knobs
-        self._cpus, self._effective = group / "cpuset.cpus", group / self.effective_file
+        self._cpus, self.effective_path = group / "cpuset.cpus", group / self.effective_file
         self.cpus_files = (self._cpus,)
 
     @abstractmethod
@@ -174,7 +176,7 @@ class CpusetDriver(ABC):
 
     def effective(self) -> frozenset[int]:
         """CPUs that the group's tasks may really run on; in v2 the parent's, where the two have none in common."""
-        return self._read(self._effective)
+        return self._read(self.effective_path)
 
     def available(self) -> frozenset[int]:
         """CPUs that the group may have: its own and its parent's, which lacks those of a partition beside it (v2)."""
@@ -223,6 +225,7 @@ class FreezerDriver(ABC):
         orders: What is written to thaw and to freeze.
         waits_for_thaw: Whether the kernel tells when a thaw is complete.
         freezer_files: What `order` writes.
+        state_path: The state file's path.
     """
 
     order_file: ClassVar[str]
@@ -232,7 +235,7 @@ class FreezerDriver(ABC):
 
     def __init__(self, knobs: Knobs, group: Path) -> None:
         self._knobs = knobs
-        self._order, self._state = group / self.order_file, group / self.state_file
+        self._order, self.state_path = group / self.order_file, group / self.state_file
         self.freezer_files = (self._order,)
 
     @abstractmethod

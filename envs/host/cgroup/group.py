@@ -144,6 +144,16 @@ class Group:
         }
         return tuple(file for knob in knobs for file in files[knob])
 
+    def setting_files(self, *, weighed: bool) -> tuple[Path, ...]:
+        """What tells a group's settings, and what of them is in force."""
+        cpu, cpuset, freezer = self.cpu, self.cpuset, self.freezer
+        return (
+            *(cpu.quota_files if cpu else ()),
+            *(cpu.weight_files if cpu and weighed else ()),
+            *((*cpuset.cpus_files, cpuset.effective_path) if cpuset else ()),
+            *((*freezer.freezer_files, freezer.state_path) if freezer else ()),
+        )
+
     def identity(self) -> tuple[Identity, ...]:
         """Tells this group from a later one of its name."""
         with refusing(self.directories[0], "find it", group=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -39,6 +39,7 @@ class Knobs:
         # By the file's name and the group's identity: v1 lets a group have another name.
         self._originals: dict[tuple[str, Identity], Entry] = {}
         self._written: dict[Path, str] = {}
+        self._given: Mapping[Path, str] = {}
         if journal is not None:
             self._keep(journal.entries)
 
@@ -50,10 +51,28 @@ class Knobs:
             PermissionMissing: The file may not be read.
             CgroupError: Anything else.
         """
+        if (text := self._given.get(path)) is not None:
+            return text
         try:
             return self.kernel.read(path)
         except OSError as error:
             raise refusal(error, path, "read it") from error
+
+    def texts(self, paths: Iterable[Path]) -> tuple[str, ...]:
+        """The contents of several files now; none at all where one of them cannot be read."""
+        try:
+            return tuple([self.kernel.read(path) for path in paths])
+        except OSError:
+            return ()
+
+    @contextlib.contextmanager
+    def given(self, texts: Mapping[Path, str]) -> Iterator[None]:
+        """Meanwhile `read` answers what was just read, rather than reading it again."""
+        self._given = texts
+        try:
+            yield
+        finally:
+            self._given = {}
 
     def original(self, path: Path) -> str | None:
         """What the group that is there now had in this file before our first write; None if never written."""

@@ -12,7 +12,7 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import Identity
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.ownership import Ownership
-from rlctl.envs.host.cgroup.state import Seen, Settings, see
+from rlctl.envs.host.cgroup.state import Seen, Settings, ceiling_cpus, see
 
 # The knobs that hold BE back; their originals are journalled before the first tick.
 RESTRICTING = ("quota", "cpus", "frozen")
@@ -27,12 +27,15 @@ class Member:
         weight: CPU weight that we gave it, in the kernel's number; None while its weight is not ours.
         left: Its settings as our last write left them. What differs from them later, another program wrote.
         lost: Those of RESTRICTING that went when the group was removed from a v1 hierarchy; None for a whole group.
+        texts, seen: What its files held at the last look, and what that meant.
     """
 
     identity: tuple[Identity, ...]
     weight: int | None = None
     left: Settings | None = None
     lost: frozenset[str] | None = None
+    texts: tuple[str, ...] = ()
+    seen: Seen | None = None
 
 
 class Members:
@@ -112,15 +115,28 @@ class Members:
     def look(self, groups: Iterable[Group]) -> dict[Group, Seen]:
         """Read groups; one that vanished is dropped, and what is left of it is read in its place."""
         seen: dict[Group, Seen] = {}
-        ceilings: dict[Path, float] = {}
+        ceilings: dict[str, float] = {}
         for group in groups:
             try:
-                seen[group] = see(group, weighed=self.known[group].weight is not None, ceilings=ceilings)
+                seen[group] = self._see(group, ceilings)
             except CgroupGone as gone:
                 if rest := self.drop(group, gone):
                     seen |= self.look([rest])
         self.require_any()
         return seen
+
+    def _see(self, group: Group, ceilings: dict[str, float]) -> Seen:
+        """Read one group; files that hold what they held at the last look mean the same, which spares most of it."""
+        member = self.known[group]
+        weighed, before = member.weight is not None, member.seen
+        texts = self._knobs.texts(files := group.setting_files(weighed=weighed))
+        with contextlib.suppress(RlctlError):  # of the ceiling: it is what `see` says of it
+            if before and texts == member.texts and ceiling_cpus(group, ceilings) == before.ceiling_cpus:
+                return before
+        with self._knobs.given(dict(zip(files, texts, strict=False))):
+            now = see(group, weighed=weighed, ceilings=ceilings)
+        member.texts, member.seen = texts, now if texts and not now.errors else None
+        return now
 
     def notice_others(self, seen: dict[Group, Seen], is_ours: Callable[[Group], bool]) -> None:
         """Find what differs from what we left: another program wrote it, or another group has taken the name.

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeVar
 
 from rlctl.envs.allocation import UNLIMITED
 from rlctl.envs.errors import CgroupGone, RlctlError
 from rlctl.envs.host.cgroup.driver import IDLE, CpuDriver
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.layout import Controller
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cpulist import format_cpus
 
@@ -89,8 +87,8 @@ def in_words(value: Knob) -> str:
     return "idle" if value == IDLE else str(value)
 
 
-def see(group: Group, *, weighed: bool, ceilings: dict[Path, float]) -> Seen:
-    """Read one group; what cannot be read is taken for wide open.
+def see(group: Group, *, weighed: bool, ceilings: dict[str, float]) -> Seen:
+    """Read one group, `Group.setting_files` and the ceiling; what cannot be read is taken for wide open.
 
     Args:
         ceilings: Ceilings by parent directory, for siblings to share; is added to.
@@ -109,7 +107,7 @@ def see(group: Group, *, weighed: bool, ceilings: dict[Path, float]) -> Seen:
     )
     return Seen(
         settings,
-        _or(errors, UNLIMITED, lambda: _ceiling_cpus(group, cpu, ceilings)) if cpu else UNLIMITED,
+        _or(errors, UNLIMITED, lambda: ceiling_cpus(group, ceilings)),
         _or(errors, frozenset(), cpuset.effective) if cpuset else frozenset(),
         _or(errors, False, freezer.frozen) if freezer else False,
         tuple(errors),
@@ -137,8 +135,10 @@ def _quota(cpu: CpuDriver) -> Quota:
 _LIFTED = Quota(None)
 
 
-def _ceiling_cpus(group: Group, cpu: CpuDriver, ceilings: dict[Path, float]) -> float:
-    parent = group.paths[Controller.CPU].parent
-    if parent not in ceilings:
-        ceilings[parent] = cpu.ceiling_cpus()
-    return ceilings[parent]
+def ceiling_cpus(group: Group, ceilings: dict[str, float]) -> float:
+    """The tightest quota of a group's ancestors, see `see`. Raises as `Knobs.read` does."""
+    if (cpu := group.cpu) is None:
+        return UNLIMITED
+    if cpu.parent not in ceilings:
+        ceilings[cpu.parent] = cpu.ceiling_cpus()
+    return ceilings[cpu.parent]

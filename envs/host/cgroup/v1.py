@@ -125,7 +125,7 @@ class FreezerV1(FreezerDriver):
     def ordered(self) -> bool:
         """Whether this group itself has the order to freeze."""
         # freezer.state shows FROZEN for an ancestor's order too (cgroup-v1/freezer-subsystem.rst).
-        return self._knobs.read(self._state).strip() == "1"
+        return self._knobs.read(self.state_path).strip() == "1"
 
     def frozen(self) -> bool:
         """Whether all its tasks are stopped; not yet while FREEZING."""

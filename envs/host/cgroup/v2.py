@@ -87,7 +87,7 @@ class FreezerV2(FreezerDriver):
 
     def frozen(self) -> bool:
         """Whether all its tasks are stopped."""
-        events = table(self._knobs.read(self._state), self._state)
+        events = table(self._knobs.read(self.state_path), self.state_path)
         if "frozen" not in events:
-            raise CgroupError(f"{self._state}: says nothing about frozen: Linux 5.2 or later is needed")
+            raise CgroupError(f"{self.state_path}: says nothing about frozen: Linux 5.2 or later is needed")
         return events["frozen"] == 1

@@ -32,6 +32,7 @@ class GrowingFile:
 
     Attributes:
         taken_ratio: Of the bytes that were added before the last `read`, the share that it gave; 1 but in a burst.
+            After `early` that of what it gave.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,6 +65,17 @@ class GrowingFile:
         finally:
             self._looked_seconds = time.time()
         return data
+
+    def early(self, least_bytes: int) -> bytes:
+        """What `read` would give of the open file, where at least so many bytes wait; the next one gives what follows.
+
+        Nothing where that fails, which the next `read` tells.
+        """
+        with contextlib.suppress(OSError):
+            if self._file is not None and os.fstat(self._file).st_size - self._offset >= least_bytes:
+                self.taken_ratio = 1.0
+                return self._drain()
+        return b""
 
     def ahead(self, most_bytes: int) -> bytes:
         """The newest whole lines since the last call, at most so many bytes, which `read` gives all the same.
@@ -145,11 +157,12 @@ class GrowingFile:
         if self._resync:  # the first line was begun before the place where reading began
             _, newline, data = data.partition(b"\n")
             self._resync = not newline
-        lines, newline, rest = (self._partial + data).rpartition(b"\n")
-        self._partial = rest
-        if len(rest) > MOST_BYTES:  # no line is a megabyte long
+        data = self._partial + data
+        end = data.rfind(b"\n") + 1
+        self._partial = data[end:]
+        if len(self._partial) > MOST_BYTES:  # no line is a megabyte long
             self._partial, self._resync = b"", True
-        return lines + newline
+        return data[:end]
 
     def _flush(self) -> bytes:
         """The last line of a file that has been moved away counts although it lacks its newline."""

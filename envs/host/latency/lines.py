@@ -6,8 +6,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
+
+import numpy as np
 
 from rlctl.envs.host.latency.figures import PROVIDES, Reporter
 from rlctl.envs.host.latency.growing_file import GrowingFile
@@ -23,19 +24,30 @@ LOOK_BYTES, LOOK_LINES, LOOK_EVERY = 4096, 16, 2
 """The most that is read between two ticks, and of that parsed, at every second look: enough to see that most requests
 are late. Decoding is what costs, at a cold cache more for each time than for each line."""
 
+EARLY_BYTES = 1 << 16
+"""Where as many wait between two ticks they are taken then, so that a megabyte is not left for the tick: at every look
+in which none are parsed. Each has its share of MOST_LINES, and what looks before it have left of theirs."""
 
-def sampled(lines: bytes, run: int = 1) -> tuple[bytes, int]:
-    """About MOST_LINES whole lines, evenly from first to last, and how many each of them stands for.
+EARLY_LINES = MOST_LINES * LOOK_EVERY // 50
+
+_NEWLINE = ord("\n")
+
+
+def sampled(lines: bytes, most: int, run: int = 1) -> tuple[bytes, int]:
+    """About so many whole lines, evenly from first to last, and how many each of them stands for.
 
     Args:
         run: Lines in a row that stay together.
     """
-    weight = -(-lines.count(b"\n") // MOST_LINES)
+    weight = -(-lines.count(b"\n") // most)
     if weight <= 1:
         return lines, 1
-    rows = lines.split(b"\n")[:-1]
-    runs = (rows[first : first + run] for first in range(weight // 2 * run, len(rows), weight * run))
-    return b"\n".join(chain.from_iterable(runs)) + b"\n", weight
+    begins = np.flatnonzero(np.frombuffer(lines, np.uint8) == _NEWLINE) + 1  # of the line that comes next
+    begins = np.concatenate([[0], begins])
+    firsts = np.arange(weight // 2 * run, begins.size - 1, weight * run)
+    ends = begins[np.minimum(firsts + run, begins.size - 1)]
+    spans = zip(begins[firsts].tolist(), ends.tolist(), strict=True)
+    return b"".join([lines[begin:end] for begin, end in spans]), weight
 
 
 class LineSource(ABC):
@@ -55,6 +67,8 @@ class LineSource(ABC):
     def __init__(self, kind: str, path: Path, slo: SLO, window_seconds: float) -> None:
         self.name = f"{kind} {path}"
         self._file, self._looks = GrowingFile(path), 0
+        self._pieces: list[Requests] = []  # taken since the last reading
+        self._may_parse, self._allowed = 0, 0  # lines, and how many of them since the last reading
         self._window = SampleWindow(window_seconds, slo.quantile)
         self._reporter = Reporter(self.name, slo, stale_seconds=float("inf"))  # the window ends with every tick
 
@@ -65,22 +79,39 @@ class LineSource(ABC):
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """The window's figures, checked, as readings; `rejected_rps` counts lines without a latency."""
         lines = self._file.read()
+        if not isinstance(lines, Missing):
+            share, self._allowed = max(MOST_LINES - self._allowed, EARLY_LINES), 0
+            self._take(lines, share, self._window.seconds_since_last(now_seconds))
+        pieces, self._pieces = self._pieces, []
+        self._window.add(now_seconds, *(pieces or [Requests()]))
         if isinstance(lines, Missing):
-            self._window.add(now_seconds, Requests())
             return {**self._reporter.readings(lines, now_seconds), "rejected_rps": lines}
-        sample, weight = sampled(lines, self.run)
-        found = self.parse(sample, self._window.seconds_since_last(now_seconds))
-        self._window.add(now_seconds, replace(found, weight=round(found.weight * weight / self._file.taken_ratio)))
         figures = Missing(Why.MALFORMED, self.unfit) if self._window.unfit else self._window.figures()
         return {**self._reporter.readings(figures, now_seconds), "rejected_rps": self._window.rejected_rps()}
 
     def newest(self) -> Newest:
         """The newest requests since the last look; a line without a latency is the slowest of all."""
         self._looks += 1
-        if self._looks % LOOK_EVERY or not (lines := self._file.ahead(LOOK_BYTES)):
+        if self._looks % LOOK_EVERY:
+            self._allowed += EARLY_LINES
+            self._take(self._file.early(EARLY_BYTES), EARLY_LINES, 0.0)
             return NOTHING
-        found = self.parse(b"\n".join(lines.rsplit(b"\n", LOOK_LINES + 1)[-LOOK_LINES - 1 :]), 0.0)
+        lines = self._file.ahead(LOOK_BYTES)
+        return self.look(b"\n".join(lines.rsplit(b"\n", LOOK_LINES + 1)[-LOOK_LINES - 1 :])) if lines else NOTHING
+
+    def look(self, lines: bytes) -> Newest:
+        """The requests in some lines that `parse` is yet to be given."""
+        found = self.parse(lines, 0.0)
         return Newest((*found.latencies, *[math.inf] * found.rejected))
+
+    def _take(self, lines: bytes, share: int, seconds: float) -> None:
+        """Keep what the file gave last for the reading; `share`: so many more lines may be parsed."""
+        self._may_parse = min(max(self._may_parse, 0) + share, MOST_LINES)
+        if lines:
+            sample, weight = sampled(lines, self._may_parse, self.run)
+            self._may_parse -= sample.count(b"\n")
+            found = self.parse(sample, seconds)
+            self._pieces.append(replace(found, weight=round(found.weight * weight / self._file.taken_ratio)))
 
     def close(self) -> None:
         """Close the file that is read."""

@@ -79,10 +79,10 @@ class PostgresLog(LineSource):
         failed, self._failed = divmod(self._failed, self._one_in)
         return Requests(latencies, failed, failed + malformed, weight=self._one_in)
 
-    def newest(self) -> Newest:
+    def look(self, lines: bytes) -> Newest:
         """The newest statements, by the steps that this look sees of them; what waits for the next reading waits on."""
         kept, self._prepared, self._failed = (self._prepared, self._failed), OrderedDict(), 0
-        found = super().newest()
+        found = super().look(lines)
         self._prepared, self._failed = kept
         return found
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from array import array
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlctl.envs.host.latency.figures import UNKNOWN, Figures
 from rlctl.envs.quantile import weighted_quantile
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
-# Per batch; the newest are kept. At 8 bytes each a burst of any size stays below 2 MB.
+# Per batch; the newest are kept. At 16 bytes each a burst of any size stays below 4 MB.
 MOST_SAMPLES = 200_000
 
 
@@ -33,16 +33,35 @@ class Requests:
     rejected: int = 0
     weight: int = 1
 
-    @property
-    def count(self) -> int:
-        """Requests that it tells of; a line without a latency is one too, perhaps the worst."""
-        return self.weight * (len(self.latencies) + self.rejected)
-
 
 @dataclass(frozen=True, slots=True)
-class _Batch(Requests):
-    start_seconds: float = 0.0
-    end_seconds: float = 0.0
+class _Batch:
+    """The requests of a period.
+
+    Attributes:
+        latencies: In seconds, shape (n,).
+        weights: How many requests each of them stands for, shape (n,).
+        done, errors, rejected: Requests in all, those that failed, and lines without a latency; all by weight.
+    """
+
+    latencies: NDArray[np.float64]
+    weights: NDArray[np.int64]
+    done: int
+    errors: int
+    rejected: int
+    start_seconds: float
+    end_seconds: float
+
+    @classmethod
+    def of(cls, pieces: Sequence[Requests], start_seconds: float, end_seconds: float) -> _Batch:
+        """The requests of several pieces, oldest first."""
+        latencies = np.concatenate([np.asarray(piece.latencies, np.float64) for piece in pieces])[-MOST_SAMPLES:]
+        each = np.array([(piece.weight, len(piece.latencies)) for piece in pieces], np.int64)
+        weights = np.repeat(each[:, 0], each[:, 1])[-MOST_SAMPLES:]
+        rejected = sum(piece.weight * piece.rejected for piece in pieces)
+        errors = sum(piece.weight * piece.errors for piece in pieces)
+        done = int(weights.sum()) + rejected  # a line without a latency is a request too, perhaps the worst
+        return cls(latencies, weights, done, errors, rejected, start_seconds, end_seconds)
 
 
 class SampleWindow:
@@ -64,13 +83,11 @@ class SampleWindow:
         """Time since the previous `add`; 0 before the first."""
         return 0.0 if self._last_seconds is None else now_seconds - self._last_seconds
 
-    def add(self, now_seconds: float, requests: Requests) -> None:
-        """Take what was completed since the previous call; the first call only starts the clock."""
+    def add(self, now_seconds: float, *pieces: Requests) -> None:
+        """Take what was completed since the previous call, one piece or several; the first only starts the clock."""
         start, self._last_seconds = self._last_seconds, now_seconds
         if start is not None and now_seconds > start:
-            latest = array("d", requests.latencies[-MOST_SAMPLES:])  # which NumPy reads as it is, tick after tick
-            others = requests.errors, requests.rejected, requests.weight
-            self._batches.append(_Batch(latest, *others, start, now_seconds))
+            self._batches.append(_Batch.of(pieces, start, now_seconds))
         while len(self._batches) > 1 and self._is_over(self._batches[0], now_seconds):
             self._batches.popleft()
 
@@ -86,16 +103,15 @@ class SampleWindow:
             samples=sum(len(batch.latencies) for batch in self._batches),
             tail_seconds=self._tail(),
             oldest_seconds=UNKNOWN,
-            done_rps=sum(batch.count for batch in self._batches) / seconds,
-            error_rps=sum(batch.weight * batch.errors for batch in self._batches) / seconds,
+            done_rps=sum(batch.done for batch in self._batches) / seconds,
+            error_rps=sum(batch.errors for batch in self._batches) / seconds,
         )
 
     def _tail(self) -> float | Missing:
         """The quantile, where a line without a latency counts as the worst request of all: a time-out may be one."""
-        rejected = sum(batch.weight * batch.rejected for batch in self._batches)
-        latencies = np.concatenate([*(np.asarray(batch.latencies) for batch in self._batches), [np.inf]])
-        known = np.repeat([batch.weight for batch in self._batches], [len(batch.latencies) for batch in self._batches])
-        weights = np.append(known, rejected)
+        rejected = sum(batch.rejected for batch in self._batches)
+        latencies = np.concatenate([*(batch.latencies for batch in self._batches), [np.inf]])
+        weights = np.concatenate([*(batch.weights for batch in self._batches), [rejected]])
         if not (lines := int(weights.sum())):
             return Missing(Why.NO_DATA)
         tail = weighted_quantile(latencies, weights, self._q)
@@ -110,14 +126,14 @@ class SampleWindow:
     def unfit(self) -> bool:
         """Lines came, and in none of them a latency could be found: the source is not what it is taken for."""
         rejected = any(batch.rejected for batch in self._batches)
-        return rejected and not any(batch.latencies for batch in self._batches)
+        return rejected and not any(batch.latencies.size for batch in self._batches)
 
     def rejected_rps(self) -> Reading:
         """Lines per second in which no latency could be found."""
         if not self._batches:
             return Missing(Why.NO_DATA, "no window has ended yet")
         seconds = self._batches[-1].end_seconds - self._batches[0].start_seconds
-        return Value(sum(batch.weight * batch.rejected for batch in self._batches) / seconds)
+        return Value(sum(batch.rejected for batch in self._batches) / seconds)
 
     def _is_over(self, batch: _Batch, now_seconds: float) -> bool:
         return 0.5 * (batch.start_seconds + batch.end_seconds) <= now_seconds - self._window_seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rlctl.envs.host.sensors.kernel_file import Gauge, followed
@@ -11,6 +12,11 @@ from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
 _SOME_TOTAL = re.compile(rb"^some .*\btotal=(\d{1,20})$", re.MULTILINE)  # us, a 64-bit counter
 _NAMES = {"cpu": "{}_pressure_ratio", "memory": "{}_memory_pressure_ratio", "io": "{}_io_pressure_ratio"}
+
+
+IN_TURN = 25
+"""Of more BE groups than that, memory and io are read in turn, so many of them at each call: no guard goes by them, and
+three files of each of a hundred groups are a fifth of a tick."""
 
 
 def some_seconds(content: bytes) -> float | Missing:
@@ -26,7 +32,8 @@ class Psi:
     """`lc_pressure_ratio`, `be_pressure_ratio`, and the memory and io ones as counters.
 
     The kernel brings a group's totals up to date when they are read, so that a reading is not two seconds old as
-    PSI's own averages are. PSI of several groups cannot be added: of several BE groups the most pressed counts.
+    PSI's own averages are. PSI of several groups cannot be added: of several BE groups the most pressed counts, of many
+    by what was read of each last, see `IN_TURN`.
 
     Args:
         lc: The LC's directory under the cgroup2 mount (on a hybrid host a plain directory there is enough).
@@ -37,10 +44,13 @@ class Psi:
 
     def __init__(self, lc: Path, be: Sequence[Path] = ()) -> None:
         self._gauges: dict[str, tuple[Gauge, ...]] = dict.fromkeys(self.provides, ())
+        self._calls = 0
+        self._last: dict[Path, tuple[float, Reading]] = {}  # of those that are read in turn, and when
         self.follow(lc, be)
 
     def follow(self, lc: Path, be: Sequence[Path]) -> None:
         """Other groups from now on; one that is new counts from its second reading."""
+        self._last.clear()
         for role, groups in (("lc", (lc,)), ("be", be)):
             for resource, name in _NAMES.items():
                 files = [group / f"{resource}.pressure" for group in groups]
@@ -49,8 +59,18 @@ class Psi:
                 self._gauges[name.format(role)] = followed(gauges, files, lambda file: Gauge(file, some_seconds, 1.0))
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
-        """Shares of the time since the previous call, in [0, 1]."""
-        return {name: _worst([g.rate(now_seconds) for g in gauges]) for name, gauges in self._gauges.items()}
+        """Shares of the time since the previous call, in [0, 1]; what is read in turn, since its previous turn."""
+        self._calls += 1
+        return {name: _worst(self._shares(name, gauges, now_seconds)) for name, gauges in self._gauges.items()}
+
+    def _shares(self, name: str, gauges: Sequence[Gauge], now_seconds: float) -> list[Reading]:
+        turns = -(-len(gauges) // IN_TURN)
+        if turns <= 1 or name == "be_pressure_ratio":
+            return [gauge.rate(now_seconds) for gauge in gauges]
+        for gauge in gauges[self._calls % turns :: turns]:
+            self._last[gauge.path] = now_seconds, gauge.rate(now_seconds)
+        last = [self._last[gauge.path] for gauge in gauges if gauge.path in self._last]
+        return [replace(one, age_seconds=one.age_seconds + now_seconds - at) for at, one in last]
 
     @property
     def lc_file(self) -> Path:

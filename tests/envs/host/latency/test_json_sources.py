@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -15,10 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.host.latency.figures import Figures, Reporter, TimeUnit
+from rlctl.envs.host.decode import measured
+from rlctl.envs.host.latency.figures import FIRST_ERROR_STATUS, LONGEST_SECONDS, Figures, Reporter, TimeUnit
 from rlctl.envs.host.latency.json_object import FigureKeys, JsonDigest, lookup
 from rlctl.envs.host.latency.jsonl import JsonlRequests, RequestKeys, documents
-from rlctl.envs.host.latency.lines import LOOK_EVERY, LOOK_LINES, MOST_LINES
+from rlctl.envs.host.latency.lines import LOOK_EVERY, LOOK_LINES, MOST_LINES, sampled
 from rlctl.envs.host.latency.newest import NOTHING, Newest
 from rlctl.envs.host.latency.polled import PolledSource
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
@@ -228,6 +230,88 @@ def test_one_bad_line_does_not_cost_the_others(rows: list[bytes]) -> None:
     good = b'{"latency_seconds": 0.5}'
     found = documents(b"\n".join([good, *rows, good]) + b"\n")
     assert found[0] == found[-1] == {"latency_seconds": 0.5}
+
+
+NUMBER = (
+    st.integers(-3, 5) | st.floats() | st.sampled_from([10**400, 200, 404, 500, 503, 7_200, True, "0.5", "x", None])
+)
+ROW = st.dictionaries(st.sampled_from(["latency_seconds", "ok", "status"]), NUMBER) | st.builds(
+    lambda latency, status: {"latency_seconds": latency, "ok": True, "status": status},
+    st.floats(0.0, 9.0),
+    st.sampled_from([200, 500]),
+)
+
+
+@given(st.lists(ROW | st.lists(NUMBER, max_size=2) | NUMBER, max_size=8), st.booleans(), st.booleans())
+def test_lines_together_are_read_as_each_by_itself(rows: list[object], by_ok: bool, by_status: bool) -> None:
+    """Lines that are alike are read column by column, and so none of them may become sounder by that."""
+    keys = RequestKeys(ok="ok" if by_ok else None, status="status" if by_status else None)
+    source = JsonlRequests(Path("nowhere"), SLO(0.010), keys)
+    lines = [json.dumps(row).encode() + b"\n" for row in rows]
+    together, single = source.parse(b"".join(lines), 1.0), [source.parse(line, 1.0) for line in lines]
+    assert list(together.latencies) == [latency for one in single for latency in one.latencies]
+    assert together.errors == sum(one.errors for one in single)
+    assert together.rejected == sum(one.rejected for one in single)
+    assert len(together.latencies) + together.rejected == len(rows)
+    for row, one in zip(rows, single, strict=True):
+        known = measured(lookup(row, "latency_seconds"), LONGEST_SECONDS)
+        assert list(one.latencies) == ([] if isinstance(known, Why) else [known])
+        status = measured(lookup(row, "status"))
+        failed = (by_ok and not lookup(row, "ok")) or (
+            by_status and (isinstance(status, Why) or not 100 <= status < FIRST_ERROR_STATUS)
+        )
+        assert one.errors == (failed and one.rejected == 0)
+
+
+@given(st.lists(st.binary(max_size=3).map(lambda line: line.replace(b"\n", b"")), max_size=60), st.integers(1, 3))
+def test_a_sample_is_of_every_so_manieth_run_of_lines(rows: list[bytes], run: int) -> None:
+    lines = b"".join(row + b"\n" for row in rows)
+    sample, weight = sampled(lines, 7, run)
+    assert weight == max(-(-len(rows) // 7), 1)
+    if weight == 1:
+        assert sample == lines
+    else:
+        firsts = range(weight // 2 * run, len(rows), weight * run)
+        assert sample == b"".join(row + b"\n" for first in firsts for row in rows[first : first + run])
+
+
+@given(st.lists(st.lists(ROW, max_size=4), min_size=1, max_size=6), st.binary(max_size=3))
+def test_what_is_taken_between_the_ticks_is_in_their_readings(pieces: list[list[object]], torn: bytes) -> None:
+    """As if it had been read in one go, sound or not."""
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rlctl.envs.host.latency.lines.EARLY_BYTES", 1)
+        path = Path(folder, "requests")
+        path.touch()
+        looked, unlooked = (JsonlRequests(path, SLO(0.010), window_seconds=2.0) for _ in range(2))
+        for tick, piece in enumerate(pieces):
+            for row in piece:
+                append(path, row)
+                with path.open("ab") as file:
+                    file.write(torn)
+                looked.newest()
+            assert looked.read(float(tick)) == unlooked.read(float(tick))
+        looked.close()
+        unlooked.close()
+
+
+def test_a_stream_that_is_taken_in_pieces_is_weighed_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "requests"
+    path.touch()
+    source = JsonlRequests(path, SLO(0.010, quantile=0.95), RequestKeys("ms"))
+    for second in range(3):
+        for piece in range(25):
+            with path.open("a") as file:
+                numbers = range(37 * piece, 37 * piece + 2000)
+                file.writelines(f'{{"ms": {n % 1000 / 1e3 if n % 100 else "null"}}}\n' for n in numbers)
+            for _ in range(LOOK_EVERY):
+                source.newest()
+        found = source.read(float(second))
+    source.close()
+    assert isinstance(tail := found["tail_latency_seconds"], Quantile)
+    assert tail.value == near(0.96, abs=0.01), "a hundredth has no latency and counts as the slowest"
+    assert MOST_LINES / 2 < tail.samples <= 1.1 * MOST_LINES
+    assert found["done_rps"] == Value(near(50_000, rel=0.03))
+    assert found["rejected_rps"] == Value(near(500, rel=0.5))
 
 
 def test_lines_without_the_latency_say_what_they_have_instead(tmp_path: Path, slo: SLO) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.sensors.pressure import UNPRIVILEGED, LcWaits, PsiTrigger
-from rlctl.envs.host.sensors.psi import Psi, some_seconds
+from rlctl.envs.host.sensors.psi import IN_TURN, Psi, some_seconds
 from rlctl.envs.host.sensors.schedstat import MOST_THREADS, RunDelay, run_delay_seconds
 from rlctl.envs.telemetry import Missing, Value, Why
 
@@ -43,6 +43,22 @@ def test_pressure_is_the_share_of_the_interval_and_not_an_average(tmp_path: Path
     assert found["lc_pressure_ratio"] == Value(0.5)
     assert found["be_pressure_ratio"] == Value(near(0.9))
     assert found["lc_io_pressure_ratio"] == Value(0.5)
+    sensor.close()
+
+
+def test_of_many_groups_memory_and_io_are_read_in_turn(tmp_path: Path) -> None:
+    lc, *be = (tmp_path / str(number) for number in range(2 * IN_TURN + 1))
+    for group in (lc, *be):
+        pressure(group, 1_000_000)
+    sensor = Psi(lc, be)
+    for second in range(4):
+        found = sensor.read(float(second))
+    assert found["be_io_pressure_ratio"] == Value(0.0)
+    pressure(be[7], 1_500_000)
+    both = [sensor.read(4.0), sensor.read(5.0)]
+    assert both[0]["be_pressure_ratio"] == Value(0.5), "all of them at each call"
+    assert both[1]["be_memory_pressure_ratio"] in (Value(0.25, 0.0), Value(0.25, 1.0)), "half a second of two"
+    assert both[1]["lc_pressure_ratio"] == Value(0.0)
     sensor.close()
 
 
