@@ -221,7 +221,8 @@ class ServeConfig(Described):
         resources: What LC and BE get of memory, disks, cache and memory bandwidth.
         control: Who may pause, limit and approve while it runs.
         approve: A reload waits for `rlctl approve`; so does a start with another policy, fallback or shield than was
-            approved last, with BE at the safe allocation.
+            approved last, with BE at the safe allocation. `true` is in force from the next reload on, and who decides
+            then counts as approved; `false` again from the next start on.
         schedule: Times at which BE may have no more than so much.
     """
 
