@@ -14,6 +14,9 @@ from rlctl.commands.arguments import add_state, state_of
 from rlctl.commands.outputs import print_json
 from rlctl.serve.control_socket import ask
 
+WHY_NOTHING_WAITS = {True: "who decides was approved", False: "approve: false, so that a reload waits for nobody"}
+"""By whether the service asks for a word."""
+
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SPAN = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<unit>[smhd])")
 
@@ -73,9 +76,9 @@ def print_answer(answer: Mapping[str, Any], *, as_json: bool) -> None:
         return
     if answer["said"]:
         print(answer["said"])
-    elif not answer["holds"]:
-        print("nobody holds BE")
-    for one in answer["holds"] if not answer["said"] else ():
-        print(f"BE is {one['text']}")
+    else:
+        print("\n".join(f"BE is {one['text']}" for one in answer["holds"]) or "nobody holds BE")
     if answer["waiting"]:
         print(f"waits for `rlctl approve`: {answer['waiting']}")
+    elif not answer["said"] and "approve" in answer:  # a service from before an upgrade does not say it
+        print(f"nothing waits for `rlctl approve`: {WHY_NOTHING_WAITS[answer['approve']]}")

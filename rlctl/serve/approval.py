@@ -41,7 +41,7 @@ class Approval:
     def __init__(self, state_directory: Path | None, hands: Hands, deciders: Deciders) -> None:
         self._path = None if state_directory is None else state_directory / APPROVED
         self._hands = hands
-        self._asks = deciders.approve
+        self._asks = hands.asks = deciders.approve
         self._in_force = deciders.described
         self._approved = self._begun() if self._asks else ""
         self._unapproved = self._in_force if self._asks and self._in_force != self._approved else ""
@@ -102,7 +102,8 @@ class Approval:
 
     def _ask_from_now_on(self) -> None:
         """Who decides now counts as approved, not who comes with the word: whoever may edit the file wrote both."""
-        self._asks, self._approved = True, self._first("`approve: true` from now on")
+        self._asks = self._hands.asks = True
+        self._approved = self._first("`approve: true` from now on")
         self._unapproved = self._in_force if self._in_force != self._approved else ""
 
     def _ask(self, wanted: str) -> None:

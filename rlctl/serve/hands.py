@@ -96,6 +96,7 @@ class Hands:
         self._applied: Allocation | None = None
         self._is_kept = True  # the file has what was said
         self.waiting, self._answer, self._answered = "", "", ""
+        self.asks = False  # a change of who decides waits for a word
         for hold in self._holds.values():
             log.warning("BE is %s; `rlctl %s` ends it", hold, _end_of(hold))
         if self._schedule:
@@ -150,7 +151,7 @@ class Hands:
         elif what == "approve":
             said = self._approve(request.get("answer"), request.get("of"), who)
         elif what == "status":
-            said = "" if self._holds else "nobody holds BE"
+            said = ""
         else:
             raise ConfigError(f"{what!r} is nothing that can be asked")
         with self._news:
@@ -160,7 +161,7 @@ class Hands:
         now = None
         if tick is not None and applied is not None:
             now = {"tick": tick.index, "policy": tick.policy, "be": in_words(applied)}
-        return {"ok": True, "said": said, "now": now, "holds": holds, "waiting": waiting}
+        return {"ok": True, "said": said, "now": now, "holds": holds, "approve": self.asks, "waiting": waiting}
 
     def wait_for_word(self, change: str) -> None:
         """From now on this change waits for `rlctl approve`."""
@@ -199,7 +200,10 @@ class Hands:
     def _approve(self, answer: object, of: object, who: str) -> str:
         if answer not in ("yes", "no"):
             raise ConfigError(f"{answer!r} is neither yes nor no")
-        if not (change := self.waiting):
+        change = self.waiting
+        if of is not None and not change:
+            raise ConfigError(f"{on_one_line(str(of))[:MOST_WHY]} does not wait: nothing waits for a word")
+        if not change:
             return "nothing waits for a word"
         if of is not None and not change.endswith(f"[{of}]"):
             raise ConfigError(f"{on_one_line(str(of))[:MOST_WHY]} is not what waits now: {change}")

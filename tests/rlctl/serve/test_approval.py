@@ -154,6 +154,7 @@ def test_a_reload_that_begins_to_ask_has_what_it_brings_itself_wait(always, tmp_
     assert run.held == []
     assert run.hands.waiting.startswith("second (")
     assert "-> third (" in run.hands.waiting
+    assert run.hands.answer({"do": "status"}, "root")["approve"], "whoever shows what waits sees it"
     assert Service(always, tmp_path, "third").held, "a restart is no way around it"
     assert Service(always, tmp_path, "second").held == []
 

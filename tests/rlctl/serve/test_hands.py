@@ -435,3 +435,11 @@ def test_a_word_on_a_digest_is_one_on_what_was_shown_and_no_other():
     assert hands.word() == ""
     hands.answer({"do": "approve", "answer": "yes", "of": "aaaaaaaaaaaa"}, "root")
     assert hands.word() == "yes"
+
+
+def test_a_word_on_a_digest_where_nothing_waits_is_an_error_and_none_on_what_comes_later():
+    """Once a script that approved a digest too early, or on the wrong host, heard that all was well."""
+    hands = Hands(None, (), 0.01)
+    with pytest.raises(ConfigError, match="aaaaaaaaaaaa does not wait: nothing waits"):
+        hands.answer({"do": "approve", "answer": "yes", "of": "aaaaaaaaaaaa"}, "root")
+    assert hands.answer({"do": "approve", "answer": "yes"}, "root")["said"] == "nothing waits for a word"
