@@ -63,9 +63,11 @@ class LoadGate:
         # Safe, not only frozen: what BE has beneath the freezer is where it goes on, and that is to be the minimum.
         if not memory.closed:
             return None
-        seen = "not seen yet" if memory.load_ratio is None else f"{memory.load_ratio:.3f}"
+        seen, reason = "not seen yet", Reason.LOAD_UNKNOWN
+        if memory.load_ratio is not None:
+            seen, reason = f"{memory.load_ratio:.3f}", Reason.LOAD_HIGH
         detail = f"load {seen}: above {self.suspend_ratio:g} suspends, below {self.resume_ratio:g} allows"
-        return Bound(self.name, Reason.LOAD_HIGH, limits.safe, detail)
+        return Bound(self.name, reason, limits.safe, detail)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,10 @@ class SeenSlack:
         """True when the slack is below a threshold, or none was seen yet."""
         return self.slack_ratio is None or self.slack_ratio < ratio
 
+    def reason(self, known: Reason) -> Reason:
+        """Why BE is held: this, where a slack was seen."""
+        return Reason.SLACK_UNKNOWN if self.slack_ratio is None else known
+
     def after(self, telemetry: Telemetry, poll_seconds: float, trust: Trust) -> SeenSlack:
         """The memory after a tick; without a believed slack the poll stays due."""
         if not poll_due(self.polled_seconds, telemetry.time_seconds, poll_seconds):
@@ -72,7 +76,8 @@ class SlackHold(_BySlack):
         # slack < 0.10: DisallowBEGrowth (Heracles, algorithm 1).
         if not memory.below(self.below_ratio):
             return None
-        return Bound(self.name, Reason.SLACK_SMALL, current, f"{memory}: below {self.below_ratio:g} nothing grows")
+        reason = memory.reason(Reason.SLACK_SMALL)
+        return Bound(self.name, reason, current, f"{memory}: below {self.below_ratio:g} nothing grows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +99,8 @@ class SlackFloor(_BySlack):
         # of a small host; so a share of the host stands beside them.
         if not memory.below(self.below_ratio):
             return None
-        floor = self.floor(limits)
-        return Bound(self.name, Reason.SLACK_TINY, floor, f"{memory}: below {self.below_ratio:g} BE gets {floor}")
+        floor, reason = self.floor(limits), memory.reason(Reason.SLACK_TINY)
+        return Bound(self.name, reason, floor, f"{memory}: below {self.below_ratio:g} BE gets {floor}")
 
     def floor(self, limits: Limits) -> Allocation:
         """What BE keeps on this host: the floor's quota, on as few CPUs as can hold it."""

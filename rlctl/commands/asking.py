@@ -14,6 +14,11 @@ from rlctl.commands.arguments import add_state, state_of
 from rlctl.commands.outputs import print_json
 from rlctl.serve.control_socket import ask
 
+UNTIL = "18:00, tomorrow's where today's is past, or 2026-11-24T06:00; default: until ended"
+
+WHY_NOTHING_WAITS = {True: "who decides was approved", False: "approve: false, so that a reload waits for nobody"}
+"""By whether the service asks for a word."""
+
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SPAN = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<unit>[smhd])")
 
@@ -46,7 +51,7 @@ def add_service(parser: argparse.ArgumentParser) -> None:
 def add_hold(parser: argparse.ArgumentParser) -> None:
     """Declare until when and why BE is held."""
     ends = parser.add_mutually_exclusive_group()
-    ends.add_argument("--until", type=moment, metavar="TIME", help="18:00 or 2026-11-24T06:00; default: until ended")
+    ends.add_argument("--until", type=moment, metavar="TIME", help=UNTIL)
     ends.add_argument("--for", type=span, metavar="TIME", dest="span", help="90s, 15m, 2h or 1d")
     parser.add_argument("--why", default="", metavar="TEXT", help="for logs and for whoever wonders")
     add_service(parser)
@@ -73,9 +78,9 @@ def print_answer(answer: Mapping[str, Any], *, as_json: bool) -> None:
         return
     if answer["said"]:
         print(answer["said"])
-    elif not answer["holds"]:
-        print("nobody holds BE")
-    for one in answer["holds"] if not answer["said"] else ():
-        print(f"BE is {one['text']}")
+    else:
+        print("\n".join(f"BE is {one['text']}" for one in answer["holds"]) or "nobody holds BE")
     if answer["waiting"]:
         print(f"waits for `rlctl approve`: {answer['waiting']}")
+    elif not answer["said"] and "approve" in answer:  # a service from before an upgrade does not say it
+        print(f"nothing waits for `rlctl approve`: {WHY_NOTHING_WAITS[answer['approve']]}")

@@ -13,7 +13,8 @@ from rlctl.envs.errors import ConfigError
 
 DESCRIPTION = """Label the newest pod of BE on this node with rlctl.io/starved=true and ask the Kubernetes API to evict
 it, so that a scheduler starts it elsewhere. For be.starved.command of the service, within its pod. Only pods with the
-label rlctl.io/be=true are touched, and no more within an hour than the budget has."""
+label rlctl.io/be=true are touched, and no more within an hour than the budget has. With RLCTL_FED=1 in the environment,
+as the service says it when BE is fed again, take the label off instead."""
 
 IS_BE = "rlctl.io/be=true"
 """The label by which somebody says that a pod may be moved."""
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     from rlctl.config.serve import load_config  # here, for --help needs none of it
     from rlctl.handoff.api import ACCOUNT, Api, secret
     from rlctl.handoff.budget import Budget
-    from rlctl.handoff.hand_off import Asked, be_pods, hand_off
+    from rlctl.handoff.hand_off import Asked, be_pods, hand_off, keep
 
     if not args.selector.strip():
         raise ConfigError("--selector is empty: every pod of the node might be moved; name a label")
@@ -63,11 +64,12 @@ def run(args: argparse.Namespace) -> int:
         because=os.environ.get("RLCTL_REASON", ""),
     )  # fmt: skip
     budget = Budget(config.state_directory, args.per_hour)
+    do = keep if os.environ.get("RLCTL_FED") == "1" else hand_off
     if args.dry_run:
-        outcome = hand_off(api, budget, asked)
+        outcome = do(api, budget, asked)
     else:
         with budget.alone():
-            outcome = hand_off(api, budget, asked)
+            outcome = do(api, budget, asked)
     if args.json:
         print_json(asdict(outcome))
     else:

@@ -67,7 +67,7 @@ def _print_json(tail: LogTail) -> None:
 
 def _print_text(tail: LogTail) -> None:
     columns = shutil.get_terminal_size().columns
-    print("\n".join(row.plain(columns) for row in _rows(tail, columns)), "", sep="\n", flush=True)
+    print("\n".join(row.plain() for row in _rows(tail, columns)), "", sep="\n", flush=True)
 
 
 @contextlib.contextmanager
@@ -89,7 +89,8 @@ def _live() -> Iterator[Callable[[LogTail], None]]:
 def _rows(tail: LogTail, columns: int) -> list[Row]:
     damaged = [Row("damaged", f"{tail.damaged} lines of the log", Mood.BAD)] if tail.damaged else []
     blocks = BLOCKS if _can_show(BLOCKS) else PLAIN_BLOCKS
-    return [Row("log", str(tail.path)), *rows(tail.ticks, time.time(), columns, blocks), *damaged]
+    whole = [Row("log", str(tail.path)), *rows(tail.ticks, time.time(), columns, blocks), *damaged]
+    return [line for row in whole for line in row.wrapped(columns)]
 
 
 def _can_show(text: str) -> bool:

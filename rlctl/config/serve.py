@@ -95,7 +95,8 @@ class StarvedSection(Described):
         below_ratio: Share of BE's CPUs, as a mean over that time: less is too little.
         after_seconds: Length of that time.
         command: A program with its arguments, run when BE starves; RLCTL_SHARE and RLCTL_REASON in its environment say
-            the share of its CPUs that BE had and what held it most. It has 60 s.
+            the share of its CPUs that BE had and what held it most. Once more, with RLCTL_FED=1 (else 0), when BE is
+            fed again: then nothing is to be moved. It has 60 s.
         again_seconds: While BE starves it is run again after so long.
     """
 
@@ -221,7 +222,8 @@ class ServeConfig(Described):
         resources: What LC and BE get of memory, disks, cache and memory bandwidth.
         control: Who may pause, limit and approve while it runs.
         approve: A reload waits for `rlctl approve`; so does a start with another policy, fallback or shield than was
-            approved last, with BE at the safe allocation.
+            approved last, with BE at the safe allocation. `true` is in force from the next reload on, and who decides
+            then counts as approved; `false` again from the next start on.
         schedule: Times at which BE may have no more than so much.
     """
 

@@ -123,8 +123,13 @@ class Api:
         except (KeyError, TypeError, AttributeError) as error:
             raise HostError(f"{self}: what it calls a list of pods is none: {error!r}") from error
 
-    def label(self, pod: Pod, labels: Mapping[str, str], notes: Mapping[str, str], *, dry_run: bool = False) -> None:
-        """Set labels and annotations of this very pod, and of no later one of its name. Raises as `_call` does."""
+    def label(
+        self, pod: Pod, labels: Mapping[str, str | None], notes: Mapping[str, str | None], *, dry_run: bool = False
+    ) -> None:
+        """Set labels and annotations of this very pod, and of no later one of its name; None takes one away.
+
+        Raises as `_call` does.
+        """
         about: dict[str, object] = {"uid": pod.uid, "labels": dict(labels)}
         if notes:
             about["annotations"] = dict(notes)

@@ -1,4 +1,4 @@
-"""One pod of BE, handed to the cluster: chosen, labelled, and asked to be evicted."""
+"""One pod of BE, handed to the cluster: chosen, labelled, and asked to be evicted; or kept, when BE is fed again."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Outcome:
     """What came of it.
 
     Attributes:
-        did: `evicted`, `labelled`, or what kept it from that: `budget`, `gone`.
-        pod: NAMESPACE/NAME; empty where none was chosen.
+        did: `evicted`, `labelled`, or what kept it from that: `budget`, `gone`; `kept` where BE is fed again.
+        pod: NAMESPACE/NAME, with commas between those that are kept; empty where none was chosen.
         text: The same in words.
         left: Hand-offs that the hour still has.
     """
@@ -89,6 +89,30 @@ def hand_off(api: Api, budget: Budget, asked: Asked) -> Outcome:
     return _outcome(pod, asked, budget.left())
 
 
+def keep(api: Api, budget: Budget, asked: Asked) -> Outcome:
+    """BE is fed again: take the label off its pods here that have it, so that nobody moves them any more.
+
+    Raises:
+        Declined, PermissionMissing, HostError: As `Api` and `Budget` raise them.
+    """
+    kept = []
+    for pod in _ours(_found(api, asked), asked):
+        if STARVED not in pod.labels:
+            continue
+        try:
+            api.label(pod, {STARVED: None}, {BECAUSE: None}, dry_run=asked.dry_run)
+        except Declined as error:
+            if error.status not in GONE:
+                raise
+        else:
+            kept.append(str(pod))
+    names, be = ", ".join(kept), "would lose" if asked.dry_run else "lost"
+    text = (
+        f"{names} {be} the label {STARVED}: BE is fed again" if kept else f"no pod of BE here has the label {STARVED}"
+    )
+    return Outcome("kept", names, text, budget.left())
+
+
 def be_pods(config: ServeConfig) -> frozenset[str]:
     """UIDs of the pods whose groups are BE's on this host now, or lie directly in one; HostError: BE is not there."""
     layout, knobs = Layout.detect(), Knobs(None, dry_run=True)
@@ -108,8 +132,8 @@ def _uids(name: str, children: Iterable[Path]) -> Iterator[str]:
 
 def _movable(api: Api, asked: Asked) -> list[Pod]:
     """The pods of which one may be handed off, at least one."""
-    found = [pod for one in asked.namespaces for pod in api.pods(one, asked.node, asked.selector)]
-    ours = [pod for pod in found if pod.uid in asked.uids and not pod.ends]
+    found = _found(api, asked)
+    ours = _ours(found, asked)
     movable = [pod for pod in ours if _may_go(pod, label_only=asked.label_only)]
     if movable:
         return movable
@@ -123,6 +147,16 @@ def _movable(api: Api, asked: Asked) -> list[Pod]:
     raise CheckFailed(
         f"nobody would start any of the {len(ours)} pods of BE {where} elsewhere: a Job or a Deployment has to own them"
     )
+
+
+def _found(api: Api, asked: Asked) -> list[Pod]:
+    """The pods of this node that may be touched by their labels."""
+    return [pod for one in asked.namespaces for pod in api.pods(one, asked.node, asked.selector)]
+
+
+def _ours(found: Iterable[Pod], asked: Asked) -> list[Pod]:
+    """Those of them that are BE of this host, and go on."""
+    return [pod for pod in found if pod.uid in asked.uids and not pod.ends]
 
 
 def _may_go(pod: Pod, *, label_only: bool) -> bool:

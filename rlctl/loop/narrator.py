@@ -1,6 +1,7 @@
 """Log lines on the loop for an operator: one when a decision changes, and one a minute; never one a tick.
 
-BE that grows step by step for one and the same reason is one decision; the tick log has the steps.
+BE that grows step by step for one and the same reason is one decision, and a policy that goes a little up and down is
+too: the tick log has the steps.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rlctl.envs.host.events import BE_VANISHED
 from rlctl.envs.telemetry import Missing, Telemetry, Value, Why, number, offered_rps
 from rlctl.loop.record import Tick, allocation_as_json
 from rlctl.safety.trust import SensorGuard
-from rlctl.safety.verdict import Bound
+from rlctl.safety.verdict import Bound, Reason
 from rlctl.work.logs import takes
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,9 @@ REMIND_SECONDS = 30.0
 IF_NOT_IDLE = (
     "if the LC is not idle, see whether its load reaches it, and whether lc.latency names where its requests show"
 )
+
+SMALL_RATIO = 0.25
+"""A quota that a policy changes by less of what was told last is not worth a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,8 @@ class Narrator:
         self._cpus = cpus
         self._summary_seconds = summary_seconds
         self._last_kind: tuple[object, ...] = ()
+        self._kind_told = False
+        self._told: Allocation | None = None  # with the last line on a change; None: nothing in this minute
         self._error = ""
         self._minute: _Minute | None = None
         self._reminded_seconds: dict[tuple[str, Why, bool], float] = {}
@@ -100,8 +106,10 @@ class Narrator:
         changed = in_words(tick.applied) != in_words(tick.before)
         self._remind(tick)
         if changed and _kind(tick) != self._last_kind:
+            self._last_kind, self._kind_told = _kind(tick), False
+        if changed and not self._kind_told and not _is_small(tick, self._told):
             self._tell(_change(tick))
-            self._last_kind = _kind(tick)
+            self._kind_told, self._told = True, tick.applied
         if tick.error != self._error and tick.error:
             self._tell(Event("trouble", tick.wall_seconds, tick.index, f"write failed: {tick.error}"))
         self._error = tick.error
@@ -132,7 +140,7 @@ class Narrator:
         minute.add(tick, changed)
         if now - minute.begun_seconds >= self._summary_seconds:
             self._tell(_summary(tick, minute, self._cpus))
-            self._minute, self._last_kind = _Minute(now), ()
+            self._minute, self._last_kind, self._told = _Minute(now), (), None
 
 
 def say(event: Event) -> None:
@@ -166,6 +174,15 @@ def _kind(tick: Tick) -> tuple[object, ...]:
     """What tells one decision from another: its direction and its cause."""
     cause = _cause(tick)
     return tick.applied.frozen, tick.applied.at_most(tick.before), cause and (cause.guard, cause.reason)
+
+
+def _is_small(tick: Tick, told: Allocation | None) -> bool:
+    """Whether the policy, or the rate at which it may grow, changed nothing much since what was told last."""
+    cause = _cause(tick)
+    if told is None or tick.applied.frozen != told.frozen or (cause and cause.reason is not Reason.GROWTH_RATE):
+        return False
+    now, before = tick.applied.quota_cpus, told.quota_cpus
+    return now == before or abs(now - before) < SMALL_RATIO * before < UNLIMITED
 
 
 def _cause(tick: Tick) -> Bound | None:

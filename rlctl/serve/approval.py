@@ -2,7 +2,7 @@
 
 What was approved last is kept in the state directory, so that a restart is no way around it. What nobody approved can
 only restrict BE: a reload changes nothing before a yes, and at a start BE is at the safe allocation, by a bound of the
-shield (`Shield.hold`), until there is one.
+shield (`Shield.hold`), until there is one. A reload may begin to ask, and none ends it.
 """
 
 from __future__ import annotations
@@ -35,14 +35,16 @@ class Approval:
         state_directory: Keeps what was approved. None keeps nothing: then who decides at the start counts as approved,
             as it does at the first start that finds nothing kept.
         hands: Tells people what waits, and takes their word.
-        deciders: Who decides at the start.
+        deciders: Who decides at the start, and whether a word is asked for.
     """
 
     def __init__(self, state_directory: Path | None, hands: Hands, deciders: Deciders) -> None:
         self._path = None if state_directory is None else state_directory / APPROVED
         self._hands = hands
-        self._approved = self._begun(deciders.described)
-        self._unapproved = "" if deciders.described == self._approved else deciders.described
+        self._asks = hands.asks = deciders.approve
+        self._in_force = deciders.described
+        self._approved = self._begun() if self._asks else ""
+        self._unapproved = self._in_force if self._asks and self._in_force != self._approved else ""
         self._brought: Deciders | None = None
         if self._unapproved:
             log.warning("nobody approved who decides by the configuration: BE stays at the safe allocation until then")
@@ -59,6 +61,10 @@ class Approval:
 
         A later reload takes the place of what waits. None: nobody else than until now.
         """
+        if brought is not None and brought.approve and not self._asks:
+            self._ask_from_now_on()
+        if not self._asks:
+            return brought
         if brought is not None:
             self.close()
             if brought.described == self._approved:
@@ -75,9 +81,9 @@ class Approval:
             self._ask(self._unapproved)
         return None
 
-    def exchanged(self) -> None:
-        """Those that were admitted decide now."""
-        self._unapproved = ""
+    def exchanged(self, deciders: Deciders) -> None:
+        """These, who were admitted, decide now."""
+        self._in_force, self._unapproved = deciders.described, ""
 
     def close(self) -> None:
         """Let go of what a reload brought and nobody approved. Idempotent."""
@@ -94,24 +100,34 @@ class Approval:
         self._unapproved = ""
         return None
 
+    def _ask_from_now_on(self) -> None:
+        """Who decides now counts as approved, not who comes with the word: whoever may edit the file wrote both."""
+        self._asks = self._hands.asks = True
+        self._approved = self._first("`approve: true` from now on")
+        self._unapproved = self._in_force if self._in_force != self._approved else ""
+
     def _ask(self, wanted: str) -> None:
         self._hands.wait_for_word(f"{self._approved} -> {wanted}")
 
-    def _begun(self, described: str) -> str:
+    def _begun(self) -> str:
         """What was approved before this start."""
         if self._path is None:
-            return described
+            return self._in_force
         try:
             plain = json.loads(read_own(self._path, MOST_BYTES))
             if plain["schema"] != SCHEMA or not isinstance(plain["approved"], str):
                 raise ValueError(f"schema {plain['schema']!r}")
         except FileNotFoundError:
-            log.info("the first start with `approve: true`: %s counts as approved", described)
-            return described if self._keep(described) else "nothing that could be kept"
+            return self._first("the first start with `approve: true`")
         except (OSError, ValueError, TypeError, KeyError, RecursionError, ConfigError) as error:
             log.error("%s cannot be read, so nothing counts as approved: %s", self._path, in_one_line(error))
             return "nothing that can be read"
         return str(plain["approved"])
+
+    def _first(self, when: str) -> str:
+        """What is approved where nobody was asked before."""
+        log.info("%s: %s counts as approved", when, self._in_force)
+        return self._in_force if self._keep(self._in_force) else "nothing that could be kept"
 
     def _keep(self, described: str) -> bool:
         """Whether a restart will know it."""

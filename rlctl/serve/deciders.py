@@ -34,6 +34,7 @@ class Deciders:
 
     Attributes:
         settings: What the sections say that a reload exchanges, where it differs from the defaults, as text.
+        approve: The file that names them wants a word on whoever comes after those who decide now.
         described: All of it in one line, each with its digest, and one of the whole in brackets. It is made before
             anybody is started: constants are what a policy's digest is of.
     """
@@ -41,6 +42,7 @@ class Deciders:
     policy: Policy
     profile: Profile
     settings: str = ""
+    approve: bool = False
     described: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -70,10 +72,14 @@ class Configuration:
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a new file, the loop goes on with the old one
             log.error("not reloaded, all stays as it was: %s", in_one_line(error))
             return None
+        # To ask for a word from now on restricts; to ask for none any more is for who may start the service.
+        taken = {name: getattr(config, name) for name in EXCHANGED} | {"approve": config.approve or self.config.approve}
         fixed = [name for name in type(config).model_fields if name not in EXCHANGED]
+        if config.approve:
+            fixed.remove("approve")
         if changed := [name for name in fixed if getattr(config, name) != getattr(self.config, name)]:
             log.warning("%s: changed, which takes effect at the next start", ", ".join(changed))
-        self.config = self.config.model_copy(update={name: getattr(config, name) for name in EXCHANGED})
+        self.config = self.config.model_copy(update=taken)
         self.deciders = deciders
         log.info("reloaded: policy %s, shield %s", deciders.policy.name, deciders.profile.name)
         return deciders
@@ -95,7 +101,7 @@ class Configuration:
             check_table(config)
         with located(self._path, "shield"):
             settings = config.model_dump_json(include=set(EXCHANGED), exclude_defaults=True)
-            return config, Deciders(policy, load_profile(config.shield), settings)
+            return config, Deciders(policy, load_profile(config.shield), settings, config.approve)
 
     def _policy_of(self, config: ServeConfig, *, starting: bool) -> Policy:
         """The file's policy. Whoever wrote a fallback there wants BE controlled, whatever becomes of a bundle.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -94,8 +95,11 @@ class Hands:
         self._urgent = False
         self._tick: Tick | None = None
         self._applied: Allocation | None = None
+        self._most_cpus = math.inf  # that BE may have here anyway, from the first tick on
+        self._times: tuple[ScheduleEntry, ...] = ()  # of the schedule, in force now
         self._is_kept = True  # the file has what was said
         self.waiting, self._answer, self._answered = "", "", ""
+        self.asks = False  # a change of who decides waits for a word
         for hold in self._holds.values():
             log.warning("BE is %s; `rlctl %s` ends it", hold, _end_of(hold))
         if self._schedule:
@@ -103,7 +107,7 @@ class Hands:
 
     def bounds(self, limits: Limits) -> tuple[Bound, ...]:
         """The bounds of this tick, from what was said and from the schedule."""
-        now = self._clock()
+        now, self._most_cpus = self._clock(), limits.cpus
         with self._news:
             over = [one for one in self._holds.values() if one.until_seconds is not None and one.until_seconds <= now]
             for hold in over:
@@ -114,8 +118,9 @@ class Hands:
         if over or not self._is_kept:
             self._keep()
         moment = datetime.datetime.fromtimestamp(now)
-        times = [_scheduled(entry, limits) for entry in self._schedule if entry.covers(moment)]
-        return (*(hold.bound(limits) for hold in holds), *times)
+        before, self._times = self._times, tuple(entry for entry in self._schedule if entry.covers(moment))
+        _tell_times(before, self._times)
+        return (*(hold.bound(limits) for hold in holds), *(_scheduled(entry, limits) for entry in self._times))
 
     def write(self, tick: Tick) -> None:
         """Take note of what is in force."""
@@ -150,7 +155,7 @@ class Hands:
         elif what == "approve":
             said = self._approve(request.get("answer"), request.get("of"), who)
         elif what == "status":
-            said = "" if self._holds else "nobody holds BE"
+            said = ""
         else:
             raise ConfigError(f"{what!r} is nothing that can be asked")
         with self._news:
@@ -160,7 +165,7 @@ class Hands:
         now = None
         if tick is not None and applied is not None:
             now = {"tick": tick.index, "policy": tick.policy, "be": in_words(applied)}
-        return {"ok": True, "said": said, "now": now, "holds": holds, "waiting": waiting}
+        return {"ok": True, "said": said, "now": now, "holds": holds, "approve": self.asks, "waiting": waiting}
 
     def wait_for_word(self, change: str) -> None:
         """From now on this change waits for `rlctl approve`."""
@@ -184,6 +189,8 @@ class Hands:
             before = self._holds.get(hold.kind)
             self._holds = {**self._holds, hold.kind: hold}
         said = f"BE is {hold}" + (f", in place of: {before}" if before else "")
+        if hold.quota_cpus >= self._most_cpus:
+            said += f"; that limits nothing: BE may have {self._most_cpus:g} CPU of this host anyway"
         log.warning("%s", said)
         return self._in_force_then(f"{said}; `rlctl {_end_of(hold)}` ends it", urgent=True)
 
@@ -199,7 +206,10 @@ class Hands:
     def _approve(self, answer: object, of: object, who: str) -> str:
         if answer not in ("yes", "no"):
             raise ConfigError(f"{answer!r} is neither yes nor no")
-        if not (change := self.waiting):
+        change = self.waiting
+        if of is not None and not change:
+            raise ConfigError(f"{on_one_line(str(of))[:MOST_WHY]} does not wait: nothing waits for a word")
+        if not change:
             return "nothing waits for a word"
         if of is not None and not change.endswith(f"[{of}]"):
             raise ConfigError(f"{on_one_line(str(of))[:MOST_WHY]} is not what waits now: {change}")
@@ -267,6 +277,16 @@ def _most(quota_cpus: float, limits: Limits) -> Allocation:
 def _scheduled(entry: ScheduleEntry, limits: Limits) -> Bound:
     most = _most(entry.be_cpus, limits)
     return Bound("schedule", Reason.SCHEDULE, most, f"{entry.name}: {entry.be_cpus:g} CPU")
+
+
+def _tell_times(before: Sequence[ScheduleEntry], now: Sequence[ScheduleEntry]) -> None:
+    """Log which times of a schedule have begun and which are over."""
+    for entry in before:
+        if entry not in now:
+            log.info("schedule: %s is over", entry.name)
+    for entry in now:
+        if entry not in before:
+            log.info("schedule: %s begins, BE gets %g CPU at most until %s", entry.name, entry.be_cpus, entry.ends)
 
 
 def _end_of(hold: Hold) -> str:

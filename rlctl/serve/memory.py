@@ -81,7 +81,10 @@ class HostMemory:
         except Exception as error:  # noqa: BLE001 - whatever is in a file, the service begins
             log.warning("%s: %s is learned anew: %s", self._path, learner.name, in_one_line(error))
         else:
-            log.info("%s goes on with what it knew of this host %.1f h ago", learner.name, seconds / 3600.0)
+            # What is kept may say no more than that there was nothing to keep.
+            something = any(value for key, value in kept["memory"].items() if key not in ("schema", "of"))
+            words = "goes on with what it knew" if something else "begins anew: it knew nothing"
+            log.info("%s %s of this host %s", learner.name, words, _ago(seconds))
 
     def keep_if_due(self, learners: Sequence[Learner]) -> None:
         """Keep what they have learned, once in KEEP_SECONDS."""
@@ -121,6 +124,18 @@ class HostMemory:
             return {}, []
         there, learned = _parsed(path, text)
         return learned, sorted(key for key in there.keys() | self._host.keys() if there.get(key) != self._host.get(key))
+
+
+def _ago(seconds: float) -> str:
+    """A length of time, in minutes where it is less than an hour."""
+    minutes = seconds / 60.0
+    return (
+        "a moment ago"
+        if minutes < 1.0
+        else f"{minutes:.0f} min ago"
+        if minutes < 60.0
+        else f"{minutes / 60.0:.1f} h ago"
+    )
 
 
 def _says_of_what(kept: Any) -> bool:

@@ -73,7 +73,7 @@ def serve(configuration: Configuration, stop: Request, *, seconds: float | None 
         path, group = config.state_directory / SOCKET, config.control.group
         memory = HostMemory(config.state_directory, _learned_on(config, host))
         budgets = Budgets(config.lcs, config.tick_seconds)
-        approval = Approval(config.state_directory, hands, deciders) if config.approve else None
+        approval = Approval(config.state_directory, hands, deciders)
         learners: tuple[Learner, ...] = (*host.learned, *budgets.each)
         for learner in learners:
             memory.recall(learner)
@@ -167,7 +167,7 @@ class Around:
         hands: What people say meanwhile.
         budgets: Error budgets of the LCs.
         starved: When BE counts as starved, and who is told.
-        approval: Who decides waits for their word; None where nobody is asked.
+        approval: Who decides waits for a word, where one is asked for; None where nothing is written.
         memory: Keeps what is learned of this host.
         learners: Who learns of it beside the policy.
         watch: Looks at the host between the ticks; None where nothing may happen there.
@@ -302,7 +302,7 @@ class _Running:
         self._memory.keep((controller.seat.observer.experience,))
         controller.exchange(policy, shield)
         if self._approval:
-            self._approval.exchanged()
+            self._approval.exchanged(deciders)
         before.close()
 
 

@@ -145,6 +145,7 @@ class Starving:
             if self.starved:
                 self.starved = False
                 self._events.tell("be-fed", f"BE had {mean:.1%} of its CPUs in {time_span}", logging.INFO)
+                self._command.run({"RLCTL_SHARE": f"{mean:.4f}", "RLCTL_REASON": "", "RLCTL_FED": "1"}, must=True)
             return
         reason = self._reasons.most_common(1)[0][0]
         self._quiet_ticks -= 1
@@ -154,7 +155,7 @@ class Starving:
         elif self._quiet_ticks > 0:
             return
         self._quiet_ticks = round(self._section.again_seconds / self._tick_seconds)
-        self._command.run({"RLCTL_SHARE": f"{mean:.4f}", "RLCTL_REASON": reason})
+        self._command.run({"RLCTL_SHARE": f"{mean:.4f}", "RLCTL_REASON": reason, "RLCTL_FED": "0"})
 
 
 def _meant(tick: Tick) -> bool:
@@ -182,9 +183,15 @@ class _Command:
     def __init__(self, words: tuple[str, ...]) -> None:
         self._words, self._until_seconds = words, 0.0
         self._process: subprocess.Popen[bytes] | None = None
+        self._next: dict[str, str] | None = None
 
-    def run(self, told: dict[str, str]) -> None:
-        """Start it, unless there is none, or it runs."""
+    def run(self, told: dict[str, str], *, must: bool = False) -> None:
+        """Start it, unless there is none, or it runs.
+
+        Args:
+            must: Where it runs, start it again when it has ended; else somebody comes again.
+        """
+        self._next = told if must and self._process is not None else None
         if not self._words or self._process is not None:
             return
         self._until_seconds = time.monotonic() + COMMAND_SECONDS
@@ -207,6 +214,8 @@ class _Command:
             log.warning("be.starved.command has not ended in %g s and is killed", COMMAND_SECONDS)
             self._until_seconds = math.inf
             self.end()
+        if self._process is None and self._next is not None:
+            self.run(self._next)
 
     def end(self) -> None:
         """Kill it with all that it has started."""

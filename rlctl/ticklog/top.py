@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -45,10 +46,15 @@ class Row:
     text: str
     mood: Mood = Mood.PLAIN
 
-    def plain(self, columns: int) -> str:
-        """The line, cut to so many columns, with three dots where it was."""
-        line = f"{self.word:<{WORD_COLUMNS}}{self.text}"
-        return (line if len(line) <= columns else f"{line[: max(0, columns - 3)]}...").rstrip()
+    def wrapped(self, columns: int) -> list[Row]:
+        """The row as several where its text does not fit into so many columns, broken between words."""
+        wide = max(1, columns - WORD_COLUMNS)
+        lines = [self.text] if len(self.text) <= wide else textwrap.wrap(self.text, wide)
+        return [Row("" if number else self.word, line, self.mood) for number, line in enumerate(lines)]
+
+    def plain(self) -> str:
+        """The row as a line."""
+        return f"{self.word:<{WORD_COLUMNS}}{self.text}".rstrip()
 
 
 def rows(ticks: Sequence[Tick], now_seconds: float, columns: int = 80, blocks: str = BLOCKS) -> list[Row]:

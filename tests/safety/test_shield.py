@@ -13,6 +13,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Missing, Telemetry, Why
 from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.shield import Shield
+from rlctl.safety.verdict import Reason
 from tests.doubles.plant import FakePlant
 
 Calm = Callable[..., Telemetry]
@@ -101,3 +102,13 @@ def test_speed_of_a_ruling(benchmark: Any, calm: Calm) -> None:
 
     verdict = benchmark.pedantic(shield.rule, setup=fresh, rounds=2000)
     assert verdict.allocation.at_most(LIMITS.full)
+
+
+def test_before_the_first_reading_nobody_reads_of_a_high_load_or_a_small_slack() -> None:
+    """Once an idle LC read as one without room: whoever saw it went to look for a load that there was not."""
+    limits, unknown = Limits(cpus=4), Missing(Why.NO_DATA)
+    shield = Shield(load_profile("responsive"), limits)
+    idle = Telemetry(0.0, 0.01, tail_latency_seconds=unknown, load_ratio=unknown)
+    reasons = {bound.reason for bound in shield.rule(idle, limits.full, limits.full).bounds}
+    assert reasons >= {Reason.LOAD_UNKNOWN, Reason.SLACK_UNKNOWN}
+    assert not reasons & {Reason.LOAD_HIGH, Reason.SLACK_TINY, Reason.SLACK_SMALL}

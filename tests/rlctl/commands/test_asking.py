@@ -52,10 +52,17 @@ def test_wrong_words_are_usage_errors(words):
 
 
 def test_an_answer_in_words(capsys):
-    nothing = {"said": "", "holds": [], "waiting": ""}
+    nothing = {"said": "", "holds": [], "approve": True, "waiting": ""}
     print_answer(nothing, as_json=False)
     print_answer({**nothing, "holds": [{"text": "paused by root"}], "waiting": "a -> b"}, as_json=False)
     print_answer({**nothing, "said": "BE is paused", "holds": [{"text": "paused"}]}, as_json=False)
     assert capsys.readouterr().out.splitlines() == [
-        "nobody holds BE", "BE is paused by root", "waits for `rlctl approve`: a -> b", "BE is paused",
+        "nobody holds BE", "nothing waits for `rlctl approve`: who decides was approved",
+        "BE is paused by root", "waits for `rlctl approve`: a -> b", "BE is paused",
     ]  # fmt: skip
+
+
+def test_whether_a_word_is_asked_for_at_all_is_shown(capsys):
+    """Once it read the same with `approve: true` and without."""
+    print_answer({"said": "", "holds": [], "approve": False, "waiting": ""}, as_json=False)
+    assert "approve: false, so that a reload waits for nobody" in capsys.readouterr().out

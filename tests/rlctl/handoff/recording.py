@@ -90,7 +90,8 @@ class RecordingApi:
         if what == "evict":
             return 201, SUCCESS
         pod = self.pods[call.path.rpartition("/")[2]]
-        changed = {"labels": {**pod["metadata"].get("labels", {}), **call.body["metadata"]["labels"]}}
+        labels = {**pod["metadata"].get("labels", {}), **call.body["metadata"]["labels"]}
+        changed = {"labels": {name: value for name, value in labels.items() if value is not None}}  # of a merge patch
         pod = pod | {"metadata": pod["metadata"] | changed}
         if "dryRun" not in call.query:
             self.pods[pod["metadata"]["name"]] = pod

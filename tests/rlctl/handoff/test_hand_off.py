@@ -17,7 +17,7 @@ from rlctl.handoff import api as api_module
 from rlctl.handoff import hand_off as module
 from rlctl.handoff.api import Api, Declined, secret
 from rlctl.handoff.budget import FILE, Budget
-from rlctl.handoff.hand_off import BECAUSE, STARVED, Asked, be_pods, hand_off
+from rlctl.handoff.hand_off import BECAUSE, STARVED, Asked, be_pods, hand_off, keep
 from tests.rlctl.handoff.published import CORE, META, Published
 from tests.rlctl.handoff.recording import SUCCESS, RecordingApi, failure, pod, uid_of
 from tests.waiting import PATIENCE_SECONDS
@@ -393,6 +393,37 @@ def command(server, kube, monkeypatch, serve_yaml, tmp_path):
     monkeypatch.setattr(module, "be_pods", lambda config: asked().uids)
     monkeypatch.setenv("RLCTL_REASON", "cpus-busy")
     return lambda *words: main(["hand-off", "--config", str(path), "--namespace", "batch", *words])
+
+
+def test_when_be_is_fed_again_the_label_is_taken_off_and_nobody_is_moved(server, kube, budget):
+    """Once it stayed, and whatever goes by the label moved a pod that had CPUs again."""
+    server.pods["other"] = pod("other", labels={"rlctl.io/be": "true", STARVED: "true"})
+    hand_off(kube, budget, asked(label_only=True))
+    would = keep(kube, budget, asked(dry_run=True))
+    assert (would.did, would.text) == ("kept", "batch/new would lose the label rlctl.io/starved: BE is fed again")
+    assert keep(kube, budget, asked()).text == "batch/new lost the label rlctl.io/starved: BE is fed again"
+    assert server.calls[-1].body["metadata"]["annotations"] == {BECAUSE: None}
+    assert server.pods["new"]["metadata"]["labels"] == {"rlctl.io/be": "true"}
+    assert STARVED in server.pods["other"]["metadata"]["labels"], "another host's BE"
+    assert "POST" not in methods(server)
+    assert keep(kube, budget, asked()).text == "no pod of BE here has the label rlctl.io/starved"
+
+
+def test_a_pod_that_has_gone_needs_no_label_taken_off_and_a_refusal_is_told(server, kube, budget):
+    hand_off(kube, budget, asked(label_only=True))
+    server.answers["label"] = 404, failure(404, "gone")
+    assert keep(kube, budget, asked()).pod == ""
+    server.answers["label"] = 403, failure(403, "no")
+    with pytest.raises(PermissionMissing):
+        keep(kube, budget, asked())
+
+
+def test_the_command_keeps_pods_where_the_service_says_that_be_is_fed(command, capsys, server, monkeypatch):
+    assert command("--node", "worker-7", "--label-only") == 0
+    monkeypatch.setenv("RLCTL_FED", "1")
+    assert command("--node", "worker-7") == 0
+    assert capsys.readouterr().out.splitlines()[1] == "batch/new lost the label rlctl.io/starved: BE is fed again"
+    assert methods(server) == ["GET", "PATCH"] * 2
 
 
 def test_the_command_hands_off_and_says_so(command, capsys, server):

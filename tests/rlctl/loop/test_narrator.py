@@ -123,3 +123,31 @@ def test_a_be_that_has_vanished_is_the_reason_and_not_the_policy(told):
     told_by_why = "\n".join(in_plain_words(Nearest(LoggedTick(gone, Path("ticks.jsonl"), 1), None, 0.0), Moment()))
     assert "nothing: no BE group is left; whoever comes begins with " in told_by_why
     assert "than the verdict" not in told_by_why
+
+
+def quotas_told(told, *quotas, bounds=()):
+    """Quotas in the lines on a policy that goes through these, one a tick, from one CPU on."""
+    narrator, before = Narrator(told.append), Allocation(1.0, 2)
+    for second, quota in enumerate(quotas):
+        now = Allocation(quota, 2)
+        narrator.write(tick(second, Quantile(0.001, samples=50), before, now, bounds if second else ()))
+        before = now
+    return [event.fields["applied"]["quota_cpus"] for event in told]
+
+
+def test_a_policy_that_goes_a_little_up_and_down_has_no_line_for_each(told):
+    """Once `feedforward`, which follows the load, had one nearly every tick."""
+    assert quotas_told(told, 0.6, 0.65, 0.58, 0.66, 0.61, 0.63, 0.59) == [0.6]
+
+
+def test_what_a_policy_changes_in_small_steps_is_told_when_it_is_much(told):
+    assert quotas_told(told, 0.6, 0.65, 0.7, 0.8, 0.9, 0.85, 0.01) == [0.6, 0.8, 0.01]
+
+
+def test_a_guard_that_steps_in_is_told_however_little_it_takes(told):
+    cap = Allocation(0.55, 2)
+    assert quotas_told(told, 0.6, 0.55, bounds=(Bound("slack-floor", Reason.SLACK_TINY, cap),)) == [0.6, 0.55]
+
+
+def test_a_quota_that_is_lifted_altogether_is_told(told):
+    assert quotas_told(told, 0.9, float("inf"), 1.0)[1:] == [None, 1.0]

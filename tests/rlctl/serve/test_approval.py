@@ -42,25 +42,29 @@ class Service:
     Args:
         said: Answers to what waits, by the tick before which somebody gives them.
         brought: Names of policies that reloads bring, by the tick as well.
+        asks_from: The first tick whose configuration has `approve: true`, if not from the start.
     """
 
-    def __init__(self, always, folder, name, *, said=None, brought=None):
+    def __init__(self, always, folder, name, *, said=None, brought=None, asks_from=0):
         self.hands, self.seen, self.closed = Hands(folder, (), 0.01), MemoryRecorder(), []
         self.seen.header, self.seen.renew_header, self.seen.dropped = None, lambda: None, 0
         self.always, self.waiting, reloads = always, [], []
-        deciders = self.deciders(name)
+        deciders = self.deciders(name, approve=not asks_from)
         around = Around(tick_log=self.seen, hands=self.hands, approval=Approval(folder, self.hands, deciders))
-        then = {tick: lambda name=name: reloads.append(self.deciders(name)) for tick, name in (brought or {}).items()}
+        then = {
+            tick: lambda new=new, asks=tick >= asks_from: reloads.append(self.deciders(new, approve=asks))
+            for tick, new in (brought or {}).items()
+        }
         then |= {tick: lambda word=word: self.say(word) for tick, word in (said or {}).items()}
         control(
             FakePlant(LIMITS, loads=(0.1,)), deciders, Stop(TICKS, then), around,
             reloaded=lambda: reloads.pop() if reloads else None,
         )  # fmt: skip
 
-    def deciders(self, name):
+    def deciders(self, name, *, approve):
         policy = self.always(lambda _: LIMITS.full)
         policy.name, policy.close = name, lambda: self.closed.append(name)
-        return Deciders(policy, PROFILE)
+        return Deciders(policy, PROFILE, approve=approve)
 
     def say(self, word):
         self.waiting.append(self.hands.waiting)
@@ -137,6 +141,43 @@ def test_while_a_start_waits_another_reload_may_be_approved_or_not(always, tmp_p
     assert 35 < max(run.held) < 45
     assert run.ticks[-1].policy == "third"
     assert "-> third (" in run.waiting[0]
+
+
+def test_a_reload_that_begins_to_ask_has_what_it_brings_itself_wait(always, tmp_path, caplog):
+    """Once it took effect at the next start, which approved whatever the file said by then."""
+    caplog.set_level("INFO")
+    (tmp_path / APPROVED).write_text(json.dumps({"schema": 1, "approved": "of long ago"}))
+    run = Service(always, tmp_path, "first", brought={5: "second", 10: "third"}, asks_from=10)
+    assert "`approve: true` from now on: second (" in caplog.text
+    assert run.ticks[-1].policy == "second", "the one that decided when the word came into the file"
+    assert not run.ticks[-1].applied.frozen
+    assert run.held == []
+    assert run.hands.waiting.startswith("second (")
+    assert "-> third (" in run.hands.waiting
+    assert run.hands.answer({"do": "status"}, "root")["approve"], "whoever shows what waits sees it"
+    assert Service(always, tmp_path, "third").held, "a restart is no way around it"
+    assert Service(always, tmp_path, "second").held == []
+
+
+def test_a_reload_that_begins_to_ask_and_changes_nothing_else_waits_for_nobody(always, tmp_path):
+    run = Service(always, tmp_path, "first", brought={10: "first", 20: "second"}, said={30: "yes"}, asks_from=10)
+    assert run.held == []
+    assert run.ticks[27].policy == "first"
+    assert run.ticks[-1].policy == "second"
+
+
+def test_a_file_that_asks_does_so_at_once_and_one_that_asks_no_more_at_the_next_start(serve_yaml, caplog):
+    plain, asking = "policy: {name: static}", "policy: {name: static}\napprove: true"
+    path = serve_yaml("policy: {name: frozen}", plain)
+    configuration = Configuration(path)
+    asked = []
+    for text in (path.read_text().replace(plain, asking), path.read_text(), path.read_text()):
+        path.write_text(text)
+        configuration.reload.set()
+        asked.append(configuration.reloaded().approve)
+    assert asked == [True, False, False]
+    assert configuration.config.approve, "in force until the next start"
+    assert caplog.text.count("approve: changed, which takes effect at the next start") == 2
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, "\0", '{"schema": 2, "approved": "x"}', '{"schema": 1}',

@@ -212,6 +212,12 @@ def test_who_takes_the_place_of_another_s_word_hears_of_it(loop):
     assert "in place of: paused by root: debugging the database" in said
 
 
+@pytest.mark.parametrize(("quota", "told"), [(3.9, False), (4.0, True), (99.0, True)])
+def test_a_limit_that_limits_nothing_is_said_to_be_none(loop, quota, told):
+    said = loop.said(do="limit", quota_cpus=quota)["said"]
+    assert ("that limits nothing: BE may have 4 CPU of this host anyway" in said) is told
+
+
 def test_a_loop_that_stands_still_is_said(always, tmp_path, monkeypatch):
     loop = Loop(always, tmp_path)
     monkeypatch.setattr(loop.hands, "_patience_seconds", 0.01)
@@ -289,6 +295,22 @@ def test_a_schedule_holds_be_at_its_time_and_not_after(always, tmp_path):
     half = Loop(always, tmp_path, [entry(begins="12:00", ends="13:00", be_cpus=0.5)])
     half.run(60)
     assert half.be == Allocation(0.5, 4)
+
+
+def test_the_log_names_the_time_of_a_schedule_that_begins_or_ends(always, tmp_path, caplog):
+    """Once it had the word `schedule`, and which of several it was stood in the tick log alone."""
+    caplog.set_level("INFO", "rlctl.serve")
+    times = [entry(begins="12:00", ends="13:00"), entry(name="office", begins="12:30", ends="14:00", be_cpus=0.5)]
+    loop = Loop(always, tmp_path, times)
+    for _ in range(2):
+        loop.clock.now += 3600.0
+        loop.run(2)
+    assert [record.getMessage() for record in caplog.records][1:] == [
+        "schedule: backup begins, BE gets 0 CPU at most until 13:00",
+        "schedule: backup is over",
+        "schedule: office begins, BE gets 0.5 CPU at most until 14:00",
+        "schedule: office is over",
+    ]
 
 
 @pytest.mark.parametrize(("zone", "said"), [("UTC0", "UTC (UTC+0000)"), ("CET-1CEST,M3.5.0,M10.5.0", "CET (UTC+0100)")])
@@ -435,3 +457,11 @@ def test_a_word_on_a_digest_is_one_on_what_was_shown_and_no_other():
     assert hands.word() == ""
     hands.answer({"do": "approve", "answer": "yes", "of": "aaaaaaaaaaaa"}, "root")
     assert hands.word() == "yes"
+
+
+def test_a_word_on_a_digest_where_nothing_waits_is_an_error_and_none_on_what_comes_later():
+    """Once a script that approved a digest too early, or on the wrong host, heard that all was well."""
+    hands = Hands(None, (), 0.01)
+    with pytest.raises(ConfigError, match="aaaaaaaaaaaa does not wait: nothing waits"):
+        hands.answer({"do": "approve", "answer": "yes", "of": "aaaaaaaaaaaa"}, "root")
+    assert hands.answer({"do": "approve", "answer": "yes"}, "root")["said"] == "nothing waits for a word"

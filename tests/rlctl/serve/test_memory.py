@@ -79,7 +79,38 @@ def test_a_restart_goes_on_with_what_was_learned(tmp_path, caplog):
     assert "goes on" not in caplog.text
     again = served(tmp_path, 1)
     assert len(again["cells"]) >= len(first["cells"])
-    assert "experience goes on with what it knew of this host 0.0 h ago" in caplog.text
+    assert "experience goes on with what it knew of this host a moment ago" in caplog.text
+
+
+class Nobody:
+    """Learns, and has nothing to tell of it yet."""
+
+    name = "maximum load of lc"
+
+    def remembered(self):
+        return {"schema": 2, "missed_rps": None}
+
+    def recall(self, memory):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("learner", "seconds", "said"),
+    [
+        (taught, 59.0, "experience goes on with what it knew of this host a moment ago"),
+        (taught, 1800.0, "experience goes on with what it knew of this host 30 min ago"),
+        (taught, 5400.0, "experience goes on with what it knew of this host 1.5 h ago"),
+        (Nobody, 1800.0, "maximum load of lc begins anew: it knew nothing of this host 30 min ago"),
+    ],
+)
+def test_what_is_known_after_a_restart_is_said_as_it_is(tmp_path, caplog, learner, seconds, said):
+    """Once 0.0 h ago, and of an LC that had missed nothing yet that something was known."""
+    caplog.set_level("INFO")
+    clock = Clock()
+    HostMemory(tmp_path, HOST, clock).keep((learner(),))
+    clock.now += seconds
+    HostMemory(tmp_path, HOST, clock).recall(learner())
+    assert [record.getMessage() for record in caplog.records] == [said]
 
 
 @pytest.mark.parametrize(("hours", "missed"), [(0.0, True), (24.0, False)])

@@ -166,7 +166,7 @@ def test_without_a_reading_of_its_use_what_it_may_use_counts():
 def noted(tmp_path):
     """A command that notes what it is told, and what it has noted."""
     file = tmp_path / "noted"
-    words = "os.environ['RLCTL_SHARE'] + ' ' + os.environ['RLCTL_REASON']"
+    words = "' '.join(os.environ['RLCTL_' + name] for name in ('SHARE', 'REASON', 'FED'))"
     script = f"import os; print({words}, file=open({str(file)!r}, 'a'))"
     return (sys.executable, "-c", script), lambda: file.read_text().splitlines() if file.exists() else []
 
@@ -175,7 +175,7 @@ def test_the_command_is_told_what_be_had_and_what_held_it(noted):
     command, said = noted
     one = starving(command=command)
     fed(one, *[tick(HELD, Reason.LOAD_HIGH)] * 10)
-    until(lambda: said() == ["0.0100 load-high"])
+    until(lambda: said() == ["0.0100 load-high 0"])
     one.close()
 
 
@@ -186,6 +186,17 @@ def test_the_command_runs_again_while_be_starves(noted):
         fed(one, *[tick(HELD)] * (10 if times == 1 else 5))
         until(lambda times=times: len(said()) == times)
         until(lambda: fed(one) == [] and one._command.look() is None and one._command._process is None)
+    one.close()
+
+
+def test_the_command_is_told_when_be_is_fed_again_even_if_one_still_runs(noted):
+    """Once nobody was: a label that it had set stayed for ever."""
+    command, said = noted
+    one = starving(command=command)
+    fed(one, *[tick(HELD)] * 10, *[tick(FULL)] * 10)
+    until(lambda: (one._command.look(), len(said()))[1] == 2)
+    assert said()[0].endswith(" 0")
+    assert said()[1].endswith("  1"), "no reason holds it"
     one.close()
 
 
