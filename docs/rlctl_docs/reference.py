@@ -389,6 +389,7 @@ VARIABLES = {
     "KUBERNETES_SERVICE_PORT": "Likewise: its port.",
     "NODE_NAME": "Of the DaemonSet: the node whose pods `rlctl hand-off` looks at; `--node` otherwise.",
     "RLCTL_SHARE": "Set for `be.starved.command`: the share of its CPUs that BE had, such as `0.0100`.",
+    "RLCTL_FED": "Likewise: `1` when BE is fed again, so that nothing is to be moved, else `0`.",
     "RLCTL_REASON": "Likewise: what held BE most of the time. `rlctl hand-off` writes it beside its label.",
     "OPENBLAS_NUM_THREADS": "Set to 1 unless it is set: rlctl's matrices are small.",
 }

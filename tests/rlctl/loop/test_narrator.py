@@ -127,7 +127,7 @@ def test_a_be_that_has_vanished_is_the_reason_and_not_the_policy(told):
 
 def quotas_told(told, *quotas, bounds=()):
     """Quotas in the lines on a policy that goes through these, one a tick, from one CPU on."""
-    narrator, before = Narrator(told.append), Allocation(1.0, 2)
+    narrator, before = Narrator(told.append, 2), Allocation(1.0, 2)
     for second, quota in enumerate(quotas):
         now = Allocation(quota, 2)
         narrator.write(tick(second, Quantile(0.001, samples=50), before, now, bounds if second else ()))
