@@ -239,7 +239,7 @@ def test_what_was_learned_of_a_host_is_known_after_a_restart(groups, tmp_path):
     assert knobs(folders) == before
     assert "maximum load of lc: " in said[0]
     assert "goes on with what it knew" not in said[0]
-    assert "maximum load of lc goes on with what it knew of this host " in said[1]
+    assert "maximum load of lc begins anew: it knew nothing of this host " in said[1], "its requests took no CPU time"
     assert "experience goes on with what it knew of this host " in said[1]
     assert set(json.loads((tmp_path / "state" / "memory.json").read_text())["learned"]) == {
         "experience",
