@@ -71,6 +71,7 @@ class MaxLoad:
     held_rps: float | None = None
     missed_rps: float | None = None
     windows: int = 0
+    _remembered: float = 0.0
     _last_held_rps: float = 0.0
     _missing_since: float | None = None
     _told_rps: float = 0.0
@@ -154,19 +155,18 @@ class MaxLoad:
         return {
             "schema": SCHEMA,
             "missed_rps": self.missed_rps,
-            "cpu_seconds_per_request": self.cpu_seconds_per_request,
+            "cpu_seconds_per_request": self.cpu_seconds_per_request or self._remembered or None,
         }
 
     def recall(self, memory: Mapping[str, Any]) -> None:
         """Go on with what `remembered` said, of an older version too; ValueError: it is none of that.
 
-        It can only make the maximum less: the first windows count anew, and requests as dear as those remembered are
-        one of them.
+        It can only make the maximum less: the first windows count anew, and that request is one of theirs.
         """
         missed_rps, demand = memory.get("missed_rps"), memory.get("cpu_seconds_per_request")
         if memory.get("schema") != SCHEMA or not (_known(missed_rps) and _known(demand)):
             raise ValueError("is no maximum load")
-        self.missed_rps, self.cpu_seconds_per_request = missed_rps, demand
+        self.missed_rps, self._remembered = missed_rps, demand or 0.0
 
     def __str__(self) -> str:
         if (low := self.cautious_rps) is None:
@@ -185,7 +185,7 @@ class MaxLoad:
         known = self.cpu_seconds_per_request
         if known is None or self.windows < FIRST_WINDOWS:
             self.windows += 1
-            self.cpu_seconds_per_request = max(known or 0.0, demand)
+            self.cpu_seconds_per_request = max(known or self._remembered, demand)
         else:
             self.cpu_seconds_per_request = known + (RISE if demand > known else FALL) * (demand - known)
 

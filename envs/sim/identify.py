@@ -28,6 +28,9 @@ DRAWN, KEPT = 4000, 1000
 FEWEST_RATIO, MOVES = 0.5, 2
 """Share of the hosts that must go on to count when the readings gain weight, and moves of each host at each weight."""
 
+LEAST_STEP = 1e-3
+"""Of the weight, so that a record which hosts explain badly takes no longer than a thousand steps."""
+
 MOVE_RATIO = 0.4
 """A move's size by the spread of the hosts: 2.4 by the root of the dimensions accepts a quarter (Gelman, Roberts and
 Gilks 1996, Bayesian Statistics 5, 599-607), and a record says nothing of some of these."""
@@ -110,7 +113,8 @@ def identified(record: Record, count: int, seed: int = 0) -> tuple[Constants, fl
     chance = np.random.default_rng(seed)
     points = _explaining(record, chance)
     chosen = _constants(record, points[chance.choice(KEPT, count, replace=count > KEPT)])
-    tails = np.array([window.tail_latency_seconds for window in _replayed(record, chosen)])
+    seeds = np.arange(count, dtype=np.uint64)
+    tails = np.array([window.tail_latency_seconds for window in _replayed(record, chosen, seeds)])
     seen = record.tail_seconds[record.compared]
     known = np.isfinite(seen)
     near = np.abs(np.log2(np.median(tails, axis=1)[known] / seen[known])) <= 1.0
@@ -143,14 +147,16 @@ def _fits(record: Record, points: Array) -> Array:
     """How well each host explains the record: the logarithm of its likelihood."""
     errors, terms = np.zeros(len(points)), 0
     every = record.limits.cpus + record.limits.lc_cpus
-    for tick, window in zip(record.compared, _replayed(record, _constants(record, points)), strict=True):
+    # All have the same noise: a host that met with good luck would be kept for it.
+    seeds = np.zeros(len(points), np.uint64)
+    for tick, window in zip(record.compared, _replayed(record, _constants(record, points), seeds), strict=True):
         for found, seen, one in (
             (np.log(window.tail_latency_seconds), np.log(record.tail_seconds[tick]), TAIL_FACTOR),
             (window.lc_cpus, record.lc_cpus[tick], CPU_SHARE * every),
             (window.be_cpus, record.be_cpus[tick], CPU_SHARE * every),
         ):
             if np.isfinite(seen):
-                errors += np.square(np.minimum(np.abs(found - seen) / one, MOST_ERROR))
+                errors += np.square(np.fmin(np.abs(found - seen) / one, MOST_ERROR))  # fmin: also of NaN
                 terms += 1
     return np.asarray(-0.5 * min(INDEPENDENT, terms / 3.0) * errors / max(terms, 1))
 
@@ -169,13 +175,13 @@ def _step(fits: Array, most: float) -> float:
     for _ in range(30):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if counting(middle) >= fewest else (low, middle)
-    return max(low, most * 1e-3)
+    return min(max(low, LEAST_STEP), most)
 
 
-def _replayed(record: Record, constants: Constants) -> Iterator[Window]:
+def _replayed(record: Record, constants: Constants, seeds: NDArray[np.uint64]) -> Iterator[Window]:
     """What happens on these hosts with the load and the orders of the record."""
     count = len(constants.lc_cpus)
-    hosts = Hosts(constants, np.arange(count, dtype=np.uint64), record.tick_seconds)
+    hosts = Hosts(constants, seeds, record.tick_seconds)
     weights, rate = weight_ratios(record.weight, constants), 0.0
     for tick in record.compared:
         rate = record.offered_rps[tick] if np.isfinite(record.offered_rps[tick]) else rate

@@ -95,7 +95,8 @@ def keep(api: Api, budget: Budget, asked: Asked) -> Outcome:
     Raises:
         Declined, PermissionMissing, HostError: As `Api` and `Budget` raise them.
     """
-    kept = []
+    kept: list[str] = []
+    refused: Declined | PermissionMissing | None = None
     for pod in _ours(_found(api, asked), asked):
         if STARVED not in pod.labels:
             continue
@@ -103,9 +104,13 @@ def keep(api: Api, budget: Budget, asked: Asked) -> Outcome:
             api.label(pod, {STARVED: None}, {BECAUSE: None}, dry_run=asked.dry_run)
         except Declined as error:
             if error.status not in GONE:
-                raise
+                refused = error
+        except PermissionMissing as error:
+            refused = error
         else:
             kept.append(str(pod))
+    if refused:  # the others have been kept
+        raise refused
     names, be = ", ".join(kept), "would lose" if asked.dry_run else "lost"
     text = (
         f"{names} {be} the label {STARVED}: BE is fed again" if kept else f"no pod of BE here has the label {STARVED}"

@@ -179,7 +179,9 @@ def _kind(tick: Tick) -> tuple[object, ...]:
 def _is_small(tick: Tick, told: Allocation | None) -> bool:
     """Whether the policy, or the rate at which it may grow, changed nothing much since what was told last."""
     cause = _cause(tick)
-    if told is None or tick.applied.frozen != told.frozen or (cause and cause.reason is not Reason.GROWTH_RATE):
+    if told is None or (cause and cause.reason is not Reason.GROWTH_RATE):
+        return False
+    if (tick.applied.frozen, tick.applied.cpuset_cpus) != (told.frozen, told.cpuset_cpus):
         return False
     now, before = tick.applied.quota_cpus, told.quota_cpus
     return now == before or abs(now - before) < SMALL_RATIO * before < UNLIMITED

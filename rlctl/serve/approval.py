@@ -43,6 +43,7 @@ class Approval:
         self._hands = hands
         self._asks = hands.asks = deciders.approve
         self._in_force = deciders.described
+        self._kept = True  # the file has what is approved
         self._approved = self._begun() if self._asks else ""
         self._unapproved = self._in_force if self._asks and self._in_force != self._approved else ""
         self._brought: Deciders | None = None
@@ -61,6 +62,8 @@ class Approval:
 
         A later reload takes the place of what waits. None: nobody else than until now.
         """
+        if not self._kept:
+            self._keep(self._approved)
         if brought is not None and brought.approve and not self._asks:
             self._ask_from_now_on()
         if not self._asks:
@@ -126,17 +129,22 @@ class Approval:
 
     def _first(self, when: str) -> str:
         """What is approved where nobody was asked before."""
+        self._keep(self._in_force)
+        if not self._kept:
+            return "nothing that could be kept"  # which is kept as soon as that can be: a start then is no first one
         log.info("%s: %s counts as approved", when, self._in_force)
-        return self._in_force if self._keep(self._in_force) else "nothing that could be kept"
+        return self._in_force
 
-    def _keep(self, described: str) -> bool:
-        """Whether a restart will know it."""
-        self._approved = described
+    def _keep(self, described: str) -> None:
+        """Have a restart know it; what cannot be written is tried again in each tick."""
+        self._approved, was_kept = described, self._kept
         if self._path is None:
-            return True
+            return
         try:
             write_json(self._path, {"schema": SCHEMA, "approved": described})
         except OSError as error:
-            log.error("%s: %s: a restart will wait for `rlctl approve`", error.filename, error.strerror)
-            return False
-        return True
+            self._kept = False
+            if was_kept:
+                log.error("%s: %s: what is approved is kept as soon as it can be", error.filename, error.strerror)
+        else:
+            self._kept = True

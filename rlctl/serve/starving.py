@@ -123,9 +123,16 @@ class Starving:
 
     def _forget(self) -> None:
         """Whoever comes begins anew."""
+        if self.starved:
+            self._fed("no process of BE is there any more", 0.0)
         self._shares.clear()
         self._reasons.clear()
-        self._sum, self.starved = 0.0, False
+        self._sum = 0.0
+
+    def _fed(self, text: str, share: float) -> None:
+        self.starved = False
+        self._events.tell("be-fed", text, logging.INFO)
+        self._command.run({"RLCTL_SHARE": f"{share:.4f}", "RLCTL_REASON": "", "RLCTL_FED": "1"}, must=True)
 
     def _count(self, share: float, reason: str) -> None:
         if len(self._shares) == self._shares.maxlen:
@@ -143,9 +150,7 @@ class Starving:
         time_span = f"{seconds:g} s" if seconds < 120.0 else f"{seconds / 60.0:g} min"
         if mean >= self._section.below_ratio * (FED_RATIO if self.starved else 1.0):
             if self.starved:
-                self.starved = False
-                self._events.tell("be-fed", f"BE had {mean:.1%} of its CPUs in {time_span}", logging.INFO)
-                self._command.run({"RLCTL_SHARE": f"{mean:.4f}", "RLCTL_REASON": "", "RLCTL_FED": "1"}, must=True)
+                self._fed(f"BE had {mean:.1%} of its CPUs in {time_span}", mean)
             return
         reason = self._reasons.most_common(1)[0][0]
         self._quiet_ticks -= 1
@@ -183,18 +188,25 @@ class _Command:
     def __init__(self, words: tuple[str, ...]) -> None:
         self._words, self._until_seconds = words, 0.0
         self._process: subprocess.Popen[bytes] | None = None
-        self._next: dict[str, str] | None = None
+        self._told: dict[str, str] = {}  # that which runs
+        self._must: dict[str, str] = {}  # not done yet
+        self._again_seconds = 0.0
 
     def run(self, told: dict[str, str], *, must: bool = False) -> None:
         """Start it, unless there is none, or it runs.
 
         Args:
-            must: Where it runs, start it again when it has ended; else somebody comes again.
+            must: Start it when the one before has ended, and again until it ends well or something else is to be told.
         """
-        self._next = told if must and self._process is not None else None
-        if not self._words or self._process is not None:
+        self._must = told if must else {}
+        if self._process is None:
+            self._start(told)
+
+    def _start(self, told: dict[str, str]) -> None:
+        if not self._words:
             return
-        self._until_seconds = time.monotonic() + COMMAND_SECONDS
+        now = time.monotonic()
+        self._told, self._until_seconds, self._again_seconds = told, now + COMMAND_SECONDS, now + COMMAND_SECONDS
         try:
             self._process = subprocess.Popen(
                 self._words, env={**os.environ, **told}, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True
@@ -205,17 +217,21 @@ class _Command:
     def look(self) -> None:
         """See whether it has ended, and how; one that takes too long is killed."""
         if self._process is None:
+            if self._must and time.monotonic() >= self._again_seconds:
+                self._start(self._must)
             return
         if (code := self._process.poll()) is not None:
             self._process = None
             if code:
                 log.warning("be.starved.command ended with exit code %d", code)
+            if self._told is not self._must:
+                self._again_seconds = 0.0  # that is to be told at once
+            elif not code:
+                self._must = {}
         elif time.monotonic() > self._until_seconds:
             log.warning("be.starved.command has not ended in %g s and is killed", COMMAND_SECONDS)
             self._until_seconds = math.inf
             self.end()
-        if self._process is None and self._next is not None:
-            self.run(self._next)
 
     def end(self) -> None:
         """Kill it with all that it has started."""

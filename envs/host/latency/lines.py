@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,7 +19,8 @@ from rlctl.envs.telemetry import Missing, Reading, Why
 from rlctl.envs.workload import SLO
 
 MOST_LINES = 3000
-"""Parsed in a tick. Two standard errors of the rank of their p95, 2 sqrt(q (1 - q) / 3000), are .8 points."""
+"""Parsed of what waits for a tick. Two standard errors of the rank of their p95, 2 sqrt(q (1 - q) / 3000), are .8
+points."""
 
 LOOK_BYTES, LOOK_LINES, LOOK_EVERY = 4096, 16, 2
 """The most that is read between two ticks, and of that parsed, at every second look: enough to see that most requests
@@ -26,9 +28,10 @@ are late. Decoding is what costs, at a cold cache more for each time than for ea
 
 EARLY_BYTES = 1 << 16
 """Where as many wait between two ticks they are taken then, so that a megabyte is not left for the tick: at every look
-in which none are parsed. Each has its share of MOST_LINES, and what looks before it have left of theirs."""
+in which none are parsed."""
 
 EARLY_LINES = MOST_LINES * LOOK_EVERY // 50
+"""Parsed of them, and what looks before it have left of theirs; looks are 20 ms apart, or less when a sign is near."""
 
 _NEWLINE = ord("\n")
 
@@ -69,6 +72,7 @@ class LineSource(ABC):
         self._file, self._looks = GrowingFile(path), 0
         self._pieces: list[Requests] = []  # taken since the last reading
         self._may_parse, self._allowed = 0, 0  # lines, and how many of them since the last reading
+        self._read_seconds = time.monotonic()
         self._window = SampleWindow(window_seconds, slo.quantile)
         self._reporter = Reporter(self.name, slo, stale_seconds=float("inf"))  # the window ends with every tick
 
@@ -78,7 +82,7 @@ class LineSource(ABC):
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """The window's figures, checked, as readings; `rejected_rps` counts lines without a latency."""
-        lines = self._file.read()
+        lines, self._read_seconds = self._file.read(), time.monotonic()
         if not isinstance(lines, Missing):
             share, self._allowed = max(MOST_LINES - self._allowed, EARLY_LINES), 0
             self._take(lines, share, self._window.seconds_since_last(now_seconds))
@@ -94,7 +98,7 @@ class LineSource(ABC):
         self._looks += 1
         if self._looks % LOOK_EVERY:
             self._allowed += EARLY_LINES
-            self._take(self._file.early(EARLY_BYTES), EARLY_LINES, 0.0)
+            self._take(self._file.early(EARLY_BYTES), EARLY_LINES, time.monotonic() - self._read_seconds)
             return NOTHING
         lines = self._file.ahead(LOOK_BYTES)
         return self.look(b"\n".join(lines.rsplit(b"\n", LOOK_LINES + 1)[-LOOK_LINES - 1 :])) if lines else NOTHING

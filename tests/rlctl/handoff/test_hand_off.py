@@ -1,5 +1,6 @@
 """A pod of BE that starves goes elsewhere: one, the newest, within a budget, by calls that the Kubernetes API has."""
 
+import copy
 import json
 import os
 import socket
@@ -416,6 +417,24 @@ def test_a_pod_that_has_gone_needs_no_label_taken_off_and_a_refusal_is_told(serv
     server.answers["label"] = 403, failure(403, "no")
     with pytest.raises(PermissionMissing):
         keep(kube, budget, asked())
+
+
+def test_a_pod_that_may_not_be_touched_keeps_no_other_from_losing_its_label(server, kube, budget, monkeypatch):
+    for name in ("old", "new"):
+        server.pods[name] = copy.deepcopy(server.pods[name])
+        server.pods[name]["metadata"]["labels"][STARVED] = "true"
+    label, tried = kube.label, []
+
+    def refusing_first(pod, *args, **options):
+        tried.append(str(pod))
+        if len(tried) == 1:
+            raise PermissionMissing("no")
+        label(pod, *args, **options)
+
+    monkeypatch.setattr(type(kube), "label", lambda _, pod, *args, **options: refusing_first(pod, *args, **options))
+    with pytest.raises(PermissionMissing):
+        keep(kube, budget, asked())
+    assert [STARVED in server.pods[name.split("/")[1]]["metadata"]["labels"] for name in tried] == [True, False]
 
 
 def test_the_command_keeps_pods_where_the_service_says_that_be_is_fed(command, capsys, server, monkeypatch):

@@ -149,5 +149,15 @@ def test_a_guard_that_steps_in_is_told_however_little_it_takes(told):
     assert quotas_told(told, 0.6, 0.55, bounds=(Bound("slack-floor", Reason.SLACK_TINY, cap),)) == [0.6, 0.55]
 
 
+def test_a_cpuset_that_grows_or_shrinks_is_told_under_an_unlimited_quota(told):
+    """Managers that know only whole CPUs leave the quota alone."""
+    narrator, before = Narrator(told.append, 8), Allocation(1.0, 1)
+    for second, cpus in enumerate((8, 2, 3)):
+        now = Allocation(float("inf"), cpus)
+        narrator.write(tick(second, Quantile(0.001, samples=50), before, now))
+        before = now
+    assert [event.fields["applied"]["cpuset_cpus"] for event in told] == [8, 2, 3]
+
+
 def test_a_quota_that_is_lifted_altogether_is_told(told):
     assert quotas_told(told, 0.9, float("inf"), 1.0)[1:] == [None, 1.0]

@@ -7,6 +7,7 @@ import pytest
 
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.envs.allocation import Limits
+from rlctl.envs.whole_file import write_json
 from rlctl.loop.record import MemoryRecorder
 from rlctl.safety.profile import load_profile
 from rlctl.safety.verdict import Reason
@@ -198,8 +199,28 @@ def test_a_link_or_a_first_start_that_cannot_be_kept_approves_nothing(always, tm
         raise OSError(28, "No space left on device", str(path))
 
     (tmp_path / APPROVED).unlink()
-    monkeypatch.setattr("rlctl.serve.approval.write_json", full)
-    assert len(Service(always, tmp_path, "first").held) == TICKS
+    with monkeypatch.context() as patch:
+        patch.setattr("rlctl.serve.approval.write_json", full)
+        assert len(Service(always, tmp_path, "first").held) == TICKS
+
+
+@pytest.mark.parametrize("asks_from", [0, 5])
+def test_what_could_not_be_kept_is_kept_once_there_is_room(always, tmp_path, monkeypatch, asks_from):
+    """Else a restart would find nothing kept and call itself the first one, with nobody asked."""
+    tries = []
+
+    def full_at_first(path, data):
+        tries.append(data["approved"])
+        if len(tries) <= 3:
+            raise OSError(28, "No space left on device", str(path))
+        write_json(path, data)
+
+    monkeypatch.setattr("rlctl.serve.approval.write_json", full_at_first)
+    run = Service(always, tmp_path, "first", brought={5: "second"}, asks_from=asks_from)
+    assert {tick.policy for tick in run.ticks} == {"first"}
+    assert run.held[-1] == TICKS - 1
+    again = Service(always, tmp_path, "second")
+    assert again.held == list(range(TICKS))
 
 
 def test_what_is_shown_tells_apart_whatever_a_reload_can_change(serve_yaml, tmp_path):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -80,7 +81,7 @@ def test_where_no_be_is_left_nobody_starves():
     one = starving()
     fed(one, *[tick(HELD)] * 10)
     gone = tick(FROZEN, events=("be-vanished: no BE group is left",))
-    assert fed(one, *[gone] * 30) == []
+    assert fed(one, *[gone] * 30) == ["be-fed: no process of BE is there any more"]
     assert not one.starved
     assert fed(one, *[tick(HELD)] * 9) == [], "whoever comes begins anew"
 
@@ -128,7 +129,7 @@ def test_groups_that_are_empty_between_two_jobs_take_nothing_back():
     peopled[0] = False
     assert fed(one, *[tick(HELD)] * 40) == []
     assert one.starved
-    assert fed(one, *[tick(HELD)] * 40) == []
+    assert fed(one, *[tick(HELD)] * 40) == ["be-fed: no process of BE is there any more"]
     assert not one.starved, "nobody has come for a minute"
 
 
@@ -197,6 +198,18 @@ def test_the_command_is_told_when_be_is_fed_again_even_if_one_still_runs(noted):
     until(lambda: (one._command.look(), len(said()))[1] == 2)
     assert said()[0].endswith(" 0")
     assert said()[1].endswith("  1"), "no reason holds it"
+    one.close()
+
+
+def test_that_be_is_fed_again_is_told_until_the_command_ends_well(tmp_path, monkeypatch):
+    """An API that did not answer once left the label for ever."""
+    monkeypatch.setattr(module, "COMMAND_SECONDS", 0.0)
+    monkeypatch.setattr(time, "monotonic", lambda: 1.0)
+    file = tmp_path / "noted"
+    one = starving(command=("sh", "-c", f"echo $RLCTL_FED >>{file}; [ $(wc -l <{file}) -ge 4 ]"))
+    fed(one, *[tick(HELD)] * 10, *[tick(FULL)] * 10)
+    until(lambda: (one._command.look(), one._command._must)[1] == {})
+    assert file.read_text().split() == ["0", "1", "1", "1"]
     one.close()
 
 

@@ -54,6 +54,25 @@ def test_requests_that_fail_fast_are_no_good_news(log: Path, slo: SLO) -> None:
     nginx.close()
 
 
+def test_what_is_taken_before_a_long_tick_ends_is_of_its_window(
+    log: Path, slo: SLO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At two seconds a tick the first of them is none that was buffered for long."""
+    passed = {"seconds": 10.0}
+    monkeypatch.setattr("rlctl.envs.host.latency.lines.EARLY_BYTES", 1)
+    monkeypatch.setattr("rlctl.envs.host.latency.lines.time.monotonic", lambda: passed["seconds"])
+    nginx = source(log, slo)
+    nginx.read(10.0)
+    append(log, *[f"{NOW - 1.8:.3f} 200 0.004"] * 50)
+    passed["seconds"] = 11.9
+    nginx.newest()
+    append(log, *[f"{NOW - 0.1:.3f} 200 0.002"] * 50)
+    found = nginx.read(12.0)
+    assert found["load_ratio"] == Value(100 / 2 / 1000.0)
+    assert found["rejected_rps"] == Value(0.0)
+    nginx.close()
+
+
 def test_a_line_that_was_buffered_for_long_is_not_of_this_window(log: Path, slo: SLO) -> None:
     nginx = source(log, slo)
     nginx.read(10.0)

@@ -1,0 +1,31 @@
+"""Whether the hosts that are said to explain a log are as likely as they are said to be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rlctl.envs.sim import identify
+
+
+def test_hosts_are_spread_as_the_readings_say_and_no_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two dimensions that a record tells of, one of them at a side of what is drawn; of the others it says nothing."""
+    monkeypatch.setattr(
+        identify,
+        "_fits",
+        lambda record, points: -0.5 * (((points[:, 0] - 0.6) / 0.05) ** 2 + (points[:, 1] / 0.1) ** 2),
+    )
+    points = identify._explaining(None, np.random.default_rng(1))  # type: ignore[arg-type]
+    mean, spread = points.mean(axis=0), points.std(axis=0)
+    assert mean[0] == pytest.approx(0.6, abs=0.01)
+    assert spread[0] == pytest.approx(0.05, rel=0.15)
+    assert mean[1] == pytest.approx(0.1 * np.sqrt(2 / np.pi), rel=0.15)  # half a normal distribution
+    assert mean[2:] == pytest.approx(np.full(len(mean) - 2, 0.5), abs=0.08)
+    assert spread[2:] == pytest.approx(np.full(len(mean) - 2, np.sqrt(1 / 12)), rel=0.1)
+    assert np.all((points >= 0.0) & (points <= 1.0))
+
+
+def test_readings_that_nothing_explains_take_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identify, "_fits", lambda record, points: np.where(points[:, 0] < 1e-4, 0.0, -1e6))
+    monkeypatch.setattr(identify, "LEAST_STEP", 0.2)
+    assert identify._explaining(None, np.random.default_rng(1)).shape[0] == identify.KEPT  # type: ignore[arg-type]
