@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlctl.commands.arguments import listed, positive_int
 from rlctl.commands.outputs import print_json
-from rlctl.envs.errors import ConfigError
+from rlctl.envs.errors import ConfigError, HostError
 
 DESCRIPTION = """Label the newest pod of BE on this node with rlctl.io/starved=true and ask the Kubernetes API to evict
 it, so that a scheduler starts it elsewhere. For be.starved.command of the service, within its pod. Only pods with the
@@ -57,14 +57,20 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--selector is empty: every pod of the node might be moved; name a label")
     if not args.node:
         raise ConfigError("NODE_NAME is not set: take it from the downward API (spec.nodeName), or give --node")
-    config, api = load_config(args.config), Api.in_cluster()
+    config, api, fed = load_config(args.config), Api.in_cluster(), os.environ.get("RLCTL_FED") == "1"
+    try:
+        uids = be_pods(config)
+    except HostError:
+        if not fed:
+            raise
+        uids = frozenset()  # the last of BE has gone, and no label of it is left
     asked = Asked(
-        uids=be_pods(config), node=args.node, namespaces=args.namespace or (secret(ACCOUNT / "namespace"),),
+        uids=uids, node=args.node, namespaces=args.namespace or (secret(ACCOUNT / "namespace"),),
         selector=args.selector, label_only=args.label_only, dry_run=args.dry_run,
         because=os.environ.get("RLCTL_REASON", ""),
     )  # fmt: skip
     budget = Budget(config.state_directory, args.per_hour)
-    do = keep if os.environ.get("RLCTL_FED") == "1" else hand_off
+    do = keep if fed else hand_off
     if args.dry_run:
         outcome = do(api, budget, asked)
     else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlctl.config.serve import ServeConfig
-from rlctl.envs.errors import CheckFailed, PermissionMissing
+from rlctl.envs.errors import CheckFailed, HostError, PermissionMissing
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.cgroup.parse import child_groups
@@ -96,17 +96,15 @@ def keep(api: Api, budget: Budget, asked: Asked) -> Outcome:
         Declined, PermissionMissing, HostError: As `Api` and `Budget` raise them.
     """
     kept: list[str] = []
-    refused: Declined | PermissionMissing | None = None
+    refused: HostError | PermissionMissing | None = None
     for pod in _ours(_found(api, asked), asked):
         if STARVED not in pod.labels:
             continue
         try:
             api.label(pod, {STARVED: None}, {BECAUSE: None}, dry_run=asked.dry_run)
-        except Declined as error:
-            if error.status not in GONE:
+        except (HostError, PermissionMissing) as error:
+            if not (isinstance(error, Declined) and error.status in GONE):
                 refused = error
-        except PermissionMissing as error:
-            refused = error
         else:
             kept.append(str(pod))
     if refused:  # the others have been kept

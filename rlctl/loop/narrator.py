@@ -10,7 +10,7 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -96,7 +96,7 @@ class Narrator:
         self._summary_seconds = summary_seconds
         self._last_kind: tuple[object, ...] = ()
         self._kind_told = False
-        self._told: Allocation | None = None  # with the last line on a change; None: nothing in this minute
+        self._told: list[Allocation] = []  # in this minute's lines on a change
         self._error = ""
         self._minute: _Minute | None = None
         self._reminded_seconds: dict[tuple[str, Why, bool], float] = {}
@@ -109,7 +109,8 @@ class Narrator:
             self._last_kind, self._kind_told = _kind(tick), False
         if changed and not self._kind_told and not _is_small(tick, self._told):
             self._tell(_change(tick))
-            self._kind_told, self._told = True, tick.applied
+            self._kind_told = True
+            self._told.append(tick.applied)
         if tick.error != self._error and tick.error:
             self._tell(Event("trouble", tick.wall_seconds, tick.index, f"write failed: {tick.error}"))
         self._error = tick.error
@@ -140,7 +141,7 @@ class Narrator:
         minute.add(tick, changed)
         if now - minute.begun_seconds >= self._summary_seconds:
             self._tell(_summary(tick, minute, self._cpus))
-            self._minute, self._last_kind, self._told = _Minute(now), (), None
+            self._minute, self._last_kind, self._told = _Minute(now), (), []
 
 
 def say(event: Event) -> None:
@@ -176,15 +177,19 @@ def _kind(tick: Tick) -> tuple[object, ...]:
     return tick.applied.frozen, tick.applied.at_most(tick.before), cause and (cause.guard, cause.reason)
 
 
-def _is_small(tick: Tick, told: Allocation | None) -> bool:
-    """Whether the policy, or the rate at which it may grow, changed nothing much since what was told last."""
+def _is_small(tick: Tick, told: Sequence[Allocation]) -> bool:
+    """Whether the policy, or the rate at which it may grow, changed nothing much since what was told last.
+
+    A number of CPUs that was told in this minute is no news, for one that goes to and fro between two.
+    """
     cause = _cause(tick)
-    if told is None or (cause and cause.reason is not Reason.GROWTH_RATE):
+    if not told or (cause and cause.reason is not Reason.GROWTH_RATE):
         return False
-    if (tick.applied.frozen, tick.applied.cpuset_cpus) != (told.frozen, told.cpuset_cpus):
+    now, last = tick.applied, told[-1]
+    if now.frozen != last.frozen or now.cpuset_cpus not in {one.cpuset_cpus for one in told}:
         return False
-    now, before = tick.applied.quota_cpus, told.quota_cpus
-    return now == before or abs(now - before) < SMALL_RATIO * before < UNLIMITED
+    quota, before = now.quota_cpus, last.quota_cpus
+    return quota == before or abs(quota - before) < SMALL_RATIO * before < UNLIMITED
 
 
 def _cause(tick: Tick) -> Bound | None:

@@ -159,8 +159,8 @@ class Starving:
             self._events.tell("be-starved", f"BE had {mean:.1%} of its CPUs in {time_span}, mostly for: {reason}")
         elif self._quiet_ticks > 0:
             return
-        self._quiet_ticks = round(self._section.again_seconds / self._tick_seconds)
-        self._command.run({"RLCTL_SHARE": f"{mean:.4f}", "RLCTL_REASON": reason, "RLCTL_FED": "0"})
+        told = self._command.run({"RLCTL_SHARE": f"{mean:.4f}", "RLCTL_REASON": reason, "RLCTL_FED": "0"})
+        self._quiet_ticks = round(self._section.again_seconds / self._tick_seconds) if told else 0
 
 
 def _meant(tick: Tick) -> bool:
@@ -192,15 +192,17 @@ class _Command:
         self._must: dict[str, str] = {}  # not done yet
         self._again_seconds = 0.0
 
-    def run(self, told: dict[str, str], *, must: bool = False) -> None:
-        """Start it, unless there is none, or it runs.
+    def run(self, told: dict[str, str], *, must: bool = False) -> bool:
+        """Start it, unless there is none; False: one runs, and whoever wants this one comes again.
 
         Args:
             must: Start it when the one before has ended, and again until it ends well or something else is to be told.
         """
         self._must = told if must else {}
-        if self._process is None:
-            self._start(told)
+        if self._process is not None:
+            return False
+        self._start(told)
+        return True
 
     def _start(self, told: dict[str, str]) -> None:
         if not self._words:

@@ -445,6 +445,19 @@ def test_the_command_keeps_pods_where_the_service_says_that_be_is_fed(command, c
     assert methods(server) == ["GET", "PATCH"] * 2
 
 
+def test_where_the_last_of_be_has_gone_there_is_no_label_to_take_off(command, capsys, monkeypatch):
+    """Else the service would tell it once a minute until somebody comes."""
+
+    def gone(config):
+        raise HostError("BE is not there")
+
+    monkeypatch.setattr(module, "be_pods", gone)
+    assert command("--node", "worker-7") != 0
+    monkeypatch.setenv("RLCTL_FED", "1")
+    assert command("--node", "worker-7") == 0
+    assert capsys.readouterr().out == "no pod of BE here has the label rlctl.io/starved\n"
+
+
 def test_the_command_hands_off_and_says_so(command, capsys, server):
     assert command("--node", "worker-7", "--dry-run") == 0
     assert "batch/new would be" in capsys.readouterr().out

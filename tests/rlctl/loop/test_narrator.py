@@ -152,7 +152,7 @@ def test_a_guard_that_steps_in_is_told_however_little_it_takes(told):
 def test_a_cpuset_that_grows_or_shrinks_is_told_under_an_unlimited_quota(told):
     """Managers that know only whole CPUs leave the quota alone."""
     narrator, before = Narrator(told.append, 8), Allocation(1.0, 1)
-    for second, cpus in enumerate((8, 2, 3)):
+    for second, cpus in enumerate((8, 2, 3, 2, 3, 2, 3)):
         now = Allocation(float("inf"), cpus)
         narrator.write(tick(second, Quantile(0.001, samples=50), before, now))
         before = now
