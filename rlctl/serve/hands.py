@@ -206,11 +206,10 @@ class Hands:
     def _approve(self, answer: object, of: object, who: str) -> str:
         if answer not in ("yes", "no"):
             raise ConfigError(f"{answer!r} is neither yes nor no")
-        change = self.waiting
-        if of is not None and not change:
+        if not (change := self.waiting):
+            if of is None:
+                return "nothing waits for a word"
             raise ConfigError(f"{on_one_line(str(of))[:MOST_WHY]} does not wait: nothing waits for a word")
-        if not change:
-            return "nothing waits for a word"
         if of is not None and not change.endswith(f"[{of}]"):
             raise ConfigError(f"{on_one_line(str(of))[:MOST_WHY]} is not what waits now: {change}")
         log.warning("%s says %s to: %s", who, answer, change)

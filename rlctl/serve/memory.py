@@ -128,14 +128,11 @@ class HostMemory:
 
 def _ago(seconds: float) -> str:
     """A length of time, in minutes where it is less than an hour."""
-    minutes = seconds / 60.0
-    return (
-        "a moment ago"
-        if minutes < 1.0
-        else f"{minutes:.0f} min ago"
-        if minutes < 60.0
-        else f"{minutes / 60.0:.1f} h ago"
-    )
+    if seconds < 60.0:
+        return "a moment ago"
+    if seconds < 3600.0:
+        return f"{seconds / 60.0:.0f} min ago"
+    return f"{seconds / 3600.0:.1f} h ago"
 
 
 def _says_of_what(kept: Any) -> bool:
