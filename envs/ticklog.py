@@ -121,12 +121,22 @@ def log_files(path: Path) -> tuple[Path, ...]:
     """
     if not path.is_dir():
         return (path,)
-    with reading(path):
-        numbers = {_number(entry.name): entry for entry in path.iterdir()}
-    files = tuple(numbers[number] for number in sorted(numbers, reverse=True) if number >= 0)
+    files = numbered_files(path / LOG_NAME)
     if not files:
         raise ConfigError(f"holds no {LOG_NAME}: has `rlctl serve` run with this log directory?", path)
     return files
+
+
+def numbered_files(newest: Path) -> tuple[Path, ...]:
+    """A log's newest file and those rotated away, oldest first; there is no newest one while it is being rotated.
+
+    Raises:
+        ConfigError: The directory cannot be read.
+        PermissionMissing: It may not be.
+    """
+    with reading(newest.parent):
+        numbers = {_number(entry.name, newest.name): entry for entry in newest.parent.iterdir()}
+    return tuple(numbers[number] for number in sorted(numbers, reverse=True) if number >= 0)
 
 
 def read_lines(paths: Iterable[Path], damaged: Callable[[Damage], None]) -> Iterator[Line]:
@@ -189,9 +199,9 @@ def _raw_lines(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
                 yield number, raw if rest is raw else raw[:-1] + b"\n"  # too long: cut, and so damaged
 
 
-def _number(name: str) -> int:
+def _number(name: str, newest: str) -> int:
     """0 for the newest file of a log, its number for a rotated one, -1 for any other file."""
-    rest = name.removeprefix(LOG_NAME)
+    rest = name.removeprefix(newest)
     if rest == name:
         return -1
     return 0 if not rest else int(rest[1:]) if re.fullmatch(r"\.[1-9][0-9]{0,8}", rest) else -1

@@ -7,14 +7,13 @@ tick logs are rotated away within hours, and a promotion looks back on days.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.replay import allocation_of
-from rlctl.envs.ticklog import Damage, read_lines
+from rlctl.envs.ticklog import Damage, numbered_files, read_lines
 from rlctl.loop.record import allocation_as_json
 from rlctl.loop.sealed_log import SealedLog
 from rlctl.shadow.watching import Answer, Watched
@@ -57,12 +56,15 @@ def watched_as_json(watched: Watched) -> dict[str, object]:
 
 
 def shadow_files(path: Path) -> tuple[Path, ...]:
-    """The files of a shadow log, oldest first, by its newest file or the directory that holds it."""
+    """The files of a shadow log, oldest first, by its newest file or the directory that holds it.
+
+    Raises:
+        ConfigError: There is none of them.
+    """
     newest = path / SHADOW_LOG_NAME if path.is_dir() else path
-    if not newest.exists():
+    if not (files := numbered_files(newest) if newest.parent.is_dir() else ()):
         raise ConfigError("there is no shadow log; `rlctl shadow watch` writes one, or name policies to ask", newest)
-    older = (newest.with_name(f"{newest.name}.{number}") for number in itertools.count(1))
-    return (*reversed(tuple(itertools.takewhile(Path.exists, older))), newest)
+    return files
 
 
 def read_watched(paths: Iterable[Path], damaged: Callable[[Damage], None]) -> Iterator[Watched]:

@@ -187,6 +187,8 @@ def test_what_was_said_is_read_back_through_rotations_and_runs(recorded_run, wat
             assert math.isclose(answer.cpu_seconds, was.answers[name].cpu_seconds, abs_tol=1e-6)
         assert one.header["shadows"].keys() == {"feedforward", "raises"}
         assert one.header["started"] == was.header["started"]
+    path.rename(tmp_path / "shadow.jsonl.0")  # for a moment of each rotation there is no newest file
+    assert shadow_files(tmp_path) == files[:-1]
 
 
 def test_a_growing_log_is_followed_with_its_headers_through_rotations_and_runs(recorded_run):
