@@ -15,6 +15,9 @@ from rlctl.bench.testbed import Alone, LivePlan, Measured, OnTestbed
 from rlctl.envs.errors import RlctlError
 from rlctl.work.progress import say
 
+FULL_RATIO = 0.9
+"""Share of a link or disk that BE fills, unless its own CPU time ends first; the rest is headers and measurement."""
+
 THIS_HOST = ""
 """Name of the host where there is no cluster."""
 
@@ -58,6 +61,11 @@ class HostResult:
         return self.repeats[0].alone.max_load_rps
 
     @property
+    def solo_rate(self) -> float:
+        """BE's work a second while it was alone, mean of the repeats."""
+        return sum(repeat.alone.work.rate for repeat in self.repeats) / len(self.repeats)
+
+    @property
     def scores(self) -> dict[str, Score]:
         """Scores by manager, in the plan's order; those that were not reached are absent."""
         return scores_of(self.plan, {THIS_HOST: self})
@@ -69,10 +77,9 @@ class HostResult:
 
     def as_json(self) -> dict[str, object]:
         """What is this host's own."""
-        rates = [repeat.alone.work.rate for repeat in self.repeats]
         return {
             "max_load_rps": round(self.max_load_rps, 1),
-            "solo_rate": round(sum(rates) / len(rates), 2),
+            "solo_rate": round(self.solo_rate, 2),
             "host": dict(self.repeats[0].alone.host),
             "managers": managers_as_json(self.plan, self.scores, self.remarks),
         }
@@ -115,8 +122,10 @@ class LiveOutcome:
         loads = {name: f"{host.max_load_rps:.0f} rps" for name, host in self.hosts.items()}
         on_hosts = ", ".join(f"{name} {load}" for name, load in loads.items())
         missing = ", ".join(f"{name} {count}" for name, count in self.missing.items())
+        doubts = (doubt(self.plan, host.solo_rate, name) for name, host in self.hosts.items())
         sentences = [
             self.plan.described(f"maximum load {loads.get(THIS_HOST, f'on {on_hosts}')}"),
+            *doubts,
             "Hosts are strata: the intervals are about these, not about others." if len(self.hosts) > 1 else "",
             f"MISSING runs: {missing}." if missing else "",
             f"INCOMPLETE: {self.interrupted}" if self.interrupted else "",
@@ -151,6 +160,17 @@ class LiveOutcome:
             "managers": managers_as_json(plan, self.scores, self.remarks),
             "hosts": {name: {"repeats": len(host.repeats), **host.as_json()} for name, host in self.hosts.items()},
         }
+
+
+def doubt(plan: LivePlan, solo_rate: float, host: str) -> str:
+    """A sentence where BE is too slow on a host to fill what it shares with the LC: kernel weights hold such a BE."""
+    if (provisioned := plan.scenario.provisioned) is None or solo_rate >= FULL_RATIO * provisioned[1]:
+        return ""
+    what, capacity = provisioned
+    return (
+        f"{host or 'This host'} is too slow for this scenario: BE alone moves {solo_rate / 1e6:.1f} of the {what}'s "
+        f"{capacity / 1e6:.1f} MB/s, so its CPU time is scarce before the {what} is."
+    )
 
 
 def scores_of(plan: LivePlan, hosts: Mapping[str, HostResult]) -> dict[str, Score]:
@@ -249,7 +269,7 @@ def collected(
     try:
         with contextlib.closing(begin(blocks, note)) as steps:
             for step in steps:
-                _add(repeats, step)
+                _add(plan, repeats, step)
                 if step.step:
                     done(blocks[step.block][step.step], step.block)
     except (RlctlError, KeyboardInterrupt) as error:
@@ -265,13 +285,16 @@ def collected(
     return LiveOutcome(plan, {name: HostResult(plan, own) for name, own in by_host.items()}, interrupted, tuple(notes))
 
 
-def _add(repeats: dict[int, list[Repeat]], step: Step) -> None:
+def _add(plan: LivePlan, repeats: dict[int, list[Repeat]], step: Step) -> None:
     result = step.result
     if isinstance(result, Measured):
         repeats[step.block][-1].measured.append(result)
         return
-    if step.host != THIS_HOST and all(repeat.host != step.host for tries in repeats.values() for repeat in tries):
-        say(f"{step.host}: maximum load {result.max_load_rps:.0f} rps")
+    if all(repeat.host != step.host for tries in repeats.values() for repeat in tries):
+        if step.host != THIS_HOST:
+            say(f"{step.host}: maximum load {result.max_load_rps:.0f} rps")
+        if line := doubt(plan, result.work.rate, step.host):
+            say(line)
     repeats.setdefault(step.block, []).append(Repeat(step.host, result))
 
 

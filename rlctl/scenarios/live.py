@@ -199,6 +199,15 @@ class LiveScenario(Strict):
         )
 
     @property
+    def provisioned(self) -> tuple[str, float] | None:
+        """What LC and BE share behind the CPU, and its bytes a second as a run begins; None where it is nothing."""
+        if self.be.kind == "upload" and self.link is not None:
+            return "link", self.link.rates[0][1] * 1e6 / 8
+        if self.be.kind == "write" and self.disk is not None:
+            return "disk", self.disk.megabytes * 1e6
+        return None
+
+    @property
     def trace(self) -> Trace:
         """The load over time, as a share of the LC's maximum."""
         return shares_from_config(self.load)

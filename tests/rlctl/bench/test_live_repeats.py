@@ -36,15 +36,15 @@ def tick(index):
     return Tick(index, 0.0, telemetry, HALF, HALF, Verdict(HALF, HALF), HALF, "x", decision_seconds=1e-4)
 
 
-def alone(load):
-    return Alone(Work(100.0, 8.0), load, {"kernel": "6.18"})
+def alone(load, rate=12.5):
+    return Alone(Work(8.0 * rate, 8.0), load, {"kernel": "6.18"})
 
 
 def run_of(manager, be):
     return Measured(LiveRun(manager, (tick(0), tick(1)), be, 0.01), ())
 
 
-def measured(came, error=None, repeats=2):
+def measured(came, error=None, repeats=2, scenario="live-nginx"):
     """An outcome of what came from hosts: (host, repeat, step, result) in this order, and how it ended."""
 
     def begin(_blocks, _note):
@@ -53,7 +53,7 @@ def measured(came, error=None, repeats=2):
             raise error
 
     return collected(
-        LivePlan(load_scenario("live-nginx"), ("frozen", "weights"), repeats, load_profile("responsive")), begin
+        LivePlan(load_scenario(scenario), ("frozen", "weights"), repeats, load_profile("responsive")), begin
     )
 
 
@@ -97,6 +97,19 @@ def test_a_repeat_that_was_begun_anew_counts_once_and_whole():
     assert outcome.scores["frozen"].be_throughput_percent.mean == 0.0
     assert outcome.notes == ("runs that do not count, as their repeat was done anew: 1",)
     assert outcome.missing == {}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "fast", "slow", "doubted"),
+    [("live-network", 37.4e6, 25e6, True), ("live-disk", 29.9e6, 21e6, True), ("live-nginx", 9.0, 1.0, False)],
+)
+def test_a_be_too_slow_for_what_it_shares_is_said_at_once_and_under_the_table(scenario, fast, slow, doubted, capsys):
+    _, *on_fast = repeat("fast", 0, "frozen", 0.0, 0.5)
+    _, *on_slow = repeat("slow", 1, "weights", 0.5, 0.0)
+    came = [("fast", 0, 0, alone(300.0, fast)), *on_fast, ("slow", 1, 0, alone(300.0, slow)), *on_slow]
+    for text in (measured(came, scenario=scenario).caption, capsys.readouterr().err):
+        assert ("slow is too slow for this scenario: BE alone moves" in text) is doubted
+        assert "fast is too slow" not in text
 
 
 def test_what_no_host_was_left_for_is_missing_and_said():
