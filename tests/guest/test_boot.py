@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.waiting import PATIENCE_SECONDS
@@ -36,6 +37,11 @@ def test_two_cpus() -> None:
 def test_localhost_resolves_and_answers() -> None:
     with socket.create_server(("localhost", 0)) as server:
         socket.create_connection(server.getsockname(), timeout=PATIENCE_SECONDS).close()
+
+
+def test_the_emulated_processors_sort() -> None:
+    values = np.append(np.random.default_rng(1).uniform(size=54), np.inf)
+    assert values[np.argsort(values)].tolist() == sorted(values)
 
 
 def test_devices_and_writable_folders(tmp_path: Path) -> None:
