@@ -7,11 +7,12 @@ import errno
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Generic, TypeVar
 
-from rlctl.envs.ticklog import last_checksum, seal
+from rlctl.envs.errors import RlctlError
+from rlctl.envs.ticklog import last_checksum, numbered_files, seal
 
 log = logging.getLogger(__name__)
 
@@ -125,20 +126,13 @@ class SealedLog(Generic[T]):
     def _remove_surplus(self) -> None:
         """Remove the oldest files, where an earlier run had more or larger ones."""
         left = self.most_bytes * self.keep
-        for number in sorted(self._numbers()):
-            path = self._numbered(number)
-            with contextlib.suppress(OSError):  # gone, or not ours to remove: no reason to stop
-                left -= path.stat().st_size
-                if number > self.keep or left < 0:
-                    path.unlink()
-
-    def _numbers(self) -> Iterator[int]:
-        prefix = f"{self.path.name}."
-        with contextlib.suppress(OSError):
-            for name in os.listdir(self.path.parent):
-                number = name.removeprefix(prefix)
-                if name.startswith(prefix) and number.isascii() and number.isdecimal() and number[0] != "0":
-                    yield int(number)
+        with contextlib.suppress(RlctlError):  # a directory that cannot be read is no reason to stop
+            older = (path for path in reversed(numbered_files(self.path)) if path != self.path)
+            for position, path in enumerate(older, start=1):
+                with contextlib.suppress(OSError):  # gone, or not ours to remove
+                    left -= path.stat().st_size
+                    if position > self.keep or left < 0:
+                        path.unlink()
 
     def _numbered(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}")

@@ -60,6 +60,7 @@ def shadow_files(path: Path) -> tuple[Path, ...]:
 
     Raises:
         ConfigError: There is none of them.
+        PermissionMissing: The directory may not be read.
     """
     newest = path / SHADOW_LOG_NAME if path.is_dir() else path
     if not (files := numbered_files(newest) if newest.parent.is_dir() else ()):
