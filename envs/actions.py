@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.arrays import Flags
 from rlctl.envs.errors import PolicyError
 
 if TYPE_CHECKING:
@@ -103,11 +102,6 @@ def multi_discrete_space(limits: Limits) -> spaces.MultiDiscrete:
     from gymnasium import spaces
 
     return spaces.MultiDiscrete([limits.levels + 1, limits.cpus, 2])
-
-
-def useful_moves(current: Allocation, limits: Limits) -> Flags:
-    """Moves that change something or keep all, shape (len(MOVES),)."""
-    return np.array([move.name == "keep" or move.of(current, limits) != current for move in MOVES], np.bool_)
 
 
 def decode(action: Action, current: Allocation, limits: Limits) -> Allocation:

@@ -57,6 +57,12 @@ class Allocations(NamedTuple):
         differ: Flags = quota | cpuset | frozen
         return differ
 
+    def at_most(self, other: Allocations) -> Flags:
+        """Where nothing is freer than in the other ones; shapes broadcast."""
+        quota, cpuset = self.quota_cpus <= other.quota_cpus, self.cpuset_cpus <= other.cpuset_cpus
+        at_most: Flags = quota & cpuset & (self.frozen >= other.frozen)
+        return at_most
+
     def clipped(self, limits: Limits | VectorLimits) -> Allocations:
         """As `Limits.clip`, host by host."""
         quota = np.clip(self.quota_cpus, limits.min_quota_cpus, limits.cpus)
@@ -110,12 +116,6 @@ class Decoder:
             f"give integers of shape ({count},) or ({count}, 3), or Allocations"
         )
 
-    def useful(self, current: Allocations) -> Flags:
-        """Moves that change something, and `keep`: shape (n, len(MOVES))."""
-        changes = moved(current, self.limits).differ(current)
-        changes[_KEEP] = True
-        return changes.T
-
     def _moved(self, moves: NDArray[np.integer], current: Allocations) -> Allocations:
         if moves.size and not (moves.min() >= 0 and moves.max() < len(MOVES)):
             host = int(np.flatnonzero((moves < 0) | (moves >= len(MOVES)))[0])
@@ -138,6 +138,13 @@ class Decoder:
 def moved(current: Allocations, limits: Limits | VectorLimits) -> Allocations:
     """What each of MOVES asks for on each host, shape (len(MOVES), n)."""
     return chosen(np.arange(len(MOVES))[:, None], current, limits)
+
+
+def useful_moves(current: Allocations, limits: Limits | VectorLimits) -> Flags:
+    """Moves that change something, and `keep`: shape (n, len(MOVES))."""
+    changes = moved(current, limits).differ(current)
+    changes[_KEEP] = True
+    return changes.T
 
 
 def chosen(moves: NDArray[np.integer], current: Allocations, limits: Limits | VectorLimits) -> Allocations:

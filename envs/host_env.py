@@ -9,8 +9,9 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.envs.actions import Action, decode, discrete_space, multi_discrete_space, useful_moves
+from rlctl.envs.actions import Action, decode, discrete_space, multi_discrete_space
 from rlctl.envs.allocation import Allocation
+from rlctl.envs.allocations import Allocations, useful_moves
 from rlctl.envs.errors import HostError
 from rlctl.envs.observation import LAGS, Observation, Observer
 from rlctl.envs.plant import Plant
@@ -109,7 +110,7 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Moves that change something or keep all, as far as the host's experience leaves them; shape (len(MOVES),)."""
-        return self.narrowed(useful_moves(self.plant.current, self.plant.limits))
+        return self.narrowed(useful_moves(Allocations.same(self.plant.current, 1), self.plant.limits)[0])
 
     def narrowed(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """The moves of a mask that what this host has taught leaves, see `rlctl.envs.experience`."""

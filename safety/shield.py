@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, is_dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits, most_restrictive
+from rlctl.envs.allocations import Allocations, moved
+from rlctl.envs.arrays import Flags
 from rlctl.envs.telemetry import SeveralTelemetry, Telemetry
 from rlctl.safety.guard import Guard
 from rlctl.safety.profile import Profile
@@ -151,7 +151,7 @@ class Shield:
         """
         return judge(self._bounds(telemetry, current), proposed)
 
-    def mask(self, telemetry: Telemetry, current: Allocation) -> NDArray[np.bool_]:
+    def mask(self, telemetry: Telemetry, current: Allocation) -> Flags:
         """Which moves are allowed: bool, shape (len(MOVES),).
 
         Allowed is a move that `rule` lets through unchanged; `freeze` always is, for it asks for the safe allocation.
@@ -214,7 +214,8 @@ def _digest(profile: Profile, extra: tuple[Guard[Any], ...]) -> str:
     return hashlib.sha256("\n".join([profile.digest, *own]).encode()).hexdigest()[:12]
 
 
-def allowed(given: tuple[Bound, ...], current: Allocation, limits: Limits) -> NDArray[np.bool_]:
+def allowed(given: tuple[Bound, ...], current: Allocation, limits: Limits) -> Flags:
     """Which moves some bounds let through unchanged: bool, shape (len(MOVES),)."""
-    proposals = [move.of(current, limits) for move in MOVES]
-    return np.array([all(proposed.at_most(bound.most) for bound in given) for proposed in proposals], np.bool_)
+    most = Allocations.of([bound.most for bound in given])
+    passed: Flags = np.logical_and.reduce(moved(Allocations.same(current, 1), limits).at_most(most), axis=1)
+    return passed

@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from rlctl.envs.actions import discrete_space, multi_discrete_space
-from rlctl.envs.allocations import Allocations, Decoder
+from rlctl.envs.allocations import Allocations, Decoder, useful_moves
 from rlctl.envs.arrays import Flags
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import LAGS, MOST_PRICE
@@ -212,7 +212,9 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
     def action_masks(self) -> Flags:
         """As `HostEnv.action_masks`, of the moves that a shield lets through; shape (n, len(MOVES))."""
         readings, shield = self._read(), self.shield
-        mask = self._decoder.useful(self.current) if shield is None else shield.mask(readings, self.current)
+        mask = (
+            useful_moves(self.current, self._decoder.limits) if shield is None else shield.mask(readings, self.current)
+        )
         return self._observer.narrowed(mask, readings, self.current)
 
     def _read(self) -> Readings:

@@ -22,8 +22,8 @@ from rlctl.agents.training.live.bounded import around
 from rlctl.agents.training.nearest_move import InMoves
 from rlctl.agents.training.offline.writer import Recording
 from rlctl.bench.lineup import policy_for
-from rlctl.envs.actions import useful_moves
 from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.allocations import Allocations, useful_moves
 from rlctl.envs.observation import Observation
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.loads_training import training_load
@@ -150,7 +150,7 @@ class _Exploring(InMoves):
         """The move, or one of its neighbours."""
         mask = observation.mask
         if mask is None:
-            mask = useful_moves(observation.current, self.limits)
+            mask = useful_moves(Allocations.same(observation.current, 1), self.limits)[0]
         chosen = super().act(replace(observation, mask=mask))
         self.move = chosen
         if self._dice.random() < self._explore:

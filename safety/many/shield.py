@@ -105,13 +105,9 @@ class BatchShield:
 
     def mask(self, readings: GuardReadings | Readings, current: Allocations) -> Flags:
         """Which moves are allowed on each host: bool, shape (n, len(MOVES))."""
-        most, proposals = self._bounds(readings, current), moved(current, self.limits)
-        passed: Flags = (
-            (proposals.quota_cpus <= most.quota_cpus.min(axis=0))
-            & (proposals.cpuset_cpus <= most.cpuset_cpus.min(axis=0))
-            & (proposals.frozen >= most.frozen.any(axis=0))
-        )
-        return passed.T
+        quota_cpus, cpuset_cpus, frozen = self._bounds(readings, current)
+        most = Allocations(quota_cpus.min(axis=0), cpuset_cpus.min(axis=0), np.logical_or.reduce(frozen, axis=0))
+        return moved(current, self.limits).at_most(most).T
 
     def _bounds(self, readings: GuardReadings | Readings, current: Allocations) -> Bounds:
         """Every guard's bound; the mask and the ruling of one tick share them."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rlctl.envs import observations
 from rlctl.envs.actions import MOVES, decode
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
-from rlctl.envs.allocations import Allocations, Decoder
+from rlctl.envs.allocations import Allocations, Decoder, useful_moves
 from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.observation import FEATURES, FRAME_SIZE, LAGS, Observer
 from rlctl.envs.observations import VectorObserver
@@ -60,7 +60,7 @@ def test_triples_and_masks_are_the_same_as_host_by_host(case, random):
         decode(triple, one, limits) for triple, one in zip(triples, each, strict=True)
     ]
     useful = [[move.name == "keep" or move.of(one, limits) != one for move in MOVES] for one in each]
-    assert np.array_equal(decoder.useful(current), np.array(useful))
+    assert np.array_equal(useful_moves(current, limits), np.array(useful))
 
 
 def test_allocations_are_clipped_as_limits_clip_them():
