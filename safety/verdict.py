@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -109,3 +110,13 @@ class Verdict:
         """The bounds that the proposal exceeded."""
         # Decisive is what the proposal exceeds, not what is tightest: two guards that each forbid it both have a say.
         return tuple(bound for bound in self.bounds if not self.proposed.at_most(bound.most))
+
+    def cause(self, but: Collection[Reason] = ()) -> Bound | None:
+        """The bound to name where only one is named: the decisive one that leaves BE least, and of equals the first.
+
+        Args:
+            but: Reasons to pass over.
+        """
+        # The guards stand in the order of what follows from what: lost sensors first.
+        left = (bound for bound in self.decisive if bound.reason not in but)
+        return min(left, key=lambda bound: bound.most.usable_cpus, default=None)

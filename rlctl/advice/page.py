@@ -28,6 +28,9 @@ ROOM = 1.25
 POOR_PERCENT = 60.0
 """Hosts that come within 2x of fewer windows than this explain a log poorly."""
 
+UNEXPLAINED_POINTS = 1.0
+"""Windows that the LC missed by itself, beyond what these hosts miss under anybody, did not come of the load."""
+
 
 @dataclass(frozen=True, slots=True)
 class Section:
@@ -196,6 +199,12 @@ def _could(advice: Advice) -> Iterator[str]:
     yield "CPU-hours a day: what BE would use in 24 h with the loads of what was lived through"
     if near < POOR_PERCENT:
         yield "these hosts explain the log poorly: take the figures as a guess"
+    missed, least = (_alone(watched) or {}).get("missed_percent", 0.0), _least_missed(advice.options)
+    if missed > least + UNEXPLAINED_POINTS:
+        yield (
+            f"alone the LC missed {missed:.1f} % of windows in this log, and at least {least:.1f} % on these hosts: "
+            "what overran it then is not in the table, nor in what would have gone wrong"
+        )
     if not (watched.record.be_cpus > 0.1 * watched.record.limits.cpus).any():
         yield "BE never ran beside the LC in this log: what it does to the LC is not known, and the intervals are wide"
     yield (
@@ -203,6 +212,10 @@ def _could(advice: Advice) -> Iterator[str]:
         if advice.best
         else f"nobody keeps to {advice.allowed_percent:g} % of windows missed"
     )
+
+
+def _least_missed(options: Sequence[Option]) -> float:
+    return min((100.0 - one.qos_percent.mean for one in options), default=100.0)
 
 
 def _rows(options: Sequence[Option]) -> Iterator[tuple[str, ...]]:

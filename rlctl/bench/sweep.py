@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rlctl.envs.allocation import UNLIMITED, Allocation
-from rlctl.envs.errors import CgroupBusy, ConfigError
+from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cgroup.quota import PERIOD_US
 from rlctl.envs.host.cpulist import format_cpus
 from rlctl.envs.sim.surface import write_surface
@@ -108,8 +107,7 @@ def sweep(plan: Sweep, bed: Testbed, path: Path, done: Callable[[str], None] = l
 def _measured(plan: Sweep, point: Point, bed: Testbed) -> list[dict[str, object]]:
     """The windows of one cell, from an empty queue: BE frozen, the queue drained, then load and BE at once."""
     plant = bed.plant
-    with contextlib.suppress(CgroupBusy):  # a task deep in the kernel stops while the queue drains
-        plant.apply(point.allocation.but(frozen=True))
+    plant.apply(point.allocation.but(frozen=True))
     bed.settle(constant(0.0))
     plant.apply(point.allocation)
     bed.follow(constant(point.load_ratio))

@@ -10,7 +10,7 @@ DESCRIPTION = """Say yes to what waits (`approve: true` in the configuration), o
 reload, or a start with another policy, fallback or shield than was approved last."""
 
 EXAMPLES = """examples:
-  rlctl approve --show    # what waits, and who holds BE
+  rlctl approve --show    # what waits, and which pause or limit holds BE
   rlctl approve
   rlctl approve 0a1b2c3d4e5f    # only to this
   rlctl approve --no
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--no", action="store_true", help="leave everything as it is")
-    which.add_argument("--show", action="store_true", help="only say what waits, and who holds BE")
+    which.add_argument("--show", action="store_true", help="only say what waits, and which pause or limit holds BE")
     add_service(parser)
 
 

@@ -79,7 +79,7 @@ def print_answer(answer: Mapping[str, Any], *, as_json: bool) -> None:
     if answer["said"]:
         print(answer["said"])
     else:
-        print("\n".join(f"BE is {one['text']}" for one in answer["holds"]) or "nobody holds BE")
+        print("\n".join(f"BE is {one['text']}" for one in answer["holds"]) or "no pause and no limit holds BE")
     if answer["waiting"]:
         print(f"waits for `rlctl approve`: {answer['waiting']}")
     elif not answer["said"] and "approve" in answer:  # a service from before an upgrade does not say it

@@ -19,10 +19,18 @@ EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("cpus", type=positive, metavar="CPUS", help="the largest quota")
+    parser.add_argument("cpus", type=_cpus, metavar="CPUS", help="the largest quota")
     add_hold(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; it ends when the limit is in force, HostError: no service is there."""
     return hold(args, "limit", quota_cpus=args.cpus)
+
+
+def _cpus(text: str) -> float:
+    try:
+        return positive(text)
+    except argparse.ArgumentTypeError:
+        why = "is no number of CPUs above 0, such as 0.5; to take all, `rlctl pause`"
+        raise argparse.ArgumentTypeError(f"{text!r} {why}") from None

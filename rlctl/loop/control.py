@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from rlctl.agents.policy import Policy
 from rlctl.agents.seat import SAFE, Seat
 from rlctl.envs.allocation import Allocation, Limits, most_restrictive
-from rlctl.envs.errors import CgroupBusy, in_one_line
+from rlctl.envs.errors import in_one_line
 from rlctl.envs.experience import Experience
 from rlctl.envs.plant import Plant
 from rlctl.loop.failsafe import Failsafe, raise_if_lease_lost, reason_unwatched
@@ -145,10 +145,7 @@ class Controller:
         gc.freeze()
         start = self.seat.start()
         self._recall(self.seat.observer.experience)
-        try:
-            self.plant.apply(start)
-        except CgroupBusy as error:  # a task deep in the kernel has not stopped yet; every tick tries again
-            log.warning("the first allocation is not in force yet, the next tick tries again: %s", error)
+        self.plant.apply(start)
         if self.inner:
             self.inner.begin(start)
         self._renew(safe=True)

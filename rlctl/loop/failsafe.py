@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rlctl.agents.seat import SAFE, Decision, Seat
 from rlctl.envs.allocation import Allocation
-from rlctl.envs.errors import CgroupBusy, HostError, in_one_line
+from rlctl.envs.errors import HostError, in_one_line
 from rlctl.envs.plant import Plant
 from rlctl.envs.telemetry import Missing, Telemetry, Why
 from rlctl.safety.verdict import Verdict
@@ -132,10 +132,8 @@ class Failsafe:
         try:
             applied = self._plant.apply(safe)
         except Exception as error:
-            # A frozen BE harms nobody. Nor is a freeze that is ordered and has not come yet, with all else in force, a
-            # refusal: a task deep in the kernel or out of quota stops when it next runs, and the next tick looks again.
             current = self._plant.current
-            if current.frozen or (isinstance(error, CgroupBusy) and current.but(frozen=True).at_most(safe)):
+            if current.frozen:  # it harms nobody
                 self.unwritten_in_a_row = 0
                 return current
             self.unwritten_in_a_row += 1

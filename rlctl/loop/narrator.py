@@ -18,8 +18,7 @@ from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.host.events import BE_VANISHED
 from rlctl.envs.telemetry import Missing, Telemetry, Value, Why, number, offered_rps
 from rlctl.loop.record import Tick, allocation_as_json
-from rlctl.safety.trust import SensorGuard
-from rlctl.safety.verdict import Bound, Reason
+from rlctl.safety.verdict import Reason
 from rlctl.work.logs import takes
 
 log = logging.getLogger(__name__)
@@ -173,7 +172,7 @@ class JsonLines:
 
 def _kind(tick: Tick) -> tuple[object, ...]:
     """What tells one decision from another: its direction and its cause."""
-    cause = _cause(tick)
+    cause = tick.verdict.cause()
     return tick.applied.frozen, tick.applied.at_most(tick.before), cause and (cause.guard, cause.reason)
 
 
@@ -182,7 +181,7 @@ def _is_small(tick: Tick, told: Sequence[Allocation]) -> bool:
 
     A number of CPUs that was told in this minute is no news, for one that goes to and fro between two.
     """
-    cause = _cause(tick)
+    cause = tick.verdict.cause()
     if not told or (cause and cause.reason is not Reason.GROWTH_RATE):
         return False
     now, last = tick.applied, told[-1]
@@ -190,12 +189,6 @@ def _is_small(tick: Tick, told: Sequence[Allocation]) -> bool:
         return False
     quota, before = now.quota_cpus, last.quota_cpus
     return quota == before or abs(quota - before) < SMALL_RATIO * before < UNLIMITED
-
-
-def _cause(tick: Tick) -> Bound | None:
-    """The guard to name as the cause; None when no guard restricted BE."""
-    # Lost sensors come first: other guards often follow from them. The shield lists its guards by severity.
-    return min(tick.verdict.decisive, key=lambda bound: bound.guard != SensorGuard.name, default=None)
 
 
 def _unknown(telemetry: Telemetry) -> tuple[str, Missing] | None:
@@ -242,7 +235,7 @@ def _who(tick: Tick) -> str:
     """The guard or the policy behind a change, and its reason."""
     if be_vanished(tick):
         return "no BE group is left"
-    if cause := _cause(tick):
+    if cause := tick.verdict.cause():
         return f"shield ({cause.guard}: {cause.reason})"
     return (tick.acting or tick.policy) + (f" ({tick.note})" if tick.note else "")
 

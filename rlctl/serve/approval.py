@@ -47,6 +47,8 @@ class Approval:
         self._approved = self._begun() if self._asks else ""
         self._unapproved = self._in_force if self._asks and self._in_force != self._approved else ""
         self._brought: Deciders | None = None
+        if not self._asks and self._path is not None and self._path.exists():
+            log.warning("who decides needs no word any more: `approve: true` was taken out of the configuration")
         if self._unapproved:
             log.warning("nobody approved who decides by the configuration: BE stays at the safe allocation until then")
             self._ask(self._unapproved)
@@ -68,21 +70,22 @@ class Approval:
             self._ask_from_now_on()
         if not self._asks:
             return brought
+        word = self._hands.word()  # before what the reload brings, which it is no word on
+        admitted = self._yes() if word == "yes" else None
+        if word == "no":
+            self.close()
         if brought is not None:
             self.close()
             if brought.described == self._approved:
                 self._hands.nothing_waits()
+                if admitted is not None:
+                    admitted.policy.close()
                 return brought
             self._brought = brought
             self._ask(brought.described)
-        word = self._hands.word()
-        if word == "yes":
-            return self._yes()
-        if word == "no":
-            self.close()
-        if self._unapproved and not self._hands.waiting:  # after a no to it, or to what a reload brought
+        elif self._unapproved and not self._hands.waiting:  # after a no to it, or to what a reload brought
             self._ask(self._unapproved)
-        return None
+        return admitted
 
     def exchanged(self, deciders: Deciders) -> None:
         """These, who were admitted, decide now."""

@@ -138,7 +138,7 @@ class Budgets:
             for name, lc in lcs.items()
             if (percent := lc.slo.error_budget_percent) is not None
         )
-        self._told: dict[str, bool] = {}
+        self._told: dict[str, tuple[bool, bool]] = {}
 
     def write(self, tick: Tick) -> None:
         """Count the window of a tick."""
@@ -159,15 +159,14 @@ class Budgets:
 
     def bounds(self, limits: Limits) -> tuple[Bound, ...]:
         """BE's minimum for each budget that is not in order."""
-        troubles = {budget.name: budget.trouble for budget in self.each}
-        for name, trouble in troubles.items():
-            if bool(trouble) != self._told.get(name, False):
-                self._told[name] = bool(trouble)
-                log.warning("%s", f"{trouble}; BE gets its minimum" if trouble else f"{name} is in order again")
+        troubles = [(budget, budget.trouble) for budget in self.each]
+        for budget, trouble in troubles:
+            state = bool(trouble), not budget.remaining_ratio
+            if state != self._told.get(budget.name, (False, False)):
+                self._told[budget.name] = state
+                log.warning("%s", f"{trouble}; BE gets its minimum" if trouble else f"{budget.name} is in order again")
         return tuple(
-            Bound("error-budget", Reason.ERROR_BUDGET, limits.minimum, trouble)
-            for trouble in troubles.values()
-            if trouble
+            Bound("error-budget", Reason.ERROR_BUDGET, limits.minimum, trouble) for _, trouble in troubles if trouble
         )
 
 

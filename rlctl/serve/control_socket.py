@@ -130,7 +130,7 @@ def ask(state_directory: Path, request: Mapping[str, Any]) -> Mapping[str, Any]:
         raise PermissionMissing(f"{path}: it takes root, or control.group of the configuration") from error
     except (FileNotFoundError, ConnectionRefusedError) as error:
         raise HostError(
-            f"no rlctl serves with {state_directory}: give --config or --state of the one that does"
+            f"no rlctl serves with {state_directory}: where one runs with another, give its --config or --state"
         ) from error
     except (OSError, ValueError) as error:
         raise HostError(f"{path}: no answer: {in_one_line(error)}") from error

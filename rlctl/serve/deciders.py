@@ -81,7 +81,6 @@ class Configuration:
             log.warning("%s: changed, which takes effect at the next start", ", ".join(changed))
         self.config = self.config.model_copy(update=taken)
         self.deciders = deciders
-        log.info("reloaded: policy %s, shield %s", deciders.policy.name, deciders.profile.name)
         return deciders
 
     def _read(self, tick_seconds: float | None) -> tuple[ServeConfig, Deciders]:

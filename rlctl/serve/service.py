@@ -298,6 +298,7 @@ class _Running:
             log.error("not reloaded, all stays as it was: %s", error)
             policy.close()
             return
+        log.info("reloaded: policy %s, shield %s", policy.name, shield.profile_name)
         self.announce(policy, shield)
         self._memory.keep((controller.seat.observer.experience,))
         controller.exchange(policy, shield)

@@ -109,8 +109,8 @@ class Starving:
         if had_cpus < 0.5 * may_cpus:
             reason = BUSY
         else:
-            reasons = (str(bound.reason) for bound in tick.verdict.decisive if bound.reason not in MEANT)
-            reason = next(reasons, f"policy {tick.acting or tick.policy}")
+            cause = tick.verdict.cause(but=MEANT)
+            reason = str(cause.reason) if cause else f"policy {tick.acting or tick.policy}"
         return min(had_cpus / self._cpus, 1.0), reason
 
     def _is_empty(self) -> bool:
@@ -165,10 +165,8 @@ class Starving:
 
 def _meant(tick: Tick) -> bool:
     """Somebody wants BE to have so little: what people or the schedule allow is no more than what others do."""
-    decisive = tick.verdict.decisive
-    meant = min((bound.most.usable_cpus for bound in decisive if bound.reason in MEANT), default=None)
-    others = min((bound.most.usable_cpus for bound in decisive if bound.reason not in MEANT), default=math.inf)
-    return meant is not None and meant <= others
+    meant, others = tick.verdict.cause(but=frozenset(Reason) - MEANT), tick.verdict.cause(but=MEANT)
+    return meant is not None and (others is None or meant.most.usable_cpus <= others.most.usable_cpus)
 
 
 def check_command(words: Sequence[str]) -> None:

@@ -20,8 +20,7 @@ from rlctl.agents.training.host_groups import Happened, Stepped
 from rlctl.agents.training.live.bounded import BoundedHost, Bounds, Step
 from rlctl.agents.training.rollouts.segments import Orders
 from rlctl.agents.training.rollouts.worker import Logits, Running
-from rlctl.envs.allocation import Allocation
-from rlctl.envs.errors import CgroupBusy, HostError
+from rlctl.envs.errors import HostError
 from rlctl.envs.host_env import HostEnv
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
 from rlctl.envs.testbed.traces import Trace
@@ -34,9 +33,6 @@ log = logging.getLogger(__name__)
 
 UNATTENDED_TICKS = 2
 """Control periods after which BE is suspended when nobody asks for a segment."""
-
-BUSY_IN_A_ROW = 10
-"""So many refused freezes in a row are an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +72,7 @@ class LiveRunning:
             bed.settle(plan.trace)
             bed.start_be()
             stack.callback(self._stop_be)
-            shielded = ShieldedEnv(PatientEnv(bed.plant, plan.lags), Shield(plan.safety, bed.plant.limits))
+            shielded = ShieldedEnv(HostEnv(bed.plant, plan.lags), Shield(plan.safety, bed.plant.limits))
             self.host = BoundedHost(shielded, _nobody, plan.bounds, plan.seed, self._noted)
             self.host.exploring = True
             bed.follow(plan.trace)
@@ -149,25 +145,6 @@ class LiveRunning:
     def _stop_be(self) -> None:
         with contextlib.suppress(HostError):
             self._bed.stop_be()
-
-
-class PatientEnv(HostEnv):
-    """Goes on when the freezer is busy: a task deep in the kernel stops a little later.
-
-    BE is at the safe allocation then, or at what is in force where that has to wait, too.
-    """
-
-    _refused = 0
-
-    def _apply(self, allocation: Allocation) -> None:
-        try:
-            super()._apply(allocation)
-            self._refused = 0
-        except CgroupBusy as error:
-            log.warning("not in force yet: %s", error)
-            self._refused = 0 if self.current == self.plant.limits.safe else self._refused + 1
-            if self._refused >= BUSY_IN_A_ROW:
-                raise
 
 
 class _Attended:

@@ -273,7 +273,7 @@ complete -c rlctl -n '_shtab_rlctl_using release' -l json -d 'the answer as JSON
 complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a approve -d 'Say yes to what waits (`approve: true` in the configuration), or no, or only ask what that is: a'
 complete -c rlctl -n '_shtab_rlctl_using approve' -s h -l help -d 'show this help message and exit'
 complete -c rlctl -n '_shtab_rlctl_using approve' -l no -d 'leave everything as it is'
-complete -c rlctl -n '_shtab_rlctl_using approve' -l show -d 'only say what waits, and who holds BE'
+complete -c rlctl -n '_shtab_rlctl_using approve' -l show -d 'only say what waits, and which pause or limit holds BE'
 complete -c rlctl -n '_shtab_rlctl_using approve' -l state -xka "(__fish_complete_directories)" -d 'default: /var/lib/rlctl'
 complete -c rlctl -n '_shtab_rlctl_using approve' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'serve'"'"'s configuration: its state_directory'
 complete -c rlctl -n '_shtab_rlctl_using approve' -l json -d 'the answer as JSON'

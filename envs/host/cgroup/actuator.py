@@ -24,8 +24,10 @@ from rlctl.envs.workload import Weight
 
 log = logging.getLogger(__name__)
 
-# How long a freeze may take: far longer than it does, unless a task sleeps in the kernel.
+# How long a freeze is waited for: far longer than it takes, unless a task sleeps in the kernel or gets no CPU.
 SETTLE_SECONDS = 0.25
+
+LATE = "is ordered to freeze, and a task is yet to stop: it sleeps in the kernel, or gets no CPU beside the LC"
 
 
 class BeActuator:
@@ -107,7 +109,8 @@ class BeActuator:
     def apply(self, allocation: Allocation, *, new_tick: bool = True) -> Allocation:
         """Write what differs, read back, and return what is in force.
 
-        One failed write does not keep the others from being tried.
+        One failed write does not keep the others from being tried. A freeze that takes longer than it is waited for is
+        no failure: an event tells of it, and what is returned is not frozen.
 
         Args:
             new_tick: A tick has passed since the last call, as other programs' claims count them.
@@ -261,6 +264,10 @@ class BeActuator:
         seen = {group: now for group, now in seen.items() if group in known}
         for group, now in seen.items():
             known[group].left = wanted[group] if group in wanted and group not in failed else now.settings
+            late = group in outcome.late
+            if late and not known[group].late:
+                self.ownership.events.tell("freeze-late", f"{group.name} {LATE}")
+            known[group].late = late
         self._members.let_go()
         return seen
 

@@ -27,6 +27,7 @@ class Member:
         weight: CPU weight that we gave it, in the kernel's number; None while its weight is not ours.
         left: Its settings as our last write left them. What differs from them later, another program wrote.
         lost: Those of RESTRICTING that went when the group was removed from a v1 hierarchy; None for a whole group.
+        late: Some task had not stopped yet when the group's freeze was last waited for.
         texts, seen: What its files held at the last look, and what that meant.
     """
 
@@ -34,6 +35,7 @@ class Member:
     weight: int | None = None
     left: Settings | None = None
     lost: frozenset[str] | None = None
+    late: bool = False
     texts: tuple[str, ...] = ()
     seen: Seen | None = None
 

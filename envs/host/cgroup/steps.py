@@ -6,13 +6,12 @@ wait behind a write that gives it more, and must not be undone by one that fails
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from rlctl.envs.errors import CgroupBusy, CgroupGone, RlctlError
+from rlctl.envs.errors import CgroupGone, RlctlError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.state import Knob, Seen, Settings, in_words
@@ -85,9 +84,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a plan: steps that failed, and groups that vanished meanwhile with how that showed."""
+    """What became of a plan.
+
+    Attributes:
+        failed: Steps, and why.
+        late: Groups with tasks that are yet to stop; the order to freeze is in force.
+        gone: Groups that vanished meanwhile, and how that showed.
+    """
 
     failed: list[tuple[Step, RlctlError]] = field(default_factory=list)
+    late: list[Group] = field(default_factory=list)
     gone: dict[Group, CgroupGone] = field(default_factory=dict)
 
     @property
@@ -106,12 +112,12 @@ def plan(seen: Mapping[Group, Seen], wanted: Mapping[Group, Settings], settle_se
 def carry_out(steps: Iterable[Step]) -> Outcome:
     """Take steps in their order; one that fails does not keep the others from being tried.
 
-    A group whose restriction failed is not given more, and one that vanished is left alone.
+    A group whose restriction failed or is yet to come is not given more, and one that vanished is left alone.
     """
     outcome, begun_seconds = Outcome(), time.monotonic()
     for step in steps:
         group = step.group
-        if group in outcome.gone or (step.turn.growing and group in outcome.failed_groups):
+        if group in outcome.gone or (step.turn.growing and group in outcome.failed_groups.union(outcome.late)):
             continue
         try:
             match step.value:
@@ -120,7 +126,8 @@ def carry_out(steps: Iterable[Step]) -> Outcome:
                 case frozenset() as cpus if group.cpuset:
                     group.cpuset.fit(cpus)
                 case bool():
-                    _freeze_or_thaw(step, begun_seconds)
+                    if not _freeze_or_thaw(step, begun_seconds):
+                        outcome.late.append(group)
                 case int() as weight if group.cpu:
                     group.cpu.set_weight(weight)
         except CgroupGone as error:
@@ -130,21 +137,22 @@ def carry_out(steps: Iterable[Step]) -> Outcome:
     return outcome
 
 
-def _freeze_or_thaw(step: Step, begun_seconds: float) -> None:
+def _freeze_or_thaw(step: Step, begun_seconds: float) -> bool:
+    """False where the group is frozen later than it was waited for."""
     if (freezer := step.group.freezer) is None:
-        return
+        return True
     left_seconds = max(begun_seconds + step.seconds - time.monotonic(), 0.0)
     match step.turn:
-        case Turn.HEAD_START:
-            with contextlib.suppress(CgroupBusy):  # no failure yet: `SETTLE` has the last word
-                freezer.settle(True, left_seconds)
-        case Turn.SETTLE:
-            freezer.settle(True, left_seconds)
         case Turn.FREEZE:
             freezer.order(True)
+        case Turn.HEAD_START:
+            freezer.settle(True, left_seconds)
+        case Turn.SETTLE:
+            return freezer.settle(True, left_seconds)
         case _:
             freezer.order(False)
             freezer.settle(False, step.seconds)
+    return True
 
 
 def _steps_of(group: Group, seen: Seen, wanted: Settings, settle_seconds: float) -> list[Step]:
@@ -175,10 +183,11 @@ def _freezer_steps(group: Group, seen: Seen, wanted: Settings, settle_seconds: f
     if not ordered:
         steps.append(Step(Turn.FREEZE, group, "frozen", True))
         steps.append(Step(Turn.HEAD_START, group, "frozen", True, HEAD_START_SECONDS))
-    if not ordered or not seen.frozen:
         # A task that has used up its quota stops when the next period refills it (sched-bwc.rst, "Management").
         period_seconds = 0.0 if quota is None or quota.quota_us is None else quota.period_us * 1e-6
         throttled_seconds = min(PERIODS_TO_SETTLE * period_seconds, MOST_THROTTLED_SECONDS)
         seconds = HEAD_START_SECONDS + settle_seconds + throttled_seconds
         steps.append(Step(Turn.SETTLE, group, "frozen", True, seconds))
+    elif not seen.frozen:  # it was waited for already, and a tick has more to do than to wait
+        steps.append(Step(Turn.SETTLE, group, "frozen", True, HEAD_START_SECONDS))
     return steps

@@ -17,10 +17,9 @@ from rlctl.agents.served.bundle import load
 from rlctl.agents.training.live.bounded import Bounds
 from rlctl.agents.training.rollouts import fine_tuning, live_testbed
 from rlctl.agents.training.rollouts.fine_tuning import FineTuning, FineTuningTask, Phase, rounds_of
-from rlctl.agents.training.rollouts.live_testbed import PatientEnv
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
-from rlctl.envs.errors import CgroupBusy, ConfigError, HostError
+from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host_env import HostEnv
 from rlctl.safety.wrapper import ShieldedEnv
 from tests.doubles.bed import Bed, running_on
@@ -209,32 +208,3 @@ def test_rounds_spend_the_budget_and_no_more(timesteps):
     assert each % rollout == 0
     assert each <= 300
     assert 0.9 * timesteps <= count * each <= timesteps
-
-
-class Reluctant(FakePlant):
-    """Its freezer does not come for so many writes."""
-
-    def __init__(self, refusals):
-        super().__init__(LIMITS)
-        self.refusals = refusals
-
-    def apply(self, allocation):
-        if allocation.frozen and self.refusals > 0:
-            self.refusals -= 1
-            self._current = allocation.but(frozen=False)
-            raise CgroupBusy("a task is deep in the kernel")
-        return super().apply(allocation)
-
-
-def test_a_freeze_that_comes_late_ends_nothing_and_one_that_never_comes_does():
-    late = PatientEnv(Reluctant(4))
-    late._apply(LIMITS.safe)
-    assert late.current == LIMITS.minimum
-    late._apply(LIMITS.safe)
-    late._apply(LIMITS.safe)
-    assert late.current == LIMITS.safe
-    never = PatientEnv(Reluctant(10**6))
-    for _ in range(9):
-        never._apply(LIMITS.safe)
-    with pytest.raises(CgroupBusy):
-        never._apply(LIMITS.safe)

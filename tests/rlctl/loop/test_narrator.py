@@ -48,8 +48,8 @@ def test_another_reason_is_told_at_once_and_a_flapping_one_is_not_told_each_time
 
 def test_lost_sensors_are_named_and_not_what_follows_from_them(told):
     bounds = (
-        Bound("load-gate", Reason.COOLING_DOWN, SAFE),
         Bound("sensors", Reason.LATENCY_MISSING, SAFE),
+        Bound("load-gate", Reason.COOLING_DOWN, SAFE),
         Bound("slack-gate", Reason.COOLING_DOWN, SAFE),
     )
     Narrator(told.append, 2).write(tick(0, GONE, before=Allocation(1.0, 2), bounds=bounds))

@@ -15,7 +15,7 @@ from rlctl.bench.held import measured_table, swept_levels
 from rlctl.bench.sweep import Sweep, sweep
 from rlctl.commands import calibrate as command
 from rlctl.envs.allocation import Limits
-from rlctl.envs.errors import CgroupBusy, CheckFailed, ConfigError, HostError, TestbedError
+from rlctl.envs.errors import CheckFailed, ConfigError, HostError, TestbedError
 from rlctl.envs.sim.fit import fit
 from rlctl.envs.sim.physics import Hosts, Orders
 from rlctl.envs.sim.profile import Constants, load_profile
@@ -156,20 +156,6 @@ def test_what_was_measured_before_a_failure_is_kept_and_be_is_stopped(scenario, 
         sweep(Sweep(scenario), bed, tmp_path / "s.csv")
     assert len(read_surface(tmp_path / "s.csv")) == 3
     assert bed.diary[-1] == "stop BE"
-
-
-def test_be_that_stops_late_ends_no_sweep(scenario, truth, tmp_path):
-    bed = FakeBed(truth)
-    at_once = bed.plant.apply
-
-    def late(allocation):
-        at_once(allocation)
-        if allocation.frozen and bed.diary[-1] != "settle":
-            raise CgroupBusy("not frozen: a task sleeps in the kernel")
-
-    bed.plant.apply = late
-    sweep(Sweep(scenario, loads=(0.3,), quotas=(0.5,), windows=2), bed, tmp_path / "s.csv")
-    assert len(read_surface(tmp_path / "s.csv")) == 2
 
 
 def test_a_host_whose_latency_never_arrives_is_told(scenario, truth, tmp_path):

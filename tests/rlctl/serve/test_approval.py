@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections import defaultdict
 
 import pytest
 
@@ -32,8 +33,8 @@ class Stop(threading.Event):
 
     def is_set(self):
         self.looks += 1
-        if self.looks in self.then:
-            self.then[self.looks]()
+        for happens in self.then.get(self.looks, ()):
+            happens()
         return self.looks > self.most
 
 
@@ -52,11 +53,11 @@ class Service:
         self.always, self.waiting, reloads = always, [], []
         deciders = self.deciders(name, approve=not asks_from)
         around = Around(tick_log=self.seen, hands=self.hands, approval=Approval(folder, self.hands, deciders))
-        then = {
-            tick: lambda new=new, asks=tick >= asks_from: reloads.append(self.deciders(new, approve=asks))
-            for tick, new in (brought or {}).items()
-        }
-        then |= {tick: lambda word=word: self.say(word) for tick, word in (said or {}).items()}
+        then = defaultdict(list)
+        for tick, new in (brought or {}).items():
+            then[tick].append(lambda new=new, tick=tick: reloads.append(self.deciders(new, approve=tick >= asks_from)))
+        for tick, word in (said or {}).items():
+            then[tick].append(lambda word=word: self.say(word))
         control(
             FakePlant(LIMITS, loads=(0.1,)), deciders, Stop(TICKS, then), around,
             reloaded=lambda: reloads.pop() if reloads else None,
@@ -91,6 +92,18 @@ def test_a_reload_waits_for_a_word(always, word, acting):
     assert sorted(run.closed) == ["first", "second"]
     assert run.hands.waiting == ""
     assert run.held == []
+
+
+def test_a_yes_is_to_what_waited_also_where_a_reload_comes_at_once(always):
+    """Once it was lost: the reload's took the place of what it was said to."""
+    run = Service(always, None, "first", brought={5: "second", 10: "third"}, said={10: "yes"})
+    assert run.ticks[-1].policy == "second"
+    assert run.hands.waiting.startswith("second (")
+    assert "-> third (" in run.hands.waiting
+    run = Service(always, None, "first", brought={5: "second", 10: "second"}, said={10: "yes"})
+    assert run.ticks[-1].policy == "second"
+    assert run.hands.waiting == ""
+    assert sorted(run.closed) == ["first", "second", "second"]
 
 
 def test_the_first_start_counts_as_approved_and_the_next_one_with_the_same_waits_for_nobody(always, tmp_path):

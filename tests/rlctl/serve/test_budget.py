@@ -194,7 +194,7 @@ def test_be_is_held_at_its_minimum_while_the_budget_is_spent(always, clock, capl
     assert loop.run(60).applied.quota_cpus > 1.0
     told = [record.getMessage() for record in caplog.records if "budget" in record.getMessage()]
     assert told[-1] == "error budget of lc is in order again"
-    assert len(told) == 2, "burns, then is over; once each"
+    assert len(told) == 3, "burns, is spent, then is over; once each"
 
 
 def test_each_lc_has_its_own_and_one_without_has_none(clock):

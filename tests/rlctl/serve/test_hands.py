@@ -387,7 +387,7 @@ def test_a_service_that_fails_says_so_and_goes_on(tmp_path):
 
 
 def test_without_a_service_the_way_out_is_said(tmp_path):
-    with pytest.raises(HostError, match="give --config or --state"):
+    with pytest.raises(HostError, match="give its --config or --state"):
         ask(tmp_path, {"do": "status"})
     (tmp_path / SOCKET).write_text("no socket")
     with pytest.raises(HostError):

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from rlctl.config.serve import StarvedSection
-from rlctl.envs.allocation import Allocation
+from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.events import KINDS
 from rlctl.envs.telemetry import Missing, Telemetry, Value, Why
-from rlctl.safety.verdict import Bound, Reason
+from rlctl.safety.verdict import Bound, Reason, Verdict
 from rlctl.serve import starving as module
 from rlctl.serve.starving import BUSY, Starving, check_command
 from tests.waiting import until
@@ -26,7 +26,8 @@ FROZEN = Allocation(0.02, 2, frozen=True)
 def tick(applied, *reasons, events=(), **readings):
     """A tick with these bounds: a reason, which allows what is applied, or a reason with what it allows."""
     allowed = [one if isinstance(one, tuple) else (one, applied) for one in reasons]
-    verdict = SimpleNamespace(decisive=tuple(Bound("some", reason, most, "why") for reason, most in allowed))
+    bounds = tuple(Bound("some", reason, most, "why") for reason, most in allowed)
+    verdict = Verdict(applied, Allocation(UNLIMITED, 1 << 10), bounds)
     telemetry = Telemetry(1.0, 0.01, **readings)
     return SimpleNamespace(
         applied=applied, verdict=verdict, acting="", policy="ppo", events=events, telemetry=telemetry
@@ -271,3 +272,12 @@ def test_a_program_that_cannot_be_run_is_told_with_its_key(tmp_path):
     check_command(())
     with pytest.raises(ConfigError, match=r"be.starved.command: 'no-such-program': no such program in PATH"):
         check_command(("no-such-program",))
+
+
+def test_what_held_be_is_the_bound_that_left_it_least(tmp_path):
+    told = tmp_path / "told"
+    one = starving(after_seconds=3.0, command=["sh", "-c", f'echo "$RLCTL_REASON" > {told}'])
+    for _ in range(3):
+        one.write(tick(HELD, (Reason.GROWTH_RATE, Allocation(0.25, 2)), (Reason.ERROR_BUDGET, HELD)))
+    until(lambda: told.exists() and told.read_text() == "error-budget\n")
+    one.close()
