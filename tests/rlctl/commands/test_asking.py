@@ -40,7 +40,7 @@ def test_what_is_no_time(text):
 def test_without_a_service_it_is_75_in_one_line(words, tmp_path, capsys):
     assert main([*words, "--state", str(tmp_path)]) == 75
     assert capsys.readouterr().err == (
-        f"rlctl: error: no rlctl serves with {tmp_path}: give --config or --state of the one that does\n"
+        f"rlctl: error: no rlctl serves with {tmp_path}: where one runs with another, give its --config or --state\n"
     )
 
 
@@ -57,7 +57,7 @@ def test_an_answer_in_words(capsys):
     print_answer({**nothing, "holds": [{"text": "paused by root"}], "waiting": "a -> b"}, as_json=False)
     print_answer({**nothing, "said": "BE is paused", "holds": [{"text": "paused"}]}, as_json=False)
     assert capsys.readouterr().out.splitlines() == [
-        "nobody holds BE", "nothing waits for `rlctl approve`: who decides was approved",
+        "no pause and no limit holds BE", "nothing waits for `rlctl approve`: who decides was approved",
         "BE is paused by root", "waits for `rlctl approve`: a -> b", "BE is paused",
     ]  # fmt: skip
 
