@@ -371,9 +371,10 @@ def _report(refused: list[str]) -> None:
 def _say(text: str) -> None:
     """One line on stderr, unless nobody takes it: this process must not wait for a reader."""
     text = "".join(letter if letter.isprintable() else "?" for letter in text)  # `errors.shown`, without its imports
+    at = "" if "JOURNAL_STREAM" in os.environ else time.strftime("%H:%M:%S ")  # as `work.logs` has it
     try:
         if select.select([], [2], [], 0.0)[1]:
-            os.write(2, f"rlctl watchdog: {text}"[: PIPE_BUF - 1].encode(errors="replace")[: PIPE_BUF - 1] + b"\n")
+            os.write(2, f"{at}rlctl watchdog: {text}"[: PIPE_BUF - 1].encode(errors="replace")[: PIPE_BUF - 1] + b"\n")
     except (OSError, ValueError):
         pass
 

@@ -119,6 +119,8 @@ class _Originals:
     def __init__(self, state_directory: Path) -> None:
         self.journal = Journal.open(state_directory)
         self.started, self._inherited = False, bool(self.journal.entries)
+        if self._inherited:
+            log.info("an earlier controller did not end in order: BE's originals stay those of its journal")
 
     def __enter__(self) -> _Originals:
         return self

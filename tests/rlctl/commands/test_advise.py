@@ -347,3 +347,12 @@ def test_text_of_a_log_is_escaped(tmp_path):
     page = sections("<script>", advice)
     assert "<script>" not in html(page)
     assert "<script>" in text(page)
+
+
+def test_misses_that_its_hosts_do_not_have_are_told(tmp_path, few):
+    log, _ = watch(tmp_path, "two-core-nginx", "frozen")
+    advice = asked(log, ("frozen",))
+    line = "alone the LC missed 10.0 % of windows in this log, and at least "
+    assert line not in text(sections("log", advice))
+    latency = np.where(np.arange(TICKS) % 10, advice.watched.latency_ratio, 3.0)
+    assert line in text(sections("log", replace(advice, watched=replace(advice.watched, latency_ratio=latency))))
