@@ -129,7 +129,8 @@ class Watch:
     def _glimpse(self, ready: Mapping[int, int]) -> Glimpse:
         now_seconds = time.monotonic()
         lcs = {name: self._of(lc, now_seconds, ready) for name, lc in self.lcs.items()}
-        return Glimpse(now_seconds, lcs, bool(self._witness and self._witness.anybody()))
+        witness = self._witness
+        return Glimpse(now_seconds, lcs, bool(witness and witness.anybody(readable=witness.file in ready)))
 
     def _of(self, lc: Watched, now_seconds: float, ready: Mapping[int, int]) -> LcGlimpse:
         waits = False

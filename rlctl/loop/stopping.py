@@ -38,7 +38,7 @@ class Request:
 
     def wait(self, seconds: float) -> bool:
         """Sleep until the request is made, or for so many seconds; whether it was made."""
-        if not self._made:
+        if not self._made and seconds > 0.0:
             with contextlib.suppress(queue.Empty):
                 self._news.get(timeout=seconds)
         return self._made

@@ -103,10 +103,15 @@ class Witness:
         """Whether the kernel watches any file for us."""
         return bool(self._watched or self._noticed)
 
-    def anybody(self) -> bool:
-        """Whether somebody else has written since the last call; `writer` still tells who it was."""
+    def anybody(self, *, readable: bool = True) -> bool:
+        """Whether somebody else has written since the last call; `writer` still tells who it was.
+
+        Args:
+            readable: `file` may have become so; False: it was just seen not to be.
+        """
         # Kept apart from the queue, which `writer` empties too: what is written while a tick reads is not overlooked.
-        self._drain()
+        if readable:
+            self._drain()
         news, self._news = self._news, False
         return news
 
