@@ -116,7 +116,7 @@ def written():
     read, write = os.pipe()
     os.set_blocking(read, False)
 
-    def anybody(*, readable):  # noqa: ARG001
+    def anybody(*, readable):
         try:
             return bool(os.read(read, 100))
         except BlockingIOError:
