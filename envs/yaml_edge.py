@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
@@ -96,18 +97,18 @@ def shipped_or_own(source: str | Path, folder: str, what: str) -> Path:
     Raises:
         ConfigError: None that ships has this name, and it is no YAML file's.
     """
-    shipped = configs_folder(folder) / f"{source}.yaml"
-    path = shipped if shipped.is_file() else Path(source)
+    shipped = {file.stem: file for file in configs_folder(folder).glob("*.yaml")}
+    path = shipped.get(str(source), Path(source))
     if path.suffix not in YAML:
-        names = ", ".join(sorted(file.stem for file in configs_folder(folder).glob("*.yaml")))
-        raise ConfigError(f"no {what} {str(source)!r}; there are {names}, or give a .yaml file")
+        raise ConfigError(f"no {what} {str(source)!r}; there are {', '.join(sorted(shipped))}, or give a .yaml file")
     return path
 
 
 def beside(folder: Path, name: object) -> Any:
     """The path of a YAML file that stands in this folder; anything else as it is."""
     path = folder / name if isinstance(name, str) else folder
-    return str(path) if path.suffix in YAML and path.is_file() else name
+    # Path.is_file raises for a name that is too long to be one.
+    return str(path) if path.suffix in YAML and os.path.isfile(path) else name
 
 
 def load_text(model: type[T], text: str, name: str) -> T:

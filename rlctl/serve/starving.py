@@ -35,6 +35,8 @@ FED_RATIO = 2.0
 MEANT = frozenset({Reason.OPERATOR, Reason.SCHEDULE})
 """Reasons for which BE has little because somebody wants it so."""
 
+NOT_MEANT = frozenset(Reason) - MEANT
+
 WANTING_RATIO = 0.5
 """A task of BE waited for a CPU for this share of the time (PSI): BE would have used more than it did."""
 
@@ -165,7 +167,7 @@ class Starving:
 
 def _meant(tick: Tick) -> bool:
     """Somebody wants BE to have so little: what people or the schedule allow is no more than what others do."""
-    meant, others = tick.verdict.cause(but=frozenset(Reason) - MEANT), tick.verdict.cause(but=MEANT)
+    meant, others = tick.verdict.cause(but=NOT_MEANT), tick.verdict.cause(but=MEANT)
     return meant is not None and (others is None or meant.most.usable_cpus <= others.most.usable_cpus)
 
 

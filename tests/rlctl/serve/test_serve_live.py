@@ -485,6 +485,7 @@ def test_a_hangup_exchanges_who_decides_and_a_mistake_changes_nothing(groups, tm
     process = start("--config", config)
     try:
         until(lambda: process.poll() is not None or has_ticks(ticks, 2))
+        assert process.poll() is None, process.communicate(timeout=PATIENCE_SECONDS)[1]
         for text, wanted in (
             (right.replace("static", "statik"), "static"),
             (right.replace("static", "frozen"), "frozen"),
@@ -493,6 +494,7 @@ def test_a_hangup_exchanges_who_decides_and_a_mistake_changes_nothing(groups, tm
             process.send_signal(signal.SIGHUP)
             so_far = len(list(read_ticks(ticks)))
             until(lambda so_far=so_far: process.poll() is not None or has_ticks(ticks, so_far + 3))
+            assert process.poll() is None, process.communicate(timeout=PATIENCE_SECONDS)[1]
             assert list(read_ticks(ticks))[-1]["policy"] == wanted
         process.terminate()
         _, err = process.communicate(timeout=PATIENCE_SECONDS)
