@@ -87,6 +87,7 @@ class Limits:
         min_quota_cpus: The smallest quota ever written; PRM's 1000 us of a 100 ms period.
         levels: Quota levels 0..levels; level 0 is `min_quota_cpus`, level `levels` is all CPUs.
         exclusive_cpus: CPUs, the first ones of BE's order, that the LC never runs on.
+        least_weight: BE has the kernel's least CPU weight, so that on a CPU that both want it hardly slows the LC.
 
     Raises:
         ConfigError: Impossible numbers.
@@ -97,6 +98,7 @@ class Limits:
     min_quota_cpus: float = 0.01
     levels: int = 20
     exclusive_cpus: int = 0
+    least_weight: bool = False
 
     def __post_init__(self) -> None:
         if self.cpus < 1 or self.levels < 1 or not 0.0 < self.min_quota_cpus <= self.cpus or self.lc_cpus <= 0.0:

@@ -81,6 +81,7 @@ class VectorLimits:
         self.cpus = np.array([host.cpus for host in each], np.float64)
         self.lc_cpus = np.array([host.lc_cpus for host in each], np.float64)
         self.exclusive_cpus = np.array([host.exclusive_cpus for host in each], np.float64)
+        self.least_weight = np.array([host.least_weight for host in each], np.bool_)
         self.min_quota_cpus = np.array([host.min_quota_cpus for host in each], np.float64)
         self.full = Allocations.of([host.full for host in each])
         self.safe = Allocations.of([host.safe for host in each])

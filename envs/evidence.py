@@ -46,6 +46,10 @@ ENOUGH = 1.5
 BUDGET_RATIO = 0.03
 """Share of missed windows up to which a level still counts as one that holds."""
 
+TRIALS, FREE_BUDGET_RATIO = 10.0, 0.06
+"""Misses under a quota that are put up with before a BE without one counts as too much, and the share of misses beside
+it: more than under a quota, since there is nothing to go on to, and a window counts as missed well below the target."""
+
 LEAST_COUNT = 0.01
 """Smaller counts are not worth keeping."""
 
@@ -115,12 +119,19 @@ class Evidence:
         self.held[hosts, place, level] = after
         self._held_above[hosts, :, level] += (place[:, None] >= _BINS) * (after - before)[:, None]
 
-    def add_missed(self, hosts: Places, load: Array, level: Places) -> None:
-        """A window missed on each of these hosts."""
-        for host, place, reached in zip(hosts.tolist(), bins_of(load).tolist(), level.tolist(), strict=True):
+    def add_missed(self, hosts: Places, load: Array, level: Places, badly: Flags | bool = False) -> None:
+        """A window missed on each of these hosts.
+
+        Args:
+            badly: By so much that it would have been missed with everything, too.
+        """
+        told = bins_of(load).tolist(), level.tolist(), np.broadcast_to(badly, len(hosts)).tolist()
+        for host, place, reached, also_free in zip(hosts.tolist(), *told, strict=True):
             self.held[host, place:, reached:] *= DISCOUNT
             self.missed[host, : place + 1, : reached + 1] *= DISCOUNT
             self.missed[host, place, reached] += 1.0
+            if also_free and reached < TOP:
+                self.missed[host, place, TOP] += 1.0
             self._sum_up(host)
 
     def known(self, load: Array, enough: Array | float = ENOUGH) -> Known:
@@ -132,9 +143,22 @@ class Evidence:
         place, hosts = bins_of(load), np.arange(len(load))[:, None]
         held = self._held_above[hosts, place][..., ::-1].cumsum(axis=-1)[..., ::-1]
         missed = self._missed_below[hosts, place].cumsum(axis=-1)
-        # misses - FORGIVEN <= budget * windows. Both `bearable` and `held` only fall as the level rises.
-        bearable = missed - FORGIVEN <= BUDGET_RATIO * (missed + held)
+        # Both `bearable` and `held` only fall as the level rises.
+        bearable = _is_borne(missed, held)
         return Known((bearable & (held >= np.asarray(enough)[..., None])).sum(axis=-1) - 1, bearable.sum(axis=-1) - 1)
+
+    def free_holds(self, load: Array) -> Flags:
+        """Whether a BE that has everything may be what holds, shape (n,), at a load of each host.
+
+        Against that counts what was missed while it had everything, or badly, on the host and at this load; and what it
+        missed under a quota beyond TRIALS, for that may be the quota's doing.
+        """
+        place, missed, held = bins_of(load)[:, None], self.missed[:, :, TOP], self.held[:, :, TOP]
+        below, above = np.where(place >= _BINS, missed, 0.0), np.where(place <= _BINS, held, 0.0)
+        all_missed, all_held = self.missed.sum(axis=(1, 2)), held.sum(axis=1)
+        each = (missed.sum(axis=1), all_held), (below.sum(axis=1), above.sum(axis=1)), (all_missed - TRIALS, all_held)
+        holds: Flags = np.all([_is_borne(*both, FREE_BUDGET_RATIO) for both in each], axis=0)
+        return holds
 
     def plain(self, host: int = 0) -> dict[str, Any]:
         """A host's counts above 0 as plain data: [load, share of BE's CPUs, windows that held, windows that missed]."""
@@ -185,6 +209,12 @@ def levels_of(share: Array | float) -> Places:
     """The highest levels that shares of BE's CPUs have reached."""
     above: Places = np.searchsorted(LADDER, np.asarray(share, np.float64) + 1e-9, side="right").astype(np.intp)
     return above - 1
+
+
+def _is_borne(missed: Array, held: Array, budget_ratio: float = BUDGET_RATIO) -> Flags:
+    """Whether misses are within a budget of the windows that there were, FORGIVEN left out."""
+    borne: Flags = missed - FORGIVEN <= budget_ratio * (missed + held)
+    return borne
 
 
 def _checked(cell: object) -> tuple[float, float, float, float]:

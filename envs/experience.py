@@ -37,6 +37,10 @@ HOLD_RATIO = 0.8
 SETTLED_SECONDS = 5.0
 """A miss that goes on for so long is one of what BE has now, no longer the backlog of what it had before."""
 
+BAD_RATIO = 2.0
+"""Latency by the target from which on a miss is more than a slice of BE's: something queues, and so it would without a
+quota."""
+
 IDLE_RATIO = 0.25
 """BE that uses a smaller share of what it may use has little to do: that the window held says nothing of its level."""
 
@@ -61,6 +65,9 @@ CALM_LOW, CALM_HIGH, ABOVE_HIGH = 1e-3, 10.0, 100.0
 CALMER, LESS_CALM = 0.5, 0.02
 """Weight of a window in what its load has at its best, where it is below and where it is above it."""
 
+NUMBERS = "_seen_seconds", "_missing_since", "_before_load", "_missed_load", "_missed_ratio"
+"""Of an Experience, for each host; NaN for none."""
+
 TOLD = len(MEMORY) + 2 + len(CALM) + 1
 """Numbers that a learned policy sees of it: MEMORY, the flags of the first two, CALM, and its flag."""
 
@@ -84,14 +91,15 @@ class Experience:
         self._limits, self._cpus = limits, np.broadcast_to(np.asarray(limits.cpus, np.float64), count)
         self._seen_seconds, self._missing_since = np.full(count, np.nan), np.full(count, np.nan)
         self._before_load, self._missed_load = np.full(count, np.nan), np.full(count, np.nan)
+        self._missed_ratio = np.full(count, np.nan)
         self._before_level, self._missed_level = np.full(count, -1), np.full(count, -1)
         self._calm = np.full((count, BINS), np.nan)
 
     def forget(self, which: Flags) -> None:
         """All about the hosts in `which`, shape (n,): others stand there now."""
         self.evidence.forget(which)
-        for numbers in (self._seen_seconds, self._missing_since, self._before_load, self._missed_load):
-            numbers[which] = np.nan
+        for name in NUMBERS:
+            getattr(self, name)[which] = np.nan
         self._before_level[which] = self._missed_level[which] = -1
         self._calm[which] = np.nan
 
@@ -103,8 +111,7 @@ class Experience:
             theirs: The same hosts there.
         """
         self.evidence.take(other.evidence, mine, theirs)
-        numbers = "_seen_seconds", "_missing_since", "_before_load", "_missed_load", "_calm"
-        for name in (*numbers, "_before_level", "_missed_level"):
+        for name in (*NUMBERS, "_calm", "_before_level", "_missed_level"):
             getattr(self, name)[mine] = getattr(other, name)[theirs]
 
     def see(
@@ -131,7 +138,8 @@ class Experience:
         # the one before as well: a miss belongs to the highest load and the highest level around it.
         booked = np.flatnonzero(here & (self._missed_level >= 0))  # also where an overload has blinded this window
         highest = np.fmax(self._missed_load, load)
-        self.evidence.add_missed(booked, highest[booked], self._missed_level[booked])
+        badly = np.fmax(self._missed_ratio, latency_ratio) >= BAD_RATIO
+        self.evidence.add_missed(booked, highest[booked], self._missed_level[booked], badly[booked])
 
         holds, missing = told & (latency_ratio <= HOLD_RATIO), ~np.isnan(self._missing_since)
         idle = be_cpus < IDLE_RATIO * usable  # and a BE whose use is unknown is not idle
@@ -143,6 +151,7 @@ class Experience:
         around = np.maximum(self._before_level, level)
         self._missed_level = np.where(misses, around, np.where(here, -1, self._missed_level))
         self._missed_load = np.where(misses, np.fmax(self._before_load, load), self._missed_load)
+        self._missed_ratio = np.where(misses, latency_ratio, self._missed_ratio)
         self._before_load = np.where(told, load, np.where(here, np.nan, self._before_load))
         self._before_level = np.where(told, level, np.where(here, -1, self._before_level))
 
@@ -184,6 +193,10 @@ class Experience:
         it ever stuck: where latency is next to nothing and a level has held for long, the next one is the least, if
         nothing speaks against that. Where nothing is known all moves are left.
 
+        But where BE has the kernel's least weight, that is taken to be enough until the host has shown that it is not:
+        BE rises to everything. On a CPU such a BE costs the LC nothing, and one with a quota a slice in each period,
+        so that what was missed under a quota says little of none.
+
         Args:
             load: NaN where it is missing, as in `latency_ratio`: there the mask stays as it is.
             price: What a violation costs: the dearer, the longer a level has to hold before the next is tried.
@@ -194,6 +207,8 @@ class Experience:
         enough = np.full_like(loads, ENOUGH)
         enough[:, 0] = EXPLORE_WINDOWS * np.asarray(price)
         (sure, held), (_, bearable) = (one.T for one in self.evidence.known(loads, enough))
+        free = np.asarray(self._limits.least_weight) & self.evidence.free_holds(loads[:, 0])
+        bearable = np.where(free, TOP, bearable)
 
         # The minimum may run whatever missed: a miss beside it is the LC's own. And where all moves of the mask are
         # above what is bearable, the lowest of them are the best there is.
@@ -203,6 +218,7 @@ class Experience:
         # A rise takes several ticks, so the floor is what can be reached in this one.
         highest = np.where(left, level, -1).max(axis=1)
         more = np.where((sure >= 0) & (latency_ratio <= EXPLORE_RATIO), np.minimum(sure + 1, bearable), -1)
+        more = np.where(free, TOP, more)
         floor = np.where(latency_ratio <= HOLD_RATIO, np.maximum(held, more), -1)
         left &= level >= np.minimum(floor, highest)[:, None]
         narrow: Flags = np.where(there[:, None], left, mask)

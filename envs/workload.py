@@ -36,3 +36,8 @@ class Weight(StrEnum):
     EQUAL = "equal"  # as containers are deployed
     MINIMUM = "minimum"  # cpu.shares 2, cpu.weight 1
     IDLE = "idle"  # cpu.idle, since Linux 5.15: BE runs when nobody else wants the CPU
+
+    @property
+    def is_least(self) -> bool:
+        """BE gives way to an LC that wants the same CPU."""
+        return self is not Weight.EQUAL

@@ -85,7 +85,7 @@ def score(
         absent: What it does not see, as in `VectorObserver`.
         masked: It chooses among the moves that the shield lets through, as a bundle does; without a shield among all.
     """
-    limits, count = VectorLimits([course.host.limits()] * len(seeds)), len(seeds)
+    limits, count = VectorLimits([course.host.limits(course.weight)] * len(seeds)), len(seeds)
     hosts = SimBatch(course.host, seeds, course.load, course.ticks, course.tick_seconds, weight=course.weight)
     policy = BatchLearned(logits, lags, limits, course.tick_seconds, masked=masked, absent=absent)
     seats = Seats([policy], course.safety, limits)

@@ -243,6 +243,7 @@ class LiveHost:
     def set_weight(self, weight: Weight) -> None:
         """Set BE's CPU weight against the LC's."""
         self._actuator.set_weight(weight)
+        self.limits = replace(self.limits, least_weight=weight.is_least)
 
     def wait(self) -> int:
         """Sleep until the period ends on the monotonic clock; deadlines that have gone by are skipped and counted.

@@ -262,7 +262,14 @@ class Hosts:
         press = np.power(2.0 * (1.0 - share.fair), c.slice_weight_exponent)  # 1 at equal weights on one CPU
         crowd = np.power(rho / (1.0 - rho), c.crowd_exponent)  # 1 at half of what the LC can get
         burst = np.power(c.period_seconds / 0.010, c.period_exponent)  # 1 at a quota's period of 10 ms
-        added: Array = c.slice_seconds * often * press * crowd * burst
+        # A BE that its quota stopped comes back with the next period as if owed a slice, whatever its weight: so
+        # at the least weight a quota costs the LC what no quota does not (docs/measured/simulator.md). Who comes in
+        # such a slice waits for what is left of it, uniformly from nothing to all.
+        spread = share.be_cpus / np.maximum(c.own_cpus + c.shared_cpus, 1e-9)
+        owed = np.minimum(spread, c.slice_seconds / c.period_seconds) * np.minimum(c.shared_cpus / c.lc_cpus, 1.0)
+        owed = np.where((share.contended_ratio > 0.0) & (share.contended_ratio < 1.0), owed, 0.0)
+        rest = 1.0 - np.minimum(left / np.maximum(owed, left), 1.0)
+        added: Array = c.slice_seconds * (often * press * crowd * burst + share.yields * (1.0 - press) * rest)
         return added
 
     def _capacity_rps(self, share: Share, service: Array) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -124,11 +125,12 @@ class SimBatch(SimHosts):
         constants = Constants.drawn(profile, keys) if vary else Constants.stack([profile] * len(keys))
         self._loads = _loads(load, keys, ticks, tick_seconds)
         super().__init__(constants, keys, weight_ratios(weight, constants), tick_seconds)
-        self.limits = limits or profile.limits()
+        self.limits = limits or profile.limits(weight)
         self.allocations = [self.limits.safe] * len(keys)
 
     def set_weight(self, weight: Weight) -> None:
         """BE's CPU weight against the LC's, from now on."""
+        self.limits = replace(self.limits, least_weight=weight.is_least)
         self.weights = weight_ratios(weight, self.constants)
 
     def apply(self, allocations: Sequence[Allocation]) -> None:
@@ -178,11 +180,15 @@ class SimPlant:
         seed: int = 0,
         vary: bool = False,
     ) -> None:
-        self.limits: Limits = profile.limits()
         self.tick_seconds = tick_seconds
         self._host = partial(SimBatch, profile, load=load, ticks=ticks, tick_seconds=tick_seconds, vary=vary)
         self._seed, self._weight = seed, Weight.EQUAL
-        self._begin(self.limits.full)
+        self._begin(profile.limits().full)
+
+    @property
+    def limits(self) -> Limits:
+        """The range of allocations."""
+        return self.batch.limits
 
     @property
     def current(self) -> Allocation:

@@ -19,6 +19,7 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.arrays import Array
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.noise import uniforms
+from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import Strict, configs_folder, load_model, shipped_or_own, validated
 
 # First noise channel of the numbers that pick constants from their ranges.
@@ -227,10 +228,12 @@ class HostProfile(Strict):
         text = self.model_dump_json(exclude={"name", "description", "source"}, exclude_none=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
-    def limits(self, levels: int = 20) -> Limits:
-        """The range of allocations on such a host."""
+    def limits(self, weight: Weight = Weight.EQUAL, levels: int = 20) -> Limits:
+        """The range of allocations on such a host, where BE has this CPU weight."""
         cpus, exclusive = round(self.be.host_cpus), int(self.be.own_cpus)
-        return Limits(cpus, lc_cpus=self.lc.lc_cpus, levels=levels, exclusive_cpus=min(exclusive, cpus))
+        return Limits(
+            cpus, self.lc.lc_cpus, levels=levels, exclusive_cpus=min(exclusive, cpus), least_weight=weight.is_least
+        )
 
     def but(self, **changes: float) -> HostProfile:
         """A copy with some constants changed, by name; ConfigError: there is no such one, or no such value."""

@@ -22,6 +22,7 @@ class Share(NamedTuple):
         burst_ratio: The same if BE had the LC's weight: how often the LC meets slices of BE. With less weight BE burns
             its quota more slowly, so that it competes for longer, but it has no more slices to run.
         fair: The LC's part of a contended CPU.
+        yields: How far BE gives way there: 0 at the LC's weight, nearly 1 at the least.
     """
 
     be_cpus: Array
@@ -29,6 +30,7 @@ class Share(NamedTuple):
     contended_ratio: Array
     burst_ratio: Array
     fair: Array
+    yields: Array
 
 
 def fair_share(weight_ratio: Array | float, lc_cpus: Array, be_spread_cpus: Array) -> Array:
@@ -118,4 +120,5 @@ def share_out(contest: Contest, wants: Array, quota: Array) -> Share:
         contended_ratio=np.where(meet, duty, 0.0),
         burst_ratio=np.where(meet, duty_equal, 0.0),
         fair=contest.fair,
+        yields=1.0 - (1.0 - contest.fair) / (1.0 - contest.fair_equal),
     )

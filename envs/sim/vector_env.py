@@ -129,7 +129,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
             raise ConfigError(f"{num_envs} hosts for {max_episode_steps} steps: give at least one of each")
         made = as_profile(profile)
         self.num_envs, self.max_episode_steps = num_envs, max_episode_steps
-        self.limits, self.tick_seconds, self.shield = made.limits(), tick_seconds, shield
+        self.limits, self.tick_seconds, self.shield = made.limits(weight), tick_seconds, shield
         # A training load begins alike whatever its length, so no more of it is made than an episode needs.
         made_ticks = min(ticks, max_episode_steps + 1) if load is training_load else ticks
         self._hosts = partial(

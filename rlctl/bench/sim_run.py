@@ -159,7 +159,7 @@ def _hosts(task: SimTask) -> SimBatch:
         scenario.tick_seconds,
         vary=scenario.vary,
         weight=task.weight,
-        limits=task.host.limits(scenario.levels),
+        limits=task.host.limits(task.weight, scenario.levels),
     )
 
 

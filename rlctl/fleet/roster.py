@@ -78,7 +78,7 @@ class FleetHosts(SimHosts):
 
     def __init__(self, fleet: Fleet, roster: Roster, begin_seconds: float = 0.0, manager: str = "") -> None:
         kinds = [fleet.kinds[kind] for kind in roster.kinds]
-        self.limits = VectorLimits([kind.host.limits() for kind in kinds])
+        self.limits = VectorLimits([kind.host.limits(kind.weight) for kind in kinds])
         constants = _constants(fleet, roster)
         weights = weight_ratios([catalogue.OWN_WEIGHTS.get(manager, kind.weight) for kind in kinds], constants)
         self._fleet, self._roster, self._begin_seconds = fleet, roster, begin_seconds

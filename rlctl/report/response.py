@@ -92,7 +92,7 @@ def surface(bundle: Bundle, host: Host, shield: Profile) -> Surface:
         BundleError: The network does not run.
     """
     profile = load_profile(host.profile)
-    limits = profile.limits()
+    limits = profile.limits(host.weight)
     load, slack = (one.ravel() for one in np.meshgrid(LOADS, SLACKS))
     tick_seconds, lags = bundle.card.tick_seconds, bundle.card.lags
     hosts = VectorLimits([limits] * len(load))

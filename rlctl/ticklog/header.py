@@ -34,6 +34,7 @@ class _Limits(Strict):
     min_quota_cpus: float = Field(gt=0.0, le=ALL_CPUS)
     levels: int = Field(ge=1, le=ALL_CPUS)
     exclusive_cpus: int = Field(0, ge=0, le=ALL_CPUS)
+    least_weight: bool = False
 
 
 def header_of(plant: Plant, policy: Policy, shield: Shield | None) -> Callable[[Tick], Mapping[str, object]]:

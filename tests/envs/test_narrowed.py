@@ -1,11 +1,14 @@
 """A learned policy on a host that teaches it better: what it may still ask for."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
 from rlctl.envs.allocations import Allocations, VectorLimits
+from rlctl.envs.evidence import LADDER
 from rlctl.envs.experience import Experience, allocation_at, level_of
 
 LIMITS = Limits(cpus=4)
@@ -67,6 +70,31 @@ def test_nobody_is_stuck_below_what_would_hold():
     assert stuck(20, missed=[(0.6, 11)]) == 10, "that missed a little above this load"
     assert stuck(20, price=4.0) == -1
     assert stuck(5, price=0.25) == 11
+
+
+def test_at_the_least_weight_be_rises_to_everything_until_windows_miss():
+    """The kernel's weights are enough for most hosts, and there a quota costs the LC more than none."""
+    limits, first, top = replace(LIMITS, least_weight=True), np.array([0]), len(LADDER) - 1
+    now = allocation_at(10, LIMITS)
+    rises = max(levels(now, Experience(LIMITS)))
+
+    def lowest(missed=(), held=0, load=LOAD, ratio=WELL, badly=False):
+        experience = Experience(limits)
+        for _ in range(held):
+            experience.evidence.add_held(first, np.array([0.9]), np.array([top]))
+        for at, level in missed:
+            experience.evidence.add_missed(first, np.array([at]), np.array([level]), badly)
+        return min(levels(now, experience, load, ratio))
+
+    assert lowest() == rises, "as fast as a tick allows"
+    assert lowest(ratio=BADLY) == -1
+    assert lowest(load=np.array([np.nan])) == -1
+    assert lowest(missed=[(0.8, 12)]) == rises, "that may be the quota's doing"
+    assert lowest(missed=[(0.8, 12)], badly=True) == -1, "what queues here would queue without a quota"
+    assert lowest(missed=[(0.8, top)]) == -1, "weights are not enough here, not at this load either"
+    assert lowest(missed=[(0.8, top)], held=60) == rises, "one of sixty is chance"
+    assert lowest(missed=[(0.04 * 1.2**place, 12) for place in reversed(range(13))]) == -1, "so many are no chance"
+    assert min(levels(now, Experience(LIMITS))) == -1, "where BE weighs more, not every quota may do"
 
 
 def test_a_rise_asks_for_as_much_as_one_tick_may_add():

@@ -65,7 +65,7 @@ def short_course(name="thesis", ticks=40):
 
 
 def test_who_never_runs_be_holds_the_target_and_gains_nothing():
-    trial = score(short_course(), always_frozen, [training(1), training(2)], (1, 0))
+    trial = score(short_course("two-core"), always_frozen, [training(1), training(2)], (1, 0))
     assert (trial.qos_percent == 100.0).all()
     assert (trial.be_percent < 0.5).all()
 

@@ -20,6 +20,7 @@ from rlctl.envs.sim.profile import (
     LcConstants,
     RealityConstants,
     SharingConstants,
+    load_profile,
 )
 from rlctl.envs.yaml_edge import Strict
 
@@ -211,12 +212,14 @@ def test_more_quota_never_costs_be_work_nor_helps_the_lc(
 
 
 @given(profiles(), SEEDS, st.floats(0.0, 1.2), orders())
-@example(ALWAYS_BUSY, 0, 0.7, order(quota=0.016))
-def test_the_minimum_weight_is_never_worse_for_the_lc(
+@example(ALWAYS_BUSY, 0, 0.7, order())
+def test_without_a_quota_the_minimum_weight_is_never_worse_for_the_lc(
     profile: HostProfile, seed: int, load: float, asked: Orders
 ) -> None:
     equal, minimum = (
-        made(profile, seed).step(rate_of(profile, load), replace(asked, weight_ratio=np.array([weight])))
+        made(profile, seed).step(
+            rate_of(profile, load), replace(asked, quota_cpus=np.array([np.inf]), weight_ratio=np.array([weight]))
+        )
         for weight in (1.0, 2 / 1024)
     )
     assert minimum.tail_latency_seconds <= equal.tail_latency_seconds * (1.0 + 1e-9)
@@ -260,3 +263,15 @@ def test_a_batch_is_its_hosts_one_by_one_to_the_bit(
         for place, host in enumerate(alone):
             single = columns(host.step(rate, asked))
             assert all(batch[name][place] == single[name][0] for name in batch)
+
+
+def test_at_the_least_weight_a_quota_costs_the_lc_a_slice_that_no_quota_does() -> None:
+    """Measured on live nginx: p95 of 5.3 ms at a quarter of a CPU, 1.8 ms without a quota as without BE."""
+    profile = load_profile("two-core-nginx").but(tail_cv=0.0, drift_cv=0.0)
+    hosts = made(profile, 0, 0, 0)
+    orders = Orders(np.array([0.25, np.inf, 0.25]), np.ones(3), np.array([False, False, True]), np.full(3, 2 / 1024))
+    rate = np.full(3, 0.2 * profile.lc.max_load_rps)
+    tails = np.mean([hosts.step(rate, orders).tail_latency_seconds for _ in range(50)], axis=0)
+    quota, free, frozen = tails
+    assert 0.5 * profile.sharing.slice_seconds < quota - frozen < profile.sharing.slice_seconds
+    assert free < frozen + 0.1 * (quota - frozen)

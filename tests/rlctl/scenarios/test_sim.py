@@ -30,7 +30,7 @@ def test_what_ships_is_what_the_contract_names():
     }
     for name, scenario in simulated().items():
         assert scenario.name == name
-        assert scenario.host().limits(scenario.levels).cpus >= 1
+        assert scenario.host().limits(levels=scenario.levels).cpus >= 1
     assert isinstance(load_scenario("live-nginx"), LiveScenario)
 
 
