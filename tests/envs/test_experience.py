@@ -54,6 +54,21 @@ def test_a_backlog_is_one_miss_and_one_that_lasts_is_another():
     assert [share for share, _, missed in lasting if missed] == [0.0, LADDER[4]]
 
 
+def test_a_bad_miss_under_a_quota_speaks_against_everything_and_a_small_one_does_not():
+    """One slice of BE's may be the quota's doing; a queue would be longer without it."""
+
+    def free(*ratios):
+        missed = lived((0.5, HOLDS, 12), *[(0.5, ratio, 12) for ratio in ratios], (0.5, HOLDS, 12))
+        return missed.evidence.free_holds(np.array([0.5])).item(), missed
+
+    assert free(MISSES)[0]
+    assert not free(3.0)[0]
+    assert not free(MISSES, 3.0)[0], "a queue grows"
+    kept = Experience(LIMITS)
+    kept.recall(json.loads(json.dumps(free(3.0)[1].remembered())))
+    assert not kept.evidence.free_holds(np.array([0.5]))[0], "nor after a restart"
+
+
 def test_frozen_idle_and_blind_windows_teach_nothing():
     assert cells((0.5, HOLDS, -1), (0.5, HOLDS, 12, 0.0), (0.5, np.nan, 12), (np.nan, HOLDS, 12)) == []
     assert cells((0.5, HOLDS, -1), (0.5, MISSES, -1), (0.5, HOLDS, -1)) == []
