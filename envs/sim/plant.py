@@ -186,11 +186,6 @@ class SimPlant:
         self._begin(profile.limits().full)
 
     @property
-    def limits(self) -> Limits:
-        """The range of allocations."""
-        return self.batch.limits
-
-    @property
     def current(self) -> Allocation:
         """The allocation in force."""
         return self.batch.allocations[0]
@@ -213,6 +208,7 @@ class SimPlant:
         """Set BE's CPU weight against the LC's."""
         self._weight = weight
         self.batch.set_weight(weight)
+        self.limits = self.batch.limits
 
     def wait(self) -> int:
         """Let the control period pass; no deadline is ever missed."""
@@ -225,4 +221,5 @@ class SimPlant:
 
     def _begin(self, allocation: Allocation) -> None:
         self.batch = self._host(seeds=[self._seed], weight=self._weight)
+        self.limits = self.batch.limits
         self.batch.apply([allocation])
