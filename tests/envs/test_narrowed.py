@@ -8,7 +8,7 @@ import pytest
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
 from rlctl.envs.allocations import Allocations, VectorLimits
-from rlctl.envs.evidence import LADDER
+from rlctl.envs.evidence import TOP
 from rlctl.envs.experience import Experience, allocation_at, level_of
 
 LIMITS = Limits(cpus=4)
@@ -74,7 +74,7 @@ def test_nobody_is_stuck_below_what_would_hold():
 
 def test_at_the_least_weight_be_rises_to_everything_until_windows_miss():
     """The kernel's weights are enough for most hosts, and there a quota costs the LC more than none."""
-    limits, first, top = replace(LIMITS, least_weight=True), np.array([0]), len(LADDER) - 1
+    limits, first, top = replace(LIMITS, least_weight=True), np.array([0]), TOP
     now = allocation_at(10, LIMITS)
     rises = max(levels(now, Experience(LIMITS)))
 
