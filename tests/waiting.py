@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -20,14 +22,31 @@ def until(condition: Callable[[], Seen], process: subprocess.Popen[str] | None =
 
     Args:
         condition: Asked again and again.
-        process: Who is to make it true; its end before that is the failure, told with its standard error.
+        process: Who is to make it true. If it ends before that or takes too long, the failure has its standard error,
+            and in the second case where each of its threads stood (a Python started with `-X faulthandler`).
 
     Raises:
         AssertionError: It did not become true in time, or the process has ended.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not (seen := condition()):
-        assert process is None or process.poll() is None, process.stderr and process.stderr.read()
-        assert time.monotonic() < deadline, f"did not happen in {PATIENCE_SECONDS:g} s"
+        assert process is None or process.poll() is None, last_words(process)
+        if time.monotonic() > deadline:
+            raise AssertionError(f"did not happen in {PATIENCE_SECONDS:g} s. {process and aborted(process)}")
         time.sleep(PAUSE_SECONDS)
     return seen
+
+
+def last_words(process: subprocess.Popen[str]) -> str:
+    """What an ended process left in its standard error; another one may have it too, whose end nobody waits for."""
+    if process.stderr is None:
+        return ""
+    os.set_blocking(process.stderr.fileno(), False)
+    return (process.stderr.buffer.read() or b"").decode(errors="replace")
+
+
+def aborted(process: subprocess.Popen[str]) -> str:
+    """The last words of a process that is ended here by SIGABRT."""
+    process.send_signal(signal.SIGABRT)
+    process.wait()
+    return last_words(process)

@@ -114,7 +114,7 @@ def test_memory_and_disks_are_bounded_while_it_runs_and_as_before_afterwards(
     command = [sys.executable, "-m", "rlctl", "serve", "--config", str(written(tmp_path, ""))]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
-            until(lambda: process.poll() is not None or (ticks.exists() and ticks.read_text().count("\n") > 2))
+            until(lambda: ticks.exists() and ticks.read_text().count("\n") > 2, process)
             during = settings(groups)
             (process.kill if killed else process.terminate)()
             _, said = process.communicate(timeout=PATIENCE_SECONDS)

@@ -225,6 +225,20 @@ def test_without_a_quota_the_minimum_weight_is_never_worse_for_the_lc(
     assert minimum.tail_latency_seconds <= equal.tail_latency_seconds * (1.0 + 1e-9)
 
 
+@given(profiles(tail_cv=0.0, service_seconds=1e-6, max_load_rps=1e12), SEEDS, st.floats(0.01, 1.2), orders())
+@example(ALWAYS_BUSY.but(max_load_rps=1e12), 0, 0.7, order(quota=0.016))
+def test_with_a_quota_the_minimum_weight_costs_the_lc_one_slice_at_most(
+    profile: HostProfile, seed: int, load: float, asked: Orders
+) -> None:
+    """The one in which a BE that its quota stopped comes back, as if owed it; a tenth for the noise of a quantile."""
+    equal, minimum = (
+        made(profile, seed).step(rate_of(profile, load), replace(asked, weight_ratio=np.array([weight])))
+        for weight in (1.0, 2 / 1024)
+    )
+    more = minimum.tail_latency_seconds - equal.tail_latency_seconds
+    assert more <= 1.1 * profile.sharing.slice_seconds + ROUNDING
+
+
 @given(
     profiles(
         wake_seconds=0.0,

@@ -75,7 +75,7 @@ watchdog: {{restore_after_seconds: 2}}
         process = self.start(
             "app", "run", "--config", self.config, self.describe(name, priority), "--", *(command or BUSY)
         )
-        until(lambda: process.poll() is not None or any(one.name == name for one in self.registry.read().values()))
+        until(lambda: any(one.name == name for one in self.registry.read().values()), process)
         return process
 
     def groups(self):
@@ -93,14 +93,14 @@ watchdog: {{restore_after_seconds: 2}}
         with (self.folder / "requests.jsonl").open("a") as file:
             file.write('{"latency_seconds": 0.001}\n' * 200)
 
-    def wait_for(self, condition):
+    def wait_for(self, condition, process=None):
         """As `until`, with an LC that goes on answering."""
 
         def answered():
             self.answer()
             return condition()
 
-        until(answered)
+        until(answered, process)
 
     def shares(self):
         """Those of the last tick that was recorded."""
@@ -210,7 +210,7 @@ def test_a_process_that_is_not_there_is_told(scene):
 def test_whoever_could_not_be_given_back_is_not_adopted(scene):
     (lc,) = Group.open(Layout.detect(), f"{scene.name}/lc", Knobs(None)).pids()
     serve = scene.start("serve", "--config", scene.config)
-    scene.wait_for(lambda: serve.poll() is not None or (scene.folder / "mode.sock").exists())
+    scene.wait_for((scene.folder / "mode.sock").exists, serve)
     words = {2: "a kernel thread", os.getpid(): "started from", serve.pid: "the service", lc: "latency-critical"}
     for pid, said in words.items():
         answer = scene.app("adopt", scene.describe("wrong"), pid)
@@ -226,8 +226,7 @@ def test_serve_divides_the_budget_defers_tells_and_puts_all_back(scene):
         scene.launch(name, priority=priority)
     before = knobs(scene.groups())
     serve = scene.start("serve", "--config", scene.config)
-    scene.wait_for(lambda: serve.poll() is not None or scene.all_placed())
-    assert serve.poll() is None
+    scene.wait_for(scene.all_placed, serve)
     budget = scene.groups()["be"].cpu.quota().cpus
     each = {name: group.cpu.quota().cpus for name, group in scene.groups().items() if name != "be"}
     assert sum(each.values()) <= budget + 1e-6
@@ -249,7 +248,7 @@ def test_a_controller_that_is_killed_leaves_three_applications_safe_and_then_fre
         scene.launch(name, priority=priority)
     before = knobs(scene.groups())
     serve = scene.start("serve", "--config", scene.config)
-    scene.wait_for(lambda: serve.poll() is not None or scene.all_placed())
+    scene.wait_for(scene.all_placed, serve)
     serve.kill()
     groups = scene.groups()
     until(lambda: all(group.freezer.frozen() for group in groups.values()))
@@ -321,10 +320,10 @@ def test_the_worst_of_two_lcs_rules_be(scene):
         cache.attach(sleeper.pid)
         scene.launch("app")
         serve = scene.start("serve", "--config", scene.config)
-        scene.wait_for(lambda: serve.poll() is not None or last().get("applied", {}).get("frozen") is False)
+        scene.wait_for(lambda: last().get("applied", {}).get("frozen") is False, serve)
         assert last()["lcs"].keys() == {"web", "cache"}
         speed[0] = 2.0
-        scene.wait_for(lambda: serve.poll() is not None or last().get("applied", {}).get("frozen"))
+        scene.wait_for(lambda: last().get("applied", {}).get("frozen"), serve)
         tick = last()
         assert tick["lc"] == "cache"
         assert any("LC cache" in bound["detail"] for bound in tick["bounds"])

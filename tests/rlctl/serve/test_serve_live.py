@@ -123,7 +123,7 @@ def has_ticks(path, count):
 
 def start(*words):
     return subprocess.Popen(
-        [sys.executable, "-m", "rlctl", "serve", *map(str, words)],
+        [sys.executable, "-X", "faulthandler", "-m", "rlctl", "serve", *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -136,7 +136,7 @@ def test_a_blind_controller_freezes_be_and_a_signal_puts_everything_back(groups,
     before, ticks = knobs(folders), tmp_path / "log" / "ticks.jsonl"
     process = start("--config", written(parent, tmp_path), "--json")
     try:
-        until(lambda: process.poll() is not None or has_ticks(ticks, 3))
+        until(lambda: has_ticks(ticks, 3), process)
         during = knobs(folders)
         process.send_signal(number)
         out, err = process.communicate(timeout=PATIENCE_SECONDS)
@@ -156,10 +156,10 @@ def test_a_journal_that_is_removed_meanwhile_costs_no_original(groups, tmp_path)
     before, ticks, journal = knobs(folders), tmp_path / "log" / "ticks.jsonl", tmp_path / "state" / "journal.jsonl"
     process = start("--config", written(parent, tmp_path))
     try:
-        until(lambda: process.poll() is not None or has_ticks(ticks, 3))
+        until(lambda: has_ticks(ticks, 3), process)
         assert knobs(folders) != before
         journal.unlink()
-        until(lambda: process.poll() is not None or journal.exists())
+        until(journal.exists, process)
         process.terminate()
         _, err = process.communicate(timeout=PATIENCE_SECONDS)
     finally:
@@ -183,7 +183,7 @@ def test_a_task_that_left_the_freezer_is_told_with_what_it_uses(groups, tmp_path
         for controller in (Controller.CPU, Controller.FREEZER):
             (layout.mount(controller).path / "cgroup.procs").write_text(str(busy.pid))
         process = start("--config", written(parent, tmp_path))
-        until(lambda: process.poll() is not None or any(overruns(ticks)))
+        until(lambda: any(overruns(ticks)), process)
         found = next(overruns(ticks))
         assert found["applied"]["frozen"]
         assert found["readings"]["be_cpus"]["value"] > 0.1, "beside other work"
@@ -229,7 +229,7 @@ def test_what_was_learned_of_a_host_is_known_after_a_restart(groups, tmp_path):
             ticks.unlink(missing_ok=True)
             process = start("--config", config)
             try:
-                until(lambda: process.poll() is not None or any(" held here" in note for note in notes(ticks)))  # noqa: B023
+                until(lambda: any(" held here" in note for note in notes(ticks)), process)
                 process.terminate()
                 _, err = process.communicate(timeout=PATIENCE_SECONDS)
             finally:
@@ -266,7 +266,7 @@ def test_between_two_ticks_late_requests_hold_be_and_a_foreign_write_is_answered
         seen, ours = len([*shown(ticks)]), quota.read_text()
         for _ in range(3):
             quota.write_text(free)
-            until(lambda: process.poll() is not None or quota.read_text() == ours or len([*shown(ticks)]) > seen)
+            until(lambda: quota.read_text() == ours or len([*shown(ticks)]) > seen, process)
         return len([*shown(ticks)]) == seen
 
     def limited_within_a_period():
@@ -286,11 +286,11 @@ def test_between_two_ticks_late_requests_hold_be_and_a_foreign_write_is_answered
     with requests_in(requests), a_busy_one(folders):
         process = start("--config", config)
         try:
-            until(lambda: process.poll() is not None or running())
+            until(running, process)
             if may_watch_writes():
-                until(lambda: process.poll() is not None or answered_thrice_within_a_period())
-            until(lambda: process.poll() is not None or limited_within_a_period())
-            alarms = until(lambda: process.poll() is not None or held())
+                until(answered_thrice_within_a_period, process)
+            until(limited_within_a_period, process)
+            alarms = until(held, process)
             words = subprocess.run(
                 [sys.executable, "-m", "rlctl", "why", "tick", str(alarms[0]["tick"]), "--log", str(tmp_path / "log")],
                 capture_output=True,
@@ -331,7 +331,7 @@ def test_be_that_gets_nothing_is_told_to_whoever_can_move_it(groups, tmp_path):
     ticks, moved = tmp_path / "log" / "ticks.jsonl", tmp_path / "moved"
     process = start("--config", config)
     try:
-        until(lambda: process.poll() is not None or (moved.exists() and len(moved.read_text().splitlines()) >= 2))
+        until(lambda: moved.exists() and len(moved.read_text().splitlines()) >= 2, process)
         process.terminate()
         _, err = process.communicate(timeout=PATIENCE_SECONDS)
     finally:
@@ -377,7 +377,7 @@ def test_be_has_the_configured_weight_while_it_is_served_and_its_own_afterwards(
     config.write_text(config.read_text().replace("be:\n", f"be:\n  weight: {weight}\n"))
     process = start("--config", config)
     try:
-        until(lambda: process.poll() is not None or has_ticks(tmp_path / "log" / "ticks.jsonl", 1))
+        until(lambda: has_ticks(tmp_path / "log" / "ticks.jsonl", 1), process)
         during = be.idle(), be.weight()
         process.terminate()
         _, err = process.communicate(timeout=PATIENCE_SECONDS)
@@ -397,7 +397,7 @@ def test_a_second_controller_of_the_same_group_is_refused_and_names_the_first_on
     (tmp_path / "other").mkdir()
     first = start("--config", written(parent, tmp_path))
     try:
-        until(lambda: first.poll() is not None or has_ticks(tmp_path / "log" / "ticks.jsonl", 1))
+        until(lambda: has_ticks(tmp_path / "log" / "ticks.jsonl", 1), first)
         second = start("--config", written(parent, tmp_path / "other"), "--duration", "1")
         _, err = second.communicate(timeout=PATIENCE_SECONDS)
         assert second.returncode == 75, err
@@ -415,7 +415,7 @@ def test_a_stop_does_not_wait_for_the_next_tick(groups, tmp_path):
     config.write_text(config.read_text().replace("tick_seconds: 0.2", "tick_seconds: 60"))
     process = start("--config", config)
     try:
-        until(lambda: process.poll() is not None or knobs(folders) != before)
+        until(lambda: knobs(folders) != before, process)
         process.terminate()
         _, err = process.communicate(timeout=PATIENCE_SECONDS)
     finally:
@@ -429,7 +429,7 @@ def test_after_a_crash_restore_puts_everything_back(groups, tmp_path):
     parent, folders = groups
     before, ticks = knobs(folders), tmp_path / "log" / "ticks.jsonl"
     process = start("--config", written(parent, tmp_path, "watchdog: {enabled: false}"))
-    until(lambda: process.poll() is not None or has_ticks(ticks, 1))
+    until(lambda: has_ticks(ticks, 1), process)
     process.kill()
     process.communicate(timeout=PATIENCE_SECONDS)
     assert knobs(folders) != before
@@ -443,7 +443,7 @@ def test_after_a_crash_that_nobody_sees_the_watchdog_puts_everything_back(groups
     parent, folders = groups
     before, ticks = knobs(folders), tmp_path / "log" / "ticks.jsonl"
     process = start("--config", written(parent, tmp_path, "watchdog: {restore_after_seconds: 1}"))
-    until(lambda: process.poll() is not None or has_ticks(ticks, 1))
+    until(lambda: has_ticks(ticks, 1), process)
     process.kill()
     assert knobs(folders) != before
     _, err = process.communicate(timeout=PATIENCE_SECONDS)  # the watchdog has the same stderr, and ends when it is done
@@ -456,7 +456,7 @@ def test_after_a_crash_a_start_with_another_state_directory_waits_until_the_orig
     before, state, other = knobs(folders), tmp_path / "state", tmp_path / "other"
     other.mkdir()
     first = start("--config", written(parent, tmp_path, "watchdog: {restore_after_seconds: 600}"))
-    until(lambda: first.poll() is not None or has_ticks(tmp_path / "log" / "ticks.jsonl", 1))
+    until(lambda: has_ticks(tmp_path / "log" / "ticks.jsonl", 1), first)
     first.kill()
     first.wait()
     try:
@@ -484,8 +484,7 @@ def test_a_hangup_exchanges_who_decides_and_a_mistake_changes_nothing(groups, tm
     right = config.read_text()
     process = start("--config", config)
     try:
-        until(lambda: process.poll() is not None or has_ticks(ticks, 2))
-        assert process.poll() is None, process.communicate(timeout=PATIENCE_SECONDS)[1]
+        until(lambda: has_ticks(ticks, 2), process)
         for text, wanted in (
             (right.replace("static", "statik"), "static"),
             (right.replace("static", "frozen"), "frozen"),
@@ -493,8 +492,7 @@ def test_a_hangup_exchanges_who_decides_and_a_mistake_changes_nothing(groups, tm
             config.write_text(text)
             process.send_signal(signal.SIGHUP)
             so_far = len(list(read_ticks(ticks)))
-            until(lambda so_far=so_far: process.poll() is not None or has_ticks(ticks, so_far + 3))
-            assert process.poll() is None, process.communicate(timeout=PATIENCE_SECONDS)[1]
+            until(lambda so_far=so_far: has_ticks(ticks, so_far + 3), process)
             assert list(read_ticks(ticks))[-1]["policy"] == wanted
         process.terminate()
         _, err = process.communicate(timeout=PATIENCE_SECONDS)
@@ -521,7 +519,7 @@ def test_an_operator_s_word_is_in_force_when_the_command_ends_and_outlives_a_res
     assert said("pause", state=state)[0] == 75
     process = start("--config", config)
     try:
-        until(lambda: process.poll() is not None or has_ticks(ticks, 2))
+        until(lambda: has_ticks(ticks, 2), process)
         code, text = said("pause", "--why", "backup", "--for", "1h", state=state)
         assert (code, "paused by root" in text, ": backup;" in text) == (0, True, True), text
         assert ordered_frozen(knobs(folders)), "whether or not a tick has come meanwhile"
@@ -531,7 +529,7 @@ def test_an_operator_s_word_is_in_force_when_the_command_ends_and_outlives_a_res
         assert knobs(folders) == before
         assert not (state / "control.sock").exists()
         process, so_far = start("--config", config), len(list(read_ticks(ticks)))
-        until(lambda: process.poll() is not None or has_ticks(ticks, so_far + 2))
+        until(lambda: has_ticks(ticks, so_far + 2), process)
         code, text = said("approve", "--show", state=state)
         assert "backup" in text, text
         assert said("resume", state=state)[0] == 0
@@ -576,12 +574,12 @@ def test_a_schedule_a_spent_budget_and_a_word_on_a_reload_and_on_a_restart(group
     def reloaded_with(name):
         config.write_text(text.replace("name: static", f"name: {name}"))
         process.send_signal(signal.SIGHUP)
-        until(lambda: process.poll() is not None or waits())
+        until(waits, process)
 
     process = start("--config", config)
     try:
         with requests_in(requests), a_busy_one(folders):
-            until(lambda: process.poll() is not None or not last()["applied"]["frozen"])
+            until(lambda: not last()["applied"]["frozen"], process)
             assert "schedule" in reasons(), "in force now"
             assert all(tick["applied"]["quota_cpus"] <= 0.3 for tick in shown(ticks))
             reloaded_with("heracles")
@@ -590,8 +588,8 @@ def test_a_schedule_a_spent_budget_and_a_word_on_a_reload_and_on_a_restart(group
             reloaded_with("greedy-shield")
             assert decides("static")
             assert ask(state, {"do": "approve", "answer": "yes"})["said"].startswith("yes: static (")
-            until(lambda: process.poll() is not None or decides("greedy-shield"))
-            until(lambda: process.poll() is not None or spent())
+            until(lambda: decides("greedy-shield"), process)
+            until(spent, process)
             process.terminate()  # here, or the busy one is frozen for the rest of the cool-down, and does not die
             _, first = process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode == 0, first
@@ -599,11 +597,11 @@ def test_a_schedule_a_spent_budget_and_a_word_on_a_reload_and_on_a_restart(group
         ticks.unlink()
         process = start("--config", config)
         with requests_in(requests):
-            until(lambda: process.poll() is not None or has_ticks(ticks, 3))
+            until(lambda: has_ticks(ticks, 3), process)
             assert reasons() >= {"not-approved", "schedule", "error-budget"}, "a restart forgets neither"
             assert all(tick["applied"]["frozen"] for tick in shown(ticks))
             assert said("approve", state=state)[0] == 0
-            until(lambda: process.poll() is not None or "not-approved" not in reasons())
+            until(lambda: "not-approved" not in reasons(), process)
         process.terminate()
         _, second = process.communicate(timeout=PATIENCE_SECONDS)
     finally:
