@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import Generic, TypeVar
 
 from rlctl.envs.errors import in_one_line
@@ -81,8 +81,8 @@ class Worker(Generic[T]):
     def _begin(self) -> None:
         if self._alive():
             return
-        self._questions: SimpleQueue[Callable[[], T] | None] = SimpleQueue()
-        self._answers: SimpleQueue[tuple[tuple[T, ...], str]] = SimpleQueue()
+        self._questions: Queue[Callable[[], T] | None] = Queue()
+        self._answers: Queue[tuple[tuple[T, ...], str]] = Queue()
         self._thread = threading.Thread(
             target=_answer, args=(self._questions, self._answers), name=self._name, daemon=True
         )
@@ -93,7 +93,7 @@ class Worker(Generic[T]):
             raise CallFailed(in_one_line(error)) from error
 
 
-def _answer(questions: SimpleQueue[Callable[[], T] | None], answers: SimpleQueue[tuple[tuple[T, ...], str]]) -> None:
+def _answer(questions: Queue[Callable[[], T] | None], answers: Queue[tuple[tuple[T, ...], str]]) -> None:
     while (work := questions.get()) is not None:
         try:
             answers.put(((work(),), ""))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -16,17 +15,21 @@ class Request:
     """A `threading.Event` for signal handlers.
 
     A handler runs in the main thread, amid whatever that does. Amid `Event.wait`, or amid the `Event.set` of another
-    handler, `Event.set` could wait for ever for the lock that its own thread holds. `SimpleQueue.put` is made for that.
+    handler, `Event.set` could wait for ever for the lock that its own thread holds. A plain lock can be let go of at
+    any time by anybody. `SimpleQueue`, which is made for handlers as well, is no way out: its `get` with a timeout
+    waits for ever, before Python 3.13, where the time is up before the wait begins (Modules/_queuemodule.c).
     """
 
     def __init__(self) -> None:
         self._made = False
-        self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._news = threading.Lock()  # held but for the time from a request to the wait that it ends
+        self._news.acquire()
 
     def set(self) -> None:
         """Make the request; a thread that waits for it wakes up."""
         self._made = True
-        self._news.put(None)
+        with contextlib.suppress(RuntimeError):  # let go of already, maybe by a handler amid this
+            self._news.release()
 
     def clear(self) -> None:
         """Forget the request, for it is answered."""
@@ -37,10 +40,12 @@ class Request:
         return self._made
 
     def wait(self, seconds: float) -> bool:
-        """Sleep until the request is made, or for so many seconds; whether it was made."""
+        """Sleep until the request is made, or for so many seconds; whether it was made.
+
+        May be back early, once, after a request that was answered before anybody waited for it.
+        """
         if not self._made and seconds > 0.0:
-            with contextlib.suppress(queue.Empty):
-                self._news.get(timeout=seconds)
+            self._news.acquire(timeout=seconds)
         return self._made
 
 
