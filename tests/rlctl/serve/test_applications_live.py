@@ -75,7 +75,8 @@ watchdog: {{restore_after_seconds: 2}}
         process = self.start(
             "app", "run", "--config", self.config, self.describe(name, priority), "--", *(command or BUSY)
         )
-        until(lambda: any(one.name == name for one in self.registry.read().values()), process)
+        # Some are launched that cannot be, so its end is no failure here.
+        until(lambda: process.poll() is not None or any(one.name == name for one in self.registry.read().values()))
         return process
 
     def groups(self):
