@@ -89,6 +89,9 @@ MOVES: tuple[Move, ...] = (
 """The discrete action table, in the order of its indices. `freeze` is the safe allocation, which every shield lets
 through, and `thaw` goes on from there; `minimum` is the least that runs, which all let through that do not suspend."""
 
+EVERYTHING = next(move for move in MOVES if move.quota_ratio == 1.0)
+"""Towards no quota at all."""
+
 
 def discrete_space() -> spaces.Discrete:
     """The canonical action space: an index into MOVES."""

@@ -193,9 +193,7 @@ class Experience:
         it ever stuck: where latency is next to nothing and a level has held for long, the next one is the least, if
         nothing speaks against that. Where nothing is known all moves are left.
 
-        But where BE has the kernel's least weight, that is taken to be enough until the host has shown that it is not:
-        BE rises to everything. On a CPU such a BE costs the LC nothing, and one with a quota a slice in each period,
-        so that what was missed under a quota says little of none.
+        But where BE is free (see `is_free`) it rises to everything.
 
         Args:
             load: NaN where it is missing, as in `latency_ratio`: there the mask stays as it is.
@@ -207,7 +205,7 @@ class Experience:
         enough = np.full_like(loads, ENOUGH)
         enough[:, 0] = EXPLORE_WINDOWS * np.asarray(price)
         (sure, held), (_, bearable) = (one.T for one in self.evidence.known(loads, enough))
-        free = np.asarray(self._limits.least_weight) & self.evidence.free_holds(loads[:, 0])
+        free = self.is_free(loads[:, 0])
         bearable = np.where(free, TOP, bearable)
 
         # The minimum may run whatever missed: a miss beside it is the LC's own. And where all moves of the mask are
@@ -223,6 +221,15 @@ class Experience:
         left &= level >= np.minimum(floor, highest)[:, None]
         narrow: Flags = np.where(there[:, None], left, mask)
         return narrow
+
+    def is_free(self, load: Array) -> Flags:
+        """Whether BE may rise to everything at a load of each host, shape (n,), whatever holds under a quota.
+
+        Where BE has the kernel's least weight, that is taken to be enough until the host has shown that it is not. On a
+        CPU such a BE costs the LC nothing, and one with a quota a slice in each period, so that what was missed under a
+        quota says little of none.
+        """
+        return np.asarray(self._limits.least_weight) & self.evidence.free_holds(load)
 
     def _reached(self, allocations: Allocations) -> tuple[Array, Places]:
         """CPUs that BE can keep busy, and the levels that these are; 0 and -1 where it is frozen."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from rlctl.agents.managers.feedforward import Demand, require_lead
 from rlctl.agents.managers.manager import Manager, require, slack_of
+from rlctl.envs.actions import EVERYTHING
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.evidence import MISSED_HALF_LIFE_SECONDS
 from rlctl.envs.experience import HOLD_RATIO, allocation_at
@@ -21,6 +22,8 @@ from rlctl.envs.telemetry import Telemetry, number
 @dataclass(kw_only=True, eq=False)
 class LearnedTable(Manager):
     """The highest level that held lately at this load, and one more where nothing speaks against it; shielded.
+
+    A BE with the kernel's least weight rises to everything, as far as this host has not shown that it may not.
 
     Args:
         explore_ratio: Latency by the target up to which a level more is tried.
@@ -44,8 +47,8 @@ class LearnedTable(Manager):
         return self.limits.minimum
 
     def act(self, observation: Observation) -> Allocation:
-        """As `decide`, knowing what this host has taught."""
-        self._experience = observation.experience
+        """As `decide`, knowing what this host has taught, and what is in force."""
+        self._experience, self._current = observation.experience, observation.current
         return super().act(observation)
 
     def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:
@@ -56,10 +59,17 @@ class LearnedTable(Manager):
         foreseen = self._demand.foreseen_load(now, load, self.lead_seconds)
         if slack < 0.0:
             return self.limits.minimum, "target missed: minimum until the backlog is gone"
+        if self._experience.is_free(np.array([foreseen]))[0]:
+            return self._free(1.0 - slack)
         level, bearable = (int(found[0, 0]) for found in self._experience.evidence.known(np.array([[foreseen]])))
         if bearable > level and 1.0 - slack <= self.explore_ratio:
             return allocation_at(level + 1, self.limits), f"{self._words(level)} held here: a level more"
         return allocation_at(max(level, 0), self.limits), f"{self._words(level)} held here"
+
+    def _free(self, latency_ratio: float) -> tuple[Allocation, str]:
+        if latency_ratio > HOLD_RATIO:
+            return self._current, "least weight, latency near the target: no more"
+        return EVERYTHING.of(self._current, self.limits), "least weight has been enough: up to everything"
 
     @property
     def remarks(self) -> tuple[str, ...]:

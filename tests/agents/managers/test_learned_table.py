@@ -1,5 +1,7 @@
 """The table that is learned while it runs: what it tries, what it keeps, what it makes of misses."""
 
+from dataclasses import replace
+
 import pytest
 
 from rlctl.agents.catalogue import build
@@ -16,18 +18,18 @@ LIMITS = Limits(cpus=2)
 class Host:
     """Holds its target while BE has no more than so many levels at this load."""
 
-    def __init__(self, tell, bears, manager=None):
-        self.tell, self.bears = tell, bears
+    def __init__(self, tell, bears, manager=None, limits=LIMITS, missed_slack=-0.5):
+        self.tell, self.bears, self.missed_slack = tell, bears, missed_slack
         self.manager = manager or LearnedTable()
-        self.now, self.current, self.missed = 0.0, self.manager.start(LIMITS), 0
-        self.observer = Observer(LIMITS, 1.0)
+        self.now, self.current, self.missed = 0.0, self.manager.start(limits), 0
+        self.observer = Observer(limits, 1.0)
 
     def run(self, seconds, load, **readings):
         for _ in range(seconds):
             self.now += 1.0
             held = level_of(self.current, LIMITS) <= self.bears(load)
             self.missed += not held
-            told = self.tell(self.now, 0.8 if held else -0.5, load_ratio=load, **readings)
+            told = self.tell(self.now, 0.8 if held else self.missed_slack, load_ratio=load, **readings)
             self.current = self.manager.act(self.observer.observe(told, self.current))
         return level_of(self.current, LIMITS)
 
@@ -65,6 +67,16 @@ def test_a_host_that_bears_less_than_before_is_found_out(tell):
     host.bears = lambda load: 8
     host.run(6000, 0.5)
     assert host.run(1, 0.5) >= 7, "and one that bears more again, in time"
+
+
+def test_at_the_least_weight_be_rises_to_everything_until_the_host_shows_that_it_may_not(tell):
+    limits = replace(LIMITS, least_weight=True)
+    well = Host(tell, lambda load: TOP, limits=limits)
+    assert well.run(12, 0.5) == TOP
+    assert well.run(1, 0.9) == TOP, "a load that was never seen, too"
+    badly = Host(tell, lambda load: 6, limits=limits, missed_slack=-3.0)
+    assert badly.run(120, 0.5) == 6
+    assert badly.missed <= 4
 
 
 def test_be_without_work_teaches_nothing(tell):
