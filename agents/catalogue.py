@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from importlib.util import find_spec
@@ -32,7 +31,7 @@ from rlctl.agents.policy import Policy
 from rlctl.agents.served import bundle
 from rlctl.agents.served.learned import BARE, BOLD, CAREFUL, VARIANTS, LearnedPolicy, plain_name
 from rlctl.agents.served.network import NO_RUNTIME
-from rlctl.envs.errors import BundleError, PolicyError
+from rlctl.envs.errors import BundleError, PolicyError, meant
 from rlctl.envs.observation import MOST_PRICE
 from rlctl.envs.workload import Weight
 
@@ -184,6 +183,9 @@ BOUNDS: Mapping[str, Named] = MappingProxyType(
 )
 """What no manager can beat, simulator only: not in NAMES, and not for `build`."""
 
+SHIELDED_BOUNDS = frozenset({"oracle-shielded"})
+"""Those of them that run behind the shield."""
+
 ANSWERS: Mapping[str, Answer] = MappingProxyType(
     {
         "htb": Answer("an HTB class for the LC on the link, set by who knows the link's first rate", "tc-htb(8)"),
@@ -266,7 +268,9 @@ def build(
     parameters = inspect.signature(entry.manager).parameters
     for option in options:
         if option not in _options(entry):
-            raise PolicyError(f"manager '{name}' has no option '{option}'" + _closest(option, _options(entry)))
+            raise PolicyError(
+                f"manager '{name}' has no option '{option}'" + meant(option, _options(entry), none="; it has none")
+            )
     common = {"time_scale": time_scale, "model": model}
     constants = {**{key: value for key, value in common.items() if key in parameters}, **entry.preset, **options}
     return entry.manager(**constants)
@@ -380,17 +384,9 @@ def _entry(name: str) -> Entry:
     if name not in TABLE:
         if Path(name).is_dir():
             raise PolicyError(f"no manager '{name}'; a bundle's folder has a slash in it: ./{name}")
-        raise PolicyError(f"no manager '{name}'" + _closest(name, (*NAMES, *LEARNED)))
+        raise PolicyError(f"no manager '{name}'" + meant(name, (*NAMES, *LEARNED)))
     return TABLE[name]
 
 
 def _options(entry: Entry) -> tuple[str, ...]:
     return tuple(key for key in inspect.signature(entry.manager).parameters if key not in NOT_OPTIONS)
-
-
-def _closest(word: str, known: Iterable[str]) -> str:
-    names = tuple(known)
-    close = difflib.get_close_matches(word, names, n=1)
-    if close:
-        return f"; did you mean '{close[0]}'?"
-    return f"; there are {', '.join(names)}" if names else "; it has none"

@@ -8,7 +8,6 @@ nothing that serves imports this module.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib.util
 import inspect
 import sys
@@ -24,7 +23,7 @@ from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.policy import Policy
 from rlctl.envs.actions import Action
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.errors import PolicyError, RlctlError
+from rlctl.envs.errors import PolicyError, RlctlError, meant
 from rlctl.envs.observation import Observation
 from rlctl.envs.workload import Weight
 
@@ -157,9 +156,7 @@ def _class(module: ModuleType, path: Path, wanted: str) -> Any:
         own = [
             key for key, item in vars(module).items() if inspect.isclass(item) and item.__module__ == module.__name__
         ]
-        close = difflib.get_close_matches(wanted, own, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(own)}" if own else "it has none"
-        raise PolicyError(f"there is no class {wanted}; {hint}", _shown(path))
+        raise PolicyError(f"there is no class {wanted}" + meant(wanted, own, none="; it has none"), _shown(path))
     if inspect.isabstract(policy):
         lacking = ", ".join(sorted(policy.__abstractmethods__))  # type: ignore[attr-defined]
         raise PolicyError(f"class {wanted} lacks {lacking}; see rlctl.agents.managers.manager.Manager", _shown(path))

@@ -2,9 +2,8 @@
 
 RlctlError
  ├─ ConfigError            a file or an argument says something impossible        exit 78
- │   ├─ PolicyError        an action does not fit this host, or a policy has none
- │   │   └─ BundleError    a deployable policy is damaged, foreign, or not for this rlctl
- │   └─ TraceError         a load trace cannot be read
+ │   └─ PolicyError        an action does not fit this host, or a policy has none
+ │       └─ BundleError    a deployable policy is damaged, foreign, or not for this rlctl
  ├─ PermissionMissing      the kernel said EACCES/EPERM, or root is needed        exit 77
  ├─ HostError              the host could not do it now                           exit 75
  │   ├─ CgroupError        a control group refused, or lied on read-back
@@ -19,7 +18,8 @@ RlctlError
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 MOST_CHARACTERS = 2000
@@ -34,6 +34,14 @@ def shown(text: str) -> str:
 def on_one_line(text: str) -> str:
     """The same, with every run of white space as one blank."""
     return shown(" ".join(text.split()))
+
+
+def meant(word: str, known: Iterable[str], all_are: str = "there are", none: str = "") -> str:
+    """The end of a message about a word that nobody knows: the nearest known one, else all of them, else `none`."""
+    names = tuple(known)
+    if close := difflib.get_close_matches(word, names, n=1):
+        return f"; did you mean '{close[0]}'?"
+    return f"; {all_are} {', '.join(names)}" if names else none
 
 
 class RlctlError(Exception):
@@ -70,10 +78,6 @@ class PolicyError(ConfigError):
 
 class BundleError(PolicyError):
     """A deployable policy is damaged, foreign, or made for another rlctl."""
-
-
-class TraceError(ConfigError):
-    """A load trace cannot be read."""
 
 
 class PermissionMissing(RlctlError):

@@ -23,7 +23,7 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
     """One LC and one BE budget on one host, a control period per step.
 
     ## Observation space
-    `Box(-1, 1, (observer.size,), float32)`: the features of `rlctl.envs.observation.FEATURES` with their validity
+    `Box(-1, 1, (observer.size,), float32)`: the features of `rlctl.envs.features.FEATURES` with their validity
     flags and the latency's age, for the ticks `lags` back, oldest first. Ranges and scales are fixed and versioned
     (`VERSION`), and relative to the host; nothing is fitted.
 

@@ -1,16 +1,16 @@
 """What a policy sees: the physical readings for managers, and a fixed-range vector for learned policies.
 
-Normalisation is fixed here and versioned; nothing is fitted, so nothing hides in a pickle.
+The vector is the FEATURES of each tick of LAGS, oldest first, and after all ticks what is told of the experience, see
+`Experience.told`, and the price of a violation, see `told_price`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,8 @@ from rlctl.envs.allocations import Allocations
 from rlctl.envs.arrays import Array, as_array
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.experience import TOLD, Experience
-from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why, number
+from rlctl.envs.features import FRAME_SIZE, Sensed, frames
+from rlctl.envs.telemetry import Telemetry, number
 
 if TYPE_CHECKING:
     from gymnasium import spaces
@@ -57,7 +58,8 @@ class Frame:
     def values(self, tick_seconds: float) -> NDArray[np.float32]:
         """float32, each entry in [-1, 1]: features, validity flags, the latency's age."""
         if self._made is None:
-            self._made = _frame(*self._of, tick_seconds)
+            telemetry, current, limits = self._of
+            self._made = frames(Sensed.by(telemetry), Allocations.same(current, 1), limits, tick_seconds)[0]
         return self._made
 
 
@@ -105,95 +107,6 @@ class Observation:
         here = Allocations.same(self.current, 1)
         left = self.experience.narrowed(mask[None], here, load, ratio, price * self.price)
         return cast("NDArray[np.bool_]", left[0])
-
-
-class Scale(StrEnum):
-    """How a number is bent before its range is mapped to [-1, 1]."""
-
-    LINEAR = "linear"
-    SQRT = "sqrt"
-    LOG10 = "log10"
-
-
-@dataclass(frozen=True, slots=True)
-class Feature:
-    """One row of the observation table.
-
-    Attributes:
-        unit: Unit before scaling.
-        low, high: Range that is mapped to [-1, 1]; values beyond it are clipped.
-        of: Reads the number, or a Missing, from (t) telemetry, (a) the allocation in force and (m) the host's limits; a
-            missing one is 0 in the vector, with its validity flag at -1.
-        scale: Bends the range: a tail grows by factors, and a small BE share matters as a large one does.
-        optional: A sensor that some hosts lack; it gets a validity flag of its own.
-    """
-
-    name: str
-    unit: str
-    low: float
-    high: float
-    of: Callable[[Telemetry, Allocation, Limits], Reading | float]
-    scale: Scale = Scale.LINEAR
-    optional: bool = False
-
-
-def _slack(telemetry: Telemetry, *_: object) -> Reading | float:
-    slack = telemetry.slack_ratio
-    if slack is not None:
-        return slack
-    latency = telemetry.latency_seconds
-    return latency if isinstance(latency, Missing) else Missing(Why.ABSURD, "no target")
-
-
-def _latency_ratio(telemetry: Telemetry, *_: object) -> Reading:
-    return _quotient(telemetry.latency_seconds, telemetry.target_seconds, "no target")
-
-
-def _stretch(telemetry: Telemetry, *_: object) -> Reading:
-    demand = telemetry.lc_cpu_seconds_per_request
-    return demand if isinstance(demand, Missing) else _quotient(telemetry.latency_seconds, demand.value, "no CPU time")
-
-
-def _quotient(reading: Reading, by: float, lack: str) -> Reading:
-    if isinstance(reading, Missing):
-        return reading
-    return Value(reading.value / by, reading.age_seconds) if by > 0.0 else Missing(Why.ABSURD, lack)
-
-
-def _share(reading: Reading, of_cpus: float) -> Reading:
-    return reading if isinstance(reading, Missing) else Value(reading.value / of_cpus, reading.age_seconds)
-
-
-# In the order in which the vector has them.
-FEATURES: tuple[Feature, ...] = (
-    Feature("slack", "share of target", -1.0, 1.0, _slack, optional=True),
-    Feature("latency", "target", 1e-3, 10.0, _latency_ratio, Scale.LOG10, optional=True),
-    Feature("stretch", "latency by CPU time of a request", 1.0, 1e4, _stretch, Scale.LOG10, optional=True),
-    Feature("load", "share of maximum", 0.0, 1.25, lambda t, a, m: t.load_ratio, optional=True),
-    Feature("cpi", "cycles per instruction", 0.25, 8.0, lambda t, a, m: t.cpi, Scale.LOG10, optional=True),
-    Feature(
-        "cpu_per_request",
-        "target",
-        1e-4,
-        1.0,
-        lambda t, a, m: _quotient(t.lc_cpu_seconds_per_request, t.target_seconds, "no target"),
-        Scale.LOG10,
-        optional=True,
-    ),
-    Feature("lc_cpus", "share of LC CPUs", 0.0, 1.0, lambda t, a, m: _share(t.lc_cpus, m.lc_cpus), optional=True),
-    Feature(
-        "be_cpus", "share of BE CPUs", 0.0, 1.0, lambda t, a, m: _share(t.be_cpus, m.cpus), Scale.SQRT, optional=True
-    ),
-    Feature("quota", "share of BE CPUs", 0.0, 1.0, lambda t, a, m: min(a.quota_cpus, m.cpus) / m.cpus, Scale.SQRT),
-    Feature("cpuset", "share of BE CPUs", 0.0, 1.0, lambda t, a, m: a.cpuset_cpus / m.cpus, Scale.SQRT),
-    Feature("frozen", "0 or 1", 0.0, 1.0, lambda t, a, m: float(a.frozen)),
-    Feature("exclusive", "share of BE CPUs", 0.0, 1.0, lambda t, a, m: m.exclusive_cpus / m.cpus),
-)
-"""The observation table. The vector is, for each tick of `LAGS`, every feature in this order, followed by the validity
-flags (+1 valid, -1 missing) of the optional ones, followed by the latency's age in ticks; and after all ticks what is
-told of the experience, see `Experience.told`, and the price of a violation, see `told_price`. Every number is relative
-to the host: its target, its CPUs, its maximum load, the CPU time of its requests. So one policy fits hosts of any
-size."""
 
 
 class Observer:
@@ -249,37 +162,3 @@ def checked_lags(lags: Sequence[int]) -> tuple[int, ...]:
     if not lags or lags[-1] != 0 or any(older <= newer for older, newer in pairwise(lags)):
         raise ConfigError(f"lags {list(lags)}: give ticks back, oldest first, the last one 0")
     return tuple(lags)
-
-
-def _frame(telemetry: Telemetry, current: Allocation, limits: Limits, tick_seconds: float) -> NDArray[np.float32]:
-    readings = [feature.of(telemetry, current, limits) for feature in FEATURES]
-    values = [_scaled(feature, reading) for feature, reading in zip(FEATURES, readings, strict=True)]
-    flags = [
-        -1.0 if isinstance(reading, Missing) else 1.0
-        for feature, reading in zip(FEATURES, readings, strict=True)
-        if feature.optional
-    ]
-    age = min(telemetry.latency_seconds.age_seconds / tick_seconds, 10.0) / 5.0 - 1.0
-    return np.array([*values, *flags, age], np.float32)
-
-
-def _scaled(feature: Feature, reading: Reading | float) -> float:
-    if isinstance(reading, Missing):
-        return 0.0
-    value = reading.value if isinstance(reading, Value) else reading
-    if value != value:  # NaN never reaches a network
-        return 0.0
-    bend = BEND[feature.scale]
-    low = bend(feature.low)
-    return float(2.0 * (bend(min(max(value, feature.low), feature.high)) - low) / (bend(feature.high) - low) - 1.0)
-
-
-FRAME_SIZE = len(FEATURES) + sum(feature.optional for feature in FEATURES) + 1
-"""Numbers of one tick: the features, a flag for each that may be missing, and the age of the latency."""
-
-BEND: Mapping[Scale, Callable[[Any], Any]] = {
-    Scale.LINEAR: lambda value: value,
-    Scale.SQRT: np.sqrt,
-    Scale.LOG10: np.log10,
-}
-"""What each scale does to a number or an array."""

@@ -1,12 +1,11 @@
 """The observation vector of many hosts in arrays: the twin of `Observer`, equal to it number for number.
 
-Each feature is written twice, once for one host's telemetry (`FEATURES`) and once for arrays (`_OF`). Order, ranges and
-scales come from `FEATURES`; `tests/envs/test_array_twins.py` holds the two together to the bit.
+`tests/envs/test_array_twins.py` holds the two together to the bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,34 +15,15 @@ from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.experience import TOLD, UNTOLD, Experience
-from rlctl.envs.observation import BEND, FEATURES, FRAME_SIZE, LAGS, Observer, Scale, told_price
+from rlctl.envs.features import FEATURES, FRAME_SIZE, OPTIONAL, Sensed, frames
+from rlctl.envs.observation import LAGS, Observer, told_price
 from rlctl.envs.readings import Readings
-
-_OF: Mapping[str, Callable[[Readings, Allocations, Limits | VectorLimits], Array]] = {
-    "slack": lambda r, a, m: (r.target_seconds - r.latency_seconds) / r.target_seconds,
-    "latency": lambda r, a, m: r.latency_seconds / r.target_seconds,
-    "stretch": lambda r, a, m: r.latency_seconds / r.lc_cpu_seconds_per_request,
-    "load": lambda r, a, m: r.load_ratio,
-    "cpi": lambda r, a, m: r.cpi,
-    "cpu_per_request": lambda r, a, m: r.lc_cpu_seconds_per_request / r.target_seconds,
-    "lc_cpus": lambda r, a, m: r.lc_cpus / m.lc_cpus,
-    "be_cpus": lambda r, a, m: r.be_cpus / m.cpus,
-    "quota": lambda r, a, m: np.minimum(a.quota_cpus, m.cpus) / m.cpus,
-    "cpuset": lambda r, a, m: a.cpuset_cpus / m.cpus,
-    "frozen": lambda r, a, m: a.frozen.astype(np.float64),
-    "exclusive": lambda r, a, m: np.broadcast_to(m.exclusive_cpus / m.cpus, a.frozen.shape),
-}
-"""Every feature by its name in FEATURES."""
-
-_MAY_BE_LOST = frozenset({"slack", "latency", "stretch", "load"})
-"""Features of the readings that `lost` takes away; on a simulated host the others are always there."""
 
 _SAME_SENSOR = {"cpu_per_request": ("stretch",)}
 """Features that go when another one's sensor is absent."""
 
-_OPTIONAL = tuple(feature.name for feature in FEATURES if feature.optional)
 _PLACE = {feature.name: place for place, feature in enumerate(FEATURES)}
-_FLAG = {name: len(FEATURES) + place for place, name in enumerate(_OPTIONAL)}
+_FLAG = {name: len(FEATURES) + place for place, name in enumerate(OPTIONAL)}
 
 EXPERIENCE = "experience"
 """Stands among the absent features for all that is told of the experience."""
@@ -74,16 +54,12 @@ class VectorObserver:
         absent: Collection[str] = (),
     ) -> None:
         self._learns, absent = EXPERIENCE not in absent, set(absent) - {EXPERIENCE}
-        if unknown := sorted(absent - set(_OPTIONAL)):
-            raise ConfigError(f"absent: {', '.join(unknown)}: no optional feature; there are {', '.join(_OPTIONAL)}")
+        if unknown := sorted(absent - set(OPTIONAL)):
+            raise ConfigError(f"absent: {', '.join(unknown)}: no optional feature; there are {', '.join(OPTIONAL)}")
         self.limits = limits
         self.tick_seconds = tick_seconds
         observer = Observer(limits if isinstance(limits, Limits) else limits.each[0], tick_seconds, lags)
         self.lags, self.space = np.array(observer.lags), observer.space
-        self._low = _bent(np.array([[feature.low] for feature in FEATURES]))
-        self._span = _bent(np.array([[feature.high] for feature in FEATURES])) - self._low
-        self._least, self._most = (np.array([[of] for of in ends]) for ends in zip(*_ENDS, strict=True))
-        self._lossy = _columns(_MAY_BE_LOST)
         self._hidden = {*absent, *(name for of in absent for name in _SAME_SENSOR.get(of, ()))}
         self._absent = _columns(self._hidden)
         self._depth = int(self.lags[0]) + 1
@@ -145,39 +121,16 @@ class VectorObserver:
         return nothing if "load" in self._hidden else load, nothing if "latency" in self._hidden else ratio
 
     def _frame(self, readings: Readings, current: Allocations) -> NDArray[np.float32]:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            scaled = np.stack([_OF[feature.name](readings, current, self.limits) for feature in FEATURES])
-        unknown = np.isnan(scaled)
-        np.clip(scaled, self._least, self._most, out=scaled)
-        scaled = _bent(scaled)  # and in the order of operations of `Observer`
-        scaled -= self._low
-        scaled *= 2.0
-        scaled /= self._span
-        scaled -= 1.0
-        scaled[unknown] = 0.0  # NaN never reaches a network
-        frame = np.ones((scaled.shape[1], FRAME_SIZE), np.float32)
-        frame[:, : len(FEATURES)] = scaled.T
-        _hide(frame, readings.lost, self._lossy)
-        _hide(frame, ~(readings.lc_cpu_seconds_per_request > 0.0), _STRETCH)
+        frame = frames(Sensed.of(readings), current, self.limits, self.tick_seconds)
         values, flags = self._absent
         frame[:, values], frame[:, flags] = 0.0, -1.0
-        frame[:, -1] = np.minimum(readings.age_seconds / self.tick_seconds, 10.0) / 5.0 - 1.0
         return frame
 
 
 def load_and_latency(readings: Readings) -> tuple[Array, Array]:
     """The load, and latency by the target; NaN where they are lost."""
-    target = readings.target_seconds
-    ratio = 1.0 - (target - readings.latency_seconds) / target
-    return np.where(readings.lost, np.nan, readings.load_ratio), np.where(readings.lost, np.nan, ratio)
-
-
-def _bent(values: Array) -> Array:
-    """Each feature's row by its scale."""
-    bent = values.copy()
-    for scale, rows in _ROWS.items():
-        bent[rows] = BEND[scale](values[rows])
-    return bent
+    sensed = Sensed.of(readings)
+    return sensed.load_ratio, 1.0 - sensed.slack_ratio
 
 
 def _columns(names: Collection[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -187,19 +140,3 @@ def _columns(names: Collection[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]
         np.array([_PLACE[name] for name in ordered], np.intp),
         np.array([_FLAG[name] for name in ordered], np.intp),
     )
-
-
-def _hide(frame: NDArray[np.float32], where: Flags, columns: tuple[NDArray[np.intp], NDArray[np.intp]]) -> None:
-    """Make features missing on some hosts."""
-    if where.any():
-        values, flags = columns
-        frame[np.ix_(where, values)] = 0.0
-        frame[np.ix_(where, flags)] = -1.0
-
-
-_STRETCH = _columns({"stretch"})
-_ENDS = [(feature.low, feature.high) for feature in FEATURES]
-_ROWS = {
-    scale: np.array([place for place, feature in enumerate(FEATURES) if feature.scale is scale], np.intp)
-    for scale in (Scale.SQRT, Scale.LOG10)
-}

@@ -15,7 +15,7 @@ import numpy as np
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.readings import Readings
-from rlctl.envs.telemetry import Missing, Telemetry, Value
+from rlctl.envs.telemetry import Telemetry, number_or_nan
 
 Number = TypeVar("Number", float, Array)
 
@@ -67,33 +67,16 @@ def reward(
         telemetry: Readings of the period that the allocation `after` was in force.
         before: The allocation in force until then.
     """
-    qos, severity = _qos(telemetry)
-    work = telemetry.be_work_rate
-    held = qos > -1.0
-    return RewardTerms(
-        qos=qos,
-        severity=severity,
-        be_work=WORK * min(max(0.0, work.value), 1.0) if isinstance(work, Value) and held else 0.0,
-        reconfiguration=0.0 if before == after else -RECONFIGURATION_COST,
-        override=-OVERRIDE_COST if overridden else 0.0,
-    )
-
-
-def _qos(telemetry: Telemetry) -> tuple[float, float]:
-    latency = telemetry.latency_seconds
-    if isinstance(latency, Missing) or not math.isfinite(latency.value) or not telemetry.target_seconds > 0.0:
-        return -1.0, -1.0
-    over = latency.value / telemetry.target_seconds - 1.0
-    if over > 0.0:
-        return -1.0, -min(over, 1.0)
-    near = max(1.0 + over - NEAR, 0.0) / (1.0 - NEAR)
-    return -NEAR_COST * near * near, 0.0
+    target = telemetry.target_seconds if telemetry.target_seconds > 0.0 else math.nan
+    over = number_or_nan(telemetry.latency_seconds) / target - 1.0
+    terms = _terms(np.float64(over), number_or_nan(telemetry.be_work_rate), before != after, overridden, WORK)
+    return RewardTerms(*map(float, terms))
 
 
 def rewards(
     readings: Readings, changed: Flags, overridden: Flags, *, from_truth: bool = False, work: float | Array = WORK
 ) -> RewardTerms[Array]:
-    """The rewards of a tick on many hosts: the twin of `reward`, to the bit (`tests/envs/test_array_twins.py`).
+    """The rewards of a tick on many hosts.
 
     Args:
         readings: Of the period in which the new allocations were in force.
@@ -104,11 +87,22 @@ def rewards(
         work: Worth of BE's work on these hosts, or on each, in place of WORK; a violation costs 1.
     """
     latency = readings.true_latency_seconds if from_truth else readings.latency_seconds
-    over = latency / readings.target_seconds - 1.0
-    unknown = (readings.lost & (not from_truth)) | ~np.isfinite(latency)
+    over = np.where(readings.lost & (not from_truth), np.nan, latency / readings.target_seconds - 1.0)
+    return _terms(over, readings.be_work_rate, changed, overridden, work)
+
+
+def _terms(
+    over: Array | np.float64,
+    be_work_rate: Array | float,
+    changed: Flags | bool,
+    overridden: Flags | bool,
+    work: Array | float,
+) -> RewardTerms[Array]:
+    """What a tick is worth, by the share of the target by which latency is over it; it and the work may be unknown."""
+    unknown = ~np.isfinite(over)
     missed = unknown | (over > 0.0)
     near = np.maximum(1.0 + over - NEAR, 0.0) / (1.0 - NEAR)
-    be_work = work * np.minimum(np.fmax(readings.be_work_rate, 0.0), 1.0)
+    be_work = work * np.minimum(np.fmax(be_work_rate, 0.0), 1.0)
     return RewardTerms(
         qos=np.where(missed, -1.0, -NEAR_COST * near * near),
         severity=np.where(unknown, -1.0, -np.minimum(np.maximum(over, 0.0), 1.0)),

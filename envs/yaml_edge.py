@@ -20,7 +20,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from rlctl.envs.errors import ConfigError, reading
+from rlctl.envs.errors import ConfigError, meant, reading
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -109,12 +109,6 @@ def beside(folder: Path, name: object) -> Any:
     path = folder / name if isinstance(name, str) else folder
     # Path.is_file raises for a name that is too long to be one.
     return str(path) if path.suffix in YAML and os.path.isfile(path) else name
-
-
-def load_text(model: type[T], text: str, name: str) -> T:
-    """Check YAML text; `name` stands where a file's path would; ConfigError: no YAML, or it does not fit the model."""
-    data, lines = parse_yaml(text, name)
-    return validated(model, data, name, lines)
 
 
 def load_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
@@ -272,10 +266,7 @@ def _hint(loc: Key, value: object) -> str:
 
 def _suggestion(model: type[BaseModel], loc: Key) -> str:
     names = sorted({name for candidate in _models_at(model, loc[:-1]) for name in _keys(candidate)})
-    close = difflib.get_close_matches(str(loc[-1]), names, n=1)
-    if close:
-        return f"; did you mean '{close[0]}'?"
-    return f"; known are {', '.join(names)}" if names else "; no keys belong here"
+    return meant(str(loc[-1]), names, "known are", "; no keys belong here")
 
 
 def _models_at(model: type[BaseModel], loc: Key) -> list[type[BaseModel]]:

@@ -6,15 +6,13 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.yaml_edge import load_model, load_text
+from rlctl.envs.yaml_edge import load_model, shipped_or_own
 from rlctl.safety.gates import LoadGate, SlackGate
 from rlctl.safety.growth import Ceiling, GrowthRate, SlackFloor, SlackHold
 from rlctl.safety.guard import Guard
@@ -193,13 +191,8 @@ class Profile(BaseModel):
             yield MemoryBandwidthGuard(self.memory_bandwidth.limit_ratio, trust)
 
 
-def shipped_profiles() -> tuple[str, ...]:
-    """Names of the profiles that ship, sorted."""
-    return tuple(sorted(entry.name.removesuffix(".yaml") for entry in _shipped().iterdir() if _is_yaml(entry.name)))
-
-
 def load_profile(name_or_path: str | Path, time_scale: float = 1.0) -> Profile:
-    """A shipped profile by its name, or a file by its path (anything with a slash or a YAML suffix).
+    """A shipped profile by its name, or a YAML file by its path.
 
     Args:
         name_or_path: "heracles", "knee", "responsive", or the path of a YAML file.
@@ -209,19 +202,4 @@ def load_profile(name_or_path: str | Path, time_scale: float = 1.0) -> Profile:
         ConfigError: No such profile, or a constant that is missing, unknown or impossible, with file and line.
         PermissionMissing: The file may not be read.
     """
-    text = str(name_or_path)
-    if isinstance(name_or_path, Path) or "/" in text or _is_yaml(text):
-        return load_model(Profile, Path(name_or_path)).scaled(time_scale)
-    if text not in shipped_profiles():
-        raise ConfigError(f"no safety profile '{text}'; there are {', '.join(shipped_profiles())}, or give a path")
-    resource = _shipped() / f"{text}.yaml"
-    return load_text(Profile, resource.read_text(encoding="utf-8"), str(resource)).scaled(time_scale)
-
-
-def _shipped() -> Traversable:
-    # From the package, not from `rlctl.configs`: a folder without __init__ has no single place to look in.
-    return files("rlctl") / "configs" / "safety"
-
-
-def _is_yaml(name: str) -> bool:
-    return name.endswith((".yaml", ".yml"))
+    return load_model(Profile, shipped_or_own(name_or_path, "safety", "safety profile")).scaled(time_scale)

@@ -171,7 +171,8 @@ def make_bundle():
     from rlctl.agents.served.bundle import save
     from rlctl.agents.served.card import CardParts, ObservationTable, TrainedOn, Training
     from rlctl.envs.actions import MOVES
-    from rlctl.envs.observation import FEATURES, FRAME_SIZE, LAGS
+    from rlctl.envs.features import FEATURES, FRAME_SIZE
+    from rlctl.envs.observation import LAGS
     from rlctl.envs.workload import Weight
 
     def follow_slack(lags):

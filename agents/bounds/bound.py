@@ -36,20 +36,19 @@ class Bound(ABC):
 
     def __init__(self, batch: SimBatch) -> None:
         self._batch = batch
-        self._which = np.arange(batch.count)
-        self._weights = batch.weights[self._which]
-        self._now = Hosts.branched(batch.hosts, self._which)
+        self._weights = batch.weights
+        self._now = Hosts.branched(batch.hosts)
         c = self._now.constants
         # Shape (families, 1, n): the cpusets to choose from, and the quota beyond which nothing changes.
         most = int(np.ceil(np.minimum(c.own_cpus + c.shared_cpus, c.threads).max())) if self._contention_costs() else 0
         sizes = sorted({*range(1, most + 1), batch.limits.cpus})
-        self._cpusets = np.array(sizes, float)[:, None, None] * np.ones(len(self._which))
+        self._cpusets = np.array(sizes, float)[:, None, None] * np.ones(batch.count)
         usable = np.minimum(self._cpusets, np.minimum(c.own_cpus + c.shared_cpus, c.threads))
         self._most = np.maximum(usable, batch.limits.min_quota_cpus)
 
     def act_all(self) -> list[Allocation]:
         """What BE gets in the window to come, host by host in the order given."""
-        self._now = Hosts.branched(self._batch.hosts, self._which)
+        self._now = Hosts.branched(self._batch.hosts)
         self._foresee()
         least = self._batch.limits.min_quota_cpus
         low, high = np.zeros_like(self._most), self._most
@@ -83,10 +82,6 @@ class Bound(ABC):
 
     def _orders(self, quota_cpus: Array, frozen: bool = False) -> Orders:
         return Orders(quota_cpus, self._cpusets, np.full(quota_cpus.shape, frozen), self._weights)
-
-    def _rate_rps(self, tick: int) -> Array:
-        """Configured arrivals in a tick, as `SimBatch.step` has them."""
-        return self._batch.rate_rps(tick)[self._which]
 
     def _contention_costs(self) -> bool:
         c = self._now.constants

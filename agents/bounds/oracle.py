@@ -54,7 +54,7 @@ class Oracle(Bound):
 
     def __init__(self, batch: SimBatch) -> None:
         super().__init__(batch)
-        self._alone = _Trial.branched(batch.hosts, self._which)
+        self._alone = _Trial.branched(batch.hosts)
         self._begin = self._end = self._now.tick
         parts = np.linspace(0.0, 1.0, PLAN_QUOTAS)[:, None]
         self._quotas = np.maximum(self._most * parts, batch.limits.min_quota_cpus)[:, :, None]
@@ -75,7 +75,7 @@ class Oracle(Bound):
         """From now on: the yardstick forwards, then the values after each of its ticks backwards."""
         self._begin, self._end = self._now.tick, self._now.tick + PLAN_TICKS
         self._aheads = [self._look() for _ in range(PLAN_TICKS + OVERLAP_TICKS)]
-        value = np.full((2, PLAN_BACKLOGS, len(self._which)), NEVER)
+        value = np.full((2, PLAN_BACKLOGS, self._batch.count), NEVER)
         value[FROZE, 0] = 0.0
         values = []
         for ahead in reversed(self._aheads):
@@ -86,7 +86,7 @@ class Oracle(Bound):
 
     def _look(self) -> _Ahead:
         before = copy.copy(self._alone)
-        window = self._alone.step(self._rate_rps(before.tick), self._still())
+        window = self._alone.step(self._batch.rate_rps(before.tick), self._still())
         self._alone.remember(before)
         return _Ahead(before, self._within(window), self._alone.backlog.requests)
 
@@ -103,7 +103,7 @@ class Oracle(Bound):
 
     def _gain(self, trial: Hosts, orders: Orders, ahead: _Ahead, after: Array) -> Array:
         """BE work in a tick and after it."""
-        window = trial.step(self._rate_rps(trial.tick), orders)
+        window = trial.step(self._batch.rate_rps(trial.tick), orders)
         later = self._later(after, trial.backlog.requests - ahead.backlog_requests)
         allowed = (self._within(window) | ~ahead.held) & (later >= 0.0)
         return np.where(allowed, window.be_work_ratio + later, NEVER)
@@ -113,12 +113,12 @@ class Oracle(Bound):
         ratio = np.maximum(excess_requests / self._most_requests - ROUNDING, 0.0)
         place = np.sqrt(ratio) * (PLAN_BACKLOGS - 1)
         upper = np.minimum(np.ceil(place), PLAN_BACKLOGS - 1).astype(int)
-        every = np.arange(len(self._which))
+        every = np.arange(self._batch.count)
         worst, best = after[upper, every], after[np.maximum(upper - 1, 0), every]
         return np.where((worst >= 0.0) & (ratio <= 1.0), worst + (upper - place) * (best - worst), NEVER)
 
     def _still(self) -> Orders:
-        count = len(self._which)
+        count = self._batch.count
         least = np.full(count, self._batch.limits.min_quota_cpus)
         return Orders(least, self._cpusets[0, 0], np.ones(count, bool), self._weights)
 

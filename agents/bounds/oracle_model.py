@@ -36,8 +36,8 @@ class OracleModel(Bound):
         self._chances = (density / density.sum())[:, None, None, None]
 
     def _foresee(self) -> None:
-        self._model = _Foreseen.branched(self._batch.hosts, self._which)
-        self._rate = self._rate_rps(self._model.tick)
+        self._model = _Foreseen.branched(self._batch.hosts)
+        self._rate = self._batch.rate_rps(self._model.tick)
         nothing = self._orders(np.full_like(self._most, self._batch.limits.min_quota_cpus), frozen=True)
         self._lost, self._backlog, _ = self._model.foreseen(self._rate, nothing)
 

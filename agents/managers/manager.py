@@ -155,6 +155,10 @@ def almost(seconds: float) -> float:
     return seconds - early_seconds(seconds)
 
 
+LONGEST_GAP_SECONDS = 10.0
+"""Longest time between two calls that is still taken for a tick."""
+
+
 class Every:
     """Counts how often a period has elapsed.
 
@@ -165,17 +169,15 @@ class Every:
 
     Args:
         period_seconds: Length of the period, already divided by the time scale.
-        longest_gap_seconds: Longest time between two calls that is still taken for a tick.
 
     Raises:
         ValueError: A period that is not a positive number.
     """
 
-    def __init__(self, period_seconds: float, longest_gap_seconds: float = 10.0) -> None:
+    def __init__(self, period_seconds: float) -> None:
         if not (math.isfinite(period_seconds) and period_seconds > 0.0):
             raise ValueError(f"a period of {period_seconds!r} s is not positive")
         self.period_seconds = period_seconds
-        self.longest_gap_seconds = longest_gap_seconds
         self._early_seconds = early_seconds(period_seconds)
         self._last = 0.0
         self._next: float | None = None
@@ -204,7 +206,7 @@ class Every:
             self._next += gap
         if now_seconds + self._early_seconds < self._next:
             return 0
-        if gap > self.longest_gap_seconds:
+        if gap > LONGEST_GAP_SECONDS:
             self._next = now_seconds + self.period_seconds
             return 1
         count = 1 + int((now_seconds + self._early_seconds - self._next) / self.period_seconds)

@@ -11,7 +11,7 @@ from rlctl.agents.seats import Answer, Seen
 from rlctl.agents.served.learned import ENDS
 from rlctl.envs.allocations import Allocations, VectorLimits, chosen
 from rlctl.envs.arrays import Flags
-from rlctl.envs.observation import FEATURES, FRAME_SIZE
+from rlctl.envs.features import FEATURES, FRAME_SIZE
 from rlctl.envs.observations import VectorObserver
 
 Logits = Callable[[NDArray[np.float32]], NDArray[np.floating]]

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from rlctl.envs.actions import MOVES, MOVES_VERSION
 from rlctl.envs.experience import CALM, MEMORY
-from rlctl.envs.observation import FEATURES, FRAME_SIZE, TAIL_SIZE, VERSION, Scale, checked_lags
+from rlctl.envs.features import FEATURES, FRAME_SIZE, Scale
+from rlctl.envs.observation import TAIL_SIZE, VERSION, checked_lags
 from rlctl.envs.workload import Weight
 
 T = TypeVar("T")
@@ -25,7 +26,7 @@ class _Strict(BaseModel):
 
 
 class FeatureRow(_Strict):
-    """One row of the normaliser, as in `rlctl.envs.observation.Feature`."""
+    """One row of the normaliser, as in `rlctl.envs.features.Feature`."""
 
     name: str
     unit: str

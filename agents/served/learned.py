@@ -15,7 +15,8 @@ from rlctl.agents.served.card import Card
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError, in_one_line
-from rlctl.envs.observation import FEATURES, LAGS, MOST_PRICE, Observation
+from rlctl.envs.features import FEATURES
+from rlctl.envs.observation import LAGS, MOST_PRICE, Observation
 from rlctl.envs.telemetry import Missing, Why
 from rlctl.envs.workload import Weight
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from rlctl.envs.sim.seeds import training
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
 from rlctl.envs.telemetry import Missing, Why
 from rlctl.envs.workload import Weight
-from rlctl.envs.yaml_edge import Strict, beside, load_yaml, validated
+from rlctl.envs.yaml_edge import Strict, beside, configs_folder, load_yaml, validated
 from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.vector_wrapper import ShieldedVectorEnv
 
@@ -135,7 +134,7 @@ def spelt_out(data: Any, elsewhere: Callable[[str], dict[str, Any] | None], nowh
 
 def load_hosts(path: Path | None = None) -> Hosts:
     """The kinds that ship, or those of a file, beside which profiles are looked for, too; ConfigError says its line."""
-    source = path or Path(str(files("rlctl") / "configs" / "training" / "hosts.yaml"))
+    source = path or configs_folder("training") / "hosts.yaml"
     data, lines = load_yaml(source)
     hosts = validated(Hosts, data, source, lines)
     kinds = tuple(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -20,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, Field, create_model
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import LAGS, checked_lags
-from rlctl.envs.yaml_edge import Strict, load_model, validated
+from rlctl.envs.yaml_edge import Strict, configs_folder, load_model, validated
 
 ENV_ID = "rlctl/SimHost-v0"
 
@@ -265,7 +264,7 @@ def load_recipe(algorithm: str, path: Path | None = None) -> Recipe:
 
 def recipe_file(kind: type[R], algorithm: str, path: Path | None) -> R:
     """What a file of hyperparameters says, or the one that ships for an algorithm; see `load_recipe`."""
-    source = path or Path(str(files("rlctl") / "configs" / "training" / f"{algorithm}.yaml"))
+    source = path or configs_folder("training") / f"{algorithm}.yaml"
     recipe: R = load_model(_document(kind), source).recipe
     return recipe
 

@@ -25,10 +25,11 @@ from rlctl.envs.actions import MOVES, MOVES_VERSION, RISE_RATIO
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.applications import Placement
 from rlctl.envs.experience import ABOVE_HIGH, AHEAD_RATIO, CALM, CALM_HIGH, CALM_LOW, MEMORY
+from rlctl.envs.features import FEATURES
 from rlctl.envs.host.apps.description import Description
 from rlctl.envs.host.events import KINDS
 from rlctl.envs.host.partition.platform import PlatformFile
-from rlctl.envs.observation import FEATURES, LAGS, MOST_PRICE, VERSION, Observer
+from rlctl.envs.observation import LAGS, MOST_PRICE, VERSION, Observer
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.telemetry import READINGS, Telemetry, Value, Why
 from rlctl.fleet.config import Fleet

@@ -42,8 +42,8 @@ def find_groups(matches: Callable[[str], bool], what: str, name: str, layout: La
     paths: dict[str, tuple[str, ...]] = {}
     folders: list[Path] = []
     for hierarchy, root in _hierarchies(layout):
-        if outer := tuple(_outermost(path for path in _walk(root) if matches(path))):
-            paths[hierarchy] = outer
+        if outer := sorted((path for path, _ in outermost(root, matches)), key=lambda path: path.split("/")):
+            paths[hierarchy] = tuple(outer)
             folders += [root / path.lstrip("/") for path in outer]
     if not paths:
         raise HostError(f"no {what} {name} on this host now{_nearest(name, layout)}{hint}")
@@ -108,15 +108,6 @@ def _walk(root: Path) -> Iterator[str]:
         names.sort()
         if folder != str(root):
             yield "/" + os.path.relpath(folder, root)
-
-
-def _outermost(paths: Iterable[str]) -> Iterator[str]:
-    """Paths that are not below another; parents come first."""
-    outermost: list[str] = []
-    for path in paths:
-        if not any(path == outer or path.startswith(f"{outer}/") for outer in outermost):
-            outermost.append(path)
-            yield path
 
 
 def _pids_in(folders: Iterable[Path]) -> tuple[int, ...]:

@@ -114,17 +114,14 @@ class Hosts:
         self._credit_bytes = self.constants.link_credit_bytes
 
     @classmethod
-    def branched(cls, hosts: Hosts, which: NDArray[np.intp]) -> Self:
-        """A copy of some hosts as they stand, to try orders on, while they themselves stay as they are.
+    def branched(cls, hosts: Hosts) -> Self:
+        """A copy of hosts as they stand, to try orders on, while they themselves stay as they are.
 
         A step changes no array in place, so a `copy.copy` before it keeps the state for the next trial. Orders of shape
         (..., n) try any number of them on each host with the same noise.
         """
-        branch = cls(hosts.constants.take(which), hosts.seeds[which], hosts.tick_seconds)
-        branch.tick = hosts.tick
-        branch.backlog = hosts.backlog.of(which)
-        for name in ("_drift", "_rate", "_phase", "_was_frozen", "_credit_bytes"):
-            setattr(branch, name, getattr(hosts, name)[which])
+        branch = cls.__new__(cls)
+        vars(branch).update(vars(hosts))
         return branch
 
     def step(self, rate_rps: Array, orders: Orders) -> Window:

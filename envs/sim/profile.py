@@ -20,7 +20,7 @@ from rlctl.envs.arrays import Array
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.noise import uniforms
 from rlctl.envs.workload import Weight
-from rlctl.envs.yaml_edge import Strict, configs_folder, load_model, shipped_or_own, validated
+from rlctl.envs.yaml_edge import Strict, load_model, shipped_or_own, validated
 
 # First noise channel of the numbers that pick constants from their ranges.
 RANGE_CHANNEL = 1000
@@ -268,15 +268,6 @@ class Constants:
         for place, (name, (low, high)) in enumerate(sorted(profile.ranges.items())):
             columns[name] = low + (high - low) * uniforms(seeds, 0, 1, RANGE_CHANNEL + place)[0]
         return cls(**columns)
-
-    def take(self, which: NDArray[np.intp]) -> Constants:
-        """Those of some hosts, in that order."""
-        return Constants(**{name: column[which] for name, column in vars(self).items()})
-
-
-def shipped_profiles() -> dict[str, HostProfile]:
-    """The profiles that come with rlctl, by name."""
-    return {path.stem: load_model(HostProfile, path) for path in sorted(configs_folder("plants").glob("*.yaml"))}
 
 
 def load_profile(name_or_file: str) -> HostProfile:

@@ -11,7 +11,6 @@ from itertools import pairwise
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlctl.envs.arrays import Array
 
@@ -109,10 +108,6 @@ class Backlog:
     def requests(self) -> Array:
         """Number of requests that wait, shape (..., n)."""
         return self.came[0] - self.gone
-
-    def of(self, which: NDArray[np.intp]) -> Self:
-        """The backlog of some of the hosts."""
-        return replace(self, came=tuple(row[which] for row in self.came), gone=self.gone[which])
 
     def after(self, q: float, offered: Array, capacity: Array) -> tuple[Self, Array, Array]:
         """Let one period pass.

@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from rlctl.envs.errors import ConfigError, TestbedError
 from rlctl.envs.testbed.generator import LoadGenerator
 
-RESOLUTION_RATIO = 0.03
+RESOLUTION_RATIO = 0.03  # of the load, between the last good one and the first bad
 LOWEST_DIVISOR = 8  # a host may be slower than the one that a scenario was written on, or busy with its neighbours
 MOST_STEPS = 1000  # beyond it the step is a slip of the pen
 CLEAR_RATIO = 0.5  # p95 of a 1-s window varies by 18 % (docs/measured/simulator.md, 7): half the target is no chance
@@ -25,34 +24,6 @@ DRAIN_SECONDS = 10.0
 POLL_SECONDS = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One measurement of the search.
-
-    Attributes:
-        rps: Offered load in requests per second.
-        latency_seconds: What `measure` returned; infinite if nothing was answered.
-    """
-
-    rps: float
-    latency_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Knee:
-    """What the search found.
-
-    Attributes:
-        max_load_rps: The largest load that met the target.
-        missed_rps: The smallest load that missed it; None if even the top of the range met it.
-        points: Every measurement, in order.
-    """
-
-    max_load_rps: float
-    missed_rps: float | None
-    points: tuple[Point, ...]
-
-
 def find_knee(
     measure: Callable[[float], float],
     target_seconds: float,
@@ -60,9 +31,8 @@ def find_knee(
     start_rps: float,
     step_rps: float,
     top_rps: float,
-    resolution_ratio: float = RESOLUTION_RATIO,
-) -> Knee:
-    """Search the maximum load.
+) -> float:
+    """Search the maximum load: the largest, in requests per second, that met the target.
 
     A load is judged by one measurement when that is clearly good, and otherwise by two of three: single ones lie.
 
@@ -71,13 +41,12 @@ def find_knee(
         target_seconds: The SLO's target; meeting it exactly is meeting it.
         start_rps: First load; where it misses the target, a half, a quarter and an eighth of it are tried.
         top_rps: No load beyond this one.
-        resolution_ratio: Bisect until the bracket is this part of the load.
 
     Raises:
         ConfigError: An impossible range or target.
         TestbedError: The target is missed at an eighth of the first load.
     """
-    if not (0.0 < start_rps <= top_rps and step_rps > 0.0 and target_seconds > 0.0 and resolution_ratio > 0.0):
+    if not (0.0 < start_rps <= top_rps and step_rps > 0.0 and target_seconds > 0.0):
         raise ConfigError(
             f"impossible knee search: start {start_rps:g}, step {step_rps:g}, top {top_rps:g} rps, target "
             f"{target_seconds:g} s: all are positive, and start is not above top"
@@ -91,19 +60,18 @@ def find_knee(
     while not jury.meets(good):
         good, bad = good / 2.0, good
         if good < start_rps / LOWEST_DIVISOR:
-            measured = jury.points[-1].latency_seconds
             raise TestbedError(
                 f"the target of {target_seconds * 1e3:g} ms is missed at {bad:g} rps even with BE absent (measured "
-                f"{measured * 1e3:.1f} ms): begin the search lower, or set a target that the service can meet"
+                f"{jury.measured_seconds * 1e3:.1f} ms): begin the search lower, or set a target that the service meets"
             )
     if bad is None:
         good, bad = _climb(jury, start_rps, step_rps, top_rps)
-    while bad is not None and bad - good > resolution_ratio * bad:
+    while bad is not None and bad - good > RESOLUTION_RATIO * bad:
         middle = (good + bad) / 2
         if not good < middle < bad:  # as near as floats come
             break
         good, bad = (middle, bad) if jury.meets(middle) else (good, middle)
-    return Knee(good, bad, tuple(jury.points))
+    return good
 
 
 def _climb(jury: _Jury, start_rps: float, step_rps: float, top_rps: float) -> tuple[float, float | None]:
@@ -118,12 +86,12 @@ def _climb(jury: _Jury, start_rps: float, step_rps: float, top_rps: float) -> tu
 
 
 class _Jury:
-    """Judges loads and keeps every measurement."""
+    """Judges loads; `measured_seconds` is the last latency that it saw."""
 
     def __init__(self, measure: Callable[[float], float], target_seconds: float) -> None:
         self._measure = measure
         self._target_seconds = target_seconds
-        self.points: list[Point] = []
+        self.measured_seconds = math.nan
 
     def meets(self, rps: float) -> bool:
         first = self._once(rps)
@@ -135,9 +103,8 @@ class _Jury:
         return votes.count(True) == 2
 
     def _once(self, rps: float) -> float:
-        latency_seconds = self._measure(rps)
-        self.points.append(Point(rps, latency_seconds))
-        return latency_seconds
+        self.measured_seconds = self._measure(rps)
+        return self.measured_seconds
 
 
 def probe_with(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import dataclass
 from pathlib import Path
 
-from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.latency.nginx_log import LOG_FORMAT
 from rlctl.envs.testbed.generator import GeneratorConfig
 from rlctl.envs.testbed.launch import Launcher, find_program
@@ -15,6 +13,7 @@ from rlctl.envs.testbed.workloads import Service
 
 PAGE = "text.txt"
 MODULES_WITH_TEMPORARY_FILES = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+TEXT_BYTES, GZIP_LEVEL = 35_000, 6  # about 1.2 ms of CPU time a request (docs/measured/simulator.md)
 WORDS = 2000  # a vocabulary that gzip compresses about as it does English, to a third
 
 CONFIGURATION = """
@@ -43,43 +42,25 @@ http {{
 """
 
 
-@dataclass(frozen=True, slots=True)
-class NginxConfig:
-    """How much work a request is.
-
-    Attributes:
-        text_bytes: Length of the text; 35 kB at level 6 take about 1.2 ms of CPU time (docs/measured/simulator.md).
-        gzip_level: 1 to 9.
-        access_log: Log each request in the format of `rlctl.envs.host.latency.nginx_log`.
-
-    Raises:
-        ConfigError: A length or level that cannot be.
-    """
-
-    text_bytes: int = 35_000
-    gzip_level: int = 6
-    access_log: bool = False
-
-    def __post_init__(self) -> None:
-        if self.text_bytes < 1 or not 1 <= self.gzip_level <= 9:
-            raise ConfigError(f"impossible nginx: {self}: text_bytes is 1 or more, gzip_level from 1 to 9")
-
-
 class Nginx(Service):
-    """An nginx of our own."""
+    """An nginx of our own.
+
+    Args:
+        log_requests: Log each in the format of `rlctl.envs.host.latency.nginx_log`.
+    """
 
     name = "nginx"
     request = f"GET /{PAGE} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode()
     answer = b" 200 "
 
-    def __init__(self, config: NginxConfig | None = None, address: tuple[str, int] | None = None) -> None:
+    def __init__(self, *, log_requests: bool = False, address: tuple[str, int] | None = None) -> None:
         super().__init__(address)
-        self.config = config or NginxConfig()
+        self._log_requests = log_requests
 
     @property
     def access_log(self) -> Path | None:
-        """One line per request, if the configuration wants it."""
-        return self.folder / "access.log" if self.config.access_log else None
+        """One line per request, if that is wanted."""
+        return self.folder / "access.log" if self._log_requests else None
 
     def load(self) -> GeneratorConfig:
         """GET of the text."""
@@ -88,7 +69,7 @@ class Nginx(Service):
     def _command(self, launcher: Launcher) -> list[str]:
         program = find_program("nginx", "nginx-light")
         folder = self._make_folder(launcher)
-        (folder / PAGE).write_text(_text(self.config.text_bytes))
+        (folder / PAGE).write_text(_text(TEXT_BYTES))
         (folder / "nginx.conf").write_text(self._configuration(folder))
         # -e: or else it complains of the packaged log's folder before it has read the configuration
         return [program, "-p", str(folder), "-c", "nginx.conf", "-e", "error.log"]
@@ -99,9 +80,9 @@ class Nginx(Service):
             listen=f"unix:{self.socket}" if self.address is None else "{}:{}".format(*self.address),
             user="user root root;" if os.geteuid() == 0 else "",  # its folder is ours alone
             log_format=LOG_FORMAT,
-            access_log="access.log rlctl" if self.config.access_log else "off",
+            access_log="access.log rlctl" if self._log_requests else "off",
             temporary=" ".join(f"{name}_temp_path temporary;" for name in MODULES_WITH_TEMPORARY_FILES),
-            gzip_level=self.config.gzip_level,
+            gzip_level=GZIP_LEVEL,
         )
 
 

@@ -338,15 +338,15 @@ class Testbed:
     def _max_load_rps(self) -> float:
         start, step, top = self.spec.knee_rps
         self._say("searching the LC's maximum load, BE absent ...")
-        knee = find_knee(
+        found = find_knee(
             probe_with(self._generator, settle_seconds=SETTLE_SECONDS),
             self.spec.target_seconds,
             start_rps=start,
             step_rps=step,
             top_rps=top,
         )
-        self._say(f"maximum load {knee.max_load_rps:.0f} rps")
-        return knee.max_load_rps
+        self._say(f"maximum load {found:.0f} rps")
+        return found
 
 
 def _make_groups(

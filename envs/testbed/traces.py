@@ -7,7 +7,6 @@ can be compared under the very same load.
 from __future__ import annotations
 
 import bisect
-import difflib
 import inspect
 import itertools
 import math
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-from rlctl.envs import errors
+from rlctl.envs.errors import ConfigError, meant
 
 Load = TypeVar("Load")
 
@@ -31,7 +30,7 @@ RATE_KEYS = ("rate", "low", "high", "rates", "base", "peak")
 """Arguments of traces that are rates."""
 
 
-class TraceError(errors.TraceError, ValueError):
+class TraceError(ConfigError, ValueError):
     """A trace is wrong or cannot be read; a ValueError too, so that pydantic reports it with its field."""
 
 
@@ -243,9 +242,7 @@ def _check_keys(kind: str, build: Callable[..., object], options: Mapping[str, o
     parameters = inspect.signature(build).parameters
     for key in options:
         if key not in parameters:
-            close = difflib.get_close_matches(key, parameters, n=1)
-            way_out = f"did you mean '{close[0]}'?" if close else f"it takes {', '.join(parameters)}"
-            raise TraceError(f"{kind}: unknown key '{key}'; {way_out}")
+            raise TraceError(f"{kind}: unknown key '{key}'{meant(key, parameters, 'it takes')}")
     for key, parameter in parameters.items():
         if parameter.default is parameter.empty and key not in options:
             raise TraceError(f"{kind}: key '{key}' is missing; it takes {', '.join(parameters)}")

@@ -13,12 +13,6 @@ from rlctl.envs.arrays import Array
 from rlctl.envs.run_metrics import METRICS, SAMPLE_SECONDS, Windows
 from rlctl.statistics.intervals import Estimate, mean_interval, share_over_seeds
 
-BOUNDS = frozenset({"oracle", "oracle-model", "oracle-shielded"})
-"""Managers that know what no manager can: drawn and listed, never on the Pareto front."""
-
-SHIELDED_BOUNDS = frozenset({"oracle-shielded"})
-"""Those of them that run behind the shield."""
-
 
 @dataclass(frozen=True, slots=True)
 class Trace:

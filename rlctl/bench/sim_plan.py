@@ -14,7 +14,7 @@ from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.managers.table import Levels
 from rlctl.bench.held import needs_sweep, simulated_levels, table_options
 from rlctl.bench.lineup import NEEDS_MODEL, fitted, policy_for
-from rlctl.bench.sim_outcome import BOUNDS, SHIELDED_BOUNDS, SimOutcome
+from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.sim_run import SimResult, SimTask, simulate
 from rlctl.bench.tuned import Tuned, load_tuned
 from rlctl.envs.arrays import Array
@@ -96,8 +96,8 @@ class SimPlan:
         Raises:
             PolicyError: There is no such manager, or it does not take the scenario's options.
         """
-        if name in BOUNDS:
-            return name in SHIELDED_BOUNDS
+        if name in catalogue.BOUNDS:
+            return name in catalogue.SHIELDED_BOUNDS
         return policy_for(name, self.scenario, self.threshold_model, self.options(name)).shielded
 
     def options(self, name: str) -> Mapping[str, object]:
@@ -170,7 +170,6 @@ class SimPlan:
                 scenario=self.scenario,
                 host=self.host,
                 manager=name,
-                first=first,
                 seeds=tuple(numbers[first : first + chunk]),
                 weight=self.weight(name),
                 profile=self.profile,

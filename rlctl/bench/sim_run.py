@@ -13,11 +13,12 @@ import numpy as np
 from rlctl.agents.bounds.bound import Bound
 from rlctl.agents.bounds.oracle import Oracle
 from rlctl.agents.bounds.oracle_model import OracleModel
+from rlctl.agents.catalogue import SHIELDED_BOUNDS
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.policy import Policy
 from rlctl.agents.seat import Seat
 from rlctl.bench.lineup import policy_for
-from rlctl.bench.sim_outcome import BOUNDS, SHIELDED_BOUNDS, Trace
+from rlctl.bench.sim_outcome import Trace
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation
 from rlctl.envs.run_metrics import Windows, per_run
@@ -34,7 +35,6 @@ class SimTask:
     """A piece of work that a process takes: one manager on some seeds.
 
     Attributes:
-        first: Place of the first seed among all seeds of the plan.
         seeds: One simulated host for each.
         options: Constants of the manager in place of its published ones, a mapping for each seed; empty for none.
     """
@@ -42,7 +42,6 @@ class SimTask:
     scenario: SimScenario
     host: HostProfile
     manager: str
-    first: int
     seeds: tuple[int, ...]
     weight: Weight
     profile: Profile
@@ -137,7 +136,7 @@ FORESEEING: Mapping[str, Callable[[SimBatch], Bound]] = {
 
 def _policies(task: SimTask, hosts: SimBatch) -> tuple[Callable[[], None], list[Policy]]:
     """What a bound has to do before the policies of a tick, and a policy for each host."""
-    if task.manager not in BOUNDS:
+    if task.manager not in FORESEEING:
         options = task.options or ({},) * hosts.count
         return lambda: None, [policy_for(task.manager, task.scenario, task.threshold_model, each) for each in options]
     bound, policies = FORESEEING[task.manager](hosts), [Foreseen(task.manager) for _ in range(hosts.count)]

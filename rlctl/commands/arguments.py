@@ -5,27 +5,30 @@ from __future__ import annotations
 import argparse
 import contextlib
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cgroup.journal import STATE_DIR
 
-
-def positive(text: str) -> float:
-    """A number above 0 and below a thousand million, for argparse."""
-    with contextlib.suppress(ValueError):
-        if 0.0 < (value := float(text)) < 1e9:
-            return value
-    raise argparse.ArgumentTypeError(f"{text!r} is not a positive number, such as 600 or 0.5")
+T = TypeVar("T")
 
 
-def positive_int(text: str) -> int:
-    """A whole number of 1 or more, for argparse."""
-    with contextlib.suppress(ValueError):
-        if (value := int(text)) >= 1:
-            return value
-    raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number, such as 1000")
+def number(made: Callable[[str], T], fits: Callable[[T], bool], unlike: str) -> Callable[[str], T]:
+    """A type for argparse: what is made of the text, if it fits; else the text `unlike`, such as "is no share"."""
+
+    def parse(text: str) -> T:
+        with contextlib.suppress(ValueError):
+            if fits(value := made(text)):
+                return value
+        raise argparse.ArgumentTypeError(f"{text!r} {unlike}")
+
+    return parse
+
+
+positive = number(float, lambda value: 0.0 < value < 1e9, "is not a positive number, such as 600 or 0.5")
+positive_int = number(int, lambda value: value >= 1, "is not a positive whole number, such as 1000")
 
 
 def listed(text: str) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ from rlctl.agents import catalogue
 from rlctl.agents.served.learned import plain_name
 from rlctl.agents.training.cluster.connection import check_ray, check_reachable
 from rlctl.bench.lineup import left_out, no_idle_class, require_library
-from rlctl.bench.sim_outcome import BOUNDS
 from rlctl.commands import bench_live, bench_sim, bench_verify
 from rlctl.commands.arguments import add_ray, distinct_policies, listed, positive, positive_int
 from rlctl.commands.outputs import add_json, check_outputs
@@ -169,12 +168,12 @@ def _managers(names: str, *, live: bool, answers: tuple[str, ...]) -> tuple[tupl
     """The names asked for; and for `all` those that are left out as they cannot run here, with the reason."""
     if names == "all":
         learned = [name for name in catalogue.LEARNED if plain_name(name) == name]
-        every = [*catalogue.NAMES, *learned, *([] if live else sorted(BOUNDS)), *answers]
+        every = [*catalogue.NAMES, *learned, *([] if live else sorted(catalogue.BOUNDS)), *answers]
         missing = left_out(every, live=live)
         return tuple(name for name in every if name not in missing), missing
     asked = distinct_policies("--managers", listed(names))
     require_library(asked)
-    if live and (bounds := BOUNDS & set(asked)):
+    if live and (bounds := catalogue.BOUNDS.keys() & set(asked)):
         raise ConfigError(f"{', '.join(sorted(bounds))}: in the simulator only; leave out --plant host")
     if live and "cpu-idle" in asked and (why := no_idle_class(live=True)):
         raise ConfigError(f"cpu-idle: {why}; leave it out")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rlctl.bench.held import measured_table
 from rlctl.bench.sweep import LOADS, QUOTAS, WINDOWS, Sweep, sweep
+from rlctl.commands.arguments import number
 from rlctl.commands.outputs import add_json, write_json
 from rlctl.envs.errors import CheckFailed, ConfigError
 from rlctl.envs.sim.fit import LINK, OWN, SHARED, fit
@@ -42,14 +43,17 @@ NEEDS = {"within_percent": 68.0, "side_percent": 90.0, "be_percent": 90.0}
 MOST_SECONDS = 900.0
 
 
+SHARES = number(lambda text: tuple(map(float, text.split(","))), bool, "is no list of numbers such as 0.2,0.5,1")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--config", metavar="NAME|FILE", help="live scenario whose testbed is swept")
     what.add_argument("--surface", type=Path, metavar="CSV", help="a sweep; nothing is measured")
     parser.add_argument("--out", type=Path, metavar="PROFILE", help="with --config: the profile, a .yaml file")
-    parser.add_argument("--loads", type=_shares, metavar="A,B,...", help="shares of the LC's maximum load")
-    parser.add_argument("--quotas", type=_shares, metavar="A,B,...", help="shares of BE's CPUs; 1 lifts the quota")
+    parser.add_argument("--loads", type=SHARES, metavar="A,B,...", help="shares of the LC's maximum load")
+    parser.add_argument("--quotas", type=SHARES, metavar="A,B,...", help="shares of BE's CPUs; 1 lifts the quota")
     parser.add_argument("--windows", type=int, metavar="N", help="windows per cell, the first is left out (default: 6)")
     parser.add_argument("--dry-run", action="store_true", help="with --config: print the plan and touch nothing")
     parser.add_argument(

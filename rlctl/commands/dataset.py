@@ -11,7 +11,7 @@ from rlctl.agents.training.offline.origin import Origin, Place, place_of, read_o
 from rlctl.agents.training.offline.writer import Recording, write
 from rlctl.agents.training.run_folder import code_version
 from rlctl.bench.lineup import require_library
-from rlctl.commands.arguments import listed, positive, positive_int
+from rlctl.commands.arguments import listed, number, positive, positive_int
 from rlctl.commands.outputs import print_json
 from rlctl.envs.errors import ConfigError
 from rlctl.report.table import render
@@ -37,6 +37,9 @@ is placed where Minari looks for it: below MINARI_DATASETS_PATH or ~/.minari/dat
 MANAGERS = "prm-hybrid-tuned,feedforward,heracles,greedy-shield"
 
 
+SHARE = number(float, lambda value: 0.0 <= value <= 1.0, "is no share from 0 to 1")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
@@ -50,7 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     record.add_argument("--duration", type=positive, metavar="S", help="longest run of a scenario (default: its own)")
     record.add_argument("--hosts", type=positive_int, metavar="N", help="record on so many randomised training hosts")
     record.add_argument("--hosts-file", metavar="FILE", help="and their kinds (default: configs/training/hosts.yaml)")
-    record.add_argument("--explore", type=_share, default=0.2, metavar="SHARE", help="ticks with another move: 0.2")
+    record.add_argument(
+        "--explore",
+        type=SHARE,
+        default=0.2,
+        metavar="SHARE",
+        help="ticks with another move: 0.2",
+    )
     record.add_argument("--seed", type=int, default=0, metavar="N", help="of the training hosts, and of exploration")
     record.add_argument("--shield", default="responsive", metavar="NAME|FILE", help="of scenarios: responsive")
     for one in (export, record):
@@ -133,11 +142,3 @@ def _show(args: argparse.Namespace, place: Place, origin: Origin) -> None:
         counts = map(str, (source.hosts, source.ticks, source.transitions))
         sources.append((source.name, source.kind, host, shield, *counts, source.sha256[:12]))
     print(render(policies), "", render(sources), sep="\n")
-
-
-def _share(text: str) -> float:
-    """A number from 0 to 1, for argparse."""
-    value = float(text)
-    if not 0.0 <= value <= 1.0:
-        raise argparse.ArgumentTypeError(f"{text} is no share from 0 to 1")
-    return value

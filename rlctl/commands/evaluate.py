@@ -14,7 +14,7 @@ from rlctl.bench.comparison import Comparison, compare
 from rlctl.bench.lineup import require_library
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.sim_plan import SimPlan, run_sim
-from rlctl.commands.arguments import listed, positive, positive_int
+from rlctl.commands.arguments import listed, number, positive, positive_int
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import ConfigError
 from rlctl.report.table import render, span, suite_rows
@@ -36,11 +36,20 @@ RIVALS = ("frozen", "prm-hybrid-tuned", "feedforward", "greedy-shield")
 SHIELDS, SEEDS = "responsive,knee,heracles", 30
 
 
+SEVERAL = number(int, lambda value: value >= 2, "seeds give no interval; at least 2 do")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="the bundle's folder")
     parser.add_argument("--scenario", default="all", metavar="A,B,...|all", help="default: all, the suite")
-    parser.add_argument("--seeds", type=_several, default=SEEDS, metavar="N", help=f"default: {SEEDS}; at least 2")
+    parser.add_argument(
+        "--seeds",
+        type=SEVERAL,
+        default=SEEDS,
+        metavar="N",
+        help=f"default: {SEEDS}; at least 2",
+    )
     parser.add_argument("--shield", default=SHIELDS, metavar="A,B,...", help=f"a table for each (default: {SHIELDS})")
     parser.add_argument("--managers", metavar="A,B,...", help=f"further rivals, beside {', '.join(RIVALS)}")
     parser.add_argument("--duration", type=positive, metavar="SECONDS", help="of one run (default: the scenario's)")
@@ -151,10 +160,3 @@ def _as_json(us: str, outcomes: Sequence[SimOutcome]) -> dict[str, object]:
             for rival, scenario, comparison in _comparisons(us, outcomes)
         ],
     }
-
-
-def _several(text: str) -> int:
-    value = int(text)
-    if value < 2:
-        raise argparse.ArgumentTypeError(f"{text} seeds give no interval; at least 2 do")
-    return value

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlctl.commands.arguments import number
+
 if TYPE_CHECKING:
     from rlctl.agents.served.card import CardParts
 
@@ -25,12 +27,15 @@ it was trained on; without it the card says what the model itself knows.
 """
 
 
+TICKS = number(lambda text: tuple(map(int, text.split(","))), bool, "is no list of ticks, such as 4,2,1,0")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("model", type=Path, metavar="MODEL.zip", help="PPO, MaskablePPO, DQN or QRDQN; one of your own")
     parser.add_argument("--out", type=Path, required=True, metavar="BUNDLE", help="the bundle's folder")
     parser.add_argument("--name", help="what the policy is called (default: the folder's name)")
-    parser.add_argument("--lags", type=_lags, help="ticks back that it sees, oldest first (default: rlctl's own)")
+    parser.add_argument("--lags", type=TICKS, help="ticks back that it sees, oldest first (default: rlctl's own)")
     parser.add_argument("--force", action="store_true", help="replace a bundle that is there")
 
 
@@ -74,10 +79,3 @@ def _parts(args: argparse.Namespace, model: object) -> CardParts:
     except ValueError as error:
         raise ConfigError(f"is no JSON: {error}", file) from error
     return parts.model_copy(update={"lags": args.lags}) if args.lags else parts
-
-
-def _lags(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(one) for one in text.split(","))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text} is no list of ticks, such as 4,2,1,0") from error

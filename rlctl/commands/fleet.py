@@ -8,7 +8,7 @@ from pathlib import Path
 from rlctl.agents import catalogue
 from rlctl.agents.training.cluster.connection import check_ray, check_reachable
 from rlctl.bench.lineup import NEEDS_MODEL
-from rlctl.commands.arguments import add_ray, distinct_policies, listed, positive, positive_int
+from rlctl.commands.arguments import add_ray, distinct_policies, listed, number, positive, positive_int
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import ConfigError
 from rlctl.fleet.canary import RolloutOutcome, roll_out
@@ -36,6 +36,9 @@ MANAGERS = "prm-hybrid-tuned,greedy-shield,ppo,frozen"
 RAY = "on a Ray cluster, with the same result: local starts one here, auto is this machine's, or HOST:PORT"
 
 
+SEED = number(int, lambda value: 0 <= value < 2**62, "is no seed; give 0 or more")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
@@ -55,7 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         one.add_argument("--fleet", default="default", metavar="NAME|FILE", help="default: default")
         one.add_argument("--hosts", type=positive_int, metavar="N", help="default: the fleet's")
         one.add_argument("--shield", metavar="NAME|FILE", help="default: the fleet's")
-        one.add_argument("--seed", type=seed, default=0, metavar="N", help="of the fleet (default: 0)")
+        one.add_argument(
+            "--seed",
+            type=SEED,
+            default=0,
+            metavar="N",
+            help="of the fleet (default: 0)",
+        )
         one.add_argument("--workers", type=positive_int, metavar="N", help="processes (default: one for each CPU)")
         add_ray(one, RAY)
         add_json(one)
@@ -132,11 +141,3 @@ def _managers(names: str) -> tuple[str, ...]:
     for name in asked:
         catalogue.build(name)
     return asked
-
-
-def seed(text: str) -> int:
-    """A seed that hosts can be drawn from, for argparse."""
-    value = int(text)
-    if not 0 <= value < 2**62:
-        raise argparse.ArgumentTypeError(f"{text} is no seed; give 0 or more")
-    return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from rlctl.commands.arguments import positive
+from rlctl.commands.arguments import number
 from rlctl.commands.asking import add_hold, hold
 
 DESCRIPTION = (
@@ -17,20 +17,19 @@ EXAMPLES = """examples:
 """
 
 
+CPUS = number(
+    float,
+    lambda value: 0.0 < value < 1e9,
+    "is no number of CPUs above 0, such as 0.5; to take all, `rlctl pause`",
+)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("cpus", type=_cpus, metavar="CPUS", help="the largest quota")
+    parser.add_argument("cpus", type=CPUS, metavar="CPUS", help="the largest quota")
     add_hold(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; it ends when the limit is in force, HostError: no service is there."""
     return hold(args, "limit", quota_cpus=args.cpus)
-
-
-def _cpus(text: str) -> float:
-    try:
-        return positive(text)
-    except argparse.ArgumentTypeError:
-        why = "is no number of CPUs above 0, such as 0.5; to take all, `rlctl pause`"
-        raise argparse.ArgumentTypeError(f"{text!r} {why}") from None

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from rlctl.commands.arguments import positive, positive_int
+from rlctl.commands.arguments import number, positive, positive_int
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import ConfigError, PermissionMissing
 from rlctl.envs.host.cgroup.quota import MAX_PERIOD_US, PERIOD_US
@@ -40,9 +40,10 @@ def add_options(parser: argparse.ArgumentParser, runs: int, platform: str) -> No
         default="share",
         help="CPU time that chosen modes do not ask for: shared among those placed (default), or idle as in the paper",
     )
+    most = MAX_PERIOD_US / 1e3
     parser.add_argument(
         "--quota-period-ms",
-        type=_period,
+        type=number(float, lambda value: 1.0 <= value <= most, f"is not from 1 to {most:g}"),
         default=PERIOD_US / 1e3,
         metavar="MS",
         help=f"period of the quotas; the kernel's own is 100 (default: {PERIOD_US / 1e3:g})",
@@ -107,14 +108,6 @@ def measure(
         raise
     report()
     return 0
-
-
-def _period(text: str) -> float:
-    """Milliseconds that the kernel takes as a period, for argparse."""
-    value = float(text)
-    if not 1.0 <= value <= MAX_PERIOD_US / 1e3:
-        raise argparse.ArgumentTypeError(f"{text} is not from 1 to {MAX_PERIOD_US / 1e3:g}")
-    return value
 
 
 def _check(args: argparse.Namespace) -> None:

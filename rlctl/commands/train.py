@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.commands.arguments import add_ray, command_line, positive, positive_int, refuse_given
+from rlctl.commands.arguments import add_ray, command_line, number, positive, positive_int, refuse_given
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import ConfigError
 from rlctl.loop.stopping import signals_noted
@@ -62,6 +62,9 @@ NEW_RUN_ONLY = (
 ENDING = "ending: checkpoint, evaluation, export; once more to end at once"
 
 
+WHOLE = number(int, lambda value: value >= 0, "is no whole number of 0 or more")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("--algo", choices=(*ALGORITHMS, *OFFLINE), help="the learner; bc and cql go with --offline")
@@ -73,7 +76,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--profile", action="append", metavar="FILE", help="a calibrated host: half of the hosts are such (repeatable)"
     )
     parser.add_argument("--init", metavar="MODEL.zip", help="begin with these weights")
-    parser.add_argument("--seed", type=whole, metavar="N", help="the run's (default: 0)")
+    parser.add_argument(
+        "--seed",
+        type=WHOLE,
+        metavar="N",
+        help="the run's (default: 0)",
+    )
     parser.add_argument("--seeds", type=positive_int, metavar="N", help="so many runs, each with the next seed")
     parser.add_argument("--total-timesteps", type=positive_int, metavar="N", help="default: the configuration's")
     parser.add_argument("--max-seconds", type=positive, metavar="S", help="end after so long at the latest")
@@ -246,11 +254,3 @@ def _show(args: argparse.Namespace, results: Sequence[TrainingResult]) -> None:
     print("\nbest model on validation seeds: QoS % of windows / BE % of running alone / override %")
     for one in results:
         print(f"{one.run.folder}: " + (f"bundle {one.bundle}" if one.bundle else "no bundle"))
-
-
-def whole(text: str) -> int:
-    """A whole number of 0 or more, for argparse."""
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative")
-    return value

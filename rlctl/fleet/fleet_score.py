@@ -150,7 +150,7 @@ def over_hosts(values: Array) -> Spread:
         return Spread(mean, -math.inf, math.inf)
     if np.ptp(values) == 0.0:
         return Spread(mean, mean, mean)
-    samples = resample_weights(number, 0, RESAMPLES) @ values
+    samples = resample_weights(number, RESAMPLES) @ values
     left_out = (values.sum() - values) / (number - 1)
     low, high = bca_interval(mean, samples, left_out, expanded_z(number))
     return Spread(mean, low, high)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.bench.sim_outcome import BOUNDS, SimOutcome
+from rlctl.agents.catalogue import BOUNDS
+from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.report.figures import FAINT, INK, error_bar, new_figure
 from rlctl.statistics.intervals import Estimate
 

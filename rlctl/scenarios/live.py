@@ -10,7 +10,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.testbed.disk.bulk import WriteConfig
 from rlctl.envs.testbed.disk.postgres import Postgres
 from rlctl.envs.testbed.disk.provisioned import MOST_MEGABYTES
-from rlctl.envs.testbed.memcached import Memcached, MemcachedConfig
+from rlctl.envs.testbed.memcached import PRELOAD_KEYS, Memcached
 from rlctl.envs.testbed.network.link import HOST_ADDRESS, LC_PORT, LinkConfig
 from rlctl.envs.testbed.network.upload import UploadConfig
 from rlctl.envs.testbed.nginx import Nginx
@@ -33,12 +33,12 @@ class LcSection(Strict):
 
     kind: Literal["nginx", "memcached", "postgres"]
     cpus: tuple[int, ...] = (0,)
-    keys: int = Field(MemcachedConfig().preload_keys, ge=100)
+    keys: int = Field(PRELOAD_KEYS, ge=100)
 
     def service(self, address: tuple[str, int] | None) -> Service:
         """The service, at this address or at a unix socket."""
         if self.kind == "memcached":
-            return Memcached(MemcachedConfig(preload_keys=self.keys), address)
+            return Memcached(preload_keys=self.keys, address=address)
         return Nginx(address=address) if self.kind == "nginx" else Postgres(address=address)
 
 

@@ -159,7 +159,7 @@ def _actuator(found: Workloads, lc_cpus: Sequence[int], knobs: Knobs, ownership:
     config, order = found.config, found.be_cpus(lc_cpus)
     limits = Limits(
         len(order), max(1.0, float(len(lc_cpus))), config.be.min_quota_cpus, config.be.quota_levels,
-        exclusive_cpus=len(set(order) - set(lc_cpus)), least_weight=config.be.weight != "leave",
+        exclusive_cpus=len(set(order) - set(lc_cpus)),
     )  # fmt: skip
     period_us = round(config.quota_period_milliseconds * 1e3)
     return BeActuator(found.be, order, limits, knobs, lc=found.lc, period_us=period_us, ownership=ownership)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import RlctlError
@@ -70,6 +71,7 @@ class DryRun:
         """Say what would be written."""
         log.info("dry run: would give BE %s weight", weight)
         self._weigh(weight)
+        self.limits = replace(self.limits, least_weight=weight.is_least)
 
     def wait(self) -> int:
         """As the plant beneath."""

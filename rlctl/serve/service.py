@@ -211,6 +211,7 @@ def control(
         as_json: Tell events as JSON on stdout rather than as text on stderr.
     """
     around, lines = around or Around(), JsonLines() if as_json else None
+    _weigh(plant, deciders.policy, around.weight)  # first, for the plant's limits say which weight it is
     shield, hands = Shield(deciders.profile, plant.limits), around.hands or Hands(None, (), plant.tick_seconds)
     narrator = Narrator(lines or say, plant.limits.cpus)
     budgets = around.budgets
@@ -241,7 +242,6 @@ def control(
             opened.callback(around.approval.close)
         running = _Running(controller, around, metrics, reloaded)
         running.announce(deciders.policy, shield)
-        _weigh(plant, deciders.policy, around.weight)
         let_go()
         try:
             controller.run(seconds=seconds, stop=stop, between=running.between_ticks)

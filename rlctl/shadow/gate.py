@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 from pydantic import Field
 
-from rlctl.envs.yaml_edge import Strict, load_model
+from rlctl.envs.yaml_edge import Strict, configs_folder, load_model
 from rlctl.shadow.report import Report, ShadowFigures
 
 
@@ -87,7 +86,7 @@ class Check:
 
 def load_gate(path: Path | None = None) -> Gate:
     """A gate from a file; the one that ships when none is named."""
-    return load_model(Gate, path or Path(str(files("rlctl") / "configs" / "shadow" / "gate.yaml")))
+    return load_model(Gate, path or configs_folder("shadow") / "gate.yaml")
 
 
 def allows(gate: Gate, report: Report, name: str) -> tuple[Check, ...]:

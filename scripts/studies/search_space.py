@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from pydantic import ConfigDict, Field, RootModel
 from rlctl.agents import catalogue
 from rlctl.agents.training.search.draw import Draw, folded, latin_hypercube
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.yaml_edge import load_model
+from rlctl.envs.yaml_edge import configs_folder, load_model
 
 __all__ = ["Options", "Range", "Space", "load_search", "spaces"]
 
@@ -112,7 +111,7 @@ def load_search(path: Path | None = None) -> dict[str, Space]:
     Raises:
         ConfigError: The file is wrong, or does not fit the managers.
     """
-    source = path or Path(str(files("rlctl") / "configs" / "managers" / "search.yaml"))
+    source = path or configs_folder("managers") / "search.yaml"
     searched = load_model(Search, source).root
     for name in searched:
         catalogue.options(name)

@@ -197,7 +197,6 @@ class Judge:
                 scenario=plan.scenario,
                 host=plan.host,
                 manager=manager,
-                first=0,
                 seeds=seeds * len(tried),
                 weight=plan.weight(manager),
                 profile=plan.profile,

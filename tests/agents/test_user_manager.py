@@ -89,7 +89,7 @@ def test_the_catalogue_that_serves_runs_no_file(tmp_path: Path) -> None:
     [
         (None, "gone.py:Toy", "there is no such file"),
         ("", "toy.py", "name the class, too: .*toy.py:CLASS"),
-        ("class Toy: ...", "toy.py:Tyo", r"there is no class Tyo; did you mean Toy\?"),
+        ("class Toy: ...", "toy.py:Tyo", r"there is no class Tyo; did you mean 'Toy'\?"),
         ("", "toy.py:Toy", "there is no class Toy; it has none"),
         ("Toy = 3", "toy.py:Toy", "there is no class Toy"),
         ("x = 1\nclass Toy(:\n", "toy.py:Toy", "toy.py:2: it raised SyntaxError"),

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.envs import observations
 from rlctl.envs.actions import MOVES, decode
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.allocations import Allocations, Decoder, useful_moves
 from rlctl.envs.errors import ConfigError, PolicyError
-from rlctl.envs.observation import FEATURES, FRAME_SIZE, LAGS, Observer
+from rlctl.envs.features import FRAME_SIZE
+from rlctl.envs.observation import LAGS, Observer
 from rlctl.envs.observations import VectorObserver
 from rlctl.envs.reward import WORK, reward, rewards
 from rlctl.envs.sim.loads_training import training_load, training_loads
@@ -84,10 +84,6 @@ def test_an_action_outside_the_space_names_its_host(actions, said):
     limits = Limits(4)
     with pytest.raises(PolicyError, match=said):
         Decoder(limits).decode(actions, Allocations.same(limits.full, 2))
-
-
-def test_no_feature_is_forgotten():
-    assert set(observations._OF) == {feature.name for feature in FEATURES}
 
 
 def _profile(delay_ticks):

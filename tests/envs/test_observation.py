@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.experience import MEMORY
-from rlctl.envs.observation import FEATURES, FRAME_SIZE, LAGS, VERSION, Observer
+from rlctl.envs.features import FEATURES, FRAME_SIZE
+from rlctl.envs.observation import LAGS, VERSION, Observer
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 
 LIMITS = Limits(cpus=2)

@@ -10,21 +10,22 @@ import pytest
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.plant import Plant
 from rlctl.envs.sim.plant import SimPlant
-from rlctl.envs.sim.profile import shipped_profiles
+from rlctl.envs.sim.profile import load_profile
 from rlctl.envs.telemetry import Missing, Telemetry
 from rlctl.envs.workload import Weight
 from tests.doubles.plant import FakePlant
+from tests.doubles.shipped import HOST_PROFILES
 
 Make = Callable[[], Plant]
 
 
 def simulated(name: str) -> Make:
-    return lambda: SimPlant(shipped_profiles()[name], lambda seed, ticks, seconds: np.full(ticks, 0.7))
+    return lambda: SimPlant(load_profile(name), lambda seed, ticks, seconds: np.full(ticks, 0.7))
 
 
 PLANTS: dict[str, Make] = {
     "fake": lambda: FakePlant(Limits(cpus=4), loads=(0.3, 0.7)),
-    **{name: simulated(name) for name in shipped_profiles()},
+    **{name: simulated(name) for name in HOST_PROFILES},
 }
 
 

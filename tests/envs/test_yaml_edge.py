@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from rlctl.envs.errors import ConfigError, PermissionMissing
-from rlctl.envs.yaml_edge import Strict, load_model, load_text, parse_yaml
+from rlctl.envs.yaml_edge import Strict, load_model, parse_yaml
+from tests.doubles.yaml_text import load_text
 
 
 class Cat(Strict):

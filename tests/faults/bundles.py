@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from rlctl.envs.actions import MOVES
-from rlctl.envs.observation import FEATURES, LAGS
+from rlctl.envs.features import FEATURES
+from rlctl.envs.observation import LAGS
 
 __all__ = ["lacking", "make"]
 

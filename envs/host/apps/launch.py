@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from rlctl.envs.errors import CgroupBusy, ConfigError, HostError, RlctlError
+from rlctl.envs.errors import CgroupBusy, CgroupGone, ConfigError, HostError, RlctlError
 from rlctl.envs.host.apps.channel import SOCKET, peer_pid
 from rlctl.envs.host.apps.description import Description
 from rlctl.envs.host.apps.groups import PARENT, home_of, make_group, return_home
@@ -138,7 +138,7 @@ def release(registration: Registration, place: Place) -> None:
     """
     if not registration.home:
         raise ConfigError(f"{registration.key} was launched, not adopted: end it instead")
-    with contextlib.suppress(HostError):  # gone, or no group of it is left
+    with contextlib.suppress(CgroupGone):
         group = _group_now(registration, place)
         if group.freezer is not None:
             group.freezer.order(False)

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from rlctl.envs.applications import WorkingMode
 from rlctl.envs.errors import CgroupGone, HostError, RlctlError
@@ -18,6 +18,7 @@ from rlctl.envs.host.apps.registry import Registration, Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller
+from rlctl.envs.host.cgroup.members import RESTRICTING
 from rlctl.envs.host.cgroup.parse import child_groups
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.process import memberships
@@ -34,7 +35,6 @@ UNANNOUNCED = (WorkingMode(cpus=0.1, threads=1, value=1.0),)
 MOST_MEMBERS = 1000
 
 _OURS = re.compile(r"[0-9]+:")
-_JOURNALLED = ("quota", "cpus", "frozen")
 _MEMORY_FILES = ("memory.high", "memory.soft_limit_in_bytes")
 
 
@@ -170,7 +170,7 @@ class Population:
         """Somebody is in it. Of a registered application that has ended, group and registration are removed."""
         try:
             group = Group.open(self._parent.layout, path, self._unjournalled)
-            if self._anybody(group.directories[0]):
+            if group.peopled():
                 return True
             if registration is not None and not registration.runs():
                 group.remove(0.0)
@@ -181,11 +181,6 @@ class Population:
         if registration is not None and not registration.runs():
             self._registry.remove(registration.key)
         return False
-
-    def _anybody(self, folder: Path) -> bool:
-        if self._knobs.read(folder / "cgroup.procs").split():
-            return True
-        return any(self._anybody(child) for child in child_groups(self._knobs, folder))
 
     def _take(self, path: str, cluster: str, registration: Registration | None) -> bool:
         name = self._name(path, registration)
@@ -210,7 +205,7 @@ class Population:
 
     def _remember(self, group: Group, *, ours: bool) -> None:
         """Journal a group's originals. One of ours has no CPUs of its own: it gets those that are above it."""
-        files = list(group.knob_files(*_JOURNALLED))
+        files = list(group.knob_files(*RESTRICTING))
         if (memory := group.paths.get(Controller.MEMORY)) is not None:
             files += [memory / name for name in _MEMORY_FILES if (memory / name).exists()]
         instead = {}

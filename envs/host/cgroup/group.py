@@ -24,7 +24,7 @@ KNOBS = ("cpu", "cpuset", "freezer")
 
 REMOVE_SECONDS = 5.0
 _POLL_SECONDS = 0.005
-_USED = (Controller.CPU, Controller.CPUACCT, Controller.CPUSET, Controller.FREEZER, Controller.PRESSURE)
+USED = (Controller.CPU, Controller.CPUACCT, Controller.CPUSET, Controller.FREEZER, Controller.PRESSURE)
 
 
 class Group:
@@ -65,7 +65,7 @@ class Group:
         parts = Path(name.strip("/")).parts
         if not parts or ".." in parts:
             raise ConfigError(f"{name!r} names no control group below the root")
-        mounts = {name: layout.mounts[name] for name in (*_USED, *also) if name in layout.mounts}
+        mounts = {name: layout.mounts[name] for name in (*USED, *also) if name in layout.mounts}
         made: list[Path] = []
         try:
             for root in sorted({mount.path for mount in mounts.values()}):
@@ -132,7 +132,7 @@ class Group:
         """Its directories, those above them, and those of the groups within it."""
         for directory in self.directories:
             yield from directory.parents
-            yield from _tree(self._knobs.kernel, directory)
+            yield from tree(self._knobs.kernel, directory)
 
     def knob_files(self, *knobs: str) -> tuple[Path, ...]:
         """What setting some knobs writes, named as in `Settings`; those that this group lacks are left out."""
@@ -214,7 +214,7 @@ class Group:
     def peopled(self) -> bool:
         """Whether a process is in it or in a group below; zombies do not count."""
         first = self.directories[0]
-        return any(self._knobs.read(one / "cgroup.procs").split() for one in _tree(self._knobs.kernel, first))
+        return any(self._knobs.read(one / "cgroup.procs").split() for one in tree(self._knobs.kernel, first))
 
     def affinity(self) -> frozenset[int]:
         """CPUs that any of its processes may run on now, whoever says so; none where it has no process."""
@@ -304,12 +304,12 @@ def _enable(knobs: Knobs, group: Path, controllers: list[str]) -> None:
         knobs.write(group / "cgroup.subtree_control", " ".join(absent))
 
 
-def _tree(kernel: Kernel, group: Path) -> Iterator[Path]:
-    """A group and those within it, as far as they are there."""
-    yield group
+def tree(kernel: Kernel, group: Path) -> Iterator[Path]:
+    """A group and all below it, the deepest first; below one that is gone nothing."""
     with contextlib.suppress(OSError):
         for child in kernel.subgroups(group):
-            yield from _tree(kernel, child)
+            yield from tree(kernel, child)
+    yield group
 
 
 def _remove_tree(kernel: Kernel, group: Path) -> OSError | None:

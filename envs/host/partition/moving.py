@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from collections.abc import Iterator, Sequence
@@ -62,14 +61,6 @@ def listing(group: Path) -> Path:
     """The file that lists a group's tasks and takes more of them."""
     v1 = group / "tasks"
     return v1 if v1.exists() else group / "cgroup.procs"
-
-
-def tree(kernel: Kernel, group: Path) -> Iterator[Path]:
-    """A group and all below it, the deepest first; nothing of one that is gone."""
-    with contextlib.suppress(OSError):
-        for child in kernel.subgroups(group):
-            yield from tree(kernel, child)
-    yield group
 
 
 def _names(task: Task, proc: Path) -> Iterator[str]:

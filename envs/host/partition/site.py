@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlctl.envs.errors import CgroupBusy, CgroupGone, ConfigError
+from rlctl.envs.host.cgroup.group import USED, tree
 from rlctl.envs.host.cgroup.kernel import Kernel
 from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
-from rlctl.envs.host.partition.moving import Choice, Mover, tree
+from rlctl.envs.host.partition.moving import Choice, Mover
 from rlctl.envs.host.partition.platform import HOST, MDEV, Platform
-
-_USED_FOR_MDEV = (Controller.CPU, Controller.CPUACCT, Controller.CPUSET, Controller.FREEZER, Controller.PRESSURE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class Site:
         self.memory = layout.mount(Controller.MEMORY) if limits else None
         cpu = layout.mounts.get(Controller.CPU, cpuset)
         self.moving: Sequence[Mount] = tuple({mount.path: mount for mount in (cpuset, cpu)}.values())
-        wanted = [layout.mounts[one] for one in _USED_FOR_MDEV if one in layout.mounts]
+        wanted = [layout.mounts[one] for one in USED if one in layout.mounts]
         wanted += [self.memory] if self.memory else []
         self.managing: Sequence[Mount] = tuple({mount.path: mount for mount in (*self.moving, *wanted)}.values())
 

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlctl.envs.errors import HostError
+from rlctl.envs.host.cgroup.group import tree
 from rlctl.envs.host.cgroup.journal import StateLock, boot_id
 from rlctl.envs.host.cgroup.kernel import Identity, Kernel, refusal
 from rlctl.envs.host.cgroup.restore import RestoreReport, restore
 from rlctl.envs.host.cpulist import parse_cpus
 from rlctl.envs.host.partition.ledger import FOLDER, Ledger, Move, Recorded, Stage, read_ledger
-from rlctl.envs.host.partition.moving import listed, listing, tree
+from rlctl.envs.host.partition.moving import listed, listing
 from rlctl.envs.host.process import affinity, leader, read_task
 
 PATIENCE_SECONDS = 5.0

@@ -10,12 +10,12 @@ from typing import Any
 
 from rlctl.envs.allocation import UNLIMITED
 from rlctl.envs.errors import CgroupGone, RlctlError
-from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.group import Group, tree
 from rlctl.envs.host.cgroup.kernel import Kernel
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.cpulist import format_cpus
-from rlctl.envs.host.partition.moving import REAL_TIME_LEFT, Choice, Left, listed, tree
+from rlctl.envs.host.partition.moving import REAL_TIME_LEFT, Choice, Left, listed
 from rlctl.envs.host.partition.platform import HOST, MDEV, Platform
 from rlctl.envs.host.process import read_task
 

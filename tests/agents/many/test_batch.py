@@ -126,7 +126,8 @@ def test_an_answer_that_is_no_number_is_told_and_costs_nobody_a_window(fleet, ma
     pytest.importorskip("onnxruntime")
     from rlctl.agents.served.card import ObservationTable
     from rlctl.envs.actions import MOVES
-    from rlctl.envs.observation import FRAME_SIZE, LAGS
+    from rlctl.envs.features import FRAME_SIZE
+    from rlctl.envs.observation import LAGS
 
     weight, end = np.zeros((len(MOVES), ObservationTable.here(LAGS).size)), FRAME_SIZE * len(LAGS)
     weight[:, end - 1] = 3e38  # the latency's age, -1 where there is none: -3e38, and twice that is no number

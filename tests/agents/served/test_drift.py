@@ -6,7 +6,8 @@ from rlctl.agents.catalogue import build
 from rlctl.agents.served.card import CardParts, TrainedOn, Training
 from rlctl.agents.served.learned import ENDS, SENSORS, Drift
 from rlctl.envs.allocation import Limits
-from rlctl.envs.observation import FEATURES, Observation, Observer
+from rlctl.envs.features import FEATURES
+from rlctl.envs.observation import Observation, Observer
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import load_profile

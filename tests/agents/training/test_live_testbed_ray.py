@@ -3,6 +3,7 @@
 import os
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ import ray
 from rlctl.agents.served.card import ObservationTable
 from rlctl.agents.training.cluster.connection import connected
 from rlctl.agents.training.live.bounded import Bounds
-from rlctl.agents.training.rollouts.live_testbed import LiveTestbed
+from rlctl.agents.training.rollouts.live_testbed import LiveRunning, LiveTestbed
 from rlctl.agents.training.rollouts.segments import Orders
 from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.rollouts.testbeds import Planned, Testbeds
@@ -65,7 +66,7 @@ def bed(plan, ray_processes, onnx_writer, tmp_path, monkeypatch):
 
     def planned(found, _):
         assert "live" in found.resources
-        return Planned(plan.name, plan.start, 1, live=True)
+        return Planned(plan.name, partial(LiveRunning, plan), 1, live=True)
 
     with connected(ray_processes.address) as cluster:
         beds = Testbeds(cluster, planned, Tally(), PATIENCE_SECONDS, said.append)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from rlctl.agents.served.card import ObservationTable
 from rlctl.agents.training.host_groups import HostGroups
 from rlctl.agents.training.host_kinds import Group, first_seed, load_hosts, present
 from rlctl.agents.training.rollouts.segments import Orders, transitions
-from rlctl.agents.training.rollouts.worker import SimTestbed, Worker
+from rlctl.agents.training.rollouts.worker import SimRunning, Worker
 from rlctl.envs.actions import MOVES
 from rlctl.envs.errors import BundleError, PolicyError
 
@@ -33,7 +34,7 @@ def policy(onnx_writer):
 
 @pytest.fixture
 def worker():
-    made = Worker(SimTestbed(groups(), LAGS, SEED).start, seed=1)
+    made = Worker(partial(SimRunning, groups(), LAGS, SEED), seed=1)
     assert made.begin().count == HOSTS
     yield made
     made.close()

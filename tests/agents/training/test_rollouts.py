@@ -1,5 +1,6 @@
 """Training on testbeds that are slow, come late, leave and die: first come, first served, and everything counted."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,7 +28,7 @@ from rlctl.agents.training.rollouts.segment_learners import ROLLOUT_CLASSES, ext
 from rlctl.agents.training.rollouts.segments import Transitions
 from rlctl.agents.training.rollouts.tally import HostTally, Tally
 from rlctl.agents.training.rollouts.testbeds import Arrival, Testbed
-from rlctl.agents.training.rollouts.worker import Worker
+from rlctl.agents.training.rollouts.worker import SimRunning, Worker
 from rlctl.agents.training.training_run import Ending, TrainingRun
 from rlctl.agents.training.trial import Course
 from rlctl.envs.errors import ConfigError, HostError
@@ -45,7 +46,7 @@ class Scripted:
         self.tally, self.clock, self._policy = Tally() if tally is None else tally, 0.0, {}
         self._all, self._left, self._patience = [], {}, dict(enumerate(patience))
         for number, _ in enumerate(patience):
-            worker = Worker(rollouts.SimTestbed(groups(count), lags, nth_seed(0, count, 0, number)).start, number)
+            worker = Worker(partial(SimRunning, groups(count), lags, nth_seed(0, count, 0, number)), number)
             one = Testbed(f"t{number}", "simulated", "n", number, False, worker, worker.begin())
             self._all.append(one)
             self.tally.of(one.name, one.kind)

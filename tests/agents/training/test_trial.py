@@ -49,7 +49,7 @@ def test_a_trial_agrees_with_the_benchmark(name, shielded, monkeypatch):
     profile = load_profile("responsive").scaled(scenario.time_scale)
     weight = scenario.be.weight
     monkeypatch.setattr(sim_run, "policy_for", lambda *_: HandMade(shielded))
-    benched = simulate(SimTask(scenario, scenario.host(), "hand-made", 0, SEEDS, weight, profile)).values
+    benched = simulate(SimTask(scenario, scenario.host(), "hand-made", SEEDS, weight, profile)).values
     safety = profile if shielded else None
     course = Course(name, scenario.host(), scenario.load_model, weight, scenario.ticks, scenario.tick_seconds, safety)
     trial = score(course, logits, SEEDS, LAGS)

@@ -10,9 +10,10 @@ import pytest
 
 from rlctl.envs.sim import profile as module
 from rlctl.envs.sim.plant import SimBatch
-from rlctl.envs.sim.profile import Constants, HostProfile, load_profile, shipped_profiles
+from rlctl.envs.sim.profile import Constants, HostProfile, load_profile
+from tests.doubles.shipped import HOST_PROFILES
 
-SHIPPED = shipped_profiles()
+SHIPPED = {name: load_profile(name) for name in HOST_PROFILES}
 FOLDER = Path(__file__).parents[3] / "configs/plants"
 
 

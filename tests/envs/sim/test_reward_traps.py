@@ -5,7 +5,8 @@ import pytest
 
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocations import Allocations
-from rlctl.envs.observation import FRAME_SIZE, LAGS
+from rlctl.envs.features import FRAME_SIZE
+from rlctl.envs.observation import LAGS
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.profile import load_profile
 from rlctl.envs.sim.sim_env import SimHost

@@ -14,9 +14,9 @@ from rlctl.cli import main
 from rlctl.config.serve import ServeConfig, describe, load_config, schema
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.discovery import ByCgroup, ByContainer, ByKubernetesPod, ByKubernetesQos, ByPid, ByUnit
-from rlctl.envs.yaml_edge import load_text
 from rlctl.serve.service import _tick_log
 from rlctl.serve.workloads import spec_of
+from tests.doubles.yaml_text import load_text
 
 EXAMPLE = Path(__file__).parents[3] / "configs" / "serve" / "example.yaml"
 

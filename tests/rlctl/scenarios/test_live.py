@@ -92,8 +92,8 @@ def test_a_wrong_disk_says_where(tmp_path, change, said):
 
 
 def test_the_lc_of_live_memory_holds_more_than_a_core_s_own_caches():
-    assert load_scenario("live-memory").testbed().lc.config.preload_keys == 60_000
-    assert load_scenario("live-memcached").testbed().lc.config.preload_keys == 10_000
+    assert load_scenario("live-memory").testbed().lc.preload_keys == 60_000
+    assert load_scenario("live-memcached").testbed().lc.preload_keys == 10_000
 
 
 def test_a_disk_is_what_the_testbed_provisions_and_its_writer_writes_to():

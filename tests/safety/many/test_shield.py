@@ -20,9 +20,10 @@ from rlctl.safety.many.guards import GUARDS
 from rlctl.safety.many.readings import GuardReadings
 from rlctl.safety.many.shield import BatchShield
 from rlctl.safety.overrun import Overrun
-from rlctl.safety.profile import Profile, load_profile, shipped_profiles
+from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.shield import Shield
 from tests.doubles.guard_readings import guard_readings
+from tests.doubles.shipped import SAFETY_PROFILES
 
 HOSTS, TICKS = 8, 40
 HALF_A_NANO = 0.3 + 0.5e-9
@@ -79,7 +80,7 @@ def test_it_repeats_the_guards_that_ship_and_no_others(profile: Profile) -> None
 
 
 @settings(max_examples=30, deadline=None)
-@given(data=st.data(), profile=st.sampled_from([load_profile(name) for name in shipped_profiles()]))
+@given(data=st.data(), profile=st.sampled_from([load_profile(name) for name in SAFETY_PROFILES]))
 def test_it_answers_as_the_shield_of_each_host_over_any_history(
     data: st.DataObject,
     profile: Profile,

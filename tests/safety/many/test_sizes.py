@@ -8,12 +8,13 @@ from rlctl.fleet.config import load_fleet
 from rlctl.fleet.roster import FleetHosts, Roster
 from rlctl.safety.many.readings import GuardReadings
 from rlctl.safety.many.shield import BatchShield
-from rlctl.safety.profile import load_profile, shipped_profiles
+from rlctl.safety.profile import load_profile
+from tests.doubles.shipped import SAFETY_PROFILES
 
 HOSTS = 24
 
 
-@pytest.mark.parametrize("name", shipped_profiles())
+@pytest.mark.parametrize("name", SAFETY_PROFILES)
 def test_each_host_is_ruled_by_its_own_size(name):
     fleet, profile = load_fleet(), load_profile(name)
     hosts = FleetHosts(fleet, Roster.drawn(fleet, 3, range(HOSTS)), 19.0 * 3600)
