@@ -263,8 +263,9 @@ class BeActuator:
             seen |= self._members.look(group for group in self.groups if group in unsure)
         seen = {group: now for group, now in seen.items() if group in known}
         for group, now in seen.items():
-            known[group].left = wanted[group] if group in wanted and group not in failed else now.settings
-            late = group in outcome.late
+            late = group in outcome.late  # and so was not given more, whatever was wanted
+            whole = group in wanted and not late and group not in failed
+            known[group].left = wanted[group] if whole else now.settings
             if late and not known[group].late:
                 self.ownership.events.tell("freeze-late", f"{group.name} {LATE}")
             known[group].late = late

@@ -248,6 +248,18 @@ def test_tasks_that_are_yet_to_stop_are_no_failure_and_are_told_of_once(fake: Be
     assert [event.partition(":")[0] for event in be.ownership.events.drain()] == ["freeze-late"]
 
 
+def test_what_a_late_freeze_kept_from_being_given_is_no_other_program_s_doing(fake: Bench) -> None:
+    group = fake.group()
+    be = BeActuator([group], (1, 0), LIMITS, fake.knobs(), settle_seconds=0.01)
+    some = be.apply(Allocation(0.3, 1))
+    stuck = {"freezer.state": "FREEZING\n", "cgroup.events": "populated 1\nfrozen 0\n"}
+    honest, fake.fake.read = fake.fake.read, lambda path: stuck.get(path.name) or honest(path)
+    assert be.apply(LIMITS.full.but(frozen=True)) == some
+    fake.fake.read = honest
+    assert be.apply(LIMITS.full) == LIMITS.full
+    assert [event.partition(":")[0] for event in be.ownership.events.drain()] == ["freeze-late"]
+
+
 @pytest.mark.parametrize(("order", "cpus"), [((0,), 2), ((0, 0), 2), ((), 1)])
 def test_orders_that_do_not_fit(fake: Bench, order: tuple[int, ...], cpus: int) -> None:
     with pytest.raises(ConfigError, match="different CPUs"):
