@@ -4,11 +4,12 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from rlctl.envs.errors import CgroupBusy
-from rlctl.envs.host.apps.groups import make_group, move_all
+from rlctl.envs.errors import CgroupBusy, CgroupGone
+from rlctl.envs.host.apps.groups import make_group, move_all, return_home
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.process import memberships, start_time
@@ -69,6 +70,23 @@ def moved(old, target):
             return move_all(old, target)
         except CgroupBusy:  # it forks faster than this busy machine moves: the next tick tries again
             assert time.monotonic() < deadline
+
+
+def test_processes_whose_old_group_goes_at_the_last_moment_return_to_the_root(tmp_path):
+    inside, moved = {7, 8}, []
+
+    def poke(path, text):
+        if path.parent.name == "old":
+            raise CgroupGone(f"{path}: no such group")
+        inside.discard(int(text))
+        moved.append((path.parent, int(text)))
+
+    app, old = tmp_path / "app", tmp_path / "old"
+    old.mkdir()
+    layout = SimpleNamespace(mounts={"cpu": SimpleNamespace(path=tmp_path)})
+    knobs = SimpleNamespace(read=lambda path: " ".join(map(str, inside)), poke=poke)
+    return_home(SimpleNamespace(directories=(app,)), (old,), layout, knobs)
+    assert moved == [(tmp_path, 7), (tmp_path, 8)]
 
 
 def test_a_start_time_tells_processes_apart_and_the_dead_have_none(tmp_path):
