@@ -323,8 +323,10 @@ def _learned_on(config: ServeConfig, plant: Plant) -> dict[str, object]:
     """What must not have changed if what was learned of a host is to say anything of it."""
     beside = {"error_budget_percent"}
     objectives = {name: lc.slo.model_dump(mode="json", exclude=beside) for name, lc in config.lcs.items()}
+    limits = asdict(plant.limits)
+    del limits["least_weight"]  # BE's weight says it, and nobody has set that yet
     return {
-        "limits": asdict(plant.limits),
+        "limits": limits,
         "slo": objectives,
         "BE's weight": config.be.weight,
         "control period": plant.tick_seconds,
