@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.errors import TestbedError
+from rlctl.envs.errors import CgroupError, TestbedError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
@@ -198,7 +198,8 @@ class Stage:
         if self.be.cpuset is not None:
             self.be.cpuset.set_cpus(self.order)
         if self.be.cpu is not None:
-            self.be.cpu.set_quota(Quota(None))
+            with contextlib.suppress(CgroupError):  # it is answered before it is read back
+                self.be.cpu.set_quota(Quota(None))
         if self.be.freezer is not None:
             self.be.freezer.order(False)
 

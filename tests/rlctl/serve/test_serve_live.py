@@ -222,7 +222,7 @@ def test_what_was_learned_of_a_host_is_known_after_a_restart(groups, tmp_path):
     parent, folders = groups
     config, ticks = written(parent, tmp_path), tmp_path / "log" / "ticks.jsonl"
     text = config.read_text().replace(", max_load_rps: 100", "").replace("name: static", "name: learned-table")
-    config.write_text(text)
+    config.write_text(text.replace("be:\n", "be:\n  weight: leave\n"))  # at the least weight BE would have all of it
     before, said = knobs(folders), []
     with requests_in(tmp_path / "requests.jsonl"), a_busy_one(folders):
         for _ in range(2):
