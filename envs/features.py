@@ -168,7 +168,7 @@ def frames(
         current: In force in the window that was sensed.
         tick_seconds: Control period, the unit of the age.
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # what a sensor says may be any number
         numbers = np.stack([feature.of(sensed, current, limits) for feature in FEATURES])
     missing = np.isnan(numbers)
     np.clip(numbers, _LOW, _HIGH, out=numbers)
