@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Limits
 from rlctl.envs.allocations import Allocations, VectorLimits
-from rlctl.envs.arrays import Array, as_array
+from rlctl.envs.arrays import Array, Flags, as_array
 from rlctl.envs.readings import Readings
 from rlctl.envs.telemetry import Telemetry, number_or_nan
 
@@ -85,8 +85,8 @@ class Feature:
     Attributes:
         unit: Unit before scaling.
         low, high: Range that is mapped to [-1, 1]; values beyond it are clipped.
-        of: The numbers, shape (n,), from (s) what was sensed, (a) the allocations in force and (m) the hosts' limits; a
-            missing one is NaN, which is 0 in the vector, with its validity flag at -1.
+        of: The numbers, one for all hosts or shape (n,), from (s) what was sensed, (a) the allocations in force and (m)
+            the hosts' limits; a missing one is NaN, which is 0 in the vector, with its validity flag at -1.
         scale: Bends the range: a tail grows by factors, and a small BE share matters as a large one does.
         optional: A sensor that some hosts lack; it gets a validity flag of its own.
     """
@@ -95,7 +95,7 @@ class Feature:
     unit: str
     low: float
     high: float
-    of: Callable[[Sensed, Allocations, Limits | VectorLimits], Array]
+    of: Callable[[Sensed, Allocations, Limits | VectorLimits], Array | Flags | float]
     scale: Scale = Scale.LINEAR
     optional: bool = False
 
@@ -140,14 +140,8 @@ FEATURES: tuple[Feature, ...] = (
         "quota", "share of BE CPUs", 0.0, 1.0, lambda s, a, m: np.minimum(a.quota_cpus, m.cpus) / m.cpus, Scale.SQRT
     ),
     Feature("cpuset", "share of BE CPUs", 0.0, 1.0, lambda s, a, m: a.cpuset_cpus / m.cpus, Scale.SQRT),
-    Feature("frozen", "0 or 1", 0.0, 1.0, lambda s, a, m: a.frozen.astype(np.float64)),
-    Feature(
-        "exclusive",
-        "share of BE CPUs",
-        0.0,
-        1.0,
-        lambda s, a, m: np.broadcast_to(m.exclusive_cpus / m.cpus, a.frozen.shape),
-    ),
+    Feature("frozen", "0 or 1", 0.0, 1.0, lambda s, a, m: a.frozen),
+    Feature("exclusive", "share of BE CPUs", 0.0, 1.0, lambda s, a, m: m.exclusive_cpus / m.cpus),
 )
 """The observation table. A tick is every feature in this order, followed by the validity flags (+1 valid, -1 missing)
 of the optional ones, followed by the latency's age in ticks. Every number is relative to the host: its target, its
@@ -168,11 +162,13 @@ def frames(
         current: In force in the window that was sensed.
         tick_seconds: Control period, the unit of the age.
     """
+    scaled = np.empty((len(FEATURES), len(current.frozen)))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # what a sensor says may be any number
-        numbers = np.stack([feature.of(sensed, current, limits) for feature in FEATURES])
-    missing = np.isnan(numbers)
-    np.clip(numbers, _LOW, _HIGH, out=numbers)
-    scaled = _bent(numbers)
+        for row, feature in zip(scaled, FEATURES, strict=True):
+            row[:] = feature.of(sensed, current, limits)
+    missing = np.isnan(scaled)
+    np.clip(scaled, _LOW, _HIGH, out=scaled)
+    _bend(scaled)
     scaled -= _LEAST
     scaled *= 2.0
     scaled /= _SPAN
@@ -185,7 +181,7 @@ def frames(
     return frame
 
 
-def _bent(values: Array) -> Array:
+def _bend(values: Array) -> Array:
     """Each feature's row by its scale, in place."""
     for bend, rows in _ROWS.items():
         values[rows] = bend(values[rows])
@@ -198,5 +194,5 @@ _ROWS: Mapping[np.ufunc, NDArray[np.intp]] = {
     for scale, bend in ((Scale.SQRT, np.sqrt), (Scale.LOG10, np.log10))
 }
 _LOW, _HIGH = (np.array([[end] for end in ends]) for ends in zip(*((f.low, f.high) for f in FEATURES), strict=True))
-_LEAST = _bent(_LOW.copy())
-_SPAN = _bent(_HIGH.copy()) - _LEAST
+_LEAST = _bend(_LOW.copy())
+_SPAN = _bend(_HIGH.copy()) - _LEAST

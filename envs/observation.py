@@ -51,7 +51,7 @@ class Frame:
 
     __slots__ = ("_made", "_of")
 
-    def __init__(self, telemetry: Telemetry, current: Allocation, limits: Limits) -> None:
+    def __init__(self, telemetry: Telemetry, current: Allocations, limits: Limits) -> None:
         self._of = telemetry, current, limits
         self._made: NDArray[np.float32] | None = None
 
@@ -59,7 +59,7 @@ class Frame:
         """float32, each entry in [-1, 1]: features, validity flags, the latency's age."""
         if self._made is None:
             telemetry, current, limits = self._of
-            self._made = frames(Sensed.by(telemetry), Allocations.same(current, 1), limits, tick_seconds)[0]
+            self._made = frames(Sensed.by(telemetry), current, limits, tick_seconds)[0]
         return self._made
 
 
@@ -145,7 +145,8 @@ class Observer:
 
     def observe(self, telemetry: Telemetry, current: Allocation, mask: NDArray[np.bool_] | None = None) -> Observation:
         """Add one tick to the history and return what a policy sees."""
-        frame = Frame(telemetry, current, self.limits)
+        here = Allocations.same(current, 1)
+        frame = Frame(telemetry, here, self.limits)
         if not self._frames:
             self._frames.extend([frame] * (self._frames.maxlen or 1))
         self._frames.append(frame)
@@ -153,7 +154,7 @@ class Observer:
         if self.learns:
             now, ratio = as_array(telemetry.time_seconds), as_array(telemetry.latency_ratio)
             load, used = as_array(number(telemetry.load_ratio)), as_array(number(telemetry.be_cpus))
-            self.experience.see(now, load, ratio, used, Allocations.same(current, 1))
+            self.experience.see(now, load, ratio, used, here)
         return Observation(telemetry, current, shown, self.tick_seconds, mask, self.experience, self.price)
 
 

@@ -97,16 +97,16 @@ class VectorObserver:
     def _vector(self, readings: Readings, current: Allocations, which: Flags | None = None) -> NDArray[np.float32]:
         """A copy, since the caller may keep or change it; the hosts in `which` learn from this tick."""
         shown = self._frames[(self._newest - self.lags) % self._depth]
-        frames = np.ascontiguousarray(shown.transpose(1, 0, 2)).reshape(shown.shape[1], -1)
-        price = np.broadcast_to(told_price(self.prices), len(frames))[:, None].astype(np.float32)
+        history = np.ascontiguousarray(shown.transpose(1, 0, 2)).reshape(shown.shape[1], -1)
+        price = np.broadcast_to(told_price(self.prices), len(history))[:, None].astype(np.float32)
         if not self._learns:
-            return np.concatenate([frames, np.tile(UNTOLD, (len(frames), 1)), price], axis=1)
+            return np.concatenate([history, np.tile(UNTOLD, (len(history), 1)), price], axis=1)
         load, ratio = self._known(readings)
         used = np.full(len(load), np.nan) if "be_cpus" in self._hidden else readings.be_cpus
         self.experience.see(readings.time_seconds, load, ratio, used, current, which)
         told = self.experience.told(load, ratio)
         self._told = told if which is None else np.where(which[:, None], told, self._told)
-        return np.concatenate([frames, self._told, price], axis=1)
+        return np.concatenate([history, self._told, price], axis=1)
 
     def narrowed(self, mask: Flags, readings: Readings, current: Allocations) -> Flags:
         """The moves of a mask that each host's experience leaves, see `Experience.narrowed`; all where none is kept."""
