@@ -4,10 +4,14 @@ import math
 import threading
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from rlctl.agents import catalogue
 from rlctl.envs.allocation import Allocation
+from rlctl.envs.allocations import Allocations
+from rlctl.envs.observation import Frame
+from rlctl.envs.replay import limits_of
 from rlctl.envs.ticklog import log_files
 from rlctl.shadow import watching as module
 from rlctl.shadow.log import ShadowLog, read_watched, shadow_files
@@ -56,8 +60,10 @@ def test_readings_history_and_allocation_are_those_that_were_in_force(recorded_r
     ticks = [decision.tick for decision in decisions(folder)]
     assert [one.current for one in seen] == [tick.before for tick in ticks]
     assert [one.telemetry for one in seen] == [tick.telemetry for tick in ticks]
-    shown = [frame._of[1] for frame in seen[20].frames]
-    assert shown == [ticks[20 - lag].before for lag in (16, 8, 4, 2, 1, 0)]
+    limits = limits_of(ticks)
+    shown = [ticks[20 - lag] for lag in (16, 8, 4, 2, 1, 0)]
+    frames = [Frame(tick.telemetry, Allocations.same(tick.before, 1), limits).values(1.0) for tick in shown]
+    np.testing.assert_array_equal([frame.values(1.0) for frame in seen[20].frames], frames)
 
 
 def test_a_shadow_gets_what_a_replay_says_it_would_have_got(recorded_run, watch):
