@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, Self
 
@@ -26,7 +27,7 @@ from rlctl.envs.testbed.disk.provisioned import ProvisionedDisk
 from rlctl.envs.testbed.generator import LoadGenerator
 from rlctl.envs.testbed.generator_source import GeneratorSource
 from rlctl.envs.testbed.janitor import Janitor
-from rlctl.envs.testbed.knee import find_knee, probe_with
+from rlctl.envs.testbed.knee import BORNE_WINDOWS, MISSED_WINDOWS, find_knee, probe_with
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.network.link import Link, LinkConfig
 from rlctl.envs.testbed.network.upload import Upload, UploadConfig
@@ -338,12 +339,14 @@ class Testbed:
     def _max_load_rps(self) -> float:
         start, step, top = self.spec.knee_rps
         self._say("searching the LC's maximum load, BE absent ...")
+        probe = partial(probe_with, self._generator, settle_seconds=SETTLE_SECONDS)
         found = find_knee(
-            probe_with(self._generator, settle_seconds=SETTLE_SECONDS),
+            probe(),
             self.spec.target_seconds,
             start_rps=start,
             step_rps=step,
             top_rps=top,
+            bear=probe(windows=BORNE_WINDOWS, missed=MISSED_WINDOWS),
         )
         self._say(f"maximum load {found:.0f} rps")
         return found

@@ -123,6 +123,32 @@ def test_settling_is_not_measured_and_backlog_is_drained() -> None:
     assert len(generator.figures) == 1
 
 
+def test_what_single_windows_find_is_lowered_until_it_is_borne_for_longer() -> None:
+    curve, borne = queue(1000.0), []
+
+    def bear(rps: float) -> float:
+        borne.append(rps)
+        return TARGET_SECONDS * rps / 600.0
+
+    limits = {"start_rps": 100.0, "step_rps": 100.0, "top_rps": 5000.0}
+    found = find_knee(curve, TARGET_SECONDS, **limits, bear=bear)
+    assert borne[0] == find_knee(curve, TARGET_SECONDS, **limits)
+    assert found == borne[-1] == pytest.approx(600.0 * (1.0 - 0.5 * RESOLUTION_RATIO), rel=RESOLUTION_RATIO)
+    with pytest.raises(TestbedError, match="missed at"):
+        find_knee(curve, TARGET_SECONDS, **limits, bear=lambda _: 1.0)
+
+
+def test_a_load_that_nothing_near_it_missed_is_not_held_for_longer() -> None:
+    limits = {"start_rps": 300.0, "step_rps": 100.0, "top_rps": 300.0}
+    assert find_knee(queue(1000.0), TARGET_SECONDS, **limits, bear=lambda _: math.inf) == 300.0
+
+
+def test_of_several_windows_the_worst_counts_but_for_those_left_out() -> None:
+    windows = [replace(STATS, p95_seconds=seconds) for seconds in (9.0, 0.1, 0.3, 0.2)]
+    measure = probe_with(FakeGenerator(*windows, STATS), settle_seconds=0.0, window_seconds=0.0, windows=3, missed=1)
+    assert measure(250.0) == 0.2
+
+
 def test_silent_service_is_infinite_and_a_hanging_one_an_error() -> None:
     silent = FakeGenerator(replace(STATS, samples=0, p95_seconds=None))
     assert probe_with(silent, settle_seconds=0.0, window_seconds=0.0)(10.0) == math.inf
