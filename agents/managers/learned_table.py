@@ -68,7 +68,8 @@ class LearnedTable(Manager):
 
     def _free(self, latency_ratio: float) -> tuple[Allocation, str]:
         if latency_ratio > HOLD_RATIO:
-            return self._current, "least weight, latency near the target: no more"
+            kept = self.limits.minimum if self._current.frozen else self._current
+            return kept, "least weight, latency near the target: no more"
         return EVERYTHING.of(self._current, self.limits), "least weight has been enough: up to everything"
 
     @property

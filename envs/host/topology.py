@@ -137,3 +137,12 @@ def read_list(path: Path) -> frozenset[int]:
         return parse_cpus(text_of(path))
     except ValueError:
         return frozenset()
+
+
+def require_online(field: str, cpus: Iterable[int], sys: Path = SYS) -> None:
+    """Refuse CPUs that are not there, before anything is touched; ConfigError names the field that asks for them."""
+    online = read_list(sys / "devices/system/cpu/online")
+    absent = frozenset(cpus) - online
+    if absent and online:
+        verb = "is" if len(absent) == 1 else "are"
+        raise ConfigError(f"{field}: {format_cpus(absent)} {verb} not online ({format_cpus(online)})")

@@ -127,6 +127,7 @@ def probe_with(
     drain_seconds: float = DRAIN_SECONDS,
     windows: int = 1,
     missed: int = 0,
+    target_seconds: float = math.inf,
 ) -> Callable[[float], float]:
     """A measurement for `find_knee` on the live service.
 
@@ -137,6 +138,7 @@ def probe_with(
         generator: Sends the load; left at rate 0.
         settle_seconds: Time before the first window.
         windows, missed: The latency is that of the worst of so many windows, so many left out.
+        target_seconds: One window more than these above it ends a measurement at once.
         drain_seconds: Limit for the backlog to be served; exceeded, the measurement raises TestbedError.
     """
 
@@ -144,8 +146,8 @@ def probe_with(
         generator.set_rate(rps)
         time.sleep(settle_seconds)
         generator.stats()
-        latencies = []
-        for _ in range(windows):
+        latencies: list[float] = []
+        while len(latencies) < windows and sum(one > target_seconds for one in latencies) <= missed:
             time.sleep(window_seconds)
             stats = generator.stats()
             latencies.append(stats.latency_seconds if stats.samples > 0 else math.inf)

@@ -1,4 +1,4 @@
-"""memcached as LC: one thread that answers 100-key gets, about 40 us of CPU time each."""
+"""memcached as LC: threads that answer 100-key gets, about 40 us of CPU time each."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ import signal
 from rlctl.envs.testbed.generator import GeneratorConfig
 from rlctl.envs.testbed.launch import Launcher, find_program
 from rlctl.envs.testbed.workloads import Service
-
-THREADS = 1
-"""Worker threads: one, so that one CPU is all that it can use."""
 
 MEMORY_MEGABYTES = 64
 """Memory for items."""
@@ -23,6 +20,7 @@ class Memcached(Service):
     """A memcached of our own, empty at its start.
 
     Args:
+        threads: Those that answer: one, so that one CPU is all that it can use.
         preload_keys: Items that the load generator writes before the first request; above 60 000 it takes seconds.
     """
 
@@ -30,9 +28,11 @@ class Memcached(Service):
     request = b"version\r\n"
     answer = b"VERSION"
 
-    def __init__(self, *, preload_keys: int = PRELOAD_KEYS, address: tuple[str, int] | None = None) -> None:
+    def __init__(
+        self, *, threads: int = 1, preload_keys: int = PRELOAD_KEYS, address: tuple[str, int] | None = None
+    ) -> None:
         super().__init__(address)
-        self.preload_keys = preload_keys
+        self.threads, self.preload_keys = threads, preload_keys
 
     def load(self) -> GeneratorConfig:
         """Multi-key gets of items that the generator writes first."""
@@ -47,7 +47,7 @@ class Memcached(Service):
     def _command(self, launcher: Launcher) -> list[str]:
         program = find_program("memcached", "memcached")
         self._make_folder(launcher)
-        command = [program, f"--threads={THREADS}", f"--memory-limit={MEMORY_MEGABYTES}"]
+        command = [program, f"--threads={self.threads}", f"--memory-limit={MEMORY_MEGABYTES}"]
         if self.address is None:
             command += [f"--unix-socket={self.socket}", "--unix-mask=0700"]
         else:

@@ -1,4 +1,4 @@
-"""nginx as LC: one worker that compresses a text for every request, about a millisecond of CPU time each."""
+"""nginx as LC: workers that compress a text for every request, about a millisecond of CPU time each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS = 2000  # a vocabulary that gzip compresses about as it does English, to a
 
 CONFIGURATION = """
 daemon off;
-worker_processes 1;
+worker_processes {workers};
 pid nginx.pid;
 error_log error.log warn;
 {user}
@@ -46,6 +46,7 @@ class Nginx(Service):
     """An nginx of our own.
 
     Args:
+        workers: Its processes: one, so that one CPU is all that it can use.
         log_requests: Log each in the format of `rlctl.envs.host.latency.nginx_log`.
     """
 
@@ -53,9 +54,9 @@ class Nginx(Service):
     request = f"GET /{PAGE} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode()
     answer = b" 200 "
 
-    def __init__(self, *, log_requests: bool = False, address: tuple[str, int] | None = None) -> None:
+    def __init__(self, *, workers: int = 1, log_requests: bool = False, address: tuple[str, int] | None = None) -> None:
         super().__init__(address)
-        self._log_requests = log_requests
+        self.workers, self._log_requests = workers, log_requests
 
     @property
     def access_log(self) -> Path | None:
@@ -76,6 +77,7 @@ class Nginx(Service):
 
     def _configuration(self, folder: Path) -> str:
         return CONFIGURATION.format(
+            workers=self.workers,
             folder=folder,
             listen=f"unix:{self.socket}" if self.address is None else "{}:{}".format(*self.address),
             user="user root root;" if os.geteuid() == 0 else "",  # its folder is ours alone

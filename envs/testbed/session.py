@@ -20,6 +20,7 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.live import Lc, LiveHost
 from rlctl.envs.host.sensors.of_groups import group_sensors
+from rlctl.envs.host.topology import require_online
 from rlctl.envs.host.watch import Watch, Watched
 from rlctl.envs.telemetry import Reading
 from rlctl.envs.testbed.disk.bulk import BulkWrite, WriteConfig
@@ -124,9 +125,12 @@ class Testbed:
         """Start everything but BE.
 
         Raises:
+            ConfigError: LC or BE shall have CPUs that this host has not.
             TestbedError: A program is missing or did not start.
             PermissionMissing: Control groups may not be made.
         """
+        for field, cpus in (("lc.cpus", self.spec.lc_cpus), ("be.cpus", self.spec.be_cpus)):
+            require_online(field, cpus)
         with contextlib.ExitStack() as stack:
             self._start(stack)
             self._stack = stack.pop_all()
@@ -337,16 +341,16 @@ class Testbed:
         stack.callback(self.plant.close)
 
     def _max_load_rps(self) -> float:
-        start, step, top = self.spec.knee_rps
+        (start, step, top), target = self.spec.knee_rps, self.spec.target_seconds
         self._say("searching the LC's maximum load, BE absent ...")
         probe = partial(probe_with, self._generator, settle_seconds=SETTLE_SECONDS)
         found = find_knee(
             probe(),
-            self.spec.target_seconds,
+            target,
             start_rps=start,
             step_rps=step,
             top_rps=top,
-            bear=probe(windows=BORNE_WINDOWS, missed=MISSED_WINDOWS),
+            bear=probe(windows=BORNE_WINDOWS, missed=MISSED_WINDOWS, target_seconds=target),
         )
         self._say(f"maximum load {found:.0f} rps")
         return found

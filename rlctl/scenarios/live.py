@@ -27,7 +27,7 @@ class LcSection(Strict):
 
     Attributes:
         kind: The server's program.
-        cpus: CPUs that it is confined to.
+        cpus: CPUs that it is confined to; nginx has a worker for each, memcached a thread.
         keys: Items that memcached holds, about 170 bytes each; a request reads 100 of them.
     """
 
@@ -38,8 +38,8 @@ class LcSection(Strict):
     def service(self, address: tuple[str, int] | None) -> Service:
         """The service, at this address or at a unix socket."""
         if self.kind == "memcached":
-            return Memcached(preload_keys=self.keys, address=address)
-        return Nginx(address=address) if self.kind == "nginx" else Postgres(address=address)
+            return Memcached(threads=len(self.cpus), preload_keys=self.keys, address=address)
+        return Nginx(workers=len(self.cpus), address=address) if self.kind == "nginx" else Postgres(address=address)
 
 
 class BeSection(Strict):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlctl.config.serve import LcSection, ServeConfig
 from rlctl.envs.allocation import Limits
-from rlctl.envs.errors import CgroupGone, ConfigError, HostError
+from rlctl.envs.errors import CgroupGone, HostError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.claim import Claims
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
@@ -24,7 +24,6 @@ from rlctl.envs.host.cgroup.members import RESTRICTING
 from rlctl.envs.host.cgroup.ownership import Ownership
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.cgroup.witness import Witness
-from rlctl.envs.host.cpulist import format_cpus
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.following import Follower
 from rlctl.envs.host.live import Lc, LiveHost
@@ -32,7 +31,7 @@ from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.host.sensors.cpu import HostCpus
 from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors, perf_sensors
 from rlctl.envs.host.sensors.sensor import Sensor
-from rlctl.envs.host.topology import SYS, read_list
+from rlctl.envs.host.topology import require_online
 from rlctl.envs.host.watch import Watch, Watched
 from rlctl.serve.latency import latency_source
 from rlctl.serve.resources import Caretaker, resource_sensors
@@ -62,7 +61,7 @@ def build_live(
         HostError: A workload does not run, or another controller holds the state directory or a BE group.
         PermissionMissing: Not allowed to write control groups or the state directory.
     """
-    _check_online(config.be.cpus)
+    require_online("be.cpus", config.be.cpus or ())
     layout, events = Layout.detect(), Events()
     with contextlib.ExitStack() as stack:
         # closed last, when all is put back
@@ -196,15 +195,6 @@ def _claim(claims: Claims | None, be: Iterable[Group]) -> None:
     for group in be:
         with contextlib.suppress(CgroupGone):  # the others may be there still
             claims.take(group)
-
-
-def _check_online(cpus: Iterable[int] | None, sys: Path = SYS) -> None:
-    """Refuse CPUs for BE that are not there, before anything is touched."""
-    online = read_list(sys / "devices/system/cpu/online")
-    absent = frozenset(cpus or ()) - online
-    if absent and online:
-        verb = "is" if len(absent) == 1 else "are"
-        raise ConfigError(f"be.cpus: {format_cpus(absent)} {verb} not online ({format_cpus(online)})")
 
 
 def _nearest(directory: Path) -> Path:

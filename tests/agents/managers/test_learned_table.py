@@ -79,6 +79,12 @@ def test_at_the_least_weight_be_rises_to_everything_until_the_host_shows_that_it
     assert badly.missed <= 4
 
 
+def test_at_the_least_weight_a_frozen_be_runs_again_where_latency_is_near_the_target(tell):
+    host = Host(tell, lambda load: TOP, limits=replace(LIMITS, least_weight=True))
+    frozen = host.observer.observe(tell(1.0, 0.1, load_ratio=0.5), LIMITS.safe)
+    assert host.manager.act(frozen) == LIMITS.minimum
+
+
 def test_be_without_work_teaches_nothing(tell):
     host = Host(tell, lambda load: TOP)
     assert host.run(60, 0.5, be_cpus=0.0) == 0

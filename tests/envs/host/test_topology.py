@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.cpulist import format_cpus, parse_cpus
-from rlctl.envs.host.topology import cpu_order, read_topology
+from rlctl.envs.host.topology import cpu_order, read_topology, require_online
 
 Cpus = frozenset[int]
 SYS = Path("/sys")
@@ -144,3 +144,12 @@ def test_this_machine() -> None:
     order = cpu_order({first})
     assert frozenset(order) == online
     assert order[-1] == first
+
+
+def test_a_cpu_that_is_not_online_is_refused_before_anything_is_touched(tmp_path):
+    online = tmp_path / "devices/system/cpu/online"
+    online.parent.mkdir(parents=True)
+    online.write_text("0-1\n")
+    with pytest.raises(ConfigError, match=r"^be\.cpus: 7 is not online \(0-1\)$"):
+        require_online("be.cpus", (1, 7), tmp_path)
+    require_online("be.cpus", (1, 0), tmp_path)

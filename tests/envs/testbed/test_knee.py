@@ -149,6 +149,14 @@ def test_of_several_windows_the_worst_counts_but_for_those_left_out() -> None:
     assert measure(250.0) == 0.2
 
 
+def test_a_load_that_is_not_borne_is_left_as_soon_as_that_is_clear() -> None:
+    windows = [replace(STATS, p95_seconds=seconds) for seconds in (9.0, 0.1, 0.3, 0.4, 0.2, 0.2)]
+    generator = FakeGenerator(*windows, STATS)
+    no_wait = {"settle_seconds": 0.0, "window_seconds": 0.0}
+    assert probe_with(generator, **no_wait, windows=20, missed=1, target_seconds=0.2)(250.0) == 0.3
+    assert len(generator.figures) == 2  # what drained it is read, and no further window
+
+
 def test_silent_service_is_infinite_and_a_hanging_one_an_error() -> None:
     silent = FakeGenerator(replace(STATS, samples=0, p95_seconds=None))
     assert probe_with(silent, settle_seconds=0.0, window_seconds=0.0)(10.0) == math.inf

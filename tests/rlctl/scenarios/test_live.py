@@ -12,14 +12,14 @@ from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.telemetry import Value
 from rlctl.envs.workload import SLO, Weight
 from rlctl.safety.profile import load_profile
-from rlctl.scenarios.live import LiveScenario
+from rlctl.scenarios.live import LcSection, LiveScenario
 from rlctl.scenarios.shipped import load_scenario, scenarios_folder, shipped_scenarios
 
 
 def test_what_ships_is_what_the_contract_names():
     live = {name: one for name, one in shipped_scenarios().items() if isinstance(one, LiveScenario)}
     links = {"live-network", "live-network-credits"}
-    assert set(live) == {"live-nginx", "live-memcached", "live-memory", "live-disk", *links}
+    assert set(live) == {"live-nginx", "live-memcached", "live-memory", "live-memory-16", "live-disk", *links}
     for name, scenario in live.items():
         assert scenario.name == name
         assert 0.0 < scenario.trace.rate(0.0) < 1.0
@@ -94,6 +94,12 @@ def test_a_wrong_disk_says_where(tmp_path, change, said):
 def test_the_lc_of_live_memory_holds_more_than_a_core_s_own_caches():
     assert load_scenario("live-memory").testbed().lc.preload_keys == 60_000
     assert load_scenario("live-memcached").testbed().lc.preload_keys == 10_000
+
+
+def test_the_lc_has_a_thread_or_a_worker_for_each_of_its_cpus():
+    assert load_scenario("live-memory-16").testbed().lc.threads == 2
+    assert load_scenario("live-memory").testbed().lc.threads == 1
+    assert LcSection(kind="nginx", cpus=(0, 1, 2)).service(None).workers == 3
 
 
 def test_a_disk_is_what_the_testbed_provisions_and_its_writer_writes_to():
@@ -184,6 +190,6 @@ def test_a_table_of_a_slower_host_says_so(tmp_path, capsys, swept_rps, said):
 
 def test_the_time_told_is_the_time_taken_and_never_0():
     short = load_scenario("live-nginx").model_copy(update={"duration_seconds": 5.0})
-    assert _minutes(LivePlan(short, ("frozen",), 1, load_profile("responsive"))) == 1
-    assert _minutes(plan("frozen", "none", repeats=1)) == 3  # search 40 s, solo 12 s, two runs of 64 s
-    assert _minutes(plan("prm-eris", "none", repeats=1)) == 4  # the threshold model's recording as well
+    assert _minutes(LivePlan(short, ("frozen",), 1, load_profile("responsive"))) == 2
+    assert _minutes(plan("frozen", "none", repeats=1)) == 4  # search 80 s, solo 12 s, two runs of 64 s
+    assert _minutes(plan("prm-eris", "none", repeats=1)) == 5  # the threshold model's recording as well

@@ -10,13 +10,12 @@ from pydantic import ValidationError
 from rlctl.cli import main
 from rlctl.config.serve import OwnershipSection, load_config
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.cgroup.ownership import Foreign
 from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors
-from rlctl.serve.build import _check_online, build_live, unwritable
+from rlctl.serve.build import build_live, unwritable
 from rlctl.serve.dry_run import DryRun
 from rlctl.serve.service import tell_absent
 from rlctl.serve.workloads import Workloads, uncontrolled
@@ -71,16 +70,6 @@ def test_readings_that_will_never_come_have_their_reason_and_the_policy_hears_of
         tell_absent(absent, policy)
     assert [record.levelno for record in caplog.records] == [logging.INFO, logging.WARNING]
     assert caplog.messages[1] == "policy always needs lc_cpus, which is missing: the LC has no cpuacct group"
-
-
-def test_a_cpu_that_is_not_online_is_refused_before_anything_is_touched(tmp_path):
-    online = tmp_path / "devices/system/cpu/online"
-    online.parent.mkdir(parents=True)
-    online.write_text("0-1\n")
-    with pytest.raises(ConfigError, match=r"^be\.cpus: 7 is not online \(0-1\)$"):
-        _check_online((1, 7), tmp_path)
-    _check_online((1, 0), tmp_path)
-    _check_online(None, tmp_path)
 
 
 def test_a_dry_run_knows_what_its_user_may_not_write(serve_yaml, monkeypatch, v1):
