@@ -65,7 +65,12 @@ class Allocation:
 
     def __str__(self) -> str:
         quota = "unlimited" if self.quota_cpus == UNLIMITED else f"{self.quota_cpus:.2f} CPU"
-        return f"{quota} on {self.cpuset_cpus}" + (", frozen" if self.frozen else "")
+        return f"{quota} on {cpus_in_words(self.cpuset_cpus)}" + (", frozen" if self.frozen else "")
+
+
+def cpus_in_words(number: int) -> str:
+    """A number of CPUs for people."""
+    return "1 CPU" if number == 1 else f"{number} CPUs"
 
 
 def most_restrictive(first: Allocation, *others: Allocation) -> Allocation:

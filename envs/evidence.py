@@ -57,7 +57,7 @@ SCHEMA = 3
 MOST_KEPT_LOAD = 1e3
 """A kept load beyond it is a mistake."""
 
-_BINS = np.arange(BINS)
+_BINS, _LOG_BIN_RATIO = np.arange(BINS), np.log(BIN_RATIO)
 
 Counts = NDArray[np.float32]
 Places = NDArray[np.intp]
@@ -195,8 +195,8 @@ class Evidence:
 
 def bins_of(load: Array | float) -> Places:
     """The bins of loads; those beyond either end are in the last one there."""
-    within = np.clip(np.asarray(load, np.float64), LEAST_LOAD, LEAST_LOAD * BIN_RATIO**BINS) / LEAST_LOAD
-    place: Places = np.minimum(np.log(within) / np.log(BIN_RATIO), BINS - 1).astype(np.intp)
+    bins = np.log(np.maximum(load, LEAST_LOAD) / LEAST_LOAD) / _LOG_BIN_RATIO
+    place: Places = np.minimum(bins, BINS - 1).astype(np.intp)
     return place
 
 

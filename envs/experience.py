@@ -157,7 +157,7 @@ class Experience:
 
     def _see_calm(self, hosts: Places, load: Array, latency_ratio: Array) -> None:
         """Follow the latency that each load has at its best: fast where it is lower than that, slowly where higher."""
-        place, seen = bins_of(load[hosts]), np.log10(np.clip(latency_ratio[hosts], CALM_LOW, CALM_HIGH))
+        place, seen = bins_of(load[hosts]), _log_calm(latency_ratio[hosts])
         before = self._calm[hosts, place]
         weight = np.where(seen < before, CALMER, LESS_CALM)
         self._calm[hosts, place] = np.where(np.isnan(before), seen, before + weight * (seen - before))
@@ -175,10 +175,10 @@ class Experience:
         flags = known.level >= 0
         held, bearable = (2.0 * np.sqrt(LADDER[np.maximum(level, 0)]) - 1.0 for level in known)
         calm = self._calm[np.arange(len(load)), bins_of(loads[:, 0])]
-        above = np.log10(np.clip(latency_ratio, CALM_LOW, CALM_HIGH)) - calm
+        above = _log_calm(latency_ratio) - calm
         known_calm = ~np.isnan(above)
         calm = 2.0 * (calm - np.log10(CALM_LOW)) / np.log10(CALM_HIGH / CALM_LOW) - 1.0
-        above = np.clip(2.0 * above / np.log10(ABOVE_HIGH) - 1.0, -1.0, 1.0)
+        above = np.minimum(np.maximum(2.0 * above / np.log10(ABOVE_HIGH), 0.0), 2.0) - 1.0
         calms = np.where(known_calm, [calm, above, np.ones_like(calm)], [[0.0], [0.0], [-1.0]]).T
         told = np.concatenate([np.where(flags, held, 0.0), bearable, np.where(flags, 1.0, -1.0), calms], axis=1)
         return np.where(there[:, None], told, UNTOLD).astype(np.float32)
@@ -255,6 +255,11 @@ class Experience:
         self._calm[0] = np.nan
         for load, latency_ratio in calm:
             self._calm[0, bins_of(float(load))] = np.log10(latency_ratio)
+
+
+def _log_calm(latency_ratio: Array) -> Array:
+    log: Array = np.log10(np.minimum(np.maximum(latency_ratio, CALM_LOW), CALM_HIGH))
+    return log
 
 
 def _is_calm(pair: object) -> bool:

@@ -14,7 +14,6 @@ from rlctl.commands.outputs import print_json
 from rlctl.commands.why import tell_damage
 from rlctl.envs.errors import CheckFailed, shown
 from rlctl.envs.ticklog import Damage, log_files
-from rlctl.loop.narrator import in_words
 from rlctl.loop.record import allocation_as_json
 from rlctl.report.table import render
 from rlctl.safety.profile import Profile, load_profile
@@ -101,8 +100,8 @@ def _in_words(difference: Difference) -> str:
     guards = _guards(now) or "no guard objects"
     then = _guards(tick.verdict) or "no guard objected"
     return (
-        f"tick {tick.index} ({difference.logged.where}): asked {in_words(tick.proposed)}; "
-        f"then {in_words(tick.verdict.allocation)} ({shown(then)}), now {in_words(now.allocation)} ({guards})"
+        f"tick {tick.index} ({difference.logged.where}): asked {tick.proposed}; "
+        f"then {tick.verdict.allocation} ({shown(then)}), now {now.allocation} ({guards})"
     )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rlctl.envs.allocation import UNLIMITED, Allocation
+from rlctl.envs.allocation import UNLIMITED, Allocation, cpus_in_words
 from rlctl.envs.host.events import BE_VANISHED
 from rlctl.envs.telemetry import Missing, Telemetry, Value, Why, number, offered_rps
 from rlctl.loop.record import Tick, allocation_as_json
@@ -102,7 +102,7 @@ class Narrator:
 
     def write(self, tick: Tick) -> None:
         """Tell what is new in this tick."""
-        changed = in_words(tick.applied) != in_words(tick.before)
+        changed = str(tick.applied) != str(tick.before)
         self._remind(tick)
         if changed and _kind(tick) != self._last_kind:
             self._last_kind, self._kind_told = _kind(tick), False
@@ -128,7 +128,7 @@ class Narrator:
             return
         self._reminded_seconds[key] = now
         why = f"{missing.detail or missing.why}; " + ("the LC has no process; " if dead else "")
-        text = f"no {name}: {why}BE stays at {in_words(tick.applied)}"
+        text = f"no {name}: {why}BE stays at {tick.applied}"
         if not dead and number(offered_rps(tick.telemetry.counters)) == 0.0:
             text += f"; {IF_NOT_IDLE}"
         fields = {"reading": name, "missing": missing.why, "detail": missing.detail}
@@ -196,16 +196,6 @@ def _unknown(telemetry: Telemetry) -> tuple[str, Missing] | None:
     return next(((name, reading) for name, reading in named if isinstance(reading, Missing)), None)
 
 
-def in_words(allocation: Allocation) -> str:
-    """An allocation for people: `0.50 CPU on 1 CPU`, `on 2 CPUs`."""
-    quota = "unlimited" if allocation.quota_cpus == UNLIMITED else f"{allocation.quota_cpus:.2f} CPU"
-    return f"{quota} on {_cpus(allocation.cpuset_cpus)}" + (", frozen" if allocation.frozen else "")
-
-
-def _cpus(number: int) -> str:
-    return "1 CPU" if number == 1 else f"{number} CPUs"
-
-
 def _change(tick: Tick) -> Event:
     latency = tick.telemetry.latency_seconds
     shown = latency.why if isinstance(latency, Missing) else f"{latency.value * 1e3:.2f} ms"
@@ -213,7 +203,7 @@ def _change(tick: Tick) -> Event:
         "change",
         tick.wall_seconds,
         tick.index,
-        f"BE {in_words(tick.before)} -> {in_words(tick.applied)}: {_who(tick)}; latency {shown}",
+        f"BE {tick.before} -> {tick.applied}: {_who(tick)}; latency {shown}",
         {
             "before": allocation_as_json(tick.before),
             "applied": allocation_as_json(tick.applied),
@@ -244,8 +234,8 @@ def _summary(tick: Tick, minute: _Minute, cpus: int) -> Event:
     mean_be = minute.be_cpus / minute.ticks
     text = (
         f"{minute.ticks} ticks: {minute.over_target} over target, {minute.unknown} without latency, "
-        f"worst {minute.worst_milliseconds:.2f} ms; BE used {mean_be:.2f} CPUs on average of the {_cpus(cpus)} it "
-        f"may be given, now {in_words(tick.applied)}; "
+        f"worst {minute.worst_milliseconds:.2f} ms; BE used {mean_be:.2f} CPUs on average of the "
+        f"{cpus_in_words(cpus)} it may be given, now {tick.applied}; "
         f"{minute.changes} changes, {minute.overrides} overrides, {minute.fallbacks} fallbacks, "
         f"{minute.errors} write errors"
     )

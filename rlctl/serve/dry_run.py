@@ -13,7 +13,6 @@ from rlctl.envs.host.cgroup.group import KNOBS
 from rlctl.envs.plant import Plant
 from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
-from rlctl.loop.narrator import in_words
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +57,7 @@ class DryRun:
             cpuset_cpus=None if "cpuset" in self._controls else full.cpuset_cpus,
             frozen=None if "freezer" in self._controls else False,
         )
-        now, then = in_words(self.current), in_words(wanted)
+        now, then = str(self.current), str(wanted)
         if now != then:
             log.info("dry run: would set BE from %s to %s", now, then)
             with contextlib.suppress(RlctlError):  # no group is left to write to

@@ -22,7 +22,6 @@ from rlctl.envs.allocation import Allocation, Limits, most_restrictive
 from rlctl.envs.errors import ConfigError, on_one_line
 from rlctl.envs.host.cgroup.journal import read_own
 from rlctl.envs.whole_file import write_json
-from rlctl.loop.narrator import in_words
 from rlctl.loop.record import Tick
 from rlctl.safety.verdict import Bound, Reason
 
@@ -164,7 +163,7 @@ class Hands:
             waiting = "" if self._answer and self._answered == self.waiting else self.waiting  # it has its word
         now = None
         if tick is not None and applied is not None:
-            now = {"tick": tick.index, "policy": tick.policy, "be": in_words(applied)}
+            now = {"tick": tick.index, "policy": tick.policy, "be": str(applied)}
         return {"ok": True, "said": said, "now": now, "holds": holds, "approve": self.asks, "waiting": waiting}
 
     def wait_for_word(self, change: str) -> None:
@@ -228,7 +227,7 @@ class Hands:
         trouble = self._keep()
         with self._news:
             done = self._news.wait_for(lambda: self._in_force >= said_now, self._patience_seconds)
-            applied = self._applied and in_words(self._applied)
+            applied = self._applied and str(self._applied)
         late = "" if done else "; NOT in force yet, the loop is late"
         return f"{said}{late}; BE has {applied}{trouble}"
 

@@ -12,7 +12,6 @@ from typing import Any
 from rlctl.envs.errors import shown
 from rlctl.envs.replay import usual_gap
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Value
-from rlctl.loop.narrator import in_words
 from rlctl.loop.record import Tick, tick_as_json
 from rlctl.ticklog.why import clock, reading_in_words, shares_in_words
 
@@ -70,7 +69,7 @@ def rows(ticks: Sequence[Tick], now_seconds: float, columns: int = 80, blocks: s
         *_history(ticks, columns, blocks),
         _be(last),
         *(Row("" if number else "shares", line) for number, line in enumerate(shares_in_words(last))),
-        Row("asked", in_words(last.proposed) + (f" ({shown(last.note)})" if last.note else "")),
+        Row("asked", str(last.proposed) + (f" ({shown(last.note)})" if last.note else "")),
         *_verdict(last),
         *([Row("error", shown(last.error), Mood.BAD)] if last.error else ()),
         *_counters(ticks),
@@ -174,14 +173,14 @@ def _history(ticks: Sequence[Tick], columns: int, blocks: str) -> Iterator[Row]:
 def _be(last: Tick) -> Row:
     used = last.telemetry.be_cpus
     use = f"; used {used.value:.2f} CPU" if isinstance(used, Value) else ""
-    return Row("BE", in_words(last.applied) + use, Mood.WARN if last.applied.frozen else Mood.PLAIN)
+    return Row("BE", str(last.applied) + use, Mood.WARN if last.applied.frozen else Mood.PLAIN)
 
 
 def _verdict(last: Tick) -> Iterator[Row]:
     if not last.verdict.overridden:
         yield Row("verdict", "let through", Mood.GOOD)
         return
-    yield Row("verdict", f"{in_words(last.verdict.allocation)}, overridden", Mood.WARN)
+    yield Row("verdict", f"{last.verdict.allocation}, overridden", Mood.WARN)
     for bound in last.verdict.decisive:
         yield Row("", f"{shown(bound.guard)}: {bound.reason}" + (f" ({shown(bound.detail)})" if bound.detail else ""))
 

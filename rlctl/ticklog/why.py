@@ -8,7 +8,7 @@ from typing import Any
 
 from rlctl.envs.errors import shown
 from rlctl.envs.telemetry import READINGS, Missing, Quantile, Reading, Telemetry
-from rlctl.loop.narrator import be_vanished, in_words
+from rlctl.loop.narrator import be_vanished
 from rlctl.loop.record import Tick, tick_as_json
 from rlctl.ticklog.logged import LoggedTick
 from rlctl.ticklog.moments import Moment, Nearest
@@ -27,9 +27,9 @@ def in_plain_words(nearest: Nearest, moment: Moment) -> Iterator[str]:
     yield from _row("acted", _acted(tick))
     yield from _row("seen", *_seen(tick.telemetry))
     yield from _row("missing", *_missing(tick.telemetry))
-    yield from _row("before", in_words(tick.before))
+    yield from _row("before", str(tick.before))
     yield from _row("between", *_between(tick))
-    yield from _row("asked", in_words(tick.proposed) + (f" ({shown(tick.note)})" if tick.note else ""))
+    yield from _row("asked", str(tick.proposed) + (f" ({shown(tick.note)})" if tick.note else ""))
     yield from _row("verdict", *_verdict(tick))
     yield from _row("written", *_written(tick))
     yield from _row("shares", *shares_in_words(tick))
@@ -155,26 +155,26 @@ def _between(tick: Tick) -> Iterator[str]:
 
 def _verdict(tick: Tick) -> Iterator[str]:
     if not tick.verdict.overridden:
-        yield f"{in_words(tick.verdict.allocation)}: let through, no guard objected"
+        yield f"{tick.verdict.allocation}: let through, no guard objected"
         return
-    yield f"{in_words(tick.verdict.allocation)}: overridden"
+    yield f"{tick.verdict.allocation}: overridden"
     for bound in tick.verdict.decisive:
         detail = f": {shown(bound.detail)}" if bound.detail else ""
-        yield f"  guard {shown(bound.guard)} ({bound.reason}) allows {in_words(bound.most)}{detail}"
+        yield f"  guard {shown(bound.guard)} ({bound.reason}) allows {bound.most}{detail}"
 
 
 def _written(tick: Tick) -> Iterator[str]:
     if tick.error:
         yield f"failed: {shown(tick.error)}"
-        yield f"read back {in_words(tick.applied)}"
+        yield f"read back {tick.applied}"
         return
     wanted, applied = tick.verdict.allocation, tick.applied
     if be_vanished(tick):
-        yield f"nothing: no BE group is left; whoever comes begins with {in_words(applied)}"
-    elif in_words(applied) == in_words(wanted):
-        yield f"{in_words(wanted)}, read back the same"
+        yield f"nothing: no BE group is left; whoever comes begins with {applied}"
+    elif str(applied) == str(wanted):
+        yield f"{wanted}, read back the same"
     else:
-        yield f"read back {in_words(applied)}, {'tighter' if applied.at_most(wanted) else 'freer'} than the verdict"
+        yield f"read back {applied}, {'tighter' if applied.at_most(wanted) else 'freer'} than the verdict"
 
 
 def _succeeds(logged: LoggedTick, following: LoggedTick) -> bool:

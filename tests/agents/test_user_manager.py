@@ -201,7 +201,7 @@ def test_the_checks_find_what_breaks_a_promise() -> None:
     found = {name: what for name, _, what in broken(Growing)}
     assert list(found) == list(CHECKS)
     assert {name for name, what in found.items() if what} == {"start-forgets", "no-reading"}
-    assert found["start-forgets"].startswith("answer 1 is 0.01 CPU on 36, and after a second start 0.31 CPU")
+    assert found["start-forgets"].startswith("answer 1 is 0.01 CPU on 36 CPUs, and after a second start 0.31 CPU")
 
 
 @pytest.mark.parametrize("clock", ["time", "monotonic", "perf_counter"])

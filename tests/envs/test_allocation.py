@@ -46,3 +46,8 @@ def test_a_cpuset_needs_a_cpu():
 def test_impossible_limits_are_a_configuration_error():
     with pytest.raises(ConfigError):
         Limits(0)
+
+
+def test_a_number_of_cpus_does_not_read_as_the_number_of_one():
+    assert str(Allocation(0.5, 1)) == "0.50 CPU on 1 CPU"
+    assert str(Allocation(float("inf"), 2, frozen=True)) == "unlimited on 2 CPUs, frozen"

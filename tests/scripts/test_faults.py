@@ -88,7 +88,7 @@ def test_the_time_is_that_of_the_first_look_that_finds_every_knob_where_it_has_t
 def test_be_that_leaves_the_safe_allocation_again_is_counted_once_for_each_time():
     judged = judge(samples(SAFE, MOST, MOST, SAFE, HALF), ruled(MOST), SAFE, 0.0, (0.0, 9.0))
     assert judged.freer == 2
-    assert "allowed 0.01 CPU on 1, frozen" in judged.first
+    assert "allowed 0.01 CPU on 1 CPU, frozen" in judged.first
 
 
 @pytest.mark.parametrize(
